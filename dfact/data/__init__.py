@@ -1,0 +1,1 @@
+"""Datasets: Zarr stores, labels, missing codes, confounders, ingest, examples."""

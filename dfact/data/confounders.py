@@ -1,0 +1,162 @@
+"""Confounders: kept raw in the dataset, encoded into [0, 1] when a model is fitted.
+
+The encoding is the paper's: an indicator column for each level of a categorical confounder; a
+continuous one rescaled to [0, 1] over the fitted data, as ``x`` and ``1 − x``; a column of ones.
+A missing value takes the mean of its encoded columns over the participants who gave one, so it
+neither favours a level nor drops a participant. New participants are encoded as the fitted ones
+were: continuous values beyond the fitted range are clipped to it, unseen levels are missing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dfact.errors import DataError
+
+INTERCEPT = "intercept"
+_MAX_LEVELS = 10  # whole numbers with at most so many distinct values are levels, not a scale
+
+
+def is_categorical(values: pd.Series) -> bool:
+    """Text, booleans, categories, and whole numbers with at most ten distinct values."""
+    if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
+        return True
+    distinct = values.dropna().unique()
+    return len(distinct) <= _MAX_LEVELS and bool(np.all(np.mod(distinct, 1) == 0))
+
+
+def level_name(value: object) -> str:
+    """How a level is written: 1.0, 1 and "1" are the same level."""
+    if isinstance(value, (float, np.floating)) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def as_levels(values: pd.Series) -> pd.Series:
+    """The series as strings with None for missing."""
+    return values.map(level_name, na_action="ignore").astype(object).where(values.notna(), None)
+
+
+def tidy(frame: pd.DataFrame) -> pd.DataFrame:
+    """The confounders in their two forms: categorical columns as strings, continuous ones as floats."""
+    columns: dict[str, Any] = {}
+    for name in frame.columns:
+        values = frame[name]
+        if is_categorical(values):
+            columns[str(name)] = pd.Categorical(as_levels(values))
+            continue
+        numbers = values.astype("float64").to_numpy()
+        if np.isinf(numbers).any():
+            row = int(np.flatnonzero(np.isinf(numbers))[0])
+            raise DataError(f"confounder {str(name)!r} is infinite in row {row}; expected a finite number or NaN")
+        columns[str(name)] = numbers
+    return pd.DataFrame(columns, index=frame.index)
+
+
+@dataclass(frozen=True)
+class Confounder:
+    """How one confounder is encoded."""
+
+    name: str
+    levels: tuple[str, ...]  # empty for a continuous confounder
+    minimum: float
+    maximum: float
+    means: tuple[float, ...]  # of the encoded columns, for missing values
+    n_missing: int
+
+    @classmethod
+    def fit(cls, values: pd.Series) -> "Confounder":
+        name = str(values.name)
+        missing = int(values.isna().sum())
+        if missing == len(values):
+            raise DataError(f"confounder {name!r} has no value at all; leave it out")
+        if isinstance(values.dtype, pd.CategoricalDtype):
+            levels = tuple(str(level) for level in sorted(values.dropna().unique(), key=_natural))
+            shares = values.value_counts(normalize=True)
+            return cls(name, levels, 0.0, 0.0, tuple(float(shares[level]) for level in levels), missing)
+        low, high = float(values.min()), float(values.max())
+        mean = float((values.mean() - low) / (high - low)) if high > low else 0.0
+        return cls(name, (), low, high, (mean, 1 - mean), missing)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(f"{self.name}={level}" for level in self.levels) or (self.name, f"1-{self.name}")
+
+    def encode(self, values: pd.Series) -> NDArray[np.float64]:
+        """The encoded columns (n, 2) or (n, levels)."""
+        if self.levels:
+            given = as_levels(values.astype(object)).to_numpy()
+            encoded = np.stack([given == level for level in self.levels], axis=1).astype(np.float64)
+            missing = encoded.sum(axis=1) == 0
+        else:
+            numbers = pd.to_numeric(values, errors="coerce").to_numpy(np.float64)
+            width = self.maximum - self.minimum
+            x = np.clip((numbers - self.minimum) / width, 0, 1) if width > 0 else np.where(np.isnan(numbers), np.nan, 0.0)
+            missing = np.isnan(x)
+            encoded = np.stack([x, 1 - x], axis=1)
+        encoded[missing] = self.means
+        return encoded
+
+
+def _natural(level: str) -> tuple[int, float, str]:
+    try:
+        return (0, float(level), level)
+    except ValueError:
+        return (1, 0.0, level)
+
+
+@dataclass(frozen=True)
+class ConfounderEncoding:
+    """The encoding of all confounders of a fitted model, with the intercept as last column."""
+
+    confounders: tuple[Confounder, ...]
+
+    @classmethod
+    def fit(cls, frame: pd.DataFrame) -> "ConfounderEncoding":
+        return cls(tuple(Confounder.fit(frame[name]) for name in frame.columns))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*(column for c in self.confounders for column in c.columns), INTERCEPT)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(c.name for c in self.confounders)
+
+    def encode(self, frame: pd.DataFrame) -> NDArray[np.float64]:
+        """C (n, c), every entry in [0, 1]."""
+        absent = [name for name in self.names if name not in frame.columns]
+        if absent:
+            raise DataError(f"the model was fitted with confounders {list(self.names)}; {absent} not found among {list(frame.columns)}")
+        parts = [c.encode(frame[c.name]) for c in self.confounders]
+        return np.hstack([*parts, np.ones((len(frame), 1))])
+
+    def missing_counts(self) -> dict[str, int]:
+        return {c.name: c.n_missing for c in self.confounders if c.n_missing}
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [asdict(c) for c in self.confounders]
+
+    @classmethod
+    def from_json(cls, items: Sequence[dict[str, Any]]) -> "ConfounderEncoding":
+        return cls(tuple(Confounder(**{**item, "levels": tuple(item["levels"]), "means": tuple(item["means"])}) for item in items))
+
+
+def as_frame(confounders: Any, n_rows: int) -> pd.DataFrame:
+    """A user's confounders (DataFrame, Series, dict of columns, array n or n×p) as a tidy table of n rows."""
+    if isinstance(confounders, pd.Series):
+        confounders = confounders.to_frame(confounders.name or "confounder_0")
+    if not isinstance(confounders, pd.DataFrame):
+        if isinstance(confounders, dict):
+            confounders = pd.DataFrame(confounders)
+        else:
+            array = np.asarray(confounders)
+            array = array[:, None] if array.ndim == 1 else array
+            confounders = pd.DataFrame(array, columns=[f"confounder_{j}" for j in range(array.shape[1])]).infer_objects()
+    if len(confounders) != n_rows:
+        raise DataError(f"confounders have {len(confounders)} rows, the data has {n_rows}")
+    return tidy(confounders.reset_index(drop=True))

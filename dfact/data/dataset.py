@@ -1,0 +1,171 @@
+"""Dataset: values with labels, missing code, valid ranges and confounders, in memory or in a Zarr store."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import zarr
+from numpy.typing import NDArray
+
+from dfact.data.source import Layout, RowSource, ZarrSource
+from dfact.data.statistics import ColumnStatistics
+from dfact.data.store import attributes, open_group, read_array, read_labels, write_array, write_labels
+from dfact.errors import StoreError
+
+KIND = "dataset"
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """What every estimator fits: an array of rows (participants) with all that is known of it.
+
+    Made by :func:`dfact.import_table`, :func:`dfact.import_array` and :func:`dfact.open_dataset`,
+    and from arrays in memory by the estimators themselves.
+    """
+
+    source: RowSource
+    missing_code: int | None
+    column_labels: NDArray[Any]
+    valid_range: NDArray[np.float64]  # (columns, 2), in stored units
+    offset: NDArray[np.float64]  # (columns,): stored value + offset = value in the file
+    statistics: ColumnStatistics
+    confounders: pd.DataFrame | None = None
+    path: Path | None = None
+    labels: NDArray[Any] | None = field(default=None, repr=False)
+    stored_fingerprint: str | None = field(default=None, repr=False)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.source.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.source.dtype
+
+    @property
+    def missing_rate(self) -> float:
+        """Share of the entries that are missing."""
+        return self.statistics.missing_rate
+
+    @cached_property
+    def row_labels(self) -> pd.Index:
+        """Labels of the rows; 0, 1, … where none were given."""
+        if self.labels is not None:
+            return pd.Index(self.labels, name="row")
+        if self.path is not None:
+            group = open_group(self.path, KIND)
+            if "row" in group:
+                return pd.Index(read_labels(group, "row"), name="row")
+        return pd.RangeIndex(self.shape[0], name="row")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of the values and of everything that gives them meaning; independent of chunking and place."""
+        if self.stored_fingerprint is not None:
+            return self.stored_fingerprint
+        digest = Fingerprint(self.shape[1:], self.dtype)
+        step = Layout.of(self.shape).chunk_rows
+        for start in range(0, self.shape[0], step):
+            digest.update(self.source.read(start, min(start + step, self.shape[0])))
+        return digest.finish(self)
+
+    def with_confounders(self, confounders: pd.DataFrame | None) -> "Dataset":
+        return replace(self, confounders=confounders, stored_fingerprint=None)
+
+    def __repr__(self) -> str:
+        size = "×".join(map(str, self.shape))
+        where = f" at {self.path}" if self.path else ""
+        return f"<Dataset {size} {self.dtype}, {self.missing_rate:.2%} missing{where}>"
+
+
+class Fingerprint:
+    """BLAKE2b over the rows in order, then over the metadata."""
+
+    def __init__(self, tail: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._hash = hashlib.blake2b(f"{tail} {dtype.str}".encode(), digest_size=16)
+
+    def update(self, rows: NDArray[Any]) -> None:
+        self._hash.update(np.ascontiguousarray(rows).data)
+
+    def finish(self, dataset: Dataset) -> str:
+        labels = [str(label) for label in dataset.column_labels]
+        ranges = [dataset.valid_range.tolist(), dataset.offset.tolist()]
+        self._hash.update(json.dumps([dataset.missing_code, labels, ranges]).encode())
+        if not isinstance(dataset.row_labels, pd.RangeIndex):
+            self._hash.update("\0".join(map(str, dataset.row_labels)).encode())
+        if dataset.confounders is not None:
+            for name, values in dataset.confounders.items():
+                codes, levels = confounder_codes(values)
+                self._hash.update(json.dumps([str(name), levels]).encode())
+                self._hash.update(np.ascontiguousarray(codes).data)
+        return self._hash.hexdigest()
+
+
+def confounder_codes(values: "pd.Series[Any]") -> tuple[NDArray[Any], list[str] | None]:
+    """The stored form: level numbers (−1 = missing) with the levels, or floats with None."""
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        return values.cat.codes.to_numpy(np.int32), [str(level) for level in values.cat.categories]
+    return values.to_numpy(np.float64), None
+
+
+def write_metadata(group: zarr.Group, dataset: Dataset) -> None:
+    """Everything of the dataset but its values."""
+    write_labels(group, "column", dataset.column_labels, "column")
+    if dataset.labels is not None:
+        write_labels(group, "row", dataset.labels, "row")
+    for name, data in (
+        ("valid_minimum", dataset.valid_range[:, 0]),
+        ("valid_maximum", dataset.valid_range[:, 1]),
+        ("offset", dataset.offset),
+    ):
+        write_array(group, name, data, ("column",))
+    statistics = dataset.statistics
+    entries = "column" if len(dataset.shape) == 2 else "entry"
+    for name, data in (("observed", statistics.observed), ("minimum", statistics.minimum), ("maximum", statistics.maximum)):
+        write_array(group, name, data, (entries,))
+    if dataset.confounders is not None:
+        for name, values in dataset.confounders.items():
+            codes, levels = confounder_codes(values)
+            extra = {"levels": levels, "_FillValue": -1} if levels is not None else {}
+            write_array(group, f"confounder_{name}", codes, ("row",), **extra)
+
+
+def open_dataset(path: str | PathLike[str]) -> Dataset:
+    """Open a dataset that :func:`import_table` or :func:`import_array` wrote.
+
+    Raises StoreError if there is none at ``path``, if its import was interrupted, or if chunks are gone.
+    """
+    path = Path(path)
+    group = open_group(path, KIND)
+    info = attributes(group)
+    values = group["values"] if "values" in group else None
+    if not isinstance(values, zarr.Array):
+        raise StoreError(f"{path} lacks its array 'values'; import it again")
+    if values.nchunks_initialized < values.nchunks:
+        raise StoreError(f"{path}: only {values.nchunks_initialized} of {values.nchunks} chunks of 'values' are there; import it again")
+    statistics = ColumnStatistics(
+        read_array(group, "observed"), read_array(group, "minimum"), read_array(group, "maximum"), values.shape[0]
+    )
+    confounders = {}
+    for name in info["confounders"]:
+        array = group[f"confounder_{name}"]
+        codes = read_array(group, f"confounder_{name}")
+        levels = array.attrs.get("levels")
+        confounders[name] = codes if levels is None else pd.Categorical.from_codes(codes.tolist(), categories=pd.Index(levels))  # type: ignore[arg-type]
+    return Dataset(
+        source=ZarrSource(values),
+        missing_code=info["missing_code"],
+        column_labels=read_labels(group, "column"),
+        valid_range=np.stack([read_array(group, "valid_minimum"), read_array(group, "valid_maximum")], axis=1),
+        offset=read_array(group, "offset"),
+        statistics=statistics,
+        confounders=pd.DataFrame(confounders) if confounders else None,
+        path=path,
+        stored_fingerprint=info["fingerprint"],
+    )

@@ -1,0 +1,169 @@
+"""import_array: any array, in memory or not, becomes a dataset."""
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+import zarr
+from numpy.typing import ArrayLike, NDArray
+
+from dfact.data.confounders import as_frame
+from dfact.data.dataset import Dataset, open_dataset
+from dfact.data.source import ArraySource, Layout, RowSource, SparseSource, ZarrSource
+from dfact.data.writer import EmptyRows, dataset_writer
+from dfact.errors import DataError
+
+Progress = Callable[[int, int], None]
+
+
+class LazySource:
+    """Rows of a dask array or an xarray DataArray, computed as they are read."""
+
+    chunk_rows: int | None
+
+    def __init__(self, array: Any) -> None:
+        self._array = getattr(array, "data", array) if hasattr(array, "dims") else array
+        self.shape: tuple[int, ...] = tuple(array.shape)
+        self.dtype = np.dtype(array.dtype)
+        chunks = getattr(self._array, "chunks", None)
+        self.chunk_rows = max(chunks[0]) if chunks else None
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        return np.ascontiguousarray(np.asarray(self._array[start:stop]))
+
+
+def array_source(X: Any) -> RowSource | LazySource:
+    """How to read any array by rows without holding it twice."""
+    if isinstance(X, zarr.Array):
+        return ZarrSource(X)
+    if sp.issparse(X):
+        return SparseSource(sp.csr_array(X))
+    if isinstance(X, pd.DataFrame):
+        return ArraySource(np.ascontiguousarray(X.to_numpy(na_value=np.nan) if X.isna().to_numpy().any() else X.to_numpy()))
+    if hasattr(X, "dask") or hasattr(X, "dims"):
+        return LazySource(X)
+    return ArraySource(np.ascontiguousarray(X))
+
+
+def axis_labels(X: Any, axis: int) -> NDArray[Any] | None:
+    """The labels that a DataFrame or an xarray DataArray carries along an axis."""
+    if isinstance(X, pd.DataFrame):
+        index = (X.index, X.columns)[axis]
+        return None if isinstance(index, pd.RangeIndex) else index.astype(str).to_numpy(dtype=object)
+    if hasattr(X, "dims") and X.dims[axis] in X.coords:
+        return np.asarray(X.coords[X.dims[axis]].values).astype(str).astype(object)
+    return None
+
+
+def _storage(dtype: np.dtype[Any], codes: Sequence[float]) -> tuple[np.dtype[Any], int | None]:
+    """The stored dtype and missing code for values of this dtype with these missing codes."""
+    if dtype.kind == "b":
+        dtype = np.dtype(np.uint8)
+    if dtype.kind == "f":
+        return (dtype if dtype.itemsize >= 4 else np.dtype(np.float32)), None
+    if dtype.kind not in "iu":
+        raise DataError(f"X holds {dtype}, expected integers or floats; encode text as numbers first")
+    if dtype.itemsize == 8:
+        dtype = np.dtype(np.int32)
+    limits = np.iinfo(dtype)
+    fitting = [int(code) for code in codes if float(code).is_integer() and limits.min <= code <= limits.max]
+    return dtype, fitting[0] if fitting else None
+
+
+def import_array(
+    X: ArrayLike | Any,
+    path: str | PathLike[str],
+    *,
+    missing: float | Sequence[float] | None = None,
+    row_labels: Sequence[Any] | None = None,
+    column_labels: Sequence[Any] | None = None,
+    valid_range: tuple[float, float] | ArrayLike | None = None,
+    confounders: Any = None,
+    empty_rows: EmptyRows = "error",
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Write an array as a dataset, a chunk of rows at a time.
+
+    Parameters
+    ----------
+    X : array of two or more modes, rows (participants) first
+        NumPy, SciPy sparse (unstored entries are zeros), pandas, dask, xarray or Zarr.
+    path : where the dataset goes (a folder, usually ``*.zarr``).
+    missing : the code, or codes, that stand for a missing entry; NaN is always missing.
+    row_labels, column_labels : names; by default those that X carries, else 0, 1, ….
+    valid_range : (lowest, highest) valid value, or one such pair for every column; a value outside is
+        an error. By default the range of the data.
+    confounders : table with a row for each row of X; see :mod:`dfact.data.confounders`.
+    empty_rows : "error" refuses a row without any entry, "drop" leaves it out.
+    overwrite : replace the dataset that is there.
+    progress : called with (rows done, rows in all).
+
+    Returns
+    -------
+    Dataset
+        Opened from ``path``.
+
+    Raises
+    ------
+    DataError
+        Text, infinite values, values outside ``valid_range``, an empty row or column, wrong label counts.
+    StoreError
+        ``path`` exists, or cannot be written; nothing is left behind.
+    """
+    source = array_source(X)
+    if len(source.shape) < 2 or 0 in source.shape:
+        raise DataError(f"X has shape {source.shape}, expected at least one row and one column (rows first, then columns)")
+    codes = [] if missing is None else [float(code) for code in np.atleast_1d(np.asarray(missing, float))]
+    dtype, missing_code = _storage(source.dtype, codes)
+    n, n_columns = source.shape[:2]
+    columns = _labels(column_labels, axis_labels(X, 1), n_columns, "column")
+    rows = _labels(row_labels, axis_labels(X, 0), n, "row") if row_labels is not None or axis_labels(X, 0) is not None else None
+    frame = None if confounders is None else as_frame(confounders, n)
+    limits = None if valid_range is None else _limits(valid_range, n_columns)
+    with dataset_writer(
+        Path(path), source.shape, dtype, missing_code=missing_code, column_labels=columns, name="X", empty_rows=empty_rows, overwrite=overwrite
+    ) as writer:
+        step = source.chunk_rows or Layout.of(source.shape).chunk_rows
+        for start in range(0, n, step):
+            stop = min(start + step, n)
+            writer.append(_stored(source.read(start, stop), dtype, codes, missing_code), limits=limits)
+            if progress is not None:
+                progress(stop, n)
+        writer.finish(valid_range=limits, confounders=frame, row_labels=rows)
+    return open_dataset(path)
+
+
+def _labels(given: Sequence[Any] | None, carried: NDArray[Any] | None, n: int, kind: str) -> NDArray[Any]:
+    if given is None:
+        return carried if carried is not None else np.arange(n).astype(str).astype(object)
+    labels = np.asarray([str(label) for label in given], dtype=object)
+    if len(labels) != n:
+        raise DataError(f"{kind}_labels has {len(labels)} entries, X has {n} {kind}s")
+    return labels
+
+
+def _limits(valid_range: Any, n_columns: int) -> NDArray[np.float64]:
+    limits = np.asarray(valid_range, np.float64)
+    if limits.shape not in ((2,), (n_columns, 2)):
+        raise DataError(f"valid_range has shape {limits.shape}, expected (2,) or ({n_columns}, 2)")
+    limits = np.broadcast_to(limits, (n_columns, 2))
+    if not (limits[:, 0] <= limits[:, 1]).all():
+        raise DataError("valid_range: the lowest valid value must not exceed the highest")
+    return limits
+
+
+def _stored(values: NDArray[Any], dtype: np.dtype[Any], codes: Sequence[float], missing_code: int | None) -> NDArray[Any]:
+    """The values in their stored dtype, every missing code as the stored one."""
+    out = values.astype(dtype)
+    if values.dtype.itemsize == 8 and dtype == np.int32 and not np.array_equal(out, values):
+        raise DataError("X holds integers beyond 32 bits; convert it to float64 first")
+    for code in codes:
+        mark = np.nan if dtype.kind == "f" else missing_code
+        if mark is not None and mark != code:
+            out[values == code] = mark
+    return out

@@ -1,0 +1,175 @@
+"""DatasetWriter: rows in, a complete dataset out, never more than a chunk in memory."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import zarr
+from numpy.typing import NDArray
+
+from dfact.data.dataset import KIND, Dataset, Fingerprint, write_metadata
+from dfact.data.source import ArraySource, Layout
+from dfact.data.statistics import ColumnStatistics, as_floating
+from dfact.data.store import compressor, create_group, update_attributes
+from dfact.errors import DataError
+
+EmptyRows = Literal["error", "drop"]
+
+
+def missing_code_for(dtype: np.dtype[Any]) -> int | None:
+    """The code we store for a missing integer; None for floats, where NaN says it."""
+    if dtype.kind not in "iu":
+        return None
+    return int(np.iinfo(dtype).max if dtype.kind == "u" else np.iinfo(dtype).min)
+
+
+class DatasetWriter:
+    """Receives the rows of a dataset in order; see :func:`dataset_writer`."""
+
+    def __init__(
+        self,
+        group: zarr.Group,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        missing_code: int | None,
+        column_labels: NDArray[Any],
+        name: str,
+        empty_rows: EmptyRows,
+    ) -> None:
+        self._group, self._shape, self._dtype, self._missing_code = group, shape, dtype, missing_code
+        self._labels, self._name, self._empty_rows = column_labels, name, empty_rows
+        chunk_rows = Layout.of(shape).chunk_rows
+        dimensions = ("row", "column", *(f"mode_{i}" for i in range(3, len(shape) + 1)))
+        self._array = group.create_array(
+            "values",
+            shape=shape,
+            chunks=(chunk_rows, *shape[1:]),
+            dtype=dtype,
+            fill_value=0 if missing_code is None else missing_code,
+            compressors=compressor(dtype),
+            dimension_names=dimensions,
+            attributes={} if missing_code is None else {"_FillValue": missing_code},
+            config={"write_empty_chunks": True},  # so that a chunk that is not there is known to be lost
+        )
+        self._buffer = np.empty((chunk_rows, *shape[1:]), dtype)
+        self._filled = self._written = self._received = 0
+        self._kept: list[NDArray[np.intp]] = []
+        self._fingerprint = Fingerprint(shape[1:], dtype)
+        self.statistics = ColumnStatistics.of_columns(int(np.prod(shape[1:])))
+
+    def append(self, rows: NDArray[Any], limits: NDArray[np.float64] | None = None) -> None:
+        """Add rows in stored units (missing entries as the missing code or NaN), each column within its ``limits`` (m, 2)."""
+        values = as_floating(rows, self._missing_code, np.result_type(self._dtype, np.float32))
+        if self._dtype.kind == "f" and np.isinf(values).any():
+            where = np.argwhere(np.isinf(values))[0]
+            raise DataError(f"{self._entry(where)} is infinite; expected finite numbers, NaN where missing")
+        if limits is not None:
+            low, high = (limits[:, i].reshape(-1, *(1,) * (values.ndim - 2)) for i in (0, 1))
+            outside = np.argwhere((values < low) | (values > high))
+            if outside.size:
+                where = outside[0]
+                value = values[tuple(where)]
+                raise DataError(
+                    f"{self._entry(where)} holds {value:g}, outside the valid range {limits[where[1], 0]:g} to {limits[where[1], 1]:g}; "
+                    "correct it, declare its code in missing=, or widen valid_range="
+                )
+        keep = self.statistics.update(values) > 0
+        self._kept.append(self._received + np.flatnonzero(keep))
+        self._received += len(rows)
+        if not keep.all():
+            if self._empty_rows == "error":
+                row = self.statistics.empty_rows[0]
+                raise DataError(f"{self._name}: row {row} has no answer at all; remove it, or pass empty_rows='drop'")
+            rows = rows[keep]
+        while len(rows):
+            room = len(self._buffer) - self._filled
+            part, rows = rows[:room], rows[room:]
+            self._buffer[self._filled : self._filled + len(part)] = part
+            self._filled += len(part)
+            if self._filled == len(self._buffer):
+                self._flush()
+
+    def _flush(self) -> None:
+        rows = self._buffer[: self._filled]
+        self._fingerprint.update(rows)
+        self._array[self._written : self._written + self._filled] = rows
+        self._written += self._filled
+        self._filled = 0
+
+    def _entry(self, where: NDArray[np.intp]) -> str:
+        others = "".join(f", index {i}" for i in where[2:])
+        return f"{self._name}: row {self._received + where[0]}, column {str(self._labels[where[1]])!r}{others}"
+
+    def finish(
+        self,
+        *,
+        valid_range: NDArray[np.float64] | None = None,
+        offset: NDArray[np.float64] | None = None,
+        confounders: pd.DataFrame | None = None,
+        row_labels: NDArray[Any] | None = None,
+    ) -> None:
+        """Write the last rows and the metadata. Row labels and confounders are those of all rows received."""
+        if self._filled:
+            self._flush()
+        if self._written == 0:
+            raise DataError(f"{self._name} has no rows with answers; expected at least one")
+        if self._written < self._shape[0]:
+            self._array.resize((self._written, *self._shape[1:]))
+        kept = np.concatenate(self._kept)
+        if row_labels is None and len(kept) < self._received:
+            row_labels = np.arange(self._received).astype(str).astype(object)
+        statistics = self.statistics
+        dropped = statistics.n_empty_rows
+        statistics.n_rows, statistics.n_empty_rows, statistics.empty_rows = self._written, 0, []
+        self._check_columns(len(self._shape) == 2)
+        n_columns = self._shape[1]
+        if valid_range is None:
+            valid_range = np.tile([statistics.minimum.min(), statistics.maximum.max()], (n_columns, 1))
+        dataset = Dataset(
+            ArraySource(np.empty((0, *self._shape[1:]), self._dtype)),
+            self._missing_code,
+            self._labels,
+            valid_range,
+            np.zeros(n_columns) if offset is None else offset,
+            statistics,
+            None if confounders is None else confounders.iloc[kept].reset_index(drop=True),
+            labels=None if row_labels is None else np.asarray(row_labels, dtype=object)[kept],
+        )
+        write_metadata(self._group, dataset)
+        update_attributes(
+            self._group,
+            missing_code=self._missing_code,
+            confounders=[] if confounders is None else [str(name) for name in confounders],
+            dropped_rows=dropped,
+            fingerprint=self._fingerprint.finish(dataset),
+        )
+
+    def _check_columns(self, named: bool) -> None:
+        empty = np.flatnonzero(self.statistics.observed == 0)
+        if named and empty.size:
+            names = [str(self._labels[j]) for j in empty[:5]]
+            raise DataError(f"{self._name}: column {', '.join(map(repr, names))} has no answer at all; leave it out")
+
+
+@contextmanager
+def dataset_writer(
+    path: Path,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    *,
+    missing_code: int | None,
+    column_labels: NDArray[Any],
+    name: str,
+    empty_rows: EmptyRows = "error",
+    overwrite: bool = False,
+) -> Iterator[DatasetWriter]:
+    """A writer of the dataset at ``path``; the block must end with ``writer.finish()``.
+
+    ``name`` is what error messages call the data (the file, or "X"). The dataset appears at
+    ``path`` when the block ends without an error, otherwise nothing is left there.
+    """
+    with create_group(path, KIND, overwrite=overwrite) as group:
+        yield DatasetWriter(group, shape, dtype, missing_code, column_labels, name, empty_rows)

@@ -1,0 +1,25 @@
+"""Every error dfact raises on purpose.
+
+A message says what was expected, what was found, where (file, column, row), and what to do.
+Each class is also the built-in kind a caller would catch without knowing dfact.
+"""
+
+
+class DfactError(Exception):
+    """Base of all errors raised on purpose by dfact."""
+
+
+class DataError(DfactError, ValueError):
+    """The data does not hold what was promised (range, type, missing entries, shape, labels)."""
+
+
+class ParameterError(DfactError, ValueError):
+    """A parameter is outside what it may be."""
+
+
+class StoreError(DfactError, OSError):
+    """A dataset or a model on disk cannot be read or written."""
+
+
+class MemoryPlanError(DfactError, MemoryError):
+    """The work needs more memory than the limit; the message says how much."""

@@ -1,0 +1,63 @@
+"""Steps 3 and 4 of ICQF's ADMM on one block, with the dual and Z kept as one state array."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfact.kernels.jit import kernel
+
+
+@kernel
+def admm_fill(
+    M: NDArray[np.floating],
+    R: NDArray[np.floating],
+    S: NDArray[np.floating],
+    B: NDArray[np.floating],
+    lower: float,
+    upper: float,
+    rho: float,
+) -> tuple[float, float]:
+    """Update the state S (n, m) in place and write the target B (n, m) of the factor updates.
+
+    M (n, m) holds the answers, NaN where missing, and R = [W, C]Qᵀ (n, m) the model. The
+    state stands for Z and the dual A: Z = clip(S); A = M − S where answered, ρ(Z − S) where
+    missing. With that, the paper's
+
+        Z ← clip((O∘M + ρR − A) / (ρ + O)),   A ← A + ρ(Z − R),   B = Z + A/ρ
+
+    become, entry by entry,
+
+        answered:  z = clip((s + ρr) / (1 + ρ)),      s ← s − ρ(z − r),   b = z + (m − s)/ρ
+        missing:   t = r + s − clip(s), z = clip(t),  s ← t,              b = 2z − t
+
+    Returns Σ (m − r)² over answered entries, and the entries' share of the augmented Lagrangian
+    Σ ½(m − z)² + a(z − r) + ρ/2 (z − r)².
+    """
+    dtype = R.dtype.type
+    zero, half, one = dtype(0), dtype(0.5), dtype(1)
+    lo, hi, p = dtype(lower), dtype(upper), dtype(rho)
+    mix, inverse = one / (one + p), one / p
+    squares, lagrangian = 0.0, 0.0
+    for i in range(M.shape[0]):
+        # Sums of one row in the working precision, of all rows in double.
+        row_squares, row_lagrangian = zero, zero
+        for j in range(M.shape[1]):
+            answered = M[i, j] == M[i, j]
+            m = M[i, j] if answered else zero
+            r, s = R[i, j], S[i, j]
+            # Both branches are computed and one is selected, so that the loop vectorises.
+            t_answered = (s + p * r) * mix
+            t_missing = r + s - min(max(s, lo), hi)
+            t = t_answered if answered else t_missing
+            z = min(max(t, lo), hi)
+            gap = z - r
+            s = s - p * gap if answered else t
+            a = m - s if answered else p * (z - t)
+            S[i, j] = s
+            B[i, j] = z + a * inverse
+            error = m - r if answered else zero
+            split = m - z if answered else zero
+            row_squares += error * error
+            row_lagrangian += half * split * split + gap * (a + half * p * gap)
+        squares += row_squares
+        lagrangian += row_lagrangian
+    return squares, lagrangian

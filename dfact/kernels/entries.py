@@ -1,0 +1,37 @@
+"""Entry-wise kernels on raw values: decoding of missing codes and column statistics."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfact.kernels.jit import kernel
+
+
+@kernel
+def decode(raw: NDArray[np.generic], missing_code: int, out: NDArray[np.floating]) -> None:
+    """out (n, m) ← raw (n, m), with NaN wherever raw equals the missing code."""
+    for i in range(raw.shape[0]):
+        for j in range(raw.shape[1]):
+            value = raw[i, j]
+            out[i, j] = np.nan if value == missing_code else value
+
+
+@kernel
+def column_statistics(
+    values: NDArray[np.floating],
+    observed: NDArray[np.int64],
+    minimum: NDArray[np.float64],
+    maximum: NDArray[np.float64],
+    row_observed: NDArray[np.int64],
+) -> None:
+    """Add the rows of values (n, m; NaN = missing) to the running count, minimum and maximum (m)
+    of every column; write the number of observed entries of each row (n)."""
+    for i in range(values.shape[0]):
+        count = 0
+        for j in range(values.shape[1]):
+            value = values[i, j]
+            if value == value:
+                count += 1
+                observed[j] += 1
+                minimum[j] = min(minimum[j], value)
+                maximum[j] = max(maximum[j], value)
+        row_observed[i] = count
