@@ -2,7 +2,9 @@
 
 from dfact.data.dataset import Dataset, open_dataset
 from dfact.data.import_array import import_array
+from dfact.engine.progress import Progress
 from dfact.errors import DataError, DfactError, MemoryPlanError, ParameterError, StoreError
+from dfact.models.icqf import ICQF
 
 __version__ = "0.1.0"
-__all__ = ["DataError", "Dataset", "DfactError", "MemoryPlanError", "ParameterError", "StoreError", "import_array", "open_dataset"]
+__all__ = ["ICQF", "DataError", "Dataset", "DfactError", "MemoryPlanError", "ParameterError", "Progress", "StoreError", "import_array", "open_dataset"]

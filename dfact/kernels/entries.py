@@ -35,3 +35,33 @@ def column_statistics(
                 minimum[j] = min(minimum[j], value)
                 maximum[j] = max(maximum[j], value)
         row_observed[i] = count
+
+
+@kernel
+def _fill(values: NDArray[np.floating], fill: float, out: NDArray[np.floating]) -> None:
+    replacement = out.dtype.type(fill)
+    for i in range(values.shape[0]):
+        for j in range(values.shape[1]):
+            value = values[i, j]
+            out[i, j] = value if value == value else replacement
+
+
+def filled(values: NDArray[np.floating], fill: float = 0.0) -> NDArray[np.floating]:
+    """A copy of values (n, m) with ``fill`` where they are NaN."""
+    out = np.empty_like(values)
+    _fill(values, fill, out)
+    return out
+
+
+@kernel
+def squared_error(M: NDArray[np.floating], R: NDArray[np.floating]) -> float:
+    """Σ (M − R)² over the entries of M (n, m) that are not NaN."""
+    zero = R.dtype.type(0)
+    total = 0.0
+    for i in range(M.shape[0]):
+        row = zero
+        for j in range(M.shape[1]):
+            error = M[i, j] - R[i, j] if M[i, j] == M[i, j] else zero
+            row += error * error
+        total += row
+    return total

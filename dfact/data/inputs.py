@@ -1,0 +1,85 @@
+"""Any X a user may hand to an estimator, as a Dataset."""
+
+import warnings
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import psutil
+import zarr
+from numpy.typing import NDArray
+
+from dfact.data.confounders import as_frame
+from dfact.data.dataset import Dataset, open_dataset
+from dfact.data.import_array import array_source, axis_labels
+from dfact.data.source import ArraySource, Layout, RowSource, path_of, reads
+from dfact.data.statistics import ColumnStatistics, as_floating
+from dfact.errors import DataError
+
+
+def as_dataset(X: Any, confounders: Any = None) -> Dataset:
+    """X (array of any kind, path, Dataset) with its statistics; ``confounders`` replace those of a stored dataset."""
+    if isinstance(X, (str, PathLike)):
+        X = open_dataset(Path(X))
+    if not isinstance(X, Dataset):
+        X = _wrap(X)
+    return X if confounders is None else X.with_confounders(as_frame(confounders, X.shape[0]))
+
+
+def _wrap(X: Any) -> Dataset:
+    source = array_source(X)
+    if not isinstance(X, zarr.Array) and not hasattr(source, "slice"):
+        source = _computed(source)
+    if source.dtype.kind not in "iufb":
+        raise DataError(f"X holds {source.dtype}, expected numbers, NaN where missing; encode text first or use dfact.import_table")
+    if len(source.shape) < 2:
+        raise DataError(f"X has shape {source.shape}, expected rows (participants) and columns (items)")
+    n_columns = source.shape[1]
+    labels = axis_labels(X, 1)
+    statistics = ColumnStatistics.of_source(source)
+    seen = statistics.observed > 0
+    limits = (statistics.minimum[seen].min(), statistics.maximum[seen].max()) if seen.any() else (0.0, 0.0)
+    return Dataset(
+        source=source,
+        missing_code=None,
+        column_labels=np.arange(n_columns).astype(str).astype(object) if labels is None else labels,
+        valid_range=np.tile(np.asarray(limits, np.float64), (n_columns, 1)),
+        offset=np.zeros(n_columns),
+        statistics=statistics,
+        path=path_of(source),
+        labels=axis_labels(X, 0),
+    )
+
+
+def _computed(source: Any) -> RowSource:
+    """A dask array in memory, if it fits; reading it lazily would compute its graph anew in every pass."""
+    size = int(np.prod(source.shape)) * source.dtype.itemsize
+    free = psutil.virtual_memory().available
+    if size > free / 2:
+        raise DataError(f"X is a lazy array of {size / 2**30:.1f} GiB, half of the {free / 2**30:.1f} GiB free is the most that is read into memory; write it as a dataset first: dfact.import_array(X, path)")
+    return ArraySource(source.read(0, source.shape[0]))
+
+
+def locate_outside(dataset: Dataset, lowest: float, highest: float) -> str:
+    """Where the first observed entry outside [lowest, highest] is, in words."""
+    dtype = np.result_type(dataset.dtype, np.float32)
+    for rows in reads(dataset.source, Layout.of(dataset.shape)):
+        values = as_floating(dataset.source.read(rows.start, rows.stop), dataset.missing_code, dtype)
+        found: NDArray[np.intp] = np.argwhere((values < lowest) | (values > highest))
+        if found.size:
+            i, j = found[0][:2]
+            return f"row {dataset.row_labels[rows.start + i]!r}, column {str(dataset.column_labels[j])!r} holds {values[tuple(found[0])]:g}"
+    return "no entry"
+
+
+def check_observed(dataset: Dataset, *, rows_only: bool = False) -> None:
+    """Refuse columns without any observed entry; warn of such rows, whose factors are at the penalty's minimum."""
+    statistics = dataset.statistics
+    empty = np.flatnonzero(statistics.observed == 0)
+    if empty.size and not rows_only:
+        raise DataError(f"column {str(dataset.column_labels[empty[0]])!r} has no observed entry ({empty.size} in all); leave it out")
+    if statistics.n_empty_rows:
+        first = dataset.row_labels[statistics.empty_rows[0]]
+        warnings.warn(f"row {first!r} has no observed entry ({statistics.n_empty_rows} in all): its factors are 0", UserWarning, stacklevel=4)

@@ -1,0 +1,66 @@
+"""The contract of a pass: what is done to one block, and how the partial results add up."""
+
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+State = dict[str, NDArray[Any]]
+"""What a pass keeps for a block between passes, rows last: (k, rows), or first: (rows, m)."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A run of rows as a pass sees it."""
+
+    values: NDArray[Any]
+    """(rows, …) floating, NaN where missing. Read-only: it may be the user's own array."""
+    covariates: NDArray[Any] | None
+    """(rows, c): what else is known of these rows, as the model encoded it."""
+    index: int
+    """Number of the block in the data set, counted through all partitions."""
+
+
+@dataclass
+class Partial:
+    """Base of what a pass returns for a block: arrays and numbers that add up.
+
+    Sums run in block order and in double precision, whatever the block's own precision.
+    """
+
+    def total(self) -> Self:
+        """A copy in double precision, to add others to."""
+        return type(self)(**{f.name: np.array(getattr(self, f.name), dtype=np.float64) for f in fields(self)})
+
+    def add(self, other: Self) -> None:
+        """Add ``other`` to this total in place."""
+        for f in fields(self):
+            total = getattr(self, f.name)
+            total += getattr(other, f.name)
+
+
+S = TypeVar("S", contravariant=True)
+P = TypeVar("P", bound=Partial, covariant=True)
+
+
+class Pass(Protocol[S, P]):
+    """Declared data; executors only run it.
+
+    The same arguments give the same bits, so a task that was lost can simply run again. A pass may
+    write into the state it is handed and return it: an executor that may have to run a task twice
+    hands it a copy. It changes nothing else that outlives the call.
+    """
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The floating type in which blocks arrive."""
+        ...
+
+    def start(self, block: Block) -> State | None:
+        """State of a block that has none yet; None if the pass keeps none."""
+        ...
+
+    def step(self, block: Block, state: State | None, shared: S) -> tuple[State | None, P]:
+        """One visit of a block with what all blocks share."""
+        ...

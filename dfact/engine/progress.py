@@ -1,0 +1,57 @@
+"""Progress: a bar on a terminal, plain lines in a log."""
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import TextIO
+
+from tqdm import tqdm
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What a solver tells its callbacks after an iteration."""
+
+    number: int
+    limit: int
+    objective: float
+    change: float
+    """Relative change of the objective since the iteration before; NaN in the first."""
+    seconds: float
+    """Since the fit began."""
+
+
+class Progress:
+    """Shows how far something is; call it as a solver's callback or with :meth:`update`.
+
+    >>> model = dfact.ICQF(callbacks=[dfact.Progress("fit")])  # doctest: +SKIP
+    """
+
+    def __init__(self, name: str, stream: TextIO | None = None, every: float = 5.0) -> None:
+        self.name = name
+        self.stream = stream if stream is not None else sys.stderr
+        self.every = every
+        self._bar: tqdm[None] | None = None
+        self._last = -float("inf")
+
+    def __call__(self, iteration: Iteration) -> None:
+        self.update(iteration.number, iteration.limit, f"objective {iteration.objective:.6g}, change {iteration.change:.1e}")
+
+    def update(self, done: int, total: int, text: str = "") -> None:
+        if self.stream.isatty():
+            if self._bar is None:
+                self._bar = tqdm(total=total, desc=self.name, file=self.stream, leave=True, mininterval=0.2)
+            self._bar.set_postfix_str(text, refresh=False)
+            self._bar.update(done - self._bar.n)
+        elif done >= total or time.monotonic() - self._last >= self.every:
+            # A log gets a line now and then, not a thousand.
+            self._last = time.monotonic()
+            print(f"{self.name}: {done} of {total}{', ' if text else ''}{text}", file=self.stream, flush=True)  # noqa: T201
+
+    def close(self, text: str = "") -> None:
+        """End the bar; ``text`` is the last line."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+        if text:
+            print(f"{self.name}: {text}", file=self.stream, flush=True)  # noqa: T201

@@ -1,0 +1,1 @@
+"""Linear algebra by passes over row blocks."""

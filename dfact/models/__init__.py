@@ -1,0 +1,1 @@
+"""The factorizations, one file for each."""

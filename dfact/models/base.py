@@ -1,0 +1,129 @@
+"""What all factorizations share: scikit-learn's contract, input, memory plan, executor, row factors."""
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+import zarr
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import _check_feature_names, _check_n_features, validate_data
+
+from dfact.data.dataset import Dataset
+from dfact.data.inputs import as_dataset, check_observed
+from dfact.data.source import Layout
+from dfact.data.store import compressor
+from dfact.engine.executors import Executor, Session, resolve_executor
+from dfact.engine.partition import partitions
+from dfact.engine.plan import Footprint, Plan, make_plan
+from dfact.engine.progress import Iteration
+from dfact.errors import DataError, ParameterError
+
+
+class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Base of the estimators. A subclass says what it holds (``_footprint``) and brings fit and transform."""
+
+    executor: Any
+    memory_limit: int | str | None
+    callbacks: Sequence[Callable[[Iteration], None]]
+    dtype: Any
+
+    def _dataset(self, X: Any, confounders: Any, *, reset: bool) -> Dataset:
+        """X as a two-way dataset; sets (``reset``) or checks the number and the names of its columns."""
+        if isinstance(X, (np.ndarray, pd.DataFrame, list, tuple)) or sp.issparse(X):
+            names = list(X.columns.astype(str)) if isinstance(X, pd.DataFrame) else None
+            X = validate_data(self, X, reset=reset, dtype="numeric", accept_sparse="csr", ensure_all_finite="allow-nan")
+            dataset = as_dataset(X, confounders)
+            if names is not None:
+                dataset = _relabelled(dataset, names)
+        else:
+            dataset = as_dataset(X, confounders)
+            _check_n_features(self, _Shaped(dataset), reset=reset)
+            if reset:
+                _check_feature_names(self, _Shaped(dataset), reset=True)
+        if len(dataset.shape) != 2:
+            raise DataError(f"X has {len(dataset.shape)} modes, expected rows (participants) and columns (items)")
+        if reset:
+            self.column_labels_ = np.asarray(dataset.column_labels, dtype=object)
+        check_observed(dataset, rows_only=not reset)
+        return dataset
+
+    def _working_dtype(self, dataset: Dataset) -> np.dtype[Any]:
+        """``dtype`` or, by default, float32 for answers and float32 data, float64 for what does not fit in it."""
+        if self.dtype is not None:
+            dtype = np.dtype(self.dtype)
+            if dtype not in (np.float32, np.float64):
+                raise ParameterError(f"dtype is {dtype}, expected float32 or float64")
+            return dtype
+        return np.dtype(np.float32) if np.can_cast(dataset.dtype, np.float32) else np.dtype(np.float64)
+
+    def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
+        raise NotImplementedError  # each model's own
+
+    def _plan(self, dataset: Dataset, footprint: Footprint, memory_limit: int | str | None = None) -> tuple[Executor, Plan]:
+        executor = resolve_executor(self.executor, Layout.of(dataset.shape).n_partitions)
+        workers = executor.workers(self.memory_limit if memory_limit is None else memory_limit)
+        return executor, make_plan(dataset.source, self._working_dtype(dataset), footprint, workers)
+
+    def _open(self, dataset: Dataset, covariates: NDArray[Any] | None, footprint: Footprint) -> Session:
+        """A session on the dataset's partitions, refused if the memory plan says so."""
+        executor, plan = self._plan(dataset, footprint)
+        plan.check()
+        return executor.open(partitions(dataset.source, dataset.missing_code, covariates), plan)
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.components_.shape[0])  # type: ignore[attr-defined]  # set by fit
+
+
+class _Shaped:
+    """The shape of a dataset as scikit-learn's checks want to see it."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.shape = dataset.shape
+
+
+def _relabelled(dataset: Dataset, names: list[str]) -> Dataset:
+    from dataclasses import replace
+
+    return replace(dataset, column_labels=np.asarray(names, dtype=object))
+
+
+def gather_rows(
+    parts: Iterator[NDArray[Any]], shape: tuple[int, int], dtype: np.dtype[Any], *, stored: bool, out: str | PathLike[str] | None = None
+) -> NDArray[Any] | zarr.Array[Any]:
+    """Row factors (n, k) from the partitions: an array, or where the data is ``stored`` a Zarr array.
+
+    Without ``out`` the Zarr array lies in a temporary folder that goes when the array does.
+    """
+    if not stored and out is None:
+        result = np.empty(shape, dtype)
+        _write_rows(parts, result)
+        return result
+    folder = tempfile.mkdtemp(prefix="dfact-factors-") if out is None else None
+    array = zarr.create_array(
+        Path(folder, "factors.zarr") if folder else Path(out or ""),
+        shape=shape,
+        chunks=(min(Layout.of(shape).chunk_rows, shape[0]), shape[1]),
+        dtype=dtype,
+        compressors=compressor(dtype),
+        dimension_names=("row", "component"),
+    )
+    if folder:
+        weakref.finalize(array, shutil.rmtree, folder, ignore_errors=True)
+    _write_rows(parts, array)
+    return array
+
+
+def _write_rows(parts: Iterator[NDArray[Any]], target: Any) -> None:
+    start = 0
+    for rows in parts:
+        target[start : start + len(rows)] = rows
+        start += len(rows)

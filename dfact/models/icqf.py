@@ -1,0 +1,507 @@
+"""ICQF: interpretability-constrained questionnaire factorization."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from dfact.data.confounders import ConfounderEncoding
+from dfact.data.dataset import Dataset
+from dfact.data.inputs import locate_outside
+from dfact.engine.executors import Session
+from dfact.engine.passes import Block, Partial, State
+from dfact.engine.plan import Footprint
+from dfact.engine.progress import Iteration
+from dfact.errors import DataError, ParameterError
+from dfact.kernels.admm import admm_fill
+from dfact.kernels.box_lasso import box_lasso
+from dfact.kernels.entries import filled, squared_error
+from dfact.linalg.svd import nndsvd
+from dfact.models.base import Factorization, gather_rows
+
+_SWEEPS = 3  # coordinate sweeps a row gets in an iteration; the next iteration goes on from there
+_SOLVE_SWEEPS, _SOLVE_TOLERANCE = 200, 1e-7  # for the loadings, of which there are few
+_ROW_ITERATIONS = 500
+_ROW_TOLERANCE = 1e-5  # of w_max: rows given the loadings are solved until they move by less
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The constants of the objective, for one data set."""
+
+    k: int
+    beta: float
+    gamma: float
+    rho: float
+    w_max: float
+    q_max: float
+    lower: float
+    upper: float
+
+    def penalty(self, sum_w: float, sum_q: float) -> float:
+        """β‖W‖₁ + βγ‖Q‖₁; everything is non-negative."""
+        return self.beta * sum_w + self.beta * self.gamma * sum_q
+
+
+@dataclass
+class Sums(Partial):
+    """What an iteration adds up over the rows."""
+
+    gram: NDArray[Any]
+    """[W, C]ᵀ[W, C] (k+c, k+c) with the new W."""
+    cross: NDArray[Any]
+    """[W, C]ᵀB (k+c, m)."""
+    squares: NDArray[Any]
+    """‖O∘(M − R)‖² of the factors the pass began with."""
+    lagrangian: NDArray[Any]
+    """The entries' share of the augmented Lagrangian."""
+    sum_w: NDArray[Any]
+    """‖W‖₁ of the factors the pass began with."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where the rows' factors begin: max(M P, 0) for the projection P (m, k), or uniformly random by ``seed``."""
+
+    projection: NDArray[Any] | None
+    seed: int | None = None
+
+    def factors(self, block: Block, problem: Problem, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """X = [W, C]ᵀ (k+c, rows)."""
+        if self.projection is None:
+            # Seeded by the block, so that a start does not depend on who computes it.
+            generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(block.index,)))
+            W = generator.uniform(0, problem.w_max, (problem.k, block.values.shape[0]))
+        else:
+            W = np.clip(self.projection.T.astype(dtype) @ filled(block.values).T, 0, problem.w_max)
+        C = np.empty((0, W.shape[1])) if block.covariates is None else block.covariates.T
+        return np.ascontiguousarray(np.vstack([W, C]).astype(dtype))
+
+
+def split_start(block: Block, problem: Problem) -> NDArray[Any]:
+    """The ADMM's S (rows, m) at the start: Z = M, A = 0 where answered; where missing any value within
+    the bounds stands for Z = R, A = 0."""
+    return filled(block.values, problem.lower)
+
+
+@dataclass(frozen=True)
+class ADMMPass:
+    """Steps 3 and 4 of one iteration and step 1 of the next, with the sums for step 2, in one visit of a block.
+
+    State: the factors X = [W, C]ᵀ (k+c, rows), of which W moves, and the ADMM's S (rows, m).
+    """
+
+    problem: Problem
+    begin: Start
+    dtype: np.dtype[Any]
+
+    def start(self, block: Block) -> State:
+        X = self.begin.factors(block, self.problem, self.dtype)
+        return {"factors": X, "split": split_start(block, self.problem)}
+
+    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, Sums]:
+        """``shared`` is Qᵀ (k+c, m)."""
+        assert state is not None
+        p, Q, X, S = self.problem, shared, state["factors"], state["split"]
+        sum_w = X[: p.k].sum(dtype=np.float64)
+        R = X.T @ Q
+        B = np.empty_like(R)
+        squares, lagrangian = admm_fill(block.values, R, S, B, p.lower, p.upper, p.rho)
+        box_lasso(X, Q[: p.k] @ B.T, Q @ Q.T, p.k, p.beta / p.rho, p.w_max, _SWEEPS, 0.0)
+        return state, Sums(X @ X.T, X @ B, np.asarray(squares), np.asarray(lagrangian), np.asarray(sum_w))
+
+
+@dataclass
+class RowSums(Partial):
+    squares: NDArray[Any]
+    sum_w: NDArray[Any]
+    unfinished: NDArray[Any]
+    """Blocks whose rows still moved after the last iteration."""
+
+
+@dataclass(frozen=True)
+class RowsPass:
+    """The factors of every row given the loadings: the ADMM in W alone, iterated on a block while it is in cache.
+
+    Rows that come with the state of an ADMM go on from there.
+    """
+
+    problem: Problem
+    begin: Start
+    dtype: np.dtype[Any]
+
+    def start(self, block: Block) -> State:
+        return {"factors": self.begin.factors(block, self.problem, self.dtype)}
+
+    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, RowSums]:
+        assert state is not None
+        p, Q, X = self.problem, shared, state["factors"]
+        S = state.get("split")
+        if S is None:
+            S = split_start(block, p)
+        R = X.T @ Q
+        B = np.empty_like(R)
+        G = Q @ Q.T
+        moved = np.inf
+        for _ in range(_ROW_ITERATIONS):
+            admm_fill(block.values, R, S, B, p.lower, p.upper, p.rho)
+            before = X[: p.k].copy()
+            box_lasso(X, Q[: p.k] @ B.T, G, p.k, p.beta / p.rho, p.w_max, _SWEEPS, 0.0)
+            np.matmul(X.T, Q, out=R)
+            moved = np.abs(X[: p.k] - before).max()
+            if moved <= _ROW_TOLERANCE * p.w_max:
+                break
+        squares = squared_error(block.values, R)
+        unfinished = moved > _ROW_TOLERANCE * p.w_max
+        return {"factors": X}, RowSums(np.asarray(squares), X[: p.k].sum(dtype=np.float64), np.asarray(unfinished))
+
+
+class ICQF(Factorization):
+    """Interpretability-constrained questionnaire factorization.
+
+    Finds factors W (n, k) of the participants and loadings Q = [Qr, Qc] (m, k + c) of the items that
+
+        minimise  ½‖O∘(M − [W, C]Qᵀ)‖² + β‖W‖₁ + βγ‖Q‖₁,   γ = (n/m)·q_max,
+        subject to  0 ≤ W ≤ w_max,  0 ≤ Q ≤ q_max,  bounds[0] ≤ [W, C]Qᵀ ≤ bounds[1],
+
+    for answers M (n, m) with mask O (0 where missing) and confounders C (n, c): an indicator for each
+    level of a categorical one, x and 1 − x of a continuous one scaled to [0, 1], and a column of ones.
+
+    The ADMM of the paper (its algorithm 1): Z = [W, C]Qᵀ is split off with a dual A; W, Q, Z and A
+    are updated in turn, the row and item problems by coordinate descent. One pass over the rows an
+    iteration. At the end every row is solved to its optimum given Q, so that ``factors_`` is what
+    ``transform`` gives for the same rows.
+
+    Parameters
+    ----------
+    n_components : int
+        Number of factors k.
+    beta : float
+        Weight β of the sparsity penalties.
+    solver : "admm"
+        The paper's ADMM.
+    rho : float
+        Its penalty parameter ρ. From √2 on the augmented Lagrangian never increases (proposition 1).
+    w_max : float
+        Upper bound of the factors.
+    q_max : float, optional
+        Upper bound of the loadings; by default the top of the answer range.
+    bounds : (float, float), optional
+        Range of the reconstructed answers; by default 0 to the top of the answer range.
+    init : "nndsvd", "random" or array (k, m)
+        Start: NNDSVD of the answers with zeros for the missing ones; uniformly random; or given loadings.
+    max_iter : int
+        Most iterations.
+    tol : float
+        Stop when the objective and the augmented Lagrangian both change by less than this, relative
+        to their value, in an iteration.
+    random_state : int, RandomState or None
+        Seed of the random start.
+    executor : None, "inline", "threads", "distributed" or distributed.Client
+        Where passes run; see :func:`dfact.engine.executors.resolve_executor`. The result is the same.
+    memory_limit : int or str, optional
+        Bytes a process may use ("4GiB"). What of the solver's state exceeds it lies on disk, in TMPDIR;
+        ``dfact.plan`` tells beforehand.
+    callbacks : sequence of callables
+        Called with an :class:`dfact.engine.progress.Iteration` after each iteration, such as ``dfact.Progress("fit")``.
+    dtype : "float32" or "float64", optional
+        Working precision; by default float32 for stored answers and float32 arrays, else float64.
+
+    Attributes
+    ----------
+    components_ : array (k, m)
+        Loadings of the items on the factors, Qrᵀ.
+    confounder_components_ : array (c, m)
+        Loadings of the items on the confounder columns, Qcᵀ; (0, m) without confounders.
+    factors_ : array (n, k)
+        W; a Zarr array where the data is one.
+    loadings_, confounder_loadings_ : DataFrame
+        The same as tables, items × factors and items × confounder columns.
+    objective_history_ : array
+        The objective at the start, after each iteration, and of the model itself (last).
+    lagrangian_history_ : array
+        The augmented Lagrangian of each iteration.
+    n_iter_, converged_ : int, bool
+    confounder_encoding_ : ConfounderEncoding or None
+    column_labels_, n_features_in_, fingerprint_ : what was fitted.
+
+    Raises
+    ------
+    DataError
+        Negative or infinite answers, answers above the bounds, a row or column without any.
+    MemoryPlanError
+        Not even the least the fit needs is within ``memory_limit``.
+
+    References
+    ----------
+    Lam et al., "Interpretability-constrained questionnaire factorization": equations (1)-(4),
+    algorithm 1, proposition 1.
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> answers = np.random.default_rng(0).integers(0, 4, (200, 12)).astype(np.float32)
+    >>> model = dfact.ICQF(n_components=3).fit(answers)
+    >>> model.loadings_.shape
+    (12, 3)
+    """
+
+    def __init__(
+        self,
+        n_components: int = 8,
+        *,
+        beta: float = 0.1,
+        solver: str = "admm",
+        rho: float = 3.0,
+        w_max: float = 1.0,
+        q_max: float | None = None,
+        bounds: tuple[float, float] | None = None,
+        init: Any = "nndsvd",
+        max_iter: int = 200,
+        tol: float = 1e-4,
+        random_state: Any = None,
+        executor: Any = None,
+        memory_limit: int | str | None = None,
+        callbacks: Sequence[Callable[[Iteration], None]] = (),
+        dtype: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.beta = beta
+        self.solver = solver
+        self.rho = rho
+        self.w_max = w_max
+        self.q_max = q_max
+        self.bounds = bounds
+        self.init = init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.executor = executor
+        self.memory_limit = memory_limit
+        self.callbacks = callbacks
+        self.dtype = dtype
+
+    def fit(self, X: Any, y: None = None, *, confounders: Any = None) -> Self:
+        """Fit the answers X (n, m): any array, path or Dataset; NaN is missing.
+
+        ``confounders`` is a table of n rows; a Dataset or path brings its own.
+        """
+        del y
+        self._check_parameters()
+        dataset = self._dataset(X, confounders, reset=True)
+        problem = self._problem(dataset)
+        encoding = None if dataset.confounders is None else ConfounderEncoding.fit(dataset.confounders)
+        dtype = self._working_dtype(dataset)
+        C = None if encoding is None or dataset.confounders is None else encoding.encode(dataset.confounders).astype(dtype)
+        self.confounder_encoding_ = encoding
+        n_covariates = 0 if C is None else C.shape[1]
+        with self._open(dataset, C, self._footprint(dataset.shape, n_covariates, dtype)) as session:
+            Q, begin = self._start(session, dataset, problem, n_covariates, dtype)
+            Q = self._iterate(session, ADMMPass(problem, begin, dtype), Q)
+            sums = session.run(RowsPass(problem, begin, dtype), Q)
+            self.objective_history_ = np.append(self.objective_history_, self._objective(problem, sums, Q))
+            shape = (dataset.shape[0], problem.k)
+            self.factors_ = gather_rows((rows[:, : problem.k] for rows in session.rows("factors")), shape, dtype, stored=dataset.path is not None)
+        self.components_ = Q[: problem.k].copy()
+        self.confounder_components_ = Q[problem.k :].copy()
+        self.problem_ = problem
+        self.fingerprint_ = dataset.stored_fingerprint
+        return self
+
+    def _iterate(self, session: Session, pass_: ADMMPass, Q: NDArray[Any]) -> NDArray[Any]:
+        """The paper's algorithm 1; returns Qᵀ (k+c, m)."""
+        problem, began = pass_.problem, time.perf_counter()
+        objectives: list[float] = []
+        lagrangians: list[float] = []
+        self.converged_ = False
+        for iteration in range(1, self.max_iter + 1):
+            # Steps 3 and 4 of the iteration before (Z and A), then step 1 (W) of this one.
+            sums = session.run(pass_, Q)
+            objectives.append(self._objective(problem, sums, Q))
+            lagrangians.append(float(sums.lagrangian) + problem.penalty(float(sums.sum_w), _total(Q)))
+            change = _relative_change(objectives)
+            for callback in self.callbacks:
+                callback(Iteration(iteration, self.max_iter, objectives[-1], change, time.perf_counter() - began))
+            # Step 2: the loadings, from the sums.
+            Q = self._solve_loadings(problem, sums, Q)
+            if max(change, _relative_change(lagrangians)) < self.tol:
+                self.converged_ = True
+                break
+        self.n_iter_ = iteration
+        self.objective_history_ = np.asarray(objectives)
+        self.lagrangian_history_ = np.asarray(lagrangians)
+        return Q
+
+    @staticmethod
+    def _solve_loadings(problem: Problem, sums: Sums, Q: NDArray[Any]) -> NDArray[Any]:
+        solution = Q.astype(np.float64)
+        penalty = problem.beta * problem.gamma / problem.rho
+        tolerance = _SOLVE_TOLERANCE * problem.q_max
+        box_lasso(solution, sums.cross, sums.gram, len(solution), penalty, problem.q_max, _SOLVE_SWEEPS, tolerance)
+        return solution.astype(Q.dtype)
+
+    @staticmethod
+    def _objective(problem: Problem, sums: Sums | RowSums, Q: NDArray[Any]) -> float:
+        return 0.5 * float(sums.squares) + problem.penalty(float(sums.sum_w), _total(Q))
+
+    def _start(
+        self, session: Session, dataset: Dataset, problem: Problem, n_covariates: int, dtype: np.dtype[Any]
+    ) -> tuple[NDArray[Any], Start]:
+        """The loadings Qᵀ (k+c, m) to begin with, confounders at 0, and the rows' start."""
+        k, m = problem.k, dataset.shape[1]
+        if isinstance(self.init, str) and self.init == "random":
+            generator = check_random_state(self.random_state)
+            seed = int(generator.randint(np.iinfo(np.int32).max))
+            loadings = np.random.default_rng(seed).uniform(0, problem.q_max, (k, m))
+            begin = Start(None, seed)
+        elif isinstance(self.init, str):
+            loadings, projection = nndsvd(session, m, k, dtype)
+            begin = Start(projection)
+        else:
+            loadings = np.asarray(self.init, np.float64)
+            begin = Start(_least_squares(loadings))
+        Q = np.zeros((k + n_covariates, m), dtype)
+        Q[:k] = np.clip(loadings, 0, problem.q_max)
+        return Q, begin
+
+    def transform(self, X: Any, *, confounders: Any = None, out: str | PathLike[str] | None = None) -> Any:
+        """Factors W (n, k) of participants X (n, m) given the loadings, each row at its optimum.
+
+        With a model that has confounders, X must bring them (a Dataset) or ``confounders`` must.
+        Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        """
+        check_is_fitted(self)
+        dataset = self._dataset(X, confounders, reset=False)
+        problem, dtype = self.problem_, self._working_dtype(dataset)
+        self._check_range(dataset, problem)
+        C = self._encode(dataset.confounders, dataset.shape[0])
+        Q = np.vstack([self.components_, self.confounder_components_]).astype(dtype)
+        footprint = self._footprint(dataset.shape, 0 if C is None else C.shape[1], dtype)
+        begin = Start(_least_squares(Q[: problem.k].astype(np.float64)))
+        with self._open(dataset, None if C is None else C.astype(dtype), footprint) as session:
+            session.run(RowsPass(problem, begin, dtype), Q)
+            rows = (part[:, : problem.k] for part in session.rows("factors"))
+            return gather_rows(rows, (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None, out=out)
+
+    def fit_transform(self, X: Any, y: None = None, *, confounders: Any = None) -> Any:
+        """Fit, and return the factors W (n, k) of the same participants."""
+        return self.fit(X, y, confounders=confounders).factors_
+
+    def inverse_transform(self, W: Any, *, confounders: Any = None) -> NDArray[Any]:
+        """The model's answers [W, C]Qᵀ (n, m), clipped to the bounds, of factors W (n, k)."""
+        check_is_fitted(self)
+        W = np.asarray(W)
+        if W.ndim != 2 or W.shape[1] != self.components_.shape[0]:
+            raise DataError(f"W has shape {W.shape}, expected (n, {self.components_.shape[0]})")
+        from dfact.data.confounders import as_frame
+
+        C = self._encode(None if confounders is None else as_frame(confounders, len(W)), len(W))
+        R = W @ self.components_ + (0 if C is None else C @ self.confounder_components_)
+        return np.clip(R, self.problem_.lower, self.problem_.upper).astype(W.dtype)
+
+    @property
+    def loadings_(self) -> pd.DataFrame:
+        """Items × factors."""
+        return pd.DataFrame(self.components_.T, index=self._items(), columns=self.get_feature_names_out())
+
+    @property
+    def confounder_loadings_(self) -> pd.DataFrame:
+        """Items × encoded confounder columns."""
+        columns = [] if self.confounder_encoding_ is None else list(self.confounder_encoding_.columns)
+        return pd.DataFrame(self.confounder_components_.T, index=self._items(), columns=columns)
+
+    def _items(self) -> pd.Index:
+        return pd.Index(self.column_labels_, name="item")
+
+    def _encode(self, frame: pd.DataFrame | None, n_rows: int) -> NDArray[np.float64] | None:
+        if self.confounder_encoding_ is None:
+            return None
+        if frame is None:
+            raise DataError(f"the model was fitted with confounders {list(self.confounder_encoding_.names)}; pass them for these {n_rows} rows")
+        return self.confounder_encoding_.encode(frame)
+
+    def _problem(self, dataset: Dataset) -> Problem:
+        n, m = dataset.shape
+        k = self.n_components
+        if k > min(n, m):
+            raise ParameterError(f"n_components={k} is larger than the data allows: n_samples={n}, n_features={m}")
+        if not isinstance(self.init, str) and np.shape(self.init) != (k, m):
+            raise ParameterError(f"init has shape {np.shape(self.init)}, expected (n_components, n_features) = ({k}, {m})")
+        top = float(dataset.valid_range[:, 1].max())
+        lower, upper = (0.0, max(top, 0.0)) if self.bounds is None else map(float, self.bounds)
+        q_max = upper if self.q_max is None else float(self.q_max)
+        problem = Problem(k, float(self.beta), n / m * q_max, float(self.rho), float(self.w_max), q_max, lower, upper)
+        self._check_range(dataset, problem)
+        return problem
+
+    def _check_range(self, dataset: Dataset, problem: Problem) -> None:
+        seen = dataset.statistics.observed > 0
+        lowest, highest = dataset.statistics.minimum[seen].min(), dataset.statistics.maximum[seen].max()
+        if np.isinf([lowest, highest]).any():
+            raise DataError(f"X holds infinity: {locate_outside(dataset, -1e300, 1e300)}; expected finite answers, NaN where missing")
+        if lowest < min(0.0, problem.lower):
+            where = locate_outside(dataset, 0.0, np.inf)
+            raise DataError(f"Negative values in data passed to ICQF: {where}; shift the answers to start at 0, and mark missing ones as NaN")
+        if lowest < problem.lower or highest > problem.upper:
+            where = locate_outside(dataset, problem.lower, problem.upper)
+            raise DataError(f"{where}, outside bounds=({problem.lower:g}, {problem.upper:g}); correct the entry or widen the bounds")
+
+    def _check_parameters(self) -> None:
+        def whole(value: Any) -> bool:
+            return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= 1
+
+        checks = [
+            ("n_components", whole(self.n_components), "an integer of at least 1"),
+            ("max_iter", whole(self.max_iter), "an integer of at least 1"),
+            ("beta", self.beta >= 0, "a number of at least 0"),
+            ("solver", self.solver == "admm", "'admm'"),
+            ("rho", self.rho > 0, "a number above 0"),
+            ("w_max", self.w_max > 0, "a number above 0"),
+            ("q_max", self.q_max is None or self.q_max > 0, "a number above 0, or None"),
+            ("tol", self.tol >= 0, "a number of at least 0"),
+            ("bounds", self.bounds is None or (len(self.bounds) == 2 and 0 <= self.bounds[0] < self.bounds[1]), "(low, high) with 0 ≤ low < high, or None"),
+            ("init", not isinstance(self.init, str) or self.init in ("nndsvd", "random"), "'nndsvd', 'random' or an array of loadings"),
+        ]
+        for name, good, expected in checks:
+            if not good:
+                raise ParameterError(f"{name} is {getattr(self, name)!r}, expected {expected}")
+
+    def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
+        size, m, width = dtype.itemsize, shape[1], self.n_components + n_covariates
+        return Footprint(
+            state_per_row=size * (m + width),
+            work_per_row=size * (3 * m + 3 * width),
+            shared=8 * (2 * width * m + width * width),
+            result_per_row=size * width,
+        )
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.positive_only = True
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def _total(Q: NDArray[Any]) -> float:
+    return float(Q.sum(dtype=np.float64))
+
+
+def _relative_change(history: list[float]) -> float:
+    """Of the last value to the one before; NaN, which is never below a tolerance, if there is none."""
+    if len(history) < 2:
+        return float("nan")
+    return abs(history[-1] - history[-2]) / max(abs(history[-2]), np.finfo(float).tiny)
+
+
+def _least_squares(loadings: NDArray[np.float64]) -> NDArray[np.float64]:
+    """P (m, k) with M P the least-squares factors of M given the loadings (k, m)."""
+    return np.linalg.pinv(loadings)
