@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
@@ -131,7 +132,9 @@ class LocalSession:
             return add_up(self._visit(i, pass_, shared) for i in indices)
         from dask.threaded import get
 
-        totals = get({i: (self._visit, i, pass_, shared) for i in indices}, list(indices), num_workers=self._threads)
+        # Arguments are bound beforehand: Dask would look for keys of the graph among them.
+        tasks = {f"visit-{i}": (partial(self._visit, i, pass_, shared),) for i in indices}
+        totals = get(tasks, list(tasks), num_workers=self._threads)
         return add_up(totals)
 
     def _visit(self, index: int, pass_: Pass[Any, P], shared: Any) -> P:
@@ -214,8 +217,7 @@ class DistributedSession:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._client.cancel([f for f in (*self._partitions, *self._kept) if hasattr(f, "key")])
-        self._partitions, self._kept = [], []
+        self._partitions, self._kept = [], []  # the cluster forgets what nobody holds
         self._versions.remove()
 
     def _submit(self, function: Any, *args: Any) -> "Future":

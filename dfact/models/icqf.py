@@ -23,13 +23,13 @@ from dfact.errors import DataError, ParameterError
 from dfact.kernels.admm import admm_fill
 from dfact.kernels.box_lasso import box_lasso
 from dfact.kernels.entries import filled, squared_error
+from dfact.kernels.rows import solve_rows
 from dfact.linalg.svd import nndsvd
 from dfact.models.base import Factorization, gather_rows
 
 _SWEEPS = 3  # coordinate sweeps a row gets in an iteration; the next iteration goes on from there
 _SOLVE_SWEEPS, _SOLVE_TOLERANCE = 200, 1e-7  # for the loadings, of which there are few
-_ROW_ITERATIONS = 500
-_ROW_TOLERANCE = 1e-5  # of w_max: rows given the loadings are solved until they move by less
+_ROW_TOLERANCE = 1e-5  # of w_max and of the bounds' width: rows given the loadings are solved to this
 
 
 @dataclass(frozen=True)
@@ -123,43 +123,26 @@ class RowSums(Partial):
     squares: NDArray[Any]
     sum_w: NDArray[Any]
     unfinished: NDArray[Any]
-    """Blocks whose rows still moved after the last iteration."""
+    """Rows that are not at their optimum to the tolerance."""
 
 
 @dataclass(frozen=True)
 class RowsPass:
-    """The factors of every row given the loadings: the ADMM in W alone, iterated on a block while it is in cache.
-
-    Rows that come with the state of an ADMM go on from there.
-    """
+    """The factors of every row at their optimum given the loadings, whatever state there was before."""
 
     problem: Problem
     begin: Start
     dtype: np.dtype[Any]
 
-    def start(self, block: Block) -> State:
-        return {"factors": self.begin.factors(block, self.problem, self.dtype)}
+    def start(self, block: Block) -> None:  # noqa: ARG002  # the contract's signature
+        return None
 
-    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, RowSums]:
-        assert state is not None
-        p, Q, X = self.problem, shared, state["factors"]
-        S = state.get("split")
-        if S is None:
-            S = split_start(block, p)
-        R = X.T @ Q
-        B = np.empty_like(R)
-        G = Q @ Q.T
-        moved = np.inf
-        for _ in range(_ROW_ITERATIONS):
-            admm_fill(block.values, R, S, B, p.lower, p.upper, p.rho)
-            before = X[: p.k].copy()
-            box_lasso(X, Q[: p.k] @ B.T, G, p.k, p.beta / p.rho, p.w_max, _SWEEPS, 0.0)
-            np.matmul(X.T, Q, out=R)
-            moved = np.abs(X[: p.k] - before).max()
-            if moved <= _ROW_TOLERANCE * p.w_max:
-                break
-        squares = squared_error(block.values, R)
-        unfinished = moved > _ROW_TOLERANCE * p.w_max
+    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, RowSums]:  # noqa: ARG002
+        p, Q = self.problem, shared
+        X = self.begin.factors(block, p, self.dtype)
+        H = Q[: p.k] @ filled(block.values).T
+        unfinished = solve_rows(block.values, X, H, Q.astype(np.float64), p.k, p.beta, p.w_max, p.lower, p.upper, _ROW_TOLERANCE)
+        squares = squared_error(block.values, X.T @ Q)
         return {"factors": X}, RowSums(np.asarray(squares), X[: p.k].sum(dtype=np.float64), np.asarray(unfinished))
 
 
@@ -305,7 +288,7 @@ class ICQF(Factorization):
         with self._open(dataset, C, self._footprint(dataset.shape, n_covariates, dtype)) as session:
             Q, begin = self._start(session, dataset, problem, n_covariates, dtype)
             Q = self._iterate(session, ADMMPass(problem, begin, dtype), Q)
-            sums = session.run(RowsPass(problem, begin, dtype), Q)
+            sums = session.run(RowsPass(problem, Start(_least_squares(Q[: problem.k])), dtype), Q)
             self.objective_history_ = np.append(self.objective_history_, self._objective(problem, sums, Q))
             shape = (dataset.shape[0], problem.k)
             self.factors_ = gather_rows((rows[:, : problem.k] for rows in session.rows("factors")), shape, dtype, stored=dataset.path is not None)
@@ -384,7 +367,7 @@ class ICQF(Factorization):
         C = self._encode(dataset.confounders, dataset.shape[0])
         Q = np.vstack([self.components_, self.confounder_components_]).astype(dtype)
         footprint = self._footprint(dataset.shape, 0 if C is None else C.shape[1], dtype)
-        begin = Start(_least_squares(Q[: problem.k].astype(np.float64)))
+        begin = Start(_least_squares(Q[: problem.k]))
         with self._open(dataset, None if C is None else C.astype(dtype), footprint) as session:
             session.run(RowsPass(problem, begin, dtype), Q)
             rows = (part[:, : problem.k] for part in session.rows("factors"))
@@ -502,6 +485,6 @@ def _relative_change(history: list[float]) -> float:
     return abs(history[-1] - history[-2]) / max(abs(history[-2]), np.finfo(float).tiny)
 
 
-def _least_squares(loadings: NDArray[np.float64]) -> NDArray[np.float64]:
+def _least_squares(loadings: NDArray[Any]) -> NDArray[np.float64]:
     """P (m, k) with M P the least-squares factors of M given the loadings (k, m)."""
-    return np.linalg.pinv(loadings)
+    return np.linalg.pinv(loadings.astype(np.float64))
