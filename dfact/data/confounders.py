@@ -7,9 +7,9 @@ neither favours a level nor drops a participant. New participants are encoded as
 were: continuous values beyond the fitted range are clipped to it, unseen levels are missing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dfact.errors import DataError
 
+Kind = Literal["categorical", "continuous"]
 INTERCEPT = "intercept"
 _MAX_LEVELS = 10  # whole numbers with at most so many distinct values are levels, not a scale
 
@@ -41,12 +42,17 @@ def as_levels(values: pd.Series) -> pd.Series:
     return values.map(level_name, na_action="ignore").astype(object).where(values.notna(), None)
 
 
-def tidy(frame: pd.DataFrame) -> pd.DataFrame:
-    """The confounders in their two forms: categorical columns as strings, continuous ones as floats."""
+def tidy(frame: pd.DataFrame, kinds: Mapping[str, Kind] | None = None) -> pd.DataFrame:
+    """The confounders in their two forms: categorical columns as strings, continuous ones as floats.
+
+    The kind of a column is the one declared in ``kinds``, else what :func:`is_categorical` finds.
+    """
+    declared = kinds or {}
     columns: dict[str, Any] = {}
     for name in frame.columns:
         values = frame[name]
-        if is_categorical(values):
+        kind = declared.get(str(name))
+        if kind == "categorical" or (kind is None and is_categorical(values)):
             columns[str(name)] = pd.Categorical(as_levels(values))
             continue
         numbers = values.astype("float64").to_numpy()

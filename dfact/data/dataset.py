@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dfact.data.source import Layout, RowSource, ZarrSource
 from dfact.data.statistics import ColumnStatistics
-from dfact.data.store import attributes, open_group, read_array, read_labels, write_array, write_labels
+from dfact.data.store import attributes, is_store, open_group, read_array, read_labels, write_array, write_labels
 from dfact.errors import StoreError
 
 KIND = "dataset"
@@ -37,6 +37,7 @@ class Dataset:
     statistics: ColumnStatistics
     confounders: pd.DataFrame | None = None
     path: Path | None = None
+    dropped_rows: int = 0  # rows without any answer that the import left out
     labels: NDArray[Any] | None = field(default=None, repr=False)
     stored_fingerprint: str | None = field(default=None, repr=False)
 
@@ -54,15 +55,14 @@ class Dataset:
         return self.statistics.missing_rate
 
     @cached_property
-    def row_labels(self) -> pd.Index:
+    def row_labels(self) -> "pd.Index[Any]":
         """Labels of the rows; 0, 1, … where none were given."""
-        if self.labels is not None:
-            return pd.Index(self.labels, name="row")
-        if self.path is not None:
+        labels: Any = self.labels
+        if labels is None and self.path is not None and is_store(self.path):  # the path may be that of a bare Zarr array
             group = open_group(self.path, KIND)
-            if "row" in group:
-                return pd.Index(read_labels(group, "row"), name="row")
-        return pd.RangeIndex(self.shape[0], name="row")
+            labels = read_labels(group, "row") if "row" in group else None
+        index: pd.Index[Any] = pd.RangeIndex(self.shape[0], name="row") if labels is None else pd.Index(labels, name="row")
+        return index
 
     @cached_property
     def fingerprint(self) -> str:
@@ -127,13 +127,14 @@ def write_metadata(group: zarr.Group, dataset: Dataset) -> None:
         write_array(group, name, data, ("column",))
     statistics = dataset.statistics
     entries = "column" if len(dataset.shape) == 2 else "entry"
-    for name, data in (("observed", statistics.observed), ("minimum", statistics.minimum), ("maximum", statistics.maximum)):
-        write_array(group, name, data, (entries,))
+    write_array(group, "observed", statistics.observed, (entries,))
+    write_array(group, "minimum", statistics.minimum, (entries,))
+    write_array(group, "maximum", statistics.maximum, (entries,))
     if dataset.confounders is not None:
-        for name, values in dataset.confounders.items():
+        for confounder, values in dataset.confounders.items():
             codes, levels = confounder_codes(values)
             extra = {"levels": levels, "_FillValue": -1} if levels is not None else {}
-            write_array(group, f"confounder_{name}", codes, ("row",), **extra)
+            write_array(group, f"confounder_{confounder}", codes, ("row",), **extra)
 
 
 def open_dataset(path: str | PathLike[str]) -> Dataset:
@@ -144,7 +145,7 @@ def open_dataset(path: str | PathLike[str]) -> Dataset:
     path = Path(path)
     group = open_group(path, KIND)
     info = attributes(group)
-    values = group["values"] if "values" in group else None
+    values = group.get("values")
     if not isinstance(values, zarr.Array):
         raise StoreError(f"{path} lacks its array 'values'; import it again")
     if values.nchunks_initialized < values.nchunks:
@@ -167,5 +168,6 @@ def open_dataset(path: str | PathLike[str]) -> Dataset:
         statistics=statistics,
         confounders=pd.DataFrame(confounders) if confounders else None,
         path=path,
+        dropped_rows=info["dropped_rows"],
         stored_fingerprint=info["fingerprint"],
     )

@@ -11,10 +11,11 @@ import scipy.sparse as sp
 import zarr
 from numpy.typing import ArrayLike, NDArray
 
+from dfact.data.checks import EmptyRows, column_limits, stored_limits
 from dfact.data.confounders import as_frame
 from dfact.data.dataset import Dataset, open_dataset
 from dfact.data.source import ArraySource, Layout, RowSource, SparseSource, ZarrSource
-from dfact.data.writer import EmptyRows, dataset_writer
+from dfact.data.writer import dataset_writer, missing_code_for
 from dfact.errors import DataError
 
 Progress = Callable[[int, int], None]
@@ -41,12 +42,22 @@ def array_source(X: Any) -> RowSource | LazySource:
     if isinstance(X, zarr.Array):
         return ZarrSource(X)
     if sp.issparse(X):
-        return SparseSource(sp.csr_array(X))
+        return SparseSource(sp.csr_array(X))  # type: ignore[call-overload]  # issparse() narrows to less than scipy takes
     if isinstance(X, pd.DataFrame):
-        return ArraySource(np.ascontiguousarray(X.to_numpy(na_value=np.nan) if X.isna().to_numpy().any() else X.to_numpy()))
+        return ArraySource(np.ascontiguousarray(_frame_values(X)))
     if hasattr(X, "dask") or hasattr(X, "dims"):
         return LazySource(X)
     return ArraySource(np.ascontiguousarray(X))
+
+
+def _frame_values(frame: pd.DataFrame) -> NDArray[Any]:
+    """A table's values in their common type; columns of pandas' nullable types would come out as objects."""
+    if not all(pd.api.types.is_numeric_dtype(dtype) for dtype in frame.dtypes):
+        return frame.to_numpy()
+    dtype = np.result_type(*(getattr(dtype, "numpy_dtype", getattr(dtype, "subtype", dtype)) for dtype in frame.dtypes))
+    if frame.isna().to_numpy().any():
+        dtype = np.result_type(dtype, np.float32)
+    return frame.to_numpy(dtype, na_value=np.nan)
 
 
 def axis_labels(X: Any, axis: int) -> NDArray[Any] | None:
@@ -64,14 +75,18 @@ def _storage(dtype: np.dtype[Any], codes: Sequence[float]) -> tuple[np.dtype[Any
     if dtype.kind == "b":
         dtype = np.dtype(np.uint8)
     if dtype.kind == "f":
-        return (dtype if dtype.itemsize >= 4 else np.dtype(np.float32)), None
+        return np.dtype(np.float32 if dtype.itemsize <= 4 else np.float64), None
     if dtype.kind not in "iu":
         raise DataError(f"X holds {dtype}, expected integers or floats; encode text as numbers first")
-    if dtype.itemsize == 8:
-        dtype = np.dtype(np.int32)
+    possible = _within(codes, dtype)
+    stored = np.dtype(np.int32) if dtype.itemsize == 8 else dtype.newbyteorder("=")
+    fitting = _within(possible, stored)
+    return stored, fitting[0] if fitting else missing_code_for(stored) if possible else None
+
+
+def _within(codes: Sequence[float], dtype: np.dtype[Any]) -> list[int]:
     limits = np.iinfo(dtype)
-    fitting = [int(code) for code in codes if float(code).is_integer() and limits.min <= code <= limits.max]
-    return dtype, fitting[0] if fitting else None
+    return [int(code) for code in codes if float(code).is_integer() and limits.min <= code <= limits.max]
 
 
 def import_array(
@@ -93,15 +108,22 @@ def import_array(
     ----------
     X : array of two or more modes, rows (participants) first
         NumPy, SciPy sparse (unstored entries are zeros), pandas, dask, xarray or Zarr.
-    path : where the dataset goes (a folder, usually ``*.zarr``).
-    missing : the code, or codes, that stand for a missing entry; NaN is always missing.
-    row_labels, column_labels : names; by default those that X carries, else 0, 1, ….
-    valid_range : (lowest, highest) valid value, or one such pair for every column; a value outside is
-        an error. By default the range of the data.
-    confounders : table with a row for each row of X; see :mod:`dfact.data.confounders`.
-    empty_rows : "error" refuses a row without any entry, "drop" leaves it out.
-    overwrite : replace the dataset that is there.
-    progress : called with (rows done, rows in all).
+    path : str or path
+        Where the dataset goes (a folder, usually ``*.zarr``).
+    missing : number or numbers
+        The codes that stand for a missing entry; NaN is always missing.
+    row_labels, column_labels : sequences
+        Names; by default those that X carries, else 0, 1, ….
+    valid_range : pair of numbers, or one for every column
+        Lowest and highest valid value; a value outside is an error. By default the range of the data.
+    confounders : table with a row for each row of X
+        See :mod:`dfact.data.confounders`.
+    empty_rows : {"error", "drop"}
+        Refuse a row without any entry, or leave it out; ``Dataset.dropped_rows`` counts them.
+    overwrite : bool
+        Replace the dataset that is there.
+    progress : function
+        Called with (rows done, rows in all).
 
     Returns
     -------
@@ -124,9 +146,16 @@ def import_array(
     columns = _labels(column_labels, axis_labels(X, 1), n_columns, "column")
     rows = _labels(row_labels, axis_labels(X, 0), n, "row") if row_labels is not None or axis_labels(X, 0) is not None else None
     frame = None if confounders is None else as_frame(confounders, n)
-    limits = None if valid_range is None else _limits(valid_range, n_columns)
+    limits = None if valid_range is None else stored_limits(column_limits(valid_range, n_columns), dtype)
     with dataset_writer(
-        Path(path), source.shape, dtype, missing_code=missing_code, column_labels=columns, name="X", empty_rows=empty_rows, overwrite=overwrite
+        Path(path),
+        source.shape,
+        dtype,
+        missing_code=missing_code,
+        column_labels=columns,
+        name="X",
+        empty_rows=empty_rows,
+        overwrite=overwrite,
     ) as writer:
         step = source.chunk_rows or Layout.of(source.shape).chunk_rows
         for start in range(0, n, step):
@@ -147,20 +176,10 @@ def _labels(given: Sequence[Any] | None, carried: NDArray[Any] | None, n: int, k
     return labels
 
 
-def _limits(valid_range: Any, n_columns: int) -> NDArray[np.float64]:
-    limits = np.asarray(valid_range, np.float64)
-    if limits.shape not in ((2,), (n_columns, 2)):
-        raise DataError(f"valid_range has shape {limits.shape}, expected (2,) or ({n_columns}, 2)")
-    limits = np.broadcast_to(limits, (n_columns, 2))
-    if not (limits[:, 0] <= limits[:, 1]).all():
-        raise DataError("valid_range: the lowest valid value must not exceed the highest")
-    return limits
-
-
 def _stored(values: NDArray[Any], dtype: np.dtype[Any], codes: Sequence[float], missing_code: int | None) -> NDArray[Any]:
     """The values in their stored dtype, every missing code as the stored one."""
     out = values.astype(dtype)
-    if values.dtype.itemsize == 8 and dtype == np.int32 and not np.array_equal(out, values):
+    if values.dtype.itemsize == 8 and dtype == np.int32 and not np.isin(values[out != values], codes).all():
         raise DataError("X holds integers beyond 32 bits; convert it to float64 first")
     for code in codes:
         mark = np.nan if dtype.kind == "f" else missing_code

@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import psutil
-import zarr
 from numpy.typing import NDArray
 
 from dfact.data.confounders import as_frame
 from dfact.data.dataset import Dataset, open_dataset
-from dfact.data.import_array import array_source, axis_labels
+from dfact.data.import_array import LazySource, array_source, axis_labels
 from dfact.data.source import ArraySource, Layout, RowSource, path_of, reads
 from dfact.data.statistics import ColumnStatistics, as_floating
 from dfact.errors import DataError
@@ -23,15 +21,13 @@ def as_dataset(X: Any, confounders: Any = None) -> Dataset:
     """X (array of any kind, path, Dataset) with its statistics; ``confounders`` replace those of a stored dataset."""
     if isinstance(X, (str, PathLike)):
         X = open_dataset(Path(X))
-    if not isinstance(X, Dataset):
-        X = _wrap(X)
-    return X if confounders is None else X.with_confounders(as_frame(confounders, X.shape[0]))
+    dataset: Dataset = X if isinstance(X, Dataset) else _wrap(X)
+    return dataset if confounders is None else dataset.with_confounders(as_frame(confounders, dataset.shape[0]))
 
 
 def _wrap(X: Any) -> Dataset:
-    source = array_source(X)
-    if not isinstance(X, zarr.Array) and not hasattr(source, "slice"):
-        source = _computed(source)
+    found = array_source(X)
+    source: RowSource = _computed(found) if isinstance(found, LazySource) else found
     if source.dtype.kind not in "iufb":
         raise DataError(f"X holds {source.dtype}, expected numbers, NaN where missing; encode text first or use dfact.import_table")
     if len(source.shape) < 2:
@@ -58,7 +54,10 @@ def _computed(source: Any) -> RowSource:
     size = int(np.prod(source.shape)) * source.dtype.itemsize
     free = psutil.virtual_memory().available
     if size > free / 2:
-        raise DataError(f"X is a lazy array of {size / 2**30:.1f} GiB, half of the {free / 2**30:.1f} GiB free is the most that is read into memory; write it as a dataset first: dfact.import_array(X, path)")
+        raise DataError(
+            f"X is a lazy array of {size / 2**30:.1f} GiB, half of the {free / 2**30:.1f} GiB free is the most that is read into memory; "
+            "write it as a dataset first: dfact.import_array(X, path)"
+        )
     return ArraySource(source.read(0, source.shape[0]))
 
 
@@ -82,4 +81,5 @@ def check_observed(dataset: Dataset, *, rows_only: bool = False) -> None:
         raise DataError(f"column {str(dataset.column_labels[empty[0]])!r} has no observed entry ({empty.size} in all); leave it out")
     if statistics.n_empty_rows:
         first = dataset.row_labels[statistics.empty_rows[0]]
-        warnings.warn(f"row {first!r} has no observed entry ({statistics.n_empty_rows} in all): its factors are 0", UserWarning, stacklevel=4)
+        text = f"row {first!r} has no observed entry ({statistics.n_empty_rows} in all): its factors are 0"
+        warnings.warn(text, UserWarning, stacklevel=4)

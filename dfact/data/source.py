@@ -169,5 +169,5 @@ def reads(source: RowSource, layout: Layout) -> Iterator[slice]:
 
 def path_of(source: RowSource) -> Path | None:
     """Where the source's array lies on disk, if it does."""
-    root = getattr(getattr(source, "array", None), "store", None)
-    return Path(root.root) if hasattr(root, "root") else None
+    root = getattr(getattr(getattr(source, "array", None), "store", None), "root", None)
+    return None if root is None else Path(root)

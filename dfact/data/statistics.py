@@ -45,9 +45,9 @@ class ColumnStatistics:
         layout = Layout.of(source.shape)
         dtype = np.result_type(source.dtype, np.float32)
         for rows in reads(source, layout):
-            for start in range(rows.start, rows.stop, layout.block_rows):
-                stop = min(start + layout.block_rows, rows.stop)
-                statistics.update(as_floating(source.read(start, stop), missing_code, dtype))
+            chunk = source.read(rows.start, rows.stop)
+            for start in range(0, len(chunk), layout.block_rows):
+                statistics.update(as_floating(chunk[start : start + layout.block_rows], missing_code, dtype))
         return statistics
 
     def update(self, values: NDArray[np.floating]) -> NDArray[np.int64]:

@@ -34,11 +34,8 @@ def create_group(path: Path, kind: str, *, overwrite: bool = False) -> Iterator[
     renamed. Whatever an earlier interrupted writer left there is removed. A full disk or any other
     failure removes what was written and leaves an old store at ``path`` as it was.
     """
+    refuse_existing(path, overwrite=overwrite)
     partial = incomplete_path(path)
-    if path.exists() and not overwrite:
-        raise StoreError(f"{path} exists already; choose another path or pass overwrite=True")
-    if path.exists() and not is_store(path):
-        raise StoreError(f"{path} exists and is no dfact store, so it is not replaced; choose another path")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(partial, ignore_errors=True)
@@ -49,9 +46,7 @@ def create_group(path: Path, kind: str, *, overwrite: bool = False) -> Iterator[
             # Consolidated metadata is an extension that we never require, but xarray looks for it first.
             warnings.simplefilter("ignore", ZarrUserWarning)
             zarr.consolidate_metadata(group.store)
-        if path.exists():
-            shutil.rmtree(path)
-        partial.rename(path)
+        _put_in_place(partial, path)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         if isinstance(error, StoreError):
@@ -61,6 +56,30 @@ def create_group(path: Path, kind: str, *, overwrite: bool = False) -> Iterator[
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+
+
+def refuse_existing(path: Path, *, overwrite: bool) -> None:
+    """Refuse to write where something is, unless it is a dfact store that may be replaced."""
+    if path.exists() and not overwrite:
+        raise StoreError(f"{path} exists already; choose another path or pass overwrite=True")
+    if path.exists() and not is_store(path):
+        raise StoreError(f"{path} exists and is no dfact store, so it is not replaced; choose another path")
+
+
+def _put_in_place(partial: Path, path: Path) -> None:
+    """Rename; an old store steps aside first, so that it is there whole until the new one is."""
+    if not path.exists():
+        partial.rename(path)
+        return
+    old = path.with_name(path.name + ".replaced")
+    shutil.rmtree(old, ignore_errors=True)
+    path.rename(old)
+    try:
+        partial.rename(path)
+    except BaseException:
+        old.rename(path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def open_group(path: Path, kind: str) -> zarr.Group:
@@ -123,7 +142,8 @@ def write_array(group: zarr.Group, name: str, data: NDArray[Any], dimensions: tu
 
 def write_labels(group: zarr.Group, name: str, labels: NDArray[Any], dimension: str) -> None:
     """Strings, one for each position along ``dimension``."""
-    array = group.create_array(name, shape=(len(labels),), chunks=(min(max(1, len(labels)), 1 << 16),), dtype="string", dimension_names=(dimension,))
+    chunk = min(max(1, len(labels)), 1 << 16)
+    array = group.create_array(name, shape=(len(labels),), chunks=(chunk,), dtype="string", dimension_names=(dimension,))
     if len(labels):
         array[:] = np.asarray(labels, dtype=object)
 

@@ -3,20 +3,19 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import zarr
 from numpy.typing import NDArray
 
+from dfact.data.checks import EmptyRows, bad_value, check_empty_rows, empty_row, refuse_empty_columns
 from dfact.data.dataset import KIND, Dataset, Fingerprint, write_metadata
 from dfact.data.source import ArraySource, Layout
 from dfact.data.statistics import ColumnStatistics, as_floating
 from dfact.data.store import compressor, create_group, update_attributes
 from dfact.errors import DataError
-
-EmptyRows = Literal["error", "drop"]
 
 
 def missing_code_for(dtype: np.dtype[Any]) -> int | None:
@@ -65,24 +64,19 @@ class DatasetWriter:
         values = as_floating(rows, self._missing_code, np.result_type(self._dtype, np.float32))
         if self._dtype.kind == "f" and np.isinf(values).any():
             where = np.argwhere(np.isinf(values))[0]
-            raise DataError(f"{self._entry(where)} is infinite; expected finite numbers, NaN where missing")
+            raise bad_value(self._entry(where), values[tuple(where)], np.nan, np.nan)
         if limits is not None:
             low, high = (limits[:, i].reshape(-1, *(1,) * (values.ndim - 2)) for i in (0, 1))
             outside = np.argwhere((values < low) | (values > high))
             if outside.size:
                 where = outside[0]
-                value = values[tuple(where)]
-                raise DataError(
-                    f"{self._entry(where)} holds {value:g}, outside the valid range {limits[where[1], 0]:g} to {limits[where[1], 1]:g}; "
-                    "correct it, declare its code in missing=, or widen valid_range="
-                )
+                raise bad_value(self._entry(where), values[tuple(where)], *limits[where[1]])
         keep = self.statistics.update(values) > 0
         self._kept.append(self._received + np.flatnonzero(keep))
         self._received += len(rows)
         if not keep.all():
             if self._empty_rows == "error":
-                row = self.statistics.empty_rows[0]
-                raise DataError(f"{self._name}: row {row} has no answer at all; remove it, or pass empty_rows='drop'")
+                raise empty_row(self._name, f"row {self.statistics.empty_rows[0]}")
             rows = rows[keep]
         while len(rows):
             room = len(self._buffer) - self._filled
@@ -124,7 +118,8 @@ class DatasetWriter:
         statistics = self.statistics
         dropped = statistics.n_empty_rows
         statistics.n_rows, statistics.n_empty_rows, statistics.empty_rows = self._written, 0, []
-        self._check_columns(len(self._shape) == 2)
+        if len(self._shape) == 2:
+            refuse_empty_columns(self._name, self._labels, statistics.observed)
         n_columns = self._shape[1]
         if valid_range is None:
             valid_range = np.tile([statistics.minimum.min(), statistics.maximum.max()], (n_columns, 1))
@@ -147,12 +142,6 @@ class DatasetWriter:
             fingerprint=self._fingerprint.finish(dataset),
         )
 
-    def _check_columns(self, named: bool) -> None:
-        empty = np.flatnonzero(self.statistics.observed == 0)
-        if named and empty.size:
-            names = [str(self._labels[j]) for j in empty[:5]]
-            raise DataError(f"{self._name}: column {', '.join(map(repr, names))} has no answer at all; leave it out")
-
 
 @contextmanager
 def dataset_writer(
@@ -171,5 +160,6 @@ def dataset_writer(
     ``name`` is what error messages call the data (the file, or "X"). The dataset appears at
     ``path`` when the block ends without an error, otherwise nothing is left there.
     """
+    check_empty_rows(empty_rows)
     with create_group(path, KIND, overwrite=overwrite) as group:
         yield DatasetWriter(group, shape, dtype, missing_code, column_labels, name, empty_rows)

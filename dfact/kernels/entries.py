@@ -8,11 +8,32 @@ from dfact.kernels.jit import kernel
 
 @kernel
 def decode(raw: NDArray[np.generic], missing_code: int, out: NDArray[np.floating]) -> None:
-    """out (n, m) ← raw (n, m), with NaN wherever raw equals the missing code."""
+    """Decode: out (n, m) ← raw (n, m), with NaN wherever raw equals the missing code."""
     for i in range(raw.shape[0]):
         for j in range(raw.shape[1]):
             value = raw[i, j]
             out[i, j] = np.nan if value == missing_code else value
+
+
+@kernel
+def mask_codes(values: NDArray[np.floating], codes: NDArray[np.float64]) -> None:
+    """NaN wherever values (n, m) equal one of the codes, in place."""
+    for code in codes:
+        for i in range(values.shape[0]):
+            for j in range(values.shape[1]):
+                # Written without a branch, so that it runs in vector lanes.
+                values[i, j] = np.nan if values[i, j] == code else values[i, j]
+
+
+@kernel
+def all_whole(values: NDArray[np.floating]) -> bool:
+    """Whether every entry of values (n, m) that is not NaN is a whole number."""
+    for i in range(values.shape[0]):
+        for j in range(values.shape[1]):
+            value = values[i, j]
+            if value == value and value != np.floor(value):
+                return False
+    return True
 
 
 @kernel
@@ -23,8 +44,10 @@ def column_statistics(
     maximum: NDArray[np.float64],
     row_observed: NDArray[np.int64],
 ) -> None:
-    """Add the rows of values (n, m; NaN = missing) to the running count, minimum and maximum (m)
-    of every column; write the number of observed entries of each row (n)."""
+    """Add the rows of values (n, m; NaN = missing) to the running count, minimum and maximum (m) of every column.
+
+    The number of observed entries of each row (n) is written to row_observed.
+    """
     for i in range(values.shape[0]):
         count = 0
         for j in range(values.shape[1]):
@@ -63,5 +86,5 @@ def squared_error(M: NDArray[np.floating], R: NDArray[np.floating]) -> float:
         for j in range(M.shape[1]):
             error = M[i, j] - R[i, j] if M[i, j] == M[i, j] else zero
             row += error * error
-        total += row
+        total += float(row)
     return total

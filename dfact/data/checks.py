@@ -1,0 +1,54 @@
+"""What every import checks, and in which words it refuses."""
+
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfact.errors import DataError, ParameterError
+
+EmptyRows = Literal["error", "drop"]
+
+
+def check_empty_rows(empty_rows: str) -> None:
+    if empty_rows not in get_args(EmptyRows):
+        raise ParameterError(f"empty_rows is {empty_rows!r}, expected 'error' or 'drop'")
+
+
+def column_limits(valid_range: Any, n_columns: int) -> NDArray[np.float64]:
+    """(lowest, highest) valid value of every column (m, 2), from one pair or one for each column."""
+    limits = np.asarray(valid_range, np.float64)
+    if limits.shape not in ((2,), (n_columns, 2)):
+        raise DataError(f"valid_range has shape {limits.shape}, expected (2,) or ({n_columns}, 2)")
+    limits = np.broadcast_to(limits, (n_columns, 2))
+    if not np.isfinite(limits).all():
+        raise DataError("valid_range: the lowest and the highest valid value must be finite")
+    if not (limits[:, 0] <= limits[:, 1]).all():
+        raise DataError("valid_range: the lowest valid value must not exceed the highest")
+    return limits
+
+
+def stored_limits(limits: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[np.float64]:
+    """Limits rounded as the stored values are: 0.1 in single precision lies above 0.1."""
+    return limits.astype(dtype).astype(np.float64) if dtype.kind == "f" else limits
+
+
+def bad_value(entry: str, value: float, low: float, high: float) -> DataError:
+    """The error for a value that cannot be an answer."""
+    if np.isinf(value):
+        return DataError(f"{entry} is infinite; expected finite numbers, NaN or an empty cell where missing")
+    remedy = "correct it, declare its code in missing=, or widen valid_range="
+    return DataError(f"{entry} holds {value:g}, outside the valid range {low:g} to {high:g}; {remedy}")
+
+
+def empty_row(name: str, place: str) -> DataError:
+    return DataError(f"{name}: {place} has no answer at all; remove it, or pass empty_rows='drop'")
+
+
+def refuse_empty_columns(name: str, labels: Any, observed: NDArray[np.int64]) -> None:
+    empty = np.flatnonzero(observed == 0)
+    if empty.size:
+        names = ", ".join(repr(str(labels[j])) for j in empty[:5])
+        more = f" and {empty.size - 5} more" if empty.size > 5 else ""
+        have = "column {} has" if empty.size == 1 else "columns {} have"
+        raise DataError(f"{name}: {have.format(names + more)} no answer at all; leave out what has none")
