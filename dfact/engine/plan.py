@@ -1,5 +1,7 @@
 """The memory plan: what a fit will hold, per process, before anything runs."""
 
+import ctypes
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 
@@ -162,6 +164,7 @@ def parse_bytes(limit: int | str) -> int:
 
 def local_workers(kind: str, threads: int, memory_limit: int | str | None) -> Workers:
     """This process: by default it may take four fifths of the memory that is free (of its cgroup, if it has one)."""
+    _return_free_memory()
     baseline = psutil.Process().memory_info().rss
     if memory_limit is not None:
         return Workers(kind, 1, threads, parse_bytes(memory_limit), baseline)
@@ -175,6 +178,12 @@ def cluster_workers(limits: list[int], threads: int, memory_limit: int | str | N
     if memory_limit is not None:
         limit = min(limit, parse_bytes(memory_limit))
     return Workers("distributed", len(limits), threads, limit, _WORKER_BASELINE)
+
+
+def _return_free_memory() -> None:
+    """Hand what earlier work freed back to the system (glibc keeps it), so that it does not count as in use."""
+    with suppress(OSError, AttributeError):  # another C library: its free memory counts as in use, which errs on the safe side
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _cgroup_limit() -> int:

@@ -5,61 +5,189 @@ from numpy.typing import NDArray
 
 from dfact.kernels.jit import kernel
 
-_SWEEPS = 5  # coordinate sweeps between two attempts to solve on the free coordinates at once
+_SWEEPS = 2  # coordinate sweeps between two Newton steps
 _ROUNDS = 100
 _MULTIPLIER_ROUNDS = 100
-_BARRIER = 100.0  # weight of a violated bound against an answer's 1: multipliers settle in some ten rounds
+_SETTLE = 10
+_BARRIER = 1000.0  # weight of a violated bound against an answer's 1: the multipliers settle in a few rounds
 
 
 @kernel
 def box_qp(G: NDArray[np.float64], h: NDArray[np.float64], w: NDArray[np.float64], n_free: int, upper: float, tolerance: float) -> bool:
     """minimise ½ wᵀG w − hᵀw over 0 ≤ w_r ≤ upper, r < n_free, in place; the other w are given.
 
-    Coordinate sweeps find which bounds are active; a linear solve on the free coordinates, cut at
-    the first bound it meets, then ends what sweeps alone would approach slowly. Every step lowers
-    the objective. Returns whether no coordinate moved by more than the tolerance in a sweep.
+    A projected Newton step on the coordinates that are not held by a bound, then coordinate sweeps,
+    which find the bounds that hold. Newton steps that do not lower the objective when they are
+    projected on the box are cut at the first bound instead, so every step lowers it. Returns whether
+    no coordinate moved by more than the tolerance in a sweep.
     """
     k = len(w)
     g = h - G @ w
-    free = np.empty(n_free, np.int64)
+    free, L, step, trial = np.empty(n_free, np.int64), np.empty((n_free, n_free)), np.empty(n_free), np.empty(n_free)
     for _ in range(_ROUNDS):
+        count = 0
+        for r in range(n_free):
+            held = (w[r] <= 0.0 and g[r] <= 0.0) or (w[r] >= upper and g[r] >= 0.0)
+            if not held and G[r, r] > 0.0:
+                free[count] = r
+                count += 1
+        newton_step(G, g, free[:count], L, step)
+        share, gain = 1.0, 0.0
+        for i in range(count):
+            x = w[free[i]]
+            if step[i] != 0.0:
+                share = min(share, (upper - x if step[i] > 0.0 else x) / abs(step[i]))
+            trial[i] = min(max(x + step[i], 0.0), upper) - x
+        if share < 1.0:
+            # The objective falls by gᵀd − ½ dᵀG d along the projected step d.
+            for i in range(count):
+                curve = 0.0
+                for j in range(count):
+                    curve += G[free[i], free[j]] * trial[j]
+                gain += trial[i] * (g[free[i]] - 0.5 * curve)
+            if gain <= 0.0:
+                for i in range(count):
+                    trial[i] = share * step[i]
+        for i in range(count):
+            w[free[i]] = min(max(w[free[i]] + trial[i], 0.0), upper)
+            for q in range(k):
+                g[q] -= trial[i] * G[free[i], q]
         for _ in range(_SWEEPS):
             moved = 0.0
             for r in range(n_free):
                 if G[r, r] <= 0.0:
                     continue
                 x = min(max(w[r] + g[r] / G[r, r], 0.0), upper)
-                step = x - w[r]
-                if step != 0.0:
+                change = x - w[r]
+                if change != 0.0:
                     w[r] = x
-                    moved = max(moved, abs(step))
+                    moved = max(moved, abs(change))
                     for q in range(k):
-                        g[q] -= step * G[q, r]
+                        g[q] -= change * G[r, q]
             if moved <= tolerance:
                 return True
-        count = 0
-        for r in range(n_free):
-            if 0.0 < w[r] < upper and G[r, r] > 0.0:
-                free[count] = r
-                count += 1
-        if count == 0:
-            continue
-        A, b = np.empty((count, count)), np.empty(count)
-        for i in range(count):
-            b[i] = g[free[i]]
-            for j in range(count):
-                A[i, j] = G[free[i], free[j]]
-            A[i, i] *= 1.0 + 1e-12  # collinear loadings leave the direction to the sweeps
-        step_all = np.linalg.solve(A, b)
-        share = 1.0
-        for i in range(count):
-            room = upper - w[free[i]] if step_all[i] > 0.0 else w[free[i]]
-            if abs(step_all[i]) > room:
-                share = min(share, room / abs(step_all[i]))
-        for i in range(count):
-            w[free[i]] = min(max(w[free[i]] + share * step_all[i], 0.0), upper)
-        g = h - G @ w
     return False
+
+
+@kernel
+def newton_step(
+    G: NDArray[np.float64], g: NDArray[np.float64], free: NDArray[np.int64], L: NDArray[np.float64], step: NDArray[np.float64]
+) -> None:
+    """step ← G_FF⁻¹ g_F by Cholesky, L Lᵀ = G_FF, for the coordinates F = free.
+
+    A pivot that vanishes (collinear loadings) leaves its coordinate where it is: the sweeps move it.
+    """
+    n = len(free)
+    for i in range(n):
+        step[i] = g[free[i]]
+        for j in range(i + 1):
+            total = G[free[i], free[j]]
+            for q in range(j):
+                total -= L[i, q] * L[j, q]
+            if i == j:
+                L[i, i] = np.sqrt(total) if total > 1e-12 * G[free[i], free[i]] else np.inf
+            else:
+                L[i, j] = total / L[j, j]
+        for j in range(i):
+            step[i] -= L[i, j] * step[j]
+        step[i] /= L[i, i]
+    for i in range(n - 1, -1, -1):
+        for j in range(i + 1, n):
+            step[i] -= L[j, i] * step[j]
+        step[i] /= L[i, i]
+
+
+@kernel
+def _add_outer(G: NDArray[np.float64], q: NDArray[np.float64], weight: float) -> None:
+    """G += weight · q qᵀ."""
+    for r in range(len(q)):
+        scaled = weight * q[r]
+        for s in range(len(q)):
+            G[r, s] += scaled * q[s]
+
+
+@kernel
+def _activate(
+    model: NDArray[np.float64],
+    dual: NDArray[np.float64],
+    lower: float,
+    upper: float,
+    active: NDArray[np.int8],
+    G: NDArray[np.float64],
+    Qt: NDArray[np.float64],
+) -> tuple[int, float]:
+    """Which bounds the augmented Lagrangian feels at the model: 1 the upper, −1 the lower, 0 none.
+
+    Entries that come or go are added to or taken from G. Returns their number, and the largest violation.
+    """
+    changed, worst = 0, 0.0
+    for j in range(len(model)):
+        worst = max(worst, model[j] - upper, lower - model[j])
+        now = 1 if dual[j] + _BARRIER * (model[j] - upper) > 0.0 else (-1 if dual[j] + _BARRIER * (model[j] - lower) < 0.0 else 0)
+        if now != active[j]:
+            changed += 1
+            if (now == 0) != (active[j] == 0):
+                _add_outer(G, Qt[j], _BARRIER if active[j] == 0 else -_BARRIER)
+            active[j] = now
+    return changed, worst
+
+
+@kernel
+def solve_row(
+    G: NDArray[np.float64],
+    h: NDArray[np.float64],
+    w: NDArray[np.float64],
+    Q: NDArray[np.float64],
+    Qt: NDArray[np.float64],
+    n_free: int,
+    w_max: float,
+    lower: float,
+    upper: float,
+    tolerance: float,
+) -> bool:
+    """minimise ½ wᵀG w − hᵀw over 0 ≤ w ≤ w_max and lower ≤ Qᵀw ≤ upper; G is overwritten.
+
+    Augmented Lagrangian in the bounds: for given multipliers a the set of entries that the barrier
+    acts on is guessed from the present model, the box problem with that set is solved, until the
+    set stays; then a ← a + ρ(Qᵀw − bound) on it. Q (k, m) comes with its transpose Qt. Returns
+    whether the optimum was reached.
+    """
+    k, m = Q.shape
+    done = box_qp(G, h, w, n_free, w_max, tolerance * w_max)
+    model, dual, active, hb = np.empty(m), np.zeros(m), np.zeros(m, np.int8), np.empty(k)
+    for visit in range(1, _MULTIPLIER_ROUNDS + 1):
+        model[:] = 0.0
+        for r in range(k):
+            if w[r] != 0.0:
+                for j in range(m):
+                    model[j] += Q[r, j] * w[r]
+        if visit % _SETTLE == 0:  # a set that keeps changing: move on, the multipliers settle it
+            _multiply(model, dual, lower, upper, active)
+        changed, worst = _activate(model, dual, lower, upper, active, G, Qt)
+        if changed == 0:
+            if worst <= tolerance * (upper - lower):
+                return done
+            _multiply(model, dual, lower, upper, active)
+        hb[:] = h
+        for j in range(m):
+            if active[j] != 0:
+                pull = _BARRIER * (upper if active[j] > 0 else lower) - dual[j]
+                for r in range(k):
+                    hb[r] += Qt[j, r] * pull
+        done = box_qp(G, hb, w, n_free, w_max, tolerance * w_max)
+    return False
+
+
+@kernel
+def _multiply(model: NDArray[np.float64], dual: NDArray[np.float64], lower: float, upper: float, active: NDArray[np.int8]) -> None:
+    """a ← a + ρ(model − bound) where a bound is active, else 0."""
+    for j in range(len(model)):
+        if active[j] > 0:
+            dual[j] = max(0.0, dual[j] + _BARRIER * (model[j] - upper))
+        elif active[j] < 0:
+            dual[j] = min(0.0, dual[j] + _BARRIER * (model[j] - lower))
+        else:
+            dual[j] = 0.0
 
 
 @kernel
@@ -80,61 +208,24 @@ def solve_rows(
         minimise ½‖o∘(m − Qᵀx)‖² + penalty·Σw   over 0 ≤ w ≤ w_max and lower ≤ Qᵀx ≤ upper
 
     H (n_free, n) = Q·(M with zeros for NaN)ᵀ, Q (k+c, m). The masked Gram matrix is that of all items
-    less the missing ones. Rows whose model leaves the bounds get multipliers on the entries that do
-    (augmented Lagrangian). Returns the number of rows that did not come within the tolerances.
+    less the missing ones. ``tolerance`` is relative to w_max and to the bounds' width. Returns the
+    number of rows that did not come within it.
     """
     k, m = Q.shape
-    G = Q @ Q.T
-    feasible = tolerance * (upper - lower)
+    Qt = np.ascontiguousarray(Q.T)
+    gram = Q @ Qt
     unfinished = 0
-    h, w, model = np.zeros(k), np.empty(k), np.empty(m)
+    h, w = np.zeros(k), np.empty(k)
     for i in range(M.shape[0]):
-        Gi = G.copy()
+        G = gram.copy()
         for j in range(m):
             if M[i, j] != M[i, j]:
-                for r in range(k):
-                    for q in range(k):
-                        Gi[r, q] -= Q[r, j] * Q[q, j]
+                _add_outer(G, Qt[j], -1.0)
         for r in range(k):
             w[r] = X[r, i]
         for r in range(n_free):
             h[r] = H[r, i] - penalty
-        done = box_qp(Gi, h, w, n_free, w_max, tolerance * w_max)
-        dual = np.zeros(0)
-        for _ in range(_MULTIPLIER_ROUNDS):
-            model[:] = 0.0
-            for r in range(k):
-                for j in range(m):
-                    model[j] += Q[r, j] * w[r]
-            worst = 0.0
-            for j in range(m):
-                worst = max(worst, model[j] - upper, lower - model[j])
-            if len(dual) == 0:
-                if worst <= feasible:
-                    break
-                dual = np.zeros(m)
-            # a ← max(0, a + ρ(r − upper)) above, and the mirror image below; it holds 0 elsewhere.
-            change = 0.0
-            for j in range(m):
-                above = dual[j] + _BARRIER * (model[j] - upper)
-                below = dual[j] + _BARRIER * (model[j] - lower)
-                new = above if above > 0.0 else (below if below < 0.0 else 0.0)
-                change = max(change, abs(new - dual[j]))
-                dual[j] = new
-            if worst <= feasible and change <= feasible * _BARRIER:
-                break
-            Gb, hb = Gi.copy(), h.copy()
-            for j in range(m):
-                if dual[j] != 0.0:
-                    edge = upper if dual[j] > 0.0 else lower
-                    for r in range(k):
-                        hb[r] += Q[r, j] * (_BARRIER * edge - dual[j])
-                        for q in range(k):
-                            Gb[r, q] += _BARRIER * Q[r, j] * Q[q, j]
-            done = box_qp(Gb, hb, w, n_free, w_max, tolerance * w_max)
-        else:
-            done = False
-        if not done:
+        if not solve_row(G, h, w, Q, Qt, n_free, w_max, lower, upper, tolerance):
             unfinished += 1
         for r in range(n_free):
             X[r, i] = w[r]

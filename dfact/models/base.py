@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import _check_feature_names, _check_n_features, validate_data
 
+from dfact.data.confounders import ConfounderEncoding
 from dfact.data.dataset import Dataset
 from dfact.data.inputs import as_dataset, check_observed
 from dfact.data.source import Layout
@@ -64,6 +65,10 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             return dtype
         return np.dtype(np.float32) if np.can_cast(dataset.dtype, np.float32) else np.dtype(np.float64)
 
+    def _covariate_columns(self, dataset: Dataset) -> int:
+        """Number of encoded confounder columns, c."""
+        return 0 if dataset.confounders is None else len(ConfounderEncoding.fit(dataset.confounders).columns)
+
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         raise NotImplementedError  # each model's own
 
@@ -94,6 +99,17 @@ def _relabelled(dataset: Dataset, names: list[str]) -> Dataset:
     from dataclasses import replace
 
     return replace(dataset, column_labels=np.asarray(names, dtype=object))
+
+
+def plan(model: Factorization, data: Any, memory_limit: int | str | None = None) -> Plan:
+    """What fitting the model to the data would hold in memory and on disk, before anything runs.
+
+    ``print(dfact.plan(model, data))`` shows it as a table; ``plan.fits`` says whether fit would start.
+    ``memory_limit`` replaces the model's.
+    """
+    dataset = as_dataset(data)
+    covariates = model._covariate_columns(dataset)
+    return model._plan(dataset, model._footprint(dataset.shape, covariates, model._working_dtype(dataset)), memory_limit)[1]
 
 
 def gather_rows(

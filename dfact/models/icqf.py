@@ -29,7 +29,7 @@ from dfact.models.base import Factorization, gather_rows
 
 _SWEEPS = 3  # coordinate sweeps a row gets in an iteration; the next iteration goes on from there
 _SOLVE_SWEEPS, _SOLVE_TOLERANCE = 200, 1e-7  # for the loadings, of which there are few
-_ROW_TOLERANCE = 1e-5  # of w_max and of the bounds' width: rows given the loadings are solved to this
+_ROW_TOLERANCE = 1e-4  # of w_max and of the bounds' width: rows given the loadings are solved to this
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,208 @@
+"""Models on disk: one Zarr group, arrays as arrays and all else as JSON, with a digest over every byte; no pickle.
+
+What is stored is what scikit-learn's conventions make a model: its parameters, and the fitted
+attributes, whose names end with an underscore.
+"""
+
+import hashlib
+import json
+import math
+import platform
+from dataclasses import fields, is_dataclass
+from importlib.metadata import version
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from dfact.data.confounders import Confounder, ConfounderEncoding
+from dfact.data.source import Layout
+from dfact.data.store import attributes, compressor, create_group, open_group, update_attributes
+from dfact.errors import ParameterError, StoreError
+from dfact.models.base import Factorization
+from dfact.models.icqf import ICQF, Problem
+
+KIND = "model"
+# A further model is stored when its class stands in the first line, and the dataclasses among its attributes in the second.
+_MODELS: dict[str, type[Factorization]] = {cls.__name__: cls for cls in (ICQF,)}
+_PARTS: dict[str, type[Any]] = {cls.__name__: cls for cls in (Problem, ConfounderEncoding, Confounder)}
+_NOT_STORED = ("executor", "callbacks")  # they belong to the process that fitted
+_PACKAGES = ("dfact", "dask", "numba", "numpy", "pandas", "scikit-learn", "scipy", "zarr")
+_LABEL_ROWS = 1 << 16
+
+
+def save_model(model: Factorization, path: str | PathLike[str], *, overwrite: bool = False) -> None:
+    """Write a fitted model; it is at ``path`` (a folder, usually ``*.model``) whole or not at all.
+
+    The executor and the callbacks are not stored, nor is a ``random_state`` that is a generator:
+    a loaded model has the default there. A model fitted on stored data keeps its factors in a Zarr
+    array, which is copied by chunks.
+
+    Raises
+    ------
+    StoreError
+        ``path`` exists (unless ``overwrite``), or cannot be written; nothing is left behind.
+    """
+    check_is_fitted(model)
+    with create_group(Path(path), KIND, overwrite=overwrite) as group:
+        write_model(group, model)
+
+
+def write_model(group: zarr.Group, model: Factorization) -> None:
+    """Write a fitted model into a group made by ``create_group(path, "model")``."""
+    name = type(model).__name__
+    if _MODELS.get(name) is not type(model):
+        raise ParameterError(f"a {name} cannot be saved; expected one of {', '.join(_MODELS)}")
+    check_is_fitted(model)
+    parameters = {key: value for key, value in model.get_params(deep=False).items() if key not in _NOT_STORED}
+    if isinstance(parameters.get("random_state"), np.random.RandomState):
+        parameters["random_state"] = None
+    fitted = {key: value for key, value in vars(model).items() if key.endswith("_") and not key.startswith("_")}
+    document = {
+        "class": name,
+        "versions": {"python": platform.python_version(), **{package: version(package) for package in _PACKAGES}},
+        "parameters": {key: _encode(group, key, value) for key, value in parameters.items()},
+        "fitted": {key: _encode(group, key, value) for key, value in fitted.items()},
+    }
+    update_attributes(group, model=document, digest=_document_digest(document))
+
+
+def load_model(path: str | PathLike[str]) -> Any:
+    """Read a model that :func:`save_model` wrote; it transforms to the same bits.
+
+    Every array is read once and held against its digest. Row factors and labels that were a Zarr
+    array when the model was saved stay one; ``np.asarray`` reads them.
+
+    Raises
+    ------
+    StoreError
+        There is no model at ``path``, or it is incomplete, damaged, or of another format version.
+    """
+    group, document = _open(Path(path))
+    writer = f"it was written by dfact {document['versions']['dfact']}"
+    if document["class"] not in _MODELS:
+        raise StoreError(f"{path} holds a {document['class']}, this dfact knows {', '.join(_MODELS)}; {writer}")
+    try:
+        model = _MODELS[document["class"]](**{key: _decode(group, value) for key, value in document["parameters"].items()})
+        for key, value in document["fitted"].items():
+            setattr(model, key, _decode(group, value))
+    except (TypeError, KeyError) as error:
+        raise StoreError(f"{path} does not fit this dfact ({error}); {writer}") from error
+    return model
+
+
+def saved_versions(path: str | PathLike[str]) -> dict[str, str]:
+    """The versions of Python and of the packages that wrote the model at ``path``."""
+    return dict(_open(Path(path))[1]["versions"])
+
+
+def _open(path: Path) -> tuple[zarr.Group, dict[str, Any]]:
+    group = open_group(path.absolute(), KIND)
+    found = attributes(group)
+    document = found.get("model")
+    if not isinstance(document, dict) or found.get("digest") != _document_digest(document):
+        raise StoreError(f"{path} is damaged: its attributes do not match their digest; save the model again")
+    return group, document
+
+
+def _document_digest(document: dict[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(document, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _encode(group: zarr.Group, name: str, value: Any) -> Any:
+    """The value as JSON: what JSON lacks is an object with one telling key; arrays go into the group under ``name``."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, (np.ndarray, zarr.Array)):
+        return {"array": name, "lazy": isinstance(value, zarr.Array), "digest": _write_array(group, name, value)}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        return np.dtype(value).name
+    if isinstance(value, (list, tuple)):
+        items = [_encode(group, f"{name}_{i}", item) for i, item in enumerate(value)]
+        return {"tuple": items} if isinstance(value, tuple) else items
+    if _PARTS.get(type(value).__name__) is type(value) and is_dataclass(value):
+        return {"part": type(value).__name__, **{f.name: _encode(group, f"{name}_{f.name}", getattr(value, f.name)) for f in fields(value)}}
+    raise ParameterError(f"{name} of the model is a {type(value).__name__}, which cannot be saved; expected numbers, text, arrays or None")
+
+
+def _decode(group: zarr.Group, value: Any) -> Any:
+    """What :func:`_encode` was given."""
+    if isinstance(value, list):
+        return [_decode(group, item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "array" in value:
+        return _read_array(group, value["array"], value["digest"], lazy=value["lazy"])
+    if "float" in value:
+        return float(value["float"])
+    if "tuple" in value:
+        return tuple(_decode(group, item) for item in value["tuple"])
+    return _PARTS[value["part"]](**{key: _decode(group, item) for key, item in value.items() if key != "part"})
+
+
+def _write_array(group: zarr.Group, name: str, values: NDArray[Any] | zarr.Array[Any]) -> str:
+    """Copy an array of numbers or labels by chunks of rows; returns its digest."""
+    labels = values.dtype.kind not in "iufb"
+    rows = max(1, min(values.shape[0], _LABEL_ROWS if labels else Layout.of(values.shape).chunk_rows))
+    array = group.create_array(
+        name,
+        shape=values.shape,
+        chunks=(rows, *(max(1, size) for size in values.shape[1:])),
+        dtype="string" if labels else values.dtype,
+        compressors="auto" if labels else compressor(values.dtype),
+    )
+    digest = _Digest(values.shape, labels, values.dtype)
+    for start in range(0, values.shape[0], rows):
+        part = np.asarray(values[start : start + rows], dtype=object if labels else None)
+        if part.size:
+            array[start : start + rows] = part
+        digest.update(part)
+    return digest.value
+
+
+def _read_array(group: zarr.Group, name: str, expected: str, *, lazy: bool) -> Any:
+    """The array, read by chunks and held against its digest; as it lies in the store if it is ``lazy``."""
+    damaged = f"array {name!r} of {group.store_path} is damaged; save the model again"
+    try:
+        array = group[name]
+        assert isinstance(array, zarr.Array), "a group"
+        labels = array.dtype.kind not in "iufb"
+        values = None if lazy else np.empty(array.shape, object if labels else array.dtype)
+        digest = _Digest(array.shape, labels, array.dtype)
+        rows = array.chunks[0]
+        for start in range(0, array.shape[0], rows):
+            part = np.asarray(array[start : start + rows], dtype=object if labels else None)
+            digest.update(part)
+            if values is not None:
+                values[start : start + rows] = part
+    except Exception as error:  # damaged metadata and bytes make Zarr and its codecs raise errors of every kind
+        raise StoreError(f"{damaged} ({error})") from error
+    if digest.value != expected:
+        raise StoreError(damaged)
+    return array if values is None else values
+
+
+class _Digest:
+    """BLAKE2b over type, shape and values in row order, whatever the chunks."""
+
+    def __init__(self, shape: tuple[int, ...], labels: bool, dtype: Any) -> None:
+        self._labels = labels
+        self._hash = hashlib.blake2b(f"{'text' if labels else dtype.str} {shape}".encode(), digest_size=16)
+
+    def update(self, part: NDArray[Any]) -> None:
+        if self._labels:
+            self._hash.update("".join(f"{label}\0" for label in part.ravel()).encode())
+        else:
+            self._hash.update(np.ascontiguousarray(part).data)
+
+    @property
+    def value(self) -> str:
+        return self._hash.hexdigest()
