@@ -31,7 +31,9 @@ P = TypeVar("P", bound=Partial)
 KeptState = list[State | None] | SpilledState | None
 
 
-def visit(partition: Partition, pass_: Pass[Any, P], shared: Any, kept: KeptState, spill_to: Path | None, *, own: bool) -> tuple[KeptState, P]:
+def visit(
+    partition: Partition, pass_: Pass[Any, P], shared: Any, kept: KeptState, spill_to: Path | None, *, own: bool
+) -> tuple[KeptState, P]:
     """One pass over one partition; the task of every executor.
 
     ``own`` says that the state is ours to overwrite; otherwise every block gets a copy, as a
@@ -134,7 +136,7 @@ class LocalSession:
 
         # Arguments are bound beforehand: Dask would look for keys of the graph among them.
         tasks = {f"visit-{i}": (partial(self._visit, i, pass_, shared),) for i in indices}
-        totals = get(tasks, list(tasks), num_workers=self._threads)
+        totals: list[P] = get(tasks, list(tasks), num_workers=self._threads)
         return add_up(totals)
 
     def _visit(self, index: int, pass_: Pass[Any, P], shared: Any) -> P:
@@ -153,7 +155,7 @@ class LocalSession:
 
 
 class InlineExecutor:
-    """This thread alone; no Dask."""
+    """The calling thread alone; no Dask."""
 
     def workers(self, memory_limit: int | str | None) -> Workers:
         return local_workers("inline", 1, memory_limit)

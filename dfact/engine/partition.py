@@ -28,7 +28,7 @@ class Partition:
 
     @property
     def n_blocks(self) -> int:
-        return -(-(self.rows.stop - self.rows.start) // self.layout.block_rows)
+        return -(-self.source.shape[0] // self.layout.block_rows)
 
     def load(self) -> "Partition":
         """The same partition with its values decompressed in memory."""

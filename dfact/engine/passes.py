@@ -40,11 +40,11 @@ class Partial:
             total += getattr(other, f.name)
 
 
-S = TypeVar("S", contravariant=True)
-P = TypeVar("P", bound=Partial, covariant=True)
+Shared_contra = TypeVar("Shared_contra", contravariant=True)
+Partial_co = TypeVar("Partial_co", bound=Partial, covariant=True)
 
 
-class Pass(Protocol[S, P]):
+class Pass(Protocol[Shared_contra, Partial_co]):
     """Declared data; executors only run it.
 
     The same arguments give the same bits, so a task that was lost can simply run again. A pass may
@@ -61,6 +61,6 @@ class Pass(Protocol[S, P]):
         """State of a block that has none yet; None if the pass keeps none."""
         ...
 
-    def step(self, block: Block, state: State | None, shared: S) -> tuple[State | None, P]:
+    def step(self, block: Block, state: State | None, shared: Shared_contra) -> tuple[State | None, Partial_co]:
         """One visit of a block with what all blocks share."""
         ...

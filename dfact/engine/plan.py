@@ -93,9 +93,12 @@ class Plan:
             )
 
     def __str__(self) -> str:
-        w = self.workers
+        w, size = self.workers, "×".join(map(str, self.shape))
         rows = [
-            ("data", f"{'×'.join(map(str, self.shape))}, {self.n_partitions} partitions of {self.partition_rows} rows, blocks of {self.block_rows}"),
+            (
+                "data",
+                f"{size}, {self.n_partitions} partitions of {self.partition_rows} rows, blocks of {self.block_rows}",
+            ),
             ("executor", f"{w.kind}, {w.processes} process(es) of {w.threads} thread(s)"),
             ("limit of a process", gib(w.limit)),
             ("peak of a process", gib(self.peak)),
@@ -163,7 +166,7 @@ def parse_bytes(limit: int | str) -> int:
 
 
 def local_workers(kind: str, threads: int, memory_limit: int | str | None) -> Workers:
-    """This process: by default it may take four fifths of the memory that is free (of its cgroup, if it has one)."""
+    """The calling process: by default it may take four fifths of the memory that is free (of its cgroup, if it has one)."""
     _return_free_memory()
     baseline = psutil.Process().memory_info().rss
     if memory_limit is not None:

@@ -3,7 +3,7 @@
 import sys
 import time
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Any, TextIO
 
 from tqdm import tqdm
 
@@ -31,22 +31,23 @@ class Progress:
         self.name = name
         self.stream = stream if stream is not None else sys.stderr
         self.every = every
-        self._bar: tqdm[None] | None = None
+        self._bar: tqdm[Any] | None = None
         self._last = -float("inf")
 
     def __call__(self, iteration: Iteration) -> None:
-        self.update(iteration.number, iteration.limit, f"objective {iteration.objective:.6g}, change {iteration.change:.1e}")
+        change = f", change {iteration.change:.1e}" if iteration.number > 1 else ""
+        self.update(iteration.number, iteration.limit, f"objective {iteration.objective:.6g}{change}")
 
     def update(self, done: int, total: int, text: str = "") -> None:
         if self.stream.isatty():
             if self._bar is None:
-                self._bar = tqdm(total=total, desc=self.name, file=self.stream, leave=True, mininterval=0.2)
+                self._bar = tqdm[Any](total=total, desc=self.name, file=self.stream, leave=True, mininterval=0.2)
             self._bar.set_postfix_str(text, refresh=False)
             self._bar.update(done - self._bar.n)
         elif done >= total or time.monotonic() - self._last >= self.every:
             # A log gets a line now and then, not a thousand.
             self._last = time.monotonic()
-            print(f"{self.name}: {done} of {total}{', ' if text else ''}{text}", file=self.stream, flush=True)  # noqa: T201
+            print(f"{self.name}: {done} of {total}{', ' if text else ''}{text}", file=self.stream, flush=True)
 
     def close(self, text: str = "") -> None:
         """End the bar; ``text`` is the last line."""
@@ -54,4 +55,4 @@ class Progress:
             self._bar.close()
             self._bar = None
         if text:
-            print(f"{self.name}: {text}", file=self.stream, flush=True)  # noqa: T201
+            print(f"{self.name}: {text}", file=self.stream, flush=True)

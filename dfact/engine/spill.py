@@ -56,7 +56,9 @@ class SpillWriter:
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "requested and" in str(error)
             reason = "the disk is full" if full else str(error)
-            raise StoreError(f"cannot write the solver's state to {self._path.parent}: {reason}; raise memory_limit, or set TMPDIR to a larger disk") from error
+            raise StoreError(
+                f"cannot write the solver's state to {self._path.parent}: {reason}; raise memory_limit, or set TMPDIR to a larger disk"
+            ) from error
         self._names = tuple(state)
         self._n_blocks += 1
 

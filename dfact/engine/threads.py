@@ -32,7 +32,9 @@ def single_threaded() -> Iterator[None]:
             wide = [pool["internal_api"] for pool in controller.select(user_api="blas").info() if pool["num_threads"] != 1]
             if wide:
                 _limiter.restore_original_limits()
-                raise DfactError(f"{wide} cannot be limited to one thread; set OPENBLAS_NUM_THREADS=1 and MKL_NUM_THREADS=1 before Python starts")
+                raise DfactError(
+                    f"{wide} cannot be limited to one thread; set OPENBLAS_NUM_THREADS=1 and MKL_NUM_THREADS=1 before Python starts"
+                )
         _users += 1
     try:
         yield

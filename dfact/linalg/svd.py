@@ -60,7 +60,7 @@ def right_singular(
     """
     if n_columns <= max(_GRAM_COLUMNS, k + _OVERSAMPLING):
         values, vectors = eigh(session.run(GramPass(dtype), None).gram)
-        basis = np.eye(n_columns)
+        basis: NDArray[Any] = np.eye(n_columns)
     else:
         width = k + _OVERSAMPLING
         basis = qr(np.random.default_rng(0).standard_normal((n_columns, width)), mode="economic")[0]

@@ -35,6 +35,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     memory_limit: int | str | None
     callbacks: Sequence[Callable[[Iteration], None]]
     dtype: Any
+    components_: NDArray[Any]
 
     def _dataset(self, X: Any, confounders: Any, *, reset: bool) -> Dataset:
         """X as a two-way dataset; sets (``reset``) or checks the number and the names of its columns."""
@@ -59,11 +60,11 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     def _working_dtype(self, dataset: Dataset) -> np.dtype[Any]:
         """``dtype`` or, by default, float32 for answers and float32 data, float64 for what does not fit in it."""
         if self.dtype is not None:
-            dtype = np.dtype(self.dtype)
+            dtype: np.dtype[Any] = np.dtype(self.dtype)
             if dtype not in (np.float32, np.float64):
                 raise ParameterError(f"dtype is {dtype}, expected float32 or float64")
             return dtype
-        return np.dtype(np.float32) if np.can_cast(dataset.dtype, np.float32) else np.dtype(np.float64)
+        return np.dtype("float32" if np.can_cast(dataset.dtype, np.float32) else "float64")
 
     def _covariate_columns(self, dataset: Dataset) -> int:
         """Number of encoded confounder columns, c."""
@@ -85,7 +86,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     @property
     def _n_features_out(self) -> int:
-        return int(self.components_.shape[0])  # type: ignore[attr-defined]  # set by fit
+        return int(self.components_.shape[0])
 
 
 class _Shaped:

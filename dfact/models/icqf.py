@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Self
 
@@ -12,138 +11,19 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from dfact.data.confounders import ConfounderEncoding
+from dfact.data.confounders import ConfounderEncoding, as_frame
 from dfact.data.dataset import Dataset
 from dfact.data.inputs import locate_outside
 from dfact.engine.executors import Session
-from dfact.engine.passes import Block, Partial, State
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration
 from dfact.errors import DataError, ParameterError
-from dfact.kernels.admm import admm_fill
 from dfact.kernels.box_lasso import box_lasso
-from dfact.kernels.entries import filled, squared_error
-from dfact.kernels.rows import solve_rows
 from dfact.linalg.svd import nndsvd
 from dfact.models.base import Factorization, gather_rows
+from dfact.models.icqf_passes import ADMMPass, Problem, RowsPass, RowSums, Start, Sums
 
-_SWEEPS = 3  # coordinate sweeps a row gets in an iteration; the next iteration goes on from there
 _SOLVE_SWEEPS, _SOLVE_TOLERANCE = 200, 1e-7  # for the loadings, of which there are few
-_ROW_TOLERANCE = 1e-4  # of w_max and of the bounds' width: rows given the loadings are solved to this
-
-
-@dataclass(frozen=True)
-class Problem:
-    """The constants of the objective, for one data set."""
-
-    k: int
-    beta: float
-    gamma: float
-    rho: float
-    w_max: float
-    q_max: float
-    lower: float
-    upper: float
-
-    def penalty(self, sum_w: float, sum_q: float) -> float:
-        """β‖W‖₁ + βγ‖Q‖₁; everything is non-negative."""
-        return self.beta * sum_w + self.beta * self.gamma * sum_q
-
-
-@dataclass
-class Sums(Partial):
-    """What an iteration adds up over the rows."""
-
-    gram: NDArray[Any]
-    """[W, C]ᵀ[W, C] (k+c, k+c) with the new W."""
-    cross: NDArray[Any]
-    """[W, C]ᵀB (k+c, m)."""
-    squares: NDArray[Any]
-    """‖O∘(M − R)‖² of the factors the pass began with."""
-    lagrangian: NDArray[Any]
-    """The entries' share of the augmented Lagrangian."""
-    sum_w: NDArray[Any]
-    """‖W‖₁ of the factors the pass began with."""
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where the rows' factors begin: max(M P, 0) for the projection P (m, k), or uniformly random by ``seed``."""
-
-    projection: NDArray[Any] | None
-    seed: int | None = None
-
-    def factors(self, block: Block, problem: Problem, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """X = [W, C]ᵀ (k+c, rows)."""
-        if self.projection is None:
-            # Seeded by the block, so that a start does not depend on who computes it.
-            generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(block.index,)))
-            W = generator.uniform(0, problem.w_max, (problem.k, block.values.shape[0]))
-        else:
-            W = np.clip(self.projection.T.astype(dtype) @ filled(block.values).T, 0, problem.w_max)
-        C = np.empty((0, W.shape[1])) if block.covariates is None else block.covariates.T
-        return np.ascontiguousarray(np.vstack([W, C]).astype(dtype))
-
-
-def split_start(block: Block, problem: Problem) -> NDArray[Any]:
-    """The ADMM's S (rows, m) at the start: Z = M, A = 0 where answered; where missing any value within
-    the bounds stands for Z = R, A = 0."""
-    return filled(block.values, problem.lower)
-
-
-@dataclass(frozen=True)
-class ADMMPass:
-    """Steps 3 and 4 of one iteration and step 1 of the next, with the sums for step 2, in one visit of a block.
-
-    State: the factors X = [W, C]ᵀ (k+c, rows), of which W moves, and the ADMM's S (rows, m).
-    """
-
-    problem: Problem
-    begin: Start
-    dtype: np.dtype[Any]
-
-    def start(self, block: Block) -> State:
-        X = self.begin.factors(block, self.problem, self.dtype)
-        return {"factors": X, "split": split_start(block, self.problem)}
-
-    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, Sums]:
-        """``shared`` is Qᵀ (k+c, m)."""
-        assert state is not None
-        p, Q, X, S = self.problem, shared, state["factors"], state["split"]
-        sum_w = X[: p.k].sum(dtype=np.float64)
-        R = X.T @ Q
-        B = np.empty_like(R)
-        squares, lagrangian = admm_fill(block.values, R, S, B, p.lower, p.upper, p.rho)
-        box_lasso(X, Q[: p.k] @ B.T, Q @ Q.T, p.k, p.beta / p.rho, p.w_max, _SWEEPS, 0.0)
-        return state, Sums(X @ X.T, X @ B, np.asarray(squares), np.asarray(lagrangian), np.asarray(sum_w))
-
-
-@dataclass
-class RowSums(Partial):
-    squares: NDArray[Any]
-    sum_w: NDArray[Any]
-    unfinished: NDArray[Any]
-    """Rows that are not at their optimum to the tolerance."""
-
-
-@dataclass(frozen=True)
-class RowsPass:
-    """The factors of every row at their optimum given the loadings, whatever state there was before."""
-
-    problem: Problem
-    begin: Start
-    dtype: np.dtype[Any]
-
-    def start(self, block: Block) -> None:  # noqa: ARG002  # the contract's signature
-        return None
-
-    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, RowSums]:  # noqa: ARG002
-        p, Q = self.problem, shared
-        X = self.begin.factors(block, p, self.dtype)
-        H = Q[: p.k] @ filled(block.values).T
-        unfinished = solve_rows(block.values, X, H, Q.astype(np.float64), p.k, p.beta, p.w_max, p.lower, p.upper, _ROW_TOLERANCE)
-        squares = squared_error(block.values, X.T @ Q)
-        return {"factors": X}, RowSums(np.asarray(squares), X[: p.k].sum(dtype=np.float64), np.asarray(unfinished))
 
 
 class ICQF(Factorization):
@@ -212,8 +92,11 @@ class ICQF(Factorization):
     lagrangian_history_ : array
         The augmented Lagrangian of each iteration.
     n_iter_, converged_ : int, bool
+    explained_share_ : float
+        Share of the answers' variance about their column means that the model explains.
     confounder_encoding_ : ConfounderEncoding or None
-    column_labels_, n_features_in_, fingerprint_ : what was fitted.
+    column_labels_, row_labels_, n_features_in_, fingerprint_ : what was fitted
+        Row labels as they lie in stored data; None where there are none. The fingerprint is that of a stored dataset, else None.
 
     Raises
     ------
@@ -235,6 +118,8 @@ class ICQF(Factorization):
     >>> model.loadings_.shape
     (12, 3)
     """
+
+    objective_history_: NDArray[np.float64]
 
     def __init__(
         self,
@@ -290,12 +175,16 @@ class ICQF(Factorization):
             Q = self._iterate(session, ADMMPass(problem, begin, dtype), Q)
             sums = session.run(RowsPass(problem, Start(_least_squares(Q[: problem.k])), dtype), Q)
             self.objective_history_ = np.append(self.objective_history_, self._objective(problem, sums, Q))
+            self.explained_share_ = sums.explained_share()
             shape = (dataset.shape[0], problem.k)
-            self.factors_ = gather_rows((rows[:, : problem.k] for rows in session.rows("factors")), shape, dtype, stored=dataset.path is not None)
+            self.factors_ = gather_rows(
+                (rows[:, : problem.k] for rows in session.rows("factors")), shape, dtype, stored=dataset.path is not None
+            )
         self.components_ = Q[: problem.k].copy()
         self.confounder_components_ = Q[problem.k :].copy()
         self.problem_ = problem
         self.fingerprint_ = dataset.stored_fingerprint
+        self.row_labels_ = dataset.label_source
         return self
 
     def _iterate(self, session: Session, pass_: ADMMPass, Q: NDArray[Any]) -> NDArray[Any]:
@@ -383,11 +272,10 @@ class ICQF(Factorization):
         W = np.asarray(W)
         if W.ndim != 2 or W.shape[1] != self.components_.shape[0]:
             raise DataError(f"W has shape {W.shape}, expected (n, {self.components_.shape[0]})")
-        from dfact.data.confounders import as_frame
-
         C = self._encode(None if confounders is None else as_frame(confounders, len(W)), len(W))
         R = W @ self.components_ + (0 if C is None else C @ self.confounder_components_)
-        return np.clip(R, self.problem_.lower, self.problem_.upper).astype(W.dtype)
+        answers: NDArray[Any] = np.clip(R, self.problem_.lower, self.problem_.upper).astype(W.dtype)
+        return answers
 
     @property
     def loadings_(self) -> pd.DataFrame:
@@ -407,7 +295,9 @@ class ICQF(Factorization):
         if self.confounder_encoding_ is None:
             return None
         if frame is None:
-            raise DataError(f"the model was fitted with confounders {list(self.confounder_encoding_.names)}; pass them for these {n_rows} rows")
+            raise DataError(
+                f"the model was fitted with confounders {list(self.confounder_encoding_.names)}; pass them for these {n_rows} rows"
+            )
         return self.confounder_encoding_.encode(frame)
 
     def _problem(self, dataset: Dataset) -> Problem:
@@ -431,14 +321,16 @@ class ICQF(Factorization):
             raise DataError(f"X holds infinity: {locate_outside(dataset, -1e300, 1e300)}; expected finite answers, NaN where missing")
         if lowest < min(0.0, problem.lower):
             where = locate_outside(dataset, 0.0, np.inf)
-            raise DataError(f"Negative values in data passed to ICQF: {where}; shift the answers to start at 0, and mark missing ones as NaN")
+            raise DataError(
+                f"Negative values in data passed to ICQF: {where}; shift the answers to start at 0, and mark missing ones as NaN"
+            )
         if lowest < problem.lower or highest > problem.upper:
             where = locate_outside(dataset, problem.lower, problem.upper)
             raise DataError(f"{where}, outside bounds=({problem.lower:g}, {problem.upper:g}); correct the entry or widen the bounds")
 
     def _check_parameters(self) -> None:
         def whole(value: Any) -> bool:
-            return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= 1
+            return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= 1
 
         checks = [
             ("n_components", whole(self.n_components), "an integer of at least 1"),
@@ -449,7 +341,11 @@ class ICQF(Factorization):
             ("w_max", self.w_max > 0, "a number above 0"),
             ("q_max", self.q_max is None or self.q_max > 0, "a number above 0, or None"),
             ("tol", self.tol >= 0, "a number of at least 0"),
-            ("bounds", self.bounds is None or (len(self.bounds) == 2 and 0 <= self.bounds[0] < self.bounds[1]), "(low, high) with 0 ≤ low < high, or None"),
+            (
+                "bounds",
+                self.bounds is None or (len(self.bounds) == 2 and 0 <= self.bounds[0] < self.bounds[1]),
+                "(low, high) with 0 ≤ low < high, or None",
+            ),
             ("init", not isinstance(self.init, str) or self.init in ("nndsvd", "random"), "'nndsvd', 'random' or an array of loadings"),
         ]
         for name, good, expected in checks:
