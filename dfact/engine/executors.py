@@ -88,22 +88,23 @@ class _Versions:
 
     def __init__(self, plan: Plan) -> None:
         self._n_resident = plan.state_in_memory
-        self._folder: Path | None = None
+        self._spills = plan.state_in_memory < plan.n_partitions
+        self._folder = Path()
         self._version = 0
 
     def next_pass(self) -> None:
+        if self._spills and self._version == 0:
+            self._folder = Path(tempfile.mkdtemp(prefix="dfact-state-"))
         self._version += 1
 
     def place(self, partition: int) -> Path | None:
         """Where the partition's new state goes; None if it stays in memory."""
         if partition < self._n_resident:
             return None
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="dfact-state-"))
         return self._folder / f"{partition}-{self._version}.state"
 
     def remove(self) -> None:
-        if self._folder is not None:
+        if self._spills and self._version:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 

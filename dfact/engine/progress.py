@@ -41,7 +41,7 @@ class Progress:
     def update(self, done: int, total: int, text: str = "") -> None:
         if self.stream.isatty():
             if self._bar is None:
-                self._bar = tqdm[Any](total=total, desc=self.name, file=self.stream, leave=True, mininterval=0.2)
+                self._bar = tqdm(total=total, desc=self.name, file=self.stream, leave=True, mininterval=0.2)
             self._bar.set_postfix_str(text, refresh=False)
             self._bar.update(done - self._bar.n)
         elif done >= total or time.monotonic() - self._last >= self.every:

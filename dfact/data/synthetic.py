@@ -1,0 +1,78 @@
+"""Planted data: the ICQF paper's simulation, and questionnaires of any size, made by row chunks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Planted:
+    """Answers M (n, m) and the factors W (n, k), Q (m, k) behind them."""
+
+    M: NDArray[np.float64]
+    W: NDArray[np.float64]
+    Q: NDArray[np.float64]
+
+
+def icqf_simulation(noise: float, seed: int) -> Planted:
+    """The simulation of the ICQF paper (table 1): 200 × 100 answers in [0, 100], 10 factors.
+
+    W = D∘a∘b with D binary in steps (each factor alone for 20 participants, with the next one for 10
+    of them), a ~ U(½, 1), b ~ Bernoulli(0.9); Q = c∘d, c ~ U(0, 100), d ~ Bernoulli(0.3);
+    M = clip(clip(WQᵀ) + e∘f), f ~ U(−100, 100), e ~ Bernoulli(noise).
+    """
+    rng = np.random.default_rng(seed)
+    n, m, k = 200, 100, 10
+    D = np.zeros((n, k))
+    for factor in range(k):
+        rows = slice(20 * factor, 20 * factor + 20)
+        D[rows, factor] = 1
+        D[rows.start : rows.start + 10, (factor + 1) % k] = 1
+    W = D * rng.uniform(0.5, 1, (n, k)) * (rng.random((n, k)) < 0.9)
+    Q = rng.uniform(0, 100, (m, k)) * (rng.random((m, k)) < 0.3)
+    clean = np.clip(W @ Q.T, 0, 100)
+    error = (rng.random((n, m)) < noise) * rng.uniform(-100, 100, (n, m))
+    return Planted(np.clip(clean + error, 0, 100), W, Q)
+
+
+@dataclass(frozen=True)
+class PlantedQuestionnaire:
+    """Answers 0, 1, …, top (255 = missing) of any number of participants, the same for any chunking.
+
+    Loadings are uniform on [0, top], factors on [0, 1], both zero for 70 %; answers are the rounded
+    model with normal noise of standard deviation ½.
+    """
+
+    n: int
+    m: int
+    k: int
+    top: int = 3
+    missing: float = 0.05
+    seed: int = 0
+
+    _STEP = 1000  # rows of one random stream
+    MISSING_CODE = 255
+
+    @property
+    def Q(self) -> NDArray[np.float32]:
+        """Loadings (m, k)."""
+        rng = np.random.default_rng([self.seed, 0])
+        return (rng.uniform(0, self.top, (self.m, self.k)) * (rng.random((self.m, self.k)) < 0.3)).astype(np.float32)
+
+    def chunks(self, rows: int) -> Iterator[NDArray[np.uint8]]:
+        """The answers, ``rows`` (rounded up to thousands) at a time."""
+        Q = self.Q
+        parts: list[NDArray[np.uint8]] = []
+        for start in range(0, self.n, self._STEP):
+            rng = np.random.default_rng([self.seed, 1 + start // self._STEP])
+            size = min(self._STEP, self.n - start)
+            W = (rng.random((size, self.k), np.float32) * (rng.random((size, self.k)) < 0.3)).astype(np.float32)
+            noise = rng.standard_normal((size, self.m), np.float32) / 2
+            answers = np.rint(np.clip(W @ Q.T + noise, 0, self.top)).astype(np.uint8)
+            answers[rng.random((size, self.m), np.float32) < self.missing] = self.MISSING_CODE
+            parts.append(answers)
+            if sum(map(len, parts)) >= rows or start + size == self.n:
+                yield np.concatenate(parts)
+                parts = []

@@ -1,0 +1,44 @@
+"""Fixtures shared by all tests."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+from numpy.typing import NDArray
+
+REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[LocalCluster]:
+    """A Dask cluster of two worker processes."""
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", memory_limit="2GiB") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Iterator[Client]:
+    """A client of it that is not the active one."""
+    with Client(cluster, set_as_default=False) as client:
+        yield client
+
+
+@pytest.fixture
+def questionnaires() -> Path:
+    """Folder of the real questionnaires; skips where it is not at hand."""
+    folder = REAL_DATA / "questionnaires"
+    if not folder.is_dir():
+        pytest.skip("the real questionnaires are not beside the project")
+    return folder
+
+
+def planted_answers(n: int, m: int, k: int, seed: int, missing: float = 0.0) -> NDArray[np.float64]:
+    """Answers 0..3 of a planted model, NaN where missing."""
+    rng = np.random.default_rng(seed)
+    W = rng.random((n, k)) * (rng.random((n, k)) < 0.5)
+    Q = rng.uniform(0, 3, (k, m)) * (rng.random((k, m)) < 0.5)
+    M = np.rint(np.clip(W @ Q + rng.normal(0, 0.3, (n, m)), 0, 3))
+    M[rng.random((n, m)) < missing] = np.nan
+    return M

@@ -1,0 +1,346 @@
+"""One conformance suite for all executors, the partitions, the spilled state and the memory plan."""
+
+import io
+import os
+import threading
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+import zarr
+from distributed import Client
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_info
+
+import dfact
+from dfact.data.inputs import as_dataset
+from dfact.data.source import ArraySource, Layout, RowSource, SparseSource, ZarrSource, reads
+from dfact.engine import partition as partition_module
+from dfact.engine.executors import DistributedExecutor, Executor, InlineExecutor, ThreadsExecutor, resolve_executor
+from dfact.engine.partition import one_ahead, partitions
+from dfact.engine.passes import Block, Partial, State
+from dfact.engine.plan import Footprint, Plan, make_plan, parse_bytes
+from dfact.engine.progress import Iteration, Progress
+from dfact.engine.threads import single_threaded
+
+FLOAT32 = np.dtype(np.float32)
+FOOTPRINT = Footprint(state_per_row=200, work_per_row=200, shared=1000, result_per_row=8)
+
+
+@dataclass
+class Sums(Partial):
+    weighted: NDArray[Any]
+    count: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class DriftPass:
+    """A pass whose result depends on the state, the order of sums and the block index; overwrites its state."""
+
+    dtype: np.dtype[Any] = FLOAT32
+
+    def start(self, block: Block) -> State:
+        return {"drift": np.full((2, len(block.values)), np.float32(block.index) / 7), "rows": np.nan_to_num(block.values)}
+
+    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, Sums]:
+        assert state is not None
+        state["drift"] *= np.float32(1.1)
+        state["rows"] += shared
+        cov = 0 if block.covariates is None else block.covariates.sum()
+        weighted = state["drift"].sum() * np.nansum(block.values, axis=0) / np.float32(3) + state["rows"].sum() + cov
+        return state, Sums(weighted, np.asarray(len(block.values)))
+
+
+@dataclass(frozen=True)
+class FailingPass(DriftPass):
+    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, Sums]:
+        raise ValueError(f"block {block.index} is bad")
+
+
+@pytest.fixture
+def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data of a few hundred kilobytes in several partitions of several chunks of several blocks."""
+    from dfact.data import source
+
+    monkeypatch.setattr(source, "_BLOCK_ENTRIES", 1 << 11)
+    monkeypatch.setattr(source, "_CHUNK_ENTRIES", 1 << 13)
+    monkeypatch.setattr(source, "_PARTITION_ENTRIES", 1 << 15)
+
+
+def values(seed: int, n: int = 3001, m: int = 25) -> NDArray[np.uint8]:
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, 5, (n, m)).astype(np.uint8)
+    X[rng.random(X.shape) < 0.1] = 255
+    return X
+
+
+def run(executor: Executor, source: RowSource, *, spill: bool = False, passes: int = 3, seed: int = 0) -> tuple[Any, ...]:
+    covariates = np.random.default_rng(seed).random((source.shape[0], 3)).astype(np.float32)
+    plan = make_plan(source, np.dtype(np.float32), FOOTPRINT, executor.workers(None))
+    if spill:
+        plan = replace(plan, state_in_memory=1, values_in_memory=1)
+    with executor.open(partitions(source, 255, covariates), plan) as session:
+        results = [session.run(DriftPass(), np.float32(i)) for i in range(passes)]
+        drift = np.concatenate(list(session.rows("drift")))
+    return (*[r.weighted for r in results], *[r.count for r in results], drift)
+
+
+@pytest.fixture(params=["threads", "threads-3", "distributed"])
+def executor(request: pytest.FixtureRequest) -> Executor:
+    if request.param == "distributed":
+        return DistributedExecutor(request.getfixturevalue("client"))
+    return ThreadsExecutor(3 if request.param == "threads-3" else None)
+
+
+@pytest.mark.usefixtures("small_partitions")
+@pytest.mark.parametrize("spill", [False, True])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_executor_gives_the_bits_of_the_inline_one(executor: Executor, spill: bool, seed: int) -> None:
+    source = ArraySource(values(seed))
+    assert Layout.of(source.shape).n_partitions > 2
+    expected = run(InlineExecutor(), source, seed=seed)
+    for a, b in zip(expected, run(executor, source, spill=spill, seed=seed), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.usefixtures("small_partitions")
+@pytest.mark.parametrize("chunk_rows", [1, 17, 64, 500, 5000])
+def test_any_chunking_gives_the_same_bits(executor: Executor, chunk_rows: int, tmp_path: Path) -> None:
+    X = values(3)
+    if chunk_rows == 1:
+        X = X[:200]
+    array = zarr.create_array(tmp_path / "x.zarr", data=X, chunks=(chunk_rows, 7))
+    expected = run(InlineExecutor(), ArraySource(X))
+    for a, b in zip(expected, run(executor, ZarrSource(array), spill=True), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.usefixtures("small_partitions")
+def test_sparse_blocks_give_the_same_bits() -> None:
+    import scipy.sparse as sp
+
+    X = values(4) % 5
+    for a, b in zip(run(InlineExecutor(), ArraySource(X)), run(InlineExecutor(), SparseSource(sp.csr_array(X))), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.usefixtures("small_partitions")
+def test_an_error_in_a_block_reaches_the_caller(executor: Executor) -> None:
+    source = ArraySource(values(0))
+    plan = make_plan(source, np.dtype(np.float32), FOOTPRINT, executor.workers(None))
+    with pytest.raises(ValueError, match=r"block \d+ is bad"), executor.open(partitions(source, 255, None), plan) as session:
+        session.run(FailingPass(), np.float32(0))
+
+
+@pytest.mark.usefixtures("small_partitions")
+def test_spilled_state_is_removed_at_the_end(executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    run(executor, ArraySource(values(0)), spill=True)
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith("dfact-")] == []
+
+
+@pytest.mark.usefixtures("small_partitions")
+def test_chunks_are_decoded_once_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    X = values(0)
+    dataset = dfact.import_array(X, tmp_path / "d.zarr", missing=255)
+    count = 0
+    read = ZarrSource.read
+
+    def counted(self: ZarrSource, start: int, stop: int) -> NDArray[Any]:
+        nonlocal count
+        count += 1
+        return read(self, start, stop)
+
+    monkeypatch.setattr(ZarrSource, "read", counted)
+    executor = InlineExecutor()
+    plan = replace(make_plan(dataset.source, np.dtype(np.float32), FOOTPRINT, executor.workers(None)), values_in_memory=0)
+    array = dataset.source.array  # type: ignore[attr-defined]
+    with executor.open(partitions(dataset.source, 255, None), plan) as session:
+        session.run(DriftPass(), np.float32(0))
+        assert count == array.nchunks
+    count = 0
+    with executor.open(partitions(dataset.source, 255, None), replace(plan, values_in_memory=99)) as session:
+        for _ in range(3):
+            session.run(DriftPass(), np.float32(0))
+    assert count == plan.n_partitions
+
+
+def test_the_next_item_is_made_while_this_one_is_in_use() -> None:
+    made = threading.Semaphore(0)
+
+    def items() -> Any:
+        for i in range(3):
+            made.release()
+            yield i
+
+    for i in one_ahead(items()):
+        assert made.acquire(timeout=5), "the item itself"
+        if i == 0:
+            assert made.acquire(timeout=5), "the next one was not begun"
+            made.release()
+
+
+def test_an_error_of_the_reader_reaches_the_walk() -> None:
+    def items() -> Any:
+        yield 1
+        raise OSError("disk gone")
+
+    with pytest.raises(OSError, match="disk gone"):
+        list(one_ahead(items()))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1005, 40), (13256, 120), (500_000, 1000), (10**7, 100), (10**6, 10**4), (2000, 1126, 3)])
+def test_layout_covers_all_rows_with_whole_chunks_and_blocks(shape: tuple[int, ...]) -> None:
+    layout = Layout.of(shape)
+    rows = list(layout.partitions())
+    assert rows[0].start == 0
+    assert rows[-1].stop == shape[0]
+    assert all(a.stop == b.start for a, b in pairwise(rows))
+    assert len(rows) == layout.n_partitions <= 256
+    assert layout.partition_rows % layout.chunk_rows == layout.chunk_rows % layout.block_rows == 0
+
+
+@pytest.mark.parametrize("chunk", [3, 10, 64])
+def test_reads_follow_the_chunks_of_the_array(chunk: int, tmp_path: Path) -> None:
+    array = zarr.create_array(tmp_path / "x", data=np.arange(200).reshape(100, 2), chunks=(chunk, 2))
+    source = ZarrSource(array).slice(slice(17, 93))
+    spans = list(reads(source, Layout.of(source.shape)))
+    np.testing.assert_array_equal(np.concatenate([source.read(s.start, s.stop) for s in spans]), np.arange(200).reshape(100, 2)[17:93])
+    assert all((17 + s.start) // chunk == (17 + s.stop - 1) // chunk for s in spans)
+
+
+def test_blas_has_one_thread_inside_and_its_own_outside() -> None:
+    before = [p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"]
+    with single_threaded(), single_threaded():
+        assert {p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"} == {1}
+    assert [p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"] == before
+
+
+def test_passes_run_with_one_blas_thread(executor: Executor) -> None:
+    seen = executor.open(
+        partitions(ArraySource(values(0)), 255, None),
+        make_plan(ArraySource(values(0)), np.dtype(np.float32), FOOTPRINT, executor.workers(None)),
+    )
+    with seen as session:
+        assert session.run(ThreadCountPass(), None).excess == 0
+
+
+@dataclass
+class Threads(Partial):
+    excess: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class ThreadCountPass:
+    dtype: np.dtype[Any] = FLOAT32
+
+    def start(self, block: Block) -> None:
+        return None
+
+    def step(self, block: Block, state: State | None, shared: None) -> tuple[None, Threads]:
+        counts = [p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"]
+        return None, Threads(np.asarray(max(counts) - 1))
+
+
+def test_executor_is_chosen_by_partitions_and_client(client: Client) -> None:
+    assert isinstance(resolve_executor(None, 1), InlineExecutor)
+    assert isinstance(resolve_executor(None, 2), ThreadsExecutor)
+    assert isinstance(resolve_executor(client, 1), DistributedExecutor)
+    with client.as_current():
+        assert isinstance(resolve_executor("distributed", 1), DistributedExecutor)
+    with pytest.raises(dfact.ParameterError, match="active"):
+        resolve_executor("distributed", 1)
+    with pytest.raises(dfact.ParameterError, match="'gpu'"):
+        resolve_executor("gpu", 1)
+
+
+def test_number_of_threads_is_dasks() -> None:
+    with dask.config.set(num_workers=5):
+        assert ThreadsExecutor().threads == 5
+
+
+def plan_for(limit: str, n: int = 500_000, m: int = 1000) -> Plan:
+    source = ArraySource(np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), (n, m), (0, 0)))
+    footprint = Footprint(4 * (m + 20), 12 * (m + 20), 8 * (40 * m + 400), 0)
+    return make_plan(source, np.dtype(np.float32), footprint, ThreadsExecutor(2).workers(limit))
+
+
+def test_plan_keeps_what_fits_and_spills_the_rest() -> None:
+    roomy, tight = plan_for("6GiB"), plan_for("1GiB")
+    assert roomy.spilled == 0
+    assert 0 < tight.state_in_memory < tight.n_partitions
+    assert tight.peak <= 2**30
+    assert tight.spilled + tight.state_in_memory / tight.n_partitions * tight.state == pytest.approx(500_000 * 4080, rel=1e-6)
+    assert "read and written in every pass" in str(tight)
+    roomy.check()
+
+
+def test_peak_does_not_grow_with_the_rows() -> None:
+    small, large = plan_for("1GiB", n=2_000_000), plan_for("1GiB", n=8_000_000)
+    assert large.peak <= 1.05 * small.peak
+
+
+def test_plan_refuses_with_the_number_needed() -> None:
+    plan = plan_for("50MiB")
+    assert not plan.fits
+    with pytest.raises(dfact.MemoryPlanError, match=r"needs at least .* limit is 50\.0 MiB"):
+        plan.check()
+    with pytest.raises(MemoryError):
+        plan.check()
+
+
+@pytest.mark.parametrize(("text", "size"), [("4GiB", 4 * 2**30), (1000, 1000), ("500 MB", 500_000_000)])
+def test_sizes(text: str | int, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["lots", "0", -5])
+def test_bad_sizes(text: str | int) -> None:
+    with pytest.raises(dfact.ParameterError, match="memory_limit"):
+        parse_bytes(text)
+
+
+def test_progress_writes_lines_to_a_log_and_a_bar_to_a_terminal() -> None:
+    log = io.StringIO()
+    progress = Progress("fit", log, every=0)
+    progress(Iteration(3, 10, 1234.5, 0.01, 0.5))
+    progress.close("done")
+    assert log.getvalue() == "fit: 3 of 10, objective 1234.5, change 1.0e-02\nfit: done\n"
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    bar = Progress("fit", terminal)
+    bar.update(5, 10)
+    bar.close()
+    assert "50%" in terminal.getvalue()
+    assert os.linesep not in terminal.getvalue().strip()
+
+
+def test_log_lines_are_rare() -> None:
+    log = io.StringIO()
+    progress = Progress("fit", log, every=3600)
+    for i in range(1, 101):
+        progress.update(i, 100)
+    assert log.getvalue().splitlines() == ["fit: 1 of 100", "fit: 100 of 100"]
+
+
+def test_blocks_of_the_users_array_are_read_only() -> None:
+    X = np.zeros((10, 3), np.float32)
+    block = next(partitions(as_dataset(X).source, None, None)[0].blocks(np.dtype(np.float32)))
+    assert not block.values.flags.writeable
+    assert X.flags.writeable
+
+
+def test_one_and_many_chunks_a_partition_cut_the_same_blocks() -> None:
+    X = np.arange(100)[:, None]
+    for size in (1, 7, 16, 30, 100):
+        blocks = list(partition_module._cut((X[a : a + size] for a in range(0, 100, size)), 16))
+        assert [len(b) for b in blocks] == [16] * 6 + [4]
+        np.testing.assert_array_equal(np.concatenate(blocks), X)
