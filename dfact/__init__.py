@@ -1,12 +1,57 @@
 """dfact: distributed out-of-core factorization of questionnaires, matrices and tensors."""
 
-from dfact.data.dataset import Dataset, open_dataset
-from dfact.data.import_array import import_array
-from dfact.data.import_table import import_table
-from dfact.engine.progress import Progress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from dfact.errors import DataError, DfactError, MemoryPlanError, ParameterError, StoreError
-from dfact.models.base import plan
-from dfact.models.icqf import ICQF
+
+if TYPE_CHECKING:
+    from dfact.data.dataset import Dataset, open_dataset
+    from dfact.data.import_array import import_array
+    from dfact.data.import_table import import_table
+    from dfact.engine.progress import Progress
+    from dfact.models.base import plan
+    from dfact.models.icqf import ICQF
+    from dfact.models.persistence import load_model, save_model
 
 __version__ = "0.1.0"
-__all__ = ["ICQF", "DataError", "Dataset", "DfactError", "MemoryPlanError", "ParameterError", "Progress", "StoreError", "import_array", "import_table", "open_dataset", "plan"]
+__all__ = [
+    "ICQF",
+    "DataError",
+    "Dataset",
+    "DfactError",
+    "MemoryPlanError",
+    "ParameterError",
+    "Progress",
+    "StoreError",
+    "import_array",
+    "import_table",
+    "load_model",
+    "open_dataset",
+    "plan",
+    "save_model",
+]
+
+# Imported when first asked for: numba and scikit-learn take seconds, which `dfact --help` need not wait for.
+_HOMES = {
+    "ICQF": "dfact.models.icqf",
+    "Dataset": "dfact.data.dataset",
+    "Progress": "dfact.engine.progress",
+    "import_array": "dfact.data.import_array",
+    "import_table": "dfact.data.import_table",
+    "load_model": "dfact.models.persistence",
+    "open_dataset": "dfact.data.dataset",
+    "plan": "dfact.models.base",
+    "save_model": "dfact.models.persistence",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dfact' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

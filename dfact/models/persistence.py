@@ -24,7 +24,8 @@ from dfact.data.source import Layout
 from dfact.data.store import attributes, compressor, create_group, open_group, update_attributes
 from dfact.errors import ParameterError, StoreError
 from dfact.models.base import Factorization
-from dfact.models.icqf import ICQF, Problem
+from dfact.models.icqf import ICQF
+from dfact.models.icqf_passes import Problem
 
 KIND = "model"
 # A further model is stored when its class stands in the first line, and the dataclasses among its attributes in the second.

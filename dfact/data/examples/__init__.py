@@ -1,5 +1,6 @@
 """Real data that ships with the package."""
 
+import csv
 from importlib.resources import files
 from pathlib import Path
 
@@ -13,3 +14,9 @@ def ipip_ascado() -> Path:
     from participants who consented to research use; the IPIP items are in the public domain.
     """
     return Path(str(files(__name__) / "ipip_ascado.csv"))
+
+
+def ipip_ascado_items() -> dict[str, str]:
+    """The text of each item of :func:`ipip_ascado`; participants read "I" before it."""
+    lines = (files(__name__) / "ipip_ascado_items.csv").read_text().splitlines()
+    return {row["item"]: row["text"] for row in csv.DictReader(lines)}

@@ -1,0 +1,63 @@
+"""``dfact import``."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dfact.cli.options import example, list_option, overwrite_option, path_type
+
+_KINDS = ("categorical", "continuous")
+
+
+def confounder_kinds(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str | None]:
+    """NAME or NAME:KIND; a name may hold a colon itself."""
+    parsed: dict[str, str | None] = {}
+    for value in values:
+        name, _colon, kind = value.rpartition(":")
+        parsed.update({name: kind} if kind in _KINDS else {value: None})
+    return parsed
+
+
+@click.command(
+    "import",
+    epilog=example(
+        "dfact import survey.csv survey.zarr --items 'Q*' --id-column id --missing 0,-9",
+        "  --confounder age:continuous --confounder sex:categorical",
+    ),
+)
+@click.argument("source", type=path_type)
+@click.argument("destination", metavar="DEST", type=path_type)
+@list_option("--items", "Columns with the answers, by name or pattern; repeat it or separate by commas.", required=True, metavar="NAMES")
+@click.option("--id-column", metavar="NAME", help="Column with the participants' labels.")
+@click.option(
+    "--confounder",
+    "confounders",
+    multiple=True,
+    metavar="NAME[:KIND]",
+    callback=confounder_kinds,
+    show_default=False,
+    help="Column with a confounder, of KIND categorical or continuous; repeatable. By default text and few whole numbers are categorical.",
+)
+@list_option("--missing", "Codes of a missing answer, beside empty cells; repeat it or separate by commas.", metavar="CODES")
+@list_option("--confounder-missing", "The same for confounders.", metavar="CODES")
+@click.option("--no-shift", is_flag=True, help="Keep the answers as they are; otherwise the lowest valid one is stored as 0.")
+@click.option(
+    "--valid-range", type=float, nargs=2, metavar="LOW HIGH", help="A value outside is an error.", show_default="the range of the data"
+)
+@click.option("--empty-rows", type=click.Choice(["error", "drop"]), default="error", help="What becomes of a row without any answer.")
+@click.option("--delimiter", metavar="CHARACTER", help="What separates the cells, where the ending (.csv, .tsv, .txt) does not tell.")
+@overwrite_option
+def import_command(source: Path, destination: Path, no_shift: bool, **settings: Any) -> None:
+    """Make a dataset of a table.
+
+    SOURCE is a csv, tsv or txt file, each also with .gz, or a parquet file; DEST is a folder.
+    """
+    from dfact.cli.info import dataset_text
+    from dfact.data.import_table import import_table
+    from dfact.engine.progress import Progress
+
+    with closing(Progress("import")) as progress:
+        dataset = import_table(source, destination, shift=not no_shift, progress=progress.update, **settings)
+    click.echo(dataset_text(dataset))

@@ -1,0 +1,102 @@
+"""``dfact info``: what a dataset or a model is."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dfact.cli.options import example, path_type, read_dataset
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dfact.data.dataset import Dataset
+
+
+@click.command(epilog=example("dfact info survey.zarr"))
+@click.argument("path", type=path_type)
+@click.option("-n", "--top", type=click.IntRange(1), default=5, help="Items shown for each factor of a model.")
+def info(path: Path, top: int) -> None:
+    """Say what a dataset or a model is."""
+    from dfact.data.store import store_kind
+    from dfact.models.persistence import KIND
+
+    click.echo(model_text(path, top) if store_kind(path) == KIND else dataset_text(read_dataset(path)))
+
+
+def dataset_text(dataset: "Dataset") -> str:
+    """A dataset for people."""
+    from dfact.report.tables import aligned
+
+    n, *others = dataset.shape
+    statistics, labels = dataset.statistics, [str(label) for label in dataset.column_labels]
+    low, high = dataset.valid_range[:, 0] + dataset.offset, dataset.valid_range[:, 1] + dataset.offset
+    worst = int(statistics.observed.argmin())
+    missing = 1 - statistics.observed[worst] / n
+    at_most = f", at most {missing:.2%} of an item ({labels[worst]})" if missing > 0 and len(others) == 1 else ""
+    code = "" if dataset.missing_code is None else f", {dataset.missing_code} = missing"
+    shifted = "" if not dataset.offset.any() else f", stored as {_span(dataset.valid_range[:, 0], dataset.valid_range[:, 1])}"
+    lines = [
+        ("dataset", str(dataset.path)),
+        ("size", f"{n} participants × {' × '.join(map(str, others))} items, {dataset.dtype}{code}"),
+        ("missing", f"{dataset.missing_rate:.2%} of the answers{at_most}"),
+        ("range", f"answers {_span(low, high)}{shifted}"),
+        ("items", _shortened(labels)),
+        ("participants", _row_labels(dataset)),
+    ]
+    for i, values in enumerate([] if dataset.confounders is None else [dataset.confounders[name] for name in dataset.confounders]):
+        lines.append(("" if i else "confounders", _confounder(values)))
+    lines += [("fingerprint", dataset.fingerprint), ("storage", _storage(dataset))]
+    return aligned(lines)
+
+
+def _span(low: Any, high: Any) -> str:
+    """The range of all columns, with a word where they differ."""
+    differ = (low != low[0]).any() or (high != high[0]).any()
+    return f"{low.min():g} to {high.max():g}{' (not the same for all items)' if differ else ''}"
+
+
+def _shortened(labels: list[str]) -> str:
+    return ", ".join(labels if len(labels) <= 8 else [*labels[:4], "…", *labels[-2:]])
+
+
+def _row_labels(dataset: "Dataset") -> str:
+    labels = dataset.label_source
+    shown = "numbered from 0" if labels is None else f"{_shortened([str(labels[i]) for i in range(min(3, dataset.shape[0]))])}, …"
+    return f"{shown}; {dataset.dropped_rows} without any answer left out" if dataset.dropped_rows else shown
+
+
+def _confounder(values: "pd.Series[Any]") -> str:
+    missing = f", {int(values.isna().sum())} missing"
+    if hasattr(values, "cat"):
+        counts = values.value_counts(sort=False)
+        levels = [f"{level} ({count})" for level, count in counts.items()]
+        return f"{values.name}: categorical, {_shortened(levels)}{missing}"
+    return f"{values.name}: continuous, {values.min():g} to {values.max():g}, mean {values.mean():g}{missing}"
+
+
+def _storage(dataset: "Dataset") -> str:
+    from dask.utils import format_bytes
+
+    array: Any = dataset.source.array  # type: ignore[attr-defined]  # an opened dataset lies in Zarr
+    on_disk = sum(file.stat().st_size for file in Path(str(dataset.path)).rglob("*") if file.is_file())
+    chunk = " × ".join(map(str, array.chunks))
+    return f"{format_bytes(on_disk)} on disk, {format_bytes(array.nbytes)} in memory, {array.nchunks} chunk(s) of {chunk}"
+
+
+def model_text(path: Path, top: int) -> str:
+    """A model for people."""
+    from dfact.models.persistence import load_model, saved_versions
+    from dfact.report.tables import confounders_text, factors_text, summary_text
+
+    model = load_model(path)
+    parameters = {key: value for key, value in model.get_params().items() if key not in ("executor", "callbacks")}
+    lines = [
+        ("parameters", ", ".join(f"{key}={'array' if hasattr(value, 'shape') else repr(value)}" for key, value in parameters.items())),
+        ("data", f"fingerprint {model.fingerprint_}" if model.fingerprint_ else "an array in memory"),
+        ("written by", ", ".join(f"{package} {version}" for package, version in saved_versions(path).items())),
+    ]
+    parts = [summary_text(model, *lines), factors_text(model, top)]
+    if model.confounder_encoding_ is not None:
+        parts.append(confounders_text(model))
+    return "\n\n".join(parts)

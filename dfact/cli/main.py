@@ -1,0 +1,73 @@
+"""``dfact``: the commands, and how errors, warnings and an interrupt end them.
+
+dfact's modules are imported inside the commands, so that ``dfact --help`` need not wait for them.
+"""
+
+import sys
+import warnings
+from typing import Any, TextIO
+
+import click
+
+import dfact
+from dfact.cli.data import import_command
+from dfact.cli.demo import demo
+from dfact.cli.fit import fit
+from dfact.cli.info import info
+from dfact.cli.transform import transform
+from dfact.errors import DfactError
+
+
+class Commands(click.Group):
+    """Shows an error that dfact raised on purpose as its message alone, unless asked for the traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except DfactError as error:
+            if ctx.params["debug"]:
+                raise
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.version_option(dfact.__version__)
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def cli(debug: bool) -> None:
+    """Interpretable factors of questionnaires, on one machine or on a Dask cluster.
+
+    A first look, with real answers that come with dfact:
+
+        dfact demo
+    """
+
+
+for command in (demo, import_command, info, fit, transform):
+    cli.add_command(command)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command. Returns 0: done, 1: refused or failed, 2: wrong usage, 130: interrupted."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            # Only with help and version does click return a number itself.
+            return int(cli.main(arguments, prog_name="dfact", standalone_mode=False) or 0)
+        except click.ClickException as error:
+            error.show()
+            return error.exit_code
+        except click.Abort:
+            click.echo("Interrupted; nothing half-written was left behind.", err=True)
+            return 130
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
+) -> None:
+    """In place of ``warnings.showwarning``: one line for people, not a line of our source."""
+    del category, filename, lineno, file, line
+    click.echo(f"Warning: {message}", err=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

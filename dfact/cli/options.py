@@ -1,0 +1,87 @@
+"""What several commands share: options, the cluster, reading a dataset."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dfact.errors import DataError, DfactError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from dfact.data.dataset import Dataset
+
+_CONNECT_SECONDS, _WORKER_SECONDS = 10, 60
+
+path_type = click.Path(path_type=Path)
+scheduler_option = click.option(
+    "--scheduler", metavar="ADDRESS", help="Run on the Dask cluster at this address, such as tcp://10.0.0.1:8786."
+)
+memory_option = click.option(
+    "--memory-limit", metavar="SIZE", help="Memory a process may use, such as 4GiB.", show_default="most of what is free"
+)
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace what is there.")
+
+
+@contextmanager
+def cluster(address: str | None) -> Iterator["Client | None"]:
+    """A client of the running cluster; None without an address."""
+    if address is None:
+        yield None
+        return
+    from distributed import Client
+
+    try:
+        asyncio.run(_greet(address))
+    except (OSError, ValueError) as error:
+        remedy = "expected an address such as tcp://10.0.0.1:8786; start one with: dask scheduler"
+        raise DfactError(f"no Dask scheduler answers at {address} ({error}); {remedy}") from error
+    with Client(address, set_as_default=False) as client:
+        try:
+            client.wait_for_workers(1, timeout=_WORKER_SECONDS)
+        except TimeoutError as error:
+            raise DfactError(f"the Dask cluster at {address} has no workers; start some with: dask worker {address}") from error
+        try:
+            yield client
+        except KeyboardInterrupt:
+            # What distributed was waiting for ends with an exception that nobody fetches; asyncio would tell of it.
+            logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+            raise
+
+
+async def _greet(address: str) -> None:
+    """Dask's handshake with the scheduler. A client that fails in it would stay behind and hold up the exit."""
+    from distributed.comm import connect
+    from distributed.security import Security
+
+    comm = await connect(address, timeout=_CONNECT_SECONDS, **Security().get_connection_args("client"))
+    await comm.close()
+
+
+def read_dataset(path: Path) -> "Dataset":
+    """The dataset at ``path``. Its path is absolute: workers may have another working folder."""
+    from dfact.data.dataset import open_dataset
+
+    if path.is_file():
+        raise DataError(f"{path} is a file, expected a dataset; make one of a table: dfact import {path} {path.stem}.zarr --items 'Q*'")
+    return open_dataset(path.absolute())
+
+
+def split_list(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[str]:
+    """The entries of an option that may be repeated, and may hold several separated by commas."""
+    return [entry.strip() for value in values for entry in value.split(",") if entry.strip()]
+
+
+def list_option(name: str, help_text: str, **settings: Any) -> Callable[[Any], Any]:
+    """An option whose value is a list."""
+    return click.option(name, multiple=True, callback=split_list, show_default=False, help=help_text, **settings)
+
+
+def example(*lines: str) -> str:
+    """An example of a command, at the end of its help."""
+    return "\n  ".join(["\b\nExample:", *" \\\n".join(lines).split("\n")])

@@ -1,0 +1,36 @@
+"""``dfact transform``."""
+
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from dfact.cli.options import cluster, example, memory_option, overwrite_option, path_type, read_dataset, scheduler_option
+
+
+@click.command(epilog=example("dfact transform survey.model new.zarr factors.csv"))
+@click.argument("model", type=path_type)
+@click.argument("data", type=path_type)
+@click.argument("out", type=path_type)
+@memory_option
+@scheduler_option
+@overwrite_option
+def transform(model: Path, data: Path, out: Path, memory_limit: str | None, scheduler: str | None, overwrite: bool) -> None:
+    """Write the factors of participants.
+
+    Those in the dataset DATA, given the fitted MODEL; OUT ends in .csv, .parquet or .zarr.
+    """
+    from dfact.engine.progress import Progress
+    from dfact.models.persistence import load_model
+    from dfact.report.export import check_destination, write_factors
+
+    check_destination(out, overwrite=overwrite)
+    estimator = load_model(model)
+    dataset = read_dataset(data)
+    with cluster(scheduler) as client:
+        # Stored data gives factors in a temporary Zarr array: they never need to fit in memory.
+        factors = estimator.set_params(executor=client, memory_limit=memory_limit).transform(dataset)
+    columns = list(estimator.get_feature_names_out())
+    with closing(Progress("write")) as progress:
+        write_factors(out, factors, columns, dataset.label_source, overwrite=overwrite, progress=progress.update)
+    click.echo(f"{out}: {len(columns)} factors of {dataset.shape[0]} participants")

@@ -1,0 +1,1 @@
+"""What a fitted model says: tables, files, plots."""
