@@ -47,15 +47,34 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
                 dataset = _relabelled(dataset, names)
         else:
             dataset = as_dataset(X, confounders)
-            _check_n_features(self, _Shaped(dataset), reset=reset)
             if reset:
+                _check_n_features(self, _Shaped(dataset), reset=True)
                 _check_feature_names(self, _Shaped(dataset), reset=True)
         if len(dataset.shape) != 2:
             raise DataError(f"X has {len(dataset.shape)} modes, expected rows (participants) and columns (items)")
+        # What an import subtracted from the answers; of an array nobody knows.
+        offset = dataset.offset if isinstance(X, (str, PathLike, Dataset)) else None
         if reset:
             self.column_labels_ = np.asarray(dataset.column_labels, dtype=object)
+            self.offset_ = offset
+        else:
+            self._check_columns(dataset, offset)
         check_observed(dataset, rows_only=not reset)
         return dataset
+
+    def _check_columns(self, dataset: Dataset, offset: NDArray[np.float64] | None) -> None:
+        """Refuse other columns than the fitted ones: in another order, or shifted otherwise, they would go unnoticed."""
+        fitted, found = ([str(label) for label in labels] for labels in (self.column_labels_, dataset.column_labels))
+        if len(found) != len(fitted):
+            raise DataError(f"X has {len(found)} items, the model was fitted on {len(fitted)}; pass those items alone")
+        unnamed = [str(j) for j in range(len(found))]
+        if found != fitted and unnamed not in (found, fitted):
+            j = next(j for j in range(len(found)) if found[j] != fitted[j])
+            raise DataError(f"column {j} of X is {found[j]!r}, of the fitted data {fitted[j]!r}; pass the fitted items in their order")
+        if offset is not None and self.offset_ is not None and not np.array_equal(offset, self.offset_):
+            j = int(np.flatnonzero(offset != self.offset_)[0])
+            where = f"answers of {found[j]!r} begin at {offset[j]:g} in X, at {self.offset_[j]:g} in the fitted data"
+            raise DataError(f"{where}; import X with the valid_range of the fitted data")
 
     def _working_dtype(self, dataset: Dataset) -> np.dtype[Any]:
         """``dtype`` or, by default, float32 for answers and float32 data, float64 for what does not fit in it."""

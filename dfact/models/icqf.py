@@ -95,7 +95,7 @@ class ICQF(Factorization):
     explained_share_ : float
         Share of the answers' variance about their column means that the model explains.
     confounder_encoding_ : ConfounderEncoding or None
-    column_labels_, row_labels_, n_features_in_, fingerprint_ : what was fitted
+    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_ : what was fitted
         Row labels as they lie in stored data; None where there are none. The fingerprint is that of a stored dataset, else None.
 
     Raises
