@@ -26,8 +26,8 @@ def is_categorical(values: pd.Series) -> bool:
     """Text, booleans, categories, and whole numbers with at most ten distinct values."""
     if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
         return True
-    distinct = values.dropna().unique()
-    return len(distinct) <= _MAX_LEVELS and bool(np.all(np.mod(distinct, 1) == 0))
+    distinct = np.asarray(values.dropna().unique(), np.float64)
+    return len(distinct) <= _MAX_LEVELS and bool(np.all(np.isfinite(distinct) & (distinct == np.floor(distinct))))
 
 
 def level_name(value: object) -> str:

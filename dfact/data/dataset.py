@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dfact.data.source import Layout, RowSource, ZarrSource
 from dfact.data.statistics import ColumnStatistics
-from dfact.data.store import attributes, is_store, open_group, read_array, read_labels, write_array, write_labels
+from dfact.data.store import attributes, open_group, read_array, read_labels, store_kind, write_array, write_labels
 from dfact.errors import StoreError
 
 KIND = "dataset"
@@ -57,12 +57,20 @@ class Dataset:
     @cached_property
     def row_labels(self) -> "pd.Index[Any]":
         """Labels of the rows; 0, 1, … where none were given."""
-        labels: Any = self.labels
-        if labels is None and self.path is not None and is_store(self.path):  # the path may be that of a bare Zarr array
-            group = open_group(self.path, KIND)
-            labels = read_labels(group, "row") if "row" in group else None
+        labels: Any = self.label_source
+        if isinstance(labels, zarr.Array) and self.path is not None:
+            labels = read_labels(open_group(self.path, KIND), "row")
         index: pd.Index[Any] = pd.RangeIndex(self.shape[0], name="row") if labels is None else pd.Index(labels, name="row")
         return index
+
+    @property
+    def label_source(self) -> NDArray[Any] | zarr.Array[Any] | None:
+        """The given row labels, in memory or as they lie in the store: there may be too many to hold."""
+        # The path may be that of a bare Zarr array.
+        if self.labels is not None or self.path is None or store_kind(self.path) != KIND:
+            return self.labels
+        labels = open_group(self.path, KIND).get("row")
+        return labels if isinstance(labels, zarr.Array) else None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -155,9 +163,8 @@ def open_dataset(path: str | PathLike[str]) -> Dataset:
     )
     confounders = {}
     for name in info["confounders"]:
-        array = group[f"confounder_{name}"]
         codes = read_array(group, f"confounder_{name}")
-        levels = array.attrs.get("levels")
+        levels = group[f"confounder_{name}"].attrs.get("levels")
         confounders[name] = codes if levels is None else pd.Categorical.from_codes(codes.tolist(), categories=pd.Index(levels))  # type: ignore[arg-type]
     return Dataset(
         source=ZarrSource(values),

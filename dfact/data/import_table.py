@@ -34,7 +34,7 @@ def import_table(
     *,
     items: str | Sequence[str],
     id_column: str | None = None,
-    confounders: Sequence[str] | Mapping[str, Kind] = (),
+    confounders: Sequence[str] | Mapping[str, Kind | None] = (),
     missing: Codes = (),
     confounder_missing: Codes = (),
     shift: bool = True,
@@ -64,7 +64,7 @@ def import_table(
         the file's order, but for the id and the confounders.
     id_column : name
         The column with the participants' labels, every one unique.
-    confounders : names, or dict from name to "categorical" or "continuous"
+    confounders : names, or dict from name to "categorical", "continuous" or None (find out)
         Columns; by default text, and whole numbers with at most ten distinct values, are categories.
     missing : numbers or texts
         Codes for a missing answer. Empty cells and NaN are always missing.
@@ -247,12 +247,12 @@ def _declared_limits(table: Table, columns: list[str], valid_range: Any) -> NDAr
     return limits
 
 
-def _kinds(confounders: Sequence[str] | Mapping[str, Kind]) -> dict[str, Kind | None]:
+def _kinds(confounders: Sequence[str] | Mapping[str, Kind | None]) -> dict[str, Kind | None]:
     if not isinstance(confounders, Mapping):
         return dict.fromkeys([confounders] if isinstance(confounders, str) else confounders)
     for name, kind in confounders.items():
-        if kind not in get_args(Kind):
-            raise ParameterError(f"confounder {name!r} is declared {kind!r}, expected 'categorical' or 'continuous'")
+        if kind is not None and kind not in get_args(Kind):
+            raise ParameterError(f"confounder {name!r} is declared {kind!r}, expected 'categorical', 'continuous' or None")
     return dict(confounders)
 
 

@@ -1,6 +1,7 @@
 """Column statistics, collected while rows stream by."""
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ def as_floating(raw: NDArray[Any], missing_code: int | None, dtype: np.dtype[Any
     if missing_code is None:
         return np.asarray(raw, dtype=dtype)
     out = np.empty(raw.shape, dtype)
-    flat = (raw.shape[0], -1)
+    flat = (raw.shape[0], prod(raw.shape[1:]))
     decode(raw.reshape(flat), missing_code, out.reshape(flat))
     return out
 
@@ -52,7 +53,7 @@ class ColumnStatistics:
 
     def update(self, values: NDArray[np.floating]) -> NDArray[np.int64]:
         """Add rows (NaN = missing); returns the number of observed entries in each."""
-        values = values.reshape(values.shape[0], -1)
+        values = values.reshape(values.shape[0], prod(values.shape[1:]))
         row_observed = np.empty(values.shape[0], np.int64)
         column_statistics(values, self.observed, self.minimum, self.maximum, row_observed)
         empty = np.flatnonzero(row_observed == 0)

@@ -18,6 +18,7 @@ from dfact.errors import StoreError
 
 ATTRIBUTE = "dfact"
 FORMAT_VERSION = 1
+WRITE_ALL: Any = {"write_empty_chunks": True}  # so that a chunk that is not there is known to be lost
 
 
 def compressor(dtype: np.dtype[Any]) -> BloscCodec:
@@ -61,8 +62,8 @@ def create_group(path: Path, kind: str, *, overwrite: bool = False) -> Iterator[
 def refuse_existing(path: Path, *, overwrite: bool) -> None:
     """Refuse to write where something is, unless it is a dfact store that may be replaced."""
     if path.exists() and not overwrite:
-        raise StoreError(f"{path} exists already; choose another path or pass overwrite=True")
-    if path.exists() and not is_store(path):
+        raise StoreError(f"{path} exists already; choose another path, or replace it with overwrite=True (--overwrite)")
+    if path.exists() and store_kind(path) is None:
         raise StoreError(f"{path} exists and is no dfact store, so it is not replaced; choose another path")
 
 
@@ -104,12 +105,13 @@ def open_group(path: Path, kind: str) -> zarr.Group:
     return group
 
 
-def is_store(path: Path) -> bool:
-    """Whether a dfact store of any kind is at ``path``."""
+def store_kind(path: Path) -> str | None:
+    """What kind of dfact store is at ``path``, whole or not; None if there is none."""
     try:
-        return ATTRIBUTE in zarr.open_group(path, mode="r").attrs
+        found = zarr.open_group(path, mode="r").attrs.get(ATTRIBUTE)
     except (GroupNotFoundError, OSError, ValueError):
-        return False
+        return None
+    return str(found.get("kind")) if isinstance(found, Mapping) else None
 
 
 def incomplete_path(path: Path) -> Path:
@@ -135,6 +137,7 @@ def write_array(group: zarr.Group, name: str, data: NDArray[Any], dimensions: tu
         compressors=compressor(data.dtype),
         dimension_names=dimensions,
         attributes=attrs,
+        config=WRITE_ALL,
     )
     if data.size:
         array[...] = data
@@ -143,7 +146,7 @@ def write_array(group: zarr.Group, name: str, data: NDArray[Any], dimensions: tu
 def write_labels(group: zarr.Group, name: str, labels: NDArray[Any], dimension: str) -> None:
     """Strings, one for each position along ``dimension``."""
     chunk = min(max(1, len(labels)), 1 << 16)
-    array = group.create_array(name, shape=(len(labels),), chunks=(chunk,), dtype="string", dimension_names=(dimension,))
+    array = group.create_array(name, shape=(len(labels),), chunks=(chunk,), dtype="string", dimension_names=(dimension,), config=WRITE_ALL)
     if len(labels):
         array[:] = np.asarray(labels, dtype=object)
 
@@ -154,6 +157,8 @@ def read_array(group: zarr.Group, name: str) -> NDArray[Any]:
         array = group[name]
         if not isinstance(array, zarr.Array):
             raise KeyError(name)
+        if array.size and array.nchunks_initialized < array.nchunks:
+            raise ValueError("its values are gone")
         return np.asarray(array[...])
     except (KeyError, ValueError, RuntimeError, OSError) as error:
         raise StoreError(f"array {name!r} of {group.store} is missing or damaged ({error}); write the store again") from error

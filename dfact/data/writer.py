@@ -14,7 +14,7 @@ from dfact.data.checks import EmptyRows, bad_value, check_empty_rows, empty_row,
 from dfact.data.dataset import KIND, Dataset, Fingerprint, write_metadata
 from dfact.data.source import ArraySource, Layout
 from dfact.data.statistics import ColumnStatistics, as_floating
-from dfact.data.store import compressor, create_group, update_attributes
+from dfact.data.store import WRITE_ALL, compressor, create_group, update_attributes
 from dfact.errors import DataError
 
 
@@ -51,7 +51,7 @@ class DatasetWriter:
             compressors=compressor(dtype),
             dimension_names=dimensions,
             attributes={} if missing_code is None else {"_FillValue": missing_code},
-            config={"write_empty_chunks": True},  # so that a chunk that is not there is known to be lost
+            config=WRITE_ALL,
         )
         self._buffer = np.empty((chunk_rows, *shape[1:]), dtype)
         self._filled = self._written = self._received = 0

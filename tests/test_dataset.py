@@ -1,0 +1,363 @@
+"""Datasets on disk: whole or refused, the same fingerprint for the same data, readable by xarray."""
+
+import errno
+import json
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+import zarr
+
+import dfact
+from dfact import DataError, StoreError, import_array, import_table, open_dataset
+from dfact.data.dataset import write_metadata
+from dfact.data.inputs import as_dataset
+from dfact.data.writer import dataset_writer
+
+SEEDS = [0, 1, 2]
+
+
+def answers(seed, n=120, m=6):
+    array = np.random.default_rng(seed).integers(0, 6, (n, m), dtype=np.uint8)
+    array[:, 0] = 1
+    return array
+
+
+def full(seed):
+    """Everything a dataset can have."""
+    age = np.random.default_rng(seed).normal(50, 9, 120)
+    return {
+        "missing": [5],
+        "row_labels": [f"p{i}" for i in range(120)],
+        "column_labels": [f"Q{j}" for j in range(6)],
+        "valid_range": (0, 4),
+        "confounders": {"age": age, "sex": ["f", "m", None] * 40, "pay/year": np.arange(120)},
+    }
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_round_trip(tmp_path, seed):
+    array, options = answers(seed), full(seed)
+    ds = import_array(array, tmp_path / "d.zarr", **options)
+    again = pickle.loads(pickle.dumps(open_dataset(str(tmp_path / "d.zarr"))))
+    for opened in (ds, again):
+        np.testing.assert_array_equal(opened.source.read(0, 120), array)
+        assert (opened.shape, opened.dtype, opened.missing_code) == ((120, 6), np.uint8, 5)
+        assert opened.row_labels.tolist() == options["row_labels"]
+        assert opened.column_labels.tolist() == options["column_labels"]
+        np.testing.assert_array_equal(opened.valid_range, [[0, 4]] * 6)
+        np.testing.assert_array_equal(opened.offset, 0)
+        np.testing.assert_array_equal(opened.confounders["age"], options["confounders"]["age"])
+        np.testing.assert_array_equal(opened.confounders["pay/year"], np.arange(120))
+        assert opened.confounders["sex"].astype(object).where(opened.confounders["sex"].notna(), None).tolist() == ["f", "m", None] * 40
+        assert opened.fingerprint == ds.fingerprint
+        assert opened.missing_rate == pytest.approx((array == 5).mean())
+        assert "120×6 uint8" in repr(opened)
+
+
+# ---------------------------------------------------------------- fingerprint
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_fingerprint_does_not_depend_on_chunks_or_place(tmp_path, seed):
+    array, options = answers(seed), full(seed)
+    stored = import_array(array, tmp_path / "d.zarr", **options)
+    lazy = import_array(da.from_array(array, chunks=(7 + seed, 2)), tmp_path / "e.zarr", **options)
+    assert lazy.fingerprint == stored.fingerprint
+    # Computed from the values, not read from the store.
+    assert stored.with_confounders(stored.confounders).fingerprint == stored.fingerprint
+    assert as_dataset(array).fingerprint == as_dataset(da.from_array(array, chunks=(11, 6))).fingerprint
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda X, _: X.__setitem__((77, 3), (X[77, 3] + 1) % 5),
+        lambda X, _: X.__setitem__(slice(None), X[::-1].copy()),
+        lambda _, o: o.update(missing=[5, 4]),
+        lambda _, o: o.update(missing=[0]),
+        lambda _, o: o["row_labels"].__setitem__(9, "someone"),
+        lambda _, o: o["column_labels"].__setitem__(2, "other"),
+        lambda _, o: o.update(valid_range=(0, 5)),
+        lambda _, o: o["confounders"]["age"].__setitem__(4, 3.5),
+        lambda _, o: o["confounders"]["sex"].__setitem__(0, "m"),
+        lambda _, o: o["confounders"].pop("age"),
+        lambda _, o: o.update(confounders={("Age" if k == "age" else k): v for k, v in o["confounders"].items()}),
+    ],
+)
+def test_fingerprint_changes_with_anything_that_gives_meaning(tmp_path, change):
+    array, options = answers(0), full(0) | {"valid_range": (0, 6)}
+    before = import_array(array, tmp_path / "d.zarr", **options).fingerprint
+    change(array, options)
+    assert import_array(array, tmp_path / "e.zarr", **options).fingerprint != before
+
+
+def test_fingerprint_depends_on_the_shape(tmp_path):
+    array = np.arange(24)
+    shapes = [(4, 6), (6, 4), (4, 3, 2), (4, 2, 3)]
+    prints = {import_array(array.reshape(shape), tmp_path / f"{i}.zarr").fingerprint for i, shape in enumerate(shapes)}
+    assert len(prints) == 4
+
+
+# ---------------------------------------------------------------- xarray, bare Zarr
+
+
+def test_xarray_reads_it(tmp_path):
+    array, options = answers(0), full(0)
+    import_array(array, tmp_path / "d.zarr", **options)
+    with xr.open_zarr(tmp_path / "d.zarr") as opened:
+        assert opened["values"].dims == ("row", "column")
+        np.testing.assert_array_equal(opened["values"], np.where(array == 5, np.nan, array.astype(float)))
+        assert opened["row"].values.tolist() == options["row_labels"]
+        assert opened["column"].values.tolist() == options["column_labels"]
+        np.testing.assert_array_equal(opened["confounder_sex"], [0, 1, np.nan] * 40)
+        assert opened["confounder_sex"].attrs["levels"] == ["f", "m"]
+        np.testing.assert_array_equal(opened["valid_maximum"], 4)
+
+
+def test_xarray_reads_a_tensor(tmp_path):
+    array = np.random.default_rng(0).normal(size=(9, 3, 4, 2))
+    array[2, 1, 0, 1] = np.nan
+    import_array(array, tmp_path / "d.zarr")
+    with xr.open_zarr(tmp_path / "d.zarr") as opened:
+        assert opened["values"].dims == ("row", "column", "mode_3", "mode_4")
+        np.testing.assert_array_equal(opened["values"], array)
+
+
+def test_bare_zarr_arrays_have_no_labels(tmp_path):
+    group = zarr.create_group(tmp_path / "g.zarr")
+    for array in (zarr.create_array(tmp_path / "x.zarr", shape=(4, 3), dtype="f4"), group.create_array("x", shape=(4, 3), dtype="f4")):
+        array[...] = 1
+        ds = as_dataset(array)
+        assert ds.row_labels.tolist() == [0, 1, 2, 3]
+        assert ds.fingerprint == as_dataset(np.ones((4, 3), np.float32)).fingerprint
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def edit(path, change):
+    """Change the store's own attributes."""
+    document = json.loads((path / "zarr.json").read_text())
+    change(document["attributes"]["dfact"])
+    (path / "zarr.json").write_text(json.dumps(document))
+
+
+@pytest.fixture
+def stored(tmp_path):
+    import_array(answers(0), tmp_path / "d.zarr", **full(0))
+    return tmp_path / "d.zarr"
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda a: a.update(complete=False), "incomplete"),
+        (lambda a: a.pop("complete"), "incomplete"),
+        (lambda a: a.update(kind="model"), "holds a dfact model, expected a dataset"),
+        (lambda a: a.update(version=99), "version 99, this dfact reads version 1"),
+    ],
+)
+def test_store_that_is_not_a_complete_dataset(stored, change, match):
+    edit(stored, change)
+    with pytest.raises(StoreError, match=match):
+        open_dataset(stored)
+
+
+@pytest.mark.parametrize("name", ["values", "column", "valid_minimum", "offset", "observed", "confounder_sex"])
+@pytest.mark.parametrize("part", ["", "c"])
+def test_lost_arrays_and_chunks(stored, name, part):
+    shutil.rmtree(stored / name / part)
+    with pytest.raises(StoreError, match=rf"{name}.*again"):
+        open_dataset(stored)
+
+
+def test_lost_row_labels(stored):
+    shutil.rmtree(stored / "row" / "c")
+    with pytest.raises(StoreError, match=r"row.*again"):
+        _ = open_dataset(stored).row_labels
+
+
+def test_one_chunk_of_many_lost(tmp_path):
+    ds = import_array(np.ones((40_000, 300), np.uint8), tmp_path / "d.zarr")
+    assert ds.source.array.nchunks > 1
+    (tmp_path / "d.zarr" / "values" / "c" / "1" / "0").unlink()
+    with pytest.raises(StoreError, match="chunks of 'values' are there"):
+        open_dataset(tmp_path / "d.zarr")
+
+
+def test_damaged_chunk_is_named_when_it_is_read(stored):
+    chunk = stored / "values" / "c" / "0" / "0"
+    chunk.write_bytes(chunk.read_bytes()[:40])
+    with pytest.raises(StoreError, match=r"cannot read rows 0 to 120 of .*values"):
+        open_dataset(stored).source.read(0, 120)
+
+
+def test_paths_without_a_dataset(tmp_path):
+    (tmp_path / "file.zarr").write_text("not a store")
+    (tmp_path / "empty.zarr").mkdir()
+    (tmp_path / "junk.zarr").mkdir()
+    (tmp_path / "junk.zarr" / "zarr.json").write_text("{")
+    zarr.create_group(tmp_path / "group.zarr")
+    zarr.create_array(tmp_path / "array.zarr", shape=(2, 2), dtype="u1")
+    for name, match in [
+        ("gone.zarr", "does not exist"),
+        ("file.zarr", "is no Zarr group"),
+        ("empty.zarr", "is no Zarr group"),
+        ("junk.zarr", "is no Zarr group"),
+        ("array.zarr", "is no Zarr group"),
+        ("group.zarr", "is a Zarr group but no dfact dataset"),
+    ]:
+        with pytest.raises(StoreError, match=rf"{name} {match}"):
+            open_dataset(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_paths_that_cannot_be_written(tmp_path, name):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StoreError, match="file"):
+        import_array(answers(0), tmp_path / name)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+# ---------------------------------------------------------------- interrupted, disk full
+
+_IMPORT = """
+import os, resource, signal, sys
+from pathlib import Path
+import numpy as np
+import dfact
+folder, mode = Path(sys.argv[1]), sys.argv[2]
+
+def table(name, progress=None):
+    return dfact.import_table(folder / "t.csv", folder / name, items="Q*", progress=progress)
+
+def array(name):
+    return dfact.import_array(np.random.default_rng(0).normal(size=(3000, 300)), folder / name)
+
+if mode == "kill":
+    table("d.zarr", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+table("warm.zarr"), array("warmer.zarr")  # the kernels' cache is no part of the test
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+for make in (table, array):
+    try:
+        make("d.zarr")
+    except dfact.StoreError as error:
+        print(error)
+"""
+
+
+def in_process(folder, mode):
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(2000, 300)), columns=[f"Q{j}" for j in range(300)])
+    frame.to_csv(folder / "t.csv", index=False)
+    return subprocess.run([sys.executable, "-c", _IMPORT, str(folder), mode], capture_output=True, text=True, check=False)
+
+
+def test_killed_import(tmp_path):
+    assert in_process(tmp_path, "kill").returncode == -signal.SIGKILL
+    assert (tmp_path / "d.zarr.incomplete").is_dir()
+    with pytest.raises(StoreError, match=r"d\.zarr does not exist.*import that was interrupted"):
+        open_dataset(tmp_path / "d.zarr")
+    with pytest.raises(StoreError, match="incomplete"):
+        open_dataset(tmp_path / "d.zarr.incomplete")
+    ds = import_table(tmp_path / "t.csv", tmp_path / "d.zarr", items="Q*")
+    assert ds.shape == (2000, 300)
+    assert not (tmp_path / "d.zarr.incomplete").exists()
+
+
+def test_files_that_may_not_grow(tmp_path):
+    result = in_process(tmp_path, "limit")
+    assert result.returncode == 0, result.stderr
+    errors = result.stdout.splitlines()
+    assert len(errors) == 2
+    assert all("cannot write" in error and "d.zarr" in error for error in errors)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.csv", "warm.zarr", "warmer.zarr"]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a file system of 3 MB cannot be mounted here (needs root)")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_full_disk(tmp_path, small_disk, overwrite):
+    big = np.random.default_rng(0).normal(size=(4000, 300))
+    first = import_array(answers(0), small_disk / "d.zarr") if overwrite else None
+    with pytest.raises(StoreError, match=r"cannot write .*d\.zarr: the disk is full"):
+        import_array(big, small_disk / "d.zarr", overwrite=overwrite)
+    pd.DataFrame(big).to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(StoreError, match=r"cannot write .*d\.zarr: the disk is full"):
+        import_table(tmp_path / "t.parquet", small_disk / "d.zarr", items="*", overwrite=overwrite)
+    assert [path.name for path in small_disk.iterdir()] == (["d.zarr"] if first else [])
+    if first:
+        assert open_dataset(small_disk / "d.zarr").with_confounders(None).fingerprint == first.fingerprint
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device"), RuntimeError("worker")])
+def test_any_failure_of_a_writer_leaves_nothing(tmp_path, error):
+    expected = StoreError if isinstance(error, OSError) else type(error)
+    with pytest.raises(expected):
+        write(tmp_path / "d.zarr", error)
+    assert not list(tmp_path.iterdir())
+
+
+def write(path, error):
+    labels = np.array(["a", "b"], dtype=object)
+    with dataset_writer(path, (4, 2), np.dtype(np.uint8), missing_code=255, column_labels=labels, name="X") as writer:
+        writer.append(np.ones((2, 2), np.uint8))
+        raise error
+
+
+def test_rename_that_fails_brings_the_old_dataset_back(tmp_path, monkeypatch):
+    first = import_array(answers(0), tmp_path / "d.zarr")
+    rename = type(tmp_path).rename
+
+    def fail(self, target):
+        if self.name.endswith(".incomplete"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return rename(self, target)
+
+    monkeypatch.setattr(type(tmp_path), "rename", fail)
+    with pytest.raises(StoreError, match="Permission denied"):
+        import_array(answers(1), tmp_path / "d.zarr", overwrite=True)
+    assert open_dataset(tmp_path / "d.zarr").fingerprint == first.fingerprint
+    assert [path.name for path in tmp_path.iterdir()] == ["d.zarr"]
+
+
+def test_writer_takes_rows_in_any_pieces(tmp_path):
+    array = answers(0)
+    labels = np.array([f"Q{j}" for j in range(6)], dtype=object)
+    prints = set()
+    for i, pieces in enumerate([[120], [1] * 120, [100, 20], [0, 64, 0, 56]]):
+        with dataset_writer(tmp_path / f"{i}.zarr", (120, 6), np.dtype(np.uint8), missing_code=5, column_labels=labels, name="X") as writer:
+            for rows in np.split(array, np.cumsum(pieces)[:-1]):
+                writer.append(rows)
+            writer.finish()
+        prints.add(open_dataset(tmp_path / f"{i}.zarr").fingerprint)
+    assert len(prints) == 1
+
+
+def test_metadata_can_be_read_without_the_values(stored):
+    group = zarr.create_group(stored.parent / "m.zarr")
+    write_metadata(group, open_dataset(stored))
+    np.testing.assert_array_equal(group["valid_maximum"][...], 4)
+
+
+def test_errors_are_also_the_builtin_kinds():
+    assert issubclass(DataError, ValueError)
+    assert issubclass(StoreError, OSError)
+    assert issubclass(StoreError, dfact.DfactError)
