@@ -122,21 +122,15 @@ def import_table(
     limits = _completed(request.limits, scan.statistics)
     offset = limits[:, 0] if shift else np.zeros(len(limits))
     dtype = _storage(scan, offset)
-    missing_code = missing_code_for(dtype)
+    code = missing_code_for(dtype)
     labels = np.asarray(request.items, dtype=object)
     n, done = scan.statistics.n_rows, 0
+    shape = (n, len(labels))
     with dataset_writer(
-        path,
-        (n, len(labels)),
-        dtype,
-        missing_code=missing_code,
-        column_labels=labels,
-        name=table.name,
-        empty_rows=empty_rows,
-        overwrite=overwrite,
+        path, shape, dtype, missing_code=code, column_labels=labels, name=table.name, empty_rows=empty_rows, overwrite=overwrite
     ) as writer:
         for values, _ in _answers(table, request, texts=False):
-            writer.append(_stored(values, offset, dtype, missing_code))
+            writer.append(_stored(values, offset, dtype, code))
             done += len(values)
             if progress is not None:
                 progress(done, n)
