@@ -12,6 +12,7 @@ from dfact.data.source import ArraySource, Layout, RowSource
 from dfact.errors import MemoryPlanError, ParameterError
 
 _WORKER_BASELINE = 300 << 20  # a Dask worker with dfact imported and its kernels compiled
+_LOCAL_GROWTH = 96 << 20  # what this process still loads and compiles once passes run
 _DASK_TARGET = 0.6  # a Dask worker starts to spill at this share of its limit
 _SLACK = 1.1  # allocators keep some of what is freed
 _DISK_RATE = 1e9  # bytes a second, read or written through the page cache of an ordinary disk
@@ -168,7 +169,7 @@ def parse_bytes(limit: int | str) -> int:
 def local_workers(kind: str, threads: int, memory_limit: int | str | None) -> Workers:
     """The calling process: by default it may take four fifths of the memory that is free (of its cgroup, if it has one)."""
     _return_free_memory()
-    baseline = psutil.Process().memory_info().rss
+    baseline = psutil.Process().memory_info().rss + _LOCAL_GROWTH
     if memory_limit is not None:
         return Workers(kind, 1, threads, parse_bytes(memory_limit), baseline)
     free = min(psutil.virtual_memory().available, _cgroup_limit() - baseline)

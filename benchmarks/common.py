@@ -1,0 +1,103 @@
+"""What the benchmarks share: timing side by side, peak memory, tables and JSON."""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+import psutil
+from numpy.typing import NDArray
+
+REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "questionnaires"
+RESULTS = Path(__file__).parent / "results"
+
+QUESTIONNAIRES = {
+    # name: file, separator, item columns, k, top of the range after shifting,
+    # the paper's implementation: objective on convergence
+    "ipip_ascado": ("ipip_ascado.csv", ",", slice(0, 40), 4, 4, 13854.5),
+    "big5": ("big5.tsv.gz", "\t", slice(7, 57), 5, 4, 457998.0),
+    "eqsq": ("eqsq.tsv.gz", "\t", slice(0, 120), 8, 3, 450401.0),
+}
+
+
+def answers(name: str) -> NDArray[np.float32]:
+    """Answers from 0 up, NaN where missing; rows without any answer are left out."""
+    file, separator, columns, *_ = QUESTIONNAIRES[name]
+    path = REAL_DATA / file
+    if not path.exists():
+        sys.exit(f"{path.name} is not at hand: this benchmark needs the real questionnaires in {REAL_DATA}")
+    raw = pd.read_csv(path, sep=separator).iloc[:, columns].to_numpy(np.float32)
+    M = np.where(raw > 0, raw - 1, np.float32(np.nan))
+    return np.ascontiguousarray(M[~np.isnan(M).all(axis=1)])
+
+
+def side_by_side(functions: dict[str, Callable[[], object]], repeats: int = 7) -> dict[str, float]:
+    """Median seconds of each, run in turn so that noise of the machine meets all alike."""
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for function in functions.values():
+        function()
+    for _ in range(repeats):
+        for name, function in functions.items():
+            began = time.perf_counter()
+            function()
+            times[name].append(time.perf_counter() - began)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+class Peak:
+    """Peak resident bytes of this process and all its children while the block runs."""
+
+    def __enter__(self) -> Self:
+        self.bytes = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        me = psutil.Process()
+        while not self._stop.wait(0.02):
+            total = me.memory_info().rss
+            for child in me.children(recursive=True):
+                try:
+                    total += child.memory_info().rss
+                except psutil.Error:
+                    continue  # it ended while we looked
+            self.bytes = max(self.bytes, total)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def in_a_process_of_its_own(module: str, function: str, *args: Any) -> Any:
+    """Call ``module.function(*args)`` in a new interpreter, so that its memory is its own; JSON in and out."""
+    code = f"import json, sys, {module} as m; print('RESULT' + json.dumps(m.{function}(*json.loads(sys.argv[1]))))"
+    done = subprocess.run([sys.executable, "-c", code, json.dumps(args)], stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[6:])
+
+
+def report(name: str, rows: Sequence[dict[str, Any]], bars: Sequence[tuple[str, bool]] = ()) -> None:
+    """Print the rows as a table with the verdicts below, and write both as JSON to benchmarks/results."""
+    print(f"\n{name}")
+    print(pd.DataFrame(rows).to_string(index=False, float_format=lambda value: f"{value:.5g}"))
+    for text, held in bars:
+        print(("held:    " if held else "MISSED:  ") + text)
+    RESULTS.mkdir(exist_ok=True)
+    machine = {"cores": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__, "machine": platform.machine()}
+    result = {"benchmark": name, "machine": machine, "rows": list(rows), "bars": [{"bar": text, "held": bool(held)} for text, held in bars]}
+    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1, default=float))
+
+
+def exit_code(bars: Sequence[tuple[str, bool]]) -> int:
+    return 0 if all(held for _, held in bars) else 1

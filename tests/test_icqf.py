@@ -1,0 +1,378 @@
+"""ICQF: the paper's numbers, optimality, planted recovery, parity of inputs and executors, bad input."""
+
+import gc
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import xarray as xr
+import zarr
+from distributed import Client
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+import dfact
+from dfact.data.examples import ipip_ascado
+from dfact.data.synthetic import icqf_simulation
+from dfact.models.base import Factorization
+from dfact.models.icqf_passes import ADMMPass
+from tests.conftest import planted_answers
+
+Array = NDArray[Any]
+
+
+def objective(model: dfact.ICQF, M: Array, C: Array | None = None) -> float:
+    """½‖O∘(M − [W, C]Qᵀ)‖² + β‖W‖₁ + βγ‖Q‖₁ from the fitted arrays alone."""
+    W, Qr, Qc = np.asarray(model.factors_, float), model.components_.astype(float), model.confounder_components_.astype(float)
+    n, m = M.shape
+    R = W @ Qr + (0 if C is None else C @ Qc)
+    q_max = model.q_max if model.q_max is not None else (model.bounds[1] if model.bounds else np.nanmax(M))
+    return float(0.5 * np.nansum((M - R) ** 2) + model.beta * W.sum() + model.beta * n / m * q_max * (Qr.sum() + Qc.sum()))
+
+
+def real(questionnaires: Path, name: str) -> Array:
+    file, separator, columns = {
+        "ipip": ("ipip_ascado.csv", ",", slice(0, 40)),
+        "big5": ("big5.tsv.gz", "\t", slice(7, 57)),
+        "eqsq": ("eqsq.tsv.gz", "\t", slice(0, 120)),
+    }[name]
+    X = pd.read_csv(questionnaires / file, sep=separator).iloc[:, columns].to_numpy(np.float32)
+    M = np.where(X > 0, X - 1, np.float32(np.nan))
+    return np.asarray(M[~np.isnan(M).all(axis=1)])
+
+
+def packaged() -> Array:
+    """The questionnaire that ships with the package, from 0 up, NaN where missing."""
+    X = pd.read_csv(ipip_ascado()).iloc[:, :40].to_numpy(np.float64)
+    M = np.where(X > 0, X - 1, np.nan)
+    return np.asarray(M[~np.isnan(M).all(axis=1)])
+
+
+# The paper's own implementation, run to 1e-8 or 1500 iterations (the empty rows add nothing).
+@pytest.mark.parametrize(("name", "k", "top", "reference"), [("big5", 5, 4, 457998.0), ("eqsq", 8, 3, 450401.0)])
+def test_objective_of_the_papers_implementation(questionnaires: Path, name: str, k: int, top: int, reference: float) -> None:
+    M = real(questionnaires, name)
+    model = dfact.ICQF(k, bounds=(0, top), max_iter=600, tol=1e-7).fit(M)
+    assert objective(model, M) <= 1.0005 * reference
+    assert objective(model, M) == pytest.approx(model.objective_history_[-1], rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_objective_on_the_packaged_questionnaire(dtype: str) -> None:
+    M = packaged()
+    model = dfact.ICQF(4, max_iter=1500, tol=1e-8, dtype=dtype).fit(M)
+    assert model.converged_
+    # 13854.5 was found with the empty row, which changes γ = n/m·q_max by a thousandth of it.
+    assert objective(model, M) <= 1.0005 * 13854.5
+    W, Q = np.asarray(model.factors_), model.components_
+    assert W.min() >= 0
+    assert W.max() <= 1
+    assert Q.min() >= 0
+    assert Q.max() <= 4
+    assert (W @ Q).max() <= 4 + 4e-4 * 4
+
+
+@pytest.mark.parametrize("rho", [np.sqrt(2), 2.0, 3.0, 10.0])
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_proposition_1_the_lagrangian_never_increases(rho: float, missing: float, seed: int) -> None:
+    M = icqf_simulation(0.2, seed).M
+    M[np.random.default_rng(seed).random(M.shape) < missing] = np.nan
+    # Its proof bounds the change of A by that of Z, which holds where no bound of Z is active: there strictly.
+    free = dfact.ICQF(10, bounds=(0, 1e6), q_max=100, rho=rho, max_iter=150, tol=0).fit(M).lagrangian_history_[1:]
+    assert len(free) == 149
+    assert np.diff(free).max() <= 1e-12 * free[0]
+    # With active bounds the exactly solved two-array ADMM creeps up too, by up to 1.3e-7 for ρ near √2.
+    bounded = dfact.ICQF(10, bounds=(0, 100), rho=rho, max_iter=150, tol=0).fit(M).lagrangian_history_[1:]
+    assert np.diff(bounded).max() <= (1e-12 if rho >= 3 else 3e-7) * bounded[0]
+    assert bounded[-1] < bounded[0]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_planted_factors_are_recovered(seed: int) -> None:
+    planted = icqf_simulation(0.1, seed)
+    model = dfact.ICQF(10, bounds=(0, 100), max_iter=500, tol=1e-5).fit(planted.M)
+    similarity = np.corrcoef(planted.Q.T, model.components_)[:10, 10:]
+    rows, columns = linear_sum_assignment(-similarity)
+    assert similarity[rows, columns].min() >= 0.9
+    assert np.corrcoef(planted.W.T, np.asarray(model.factors_).T)[:10, 10:][rows, columns].min() >= 0.85
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.15])
+def test_the_solution_is_stationary(missing: float) -> None:
+    """Within the bounds, neither side's coordinates can lower the objective."""
+    M = planted_answers(300, 20, 3, seed=5, missing=missing)
+    model = dfact.ICQF(3, bounds=(0, 100), q_max=3, max_iter=5000, tol=1e-13).fit(M)
+    W, Q = np.asarray(model.factors_), model.components_
+    residual = np.nan_to_num(W @ Q - M)
+    for X, gradient, top in (
+        (W, residual @ Q.T + 0.1, 1.0),
+        (Q, W.T @ residual + 0.1 * 300 / 20 * 3, 3.0),
+    ):
+        inner = (X > 1e-6) & (top - 1e-6 > X)
+        scale = np.abs(gradient).max()
+        assert np.abs(gradient[inner]).max() <= 2e-3 * scale
+        assert gradient[X <= 1e-6].min(initial=0) >= -2e-3 * scale
+        assert gradient[top - 1e-6 <= X].max(initial=0) <= 2e-3 * scale
+
+
+@pytest.mark.parametrize("with_confounders", [False, True])
+def test_transform_of_the_training_rows_returns_their_factors(with_confounders: bool) -> None:
+    M = planted_answers(500, 30, 3, seed=1, missing=0.1)
+    C = pd.DataFrame({"age": np.random.default_rng(0).normal(40, 9, 500), "sex": ["f", "m"] * 250}) if with_confounders else None
+    model = dfact.ICQF(3).fit(M, confounders=C)
+    np.testing.assert_allclose(model.transform(M, confounders=C), model.factors_, atol=1e-6)
+    part = slice(100, 140)
+    some = model.transform(M[part], confounders=None if C is None else C[part])
+    np.testing.assert_allclose(some, model.factors_[part], atol=1e-3)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_missing_entries_never_influence_the_result(seed: int, tmp_path: Path) -> None:
+    M = planted_answers(400, 25, 3, seed=seed, missing=0.2)
+    fitted = []
+    for code in (255, 9, 77):
+        X = np.where(np.isnan(M), code, M).astype(np.uint8)
+        dataset = dfact.import_array(X, tmp_path / f"{code}.zarr", missing=code)
+        fitted.append(dfact.ICQF(3).fit(dataset))
+    fitted.append(dfact.ICQF(3).fit(M.astype(np.float32)))
+    for other in fitted[1:]:
+        assert_same_bits(fitted[0], other)
+
+
+def assert_same_bits(a: dfact.ICQF, b: dfact.ICQF) -> None:
+    for name in ("components_", "confounder_components_", "factors_", "objective_history_", "lagrangian_history_"):
+        np.testing.assert_array_equal(np.asarray(getattr(a, name)), np.asarray(getattr(b, name)), err_msg=name)
+
+
+def test_every_kind_of_input_gives_the_same_model(tmp_path: Path) -> None:
+    M = planted_answers(3000, 20, 3, seed=2, missing=0.1).astype(np.float32)
+    frame = pd.DataFrame(M, columns=[f"Q{j}" for j in range(20)])
+    codes = np.where(np.isnan(M), 255, M).astype(np.uint8)
+    dataset = dfact.import_array(codes, tmp_path / "d.zarr", missing=255)
+    inputs = {
+        "DataFrame": frame,
+        "Fortran order": np.asfortranarray(M),
+        "dask": da.from_array(M, chunks=(700, 20)),
+        "xarray": xr.DataArray(M, dims=("person", "item")),
+        "Zarr": zarr.create_array(tmp_path / "x.zarr", data=M, chunks=(333, 9)),
+        "Dataset": dataset,
+        "path": tmp_path / "d.zarr",
+        "string": str(tmp_path / "d.zarr"),
+    }
+    reference = dfact.ICQF(3).fit(M)
+    for kind, X in inputs.items():
+        model = dfact.ICQF(3).fit(X)
+        assert isinstance(model.factors_, zarr.Array) == (kind in ("Zarr", "Dataset", "path", "string")), kind
+        assert_same_bits(reference, model)
+    assert list(dfact.ICQF(3).fit(frame).loadings_.index) == list(frame.columns)
+    full = np.nan_to_num(M)
+    assert_same_bits(dfact.ICQF(3).fit(full), dfact.ICQF(3).fit(sp.csr_array(full)))
+
+
+@pytest.fixture
+def many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dfact.data import source
+
+    monkeypatch.setattr(source, "_BLOCK_ENTRIES", 1 << 13)
+    monkeypatch.setattr(source, "_CHUNK_ENTRIES", 1 << 15)
+    monkeypatch.setattr(source, "_PARTITION_ENTRIES", 1 << 17)
+
+
+@pytest.mark.usefixtures("many_partitions")
+@pytest.mark.parametrize("init", ["nndsvd", "random"])
+def test_every_executor_gives_the_same_bits(init: str, client: Client, tmp_path: Path) -> None:
+    M = planted_answers(20_000, 30, 3, seed=3, missing=0.1)
+    C = pd.DataFrame({"age": np.random.default_rng(0).normal(40, 9, 20_000)})
+    codes = np.where(np.isnan(M), 255, M).astype(np.uint8)
+    dataset = dfact.import_array(codes, tmp_path / "d.zarr", missing=255, confounders=C)
+    settings: dict[str, Any] = {"init": init, "random_state": 4, "max_iter": 12}
+    assert dfact.plan(dfact.ICQF(3), dataset).n_partitions > 3
+    reference = dfact.ICQF(3, executor="inline", **settings).fit(dataset)
+    for executor in ("threads", client):
+        model = dfact.ICQF(3, executor=executor, **settings).fit(dataset)
+        assert_same_bits(reference, model)
+        np.testing.assert_array_equal(model.transform(dataset), reference.factors_)
+    in_memory = dfact.ICQF(3, executor=client, **settings).fit(M.astype(np.float32), confounders=C)
+    assert_same_bits(reference, in_memory)
+
+
+@pytest.mark.usefixtures("many_partitions")
+@pytest.mark.parametrize("executor", ["inline", "threads", "distributed"])
+def test_state_on_disk_gives_the_same_bits(executor: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    M = planted_answers(20_000, 30, 3, seed=6, missing=0.1).astype(np.float32)
+    where = request.getfixturevalue("client") if executor == "distributed" else executor
+    reference = dfact.ICQF(3, executor="inline", max_iter=6).fit(M)
+    plan = Factorization._plan
+
+    def tight(self: Factorization, *args: Any) -> Any:
+        chosen, found = plan(self, *args)
+        return chosen, replace(found, state_in_memory=1, values_in_memory=1)
+
+    monkeypatch.setattr(Factorization, "_plan", tight)
+    assert_same_bits(reference, dfact.ICQF(3, executor=where, max_iter=6).fit(M))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_single_precision_agrees_with_double(seed: int) -> None:
+    M = planted_answers(2000, 40, 4, seed=seed, missing=0.05)
+    single, double = (dfact.ICQF(4, dtype=dtype, max_iter=100, tol=0).fit(M) for dtype in ("float32", "float64"))
+    assert single.components_.dtype == np.float32
+    assert double.components_.dtype == np.float64
+    np.testing.assert_allclose(single.objective_history_, double.objective_history_, rtol=1e-4)
+
+
+def test_confounders_take_up_what_they_explain() -> None:
+    rng = np.random.default_rng(0)
+    planted = planted_answers(800, 20, 2, seed=7)
+    group = rng.integers(0, 2, 800)
+    M = np.clip(planted + 1.5 * group[:, None] * (np.arange(20) < 5), 0, 3)
+    C = pd.DataFrame({"group": np.where(group, "b", "a")})
+    model = dfact.ICQF(2, max_iter=500).fit(M, confounders=C)
+    effect = model.confounder_loadings_
+    assert list(effect.columns) == ["group=a", "group=b", "intercept"]
+    difference = (effect["group=b"] - effect["group=a"]).to_numpy()
+    assert difference[:5].mean() > 0.8
+    assert np.abs(difference[5:]).mean() < 0.2
+    encoded = model.confounder_encoding_.encode(pd.DataFrame({"group": pd.Categorical(C["group"])}))
+    assert objective(model, M, encoded) == pytest.approx(model.objective_history_[-1], rel=1e-6)
+    with pytest.raises(dfact.DataError, match=r"\['group'\]"):
+        model.transform(M)
+    R = model.inverse_transform(model.factors_, confounders=C)
+    assert R.shape == M.shape
+    assert np.square(M - R).mean() < np.square(M - M.mean(axis=0)).mean() / 2
+
+
+def test_given_loadings_are_the_start() -> None:
+    M = planted_answers(300, 15, 2, seed=8)
+    first = dfact.ICQF(2, max_iter=400, tol=1e-9).fit(M)
+    again = dfact.ICQF(2, init=first.components_, max_iter=400, tol=1e-4).fit(M)
+    assert again.n_iter_ < first.n_iter_ / 2
+    assert again.objective_history_[-1] == pytest.approx(first.objective_history_[-1], rel=1e-3)
+
+
+def test_random_start_follows_its_seed() -> None:
+    M = planted_answers(300, 15, 2, seed=9)
+    a, b, c = (dfact.ICQF(2, init="random", random_state=seed).fit(M) for seed in (1, 1, 2))
+    assert_same_bits(a, b)
+    assert not np.array_equal(a.components_, c.components_)
+
+
+def test_many_columns_start_from_the_block_iteration() -> None:
+    M = planted_answers(400, 700, 3, seed=10).astype(np.float32)
+    model = dfact.ICQF(3, max_iter=150).fit(M)
+    assert model.objective_history_[-1] < 0.5 * np.square(M - M.mean()).sum()
+
+
+def test_callbacks_see_every_iteration() -> None:
+    seen: list[Any] = []
+    model = dfact.ICQF(2, max_iter=7, tol=0, callbacks=[seen.append]).fit(planted_answers(100, 10, 2, seed=0))
+    assert [i.number for i in seen] == list(range(1, 8))
+    assert model.n_iter_ == 7
+    assert not model.converged_
+    np.testing.assert_array_equal([i.objective for i in seen], model.objective_history_[:-1])
+
+
+def test_the_passes_overwrite_nothing_but_their_state() -> None:
+    M = planted_answers(50, 6, 2, seed=0, missing=0.1)
+    before = M.copy()
+    dfact.ICQF(2, max_iter=3).fit(M)
+    np.testing.assert_array_equal(M, before)
+    assert ADMMPass.__dataclass_params__.frozen  # type: ignore[attr-defined]
+
+
+GOOD = planted_answers(60, 8, 2, seed=0)
+
+
+def entry(value: float, row: int = 17, column: int = 3) -> pd.DataFrame:
+    M = pd.DataFrame(GOOD, columns=[f"Q{j}" for j in range(8)])
+    M.iloc[row, column] = value
+    return M
+
+
+@pytest.mark.parametrize(
+    ("X", "parameters", "message"),
+    [
+        (entry(-1), {}, r"Negative values in data.*row 17, column 'Q3' holds -1"),
+        (entry(np.inf), {}, r"(?i)infinity"),
+        (entry(7), {"bounds": (0, 3)}, r"row 17, column 'Q3' holds 7, outside bounds=\(0, 3\)"),
+        (entry(0).assign(Q2=np.nan), {}, r"column 'Q2' has no observed entry"),
+        (GOOD, {"n_components": 9}, r"n_components=9 is larger.*n_features=8"),
+        (GOOD, {"n_components": 0}, r"n_components is 0, expected an integer"),
+        (GOOD, {"beta": -1}, r"beta is -1"),
+        (GOOD, {"rho": 0}, r"rho is 0"),
+        (GOOD, {"solver": "magic"}, r"solver is 'magic'"),
+        (GOOD, {"bounds": (3, 1)}, r"bounds is \(3, 1\)"),
+        (GOOD, {"init": "magic"}, r"init is 'magic'"),
+        (GOOD, {"init": np.ones((3, 8))}, r"init has shape \(3, 8\), expected .* \(2, 8\)"),
+        (GOOD, {"dtype": "float16"}, r"float16, expected float32 or float64"),
+        (GOOD, {"memory_limit": "1MB"}, r"needs at least .* limit is 1\.0 MiB|needs at least"),
+        (np.array([["a", "b"], ["c", "d"]]), {}, r"(?i)string|convert|numeric"),
+        (np.zeros((0, 4)), {}, r"0 sample|at least one row"),
+        (np.zeros((4, 3, 2)), {}, r"dim 3|3 modes"),
+    ],
+)
+def test_bad_input_is_named(X: Any, parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, dfact.MemoryPlanError), match=message):
+        dfact.ICQF(**{"n_components": 2, **parameters}).fit(X)
+
+
+def test_a_path_that_is_no_dataset(tmp_path: Path) -> None:
+    with pytest.raises(dfact.StoreError, match="does not exist"):
+        dfact.ICQF(2).fit(tmp_path / "nowhere.zarr")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(dfact.StoreError, match="no Zarr group"):
+        dfact.ICQF(2).fit(tmp_path / "folder")
+
+
+def test_rows_without_answers_are_reported_and_get_the_penaltys_minimum() -> None:
+    M = GOOD.copy()
+    M[4] = np.nan
+    with pytest.warns(UserWarning, match="row 4 has no observed entry"):
+        model = dfact.ICQF(2).fit(M)
+    np.testing.assert_array_equal(model.factors_[4], 0)
+
+
+def test_confounders_must_match_the_rows() -> None:
+    with pytest.raises(dfact.DataError, match="confounders have 3 rows, the data has 60"):
+        dfact.ICQF(2).fit(GOOD, confounders={"age": [1.0, 2.0, 3.0]})
+
+
+def test_a_fit_that_fails_half_way_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def stop(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        dfact.ICQF(2, callbacks=[stop]).fit(GOOD)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_temporary_factors_go_with_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = dfact.import_array(GOOD, tmp_path / "d.zarr")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    model = dfact.ICQF(2, max_iter=3).fit(dataset)
+    assert list(tmp_path.glob("dfact-factors-*"))
+    del model
+    gc.collect()
+    assert not list(tmp_path.glob("dfact-factors-*"))
+
+
+def test_pandas_output() -> None:
+    frame = entry(0)
+    out = dfact.ICQF(2, max_iter=5).set_output(transform="pandas").fit_transform(frame)
+    assert list(out.columns) == ["icqf0", "icqf1"]
+    assert list(out.index) == list(frame.index)
+
+
+def test_no_warning_on_good_data() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dfact.ICQF(2).fit(GOOD)
