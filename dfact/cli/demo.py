@@ -1,5 +1,6 @@
 """``dfact demo``: the whole way once, with real answers, so that a newcomer sees what comes out."""
 
+import shlex
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -72,7 +73,7 @@ def demo(output: Path) -> None:
 
     _run(places)
     written = aligned([(f"  {places[name]}", text) for name, text in _WRITTEN.items()])
-    click.echo(_END.format(written=written, **places), nl=False)
+    click.echo(_END.format(written=written, **{name: shlex.quote(str(place)) for name, place in places.items()}), nl=False)
 
 
 _FILES = {

@@ -1,7 +1,7 @@
 """Row factors as a file: csv, parquet, or a Zarr group; written by chunks of rows, whole or not at all."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -83,11 +83,10 @@ def _table(path: Path, columns: Sequence[str], dtype: Any) -> Iterator[Write]:
             yield lambda _, labels, factors: writer.write_table(pa.table([pa.array(labels, pa.string()), *factors.T], schema=schema))
         unfinished.replace(path)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
         raise StoreError(f"cannot write {path}: {error.strerror or error}; nothing was left behind there") from error
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    finally:
+        with suppress(OSError):  # it is not there where all went well, or its folder could not be made
+            unfinished.unlink()
 
 
 @contextmanager

@@ -1,0 +1,373 @@
+"""The command line as people meet it: what it prints, writes and returns."""
+
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from distributed import LocalCluster
+
+import dfact
+from dfact.cli.main import cli, main
+from dfact.cli.options import split_list
+from tests.conftest import planted_answers
+
+N, M = 120, 12
+RUN = [sys.executable, "-m", "dfact.cli.main"]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Answers 1 to 4, −9 and NA missing; an id, two confounders, a column to ignore."""
+    path = tmp_path_factory.mktemp("table") / "survey.csv"
+    rng = np.random.default_rng(0)
+    answers = planted_answers(N, M, 3, 0, 0.05) + 1
+    frame = pd.DataFrame(answers, columns=[f"Q{j}" for j in range(M)]).astype("Int64").astype(object)
+    frame = frame.fillna("NA")
+    frame.iloc[0, 0] = -9
+    frame.insert(0, "id", [f"p{i}" for i in range(N)])
+    frame["age"] = rng.integers(18, 80, N)
+    frame["sex"] = rng.choice(["f", "m", "?"], N)
+    frame["note"] = "text"
+    frame.to_csv(path, index=False)
+    return path
+
+
+def import_arguments(table: Path, path: Path) -> list[str]:
+    options = "--items Q* --id-column id --missing -9,NA --confounder age:continuous --confounder sex --confounder-missing ?"
+    return ["import", str(table), str(path), *options.split()]
+
+
+@pytest.fixture(scope="module")
+def data(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "survey.zarr"
+    assert main(import_arguments(table, path)) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "survey.model"
+    assert main(["fit", "icqf", str(data), str(path), "-k", "3"]) == 0
+    return path
+
+
+def run(*arguments: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*RUN, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False)
+
+
+# Help, versions, errors
+
+
+@pytest.mark.parametrize("command", [["demo"], ["import"], ["info"], ["fit"], ["fit", "icqf"], ["transform"], []])
+def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"Usage: {' '.join(['dfact', *command])}")
+    if command not in ([], ["fit"]):
+        assert f"Example:\n    dfact {' '.join(command)}" in text
+    assert all(len(line) <= 100 for line in text.splitlines())
+
+
+def test_help_does_not_wait_for_numba() -> None:
+    heavy = {"numba", "numpy", "pandas", "zarr", "sklearn", "distributed"}
+    code = f"import sys; from dfact.cli.main import main; main(['fit', 'icqf', '--help']); assert not {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert dfact.__version__ in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "Usage: dfact"),
+        (["fits"], 2, "No such command 'fits'"),
+        (["info"], 2, "Missing argument 'PATH'"),
+        (["info", "nowhere.zarr"], 1, "nowhere.zarr does not exist, expected a dfact dataset"),
+        (["info", "{table}"], 1, "survey.csv is a file, expected a dataset; make one of a table: dfact import"),
+        (["import", "{table}", "new.zarr"], 2, "Missing option '--items'"),
+        (["import", "nowhere.csv", "new.zarr", "--items", "Q*"], 1, "Error: nowhere.csv does not exist"),
+        (["import", "{table}", "new.zarr", "--items", "Z*"], 1, "no column matches 'Z*'"),
+        (["import", "{table}", "new.zarr", "--items", "Q*", "--valid-range", "1", "x"], 2, "'x' is not a valid float"),
+        (["import", "{table}", "{data}", "--items", "Q*", "--missing", "NA"], 1, "exists already"),
+        (["fit", "icqf", "{data}"], 2, "Missing argument 'MODEL'"),
+        (["fit", "icqf", "{data}", "{model}"], 1, "exists already"),
+        (["fit", "icqf", "{data}", "new.model", "-k", "0"], 1, "Error: n_components is 0, expected an integer of at least 1"),
+        (["fit", "icqf", "{data}", "new.model", "-k", "13"], 1, "n_components=13 is larger than the data allows"),
+        (["fit", "icqf", "{data}", "new.model", "-k", "many"], 2, "'many' is not a valid integer"),
+        (["fit", "icqf", "{data}", "new.model", "--rho", "0"], 1, "rho is 0.0, expected a number above 0"),
+        (["fit", "icqf", "{data}", "new.model", "--bounds", "0", "1"], 1, "outside bounds=(0, 1)"),
+        (["fit", "icqf", "{data}", "new.model", "--memory-limit", "much"], 1, "memory_limit is 'much'"),
+        (["fit", "icqf", "{data}", "new.model", "--memory-limit", "1MB"], 1, "needs at least"),
+        (["fit", "icqf", "{data}", "new.model", "--scheduler", "nonsense"], 1, "no Dask scheduler answers at nonsense"),
+        (["fit", "icqf", "{data}", "new.model", "--scheduler", "a:1", "--executor", "inline"], 2, "--executor is for this machine"),
+        (["fit", "icqf", "{model}", "new.model"], 1, "holds a dfact model, expected a dataset"),
+        (["transform", "{data}", "{data}", "w.csv"], 1, "holds a dfact dataset, expected a model"),
+        (["transform", "{model}", "{data}", "w.txt"], 1, "w.txt ends in '.txt', expected one of .csv, .parquet, .zarr"),
+        (["transform", "{model}", "{data}", "{table}"], 1, "exists already"),
+    ],
+)
+def test_exit_codes(
+    arguments: list[str],
+    code: int,
+    message: str,
+    table: Path,
+    data: Path,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([argument.format(table=table, data=data, model=model) for argument in arguments]) == code
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+def test_debug_shows_the_traceback() -> None:
+    with pytest.raises(dfact.StoreError):
+        main(["--debug", "info", "nowhere"])
+
+
+def test_warnings_are_one_line(data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def warn(_: Any) -> str:
+        warnings.warn("row 3 has no answer", UserWarning, stacklevel=2)
+        return ""
+
+    monkeypatch.setattr("dfact.cli.info.dataset_text", warn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert main(["info", str(data)]) == 0
+    assert capsys.readouterr().err == "Warning: row 3 has no answer\n"
+
+
+def test_lists() -> None:
+    context, parameter = click.Context(cli), click.Option(["--x"])
+    assert split_list(context, parameter, ("a, b", "c", "")) == ["a", "b", "c"]
+
+
+# import, info
+
+
+def test_import_does_what_import_table_does(table: Path, data: Path, tmp_path: Path) -> None:
+    found = dfact.open_dataset(data)
+    same = dfact.import_table(
+        table,
+        tmp_path / "same.zarr",
+        items="Q*",
+        id_column="id",
+        missing=[-9, "NA"],
+        confounders={"age": "continuous", "sex": None},
+        confounder_missing="?",
+    )
+    assert found.shape == (N, M)
+    assert found.fingerprint == same.fingerprint
+
+
+def test_import_options(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    semicolons = tmp_path / "survey.data"
+    semicolons.write_text(table.read_text().replace(",", ";") + "pX" + ";NA" * M + ";30;f;\n")
+    path = tmp_path / "survey.zarr"
+    options = ["--delimiter", ";", "--items", "Q0,Q1", "--items", "Q2", "--missing", "-9", "--missing", "NA", "--no-shift"]
+    arguments = ["import", str(semicolons), str(path), *options, "--valid-range", "1", "9", "--empty-rows", "drop"]
+    assert main(arguments) == 0
+    dataset = dfact.open_dataset(path)
+    assert list(dataset.column_labels) == ["Q0", "Q1", "Q2"]
+    assert dataset.dropped_rows == 1
+    assert dataset.confounders is None
+    assert not dataset.offset.any()
+    assert (dataset.valid_range == [1, 9]).all()
+    assert "1 without any answer left out" in capsys.readouterr().out
+    assert main(arguments) == 1
+    assert main([*arguments, "--overwrite"]) == 0
+
+
+def test_info_of_a_dataset(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", str(data)]) == 0
+    text = capsys.readouterr().out
+    dataset = dfact.open_dataset(data)
+    for expected in (
+        f"{N} participants × {M} items, uint8, 255 = missing",
+        f"{dataset.missing_rate:.2%} of the answers, at most",
+        "answers 1 to 4, stored as 0 to 3",
+        "Q0, Q1, Q2, Q3, …, Q10, Q11",
+        "p0, p1, p2, …",
+        "age: continuous, 1",
+        "sex: categorical, f (",
+        dataset.fingerprint,
+        "1 chunk(s) of 2048 × 12",
+    ):
+        assert expected in text
+
+
+def test_info_of_a_model(model: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", str(model), "--top", "2"]) == 0
+    text = capsys.readouterr().out
+    for expected in (
+        f"ICQF, 3 factors of {N} participants × {M} items, 5 confounder columns",
+        "beta=0.1",
+        dfact.open_dataset(data).fingerprint,
+        f"numpy {np.__version__}",
+        "icqf0: strong for",
+        "intercept:",
+    ):
+        assert expected in text
+
+
+# fit
+
+
+def test_the_defaults_are_those_of_the_class() -> None:
+    defaults = dfact.ICQF().get_params()
+    with cli.commands["fit"].commands["icqf"].make_context("icqf", ["data", "model"]) as context:  # type: ignore[attr-defined]
+        shared = set(context.params) & set(defaults)
+        assert len(shared) >= 13
+        assert {name: context.params[name] for name in shared} == {name: defaults[name] for name in shared}
+
+
+def test_fit_passes_its_options_on(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.model"
+    options = "--components 2 --beta 0.2 --rho 2 --max-iter 7 --tol 0 --init random --seed 3 --q-max 2.5 --w-max 0.9 --bounds 0 3.5"
+    more = "--dtype float64 --memory-limit 9GiB --executor threads --no-confounders"
+    assert main(["fit", "icqf", str(data), str(path), *options.split(), *more.split()]) == 0
+    captured = capsys.readouterr()
+    model = dfact.load_model(path)
+    expected = {"n_components": 2, "beta": 0.2, "rho": 2.0, "max_iter": 7, "tol": 0.0, "init": "random", "random_state": 3, "q_max": 2.5}
+    expected |= {"w_max": 0.9, "bounds": (0.0, 3.5), "dtype": "float64", "memory_limit": "9GiB"}
+    assert model.get_params() == dfact.ICQF(**expected).get_params()
+    assert model.confounder_encoding_ is None
+    assert model.factors_.dtype == np.float64
+    assert "stopped before it converged, after 7 iterations" in captured.out
+    assert "icqf1: strong for" in captured.out
+    assert "intercept" not in captured.out
+    assert "fit: 7 of 7, objective" in captured.err
+
+
+def test_fit_is_what_the_library_fits(data: Path, model: Path) -> None:
+    expected = dfact.ICQF(3).fit(dfact.open_dataset(data))
+    found = dfact.load_model(model)
+    np.testing.assert_array_equal(found.components_, expected.components_)
+    np.testing.assert_array_equal(found.objective_history_, expected.objective_history_)
+
+
+def test_plan(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "icqf", str(data), "--plan"]) == 0
+    assert "peak of a process" in capsys.readouterr().out
+    assert main(["fit", "icqf", str(data), "--plan", "--memory-limit", "1MB"]) == 1
+    captured = capsys.readouterr()
+    assert "peak of a process" in captured.out
+    assert "needs at least" in captured.err
+
+
+# transform
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "zarr"])
+def test_transform(model: Path, data: Path, tmp_path: Path, ending: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / f"factors.{ending}"
+    assert main(["transform", str(model), str(data), str(out)]) == 0
+    assert f"3 factors of {N} participants" in capsys.readouterr().out
+    loaded = dfact.load_model(model)
+    expected = np.asarray(loaded.factors_)
+    if ending == "zarr":
+        found = xr.open_zarr(out)
+        np.testing.assert_array_equal(found["factors"].values, expected)
+        assert list(found["row"].values[:2]) == ["p0", "p1"]
+        assert list(found["component"].values) == ["icqf0", "icqf1", "icqf2"]
+    else:
+        table = pd.read_csv(out) if ending == "csv" else pd.read_parquet(out)
+        assert list(table["row"]) == [f"p{i}" for i in range(N)]
+        np.testing.assert_allclose(table[["icqf0", "icqf1", "icqf2"]], expected, rtol=1e-6)
+    assert main(["transform", str(model), str(data), str(out)]) == 1
+    assert main(["transform", str(model), str(data), str(out), "--overwrite", "--memory-limit", "9GiB"]) == 0
+
+
+def test_transform_of_other_data_is_refused(model: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = import_arguments(table, tmp_path / "other.zarr")
+    out = tmp_path / "w.csv"
+    for change, message in (
+        (["--items", "Q1*"], "X has 3 items, the model was fitted on 12"),
+        (["--items", ",".join(f"Q{j}" for j in reversed(range(M)))], "column 0 of X is 'Q11', of the fitted data 'Q0'"),
+        (["--items", "Q*", "--no-shift"], "answers of 'Q0' begin at 0 in X, at 1 in the fitted data; import X with the valid_range"),
+    ):
+        assert main([*arguments[:3], *change, *arguments[5:], "--overwrite"]) == 0
+        assert main(["transform", str(model), str(tmp_path / "other.zarr"), str(out)]) == 1
+        assert message in capsys.readouterr().err
+    assert not out.exists()
+
+
+# A cluster, an interrupt, the demo
+
+
+def test_on_a_cluster(
+    cluster: LocalCluster, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(data.parent)  # where the workers are not
+    monkeypatch.setattr("dfact.data.source._BLOCK_ROWS", (16, 32))
+    monkeypatch.setattr("dfact.data.source._PARTITION_ENTRIES", 1 << 9)
+    for name, options in (("cluster", ["--scheduler", cluster.scheduler_address]), ("here", [])):
+        model, out = str(tmp_path / f"{name}.model"), str(tmp_path / f"{name}.csv")
+        assert main(["fit", "icqf", data.name, "-k", "3", "--plan", *options]) == 0
+        assert main(["fit", "icqf", data.name, model, "-k", "3", *options]) == 0
+        assert main(["transform", model, data.name, out, *options]) == 0
+    printed = capsys.readouterr().out
+    assert "2 partitions of 64 rows, blocks of 32" in printed
+    assert "distributed, 2 process(es) of 1 thread(s)" in printed
+    first, second = (dfact.load_model(tmp_path / f"{name}.model") for name in ("cluster", "here"))
+    np.testing.assert_array_equal(first.components_, second.components_)
+    assert (tmp_path / "cluster.csv").read_bytes() == (tmp_path / "here.csv").read_bytes()
+
+
+def test_interrupt(tmp_path: Path) -> None:
+    data, model = tmp_path / "a.zarr", tmp_path / "a.model"
+    dfact.import_array(planted_answers(5000, 40, 4, 0).astype(np.uint8), data)
+    command = [*RUN, "fit", "icqf", str(data), str(model), "--tol", "0", "--max-iter", "1000000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        stop = threading.Timer(60, process.kill)
+        stop.start()
+        assert "fit: 1 of 1000000" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate()
+        stop.cancel()
+    assert process.returncode == 130, error
+    assert out == ""
+    assert error.splitlines()[-1] == "Interrupted; nothing half-written was left behind."
+    assert "Traceback" not in error
+    assert [path.name for path in tmp_path.iterdir()] == [data.name]
+
+
+def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "my demo"
+    done = run("demo", "--output", folder)
+    assert done.returncode == 0, done.stderr
+    assert "Don't mind being the center of attention." in done.stdout
+    assert "intercept:" in done.stdout
+    assert "converged after" in done.stdout
+    assert sorted(path.name for path in folder.iterdir()) == ["answers.csv", "answers.zarr", "factors.csv", "factors4.model"]
+    factors = pd.read_csv(folder / "factors.csv")
+    assert factors.shape == (1004, 5)
+    # What it says to try next works as it stands.
+    commands = [line for line in done.stdout.replace("\\\n", "").splitlines() if line.startswith("  dfact ")]
+    assert len(commands) == 5
+    for command in commands:
+        assert main(shlex.split(command)[1:]) == 0, command
+    assert dfact.load_model(folder / "factors6.model").factors_.shape == (1004, 6)
+    assert dfact.open_dataset(folder / "answers.zarr").fingerprint == dfact.load_model(folder / "factors4.model").fingerprint_
+    capsys.readouterr()
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", "--output", "my demo"]) == 0, "again"
+    assert main(["demo", "--output", "."]) == 1
+    assert "holds other things than an earlier demo" in capsys.readouterr().err

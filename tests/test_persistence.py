@@ -1,0 +1,259 @@
+"""A saved model is the same model, or it is refused."""
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from sklearn.cluster import KMeans
+from sklearn.exceptions import NotFittedError
+
+import dfact
+from dfact.models import persistence
+from dfact.models.persistence import saved_versions
+from tests.conftest import planted_answers
+
+N, M, K = 300, 24, 3
+
+
+def confounders() -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    return pd.DataFrame({"age": rng.uniform(18, 80, N), "site": rng.choice(["a", "b", None], N)})
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> dfact.Dataset:
+    path = tmp_path_factory.mktemp("data") / "answers.zarr"
+    labels = {"row_labels": [f"p{i}" for i in range(N)], "column_labels": [f"item {j}" for j in range(M)]}
+    return dfact.import_array(planted_answers(N, M, K, 0, 0.1).astype(np.float32), path, confounders=confounders(), **labels)
+
+
+@pytest.fixture(scope="module")
+def model(dataset: dfact.Dataset) -> dfact.ICQF:
+    return dfact.ICQF(K, bounds=(0, 3), max_iter=20).fit(dataset)
+
+
+@pytest.fixture
+def saved(model: dfact.ICQF, tmp_path: Path) -> Path:
+    path = tmp_path / "fitted.model"
+    dfact.save_model(model, path)
+    return path
+
+
+def assert_same(first: Any, second: Any) -> None:
+    """Parameters and fitted attributes, but for those that are not stored."""
+    assert type(first) is type(second)
+    assert set(vars(first)) == set(vars(second))
+    for name, value in vars(first).items():
+        other = vars(second)[name]
+        if name in {"executor", "callbacks"}:
+            continue
+        if isinstance(value, (np.ndarray, zarr.Array)):
+            assert type(value) is type(other), name
+            assert value.shape == other.shape, name
+            np.testing.assert_array_equal(np.asarray(value), np.asarray(other), err_msg=name)
+        else:
+            assert value == other, name
+            assert type(value) is type(other), name
+
+
+def test_round_trip_of_stored_data(model: dfact.ICQF, dataset: dfact.Dataset, saved: Path) -> None:
+    loaded = dfact.load_model(saved)
+    assert_same(model, loaded)
+    assert loaded.get_params() == model.get_params()
+    assert isinstance(loaded.factors_, zarr.Array)
+    assert str(loaded.factors_.store_path).startswith(f"file://{saved}")
+    np.testing.assert_array_equal(np.asarray(loaded.transform(dataset)), np.asarray(model.transform(dataset)))
+    pd.testing.assert_frame_equal(loaded.confounder_loadings_, model.confounder_loadings_)
+    assert loaded.fingerprint_ == dataset.fingerprint
+    assert list(np.asarray(loaded.row_labels_))[:2] == ["p0", "p1"]
+
+
+def test_round_trip_of_a_table_in_memory(tmp_path: Path) -> None:
+    X = pd.DataFrame(planted_answers(N, M, K, 3), columns=[f"q{j}" for j in range(M)])
+    model = dfact.ICQF(K, max_iter=5, tol=0.0).fit(X)
+    dfact.save_model(model, tmp_path / "m")
+    loaded = dfact.load_model(tmp_path / "m")
+    assert_same(model, loaded)
+    assert isinstance(loaded.factors_, np.ndarray)
+    np.testing.assert_array_equal(loaded.transform(X), model.transform(X))
+    with pytest.raises(ValueError, match="feature names"):
+        loaded.transform(X[X.columns[::-1]])
+
+
+def test_parameters_of_every_kind(tmp_path: Path) -> None:
+    X = planted_answers(N, M, K, 4)
+    start = np.random.default_rng(0).random((K, M))
+    random_state = np.random.RandomState(0)  # scikit-learn's convention
+    parameters = {
+        "init": start,
+        "dtype": np.float32,
+        "random_state": random_state,
+        "executor": "inline",
+        "callbacks": [print],
+        "memory_limit": "9GiB",
+    }
+    dfact.save_model(dfact.ICQF(K, **parameters, max_iter=np.int64(2), tol=float("inf")).fit(X), tmp_path / "m")
+    loaded = dfact.load_model(tmp_path / "m")
+    found = loaded.get_params()
+    np.testing.assert_array_equal(found.pop("init"), start)
+    own = {"dtype": "float32", "memory_limit": "9GiB", "max_iter": 2, "tol": float("inf"), "n_components": K}
+    expected = {**dfact.ICQF().get_params(), **own}
+    del expected["init"]
+    assert found == expected
+    loaded.fit(X)
+
+
+def test_large_arrays_are_copied_by_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dfact.data.source._CHUNK_ENTRIES", 1 << 10)
+    monkeypatch.setattr(persistence, "_LABEL_ROWS", 100)
+    group = zarr.create_group(tmp_path / "g")
+    numbers = np.random.default_rng(0).random((5000, 3))
+    labels = np.asarray([f"nr {i} é" for i in range(5000)], dtype=object)
+    for name, values in (("numbers", numbers), ("labels", labels)):
+        digest = persistence._write_array(group, name, values)
+        assert group[name].nchunks > 1
+        for lazy in (False, True):
+            np.testing.assert_array_equal(np.asarray(persistence._read_array(group, name, digest, lazy=lazy)), values)
+
+
+def test_versions(saved: Path) -> None:
+    versions = saved_versions(saved)
+    assert versions["numpy"] == np.__version__
+    assert versions["dfact"] == dfact.__version__
+
+
+def test_an_existing_model_is_kept_unless_told_otherwise(
+    model: dfact.ICQF, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(dfact.StoreError, match="exists already"):
+        dfact.save_model(model, saved)
+    with monkeypatch.context() as patch:
+        patch.setattr(persistence, "_document_digest", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            dfact.save_model(model, saved, overwrite=True)
+    assert_same(model, dfact.load_model(saved))
+    # The factors of a loaded model lie in the very store that is replaced.
+    dfact.save_model(dfact.load_model(saved), saved, overwrite=True)
+    assert_same(model, dfact.load_model(saved))
+    assert [path.name for path in tmp_path.iterdir()] == [saved.name]
+
+
+def interrupted(_: Any) -> str:
+    raise KeyboardInterrupt
+
+
+def test_what_cannot_be_saved(model: dfact.ICQF, tmp_path: Path) -> None:
+    with pytest.raises(NotFittedError):
+        dfact.save_model(dfact.ICQF(), tmp_path / "m")
+    with pytest.raises(dfact.ParameterError, match="a KMeans cannot be saved"):
+        dfact.save_model(KMeans(2, n_init=1).fit(np.eye(4)), tmp_path / "m")  # type: ignore[arg-type]
+    odd = dfact.ICQF(**model.get_params())
+    vars(odd).update({**vars(model), "extra_": {1, 2}})
+    with pytest.raises(dfact.ParameterError, match="extra_ of the model is a set"):
+        dfact.save_model(odd, tmp_path / "m")
+    assert not list(tmp_path.iterdir())
+
+
+def edit(change: Callable[[dict[str, Any]], None], *, honest: bool = True) -> Callable[[Path], None]:
+    """A change of the model's own attributes; an honest one puts the digest right."""
+
+    def apply(path: Path) -> None:
+        metadata = json.loads((path / "zarr.json").read_text())
+        attributes = metadata["attributes"]["dfact"]
+        change(attributes)
+        if honest:
+            attributes["digest"] = persistence._document_digest(attributes["model"])
+        (path / "zarr.json").write_text(json.dumps(metadata))
+
+    return apply
+
+
+def flip(name: str) -> Callable[[Path], None]:
+    def apply(path: Path) -> None:
+        file = path / name
+        data = bytearray(file.read_bytes())
+        data[len(data) * 2 // 3] ^= 0x10
+        file.write_bytes(data)
+
+    return apply
+
+
+def truncate(name: str) -> Callable[[Path], None]:
+    return lambda path: (path / name).write_bytes((path / name).read_bytes()[:-7])  # type: ignore[return-value]
+
+
+def delete(name: str) -> Callable[[Path], None]:
+    return lambda path: (path / name).unlink()
+
+
+REFUSALS = {
+    "chunk of the factors changed": (flip("factors_/c/0/0"), "'factors_' of .* is damaged"),
+    "chunk of the loadings changed": (flip("components_/c/0/0"), "'components_' of .* is damaged"),
+    "labels changed": (flip("column_labels_/c/0"), "'column_labels_' of .* is damaged"),
+    "chunk truncated": (truncate("components_/c/0/0"), "'components_' of .* is damaged"),
+    "chunk of the factors gone": (delete("factors_/c/0/0"), "'factors_' of .* is damaged"),
+    "chunk of the history gone": (delete("objective_history_/c/0"), "'objective_history_' of .* is damaged"),
+    "row labels gone": (delete("row_labels_/c/0"), "'row_labels_' of .* is damaged"),
+    "array's metadata gone": (delete("components_/zarr.json"), "'components_' of .* is damaged"),
+    "metadata gone": (delete("zarr.json"), "is no Zarr group"),
+    "metadata truncated": (truncate("zarr.json"), "is no Zarr group"),
+    "array swapped": (
+        lambda path: shutil.copytree(path / "lagrangian_history_", path / "objective_history_", dirs_exist_ok=True),
+        "damaged",
+    ),
+    "newer format": (edit(lambda a: a.update(version=2)), "has format version 2, this dfact reads version 1"),
+    "incomplete": (edit(lambda a: a.update(complete=False)), "is incomplete"),
+    "no complete marker": (edit(lambda a: a.pop("complete")), "is incomplete"),
+    "parameter changed": (edit(lambda a: a["model"]["parameters"].update(beta=9.0), honest=False), "attributes do not match their digest"),
+    "no model in it": (edit(lambda a: a.pop("model"), honest=False), "attributes do not match their digest"),
+    "another class": (edit(lambda a: a["model"].update({"class": "os.system"})), "holds a os.system, this dfact knows ICQF"),
+    "another part": (edit(lambda a: a["model"]["fitted"]["problem_"].update(part="Popen")), "does not fit this dfact .*written by dfact"),
+    "unknown parameter": (edit(lambda a: a["model"]["parameters"].update(gamma=1.0)), "does not fit this dfact"),
+    "foreign": (edit(lambda a: a.update(kind="dataset")), "holds a dfact dataset, expected a model"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_refusals(saved: Path, case: str) -> None:
+    damage, message = REFUSALS[case]
+    damage(saved)
+    with pytest.raises(dfact.StoreError, match=message):
+        dfact.load_model(saved)
+
+
+def test_what_is_no_model(tmp_path: Path, dataset: dfact.Dataset) -> None:
+    (tmp_path / "file.model").write_text("not a model")
+    (tmp_path / "empty.model").mkdir()
+    zarr.create_group(tmp_path / "group.model")
+    assert dataset.path is not None
+    for path, message in (
+        (tmp_path / "nothing.model", "does not exist"),
+        (tmp_path / "file.model", "is no Zarr group"),
+        (tmp_path / "empty.model", "is no Zarr group"),
+        (tmp_path / "group.model", "but no dfact model"),
+        (dataset.path, "holds a dfact dataset, expected a model"),
+    ):
+        with pytest.raises(dfact.StoreError, match=message):
+            dfact.load_model(path)
+
+
+def test_any_flipped_bit_is_noticed(model: dfact.ICQF, saved: Path) -> None:
+    """Somewhere in any file: the model is refused, or it is the same (a bit that says nothing, such as that of a space)."""
+    rng = np.random.default_rng(7)
+    for file in sorted(path for path in saved.rglob("*") if path.is_file()):
+        whole = file.read_bytes()
+        for position in rng.integers(0, len(whole), 6):
+            data = bytearray(whole)
+            data[position] ^= 1 << rng.integers(0, 8)
+            file.write_bytes(data)
+            with suppress(dfact.StoreError):
+                assert_same(model, dfact.load_model(saved))
+        file.write_bytes(whole)
+    assert_same(model, dfact.load_model(saved))
