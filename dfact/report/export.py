@@ -19,6 +19,7 @@ from dfact.errors import ParameterError, StoreError
 
 KIND = "factors"
 FORMATS = (".csv", ".parquet", ".zarr")
+_MOST_ROWS = 1 << 18  # whose labels are held at once
 Write = Callable[[int, NDArray[Any], NDArray[Any]], None]
 """Takes the first row's number, the labels (rows,) and the factors (rows, k)."""
 
@@ -47,7 +48,7 @@ def write_factors(
     path = Path(path)
     check_destination(path, overwrite=overwrite)
     n, k = factors.shape
-    step = min(Layout.of((n, k)).chunk_rows, n)
+    step = min(Layout.of((n, k)).chunk_rows, _MOST_ROWS, n)
     opened = _group(path, n, columns, factors.dtype, step, overwrite) if path.suffix == ".zarr" else _table(path, columns, factors.dtype)
     with opened as write:
         for start in range(0, n, step):
