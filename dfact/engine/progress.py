@@ -33,6 +33,7 @@ class Progress:
         self.every = every
         self._bar: tqdm[Any] | None = None
         self._last = -float("inf")
+        self._line = ""
 
     def __call__(self, iteration: Iteration) -> None:
         change = f", change {iteration.change:.1e}" if iteration.number > 1 else ""
@@ -44,15 +45,21 @@ class Progress:
                 self._bar = tqdm(total=total, desc=self.name, file=self.stream, leave=True, mininterval=0.2)
             self._bar.set_postfix_str(text, refresh=False)
             self._bar.update(done - self._bar.n)
-        elif done >= total or time.monotonic() - self._last >= self.every:
-            # A log gets a line now and then, not a thousand.
+            return
+        self._line = f"{done} of {total}{', ' if text else ''}{text}"
+        # A log gets a line now and then, not a thousand.
+        if done >= total or time.monotonic() - self._last >= self.every:
             self._last = time.monotonic()
-            print(f"{self.name}: {done} of {total}{', ' if text else ''}{text}", file=self.stream, flush=True)
+            self._print()
 
-    def close(self, text: str = "") -> None:
-        """End the bar; ``text`` is the last line."""
+    def close(self) -> None:
+        """End the bar, or tell where it ended; work may end before its limit."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
-        if text:
-            print(f"{self.name}: {text}", file=self.stream, flush=True)
+        self._print()
+
+    def _print(self) -> None:
+        if self._line:
+            print(f"{self.name}: {self._line}", file=self.stream, flush=True)  # plain lines are its purpose
+            self._line = ""
