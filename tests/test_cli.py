@@ -15,9 +15,11 @@ import pandas as pd
 import pytest
 import xarray as xr
 from distributed import LocalCluster
+from distributed.comm import CommClosedError
 
 import dfact
 from dfact.cli.main import cli, main
+from dfact.cli.options import cluster as connected
 from dfact.cli.options import split_list
 from tests.conftest import planted_answers
 
@@ -328,6 +330,15 @@ def test_on_a_cluster(
     first, second = (dfact.load_model(tmp_path / f"{name}.model") for name in ("cluster", "here"))
     np.testing.assert_array_equal(first.components_, second.components_)
     assert (tmp_path / "cluster.csv").read_bytes() == (tmp_path / "here.csv").read_bytes()
+
+
+def test_a_cluster_that_is_lost(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dfact.cli.options._hush", lambda: None)
+    with (
+        pytest.raises(dfact.DfactError, match=r"the Dask cluster at tcp.* failed: the scheduler is gone"),
+        connected(cluster.scheduler_address),
+    ):
+        raise CommClosedError("the scheduler is gone")
 
 
 def test_interrupt(tmp_path: Path) -> None:

@@ -34,7 +34,9 @@ def cluster(address: str | None) -> Iterator["Client | None"]:
     if address is None:
         yield None
         return
-    from distributed import Client
+    from distributed import Client, KilledWorker
+    from distributed.client import FutureCancelledError
+    from distributed.comm import CommClosedError
 
     try:
         asyncio.run(_greet(address))
@@ -48,10 +50,18 @@ def cluster(address: str | None) -> Iterator["Client | None"]:
             raise DfactError(f"the Dask cluster at {address} has no workers; start some with: dask worker {address}") from error
         try:
             yield client
+        except (KilledWorker, CommClosedError, FutureCancelledError) as error:
+            _hush()
+            raise DfactError(f"the Dask cluster at {address} failed: {error}") from error
         except KeyboardInterrupt:
-            # What distributed was waiting for ends with an exception that nobody fetches; asyncio would tell of it.
-            logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+            _hush()
             raise
+
+
+def _hush() -> None:
+    """The client's thread would go on to tell in the log, with tracebacks, of what it was waiting for."""
+    for name in ("asyncio", "distributed.client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 async def _greet(address: str) -> None:
