@@ -18,7 +18,7 @@ _BEGIN = """\
 1005 people rated 40 statements about themselves, from 1 (strongly disagree) to 5 (strongly agree): real
 answers, raw data of openpsychometrics.org on items of the International Personality Item Pool. dfact looks
 for 4 factors behind them, beside the effects of age and gender. (On the first run some functions are
-compiled for this machine, which takes some seconds; later runs start at once.)
+compiled for this machine, which takes some ten seconds or more; later runs start at once.)
 """
 
 _FACTORS = """

@@ -93,7 +93,7 @@ def model_text(path: Path, top: int) -> str:
     parameters = {key: value for key, value in model.get_params().items() if key not in ("executor", "callbacks")}
     lines = [
         ("parameters", ", ".join(f"{key}={'array' if hasattr(value, 'shape') else repr(value)}" for key, value in parameters.items())),
-        ("data", f"fingerprint {model.fingerprint_}" if model.fingerprint_ else "an array in memory"),
+        ("data", f"fingerprint {model.fingerprint_}" if model.fingerprint_ else "no fingerprint: not a dataset as it was imported"),
         ("written by", ", ".join(f"{package} {version}" for package, version in saved_versions(path).items())),
     ]
     parts = [summary_text(model, *lines), factors_text(model, top)]
