@@ -1,196 +1,406 @@
-"""The row problem of ICQF solved to its optimum: each row with its own mask and its own bound constraints."""
+"""The row problem of ICQF solved to its optimum: each row with its own mask and its own bound constraints.
+
+The dual active-set method of Goldfarb & Idnani (1983), its linear algebra done by sweeps of a tableau. Letters:
+    d  factors w of a row, each with the multiplier y = (h − Gw − Q_E λ)_r
+    E  entries that are at a bound of the model, each with the multiplier y = λ_j
+    s  sides: 1 where an upper bound holds x (factor or entry), −1 a lower one, 0 none; F the factors with s = 0
+
+The optimum is where all x are within their bounds, y = 0 where s = 0 and s·y ≥ 0 elsewhere. The method keeps what is
+said of y and enforces one violated bound after the other; the dual objective rises with each, so it ends. With
+K = [[G, Q_E], [Q_Eᵀ, 0]], I = F ∪ E and N the held factors, the tableau is
+
+    T_II = −K_II⁻¹,   T_IN = K_II⁻¹ K_IN,   T_NN = K_NN − K_NI K_II⁻¹ K_IN
+"""
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfact.kernels.jit import kernel
 
-_SWEEPS = 2  # coordinate sweeps between two Newton steps
-_ROUNDS = 100
-_MULTIPLIER_ROUNDS = 100
-_SETTLE = 10
-_BARRIER = 1000.0  # weight of a violated bound against an answer's 1: the multipliers settle in a few rounds
+_DEPENDENT = 1e-3  # a factor that others explain but for this share of it gets curvature of its own
+_PINNED = 1e-7  # a factor or entry that can move by less than this share of what it could alone is taken as fixed
+_ROUNDS = 200
+_STEPS = 50  # bounds enforced, per factor
+_WATCHED, _LOST = 1, 2
+
+
+class Limits(NamedTuple):
+    """The bounds of the factors, [0, w_max], and of the model, with what counts as beyond them."""
+
+    w_max: float
+    edge: float
+    lower: float
+    upper: float
+    slack: float
+
+
+class Tableau(NamedTuple):
+    """The state of a row's solution: places 0 to d − 1 are the factors', the others entries' (or empty, with T = 0)."""
+
+    d: int
+    T: NDArray[np.float64]
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+    side: NDArray[np.int8]
+    alone: NDArray[np.float64]
+    """−T_pp if p were the only factor in F; for an entry, if the factors were orthogonal and in F."""
+    extra: NDArray[np.float64]
+    """What was added to the diagonal of G (d)."""
+    item: NDArray[np.int64]
+    """The item of an entry's place, −1 in an empty one."""
 
 
 @kernel
-def box_qp(G: NDArray[np.float64], h: NDArray[np.float64], w: NDArray[np.float64], n_free: int, upper: float, tolerance: float) -> bool:
-    """minimise ½ wᵀG w − hᵀw over 0 ≤ w_r ≤ upper, r < n_free, in place; the other w are given.
-
-    A projected Newton step on the coordinates that are not held by a bound, then coordinate sweeps,
-    which find the bounds that hold. Newton steps that do not lower the objective when they are
-    projected on the box are cut at the first bound instead, so every step lowers it. Returns whether
-    no coordinate moved by more than the tolerance in a sweep.
-    """
-    k = len(w)
-    g = h - G @ w
-    free, L, step, trial = np.empty(n_free, np.int64), np.empty((n_free, n_free)), np.empty(n_free), np.empty(n_free)
-    for _ in range(_ROUNDS):
-        count = 0
-        for r in range(n_free):
-            held = (w[r] <= 0.0 and g[r] <= 0.0) or (w[r] >= upper and g[r] >= 0.0)
-            if not held and G[r, r] > 0.0:
-                free[count] = r
-                count += 1
-        newton_step(G, g, free[:count], L, step)
-        share, gain = 1.0, 0.0
-        for i in range(count):
-            x = w[free[i]]
-            if step[i] != 0.0:
-                share = min(share, (upper - x if step[i] > 0.0 else x) / abs(step[i]))
-            trial[i] = min(max(x + step[i], 0.0), upper) - x
-        if share < 1.0:
-            # The objective falls by gᵀd − ½ dᵀG d along the projected step d.
-            for i in range(count):
-                curve = 0.0
-                for j in range(count):
-                    curve += G[free[i], free[j]] * trial[j]
-                gain += trial[i] * (g[free[i]] - 0.5 * curve)
-            if gain <= 0.0:
-                for i in range(count):
-                    trial[i] = share * step[i]
-        for i in range(count):
-            w[free[i]] = min(max(w[free[i]] + trial[i], 0.0), upper)
-            for q in range(k):
-                g[q] -= trial[i] * G[free[i], q]
-        for _ in range(_SWEEPS):
-            moved = 0.0
-            for r in range(n_free):
-                if G[r, r] <= 0.0:
-                    continue
-                x = min(max(w[r] + g[r] / G[r, r], 0.0), upper)
-                change = x - w[r]
-                if change != 0.0:
-                    w[r] = x
-                    moved = max(moved, abs(change))
-                    for q in range(k):
-                        g[q] -= change * G[r, q]
-            if moved <= tolerance:
-                return True
-    return False
+def sweep(T: NDArray[np.float64], p: int, size: int, enters: bool) -> None:
+    """Place p enters I or leaves it: T ← T − t tᵀ/T_pp with t = T_·p, then t ← ±t/T_pp and T_pp ← −1/T_pp."""
+    inverse = 1.0 / T[p, p]
+    for i in range(size):
+        if i != p and T[i, p] != 0.0:
+            scaled = T[i, p] * inverse
+            for j in range(size):
+                T[i, j] -= scaled * T[p, j]
+            T[i, p] = scaled if enters else -scaled
+    for j in range(size):
+        T[p, j] = T[j, p]
+    T[p, p] = -inverse
 
 
 @kernel
-def newton_step(
-    G: NDArray[np.float64], g: NDArray[np.float64], free: NDArray[np.int64], L: NDArray[np.float64], step: NDArray[np.float64]
-) -> None:
-    """step ← G_FF⁻¹ g_F by Cholesky, L Lᵀ = G_FF, for the coordinates F = free.
+def free(state: Tableau, r: int, size: int) -> None:
+    """Factor r enters F. One that depends on F already gets some curvature of its own, around where it is."""
+    missing = _DEPENDENT / state.alone[r] - state.T[r, r]
+    if missing > 0.0:
+        state.extra[r] += missing
+        state.T[r, r] += missing
+    state.side[r], state.y[r] = 0, 0.0
+    sweep(state.T, r, size, True)
 
-    A pivot that vanishes (collinear loadings) leaves its coordinate where it is: the sweeps move it.
+
+@kernel
+def begin(state: Tableau, G: NDArray[np.float64], h: NDArray[np.float64], scale: float, w_max: float) -> None:
+    """Set up the tableau: factors that start within their bounds are free, and so is, in the end, every held one
+    whose multiplier has the wrong sign.
+
+    With u = h on F and w elsewhere, w_F = −(T u)_F and y_N = h_N − (T u)_N. Curvature that was added is around x.
     """
-    n = len(free)
-    for i in range(n):
-        step[i] = g[free[i]]
-        for j in range(i + 1):
-            total = G[free[i], free[j]]
-            for q in range(j):
-                total -= L[i, q] * L[j, q]
-            if i == j:
-                L[i, i] = np.sqrt(total) if total > 1e-12 * G[free[i], free[i]] else np.inf
+    d, T, x, y, side, alone, extra, item = state
+    u, linear = np.empty(d), np.empty(d)
+    item[d:] = -1
+    side[d:] = 0
+    for r in range(d):
+        for s in range(d):
+            T[r, s] = G[r, s]
+        T[r, r] += extra[r]
+        linear[r] = h[r] + extra[r] * x[r]
+        alone[r] = 1.0 / max(G[r, r], 1e-6 * scale)
+        side[r] = -1 if x[r] <= 0.0 else (1 if x[r] >= w_max else 0)
+        x[r], y[r] = (0.0 if x[r] <= 0.0 else w_max), 0.0
+    for r in range(d):
+        if side[r] == 0:
+            free(state, r, d)
+    wrong = 1
+    while wrong > 0:
+        for r in range(d):
+            u[r] = linear[r] if side[r] == 0 else x[r]
+        for r in range(d):
+            total = 0.0
+            for s in range(d):
+                total += T[r, s] * u[s]
+            if side[r] == 0:
+                x[r] = -total
             else:
-                L[i, j] = total / L[j, j]
-        for j in range(i):
-            step[i] -= L[i, j] * step[j]
-        step[i] /= L[i, i]
-    for i in range(n - 1, -1, -1):
-        for j in range(i + 1, n):
-            step[i] -= L[j, i] * step[j]
-        step[i] /= L[i, i]
+                y[r] = linear[r] - total
+        wrong = 0
+        for r in range(d):
+            if side[r] * y[r] < 0.0:
+                free(state, r, d)
+                wrong += 1
 
 
 @kernel
-def _add_outer(G: NDArray[np.float64], q: NDArray[np.float64], weight: float) -> None:
-    """G += weight · q qᵀ."""
-    for r in range(len(q)):
-        scaled = weight * q[r]
-        for s in range(len(q)):
-            G[r, s] += scaled * q[s]
+def enforce(state: Tableau, p: int, bound: float, size: int) -> bool:
+    """Bring x_p to the bound it violates: y_p moves until x_p is there, dropping each bound whose multiplier becomes 0
+    on the way. Returns False if no step leads there.
 
-
-@kernel
-def _activate(
-    model: NDArray[np.float64],
-    dual: NDArray[np.float64],
-    lower: float,
-    upper: float,
-    active: NDArray[np.int8],
-    G: NDArray[np.float64],
-    Qt: NDArray[np.float64],
-) -> tuple[int, float]:
-    """Which bounds the augmented Lagrangian feels at the model: 1 the upper, −1 the lower, 0 none.
-
-    Entries that come or go are added to or taken from G. Returns their number, and the largest violation.
+    As y_p moves by 1, x_p moves by T_pp, x_F and the other y by ±T_·p.
     """
-    changed, worst = 0, 0.0
+    d, T, x, y, side, alone, _, _ = state
+    above = 1.0 if x[p] > bound else -1.0
+    turn = above if p < d else -above
+    while True:
+        rate = -T[p, p]
+        length, dropped = (max(above * (x[p] - bound), 0.0) / rate if rate > _PINNED * alone[p] else np.inf), -1
+        for i in range(size):
+            slope = side[i] * turn * T[i, p]
+            if slope < 0.0:
+                reach = max(side[i] * y[i], 0.0) / -slope
+                if reach < length:
+                    length, dropped = reach, i
+        if length == np.inf:
+            return False
+        x_p, y_p = x[p] - above * length * rate, y[p] + above * length
+        for i in range(size):
+            if i < d and side[i] == 0:
+                x[i] += length * turn * T[i, p]
+            else:
+                y[i] += length * turn * T[i, p]
+        x[p], y[p] = x_p, y_p
+        if dropped < 0:
+            x[p], side[p] = bound, int(above)
+            sweep(T, p, size, p >= d)
+            return True
+        if dropped < d:
+            free(state, dropped, size)
+        else:
+            leave(state, dropped, size)
+
+
+@kernel
+def enter(state: Tableau, j: int, q: NDArray[np.float64], value: float, size: int) -> int:
+    """An empty place for item j with loadings q and this value of the model; −1 if there is none.
+
+    T_Ip = −T_IF q_F, T_Np = q_N − T_NF q_F, T_pp = −q_Fᵀ T_Fp.
+    """
+    d, T, x, y, side, alone, _, item = state
+    p = d
+    while p < len(item) and item[p] >= 0:
+        p += 1
+    if p == len(item):
+        return -1
+    item[p], x[p], y[p], side[p], alone[p] = j, value, 0.0, 0, 0.0
+    rate = 0.0
+    for i in range(size):
+        total = 0.0
+        for r in range(d):
+            if side[r] == 0:
+                total -= T[i, r] * q[r]
+        if i < d and side[i] == 0:
+            rate += total * q[i]
+        elif i < d:
+            total += q[i]
+        if i < d:
+            alone[p] += q[i] * q[i] * alone[i]
+        T[i, p] = total
+    for i in range(size):
+        T[p, i] = T[i, p]
+    T[p, p] = -rate
+    return p
+
+
+@kernel
+def leave(state: Tableau, p: int, size: int) -> None:
+    """Entry p leaves E, if it was there, and its place."""
+    if state.side[p] != 0:
+        sweep(state.T, p, size, False)
+    state.item[p], state.side[p] = -1, 0
+    for i in range(size):
+        state.T[i, p] = 0.0
+        state.T[p, i] = 0.0
+
+
+@kernel
+def give_up(state: Tableau, p: int, size: int, seen: NDArray[np.int8]) -> int:
+    """No step brings p to its bound, for there is no solution: leave out entry p, or, where p is a factor, the entry
+    that keeps it from its bound. The multiplier stays as it is, so all that is said of y stays true.
+
+    Returns the entry's place, −1 if there is none.
+    """
+    lost = p
+    if p < state.d:
+        lost = -1
+        for i in range(state.d, size):
+            if state.item[i] >= 0 and (lost < 0 or abs(state.T[i, p]) > abs(state.T[lost, p])):
+                lost = i
+    if lost >= 0:
+        seen[state.item[lost]] = _LOST
+        leave(state, lost, size)
+    return lost
+
+
+@kernel
+def worst_factor(state: Tableau, limits: Limits) -> int:
+    """The factor furthest outside [0, w_max], −1 if none is."""
+    worst, most = -1, limits.edge
+    for r in range(state.d):
+        excess = max(-state.x[r], state.x[r] - limits.w_max)
+        if excess > most:
+            worst, most = r, excess
+    return worst
+
+
+@kernel
+def worst_entry(
+    watched: NDArray[np.int64], seen: NDArray[np.int8], Qt: NDArray[np.float64], w: NDArray[np.float64], limits: Limits
+) -> tuple[int, float]:
+    """The watched item furthest outside the bounds, −1 if none is by more than half the slack, and its value in the model."""
+    worst, most, value = -1, 0.5 * limits.slack, 0.0
+    for j in watched:
+        model = 0.0
+        for r in range(Qt.shape[1]):
+            model += Qt[j, r] * w[r]
+        excess = max(limits.lower - model, model - limits.upper)
+        if excess > most and seen[j] != _LOST:
+            worst, most, value = j, excess, model
+    return worst, value
+
+
+@kernel
+def watch(model: NDArray[np.floating], limits: Limits, watched: NDArray[np.int64], n_watched: int, seen: NDArray[np.int8]) -> int:
+    """Add the items whose model is outside the bounds to the watched ones; returns how many those are then."""
+    low, high = model.dtype.type(limits.lower - limits.slack), model.dtype.type(limits.upper + limits.slack)
+    outside = 0
     for j in range(len(model)):
-        worst = max(worst, model[j] - upper, lower - model[j])
-        now = 1 if dual[j] + _BARRIER * (model[j] - upper) > 0.0 else (-1 if dual[j] + _BARRIER * (model[j] - lower) < 0.0 else 0)
-        if now != active[j]:
-            changed += 1
-            if (now == 0) != (active[j] == 0):
-                _add_outer(G, Qt[j], _BARRIER if active[j] == 0 else -_BARRIER)
-            active[j] = now
-    return changed, worst
+        outside += 1 if (model[j] < low) | (model[j] > high) else 0
+    if outside > 0:
+        for j in range(len(model)):
+            if (model[j] < low or model[j] > high) and seen[j] == 0:
+                watched[n_watched], seen[j] = j, _WATCHED
+                n_watched += 1
+    return n_watched
+
+
+@kernel
+def model_of(Q: NDArray[np.floating], w: NDArray[np.float64], used: NDArray[np.int64], model: NDArray[np.floating]) -> None:
+    """Model = Qᵀw. Q (k+1, m) and w (k+1) end with zeros; used (k+4) is working space."""
+    number, k, count = model.dtype.type, len(w) - 1, 0
+    for r in range(k):
+        used[count] = r
+        count += 1 if w[r] != 0.0 else 0
+    used[count : count + 4] = k
+    model[:] = 0.0
+    for first in range(0, count, 4):
+        a, b, c, d = used[first], used[first + 1], used[first + 2], used[first + 3]
+        p, q, t, u = number(w[a]), number(w[b]), number(w[c]), number(w[d])
+        for j in range(len(model)):
+            model[j] += p * Q[a, j] + q * Q[b, j] + t * Q[c, j] + u * Q[d, j]
+
+
+@kernel
+def masked_gram(
+    answers: NDArray[np.floating], gram: NDArray[np.float64], Qt: NDArray[np.float64], items: NDArray[np.int64], G: NDArray[np.float64]
+) -> None:
+    """G = Σ q_j q_jᵀ over the answered items j: all less the missing ones, or the answered ones where they are fewer.
+
+    Qt (m+1, k) ends with zeros; items (m+4) is working space.
+    """
+    m, k = len(answers), len(G)
+    count, sign = 0, -1.0
+    for j in range(m):
+        items[count] = j
+        count += 1 if answers[j] != answers[j] else 0
+    if 2 * count > m:
+        count, sign = 0, 1.0
+        for j in range(m):
+            items[count] = j
+            count += 1 if answers[j] == answers[j] else 0
+    items[count : count + 4] = m
+    for r in range(k):
+        for s in range(k):
+            G[r, s] = gram[r, s] if sign < 0.0 else 0.0
+    for first in range(0, count, 4):
+        a, b, c, d = items[first], items[first + 1], items[first + 2], items[first + 3]
+        for r in range(k):
+            p, q, t, u = sign * Qt[a, r], sign * Qt[b, r], sign * Qt[c, r], sign * Qt[d, r]
+            for s in range(k):
+                G[r, s] += p * Qt[a, s] + q * Qt[b, s] + t * Qt[c, s] + u * Qt[d, s]
 
 
 @kernel
 def solve_row(
-    G: NDArray[np.float64],
-    h: NDArray[np.float64],
+    state: Tableau,
     w: NDArray[np.float64],
-    Q: NDArray[np.float64],
     Qt: NDArray[np.float64],
-    n_free: int,
-    w_max: float,
-    lower: float,
-    upper: float,
-    tolerance: float,
+    Q: NDArray[np.floating],
+    model: NDArray[np.floating],
+    used: NDArray[np.int64],
+    watched: NDArray[np.int64],
+    seen: NDArray[np.int8],
+    limits: Limits,
 ) -> bool:
-    """minimise ½ wᵀG w − hᵀw over 0 ≤ w ≤ w_max and lower ≤ Qᵀw ≤ upper; G is overwritten.
+    """Enforce what the row violates: bounds of its factors, then of the watched entries, then of all, until there is none.
 
-    Augmented Lagrangian in the bounds: for given multipliers a the set of entries that the barrier
-    acts on is guessed from the present model, the box problem with that set is solved, until the
-    set stays; then a ← a + ρ(Qᵀw − bound) on it. Q (k, m) comes with its transpose Qt. Returns
-    whether the optimum was reached.
+    w (k+c+1) is written, up to its confounders. Returns whether all bounds could be enforced.
     """
-    k, m = Q.shape
-    done = box_qp(G, h, w, n_free, w_max, tolerance * w_max)
-    model, dual, active, hb = np.empty(m), np.zeros(m), np.zeros(m, np.int8), np.empty(k)
-    for visit in range(1, _MULTIPLIER_ROUNDS + 1):
-        model[:] = 0.0
-        for r in range(k):
-            if w[r] != 0.0:
-                for j in range(m):
-                    model[j] += Q[r, j] * w[r]
-        if visit % _SETTLE == 0:  # a set that keeps changing: move on, the multipliers settle it
-            _multiply(model, dual, lower, upper, active)
-        changed, worst = _activate(model, dual, lower, upper, active, G, Qt)
-        if changed == 0:
-            if worst <= tolerance * (upper - lower):
-                return done
-            _multiply(model, dual, lower, upper, active)
-        hb[:] = h
-        for j in range(m):
-            if active[j] != 0:
-                pull = _BARRIER * (upper if active[j] > 0 else lower) - dual[j]
-                for r in range(k):
-                    hb[r] += Qt[j, r] * pull
-        done = box_qp(G, hb, w, n_free, w_max, tolerance * w_max)
+    d, x = state.d, state.x
+    n_watched, size, done = 0, d, True
+    for _ in range(_STEPS * d):
+        p = worst_factor(state, limits)
+        if p >= 0:
+            bound = 0.0 if x[p] < 0.0 else limits.w_max
+        else:
+            for r in range(d):
+                w[r] = min(max(x[r], 0.0), limits.w_max)
+            j, value = worst_entry(watched[:n_watched], seen, Qt, w, limits)
+            if j < 0:
+                model_of(Q, w, used, model)
+                before = n_watched
+                n_watched = watch(model, limits, watched, n_watched, seen)
+                if n_watched == before:
+                    return done
+                continue
+            p = enter(state, j, Qt[j], value, size)
+            if p < 0:
+                break
+            size = max(size, p + 1)
+            bound = limits.lower if value < limits.lower else limits.upper
+        while not enforce(state, p, bound, size):
+            done = False
+            if give_up(state, p, size, seen) in (p, -1):
+                break
+    for r in range(d):
+        w[r] = min(max(x[r], 0.0), limits.w_max)
     return False
 
 
 @kernel
-def _multiply(model: NDArray[np.float64], dual: NDArray[np.float64], lower: float, upper: float, active: NDArray[np.int8]) -> None:
-    """a ← a + ρ(model − bound) where a bound is active, else 0."""
-    for j in range(len(model)):
-        if active[j] > 0:
-            dual[j] = max(0.0, dual[j] + _BARRIER * (model[j] - upper))
-        elif active[j] < 0:
-            dual[j] = min(0.0, dual[j] + _BARRIER * (model[j] - lower))
-        else:
-            dual[j] = 0.0
+def solve_block(
+    M: NDArray[np.floating],
+    X: NDArray[np.floating],
+    H: NDArray[np.floating],
+    Q: NDArray[np.floating],
+    Qt: NDArray[np.float64],
+    gram: NDArray[np.float64],
+    d: int,
+    penalty: float,
+    scale: float,
+    limits: Limits,
+) -> int:
+    """The rows of a block one after the other, in working space for one. Q (k+1, m) and Qt (m+1, k) end with zeros."""
+    k, m = len(gram), M.shape[1]
+    places = 2 * d + 1  # as many entries as there are factors in E, and one more to enter
+    T, x, y, alone = np.zeros((places, places)), np.zeros(places), np.zeros(places), np.zeros(places)
+    state = Tableau(d, T, x, y, np.zeros(places, np.int8), alone, np.zeros(d), np.zeros(places, np.int64))
+    G, h, w, model = np.empty((k, k)), np.empty(d), np.zeros(k + 1), np.empty(m, X.dtype)
+    items, watched, seen, used = np.empty(m + 4, np.int64), np.empty(m, np.int64), np.zeros(m, np.int8), np.empty(k + 4, np.int64)
+    unfinished = 0
+    for i in range(len(M)):
+        masked_gram(M[i], gram, Qt, items, G)
+        for r in range(k):
+            w[r] = X[r, i]
+        for r in range(d):
+            state.x[r] = w[r]
+            h[r] = H[r, i] - penalty
+            for c in range(d, k):
+                h[r] -= G[r, c] * w[c]
+        state.extra[:] = 0.0
+        for _ in range(_ROUNDS):
+            begin(state, G, h, scale, limits.w_max)
+            seen[:] = 0
+            done = solve_row(state, w, Qt, Q, model, used, watched, seen, limits)
+            # Added curvature slows the row down (the proximal point method); without it, this was the optimum.
+            moved = 0.0
+            for r in range(d):
+                moved = max(moved, abs(w[r] - X[r, i])) if state.extra.any() else 0.0
+                X[r, i] = w[r]
+                state.x[r] = w[r]
+            if moved <= limits.edge:
+                break
+        unfinished += 0 if done else 1
+    return unfinished
 
 
-@kernel
 def solve_rows(
     M: NDArray[np.floating],
     X: NDArray[np.floating],
@@ -207,26 +417,12 @@ def solve_rows(
 
         minimise ½‖o∘(m − Qᵀx)‖² + penalty·Σw   over 0 ≤ w ≤ w_max and lower ≤ Qᵀx ≤ upper
 
-    H (n_free, n) = Q·(M with zeros for NaN)ᵀ, Q (k+c, m). The masked Gram matrix is that of all items
-    less the missing ones. ``tolerance`` is relative to w_max and to the bounds' width. Returns the
-    number of rows that did not come within it.
+    H (n_free, n) = Q·(M with zeros for NaN)ᵀ, Q (k+c, m). ``tolerance`` is relative to w_max and to the bounds'
+    width. Returns the number of rows that did not come within it.
     """
     k, m = Q.shape
-    Qt = np.ascontiguousarray(Q.T)
-    gram = Q @ Qt
-    unfinished = 0
-    h, w = np.zeros(k), np.empty(k)
-    for i in range(M.shape[0]):
-        G = gram.copy()
-        for j in range(m):
-            if M[i, j] != M[i, j]:
-                _add_outer(G, Qt[j], -1.0)
-        for r in range(k):
-            w[r] = X[r, i]
-        for r in range(n_free):
-            h[r] = H[r, i] - penalty
-        if not solve_row(G, h, w, Q, Qt, n_free, w_max, lower, upper, tolerance):
-            unfinished += 1
-        for r in range(n_free):
-            X[r, i] = w[r]
-    return unfinished
+    gram = Q @ Q.T
+    scale = gram.diagonal()[:n_free].max() or 1.0
+    limits = Limits(float(w_max), 0.01 * tolerance * w_max, float(lower), float(upper), tolerance * (upper - lower))
+    ended, turned = np.vstack([Q, np.zeros((1, m))]).astype(X.dtype), np.vstack([Q.T, np.zeros((1, k))])
+    return solve_block(M, X, H, ended, turned, gram, n_free, float(penalty), float(scale), limits)
