@@ -171,7 +171,9 @@ def test_every_kind_of_input_gives_the_same_model(tmp_path: Path) -> None:
         model = dfact.ICQF(3).fit(X)
         assert isinstance(model.factors_, zarr.Array) == (kind in ("Zarr", "Dataset", "path", "string")), kind
         assert_same_bits(reference, model)
-    assert list(dfact.ICQF(3).fit(frame).loadings_.index) == list(frame.columns)
+    named = dfact.ICQF(3).fit(frame.set_axis([f"p{i}" for i in range(3000)]))
+    assert list(named.loadings_.index) == list(frame.columns)
+    assert list(named.row_labels_[:2]) == ["p0", "p1"]
     full = np.nan_to_num(M)
     assert_same_bits(dfact.ICQF(3).fit(full), dfact.ICQF(3).fit(sp.csr_array(full)))
 

@@ -165,7 +165,7 @@ def open_dataset(path: str | PathLike[str]) -> Dataset:
     for name in info["confounders"]:
         codes = read_array(group, f"confounder_{name}")
         levels = group[f"confounder_{name}"].attrs.get("levels")
-        confounders[name] = codes if levels is None else pd.Categorical.from_codes(codes.tolist(), categories=pd.Index(levels))  # type: ignore[arg-type]
+        confounders[name] = codes if levels is None else pd.Categorical.from_codes(codes.tolist(), categories=levels)  # type: ignore[arg-type]  # attributes are JSON of any kind
     return Dataset(
         source=ZarrSource(values),
         missing_code=info["missing_code"],

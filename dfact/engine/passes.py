@@ -64,3 +64,10 @@ class Pass(Protocol[Shared_contra, Partial_co]):
     def step(self, block: Block, state: State | None, shared: Shared_contra) -> tuple[State | None, Partial_co]:
         """One visit of a block with what all blocks share."""
         ...
+
+
+class Startless:
+    """Base of the passes that need no state to begin with."""
+
+    def start(self, block: Block) -> None:
+        """Nothing."""

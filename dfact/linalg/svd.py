@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh, qr
 
 from dfact.engine.executors import Session
-from dfact.engine.passes import Block, Partial, State
+from dfact.engine.passes import Block, Partial, Startless, State
 from dfact.kernels.entries import filled
 
 _GRAM_COLUMNS = 512  # up to here M'M costs no more than the passes of the block iteration
@@ -21,27 +21,21 @@ class GramSum(Partial):
 
 
 @dataclass(frozen=True)
-class GramPass:
+class GramPass(Startless):
     """MᵀM of the zero-filled data."""
 
     dtype: np.dtype[Any]
 
-    def start(self, block: Block) -> None:  # noqa: ARG002  # the contract's signature
-        return None
-
-    def step(self, block: Block, state: State | None, shared: None) -> tuple[State | None, GramSum]:  # noqa: ARG002
+    def step(self, block: Block, state: State | None, shared: None) -> tuple[State | None, GramSum]:
         M = filled(block.values)
         return state, GramSum(M.T @ M)
 
 
 @dataclass(frozen=True)
-class SketchPass:
+class SketchPass(Startless):
     """MᵀMΩ of the zero-filled data, with the shared Ω (m, l)."""
 
     dtype: np.dtype[Any]
-
-    def start(self, block: Block) -> None:  # noqa: ARG002
-        return None
 
     def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, GramSum]:
         M = filled(block.values)
@@ -85,13 +79,10 @@ class SignNorms(Partial):
 
 
 @dataclass(frozen=True)
-class SignNormsPass:
+class SignNormsPass(Startless):
     """Squared norms of the positive and the negative part of every column of M·P, with the shared P (m, k)."""
 
     dtype: np.dtype[Any]
-
-    def start(self, block: Block) -> None:  # noqa: ARG002
-        return None
 
     def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, SignNorms]:
         U = filled(block.values) @ shared

@@ -4,6 +4,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features, va
 
 from dfact.data.confounders import ConfounderEncoding
 from dfact.data.dataset import Dataset
+from dfact.data.import_array import axis_labels
 from dfact.data.inputs import as_dataset, check_observed
 from dfact.data.source import Layout
 from dfact.data.store import compressor
@@ -40,11 +42,11 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     def _dataset(self, X: Any, confounders: Any, *, reset: bool) -> Dataset:
         """X as a two-way dataset; sets (``reset``) or checks the number and the names of its columns."""
         if isinstance(X, (np.ndarray, pd.DataFrame, list, tuple)) or sp.issparse(X):
-            names = list(X.columns.astype(str)) if isinstance(X, pd.DataFrame) else None
-            X = validate_data(self, X, reset=reset, dtype="numeric", accept_sparse="csr", ensure_all_finite="allow-nan")
-            dataset = as_dataset(X, confounders)
-            if names is not None:
-                dataset = _relabelled(dataset, names)
+            checked = validate_data(self, X, reset=reset, dtype="numeric", accept_sparse="csr", ensure_all_finite="allow-nan")
+            dataset = as_dataset(checked, confounders)
+            if isinstance(X, pd.DataFrame):
+                columns = np.asarray(X.columns.astype(str), dtype=object)
+                dataset = replace(dataset, column_labels=columns, labels=axis_labels(X, 0))
         else:
             dataset = as_dataset(X, confounders)
             if reset:
@@ -113,12 +115,6 @@ class _Shaped:
 
     def __init__(self, dataset: Dataset) -> None:
         self.shape = dataset.shape
-
-
-def _relabelled(dataset: Dataset, names: list[str]) -> Dataset:
-    from dataclasses import replace
-
-    return replace(dataset, column_labels=np.asarray(names, dtype=object))
 
 
 def plan(model: Factorization, data: Any, memory_limit: int | str | None = None) -> Plan:

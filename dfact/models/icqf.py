@@ -1,6 +1,7 @@
 """ICQF: interpretability-constrained questionnaire factorization."""
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any, Self
@@ -176,6 +177,7 @@ class ICQF(Factorization):
             sums = session.run(RowsPass(problem, Start(_least_squares(Q[: problem.k])), dtype), Q)
             self.objective_history_ = np.append(self.objective_history_, self._objective(problem, sums, Q))
             self.explained_share_ = sums.explained_share()
+            _report_unfinished(int(sums.unfinished))
             shape = (dataset.shape[0], problem.k)
             self.factors_ = gather_rows(
                 (rows[:, : problem.k] for rows in session.rows("factors")), shape, dtype, stored=dataset.path is not None
@@ -258,7 +260,7 @@ class ICQF(Factorization):
         footprint = self._footprint(dataset.shape, 0 if C is None else C.shape[1], dtype)
         begin = Start(_least_squares(Q[: problem.k]))
         with self._open(dataset, None if C is None else C.astype(dtype), footprint) as session:
-            session.run(RowsPass(problem, begin, dtype), Q)
+            _report_unfinished(int(session.run(RowsPass(problem, begin, dtype), Q).unfinished))
             rows = (part[:, : problem.k] for part in session.rows("factors"))
             return gather_rows(rows, (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None, out=out)
 
@@ -289,7 +291,8 @@ class ICQF(Factorization):
         return pd.DataFrame(self.confounder_components_.T, index=self._items(), columns=columns)
 
     def _items(self) -> pd.Index:
-        return pd.Index(self.column_labels_, name="item")
+        items: pd.Index[Any] = pd.Index(self.column_labels_, name="item")
+        return items
 
     def _encode(self, frame: pd.DataFrame | None, n_rows: int) -> NDArray[np.float64] | None:
         if self.confounder_encoding_ is None:
@@ -368,6 +371,13 @@ class ICQF(Factorization):
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _report_unfinished(rows: int) -> None:
+    """Rows may have no factors within the bounds: when their confounders alone exceed them."""
+    if rows:
+        message = f"{rows} rows have no factors that keep the model within the bounds to the tolerance; theirs come close to it"
+        warnings.warn(message, UserWarning, stacklevel=3)
 
 
 def _total(Q: NDArray[Any]) -> float:

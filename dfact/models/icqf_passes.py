@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, Partial, State
+from dfact.engine.passes import Block, Partial, Startless, State
 from dfact.kernels.admm import admm_fill
 from dfact.kernels.box_lasso import box_lasso
 from dfact.kernels.entries import filled, squared_error
@@ -120,17 +120,14 @@ class RowSums(Partial):
 
 
 @dataclass(frozen=True)
-class RowsPass:
+class RowsPass(Startless):
     """The factors of every row at their optimum given the loadings, whatever state there was before."""
 
     problem: Problem
     begin: Start
     dtype: np.dtype[Any]
 
-    def start(self, block: Block) -> None:  # noqa: ARG002  # the contract's signature
-        return None
-
-    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, RowSums]:  # noqa: ARG002
+    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, RowSums]:
         p, Q, M = self.problem, shared, filled(block.values)
         X = self.begin.factors(block, p, self.dtype)
         H = Q[: p.k] @ M.T
