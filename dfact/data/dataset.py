@@ -164,8 +164,8 @@ def open_dataset(path: str | PathLike[str]) -> Dataset:
     confounders = {}
     for name in info["confounders"]:
         codes = read_array(group, f"confounder_{name}")
-        levels = group[f"confounder_{name}"].attrs.get("levels")
-        confounders[name] = codes if levels is None else pd.Categorical.from_codes(codes.tolist(), categories=levels)  # type: ignore[arg-type]  # attributes are JSON of any kind
+        levels: Any = group[f"confounder_{name}"].attrs.get("levels")
+        confounders[name] = codes if levels is None else pd.Categorical.from_codes(codes.tolist(), categories=pd.Index(levels))
     return Dataset(
         source=ZarrSource(values),
         missing_code=info["missing_code"],
