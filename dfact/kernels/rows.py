@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 from dfact.kernels.jit import kernel
 
 _DEPENDENT = 1e-3  # a factor that others explain but for this share of it gets curvature of its own
-_PINNED = 1e-7  # a factor or entry that can move by less than this share of what it could alone is taken as fixed
+_PINNED = 1e-6  # a factor or entry that can move by less than this share of what it could alone is taken as fixed
 _ROUNDS = 200
+_EDGE = 0.01  # what counts as beyond the factors' bounds, relative to what does beyond the model's
 _STEPS = 50  # bounds enforced, per factor
+_FRESH = 24  # bounds enforced on one tableau, whose rounding errors grow with every sweep
 _WATCHED, _LOST = 1, 2
 
 
@@ -42,14 +44,18 @@ class Tableau(NamedTuple):
     d: int
     T: NDArray[np.float64]
     x: NDArray[np.float64]
+    """Factors, and the model at the entries less what confounders add to it."""
     y: NDArray[np.float64]
     side: NDArray[np.int8]
-    alone: NDArray[np.float64]
-    """−T_pp if p were the only factor in F; for an entry, if the factors were orthogonal and in F."""
-    extra: NDArray[np.float64]
-    """What was added to the diagonal of G (d)."""
     item: NDArray[np.int64]
     """The item of an entry's place, −1 in an empty one."""
+    alone: NDArray[np.float64]
+    """−T_pp if p were the only factor in F; for an entry, if the factors were orthogonal and in F."""
+    G: NDArray[np.float64]
+    h: NDArray[np.float64]
+    extra: NDArray[np.float64]
+    """What was added to the diagonal of G."""
+    Qt: NDArray[np.float64]
 
 
 @kernel
@@ -73,50 +79,90 @@ def free(state: Tableau, r: int, size: int) -> None:
     missing = _DEPENDENT / state.alone[r] - state.T[r, r]
     if missing > 0.0:
         state.extra[r] += missing
+        state.h[r] += missing * state.x[r]
         state.T[r, r] += missing
     state.side[r], state.y[r] = 0, 0.0
     sweep(state.T, r, size, True)
 
 
 @kernel
-def begin(state: Tableau, G: NDArray[np.float64], h: NDArray[np.float64], scale: float, w_max: float) -> None:
-    """Set up the tableau: factors that start within their bounds are free, and so is, in the end, every held one
-    whose multiplier has the wrong sign.
+def border(state: Tableau, p: int, size: int) -> None:
+    """The row and column of entry p, before it is in E: T_Ip = −T_IF q_F, T_Np = q_N − T_NF q_F, T_pp = −q_Fᵀ T_Fp."""
+    d, T, q = state.d, state.T, state.Qt[state.item[p]]
+    rate = 0.0
+    for i in range(size):
+        total = 0.0
+        for r in range(d):
+            if state.side[r] == 0:
+                total -= T[i, r] * q[r]
+        if i < d and state.side[i] == 0:
+            rate += total * q[i]
+        elif i < d:
+            total += q[i]
+        T[i, p] = total
+    for i in range(size):
+        T[p, i] = T[i, p]
+    T[p, p] = -rate
 
-    With u = h on F and w elsewhere, w_F = −(T u)_F and y_N = h_N − (T u)_N. Curvature that was added is around x.
+
+@kernel
+def tabulate(state: Tableau, size: int) -> None:
+    """The tableau of F and E as they are, and x and y on it."""
+    d, T, side = state.d, state.T, state.side
+    for i in range(size):
+        for j in range(size):
+            T[i, j] = state.G[i, j] if i < d and j < d else 0.0
+    for r in range(d):
+        T[r, r] += state.extra[r]
+    for p in range(size):
+        if p < d and side[p] == 0:
+            free(state, p, size)
+        elif p >= d and side[p] != 0:
+            border(state, p, size)
+            sweep(T, p, size, True)
+    evaluate(state, size)
+
+
+@kernel
+def evaluate(state: Tableau, size: int) -> None:
+    """Solve on the tableau: with u = h on F and x elsewhere, x_F = −(T u)_F, y_E = −(T u)_E, y_N = h_N − (T u)_N."""
+    d, x, y, side = state.d, state.x, state.y, state.side
+    u = np.empty(size)
+    for i in range(size):
+        u[i] = state.h[i] if i < d and side[i] == 0 else x[i]
+    for i in range(size):
+        total = 0.0
+        for j in range(size):
+            total -= state.T[i, j] * u[j]
+        if i < d and side[i] == 0:
+            x[i] = total
+        else:
+            y[i] = total + state.h[i] if i < d else total
+
+
+@kernel
+def begin(state: Tableau, scale: float, w_max: float) -> None:
+    """Without entries, factors that start within their bounds are free, and in the end so is every held one whose
+    multiplier has the wrong sign. Curvature that was added is around the start.
     """
-    d, T, x, y, side, alone, extra, item = state
-    u, linear = np.empty(d), np.empty(d)
-    item[d:] = -1
-    side[d:] = 0
+    d, x, y, side = state.d, state.x, state.y, state.side
     for r in range(d):
-        for s in range(d):
-            T[r, s] = G[r, s]
-        T[r, r] += extra[r]
-        linear[r] = h[r] + extra[r] * x[r]
-        alone[r] = 1.0 / max(G[r, r], 1e-6 * scale)
+        state.alone[r] = 1.0 / max(state.G[r, r], 1e-6 * scale)
+        state.h[r] += state.extra[r] * x[r]
         side[r] = -1 if x[r] <= 0.0 else (1 if x[r] >= w_max else 0)
-        x[r], y[r] = (0.0 if x[r] <= 0.0 else w_max), 0.0
-    for r in range(d):
-        if side[r] == 0:
-            free(state, r, d)
-    wrong = 1
-    while wrong > 0:
-        for r in range(d):
-            u[r] = linear[r] if side[r] == 0 else x[r]
-        for r in range(d):
-            total = 0.0
-            for s in range(d):
-                total += T[r, s] * u[s]
-            if side[r] == 0:
-                x[r] = -total
-            else:
-                y[r] = linear[r] - total
-        wrong = 0
+        x[r] = min(max(x[r], 0.0), w_max)
+    for p in range(d, len(side)):
+        side[p], state.item[p] = 0, -1
+    tabulate(state, d)
+    wrong = True
+    while wrong:
+        wrong = False
         for r in range(d):
             if side[r] * y[r] < 0.0:
                 free(state, r, d)
-                wrong += 1
+                wrong = True
+        if wrong:
+            evaluate(state, d)
 
 
 @kernel
@@ -126,12 +172,12 @@ def enforce(state: Tableau, p: int, bound: float, size: int) -> bool:
 
     As y_p moves by 1, x_p moves by T_pp, x_F and the other y by ±T_·p.
     """
-    d, T, x, y, side, alone, _, _ = state
+    d, T, x, y, side = state.d, state.T, state.x, state.y, state.side
     above = 1.0 if x[p] > bound else -1.0
     turn = above if p < d else -above
     while True:
         rate = -T[p, p]
-        length, dropped = (max(above * (x[p] - bound), 0.0) / rate if rate > _PINNED * alone[p] else np.inf), -1
+        length, dropped = (max(above * (x[p] - bound), 0.0) / rate if rate > _PINNED * state.alone[p] else np.inf), -1
         for i in range(size):
             slope = side[i] * turn * T[i, p]
             if slope < 0.0:
@@ -158,34 +204,19 @@ def enforce(state: Tableau, p: int, bound: float, size: int) -> bool:
 
 
 @kernel
-def enter(state: Tableau, j: int, q: NDArray[np.float64], value: float, size: int) -> int:
-    """An empty place for item j with loadings q and this value of the model; −1 if there is none.
-
-    T_Ip = −T_IF q_F, T_Np = q_N − T_NF q_F, T_pp = −q_Fᵀ T_Fp.
-    """
-    d, T, x, y, side, alone, _, item = state
-    p = d
-    while p < len(item) and item[p] >= 0:
+def enter(state: Tableau, j: int, size: int) -> int:
+    """An empty place for item j, −1 if there is none."""
+    p, q = state.d, state.Qt[j]
+    while p < len(state.item) and state.item[p] >= 0:
         p += 1
-    if p == len(item):
+    if p == len(state.item):
         return -1
-    item[p], x[p], y[p], side[p], alone[p] = j, value, 0.0, 0, 0.0
-    rate = 0.0
-    for i in range(size):
-        total = 0.0
-        for r in range(d):
-            if side[r] == 0:
-                total -= T[i, r] * q[r]
-        if i < d and side[i] == 0:
-            rate += total * q[i]
-        elif i < d:
-            total += q[i]
-        if i < d:
-            alone[p] += q[i] * q[i] * alone[i]
-        T[i, p] = total
-    for i in range(size):
-        T[p, i] = T[i, p]
-    T[p, p] = -rate
+    state.item[p], state.side[p] = j, 0
+    state.x[p], state.y[p], state.alone[p] = 0.0, 0.0, 0.0
+    for r in range(state.d):
+        state.x[p] += q[r] * state.x[r]
+        state.alone[p] += q[r] * q[r] * state.alone[r]
+    border(state, p, size)
     return p
 
 
@@ -215,6 +246,8 @@ def give_up(state: Tableau, p: int, size: int, seen: NDArray[np.int8]) -> int:
                 lost = i
     if lost >= 0:
         seen[state.item[lost]] = _LOST
+        for r in range(state.d):
+            state.h[r] -= state.y[lost] * state.Qt[state.item[lost], r]
         leave(state, lost, size)
     return lost
 
@@ -311,7 +344,6 @@ def masked_gram(
 def solve_row(
     state: Tableau,
     w: NDArray[np.float64],
-    Qt: NDArray[np.float64],
     Q: NDArray[np.floating],
     model: NDArray[np.floating],
     used: NDArray[np.int64],
@@ -321,18 +353,19 @@ def solve_row(
 ) -> bool:
     """Enforce what the row violates: bounds of its factors, then of the watched entries, then of all, until there is none.
 
-    w (k+c+1) is written, up to its confounders. Returns whether all bounds could be enforced.
+    w (k+c+1) is working space that ends with the confounders. Returns whether all bounds could be enforced.
     """
-    d, x = state.d, state.x
-    n_watched, size, done = 0, d, True
-    for _ in range(_STEPS * d):
+    n_watched, size, done = 0, state.d, True
+    for step in range(1, _STEPS * state.d):
+        if step % _FRESH == 0:
+            tabulate(state, size)
         p = worst_factor(state, limits)
         if p >= 0:
-            bound = 0.0 if x[p] < 0.0 else limits.w_max
+            bound = 0.0 if state.x[p] < 0.0 else limits.w_max
         else:
-            for r in range(d):
-                w[r] = min(max(x[r], 0.0), limits.w_max)
-            j, value = worst_entry(watched[:n_watched], seen, Qt, w, limits)
+            for r in range(state.d):
+                w[r] = state.x[r]
+            j, value = worst_entry(watched[:n_watched], seen, state.Qt, w, limits)
             if j < 0:
                 model_of(Q, w, used, model)
                 before = n_watched
@@ -340,17 +373,15 @@ def solve_row(
                 if n_watched == before:
                     return done
                 continue
-            p = enter(state, j, Qt[j], value, size)
+            p = enter(state, j, size)
             if p < 0:
-                break
+                return False
             size = max(size, p + 1)
-            bound = limits.lower if value < limits.lower else limits.upper
+            bound = (limits.lower if value < limits.lower else limits.upper) - (value - state.x[p])
         while not enforce(state, p, bound, size):
             done = False
             if give_up(state, p, size, seen) in (p, -1):
                 break
-    for r in range(d):
-        w[r] = min(max(x[r], 0.0), limits.w_max)
     return False
 
 
@@ -369,33 +400,35 @@ def solve_block(
 ) -> int:
     """The rows of a block one after the other, in working space for one. Q (k+1, m) and Qt (m+1, k) end with zeros."""
     k, m = len(gram), M.shape[1]
-    places = 2 * d + 1  # as many entries as there are factors in E, and one more to enter
+    places = 2 * d + 1  # E has no more entries than F has factors, and one more may be on its way
+    side, item = np.zeros(places, np.int8), np.zeros(places, np.int64)
     T, x, y, alone = np.zeros((places, places)), np.zeros(places), np.zeros(places), np.zeros(places)
-    state = Tableau(d, T, x, y, np.zeros(places, np.int8), alone, np.zeros(d), np.zeros(places, np.int64))
-    G, h, w, model = np.empty((k, k)), np.empty(d), np.zeros(k + 1), np.empty(m, X.dtype)
-    items, watched, seen, used = np.empty(m + 4, np.int64), np.empty(m, np.int64), np.zeros(m, np.int8), np.empty(k + 4, np.int64)
+    state = Tableau(d, T, x, y, side, item, alone, np.zeros((k, k)), np.zeros(d), np.zeros(d), Qt)
+    w, model, used, items = np.zeros(k + 1), np.empty(m, X.dtype), np.empty(k + 4, np.int64), np.empty(m + 4, np.int64)
+    watched, seen = np.empty(m, np.int64), np.zeros(m, np.int8)
     unfinished = 0
     for i in range(len(M)):
-        masked_gram(M[i], gram, Qt, items, G)
+        masked_gram(M[i], gram, Qt, items, state.G)
+        state.extra[:] = 0.0
         for r in range(k):
             w[r] = X[r, i]
-        for r in range(d):
-            state.x[r] = w[r]
-            h[r] = H[r, i] - penalty
-            for c in range(d, k):
-                h[r] -= G[r, c] * w[c]
-        state.extra[:] = 0.0
+        done, moved = False, np.inf
         for _ in range(_ROUNDS):
-            begin(state, G, h, scale, limits.w_max)
-            seen[:] = 0
-            done = solve_row(state, w, Qt, Q, model, used, watched, seen, limits)
-            # Added curvature slows the row down (the proximal point method); without it, this was the optimum.
-            moved = 0.0
             for r in range(d):
-                moved = max(moved, abs(w[r] - X[r, i])) if state.extra.any() else 0.0
-                X[r, i] = w[r]
-                state.x[r] = w[r]
-            if moved <= limits.edge:
+                x[r] = X[r, i]
+                state.h[r] = H[r, i] - penalty
+                for c in range(d, k):
+                    state.h[r] -= state.G[r, c] * w[c]
+            begin(state, scale, limits.w_max)
+            seen[:] = 0
+            done = solve_row(state, w, Q, model, used, watched, seen, limits)
+            moved, bent = 0.0, False
+            for r in range(d):
+                best = min(max(x[r], 0.0), limits.w_max)
+                moved, bent = max(moved, abs(best - X[r, i])), bent or state.extra[r] > 0.0
+                X[r, i] = best
+            # Added curvature makes this a step of the proximal point method; without any, it is the optimum.
+            if not bent or moved <= limits.edge:
                 break
         unfinished += 0 if done else 1
     return unfinished
@@ -423,6 +456,6 @@ def solve_rows(
     k, m = Q.shape
     gram = Q @ Q.T
     scale = gram.diagonal()[:n_free].max() or 1.0
-    limits = Limits(float(w_max), 0.01 * tolerance * w_max, float(lower), float(upper), tolerance * (upper - lower))
+    limits = Limits(float(w_max), _EDGE * tolerance * w_max, float(lower), float(upper), tolerance * (upper - lower))
     ended, turned = np.vstack([Q, np.zeros((1, m))]).astype(X.dtype), np.vstack([Q.T, np.zeros((1, k))])
     return solve_block(M, X, H, ended, turned, gram, n_free, float(penalty), float(scale), limits)
