@@ -56,20 +56,26 @@ class Tableau(NamedTuple):
     extra: NDArray[np.float64]
     """What was added to the diagonal of G."""
     Qt: NDArray[np.float64]
+    pivot: NDArray[np.float64]
+    """Working space, as is u."""
+    u: NDArray[np.float64]
 
 
 @kernel
-def sweep(T: NDArray[np.float64], p: int, size: int, enters: bool) -> None:
+def sweep(state: Tableau, p: int, size: int, enters: bool) -> None:
     """Place p enters I or leaves it: T ← T − t tᵀ/T_pp with t = T_·p, then t ← ±t/T_pp and T_pp ← −1/T_pp."""
+    T, t = state.T, state.pivot
     inverse = 1.0 / T[p, p]
-    for i in range(size):
-        if i != p and T[i, p] != 0.0:
-            scaled = T[i, p] * inverse
-            for j in range(size):
-                T[i, j] -= scaled * T[p, j]
-            T[i, p] = scaled if enters else -scaled
     for j in range(size):
-        T[p, j] = T[j, p]
+        t[j] = T[p, j]
+    t[p] = 0.0
+    for i in range(size):
+        scaled = t[i] * inverse
+        for j in range(size):
+            T[i, j] -= scaled * t[j]
+    signed = inverse if enters else -inverse
+    for j in range(size):
+        T[p, j] = T[j, p] = signed * t[j]
     T[p, p] = -inverse
 
 
@@ -82,7 +88,7 @@ def free(state: Tableau, r: int, size: int) -> None:
         state.h[r] += missing * state.x[r]
         state.T[r, r] += missing
     state.side[r], state.y[r] = 0, 0.0
-    sweep(state.T, r, size, True)
+    sweep(state, r, size, True)
 
 
 @kernel
@@ -119,15 +125,14 @@ def tabulate(state: Tableau, size: int) -> None:
             free(state, p, size)
         elif p >= d and side[p] != 0:
             border(state, p, size)
-            sweep(T, p, size, True)
+            sweep(state, p, size, True)
     evaluate(state, size)
 
 
 @kernel
 def evaluate(state: Tableau, size: int) -> None:
     """Solve on the tableau: with u = h on F and x elsewhere, x_F = −(T u)_F, y_E = −(T u)_E, y_N = h_N − (T u)_N."""
-    d, x, y, side = state.d, state.x, state.y, state.side
-    u = np.empty(size)
+    d, x, y, side, u = state.d, state.x, state.y, state.side, state.u
     for i in range(size):
         u[i] = state.h[i] if i < d and side[i] == 0 else x[i]
     for i in range(size):
@@ -195,7 +200,7 @@ def enforce(state: Tableau, p: int, bound: float, size: int) -> bool:
         x[p], y[p] = x_p, y_p
         if dropped < 0:
             x[p], side[p] = bound, int(above)
-            sweep(T, p, size, p >= d)
+            sweep(state, p, size, p >= d)
             return True
         if dropped < d:
             free(state, dropped, size)
@@ -224,7 +229,7 @@ def enter(state: Tableau, j: int, size: int) -> int:
 def leave(state: Tableau, p: int, size: int) -> None:
     """Entry p leaves E, if it was there, and its place."""
     if state.side[p] != 0:
-        sweep(state.T, p, size, False)
+        sweep(state, p, size, False)
     state.item[p], state.side[p] = -1, 0
     for i in range(size):
         state.T[i, p] = 0.0
@@ -283,10 +288,10 @@ def worst_entry(
 def watch(model: NDArray[np.floating], limits: Limits, watched: NDArray[np.int64], n_watched: int, seen: NDArray[np.int8]) -> int:
     """Add the items whose model is outside the bounds to the watched ones; returns how many those are then."""
     low, high = model.dtype.type(limits.lower - limits.slack), model.dtype.type(limits.upper + limits.slack)
-    outside = 0
+    excess, zero = model.dtype.type(0), model.dtype.type(0)
     for j in range(len(model)):
-        outside += 1 if (model[j] < low) | (model[j] > high) else 0
-    if outside > 0:
+        excess += max(model[j] - high, zero) + max(low - model[j], zero)
+    if excess > zero:
         for j in range(len(model)):
             if (model[j] < low or model[j] > high) and seen[j] == 0:
                 watched[n_watched], seen[j] = j, _WATCHED
@@ -312,32 +317,29 @@ def model_of(Q: NDArray[np.floating], w: NDArray[np.float64], used: NDArray[np.i
 
 @kernel
 def masked_gram(
-    answers: NDArray[np.floating], gram: NDArray[np.float64], Qt: NDArray[np.float64], items: NDArray[np.int64], G: NDArray[np.float64]
+    answers: NDArray[np.floating], gram: NDArray[np.float64], Q: NDArray[np.float64], P: NDArray[np.float64], G: NDArray[np.float64]
 ) -> None:
     """G = Σ q_j q_jᵀ over the answered items j: all less the missing ones, or the answered ones where they are fewer.
 
-    Qt (m+1, k) ends with zeros; items (m+4) is working space.
+    P (k, m) is working space for the loadings of these.
     """
-    m, k = len(answers), len(G)
-    count, sign = 0, -1.0
+    k, m = Q.shape
+    missing = 0
     for j in range(m):
-        items[count] = j
-        count += 1 if answers[j] != answers[j] else 0
-    if 2 * count > m:
-        count, sign = 0, 1.0
-        for j in range(m):
-            items[count] = j
-            count += 1 if answers[j] == answers[j] else 0
-    items[count : count + 4] = m
+        missing += 1 if answers[j] != answers[j] else 0
+    build, count = 2 * missing > m, 0
+    for j in range(m):
+        if (answers[j] == answers[j]) == build:
+            for r in range(k):
+                P[r, count] = Q[r, j]
+            count += 1
     for r in range(k):
-        for s in range(k):
-            G[r, s] = gram[r, s] if sign < 0.0 else 0.0
-    for first in range(0, count, 4):
-        a, b, c, d = items[first], items[first + 1], items[first + 2], items[first + 3]
-        for r in range(k):
-            p, q, t, u = sign * Qt[a, r], sign * Qt[b, r], sign * Qt[c, r], sign * Qt[d, r]
-            for s in range(k):
-                G[r, s] += p * Qt[a, s] + q * Qt[b, s] + t * Qt[c, s] + u * Qt[d, s]
+        for s in range(r + 1):
+            total = 0.0
+            for j in range(count):
+                total += P[r, j] * P[s, j]
+            G[r, s] = total if build else gram[r, s] - total
+            G[s, r] = G[r, s]
 
 
 @kernel
@@ -390,25 +392,26 @@ def solve_block(
     M: NDArray[np.floating],
     X: NDArray[np.floating],
     H: NDArray[np.floating],
-    Q: NDArray[np.floating],
+    Q: NDArray[np.float64],
     Qt: NDArray[np.float64],
+    narrow: NDArray[np.floating],
     gram: NDArray[np.float64],
     d: int,
     penalty: float,
     scale: float,
     limits: Limits,
 ) -> int:
-    """The rows of a block one after the other, in working space for one. Q (k+1, m) and Qt (m+1, k) end with zeros."""
+    """The rows of a block one after the other, in working space for one; narrow (k+1, m) is Q in the rows' precision, and zeros."""
     k, m = len(gram), M.shape[1]
     places = 2 * d + 1  # E has no more entries than F has factors, and one more may be on its way
     side, item = np.zeros(places, np.int8), np.zeros(places, np.int64)
     T, x, y, alone = np.zeros((places, places)), np.zeros(places), np.zeros(places), np.zeros(places)
-    state = Tableau(d, T, x, y, side, item, alone, np.zeros((k, k)), np.zeros(d), np.zeros(d), Qt)
-    w, model, used, items = np.zeros(k + 1), np.empty(m, X.dtype), np.empty(k + 4, np.int64), np.empty(m + 4, np.int64)
+    state = Tableau(d, T, x, y, side, item, alone, np.zeros((k, k)), np.zeros(d), np.zeros(d), Qt, np.zeros(places), np.zeros(places))
+    w, model, used, P = np.zeros(k + 1), np.empty(m, X.dtype), np.empty(k + 4, np.int64), np.empty((k, m))
     watched, seen = np.empty(m, np.int64), np.zeros(m, np.int8)
     unfinished = 0
     for i in range(len(M)):
-        masked_gram(M[i], gram, Qt, items, state.G)
+        masked_gram(M[i], gram, Q, P, state.G)
         state.extra[:] = 0.0
         for r in range(k):
             w[r] = X[r, i]
@@ -421,7 +424,7 @@ def solve_block(
                     state.h[r] -= state.G[r, c] * w[c]
             begin(state, scale, limits.w_max)
             seen[:] = 0
-            done = solve_row(state, w, Q, model, used, watched, seen, limits)
+            done = solve_row(state, w, narrow, model, used, watched, seen, limits)
             moved, bent = 0.0, False
             for r in range(d):
                 best = min(max(x[r], 0.0), limits.w_max)
@@ -457,5 +460,5 @@ def solve_rows(
     gram = Q @ Q.T
     scale = gram.diagonal()[:n_free].max() or 1.0
     limits = Limits(float(w_max), _EDGE * tolerance * w_max, float(lower), float(upper), tolerance * (upper - lower))
-    ended, turned = np.vstack([Q, np.zeros((1, m))]).astype(X.dtype), np.vstack([Q.T, np.zeros((1, k))])
-    return solve_block(M, X, H, ended, turned, gram, n_free, float(penalty), float(scale), limits)
+    Qt, narrow = np.ascontiguousarray(Q.T), np.vstack([Q, np.zeros((1, m))]).astype(X.dtype)
+    return solve_block(M, X, H, Q, Qt, narrow, gram, n_free, float(penalty), float(scale), limits)
