@@ -84,9 +84,14 @@ class Executor(Protocol):
 
 
 class _Versions:
-    """Places for spilled states: a new file for every partition and pass."""
+    """Places for the spilled states of every partition.
 
-    def __init__(self, plan: Plan) -> None:
+    On this machine two files take turns: one is read while the other is written over. Workers get a
+    new file for every pass, as one that was given up for lost may still be writing an old one.
+    """
+
+    def __init__(self, plan: Plan, *, take_turns: bool) -> None:
+        self._take_turns = take_turns
         self._n_resident = plan.state_in_memory
         self._spills = plan.state_in_memory < plan.n_partitions
         self._folder = Path()
@@ -101,7 +106,8 @@ class _Versions:
         """Where the partition's new state goes; None if it stays in memory."""
         if partition < self._n_resident:
             return None
-        return self._folder / f"{partition}-{self._version}.state"
+        version = self._version % 2 if self._take_turns else self._version
+        return self._folder / f"{partition}-{version}.state"
 
     def remove(self) -> None:
         if self._spills and self._version:
@@ -114,7 +120,7 @@ class LocalSession:
     def __init__(self, partitions: list[Partition], plan: Plan, threads: int) -> None:
         self._partitions, self._plan, self._threads = partitions, plan, threads
         self._kept: list[KeptState] = [None] * len(partitions)
-        self._versions = _Versions(plan)
+        self._versions = _Versions(plan, take_turns=True)
         self._loaded = [i >= plan.values_in_memory for i in range(len(partitions))]
         self._stack = ExitStack()
 
@@ -144,10 +150,8 @@ class LocalSession:
         if not self._loaded[index]:
             self._partitions[index] = self._partitions[index].load()
             self._loaded[index] = True
-        old = self._kept[index]
-        self._kept[index], total = visit(self._partitions[index], pass_, shared, old, self._versions.place(index), own=True)
-        if isinstance(old, SpilledState):
-            old.delete()
+        place = self._versions.place(index)
+        self._kept[index], total = visit(self._partitions[index], pass_, shared, self._kept[index], place, own=True)
         return total
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
@@ -203,7 +207,7 @@ class DistributedSession:
 
     def __init__(self, client: "Client", partitions: list[Partition], plan: Plan) -> None:
         self._client, self._plan = client, plan
-        self._versions = _Versions(plan)
+        self._versions = _Versions(plan, take_turns=False)
         self._kept: list[Any] = [None] * len(partitions)  # Future[KeptState], SpilledState or None
         self._sources = partitions
         self._partitions: list[Future] = []
