@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.kernels.jit import kernel
+from dfact.kernels.jit import kernel, part
 
 _DEPENDENT = 1e-3  # a factor that others explain but for this share of it gets curvature of its own
 _PINNED = 1e-6  # a factor or entry that can move by less than this share of what it could alone is taken as fixed
@@ -61,8 +61,8 @@ class Tableau(NamedTuple):
     u: NDArray[np.float64]
 
 
-@kernel
-def sweep(state: Tableau, p: int, size: int, enters: bool) -> None:
+@part
+def sweep(state: Tableau, p: int, size: int) -> None:
     """Place p enters I or leaves it: T ← T − t tᵀ/T_pp with t = T_·p, then t ← ±t/T_pp and T_pp ← −1/T_pp."""
     T, t = state.T, state.pivot
     inverse = 1.0 / T[p, p]
@@ -73,13 +73,14 @@ def sweep(state: Tableau, p: int, size: int, enters: bool) -> None:
         scaled = t[i] * inverse
         for j in range(size):
             T[i, j] -= scaled * t[j]
+    enters = (p < state.d) == (inverse > 0.0)
     signed = inverse if enters else -inverse
     for j in range(size):
         T[p, j] = T[j, p] = signed * t[j]
     T[p, p] = -inverse
 
 
-@kernel
+@part
 def free(state: Tableau, r: int, size: int) -> None:
     """Factor r enters F. One that depends on F already gets some curvature of its own, around where it is."""
     missing = _DEPENDENT / state.alone[r] - state.T[r, r]
@@ -88,10 +89,10 @@ def free(state: Tableau, r: int, size: int) -> None:
         state.h[r] += missing * state.x[r]
         state.T[r, r] += missing
     state.side[r], state.y[r] = 0, 0.0
-    sweep(state, r, size, True)
+    sweep(state, r, size)
 
 
-@kernel
+@part
 def border(state: Tableau, p: int, size: int) -> None:
     """The row and column of entry p, before it is in E: T_Ip = −T_IF q_F, T_Np = q_N − T_NF q_F, T_pp = −q_Fᵀ T_Fp."""
     d, T, q = state.d, state.T, state.Qt[state.item[p]]
@@ -111,7 +112,7 @@ def border(state: Tableau, p: int, size: int) -> None:
     T[p, p] = -rate
 
 
-@kernel
+@part
 def tabulate(state: Tableau, size: int) -> None:
     """The tableau of F and E as they are, and x and y on it."""
     d, T, side = state.d, state.T, state.side
@@ -125,11 +126,11 @@ def tabulate(state: Tableau, size: int) -> None:
             free(state, p, size)
         elif p >= d and side[p] != 0:
             border(state, p, size)
-            sweep(state, p, size, True)
+            sweep(state, p, size)
     evaluate(state, size)
 
 
-@kernel
+@part
 def evaluate(state: Tableau, size: int) -> None:
     """Solve on the tableau: with u = h on F and x elsewhere, x_F = −(T u)_F, y_E = −(T u)_E, y_N = h_N − (T u)_N."""
     d, x, y, side, u = state.d, state.x, state.y, state.side, state.u
@@ -145,7 +146,7 @@ def evaluate(state: Tableau, size: int) -> None:
             y[i] = total + state.h[i] if i < d else total
 
 
-@kernel
+@part
 def begin(state: Tableau, scale: float, w_max: float) -> None:
     """Without entries, factors that start within their bounds are free, and in the end so is every held one whose
     multiplier has the wrong sign. Curvature that was added is around the start.
@@ -170,7 +171,7 @@ def begin(state: Tableau, scale: float, w_max: float) -> None:
             evaluate(state, d)
 
 
-@kernel
+@part
 def enforce(state: Tableau, p: int, bound: float, size: int) -> bool:
     """Bring x_p to the bound it violates: y_p moves until x_p is there, dropping each bound whose multiplier becomes 0
     on the way. Returns False if no step leads there.
@@ -182,7 +183,7 @@ def enforce(state: Tableau, p: int, bound: float, size: int) -> bool:
     turn = above if p < d else -above
     while True:
         rate = -T[p, p]
-        length, dropped = (max(above * (x[p] - bound), 0.0) / rate if rate > _PINNED * state.alone[p] else np.inf), -1
+        length, dropped = (max(above * (x[p] - bound), 0.0) / rate if rate > _PINNED * state.alone[p] else np.inf), p
         for i in range(size):
             slope = side[i] * turn * T[i, p]
             if slope < 0.0:
@@ -198,9 +199,9 @@ def enforce(state: Tableau, p: int, bound: float, size: int) -> bool:
             else:
                 y[i] += length * turn * T[i, p]
         x[p], y[p] = x_p, y_p
-        if dropped < 0:
+        if dropped == p:
             x[p], side[p] = bound, int(above)
-            sweep(state, p, size, p >= d)
+            sweep(state, p, size)
             return True
         if dropped < d:
             free(state, dropped, size)
@@ -208,7 +209,7 @@ def enforce(state: Tableau, p: int, bound: float, size: int) -> bool:
             leave(state, dropped, size)
 
 
-@kernel
+@part
 def enter(state: Tableau, j: int, size: int) -> int:
     """An empty place for item j, −1 if there is none."""
     p, q = state.d, state.Qt[j]
@@ -225,18 +226,18 @@ def enter(state: Tableau, j: int, size: int) -> int:
     return p
 
 
-@kernel
+@part
 def leave(state: Tableau, p: int, size: int) -> None:
     """Entry p leaves E, if it was there, and its place."""
     if state.side[p] != 0:
-        sweep(state, p, size, False)
+        sweep(state, p, size)
     state.item[p], state.side[p] = -1, 0
     for i in range(size):
         state.T[i, p] = 0.0
         state.T[p, i] = 0.0
 
 
-@kernel
+@part
 def give_up(state: Tableau, p: int, size: int, seen: NDArray[np.int8]) -> int:
     """No step brings p to its bound, for there is no solution: leave out entry p, or, where p is a factor, the entry
     that keeps it from its bound. The multiplier stays as it is, so all that is said of y stays true.
@@ -257,7 +258,7 @@ def give_up(state: Tableau, p: int, size: int, seen: NDArray[np.int8]) -> int:
     return lost
 
 
-@kernel
+@part
 def worst_factor(state: Tableau, limits: Limits) -> int:
     """The factor furthest outside [0, w_max], −1 if none is."""
     worst, most = -1, limits.edge
@@ -268,7 +269,7 @@ def worst_factor(state: Tableau, limits: Limits) -> int:
     return worst
 
 
-@kernel
+@part
 def worst_entry(
     watched: NDArray[np.int64], seen: NDArray[np.int8], Qt: NDArray[np.float64], w: NDArray[np.float64], limits: Limits
 ) -> tuple[int, float]:
@@ -284,7 +285,7 @@ def worst_entry(
     return worst, value
 
 
-@kernel
+@part
 def watch(model: NDArray[np.floating], limits: Limits, watched: NDArray[np.int64], n_watched: int, seen: NDArray[np.int8]) -> int:
     """Add the items whose model is outside the bounds to the watched ones; returns how many those are then."""
     low, high = model.dtype.type(limits.lower - limits.slack), model.dtype.type(limits.upper + limits.slack)
@@ -299,15 +300,17 @@ def watch(model: NDArray[np.floating], limits: Limits, watched: NDArray[np.int64
     return n_watched
 
 
-@kernel
+@part
 def model_of(Q: NDArray[np.floating], w: NDArray[np.float64], used: NDArray[np.int64], model: NDArray[np.floating]) -> None:
     """Model = Qᵀw. Q (k+1, m) and w (k+1) end with zeros; used (k+4) is working space."""
     number, k, count = model.dtype.type, len(w) - 1, 0
     for r in range(k):
         used[count] = r
         count += 1 if w[r] != 0.0 else 0
-    used[count : count + 4] = k
-    model[:] = 0.0
+    for r in range(count, count + 4):
+        used[r] = k
+    for j in range(len(model)):
+        model[j] = number(0)
     for first in range(0, count, 4):
         a, b, c, d = used[first], used[first + 1], used[first + 2], used[first + 3]
         p, q, t, u = number(w[a]), number(w[b]), number(w[c]), number(w[d])
@@ -315,7 +318,7 @@ def model_of(Q: NDArray[np.floating], w: NDArray[np.float64], used: NDArray[np.i
             model[j] += p * Q[a, j] + q * Q[b, j] + t * Q[c, j] + u * Q[d, j]
 
 
-@kernel
+@part
 def masked_gram(
     answers: NDArray[np.floating], gram: NDArray[np.float64], Q: NDArray[np.float64], P: NDArray[np.float64], G: NDArray[np.float64]
 ) -> None:
@@ -342,7 +345,7 @@ def masked_gram(
             G[s, r] = G[r, s]
 
 
-@kernel
+@part
 def solve_row(
     state: Tableau,
     w: NDArray[np.float64],
@@ -412,7 +415,8 @@ def solve_block(
     unfinished = 0
     for i in range(len(M)):
         masked_gram(M[i], gram, Q, P, state.G)
-        state.extra[:] = 0.0
+        for r in range(d):
+            state.extra[r] = 0.0
         for r in range(k):
             w[r] = X[r, i]
         done, moved = False, np.inf
@@ -423,7 +427,8 @@ def solve_block(
                 for c in range(d, k):
                     state.h[r] -= state.G[r, c] * w[c]
             begin(state, scale, limits.w_max)
-            seen[:] = 0
+            for j in range(m):
+                seen[j] = 0
             done = solve_row(state, w, narrow, model, used, watched, seen, limits)
             moved, bent = 0.0, False
             for r in range(d):
@@ -456,9 +461,8 @@ def solve_rows(
     H (n_free, n) = Q·(M with zeros for NaN)ᵀ, Q (k+c, m). ``tolerance`` is relative to w_max and to the bounds'
     width. Returns the number of rows that did not come within it.
     """
-    k, m = Q.shape
     gram = Q @ Q.T
     scale = gram.diagonal()[:n_free].max() or 1.0
     limits = Limits(float(w_max), _EDGE * tolerance * w_max, float(lower), float(upper), tolerance * (upper - lower))
-    Qt, narrow = np.ascontiguousarray(Q.T), np.vstack([Q, np.zeros((1, m))]).astype(X.dtype)
+    Qt, narrow = np.ascontiguousarray(Q.T), np.vstack([Q, np.zeros((1, Q.shape[1]))]).astype(X.dtype)
     return solve_block(M, X, H, Q, Qt, narrow, gram, n_free, float(penalty), float(scale), limits)
