@@ -56,15 +56,30 @@ class Tableau(NamedTuple):
     extra: NDArray[np.float64]
     """What was added to the diagonal of G."""
     Qt: NDArray[np.float64]
-    pivot: NDArray[np.float64]
+    t: NDArray[np.float64]
     """Working space, as is u."""
     u: NDArray[np.float64]
+
+
+class Space(NamedTuple):
+    """Working space for one row."""
+
+    w: NDArray[np.float64]
+    """The row's factors and confounders, and a zero (k+1)."""
+    Q: NDArray[np.floating]
+    """The loadings in the rows' precision, and zeros (k+1, m)."""
+    model: NDArray[np.floating]
+    used: NDArray[np.int64]
+    watched: NDArray[np.int64]
+    """The items whose bounds are looked at (m), of which the first so many count."""
+    seen: NDArray[np.int8]
+    P: NDArray[np.float64]
 
 
 @part
 def sweep(state: Tableau, p: int, size: int) -> None:
     """Place p enters I or leaves it: T ← T − t tᵀ/T_pp with t = T_·p, then t ← ±t/T_pp and T_pp ← −1/T_pp."""
-    T, t = state.T, state.pivot
+    T, t = state.T, state.t
     inverse = 1.0 / T[p, p]
     for j in range(size):
         t[j] = T[p, j]
@@ -270,39 +285,23 @@ def worst_factor(state: Tableau, limits: Limits) -> int:
 
 
 @part
-def worst_entry(
-    watched: NDArray[np.int64], seen: NDArray[np.int8], Qt: NDArray[np.float64], w: NDArray[np.float64], limits: Limits
-) -> tuple[int, float]:
+def worst_entry(state: Tableau, space: Space, n_watched: int, limits: Limits) -> tuple[int, float]:
     """The watched item furthest outside the bounds, −1 if none is by more than half the slack, and its value in the model."""
     worst, most, value = -1, 0.5 * limits.slack, 0.0
-    for j in watched:
-        model = 0.0
-        for r in range(Qt.shape[1]):
-            model += Qt[j, r] * w[r]
+    for place in range(n_watched):
+        j, model = space.watched[place], 0.0
+        for r in range(state.Qt.shape[1]):
+            model += state.Qt[j, r] * space.w[r]
         excess = max(limits.lower - model, model - limits.upper)
-        if excess > most and seen[j] != _LOST:
+        if excess > most and space.seen[j] != _LOST:
             worst, most, value = j, excess, model
     return worst, value
 
 
 @part
-def watch(model: NDArray[np.floating], limits: Limits, watched: NDArray[np.int64], n_watched: int, seen: NDArray[np.int8]) -> int:
-    """Add the items whose model is outside the bounds to the watched ones; returns how many those are then."""
-    low, high = model.dtype.type(limits.lower - limits.slack), model.dtype.type(limits.upper + limits.slack)
-    excess, zero = model.dtype.type(0), model.dtype.type(0)
-    for j in range(len(model)):
-        excess += max(model[j] - high, zero) + max(low - model[j], zero)
-    if excess > zero:
-        for j in range(len(model)):
-            if (model[j] < low or model[j] > high) and seen[j] == 0:
-                watched[n_watched], seen[j] = j, _WATCHED
-                n_watched += 1
-    return n_watched
-
-
-@part
-def model_of(Q: NDArray[np.floating], w: NDArray[np.float64], used: NDArray[np.int64], model: NDArray[np.floating]) -> None:
-    """Model = Qᵀw. Q (k+1, m) and w (k+1) end with zeros; used (k+4) is working space."""
+def model_of(space: Space) -> None:
+    """Compute the model Qᵀw, four of the factors that are not 0 at a time."""
+    Q, w, used, model = space.Q, space.w, space.used, space.model
     number, k, count = model.dtype.type, len(w) - 1, 0
     for r in range(k):
         used[count] = r
@@ -316,6 +315,21 @@ def model_of(Q: NDArray[np.floating], w: NDArray[np.float64], used: NDArray[np.i
         p, q, t, u = number(w[a]), number(w[b]), number(w[c]), number(w[d])
         for j in range(len(model)):
             model[j] += p * Q[a, j] + q * Q[b, j] + t * Q[c, j] + u * Q[d, j]
+
+
+@part
+def watch(space: Space, limits: Limits, n_watched: int) -> int:
+    """Add the items whose model is outside the bounds to the watched ones; returns how many those are then."""
+    model, seen, number = space.model, space.seen, space.model.dtype.type
+    low, high, zero, excess = number(limits.lower - limits.slack), number(limits.upper + limits.slack), number(0), number(0)
+    for j in range(len(model)):
+        excess += max(model[j] - high, zero) + max(low - model[j], zero)
+    if excess > zero:
+        for j in range(len(model)):
+            if (model[j] < low or model[j] > high) and seen[j] == 0:
+                space.watched[n_watched], seen[j] = j, _WATCHED
+                n_watched += 1
+    return n_watched
 
 
 @part
@@ -346,19 +360,10 @@ def masked_gram(
 
 
 @part
-def solve_row(
-    state: Tableau,
-    w: NDArray[np.float64],
-    Q: NDArray[np.floating],
-    model: NDArray[np.floating],
-    used: NDArray[np.int64],
-    watched: NDArray[np.int64],
-    seen: NDArray[np.int8],
-    limits: Limits,
-) -> bool:
+def solve_row(state: Tableau, space: Space, limits: Limits) -> bool:
     """Enforce what the row violates: bounds of its factors, then of the watched entries, then of all, until there is none.
 
-    w (k+c+1) is working space that ends with the confounders. Returns whether all bounds could be enforced.
+    Returns whether all bounds could be enforced.
     """
     n_watched, size, done = 0, state.d, True
     for step in range(1, _STEPS * state.d):
@@ -369,12 +374,12 @@ def solve_row(
             bound = 0.0 if state.x[p] < 0.0 else limits.w_max
         else:
             for r in range(state.d):
-                w[r] = state.x[r]
-            j, value = worst_entry(watched[:n_watched], seen, state.Qt, w, limits)
+                space.w[r] = state.x[r]
+            j, value = worst_entry(state, space, n_watched, limits)
             if j < 0:
-                model_of(Q, w, used, model)
+                model_of(space)
                 before = n_watched
-                n_watched = watch(model, limits, watched, n_watched, seen)
+                n_watched = watch(space, limits, n_watched)
                 if n_watched == before:
                     return done
                 continue
@@ -385,9 +390,34 @@ def solve_row(
             bound = (limits.lower if value < limits.lower else limits.upper) - (value - state.x[p])
         while not enforce(state, p, bound, size):
             done = False
-            if give_up(state, p, size, seen) in (p, -1):
+            if give_up(state, p, size, space.seen) in (p, -1):
                 break
     return False
+
+
+@part
+def load(X: NDArray[np.floating], H: NDArray[np.floating], i: int, penalty: float, state: Tableau, space: Space) -> None:
+    """Row i as it is in X: x, and h = H_i − penalty less what the confounders explain."""
+    d, k = state.d, len(X)
+    for c in range(d, k):
+        space.w[c] = X[c, i]
+    for r in range(d):
+        state.x[r], state.h[r] = X[r, i], H[r, i] - penalty
+        for c in range(d, k):
+            state.h[r] -= state.G[r, c] * space.w[c]
+    for j in range(len(space.seen)):
+        space.seen[j] = 0
+
+
+@part
+def store(X: NDArray[np.floating], i: int, state: Tableau, w_max: float) -> float:
+    """Write the factors to row i of X. Returns the most that one moved, 0 if no curvature was added to the row."""
+    moved, added = 0.0, False
+    for r in range(state.d):
+        w = min(max(state.x[r], 0.0), w_max)
+        moved, added = max(moved, abs(w - X[r, i])), added or state.extra[r] > 0.0
+        X[r, i] = w
+    return moved if added else 0.0
 
 
 @kernel
@@ -396,47 +426,26 @@ def solve_block(
     X: NDArray[np.floating],
     H: NDArray[np.floating],
     Q: NDArray[np.float64],
-    Qt: NDArray[np.float64],
-    narrow: NDArray[np.floating],
     gram: NDArray[np.float64],
-    d: int,
     penalty: float,
     scale: float,
+    state: Tableau,
+    space: Space,
     limits: Limits,
 ) -> int:
-    """The rows of a block one after the other, in working space for one; narrow (k+1, m) is Q in the rows' precision, and zeros."""
-    k, m = len(gram), M.shape[1]
-    places = 2 * d + 1  # E has no more entries than F has factors, and one more may be on its way
-    side, item = np.zeros(places, np.int8), np.zeros(places, np.int64)
-    T, x, y, alone = np.zeros((places, places)), np.zeros(places), np.zeros(places), np.zeros(places)
-    state = Tableau(d, T, x, y, side, item, alone, np.zeros((k, k)), np.zeros(d), np.zeros(d), Qt, np.zeros(places), np.zeros(places))
-    w, model, used, P = np.zeros(k + 1), np.empty(m, X.dtype), np.empty(k + 4, np.int64), np.empty((k, m))
-    watched, seen = np.empty(m, np.int64), np.zeros(m, np.int8)
+    """The rows of a block one after the other; see :func:`solve_rows`."""
     unfinished = 0
     for i in range(len(M)):
-        masked_gram(M[i], gram, Q, P, state.G)
-        for r in range(d):
+        masked_gram(M[i], gram, Q, space.P, state.G)
+        for r in range(state.d):
             state.extra[r] = 0.0
-        for r in range(k):
-            w[r] = X[r, i]
-        done, moved = False, np.inf
+        done = False
         for _ in range(_ROUNDS):
-            for r in range(d):
-                x[r] = X[r, i]
-                state.h[r] = H[r, i] - penalty
-                for c in range(d, k):
-                    state.h[r] -= state.G[r, c] * w[c]
+            load(X, H, i, penalty, state, space)
             begin(state, scale, limits.w_max)
-            for j in range(m):
-                seen[j] = 0
-            done = solve_row(state, w, narrow, model, used, watched, seen, limits)
-            moved, bent = 0.0, False
-            for r in range(d):
-                best = min(max(x[r], 0.0), limits.w_max)
-                moved, bent = max(moved, abs(best - X[r, i])), bent or state.extra[r] > 0.0
-                X[r, i] = best
-            # Added curvature makes this a step of the proximal point method; without any, it is the optimum.
-            if not bent or moved <= limits.edge:
+            done = solve_row(state, space, limits)
+            # With curvature added this is a step of the proximal point method; without any, it is the optimum.
+            if store(X, i, state, limits.w_max) <= limits.edge:
                 break
         unfinished += 0 if done else 1
     return unfinished
@@ -461,8 +470,14 @@ def solve_rows(
     H (n_free, n) = Q·(M with zeros for NaN)ᵀ, Q (k+c, m). ``tolerance`` is relative to w_max and to the bounds'
     width. Returns the number of rows that did not come within it.
     """
-    gram = Q @ Q.T
-    scale = gram.diagonal()[:n_free].max() or 1.0
+    (k, m), d = Q.shape, n_free
+    gram, Qt, narrow = Q @ Q.T, np.ascontiguousarray(Q.T), np.vstack([Q, np.zeros((1, m))]).astype(X.dtype)
+    places = 2 * d + 1  # E has no more entries than F has factors, and one more may be on its way
+    T, x, y, alone, t, u = np.zeros((places, places)), *(np.zeros(places) for _ in range(5))
+    side, item = np.zeros(places, np.int8), np.zeros(places, np.int64)
+    state = Tableau(d, T, x, y, side, item, alone, np.zeros((k, k)), np.zeros(d), np.zeros(d), Qt, t, u)
+    model, used, watched = np.zeros(m, X.dtype), np.zeros(k + 4, np.int64), np.zeros(m, np.int64)
+    space = Space(np.zeros(k + 1), narrow, model, used, watched, np.zeros(m, np.int8), np.zeros((k, m)))
     limits = Limits(float(w_max), _EDGE * tolerance * w_max, float(lower), float(upper), tolerance * (upper - lower))
-    Qt, narrow = np.ascontiguousarray(Q.T), np.vstack([Q, np.zeros((1, Q.shape[1]))]).astype(X.dtype)
-    return solve_block(M, X, H, Q, Qt, narrow, gram, n_free, float(penalty), float(scale), limits)
+    scale = float(gram.diagonal()[:d].max()) or 1.0
+    return solve_block(M, X, H, Q, gram, float(penalty), scale, state, space, limits)
