@@ -58,6 +58,6 @@ def admm_fill(
             split = m - z if answered else zero
             row_squares += error * error
             row_lagrangian += half * split * split + gap * (a + half * p * gap)
-        squares += row_squares
-        lagrangian += row_lagrangian
+        squares += float(row_squares)
+        lagrangian += float(row_lagrangian)
     return squares, lagrangian
