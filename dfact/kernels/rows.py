@@ -46,7 +46,7 @@ class Tableau(NamedTuple):
     x: NDArray[np.float64]
     """Factors, and the model at the entries less what confounders add to it."""
     y: NDArray[np.float64]
-    side: NDArray[np.int8]
+    side: NDArray[np.int64]
     item: NDArray[np.int64]
     """The item of an entry's place, −1 in an empty one."""
     alone: NDArray[np.float64]
@@ -72,7 +72,7 @@ class Space(NamedTuple):
     used: NDArray[np.int64]
     watched: NDArray[np.int64]
     """The items whose bounds are looked at (m), of which the first so many count."""
-    seen: NDArray[np.int8]
+    seen: NDArray[np.int64]
     P: NDArray[np.float64]
 
 
@@ -110,17 +110,17 @@ def free(state: Tableau, r: int, size: int) -> None:
 @part
 def border(state: Tableau, p: int, size: int) -> None:
     """The row and column of entry p, before it is in E: T_Ip = −T_IF q_F, T_Np = q_N − T_NF q_F, T_pp = −q_Fᵀ T_Fp."""
-    d, T, q = state.d, state.T, state.Qt[state.item[p]]
+    d, T, side, q, free_q = state.d, state.T, state.side, state.Qt[state.item[p]], state.u
+    for r in range(d):
+        free_q[r] = q[r] if side[r] == 0 else 0.0
     rate = 0.0
     for i in range(size):
         total = 0.0
         for r in range(d):
-            if state.side[r] == 0:
-                total -= T[i, r] * q[r]
-        if i < d and state.side[i] == 0:
-            rate += total * q[i]
-        elif i < d:
-            total += q[i]
+            total -= T[i, r] * free_q[r]
+        if i < d:
+            rate += total * free_q[i]
+            total += q[i] - free_q[i]
         T[i, p] = total
     for i in range(size):
         T[p, i] = T[i, p]
@@ -148,17 +148,17 @@ def tabulate(state: Tableau, size: int) -> None:
 @part
 def evaluate(state: Tableau, size: int) -> None:
     """Solve on the tableau: with u = h on F and x elsewhere, x_F = −(T u)_F, y_E = −(T u)_E, y_N = h_N − (T u)_N."""
-    d, x, y, side, u = state.d, state.x, state.y, state.side, state.u
+    d, T, x, y, side, h, u = state.d, state.T, state.x, state.y, state.side, state.h, state.u
     for i in range(size):
-        u[i] = state.h[i] if i < d and side[i] == 0 else x[i]
+        u[i] = h[i] if i < d and side[i] == 0 else x[i]
     for i in range(size):
         total = 0.0
         for j in range(size):
-            total -= state.T[i, j] * u[j]
+            total -= T[i, j] * u[j]
         if i < d and side[i] == 0:
             x[i] = total
         else:
-            y[i] = total + state.h[i] if i < d else total
+            y[i] = total + h[i] if i < d else total
 
 
 @part
@@ -253,7 +253,7 @@ def leave(state: Tableau, p: int, size: int) -> None:
 
 
 @part
-def give_up(state: Tableau, p: int, size: int, seen: NDArray[np.int8]) -> int:
+def give_up(state: Tableau, p: int, size: int, seen: NDArray[np.int64]) -> int:
     """No step brings p to its bound, for there is no solution: leave out entry p, or, where p is a factor, the entry
     that keeps it from its bound. The multiplier stays as it is, so all that is said of y stays true.
 
@@ -287,13 +287,14 @@ def worst_factor(state: Tableau, limits: Limits) -> int:
 @part
 def worst_entry(state: Tableau, space: Space, n_watched: int, limits: Limits) -> tuple[int, float]:
     """The watched item furthest outside the bounds, −1 if none is by more than half the slack, and its value in the model."""
+    Qt, w, watched, seen = state.Qt, space.w, space.watched, space.seen
     worst, most, value = -1, 0.5 * limits.slack, 0.0
     for place in range(n_watched):
-        j, model = space.watched[place], 0.0
-        for r in range(state.Qt.shape[1]):
-            model += state.Qt[j, r] * space.w[r]
+        j, model = watched[place], 0.0
+        for r in range(Qt.shape[1]):
+            model += Qt[j, r] * w[r]
         excess = max(limits.lower - model, model - limits.upper)
-        if excess > most and space.seen[j] != _LOST:
+        if excess > most and seen[j] != _LOST:
             worst, most, value = j, excess, model
     return worst, value
 
@@ -426,14 +427,22 @@ def solve_block(
     X: NDArray[np.floating],
     H: NDArray[np.floating],
     Q: NDArray[np.float64],
+    Qt: NDArray[np.float64],
+    narrow: NDArray[np.floating],
+    model: NDArray[np.floating],
     gram: NDArray[np.float64],
+    d: int,
     penalty: float,
     scale: float,
-    state: Tableau,
-    space: Space,
     limits: Limits,
 ) -> int:
-    """The rows of a block one after the other; see :func:`solve_rows`."""
+    """The rows of a block one after the other, in working space for one; see :func:`solve_rows`."""
+    k, m = Q.shape
+    places = 2 * d + 1  # E has no more entries than F has factors, and one more may be on its way
+    a, b, e = np.zeros((8, places + k)), np.zeros((3, places + k + 4), np.int64), np.zeros((2, m), np.int64)
+    T, G, P = np.zeros((places, places)), np.zeros((k, k)), np.zeros((k, m))
+    state = Tableau(d, T, a[0], a[1], b[0, :places], b[1, :places], a[2], G, a[3], a[4], Qt, a[5], a[6])
+    space = Space(a[7, : k + 1], narrow, model, b[2], e[0], e[1], P)
     unfinished = 0
     for i in range(len(M)):
         masked_gram(M[i], gram, Q, space.P, state.G)
@@ -470,14 +479,8 @@ def solve_rows(
     H (n_free, n) = Q·(M with zeros for NaN)ᵀ, Q (k+c, m). ``tolerance`` is relative to w_max and to the bounds'
     width. Returns the number of rows that did not come within it.
     """
-    (k, m), d = Q.shape, n_free
-    gram, Qt, narrow = Q @ Q.T, np.ascontiguousarray(Q.T), np.vstack([Q, np.zeros((1, m))]).astype(X.dtype)
-    places = 2 * d + 1  # E has no more entries than F has factors, and one more may be on its way
-    T, x, y, alone, t, u = np.zeros((places, places)), *(np.zeros(places) for _ in range(5))
-    side, item = np.zeros(places, np.int8), np.zeros(places, np.int64)
-    state = Tableau(d, T, x, y, side, item, alone, np.zeros((k, k)), np.zeros(d), np.zeros(d), Qt, t, u)
-    model, used, watched = np.zeros(m, X.dtype), np.zeros(k + 4, np.int64), np.zeros(m, np.int64)
-    space = Space(np.zeros(k + 1), narrow, model, used, watched, np.zeros(m, np.int8), np.zeros((k, m)))
+    gram, Qt = Q @ Q.T, np.ascontiguousarray(Q.T)
+    narrow, model = np.vstack([Q, np.zeros((1, Q.shape[1]))]).astype(X.dtype), np.empty(Q.shape[1], X.dtype)
     limits = Limits(float(w_max), _EDGE * tolerance * w_max, float(lower), float(upper), tolerance * (upper - lower))
-    scale = float(gram.diagonal()[:d].max()) or 1.0
-    return solve_block(M, X, H, Q, gram, float(penalty), scale, state, space, limits)
+    scale = float(gram.diagonal()[:n_free].max()) or 1.0
+    return solve_block(M, X, H, Q, Qt, narrow, model, gram, n_free, float(penalty), scale, limits)
