@@ -1,15 +1,7 @@
 """The row problem of ICQF solved to its optimum: each row with its own mask and its own bound constraints.
 
-The dual active-set method of Goldfarb & Idnani (1983), its linear algebra done by sweeps of a tableau. Letters:
-    d  factors w of a row, each with the multiplier y = (h − Gw − Q_E λ)_r
-    E  entries that are at a bound of the model, each with the multiplier y = λ_j
-    s  sides: 1 where an upper bound holds x (factor or entry), −1 a lower one, 0 none; F the factors with s = 0
-
-The optimum is where all x are within their bounds, y = 0 where s = 0 and s·y ≥ 0 elsewhere. The method keeps what is
-said of y and enforces one violated bound after the other; the dual objective rises with each, so it ends. With
-K = [[G, Q_E], [Q_Eᵀ, 0]], I = F ∪ E and N the held factors, the tableau is
-
-    T_II = −K_II⁻¹,   T_IN = K_II⁻¹ K_IN,   T_NN = K_NN − K_NI K_II⁻¹ K_IN
+The bounds of a row's few factors are on a tableau (:mod:`dfact.kernels.tableau`); of the bounds of its many entries
+only those that the model has violated on the way are looked at, and only those that hold are on the tableau.
 """
 
 from typing import NamedTuple
@@ -18,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.kernels.jit import kernel, part
+from dfact.kernels.tableau import Tableau, begin, enforce, enter, leave, tabulate
 
-_DEPENDENT = 1e-3  # a factor that others explain but for this share of it gets curvature of its own
-_PINNED = 1e-6  # a factor or entry that can move by less than this share of what it could alone is taken as fixed
 _ROUNDS = 200
 _EDGE = 0.01  # what counts as beyond the factors' bounds, relative to what does beyond the model's
 _STEPS = 50  # bounds enforced, per factor
@@ -38,29 +29,6 @@ class Limits(NamedTuple):
     slack: float
 
 
-class Tableau(NamedTuple):
-    """The state of a row's solution: places 0 to d − 1 are the factors', the others entries' (or empty, with T = 0)."""
-
-    d: int
-    T: NDArray[np.float64]
-    x: NDArray[np.float64]
-    """Factors, and the model at the entries less what confounders add to it."""
-    y: NDArray[np.float64]
-    side: NDArray[np.int64]
-    item: NDArray[np.int64]
-    """The item of an entry's place, −1 in an empty one."""
-    alone: NDArray[np.float64]
-    """−T_pp if p were the only factor in F; for an entry, if the factors were orthogonal and in F."""
-    G: NDArray[np.float64]
-    h: NDArray[np.float64]
-    extra: NDArray[np.float64]
-    """What was added to the diagonal of G."""
-    Qt: NDArray[np.float64]
-    t: NDArray[np.float64]
-    """Working space, as is u."""
-    u: NDArray[np.float64]
-
-
 class Space(NamedTuple):
     """Working space for one row."""
 
@@ -74,182 +42,6 @@ class Space(NamedTuple):
     """The items whose bounds are looked at (m), of which the first so many count."""
     seen: NDArray[np.int64]
     P: NDArray[np.float64]
-
-
-@part
-def sweep(state: Tableau, p: int, size: int) -> None:
-    """Place p enters I or leaves it: T ← T − t tᵀ/T_pp with t = T_·p, then t ← ±t/T_pp and T_pp ← −1/T_pp."""
-    T, t = state.T, state.t
-    inverse = 1.0 / T[p, p]
-    for j in range(size):
-        t[j] = T[p, j]
-    t[p] = 0.0
-    for i in range(size):
-        scaled = t[i] * inverse
-        for j in range(size):
-            T[i, j] -= scaled * t[j]
-    enters = (p < state.d) == (inverse > 0.0)
-    signed = inverse if enters else -inverse
-    for j in range(size):
-        T[p, j] = T[j, p] = signed * t[j]
-    T[p, p] = -inverse
-
-
-@part
-def free(state: Tableau, r: int, size: int) -> None:
-    """Factor r enters F. One that depends on F already gets some curvature of its own, around where it is."""
-    missing = _DEPENDENT / state.alone[r] - state.T[r, r]
-    if missing > 0.0:
-        state.extra[r] += missing
-        state.h[r] += missing * state.x[r]
-        state.T[r, r] += missing
-    state.side[r], state.y[r] = 0, 0.0
-    sweep(state, r, size)
-
-
-@part
-def border(state: Tableau, p: int, size: int) -> None:
-    """The row and column of entry p, before it is in E: T_Ip = −T_IF q_F, T_Np = q_N − T_NF q_F, T_pp = −q_Fᵀ T_Fp."""
-    d, T, side, q, free_q = state.d, state.T, state.side, state.Qt[state.item[p]], state.u
-    for r in range(d):
-        free_q[r] = q[r] if side[r] == 0 else 0.0
-    rate = 0.0
-    for i in range(size):
-        total = 0.0
-        for r in range(d):
-            total -= T[i, r] * free_q[r]
-        if i < d:
-            rate += total * free_q[i]
-            total += q[i] - free_q[i]
-        T[i, p] = total
-    for i in range(size):
-        T[p, i] = T[i, p]
-    T[p, p] = -rate
-
-
-@part
-def tabulate(state: Tableau, size: int) -> None:
-    """The tableau of F and E as they are, and x and y on it."""
-    d, T, side = state.d, state.T, state.side
-    for i in range(size):
-        for j in range(size):
-            T[i, j] = state.G[i, j] if i < d and j < d else 0.0
-    for r in range(d):
-        T[r, r] += state.extra[r]
-    for p in range(size):
-        if p < d and side[p] == 0:
-            free(state, p, size)
-        elif p >= d and side[p] != 0:
-            border(state, p, size)
-            sweep(state, p, size)
-    evaluate(state, size)
-
-
-@part
-def evaluate(state: Tableau, size: int) -> None:
-    """Solve on the tableau: with u = h on F and x elsewhere, x_F = −(T u)_F, y_E = −(T u)_E, y_N = h_N − (T u)_N."""
-    d, T, x, y, side, h, u = state.d, state.T, state.x, state.y, state.side, state.h, state.u
-    for i in range(size):
-        u[i] = h[i] if i < d and side[i] == 0 else x[i]
-    for i in range(size):
-        total = 0.0
-        for j in range(size):
-            total -= T[i, j] * u[j]
-        if i < d and side[i] == 0:
-            x[i] = total
-        else:
-            y[i] = total + h[i] if i < d else total
-
-
-@part
-def begin(state: Tableau, scale: float, w_max: float) -> None:
-    """Without entries, factors that start within their bounds are free, and in the end so is every held one whose
-    multiplier has the wrong sign. Curvature that was added is around the start.
-    """
-    d, x, y, side = state.d, state.x, state.y, state.side
-    for r in range(d):
-        state.alone[r] = 1.0 / max(state.G[r, r], 1e-6 * scale)
-        state.h[r] += state.extra[r] * x[r]
-        side[r] = -1 if x[r] <= 0.0 else (1 if x[r] >= w_max else 0)
-        x[r] = min(max(x[r], 0.0), w_max)
-    for p in range(d, len(side)):
-        side[p], state.item[p] = 0, -1
-    tabulate(state, d)
-    wrong = True
-    while wrong:
-        wrong = False
-        for r in range(d):
-            if side[r] * y[r] < 0.0:
-                free(state, r, d)
-                wrong = True
-        if wrong:
-            evaluate(state, d)
-
-
-@part
-def enforce(state: Tableau, p: int, bound: float, size: int) -> bool:
-    """Bring x_p to the bound it violates: y_p moves until x_p is there, dropping each bound whose multiplier becomes 0
-    on the way. Returns False if no step leads there.
-
-    As y_p moves by 1, x_p moves by T_pp, x_F and the other y by ±T_·p.
-    """
-    d, T, x, y, side = state.d, state.T, state.x, state.y, state.side
-    above = 1.0 if x[p] > bound else -1.0
-    turn = above if p < d else -above
-    while True:
-        rate = -T[p, p]
-        length, dropped = (max(above * (x[p] - bound), 0.0) / rate if rate > _PINNED * state.alone[p] else np.inf), p
-        for i in range(size):
-            slope = side[i] * turn * T[i, p]
-            if slope < 0.0:
-                reach = max(side[i] * y[i], 0.0) / -slope
-                if reach < length:
-                    length, dropped = reach, i
-        if length == np.inf:
-            return False
-        x_p, y_p = x[p] - above * length * rate, y[p] + above * length
-        for i in range(size):
-            if i < d and side[i] == 0:
-                x[i] += length * turn * T[i, p]
-            else:
-                y[i] += length * turn * T[i, p]
-        x[p], y[p] = x_p, y_p
-        if dropped == p:
-            x[p], side[p] = bound, int(above)
-            sweep(state, p, size)
-            return True
-        if dropped < d:
-            free(state, dropped, size)
-        else:
-            leave(state, dropped, size)
-
-
-@part
-def enter(state: Tableau, j: int, size: int) -> int:
-    """An empty place for item j, −1 if there is none."""
-    p, q = state.d, state.Qt[j]
-    while p < len(state.item) and state.item[p] >= 0:
-        p += 1
-    if p == len(state.item):
-        return -1
-    state.item[p], state.side[p] = j, 0
-    state.x[p], state.y[p], state.alone[p] = 0.0, 0.0, 0.0
-    for r in range(state.d):
-        state.x[p] += q[r] * state.x[r]
-        state.alone[p] += q[r] * q[r] * state.alone[r]
-    border(state, p, size)
-    return p
-
-
-@part
-def leave(state: Tableau, p: int, size: int) -> None:
-    """Entry p leaves E, if it was there, and its place."""
-    if state.side[p] != 0:
-        sweep(state, p, size)
-    state.item[p], state.side[p] = -1, 0
-    for i in range(size):
-        state.T[i, p] = 0.0
-        state.T[p, i] = 0.0
 
 
 @part
@@ -335,12 +127,10 @@ def watch(space: Space, limits: Limits, n_watched: int) -> int:
 
 @part
 def masked_gram(
-    answers: NDArray[np.floating], gram: NDArray[np.float64], Q: NDArray[np.float64], P: NDArray[np.float64], G: NDArray[np.float64]
+    answers: NDArray[np.floating], gram: NDArray[np.float64], Q: NDArray[np.float64], space: Space, G: NDArray[np.float64]
 ) -> None:
-    """G = Σ q_j q_jᵀ over the answered items j: all less the missing ones, or the answered ones where they are fewer.
-
-    P (k, m) is working space for the loadings of these.
-    """
+    """G = Σ q_j q_jᵀ over the answered items j: all less the missing ones, or the answered ones where they are fewer."""
+    P, items = space.P, space.watched
     k, m = Q.shape
     missing = 0
     for j in range(m):
@@ -348,14 +138,15 @@ def masked_gram(
     build, count = 2 * missing > m, 0
     for j in range(m):
         if (answers[j] == answers[j]) == build:
-            for r in range(k):
-                P[r, count] = Q[r, j]
+            items[count] = j
             count += 1
     for r in range(k):
+        for i in range(count):
+            P[r, i] = Q[r, items[i]]
         for s in range(r + 1):
             total = 0.0
-            for j in range(count):
-                total += P[r, j] * P[s, j]
+            for i in range(count):
+                total += P[r, i] * P[s, i]
             G[r, s] = total if build else gram[r, s] - total
             G[s, r] = G[r, s]
 
@@ -397,13 +188,13 @@ def solve_row(state: Tableau, space: Space, limits: Limits) -> bool:
 
 
 @part
-def load(X: NDArray[np.floating], H: NDArray[np.floating], i: int, penalty: float, state: Tableau, space: Space) -> None:
-    """Row i as it is in X: x, and h = H_i − penalty less what the confounders explain."""
-    d, k = state.d, len(X)
+def load(x: NDArray[np.floating], h: NDArray[np.floating], penalty: float, state: Tableau, space: Space) -> None:
+    """A row's x, and its h less the penalty and what the confounders explain."""
+    d, k = state.d, len(x)
     for c in range(d, k):
-        space.w[c] = X[c, i]
+        space.w[c] = x[c]
     for r in range(d):
-        state.x[r], state.h[r] = X[r, i], H[r, i] - penalty
+        state.x[r], state.h[r] = x[r], h[r] - penalty
         for c in range(d, k):
             state.h[r] -= state.G[r, c] * space.w[c]
     for j in range(len(space.seen)):
@@ -411,13 +202,13 @@ def load(X: NDArray[np.floating], H: NDArray[np.floating], i: int, penalty: floa
 
 
 @part
-def store(X: NDArray[np.floating], i: int, state: Tableau, w_max: float) -> float:
-    """Write the factors to row i of X. Returns the most that one moved, 0 if no curvature was added to the row."""
+def store(x: NDArray[np.floating], state: Tableau, w_max: float) -> float:
+    """Write a row's factors to x. Returns the most that one moved, 0 if no curvature was added to the row."""
     moved, added = 0.0, False
     for r in range(state.d):
         w = min(max(state.x[r], 0.0), w_max)
-        moved, added = max(moved, abs(w - X[r, i])), added or state.extra[r] > 0.0
-        X[r, i] = w
+        moved, added = max(moved, abs(w - x[r])), added or state.extra[r] > 0.0
+        x[r] = w
     return moved if added else 0.0
 
 
@@ -436,7 +227,7 @@ def solve_block(
     scale: float,
     limits: Limits,
 ) -> int:
-    """The rows of a block one after the other, in working space for one; see :func:`solve_rows`."""
+    """The rows of a block one after the other, in working space for one; X (n, k+c) and H (n, k), else as :func:`solve_rows`."""
     k, m = Q.shape
     places = 2 * d + 1  # E has no more entries than F has factors, and one more may be on its way
     a, b, e = np.zeros((8, places + k)), np.zeros((3, places + k + 4), np.int64), np.zeros((2, m), np.int64)
@@ -445,16 +236,16 @@ def solve_block(
     space = Space(a[7, : k + 1], narrow, model, b[2], e[0], e[1], P)
     unfinished = 0
     for i in range(len(M)):
-        masked_gram(M[i], gram, Q, space.P, state.G)
+        masked_gram(M[i], gram, Q, space, state.G)
         for r in range(state.d):
             state.extra[r] = 0.0
         done = False
         for _ in range(_ROUNDS):
-            load(X, H, i, penalty, state, space)
+            load(X[i], H[i], penalty, state, space)
             begin(state, scale, limits.w_max)
             done = solve_row(state, space, limits)
             # With curvature added this is a step of the proximal point method; without any, it is the optimum.
-            if store(X, i, state, limits.w_max) <= limits.edge:
+            if store(X[i], state, limits.w_max) <= limits.edge:
                 break
         unfinished += 0 if done else 1
     return unfinished
@@ -483,4 +274,7 @@ def solve_rows(
     narrow, model = np.vstack([Q, np.zeros((1, Q.shape[1]))]).astype(X.dtype), np.empty(Q.shape[1], X.dtype)
     limits = Limits(float(w_max), _EDGE * tolerance * w_max, float(lower), float(upper), tolerance * (upper - lower))
     scale = float(gram.diagonal()[:n_free].max()) or 1.0
-    return solve_block(M, X, H, Q, Qt, narrow, model, gram, n_free, float(penalty), scale, limits)
+    rows = np.ascontiguousarray(X.T)
+    unfinished = solve_block(M, rows, np.ascontiguousarray(H.T), Q, Qt, narrow, model, gram, n_free, float(penalty), scale, limits)
+    X[:n_free] = rows.T[:n_free]
+    return unfinished
