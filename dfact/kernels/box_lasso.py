@@ -27,9 +27,10 @@ def box_lasso(
     """
     k, n = X.shape
     dtype = X.dtype.type
-    zero, beta, top = dtype(0), dtype(penalty), dtype(upper)
+    zero, beta, top, least = dtype(0), dtype(penalty), dtype(upper), dtype(tolerance)
     gradient = np.empty(n, X.dtype)
     for sweep in range(sweeps):
+        # What entries moved by beyond the tolerance, as a sum: that runs in vector lanes, a maximum does not.
         moved = zero
         for r in range(n_free):
             if G[r, r] <= zero:
@@ -45,8 +46,8 @@ def box_lasso(
             scale = dtype(1) / G[r, r]
             for i in range(n):
                 x = min(max(X[r, i] + gradient[i] * scale, zero), top)
-                moved = max(moved, abs(x - X[r, i]))
+                moved += max(abs(x - X[r, i]) - least, zero)
                 X[r, i] = x
-        if moved <= tolerance:
+        if moved <= zero:
             return sweep + 1
     return sweeps
