@@ -48,6 +48,4 @@ def test_models_know_no_dask(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_modules_stay_short(path: Path) -> None:
-    # The parts of a compiled kernel stay in its file: numba's cache does not notice changes in another one.
-    limit = 500 if path.name == "rows.py" else 400
-    assert len(path.read_text().splitlines()) <= limit
+    assert len(path.read_text().splitlines()) <= 400
