@@ -1,16 +1,20 @@
 """Kernels against plain NumPy and SciPy: optimality conditions, reference solvers, formulas written out."""
 
+import hashlib
 import os
 import pkgutil
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.optimize import LinearConstraint, lsq_linear, minimize, nnls
 
 import dfact.kernels
+from dfact.kernels import rows as rows_module
+from dfact.kernels import tableau
 from dfact.kernels.admm import admm_fill
 from dfact.kernels.box_lasso import box_lasso
 from dfact.kernels.entries import all_whole, column_statistics, decode, filled, mask_codes, squared_error
@@ -45,6 +49,12 @@ def test_kernels_are_serial_and_release_the_gil():
     for name, function in compiled():
         assert not function.targetoptions.get("parallel", False), name
         assert function.targetoptions["nogil"], name
+
+
+def test_a_change_of_the_tableau_renews_the_cached_kernels():
+    """Numba looks for changes only in the file of a cached kernel itself."""
+    digest = hashlib.sha256(Path(tableau.__file__).read_bytes()).hexdigest()[:12]
+    assert digest == rows_module.TABLEAU_DIGEST, f'write TABLEAU_DIGEST = "{digest}" in rows.py'
 
 
 def test_kernels_run_with_the_jit_off():

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dfact.kernels.jit import kernel, part
 from dfact.kernels.tableau import Tableau, begin, enforce, enter, leave, tabulate
 
+TABLEAU_DIGEST = "022ca648b5d4"  # of tableau.py: with it this file changes, and with this file the kernels cached on disk
 _ROUNDS = 200
 _EDGE = 0.01  # what counts as beyond the factors' bounds, relative to what does beyond the model's
 _STEPS = 50  # bounds enforced, per factor
@@ -203,13 +204,15 @@ def load(x: NDArray[np.floating], h: NDArray[np.floating], penalty: float, state
 
 @part
 def store(x: NDArray[np.floating], state: Tableau, w_max: float) -> float:
-    """Write a row's factors to x. Returns the most that one moved, 0 if no curvature was added to the row."""
-    moved, added = 0.0, False
+    """Write a row's factors to x. Returns what the added curvature still holds back, as an error of one factor alone:
+    the gradient without it is that curvature times what the factor moved.
+    """
+    left = 0.0
     for r in range(state.d):
         w = min(max(state.x[r], 0.0), w_max)
-        moved, added = max(moved, abs(w - x[r])), added or state.extra[r] > 0.0
+        left = max(left, state.extra[r] * state.alone[r] * abs(w - x[r]))
         x[r] = w
-    return moved if added else 0.0
+    return left
 
 
 @kernel
@@ -247,6 +250,8 @@ def solve_block(
             # With curvature added this is a step of the proximal point method; without any, it is the optimum.
             if store(X[i], state, limits.w_max) <= limits.edge:
                 break
+        else:
+            done = False
         unfinished += 0 if done else 1
     return unfinished
 

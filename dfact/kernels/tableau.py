@@ -9,6 +9,8 @@ said of y and enforces one violated bound after the other; the dual objective ri
 K = [[G, Q_E], [Q_Eᵀ, 0]], I = F ∪ E and N the held factors, the tableau is
 
     T_II = −K_II⁻¹,   T_IN = K_II⁻¹ K_IN,   T_NN = K_NN − K_NI K_II⁻¹ K_IN
+
+Compiled into the kernel in rows.py, whose cache on disk is renewed when that file changes: it names a digest of this one.
 """
 
 from typing import NamedTuple
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 
 from dfact.kernels.jit import part
 
-_DEPENDENT = 1e-3  # a factor that others explain but for this share of it gets curvature of its own
+_DEPENDENT = 1e-4  # a factor that others explain but for this share of it gets curvature of its own
 _PINNED = 1e-6  # a factor or entry that can move by less than this share of what it could alone is taken as fixed
 
 
