@@ -1,7 +1,5 @@
 """Confounders: their kinds, and the encoding into [0, 1] of fitted and of new participants."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -148,15 +146,6 @@ def test_new_levels_are_matched_whatever_their_type(kind):
     encoding = ConfounderEncoding.fit(tidy(pd.DataFrame({"group": [1, 2, 2, 3]})))
     new = pd.DataFrame({"group": pd.Series([3, 1]).astype(kind)})
     np.testing.assert_array_equal(encoding.encode(new)[:, :3], [[0, 0, 1], [1, 0, 0]])
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_json_round_trip(seed):
-    raw = people(seed)
-    encoding = ConfounderEncoding.fit(tidy(raw))
-    again = ConfounderEncoding.from_json(json.loads(json.dumps(encoding.to_json())))
-    assert again == encoding
-    np.testing.assert_array_equal(again.encode(raw), encoding.encode(raw))
 
 
 def test_levels_in_natural_order():

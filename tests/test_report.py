@@ -12,6 +12,7 @@ import xarray as xr
 import zarr
 
 import dfact
+from dfact.data.confounders import Confounder, ConfounderEncoding
 from dfact.report.export import check_destination, write_factors
 from dfact.report.plots import loadings_heatmap
 from dfact.report.tables import (
@@ -44,6 +45,7 @@ def small() -> Any:
     return SimpleNamespace(
         loadings_=pd.DataFrame([[0.5, 0.0], [2.0, 0.0], [1.0, 3.0]], items, ["f0", "f1"]),
         confounder_loadings_=pd.DataFrame([[0.25, 0.0], [0.0, 0.0], [0.75, 0.0]], items, ["age", "1-age"]),
+        confounder_encoding_=ConfounderEncoding((Confounder("age", (), 20.0, 60.0, (0.5, 0.5), 2),)),
         factors_=np.array([[0.0, 0.5], [1.0, 0.4], [2.0, 0.0], [1.0, 0.0]]),
         w_max=2.0,
         get_feature_names_out=lambda: np.array(["f0", "f1"], dtype=object),
@@ -58,7 +60,7 @@ def test_top_items(small: Any) -> None:
 
 def test_confounder_effects(small: Any) -> None:
     assert confounder_effects(small).to_dict("list") == {"confounder": ["age", "age"], "item": ["c", "a"], "loading": [0.75, 0.25]}
-    assert confounders_text(small) == "age:\n  c  0.75\n  a  0.25\n1-age:\n  no item"
+    assert confounders_text(small) == "age:\n  c  0.75\n  a  0.25\n1-age:\n  no item\nmissing age of 2 participants: taken as the average"
 
 
 @pytest.mark.parametrize("stored", [False, True])

@@ -7,8 +7,8 @@ neither favours a level nor drops a participant. New participants are encoded as
 were: continuous values beyond the fitted range are clipped to it, unseen levels are missing.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -142,14 +142,8 @@ class ConfounderEncoding:
         return np.hstack([*parts, np.ones((len(frame), 1))])
 
     def missing_counts(self) -> dict[str, int]:
+        """How many of the fitted participants lack a confounder, for those that some lack."""
         return {c.name: c.n_missing for c in self.confounders if c.n_missing}
-
-    def to_json(self) -> list[dict[str, Any]]:
-        return [asdict(c) for c in self.confounders]
-
-    @classmethod
-    def from_json(cls, items: Sequence[dict[str, Any]]) -> "ConfounderEncoding":
-        return cls(tuple(Confounder(**{**item, "levels": tuple(item["levels"]), "means": tuple(item["means"])}) for item in items))
 
 
 def as_frame(confounders: Any, n_rows: int) -> pd.DataFrame:

@@ -90,9 +90,11 @@ def factors_text(model: Any, n: int = 5, texts: Mapping[str, str] | None = None)
 
 
 def confounders_text(model: Any, n: int = 3, texts: Mapping[str, str] | None = None) -> str:
-    """The largest effects under each confounder column."""
+    """The largest effects under each confounder column, and who counts as average for want of a value."""
     columns = list(model.confounder_loadings_)
-    return _under_headings([f"{column}:" for column in columns], confounder_effects(model, n, texts), "confounder", columns)
+    effects = _under_headings([f"{column}:" for column in columns], confounder_effects(model, n, texts), "confounder", columns)
+    missing = model.confounder_encoding_.missing_counts()
+    return effects + "".join(f"\nmissing {name} of {count} participants: taken as the average" for name, count in missing.items())
 
 
 def _under_headings(headings: list[str], table: pd.DataFrame, column: str, names: list[str]) -> str:
