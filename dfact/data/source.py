@@ -104,7 +104,7 @@ class ArraySource:
 
 @dataclass(frozen=True, eq=False)
 class SparseSource:
-    """A SciPy sparse matrix whose unstored entries are zeros; a block of rows becomes dense when it is read."""
+    """A SciPy sparse matrix whose unstored entries are zeros."""
 
     values: sp.csr_array
     chunk_rows: None = None
@@ -118,7 +118,11 @@ class SparseSource:
         return np.dtype(self.values.dtype)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        return np.asarray(self.values[start:stop].toarray(order="C"))
+        return np.asarray(self.read_sparse(start, stop).toarray(order="C"))
+
+    def read_sparse(self, start: int, stop: int) -> sp.csr_array:
+        """Rows start to stop, row-compressed."""
+        return self.values[start:stop]
 
     def slice(self, rows: slice) -> "SparseSource":
         return SparseSource(self.values[rows])

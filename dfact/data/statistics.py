@@ -2,17 +2,29 @@
 
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.source import Layout, RowSource, reads
 from dfact.kernels.entries import column_statistics, decode
 
 
-def as_floating(raw: NDArray[Any], missing_code: int | None, dtype: np.dtype[Any]) -> NDArray[np.floating]:
+@overload
+def as_floating(raw: NDArray[Any], missing_code: int | None, dtype: np.dtype[Any]) -> NDArray[np.floating]: ...
+@overload
+def as_floating(raw: sp.csr_array, missing_code: int | None, dtype: np.dtype[Any]) -> sp.csr_array: ...
+@overload
+def as_floating(
+    raw: NDArray[Any] | sp.csr_array, missing_code: int | None, dtype: np.dtype[Any]
+) -> NDArray[np.floating] | sp.csr_array: ...
+def as_floating(raw: NDArray[Any] | sp.csr_array, missing_code: int | None, dtype: np.dtype[Any]) -> NDArray[np.floating] | sp.csr_array:
     """The values in ``dtype`` with NaN for missing; the array itself where it is that already."""
+    if not isinstance(raw, np.ndarray):
+        stored = as_floating(raw.data[None], missing_code, dtype)[0]
+        return sp.csr_array((stored, raw.indices, raw.indptr), shape=raw.shape)
     if missing_code is None:
         return np.asarray(raw, dtype=dtype)
     out = np.empty(raw.shape, dtype)

@@ -6,14 +6,16 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.data.source import ArraySource, Layout, RowSource, reads
+from dfact.data.source import ArraySource, Layout, RowSource, SparseSource, reads
 from dfact.data.statistics import as_floating
 from dfact.engine.passes import Block, Partial, Pass, State
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Partial)
+Rows = NDArray[Any] | sp.csr_array
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,26 +34,32 @@ class Partition:
 
     def load(self) -> "Partition":
         """The same partition with its values decompressed in memory."""
-        return replace(self, source=ArraySource(self.source.read(0, self.source.shape[0])))
+        raw = self._read(0, self.source.shape[0])
+        return replace(self, source=ArraySource(raw) if isinstance(raw, np.ndarray) else SparseSource(raw))
 
-    def blocks(self, dtype: np.dtype[Any]) -> Iterator[Block]:
-        """The blocks in order; chunks are read one ahead."""
-        first = self.rows.start // self.layout.block_rows
+    def blocks(self, dtype: np.dtype[Any] | None) -> Iterator[Block]:
+        """The blocks in order; chunks are read one ahead. Without a ``dtype`` nothing is read."""
+        first, step, n = self.rows.start // self.layout.block_rows, self.layout.block_rows, self.source.shape[0]
+        nothing = (np.empty((min(step, n - start), 0)) for start in range(0, n, step))
         start = 0
-        for index, raw in enumerate(self._raw_blocks()):
-            values = as_floating(raw, self.missing_code, dtype)
-            values.flags.writeable = False
-            stop = start + len(raw)
-            yield Block(values, None if self.covariates is None else self.covariates[start:stop], first + index)
+        for index, raw in enumerate(nothing if dtype is None else self._raw_blocks()):
+            matrix = raw if dtype is None else as_floating(raw, self.missing_code, dtype)
+            if isinstance(matrix, np.ndarray):
+                matrix.flags.writeable = False
+            stop = start + raw.shape[0]
+            covariates = None if self.covariates is None else self.covariates[start:stop]
+            yield Block(matrix, covariates, first + index, self.rows.start + start)
             start = stop
 
-    def _raw_blocks(self) -> Iterator[NDArray[Any]]:
+    def _read(self, start: int, stop: int) -> Rows:
+        return self.source.read_sparse(start, stop) if isinstance(self.source, SparseSource) else self.source.read(start, stop)
+
+    def _raw_blocks(self) -> Iterator[Rows]:
         n, step = self.source.shape[0], self.layout.block_rows
         if self.source.chunk_rows is None:
-            yield from (self.source.read(a, min(a + step, n)) for a in range(0, n, step))
+            yield from (self._read(a, min(a + step, n)) for a in range(0, n, step))
         else:
-            chunks = (self.source.read(r.start, r.stop) for r in reads(self.source, self.layout))
-            yield from _cut(one_ahead(chunks), step)
+            yield from _cut(one_ahead(self._read(r.start, r.stop) for r in reads(self.source, self.layout)), step)
 
 
 def partitions(source: RowSource, missing_code: int | None, covariates: NDArray[Any] | None) -> list[Partition]:
@@ -103,22 +111,28 @@ def one_ahead(items: Iterable[T]) -> Iterator[T]:
             yield item  # type: ignore[misc]  # the sentinel is gone here
 
 
-def _cut(chunks: Iterable[NDArray[Any]], rows: int) -> Iterator[NDArray[Any]]:
-    """Blocks of ``rows`` rows out of chunks of any length; views where a block lies within a chunk."""
-    held: NDArray[Any] | None = None
+def _cut(chunks: Iterable[Rows], rows: int) -> Iterator[Rows]:
+    """Blocks of ``rows`` rows out of chunks of any length; views where a block of an array lies within a chunk."""
+    held: Rows | None = None
     for chunk in chunks:
         rest = chunk
         if held is not None:
-            need = rows - len(held)
-            held, rest = np.concatenate([held, rest[:need]]), rest[need:]
-            if len(held) < rows:
+            need = rows - held.shape[0]
+            held, rest = _stacked(held, rest[:need]), rest[need:]
+            if held.shape[0] < rows:
                 continue
             yield held
             held = None
-        whole = len(rest) // rows * rows
+        whole = rest.shape[0] // rows * rows
         for start in range(0, whole, rows):
             yield rest[start : start + rows]
-        if whole < len(rest):
+        if whole < rest.shape[0]:
             held = rest[whole:]
     if held is not None:
         yield held
+
+
+def _stacked(above: Rows, below: Rows) -> Rows:
+    if isinstance(above, np.ndarray) or isinstance(below, np.ndarray):
+        return np.concatenate([above, below])
+    return sp.csr_array(sp.vstack([above, below]))

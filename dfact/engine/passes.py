@@ -1,32 +1,42 @@
 """The contract of a pass: what is done to one block, and how the partial results add up."""
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 State = dict[str, NDArray[Any]]
 """What a pass keeps for a block between passes, rows last: (k, rows), or first: (rows, m)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Block:
     """A run of rows as a pass sees it."""
 
-    values: NDArray[Any]
-    """(rows, …) floating, NaN where missing. Read-only: it may be the user's own array."""
+    matrix: NDArray[Any] | sp.csr_array
+    """(rows, …) floating, NaN where missing; row-compressed where the source is. Read-only: it may be the user's own array."""
     covariates: NDArray[Any] | None
     """(rows, c): what else is known of these rows, as the model encoded it."""
     index: int
     """Number of the block in the data set, counted through all partitions."""
+    start: int
+    """Number of its first row in the data set."""
+
+    @cached_property
+    def values(self) -> NDArray[Any]:
+        """The matrix with all its zeros."""
+        return self.matrix if isinstance(self.matrix, np.ndarray) else np.asarray(self.matrix.toarray())
 
 
 @dataclass
 class Partial:
     """Base of what a pass returns for a block: arrays and numbers that add up.
 
-    Sums run in block order and in double precision, whatever the block's own precision.
+    Sums run in block order and in double precision, whatever the block's own precision. What does
+    not add up but, say, keeps the larger, brings an ``add`` of its own.
     """
 
     def total(self) -> Self:
@@ -53,8 +63,8 @@ class Pass(Protocol[Shared_contra, Partial_co]):
     """
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """The floating type in which blocks arrive."""
+    def dtype(self) -> np.dtype[Any] | None:
+        """The floating type in which blocks arrive; None if the pass needs the state alone: nothing is read, blocks have no columns."""
         ...
 
     def start(self, block: Block) -> State | None:
