@@ -1,5 +1,7 @@
 """Arrays of every kind become the same dataset: values, labels, codes, types, errors."""
 
+import tracemalloc
+
 import dask.array as da
 import numpy as np
 import pandas as pd
@@ -10,7 +12,10 @@ import zarr
 
 import dfact
 from dfact import DataError, ParameterError, StoreError, import_array
-from dfact.data.source import Layout, ZarrSource
+from dfact.data import source as source_module
+from dfact.data import values as values_module
+from dfact.data.inputs import as_dataset
+from dfact.data.source import ArraySource, Layout, SparseSource, SparseZarrSource, ZarrSource
 from dfact.data.statistics import ColumnStatistics, as_floating
 
 SEEDS = [0, 1, 2]
@@ -51,7 +56,8 @@ def test_all_kinds_of_arrays_give_one_dataset(tmp_path, seed, shape, dtype):
         assert (ds.shape, ds.dtype) == (shape, dtype)
         np.testing.assert_array_equal(ds.source.read(0, shape[0]), array)
         prints[name] = ds.fingerprint
-    assert len(set(prints.values())) == 1, prints
+    for kinds in ({"csr", "coo", "csc"}, prints.keys() - {"csr", "coo", "csc"}):
+        assert len({prints[name] for name in kinds & prints.keys()}) <= 1, prints
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -268,3 +274,192 @@ def test_overwrite(tmp_path):
         import_array(np.zeros((3, 2)), tmp_path / "notes", overwrite=True)
     assert (tmp_path / "notes" / "mine.txt").read_text() == "keep"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d.zarr", "notes"]
+
+
+# ---------------------------------------------------------------- row-compressed
+
+
+def sparse(seed, shape=(300, 11), dtype="uint8", density=0.3):
+    """A matrix with empty rows, stored zeros and, by its type, stored NaN or nines to be called missing."""
+    rng = np.random.default_rng(seed)
+    dense = rng.integers(1, 10, shape).astype(dtype)
+    if np.issubdtype(dtype, np.floating):
+        dense[dense == 9] = np.nan
+    kept = rng.random(shape) < density
+    kept[rng.choice(shape[0], shape[0] // 10, replace=False)] = False
+    kept[:, 0] = False  # a column of zeros alone
+    kept[:, 1] = True  # a full one
+    matrix = sp.csr_array(np.where(kept, dense, 0).astype(dtype))
+    matrix.data[matrix.data == 1] = 0
+    return matrix
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    """Small data in many chunks and reads."""
+    monkeypatch.setattr(source_module, "_PIECE_ENTRIES", 100)
+    monkeypatch.setattr(values_module, "_ENTRIES", 64)
+    monkeypatch.setattr(values_module, "_EDGES", 16)
+
+
+def assert_same_matrix(found, expected):
+    assert found.shape == expected.shape
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found.indptr, expected.indptr)
+    np.testing.assert_array_equal(found.indices, expected.indices)
+    np.testing.assert_array_equal(found.data, expected.data)
+
+
+@pytest.mark.parametrize(("seed", "dtype"), list(enumerate(["uint8", "int8", "int16", "int64", "float32", "float64"])))
+@pytest.mark.parametrize("cut", [False, True])
+def test_sparse_is_the_dense_dataset_row_compressed(tmp_path, seed, dtype, cut, request):
+    if cut:
+        request.getfixturevalue("small_pieces")
+    X = sparse(seed, dtype=dtype)
+    options = {"missing": [9, 8], "valid_range": (0, 9), "confounders": {"age": np.arange(300)}, "row_labels": range(1000, 1300)}
+    ds, dense = (import_array(Y, tmp_path / name, **options) for Y, name in ((X, "s.zarr"), (X.toarray(), "d.zarr")))
+    assert isinstance(ds.source, SparseZarrSource)
+    assert (ds.shape, ds.dtype, ds.missing_code) == (dense.shape, dense.dtype, dense.missing_code)
+    np.testing.assert_array_equal(decoded(ds), decoded(dense))
+    stored = ds.source.read_sparse(0, 300)
+    np.testing.assert_array_equal(stored.indptr, X.indptr)
+    np.testing.assert_array_equal(stored.indices, X.indices)
+    for name in ("observed", "minimum", "maximum"):
+        np.testing.assert_array_equal(getattr(ds.statistics, name), getattr(dense.statistics, name))
+    np.testing.assert_array_equal(ds.valid_range, dense.valid_range)
+    assert ds.missing_rate == dense.missing_rate > 0
+    assert ds.row_labels.tolist() == dense.row_labels.tolist()
+    np.testing.assert_array_equal(ds.confounders["age"], np.arange(300))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("piece", [1, 37, 1000])
+def test_statistics_of_sparse_matrices(monkeypatch, seed, piece):
+    monkeypatch.setattr(source_module, "_PIECE_ENTRIES", piece)
+    X = sparse(seed, (83, 7), "float32", density=0.6)
+    X.data[X.indptr[5] : X.indptr[6]] = np.nan
+    full = sp.csr_array(np.full((2, 7), np.nan, np.float32))
+    X = sp.csr_array(sp.vstack([X, full]))
+    found, expected = ColumnStatistics.of_source(SparseSource(X)), ColumnStatistics.of_source(ArraySource(X.toarray()))
+    for name in ("observed", "minimum", "maximum", "n_rows", "empty_rows", "n_empty_rows"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    assert found.empty_rows == [83, 84]
+
+
+def test_a_column_without_zeros_or_answers():
+    X = sp.csr_array(np.array([[np.nan, 3.0, -2.0], [np.nan, 5.0, -7.0]]))
+    found = ColumnStatistics.of_source(SparseSource(X))
+    assert found.observed.tolist() == [0, 2, 2]
+    assert found.minimum.tolist() == [np.inf, 3, -7]
+    assert found.maximum.tolist() == [-np.inf, 5, -2]
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_sparse_pieces(tmp_path, seed, monkeypatch):
+    """The dataset does not depend on the pieces in which it came."""
+    X, done = sparse(seed, (500, 13)), []
+    ds = import_array(X, tmp_path / "d.zarr", progress=lambda *at: done.append(at))
+    assert ds.source.data.nchunks == -(-X.nnz // 64)
+    assert ds.source.indptr.nchunks == -(-501 // 16)
+    assert len(done) > 5
+    assert done[-1] == (500, 500)
+    assert_same_matrix(ds.source.read_sparse(0, 500), X)
+    for a, b in np.sort(np.random.default_rng(seed).integers(0, 501, (20, 2))):
+        assert_same_matrix(ds.source.read_sparse(a, b), X[a:b])
+        part = ds.source.slice(slice(a, b))
+        assert part.shape == (b - a, 13)
+        np.testing.assert_array_equal(part.read(0, b - a), X[a:b].toarray())
+        assert_same_matrix(part.slice(slice((b - a) // 2, None)).read_sparse(0, b - a - (b - a) // 2), X[a + (b - a) // 2 : b])
+    prints = {ds.fingerprint, ds.with_confounders(None).fingerprint, as_dataset(ds.path).fingerprint}
+    monkeypatch.undo()
+    prints |= {import_array(X, tmp_path / "e.zarr").fingerprint, ds.with_confounders(None).fingerprint}
+    assert len(prints) == 1
+    assert len({as_dataset(X).fingerprint, as_dataset(X.tocoo()).fingerprint}) == 1
+
+
+def test_matrix_out_of_order(tmp_path):
+    """Columns in any order and given twice, as SciPy allows; the user's matrix stays as it was."""
+    X = sp.csr_array((np.array([1, 2, 3, 4]), np.array([2, 0, 2, 1]), np.array([0, 3, 4])), shape=(2, 3))
+    ds = import_array(X, tmp_path / "d.zarr")
+    stored = ds.source.read_sparse(0, 2)
+    assert (stored.data.tolist(), stored.indices.tolist(), stored.indptr.tolist()) == ([2, 4, 4], [0, 2, 1], [0, 2, 3])
+    assert X.indices.tolist() == [2, 0, 2, 1]
+    assert as_dataset(X).statistics.maximum.tolist() == [2, 4, 4]
+
+
+def test_matrix_without_entries(tmp_path):
+    ds = import_array(sp.csr_array((4, 3), dtype=np.float32), tmp_path / "d.zarr")
+    np.testing.assert_array_equal(ds.source.read(1, 4), np.zeros((3, 3)))
+    assert ds.statistics.observed.tolist() == [4, 4, 4]
+    assert list(ds.source.pieces()) == [slice(0, 4)]
+
+
+def test_empty_rows_of_sparse_matrices(tmp_path):
+    """Zeros that are not stored are answers; only a row of stored missing entries has none."""
+    X = sp.csr_array(np.array([[9, 9, 9], [0, 0, 0], [0, 9, 9], [9, 9, 9], [1, 2, 3]], np.uint8))
+    with pytest.raises(DataError, match="row 0 has no answer"):
+        import_array(X, tmp_path / "d.zarr", missing=9)
+    ds = import_array(X, tmp_path / "d.zarr", missing=9, empty_rows="drop", confounders={"age": np.arange(5)})
+    assert (ds.dropped_rows, ds.shape) == (2, (3, 3))
+    np.testing.assert_array_equal(decoded(ds), [[0, 0, 0], [0, np.nan, np.nan], [1, 2, 3]])
+    assert ds.row_labels.tolist() == ["1", "2", "4"]
+    assert ds.confounders.shape == (3, 1)
+    with pytest.raises(DataError, match="no rows with answers"):
+        import_array(X[:1], tmp_path / "e.zarr", missing=9, empty_rows="drop")
+
+
+@pytest.mark.parametrize(
+    ("array", "options", "match"),
+    [
+        ([[0, 2**40], [2, 3]], {}, "beyond 32 bits"),
+        ([[0, 1], [2, 3]], {"missing": [9, 0]}, "missing names 0"),
+        ([[0.0, 1], [np.inf, 3]], {}, "row 1, column '0' is infinite"),
+        ([[0, 1], [2, 3]], {"valid_range": (0, 2)}, r"row 1, column '1' holds 3, outside the valid range 0 to 2"),
+        ([[2, 1], [0, 3]], {"valid_range": (1, 5)}, r"row 1, column '0' holds 0, outside the valid range 1 to 5"),
+        ([[0.0, np.nan], [1, np.nan]], {"column_labels": "pq"}, "column 'q' has no answer"),
+        ([[0j, 1j]], {}, "expected integers or floats"),
+    ],
+)
+def test_sparse_refused(tmp_path, array, options, match):
+    with pytest.raises(DataError, match=match):
+        import_array(sp.csr_array(np.array(array)), tmp_path / "d.zarr", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_zeros_that_are_not_stored_may_be_outside_the_range_of_others(tmp_path):
+    X = sp.csr_array(np.array([[4, 0], [5, 1]]))
+    ds = import_array(X, tmp_path / "d.zarr", valid_range=[(4, 5), (0, 1)])
+    np.testing.assert_array_equal(ds.valid_range, [[4, 5], [0, 1]])
+
+
+def test_wide_sparse_data_costs_its_entries(tmp_path):
+    """80 GB if it were dense."""
+    rng = np.random.default_rng(0)
+    n, m, entries = 100_000, 100_000, 1_000_000
+    X = sp.coo_array((rng.random(entries), (rng.integers(0, n, entries), rng.integers(0, m, entries))), shape=(n, m)).tocsr()
+    tracemalloc.start()
+    ds = import_array(X, tmp_path / "d.zarr")
+    in_memory = as_dataset(X)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 300e6
+    np.testing.assert_array_equal(ds.statistics.maximum, in_memory.statistics.maximum)
+    assert_same_matrix(ds.source.read_sparse(50_000, 50_100), X[50_000:50_100])
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_fit_of_row_compressed_data_gives_the_bits_of_dense_data(tmp_path, seed, monkeypatch):
+    monkeypatch.setattr(source_module, "_PARTITION_ENTRIES", 1 << 11)
+    monkeypatch.setattr(source_module, "_BLOCK_ENTRIES", 1 << 9)
+    X = sparse(seed, (600, 12))
+    assert Layout.of(X.shape).n_partitions > 2
+    fits = []
+    for Y, name in ((X.toarray(), "d.zarr"), (X, "s.zarr")):
+        ds = import_array(Y, tmp_path / name, missing=9, confounders={"age": np.arange(600.0)})
+        # A start from singular vectors may add up a sparse product in another order.
+        fits.append(dfact.ICQF(3, init="random", random_state=seed, max_iter=15, executor="threads").fit(ds))
+    for name in ("loadings_", "factors_"):
+        np.testing.assert_array_equal(*(np.asarray(getattr(fit, name)[:]) for fit in fits))
+    assert fits[0].fingerprint_ != fits[1].fingerprint_

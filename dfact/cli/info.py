@@ -1,5 +1,6 @@
 """``dfact info``: what a dataset or a model is."""
 
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,10 +79,17 @@ def _confounder(values: "pd.Series[Any]") -> str:
 def _storage(dataset: "Dataset") -> str:
     from dask.utils import format_bytes
 
-    array: Any = dataset.source.array  # type: ignore[attr-defined]  # an opened dataset lies in Zarr
+    from dfact.data.source import SparseZarrSource
+
+    source: Any = dataset.source  # an opened dataset lies in Zarr
     on_disk = sum(file.stat().st_size for file in Path(str(dataset.path)).rglob("*") if file.is_file())
+    if isinstance(source, SparseZarrSource):
+        array, entries, in_memory = source.data, source.data.shape[0], source.shape[0] * source.row_bytes
+        kind = f"row-compressed, {entries} entries stored ({entries / prod(source.shape):.2%}), "
+    else:
+        array, in_memory, kind = source.array, source.array.nbytes, ""
     chunk = " × ".join(map(str, array.chunks))
-    return f"{format_bytes(on_disk)} on disk, {format_bytes(array.nbytes)} in memory, {array.nchunks} chunk(s) of {chunk}"
+    return f"{kind}{format_bytes(on_disk)} on disk, {format_bytes(in_memory)} in memory, {array.nchunks} chunk(s) of {chunk}"
 
 
 def model_text(path: Path, top: int) -> str:

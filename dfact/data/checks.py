@@ -3,6 +3,7 @@
 from typing import Any, Literal, get_args
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.errors import DataError, ParameterError
@@ -31,6 +32,31 @@ def column_limits(valid_range: Any, n_columns: int) -> NDArray[np.float64]:
 def stored_limits(limits: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[np.float64]:
     """Limits rounded as the stored values are: 0.1 in single precision lies above 0.1."""
     return limits.astype(dtype).astype(np.float64) if dtype.kind == "f" else limits
+
+
+def first_outside(values: NDArray[Any] | sp.csr_array, low: Any, high: Any) -> tuple[tuple[int, ...], float] | None:
+    """Where the first entry is that is not within ``low`` to ``high``, one number or one for each column, and what it is.
+
+    NaN is missing and nowhere outside. In a row-compressed matrix stored entries come first, then the zeros it does not store.
+    """
+    if isinstance(values, np.ndarray):
+        low, high = (np.reshape(limit, (-1, *(1,) * (values.ndim - 2))) for limit in (low, high))
+        outside = np.argwhere((values < low) | (values > high))
+        return (tuple(outside[0].tolist()), values[tuple(outside[0])]) if outside.size else None
+    low, high = (np.broadcast_to(limit, values.shape[1]) for limit in (low, high))
+    columns = values.indices
+    wrong = np.flatnonzero((values.data < low[columns]) | (values.data > high[columns]))
+    if wrong.size:
+        first = int(wrong[0])
+        row = int(np.searchsorted(values.indptr, first, side="right")) - 1
+        return (row, int(columns[first])), values.data[first]
+    stored = np.bincount(columns, minlength=values.shape[1])
+    no_zeros = np.flatnonzero(((low > 0) | (high < 0)) & (stored < values.shape[0]))
+    if no_zeros.size:
+        rows = np.arange(values.shape[0])
+        with_entry = np.repeat(rows, np.diff(values.indptr))[columns == no_zeros[0]]
+        return (int(np.setdiff1d(rows, with_entry)[0]), int(no_zeros[0])), 0.0
+    return None
 
 
 def bad_value(entry: str, value: float, low: float, high: float) -> DataError:

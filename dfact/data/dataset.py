@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy.sparse as sp
 import zarr
 from numpy.typing import NDArray
 
-from dfact.data.source import Layout, RowSource, ZarrSource
+from dfact.data.source import Layout, RowSource, read_rows, reads
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.store import attributes, open_group, read_array, read_labels, store_kind, write_array, write_labels
-from dfact.errors import StoreError
+from dfact.data.values import open_values
 
 KIND = "dataset"
 
@@ -78,9 +79,8 @@ class Dataset:
         if self.stored_fingerprint is not None:
             return self.stored_fingerprint
         digest = Fingerprint(self.shape[1:], self.dtype)
-        step = Layout.of(self.shape).chunk_rows
-        for start in range(0, self.shape[0], step):
-            digest.update(self.source.read(start, min(start + step, self.shape[0])))
+        for rows in reads(self.source, Layout.of(self.shape)):
+            digest.update(read_rows(self.source, rows.start, rows.stop))
         return digest.finish(self)
 
     def with_confounders(self, confounders: pd.DataFrame | None) -> "Dataset":
@@ -93,15 +93,28 @@ class Dataset:
 
 
 class Fingerprint:
-    """BLAKE2b over the rows in order, then over the metadata."""
+    """BLAKE2b over the rows in order, then over the metadata.
+
+    Of row-compressed rows the lengths, the column numbers and the values have a digest each, so that
+    it does not matter how many rows come at once.
+    """
 
     def __init__(self, tail: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._hash = hashlib.blake2b(f"{tail} {dtype.str}".encode(), digest_size=16)
+        self._compressed: list[Any] = []
 
-    def update(self, rows: NDArray[Any]) -> None:
-        self._hash.update(np.ascontiguousarray(rows).data)
+    def update(self, rows: NDArray[Any] | sp.csr_array) -> None:
+        if isinstance(rows, np.ndarray):
+            self._hash.update(np.ascontiguousarray(rows).data)
+            return
+        self._compressed = self._compressed or [hashlib.blake2b(digest_size=16) for _ in range(3)]
+        parts = np.diff(rows.indptr).astype(np.int64), rows.indices.astype(np.int32, copy=False), rows.data
+        for digest, part in zip(self._compressed, parts, strict=True):
+            digest.update(np.ascontiguousarray(part).data)
 
     def finish(self, dataset: Dataset) -> str:
+        for digest in self._compressed:
+            self._hash.update(digest.digest())
         labels = [str(label) for label in dataset.column_labels]
         ranges = [dataset.valid_range.tolist(), dataset.offset.tolist()]
         self._hash.update(json.dumps([dataset.missing_code, labels, ranges]).encode())
@@ -153,13 +166,9 @@ def open_dataset(path: str | PathLike[str]) -> Dataset:
     path = Path(path)
     group = open_group(path, KIND)
     info = attributes(group)
-    values = group.get("values")
-    if not isinstance(values, zarr.Array):
-        raise StoreError(f"{path} lacks its array 'values'; import it again")
-    if values.nchunks_initialized < values.nchunks:
-        raise StoreError(f"{path}: only {values.nchunks_initialized} of {values.nchunks} chunks of 'values' are there; import it again")
+    source = open_values(group, path)
     statistics = ColumnStatistics(
-        read_array(group, "observed"), read_array(group, "minimum"), read_array(group, "maximum"), values.shape[0]
+        read_array(group, "observed"), read_array(group, "minimum"), read_array(group, "maximum"), source.shape[0]
     )
     confounders = {}
     for name in info["confounders"]:
@@ -167,7 +176,7 @@ def open_dataset(path: str | PathLike[str]) -> Dataset:
         levels: Any = group[f"confounder_{name}"].attrs.get("levels")
         confounders[name] = codes if levels is None else pd.Categorical.from_codes(codes.tolist(), categories=pd.Index(levels))
     return Dataset(
-        source=ZarrSource(values),
+        source=source,
         missing_code=info["missing_code"],
         column_labels=read_labels(group, "column"),
         valid_range=np.stack([read_array(group, "valid_minimum"), read_array(group, "valid_maximum")], axis=1),

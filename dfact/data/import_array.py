@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from dfact.data.checks import EmptyRows, column_limits, stored_limits
 from dfact.data.confounders import as_frame
 from dfact.data.dataset import Dataset, open_dataset
-from dfact.data.source import ArraySource, Layout, RowSource, SparseSource, ZarrSource
+from dfact.data.source import ArraySource, Layout, RowSource, SparseRows, SparseSource, ZarrSource, read_rows, reads
 from dfact.data.writer import dataset_writer, missing_code_for
 from dfact.errors import DataError
 
@@ -42,12 +42,20 @@ def array_source(X: Any) -> RowSource | LazySource:
     if isinstance(X, zarr.Array):
         return ZarrSource(X)
     if sp.issparse(X):
-        return SparseSource(sp.csr_array(X))  # type: ignore[call-overload]  # issparse() narrows to less than scipy takes
+        return SparseSource(_canonical(sp.csr_array(X)))  # type: ignore[call-overload]  # issparse() narrows to less than scipy takes
     if isinstance(X, pd.DataFrame):
         return ArraySource(np.ascontiguousarray(_frame_values(X)))
     if hasattr(X, "dask") or hasattr(X, "dims"):
         return LazySource(X)
     return ArraySource(np.ascontiguousarray(X))
+
+
+def _canonical(matrix: sp.csr_array) -> sp.csr_array:
+    """The matrix with ascending column numbers and one entry for each; a copy if the user's is not so."""
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    return matrix
 
 
 def _frame_values(frame: pd.DataFrame) -> NDArray[Any]:
@@ -107,11 +115,12 @@ def import_array(
     Parameters
     ----------
     X : array of two or more modes, rows (participants) first
-        NumPy, SciPy sparse (unstored entries are zeros), pandas, dask, xarray or Zarr.
+        NumPy, SciPy sparse, pandas, dask, xarray or Zarr. A sparse matrix stays row-compressed: entries
+        it does not store are zeros, zeros that it stores are kept.
     path : str or path
         Where the dataset goes (a folder, usually ``*.zarr``).
     missing : number or numbers
-        The codes that stand for a missing entry; NaN is always missing.
+        The codes that stand for a missing entry; NaN is always missing. Not 0 for a sparse matrix.
     row_labels, column_labels : sequences
         Names; by default those that X carries, else 0, 1, ….
     valid_range : pair of numbers, or one for every column
@@ -141,6 +150,9 @@ def import_array(
     if len(source.shape) < 2 or 0 in source.shape:
         raise DataError(f"X has shape {source.shape}, expected at least one row and one column (rows first, then columns)")
     codes = [] if missing is None else [float(code) for code in np.atleast_1d(np.asarray(missing, float))]
+    row_compressed = isinstance(source, SparseRows)
+    if row_compressed and 0 in codes:
+        raise DataError("missing names 0, which every entry is that the sparse X does not store; leave 0 out, or import X.toarray()")
     dtype, missing_code = _storage(source.dtype, codes)
     n, n_columns = source.shape[:2]
     columns = _labels(column_labels, axis_labels(X, 1), n_columns, "column")
@@ -155,14 +167,13 @@ def import_array(
         column_labels=columns,
         name="X",
         empty_rows=empty_rows,
+        row_compressed=row_compressed,
         overwrite=overwrite,
     ) as writer:
-        step = source.chunk_rows or Layout.of(source.shape).chunk_rows
-        for start in range(0, n, step):
-            stop = min(start + step, n)
-            writer.append(_stored(source.read(start, stop), dtype, codes, missing_code), limits=limits)
+        for run in reads(source, Layout.of(source.shape)):
+            writer.append(_stored(read_rows(source, run.start, run.stop), dtype, codes, missing_code), limits=limits)
             if progress is not None:
-                progress(stop, n)
+                progress(run.stop, n)
         writer.finish(valid_range=limits, confounders=frame, row_labels=rows)
     return open_dataset(path)
 
@@ -176,8 +187,16 @@ def _labels(given: Sequence[Any] | None, carried: NDArray[Any] | None, n: int, k
     return labels
 
 
-def _stored(values: NDArray[Any], dtype: np.dtype[Any], codes: Sequence[float], missing_code: int | None) -> NDArray[Any]:
+def _stored(
+    values: NDArray[Any] | sp.csr_array, dtype: np.dtype[Any], codes: Sequence[float], missing_code: int | None
+) -> NDArray[Any] | sp.csr_array:
     """The values in their stored dtype, every missing code as the stored one."""
+    if isinstance(values, np.ndarray):
+        return _converted(values, dtype, codes, missing_code)
+    return sp.csr_array((_converted(values.data, dtype, codes, missing_code), values.indices, values.indptr), shape=values.shape)
+
+
+def _converted(values: NDArray[Any], dtype: np.dtype[Any], codes: Sequence[float], missing_code: int | None) -> NDArray[Any]:
     out = values.astype(dtype)
     if values.dtype.itemsize == 8 and dtype == np.int32 and not np.isin(values[out != values], codes).all():
         raise DataError("X holds integers beyond 32 bits; convert it to float64 first")

@@ -1,8 +1,9 @@
 """Row sources: what the passes read, a run of rows at a time."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ _BLOCK_ROWS = (64, 2048)
 _PARTITION_ENTRIES = 1 << 23  # some 10 ms of work: well over the cost of a task
 _MAX_PARTITIONS = 256
 _CHUNK_ENTRIES = 1 << 22
+_PIECE_ENTRIES = 1 << 22  # stored entries that one read of row-compressed rows brings at most: some 20 MB
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,8 @@ class Layout:
             yield slice(start, min(start + self.partition_rows, self.n_rows))
 
 
-class RowSource(Protocol):
-    """An array that is read by rows. Sources travel to the workers, so they can be pickled."""
+class ReadableRows(Protocol):
+    """An array that is read by rows."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -74,6 +76,10 @@ class RowSource(Protocol):
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows start to stop, C-contiguous."""
         ...
+
+
+class RowSource(ReadableRows, Protocol):
+    """Rows that the passes read. Sources travel to the workers, so they can be pickled."""
 
     def slice(self, rows: slice) -> "RowSource":
         """A source of these rows alone; of data in memory it carries no others along."""
@@ -102,9 +108,62 @@ class ArraySource:
         return ArraySource(self.values[rows])
 
 
+class SparseRows(ABC):
+    """Base of the sources that are row-compressed: entries they do not store are zeros.
+
+    The column numbers of a row ascend, each stands there once. Stored zeros are kept.
+    """
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """(rows, columns)."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype[Any]:
+        """Of the stored entries."""
+
+    @property
+    @abstractmethod
+    def row_entries(self) -> float:
+        """Number of stored entries of a row, on average."""
+
+    @abstractmethod
+    def edges(self, start: int, stop: int) -> NDArray[Any]:
+        """Where rows start to stop begin among the stored entries, and where the last one ends (stop − start + 1,)."""
+
+    @abstractmethod
+    def read_sparse(self, start: int, stop: int) -> sp.csr_array:
+        """Rows start to stop, row-compressed."""
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        return np.asarray(self.read_sparse(start, stop).toarray(order="C"))
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in memory, on average: values, column numbers, edge."""
+        return ceil(self.row_entries * (self.dtype.itemsize + 4) + 8)
+
+    @property
+    def piece_rows(self) -> int:
+        """The most rows a piece may have."""
+        return max(1, int(_PIECE_ENTRIES / (self.row_entries + 1)))
+
+    def pieces(self) -> Iterator[slice]:
+        """All rows in runs that one read may bring, however unequal the rows are: a longer run is one row."""
+        start, n = 0, self.shape[0]
+        while start < n:
+            edges = self.edges(start, min(start + self.piece_rows, n))
+            within = int(np.searchsorted(edges, edges[0] + _PIECE_ENTRIES, side="right")) - 1
+            stop = start + max(within, 1)
+            yield slice(start, stop)
+            start = stop
+
+
 @dataclass(frozen=True, eq=False)
-class SparseSource:
-    """A SciPy sparse matrix whose unstored entries are zeros."""
+class SparseSource(SparseRows):
+    """A SciPy sparse matrix in canonical form."""
 
     values: sp.csr_array
     chunk_rows: None = None
@@ -117,11 +176,14 @@ class SparseSource:
     def dtype(self) -> np.dtype[Any]:
         return np.dtype(self.values.dtype)
 
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        return np.asarray(self.read_sparse(start, stop).toarray(order="C"))
+    @property
+    def row_entries(self) -> float:
+        return float(self.values.nnz / max(1, self.shape[0]))
+
+    def edges(self, start: int, stop: int) -> NDArray[Any]:
+        return np.asarray(self.values.indptr[start : stop + 1])
 
     def read_sparse(self, start: int, stop: int) -> sp.csr_array:
-        """Rows start to stop, row-compressed."""
         return self.values[start:stop]
 
     def slice(self, rows: slice) -> "SparseSource":
@@ -150,28 +212,93 @@ class ZarrSource:
         return int((self.array.shards or self.array.chunks)[0])
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        try:
-            return np.ascontiguousarray(self.array[self.offset + start : self.offset + stop])
-        except (OSError, RuntimeError, ValueError) as error:
-            rows = f"rows {self.offset + start} to {self.offset + stop}"
-            raise StoreError(f"cannot read {rows} of {self.array.store_path}: {error}; the store is damaged or out of reach") from error
+        return _read(self.array, self.offset + start, self.offset + stop, "rows")
 
     def slice(self, rows: slice) -> "ZarrSource":
         start, stop, _ = rows.indices(self.shape[0])
         return ZarrSource(self.array, self.offset + start, stop - start)
 
 
-def reads(source: RowSource, layout: Layout) -> Iterator[slice]:
-    """Cut the source's rows at its own chunks, so that each is decoded once; data in memory at the layout's."""
-    n, step, first = source.shape[0], layout.chunk_rows, 0
-    if isinstance(source, ZarrSource):
-        step = source.chunk_rows
-        first = -(source.offset % step)
+@dataclass(frozen=True, eq=False)
+class SparseZarrSource(SparseRows):
+    """Rows ``offset`` to ``offset + n`` of a row-compressed matrix in three Zarr arrays, whose contents it does not carry along."""
+
+    data: zarr.Array[Any]
+    indices: zarr.Array[Any]
+    indptr: zarr.Array[Any]
+    n_columns: int
+    offset: int = 0
+    n: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.indptr.shape[0] - 1 - self.offset if self.n is None else self.n, self.n_columns)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(self.data.dtype)
+
+    @property
+    def row_entries(self) -> float:
+        # Of the whole matrix, also in a slice: it is known without a read.
+        return float(self.data.shape[0] / (self.indptr.shape[0] - 1))
+
+    @property
+    def chunk_rows(self) -> int:
+        return self.piece_rows
+
+    def edges(self, start: int, stop: int) -> NDArray[Any]:
+        edges = _read(self.indptr, self.offset + start, self.offset + stop + 1, "edges of rows")
+        # SciPy would reach beyond the entries where these are wrong; −1 is what a lost chunk reads as.
+        if edges[0] < 0 or edges[-1] > self.data.shape[0] or (edges[1:] < edges[:-1]).any():
+            raise self._damaged(self.indptr, f"edges of rows {self.offset + start} to {self.offset + stop}")
+        return edges
+
+    def read_sparse(self, start: int, stop: int) -> sp.csr_array:
+        edges = self.edges(start, stop)
+        first, last = int(edges[0]), int(edges[-1])
+        indices = _read(self.indices, first, last, "entries")
+        if last > first and (indices.min() < 0 or indices.max() >= self.n_columns):
+            raise self._damaged(self.indices, f"entries {first} to {last}")
+        return sp.csr_array((_read(self.data, first, last, "entries"), indices, edges - first), shape=(stop - start, self.n_columns))
+
+    def slice(self, rows: slice) -> "SparseZarrSource":
+        start, stop, _ = rows.indices(self.shape[0])
+        return SparseZarrSource(self.data, self.indices, self.indptr, self.n_columns, self.offset + start, stop - start)
+
+    def _damaged(self, array: zarr.Array[Any], what: str) -> StoreError:
+        return StoreError(f"{what} of {array.store_path} are lost or make no sense: the store is damaged")
+
+
+def _read(array: zarr.Array[Any], start: int, stop: int, what: str) -> NDArray[Any]:
+    try:
+        return np.ascontiguousarray(array[start:stop])
+    except (OSError, RuntimeError, ValueError) as error:
+        where = f"{what} {start} to {stop} of {array.store_path}"
+        raise StoreError(f"cannot read {where}: {error}; the store is damaged or out of reach") from error
+
+
+def read_rows(source: ReadableRows, start: int, stop: int) -> NDArray[Any] | sp.csr_array:
+    """Rows start to stop, row-compressed where the source is."""
+    return source.read_sparse(start, stop) if isinstance(source, SparseRows) else source.read(start, stop)
+
+
+def reads(source: ReadableRows, layout: Layout) -> Iterator[slice]:
+    """Cut the source's rows at its own chunks, so that each is decoded once; data in memory at the layout's.
+
+    Row-compressed rows are cut by their entries.
+    """
+    if isinstance(source, SparseRows):
+        yield from source.pieces()
+        return
+    n, step = source.shape[0], source.chunk_rows or layout.chunk_rows
+    first = -(source.offset % step) if isinstance(source, ZarrSource) else 0
     for start in range(first, n, step):
         yield slice(max(start, 0), min(start + step, n))
 
 
 def path_of(source: RowSource) -> Path | None:
     """Where the source's array lies on disk, if it does."""
-    root = getattr(getattr(getattr(source, "array", None), "store", None), "root", None)
+    array = source.data if isinstance(source, SparseZarrSource) else getattr(source, "array", None)
+    root = getattr(getattr(array, "store", None), "root", None)
     return None if root is None else Path(root)

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.data.source import Layout, RowSource, reads
+from dfact.data.source import Layout, RowSource, read_rows, reads
 from dfact.kernels.entries import column_statistics, decode
 
 
@@ -58,21 +58,37 @@ class ColumnStatistics:
         layout = Layout.of(source.shape)
         dtype = np.result_type(source.dtype, np.float32)
         for rows in reads(source, layout):
-            chunk = source.read(rows.start, rows.stop)
-            for start in range(0, len(chunk), layout.block_rows):
-                statistics.update(as_floating(chunk[start : start + layout.block_rows], missing_code, dtype))
+            chunk = read_rows(source, rows.start, rows.stop)
+            # Row-compressed rows stay so and take little room; others become floating a block at a time.
+            step = layout.block_rows if isinstance(chunk, np.ndarray) else chunk.shape[0]
+            for start in range(0, chunk.shape[0], step):
+                statistics.update(as_floating(chunk[start : start + step], missing_code, dtype))
         return statistics
 
-    def update(self, values: NDArray[np.floating]) -> NDArray[np.int64]:
+    def update(self, values: NDArray[np.floating] | sp.csr_array) -> NDArray[np.int64]:
         """Add rows (NaN = missing); returns the number of observed entries in each."""
-        values = values.reshape(values.shape[0], prod(values.shape[1:]))
-        row_observed = np.empty(values.shape[0], np.int64)
-        column_statistics(values, self.observed, self.minimum, self.maximum, row_observed)
+        if isinstance(values, np.ndarray):
+            values = values.reshape(values.shape[0], prod(values.shape[1:]))
+            row_observed = np.empty(values.shape[0], np.int64)
+            column_statistics(values, self.observed, self.minimum, self.maximum, row_observed)
+        else:
+            row_observed = self._add_sparse(values)
         empty = np.flatnonzero(row_observed == 0)
         self.empty_rows.extend((self.n_rows + empty[: 5 - len(self.empty_rows)]).tolist())
         self.n_empty_rows += empty.size
         self.n_rows += values.shape[0]
         return row_observed
+
+    def _add_sparse(self, rows: sp.csr_array) -> NDArray[np.int64]:
+        """What ``column_statistics`` does, at the cost of the stored entries; those that are not stored are observed zeros."""
+        n, m = rows.shape
+        missing = np.isnan(rows.data)
+        self.observed += n - np.bincount(rows.indices[missing], minlength=m)
+        columns = rows.tocsc()
+        np.fmin(self.minimum, columns.nanmin(axis=0).toarray(), out=self.minimum)
+        np.fmax(self.maximum, columns.nanmax(axis=0).toarray(), out=self.maximum)
+        missing_before = np.concatenate([[0], np.cumsum(missing)])
+        return m - np.diff(missing_before[rows.indptr])
 
     @property
     def missing_rate(self) -> float:

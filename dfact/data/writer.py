@@ -7,15 +7,19 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy.sparse as sp
 import zarr
 from numpy.typing import NDArray
 
-from dfact.data.checks import EmptyRows, bad_value, check_empty_rows, empty_row, refuse_empty_columns
+from dfact.data.checks import EmptyRows, bad_value, check_empty_rows, empty_row, first_outside, refuse_empty_columns
 from dfact.data.dataset import KIND, Dataset, Fingerprint, write_metadata
-from dfact.data.source import ArraySource, Layout
+from dfact.data.source import ArraySource
 from dfact.data.statistics import ColumnStatistics, as_floating
-from dfact.data.store import WRITE_ALL, compressor, create_group, update_attributes
+from dfact.data.store import create_group, update_attributes
+from dfact.data.values import ArrayValues, RowCompressedValues, Values
 from dfact.errors import DataError
+
+_LARGEST = np.finfo(np.float64).max  # what is beyond is infinite
 
 
 def missing_code_for(dtype: np.dtype[Any]) -> int | None:
@@ -37,63 +41,38 @@ class DatasetWriter:
         column_labels: NDArray[Any],
         name: str,
         empty_rows: EmptyRows,
+        row_compressed: bool,
     ) -> None:
         self._group, self._shape, self._dtype, self._missing_code = group, shape, dtype, missing_code
         self._labels, self._name, self._empty_rows = column_labels, name, empty_rows
-        chunk_rows = Layout.of(shape).chunk_rows
-        dimensions = ("row", "column", *(f"mode_{i}" for i in range(3, len(shape) + 1)))
-        self._array = group.create_array(
-            "values",
-            shape=shape,
-            chunks=(chunk_rows, *shape[1:]),
-            dtype=dtype,
-            fill_value=0 if missing_code is None else missing_code,
-            compressors=compressor(dtype),
-            dimension_names=dimensions,
-            attributes={} if missing_code is None else {"_FillValue": missing_code},
-            config=WRITE_ALL,
-        )
-        self._buffer = np.empty((chunk_rows, *shape[1:]), dtype)
-        self._filled = self._written = self._received = 0
+        self._values: Values = (RowCompressedValues if row_compressed else ArrayValues)(group, shape, dtype, missing_code)
+        self._written = self._received = 0
         self._kept: list[NDArray[np.intp]] = []
         self._fingerprint = Fingerprint(shape[1:], dtype)
         self.statistics = ColumnStatistics.of_columns(int(np.prod(shape[1:])))
 
-    def append(self, rows: NDArray[Any], limits: NDArray[np.float64] | None = None) -> None:
+    def append(self, rows: NDArray[Any] | sp.csr_array, limits: NDArray[np.float64] | None = None) -> None:
         """Add rows in stored units (missing entries as the missing code or NaN), each column within its ``limits`` (m, 2)."""
         values = as_floating(rows, self._missing_code, np.result_type(self._dtype, np.float32))
-        if self._dtype.kind == "f" and np.isinf(values).any():
-            where = np.argwhere(np.isinf(values))[0]
-            raise bad_value(self._entry(where), values[tuple(where)], np.nan, np.nan)
-        if limits is not None:
-            low, high = (limits[:, i].reshape(-1, *(1,) * (values.ndim - 2)) for i in (0, 1))
-            outside = np.argwhere((values < low) | (values > high))
-            if outside.size:
-                where = outside[0]
-                raise bad_value(self._entry(where), values[tuple(where)], *limits[where[1]])
+        if limits is not None or self._dtype.kind == "f":
+            low, high = (-_LARGEST, _LARGEST) if limits is None else limits.T
+            found = first_outside(values, low, high)
+            if found is not None:
+                where, value = found
+                raise bad_value(self._entry(where), value, *((np.nan, np.nan) if limits is None else limits[where[1]]))
         keep = self.statistics.update(values) > 0
         self._kept.append(self._received + np.flatnonzero(keep))
-        self._received += len(rows)
+        self._received += values.shape[0]
         if not keep.all():
             if self._empty_rows == "error":
                 raise empty_row(self._name, f"row {self.statistics.empty_rows[0]}")
             rows = rows[keep]
-        while len(rows):
-            room = len(self._buffer) - self._filled
-            part, rows = rows[:room], rows[room:]
-            self._buffer[self._filled : self._filled + len(part)] = part
-            self._filled += len(part)
-            if self._filled == len(self._buffer):
-                self._flush()
-
-    def _flush(self) -> None:
-        rows = self._buffer[: self._filled]
+        rows = rows.astype(self._dtype, copy=False)
         self._fingerprint.update(rows)
-        self._array[self._written : self._written + self._filled] = rows
-        self._written += self._filled
-        self._filled = 0
+        self._values.append(rows)
+        self._written += rows.shape[0]
 
-    def _entry(self, where: NDArray[np.intp]) -> str:
+    def _entry(self, where: tuple[int, ...]) -> str:
         others = "".join(f", index {i}" for i in where[2:])
         return f"{self._name}: row {self._received + where[0]}, column {str(self._labels[where[1]])!r}{others}"
 
@@ -106,12 +85,9 @@ class DatasetWriter:
         row_labels: NDArray[Any] | None = None,
     ) -> None:
         """Write the last rows and the metadata. Row labels and confounders are those of all rows received."""
-        if self._filled:
-            self._flush()
         if self._written == 0:
             raise DataError(f"{self._name} has no rows with answers; expected at least one")
-        if self._written < self._shape[0]:
-            self._array.resize((self._written, *self._shape[1:]))
+        self._values.finish(self._written)
         kept = np.concatenate(self._kept)
         if row_labels is None and len(kept) < self._received:
             row_labels = np.arange(self._received).astype(str).astype(object)
@@ -153,13 +129,15 @@ def dataset_writer(
     column_labels: NDArray[Any],
     name: str,
     empty_rows: EmptyRows = "error",
+    row_compressed: bool = False,
     overwrite: bool = False,
 ) -> Iterator[DatasetWriter]:
     """A writer of the dataset at ``path``; the block must end with ``writer.finish()``.
 
-    ``name`` is what error messages call the data (the file, or "X"). The dataset appears at
+    ``name`` is what error messages call the data (the file, or "X"). A ``row_compressed`` dataset takes
+    SciPy's csr arrays in canonical form, any other NumPy arrays. The dataset appears at
     ``path`` when the block ends without an error, otherwise nothing is left there.
     """
     check_empty_rows(empty_rows)
     with create_group(path, KIND, overwrite=overwrite) as group:
-        yield DatasetWriter(group, shape, dtype, missing_code, column_labels, name, empty_rows)
+        yield DatasetWriter(group, shape, dtype, missing_code, column_labels, name, empty_rows, row_compressed)

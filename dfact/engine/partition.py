@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.data.source import ArraySource, Layout, RowSource, SparseSource, reads
+from dfact.data.source import ArraySource, Layout, RowSource, SparseSource, read_rows, reads
 from dfact.data.statistics import as_floating
 from dfact.engine.passes import Block, Partial, Pass, State
 
@@ -52,7 +52,7 @@ class Partition:
             start = stop
 
     def _read(self, start: int, stop: int) -> Rows:
-        return self.source.read_sparse(start, stop) if isinstance(self.source, SparseSource) else self.source.read(start, stop)
+        return read_rows(self.source, start, stop)
 
     def _raw_blocks(self) -> Iterator[Rows]:
         n, step = self.source.shape[0], self.layout.block_rows

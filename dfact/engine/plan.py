@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 import psutil
 
-from dfact.data.source import ArraySource, Layout, RowSource
+from dfact.data.source import Layout, RowSource, SparseRows
 from dfact.errors import MemoryPlanError, ParameterError
 
 _WORKER_BASELINE = 300 << 20  # a Dask worker with dfact imported and its kernels compiled
@@ -120,11 +120,12 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
     """Lay out state and values: first the state in memory (it is written and read), then decompressed values."""
     layout = Layout.of(source.shape)
     n, m = source.shape[0], prod(source.shape[1:])
-    row_bytes = m * source.dtype.itemsize
+    sparse = isinstance(source, SparseRows)
+    row_bytes = source.row_bytes if isinstance(source, SparseRows) else m * source.dtype.itemsize
     block, partition = min(layout.block_rows, n), min(layout.partition_rows, n)
-    in_memory = isinstance(source, ArraySource)
     chunk = 0 if source.chunk_rows is None else min(source.chunk_rows, n) * row_bytes
-    converted = 0 if source.dtype == dtype else m * dtype.itemsize
+    # A pass may ask a row-compressed block for all its zeros.
+    converted = 0 if source.dtype == dtype and not sparse else m * dtype.itemsize
     # Two decoded chunks (one ahead), its compressed bytes, the block's arrays and two blocks of state on their way.
     visit = 3 * chunk + block * (converted + row_bytes + footprint.work_per_row + 3 * footprint.state_per_row) + 2 * footprint.shared
     if workers.kind == "distributed":
@@ -137,7 +138,7 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
     stateful = min(share, spare // state_partition) if state_partition else share
     stateful = max(0, stateful)
     spare -= stateful * state_partition
-    valued = 0 if in_memory else max(0, min(share, spare // values_partition))
+    valued = 0 if source.chunk_rows is None else max(0, min(share, spare // values_partition))
     return Plan(
         shape=source.shape,
         workers=workers,

@@ -1,0 +1,168 @@
+"""How the values of a dataset lie in its store: one array, or row-compressed in three; writing and opening both.
+
+Row-compressed values are a group ``values`` of ``data``, ``indices`` and ``indptr`` with the attributes
+of AnnData's ``csr_matrix`` (encoding, shape), so that its readers know them too. Data and column
+numbers are cut by entries, whatever rows they belong to; with the edges any run of rows is found.
+"""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+import zarr
+from numpy.typing import NDArray
+
+from dfact.data.source import Layout, RowSource, SparseZarrSource, ZarrSource
+from dfact.data.store import WRITE_ALL, compressor
+from dfact.errors import StoreError
+
+_NAME = "values"
+_ENTRIES = 1 << 20  # a chunk of data or of column numbers: 1 to 8 MB
+_EDGES = 1 << 16
+_ENCODING = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
+_LOST = -1  # what a chunk that is not there reads as: neither a column nor an edge
+
+
+class Values(Protocol):
+    """Takes the rows of a dataset in order."""
+
+    def append(self, rows: Any) -> None:
+        """Add rows in their stored type."""
+        ...
+
+    def finish(self, n_rows: int) -> None:
+        """Write what is left; there were ``n_rows`` rows in all."""
+        ...
+
+
+class ArrayValues:
+    """Rows in chunks of whole rows."""
+
+    def __init__(self, group: zarr.Group, shape: tuple[int, ...], dtype: np.dtype[Any], missing_code: int | None) -> None:
+        chunk_rows = Layout.of(shape).chunk_rows
+        self._array = group.create_array(
+            _NAME,
+            shape=shape,
+            chunks=(chunk_rows, *shape[1:]),
+            dtype=dtype,
+            fill_value=0 if missing_code is None else missing_code,
+            compressors=compressor(dtype),
+            dimension_names=("row", "column", *(f"mode_{i}" for i in range(3, len(shape) + 1))),
+            attributes=_fill_attribute(missing_code),
+            config=WRITE_ALL,
+        )
+        self._buffer = np.empty((chunk_rows, *shape[1:]), dtype)
+        self._filled = self._written = 0
+
+    def append(self, rows: NDArray[Any]) -> None:
+        while len(rows):
+            room = len(self._buffer) - self._filled
+            part, rows = rows[:room], rows[room:]
+            self._buffer[self._filled : self._filled + len(part)] = part
+            self._filled += len(part)
+            if self._filled == len(self._buffer):
+                self._flush()
+
+    def finish(self, n_rows: int) -> None:
+        if self._filled:
+            self._flush()
+        if n_rows < self._array.shape[0]:
+            self._array.resize((n_rows, *self._array.shape[1:]))
+
+    def _flush(self) -> None:
+        self._array[self._written : self._written + self._filled] = self._buffer[: self._filled]
+        self._written += self._filled
+        self._filled = 0
+
+
+class RowCompressedValues:
+    """Stored entries one after the other; the number of them need not be known beforehand."""
+
+    def __init__(self, group: zarr.Group, shape: tuple[int, ...], dtype: np.dtype[Any], missing_code: int | None) -> None:
+        self._group, self._n_columns, self._n_entries = group.create_group(_NAME), shape[1], 0
+        self._data = _Series(self._group, "data", dtype, 0, _ENTRIES, "entry", _fill_attribute(missing_code))
+        self._indices = _Series(self._group, "indices", np.dtype(np.int32), _LOST, _ENTRIES, "entry", {})
+        self._indptr = _Series(self._group, "indptr", np.dtype(np.int64), _LOST, _EDGES, "edge", {})
+        self._indptr.extend(np.zeros(1, np.int64))
+
+    def append(self, rows: sp.csr_array) -> None:
+        self._data.extend(rows.data)
+        self._indices.extend(rows.indices.astype(np.int32, copy=False))
+        self._indptr.extend(self._n_entries + rows.indptr[1:].astype(np.int64))
+        self._n_entries += rows.nnz
+
+    def finish(self, n_rows: int) -> None:
+        for series in (self._data, self._indices, self._indptr):
+            series.finish()
+        self._group.attrs.update({**_ENCODING, "shape": [n_rows, self._n_columns]})
+
+
+class _Series:
+    """An array of one dimension that grows by whole chunks, so that each is written once."""
+
+    def __init__(
+        self, group: zarr.Group, name: str, dtype: np.dtype[Any], fill: int, chunk: int, dimension: str, attributes: dict[str, Any]
+    ) -> None:
+        self._chunk, self._n_held = chunk, 0
+        self._held: list[NDArray[Any]] = []
+        self._array = group.create_array(
+            name,
+            shape=(0,),
+            chunks=(chunk,),
+            dtype=dtype,
+            fill_value=fill,
+            compressors=compressor(dtype),
+            dimension_names=(dimension,),
+            attributes=attributes,
+            config=WRITE_ALL,
+        )
+
+    def extend(self, values: NDArray[Any]) -> None:
+        self._held.append(values)
+        self._n_held += len(values)
+        if self._n_held >= self._chunk:
+            self._write(self._n_held // self._chunk * self._chunk)
+
+    def finish(self) -> None:
+        if self._n_held:
+            self._write(self._n_held)
+
+    def _write(self, n: int) -> None:
+        values = np.concatenate(self._held)
+        self._array.append(values[:n])
+        self._held, self._n_held = [values[n:].copy()], len(values) - n
+
+
+def _fill_attribute(missing_code: int | None) -> dict[str, Any]:
+    """What tells xarray which code is missing."""
+    return {} if missing_code is None else {"_FillValue": missing_code}
+
+
+def open_values(group: zarr.Group, path: Path) -> RowSource:
+    """The values of the dataset at ``path``, whichever way they lie there; StoreError if anything of them is gone."""
+    values = group.get(_NAME)
+    if not isinstance(values, zarr.Group):
+        return ZarrSource(_whole(group, _NAME, path))
+    found = {name: values.attrs.get(name) for name in _ENCODING}
+    if found != _ENCODING:
+        raise StoreError(f"{path} holds values encoded as {found}, this dfact reads {_ENCODING}")
+    data, indices, indptr = (_whole(group, f"{_NAME}/{name}", path) for name in ("data", "indices", "indptr"))
+    shape: Any = values.attrs.get("shape")
+    source = SparseZarrSource(data, indices, indptr, shape[1])
+    ends = (*source.shape, data.shape[0], int(source.edges(source.shape[0], source.shape[0])[0]))
+    expected = (*shape, indices.shape[0], data.shape[0])
+    if ends != expected:
+        raise StoreError(
+            f"{path}: the arrays of 'values' do not belong together (rows, columns, entries {ends}, {expected}); import it again"
+        )
+    return source
+
+
+def _whole(group: zarr.Group, name: str, path: Path) -> zarr.Array[Any]:
+    array = group.get(name)
+    if not isinstance(array, zarr.Array):
+        raise StoreError(f"{path} lacks its array {name!r}; import it again")
+    if array.size and array.nchunks_initialized < array.nchunks:
+        raise StoreError(f"{path}: only {array.nchunks_initialized} of {array.nchunks} chunks of {name!r} are there; import it again")
+    return array
