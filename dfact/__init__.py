@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 from dfact.errors import DataError, DfactError, MemoryPlanError, ParameterError, StoreError
 
 if TYPE_CHECKING:
+    from dfact import selection
     from dfact.data.dataset import Dataset, open_dataset
     from dfact.data.import_array import import_array
     from dfact.data.import_table import import_table
     from dfact.engine.progress import Progress
     from dfact.models.base import plan
+    from dfact.models.gom import GradeOfMembership
     from dfact.models.icqf import ICQF
     from dfact.models.persistence import load_model, save_model
 
@@ -20,6 +22,7 @@ __all__ = [
     "DataError",
     "Dataset",
     "DfactError",
+    "GradeOfMembership",
     "MemoryPlanError",
     "ParameterError",
     "Progress",
@@ -30,12 +33,14 @@ __all__ = [
     "open_dataset",
     "plan",
     "save_model",
+    "selection",
 ]
 
 # Imported when first asked for: numba and scikit-learn take seconds, which `dfact --help` need not wait for.
 _HOMES = {
     "ICQF": "dfact.models.icqf",
     "Dataset": "dfact.data.dataset",
+    "GradeOfMembership": "dfact.models.gom",
     "Progress": "dfact.engine.progress",
     "import_array": "dfact.data.import_array",
     "import_table": "dfact.data.import_table",
@@ -47,6 +52,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "selection":
+        return import_module("dfact.selection")
     if name not in _HOMES:
         raise AttributeError(f"module 'dfact' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOMES[name]), name)

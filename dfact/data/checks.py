@@ -59,6 +59,17 @@ def first_outside(values: NDArray[Any] | sp.csr_array, low: Any, high: Any) -> t
     return None
 
 
+def first_fraction(values: NDArray[Any] | sp.csr_array) -> tuple[tuple[int, ...], float] | None:
+    """Where the first entry is that is not a whole number, and what it is."""
+    entries = values if isinstance(values, np.ndarray) else values.tocoo()
+    data = values if isinstance(values, np.ndarray) else values.data
+    found = np.argwhere((data != np.rint(data)) & ~np.isnan(data))
+    if not found.size:
+        return None
+    place = tuple(found[0].tolist())
+    return (place if isinstance(entries, np.ndarray) else (int(entries.row[place]), int(entries.col[place]))), data[place]
+
+
 def bad_value(entry: str, value: float, low: float, high: float) -> DataError:
     """The error for a value that cannot be an answer."""
     if np.isinf(value):

@@ -1,18 +1,19 @@
 """Any X a user may hand to an estimator, as a Dataset."""
 
 import warnings
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
-from numpy.typing import NDArray
 
+from dfact.data.checks import first_fraction, first_outside
 from dfact.data.confounders import as_frame
 from dfact.data.dataset import Dataset, open_dataset
 from dfact.data.import_array import LazySource, array_source, axis_labels
-from dfact.data.source import ArraySource, Layout, RowSource, path_of, reads
+from dfact.data.source import ArraySource, Layout, RowSource, path_of, read_rows, reads
 from dfact.data.statistics import ColumnStatistics, as_floating
 from dfact.errors import DataError
 
@@ -61,25 +62,39 @@ def _computed(source: Any) -> RowSource:
     return ArraySource(source.read(0, source.shape[0]))
 
 
-def locate_outside(dataset: Dataset, lowest: float, highest: float) -> str:
-    """Where the first observed entry outside [lowest, highest] is, in words."""
+def locate(dataset: Dataset, find: Callable[[Any], tuple[tuple[int, ...], float] | None], *, shifted: bool = False) -> str:
+    """Where the first entry is that ``find`` finds in some rows, in words; its value as it was given if ``shifted``, else as it is stored."""
     dtype = np.result_type(dataset.dtype, np.float32)
     for rows in reads(dataset.source, Layout.of(dataset.shape)):
-        values = as_floating(dataset.source.read(rows.start, rows.stop), dataset.missing_code, dtype)
-        found: NDArray[np.intp] = np.argwhere((values < lowest) | (values > highest))
-        if found.size:
-            i, j = found[0][:2]
-            return f"row {dataset.row_labels[rows.start + i]!r}, column {str(dataset.column_labels[j])!r} holds {values[tuple(found[0])]:g}"
+        found = find(as_floating(read_rows(dataset.source, rows.start, rows.stop), dataset.missing_code, dtype))
+        if found is not None:
+            (i, j, *_), value = found
+            value += float(dataset.offset[j]) if shifted else 0.0
+            return f"row {dataset.row_labels[rows.start + i]!r}, column {str(dataset.column_labels[j])!r} holds {value:g}"
     return "no entry"
 
 
-def check_observed(dataset: Dataset, *, rows_only: bool = False) -> None:
-    """Refuse columns without any observed entry; warn of such rows, whose factors are at the penalty's minimum."""
-    statistics = dataset.statistics
-    empty = np.flatnonzero(statistics.observed == 0)
-    if empty.size and not rows_only:
+def locate_outside(dataset: Dataset, lowest: Any, highest: Any, *, shifted: bool = False) -> str:
+    """Where the first observed entry outside [lowest, highest] is, one number or one for each column."""
+    return locate(dataset, lambda values: first_outside(values, lowest, highest), shifted=shifted)
+
+
+def locate_fraction(dataset: Dataset) -> str:
+    """Where the first entry that is not a whole number is."""
+    return locate(dataset, first_fraction)
+
+
+def refuse_unobserved_columns(dataset: Dataset) -> None:
+    """Refuse columns without any observed entry."""
+    empty = np.flatnonzero(dataset.statistics.observed == 0)
+    if empty.size:
         raise DataError(f"column {str(dataset.column_labels[empty[0]])!r} has no observed entry ({empty.size} in all); leave it out")
+
+
+def warn_of_unobserved_rows(dataset: Dataset) -> None:
+    """Warn of rows without any observed entry, whose factors are at the penalty's minimum."""
+    statistics = dataset.statistics
     if statistics.n_empty_rows:
         first = dataset.row_labels[statistics.empty_rows[0]]
         text = f"row {first!r} has no observed entry ({statistics.n_empty_rows} in all): its factors are 0"
-        warnings.warn(text, UserWarning, stacklevel=4)
+        warnings.warn(text, UserWarning, stacklevel=5)

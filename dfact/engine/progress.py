@@ -15,10 +15,13 @@ class Iteration:
     number: int
     limit: int
     objective: float
+    """NaN where steps follow one another that minimise nothing."""
     change: float
     """Relative change of the objective since the iteration before; NaN in the first."""
     seconds: float
     """Since the fit began."""
+    step: str = ""
+    """What was done, where each step does something else."""
 
 
 class Progress:
@@ -37,7 +40,7 @@ class Progress:
 
     def __call__(self, iteration: Iteration) -> None:
         change = f", change {iteration.change:.1e}" if iteration.number > 1 else ""
-        self.update(iteration.number, iteration.limit, f"objective {iteration.objective:.6g}{change}")
+        self.update(iteration.number, iteration.limit, iteration.step or f"objective {iteration.objective:.6g}{change}")
 
     def update(self, done: int, total: int, text: str = "") -> None:
         if self.stream.isatty():

@@ -1,9 +1,11 @@
-"""Leading right singular vectors of the zero-filled data, by passes; and the NNDSVD start from them."""
+"""Leading right singular vectors of the data, or of a matrix made of it row by row, by passes; and the NNDSVD start."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.linalg import eigh, qr
 
@@ -13,6 +15,19 @@ from dfact.kernels.entries import filled
 
 _GRAM_COLUMNS = 512  # up to here M'M costs no more than the passes of the block iteration
 _OVERSAMPLING = 10
+_MAX_PASSES = 12
+
+Matrix = NDArray[Any] | sp.csr_array
+View = Callable[[Block], Matrix]
+"""The rows (rows, m) of a block of the matrix that is decomposed; a plain function or a dataclass, as it travels to the workers."""
+
+
+def zero_filled(block: Block) -> Matrix:
+    """The data with 0 for missing entries."""
+    M = block.matrix
+    if isinstance(M, np.ndarray):
+        return filled(M)
+    return sp.csr_array((filled(M.data[None])[0], M.indices, M.indptr), shape=M.shape)
 
 
 @dataclass
@@ -22,54 +37,71 @@ class GramSum(Partial):
 
 @dataclass(frozen=True)
 class GramPass(Startless):
-    """MᵀM of the zero-filled data."""
+    """MᵀM."""
 
     dtype: np.dtype[Any]
+    view: View = zero_filled
 
     def step(self, block: Block, state: State | None, shared: None) -> tuple[State | None, GramSum]:
-        M = filled(block.values)
-        return state, GramSum(M.T @ M)
+        M = self.view(block)
+        gram = M.T @ M
+        return state, GramSum(gram if isinstance(gram, np.ndarray) else gram.toarray())
 
 
 @dataclass(frozen=True)
 class SketchPass(Startless):
-    """MᵀMΩ of the zero-filled data, with the shared Ω (m, l)."""
+    """MᵀMΩ with the shared Ω (m, l)."""
 
     dtype: np.dtype[Any]
+    view: View = zero_filled
 
     def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, GramSum]:
-        M = filled(block.values)
+        M = self.view(block)
         return state, GramSum(M.T @ (M @ shared))
 
 
 def right_singular(
-    session: Session, n_columns: int, k: int, dtype: np.dtype[Any], *, tolerance: float = 1e-3, max_passes: int = 20
+    session: Session, n_columns: int, k: int, dtype: np.dtype[Any], *, view: View = zero_filled, tolerance: float = 1e-3
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The k leading right singular vectors V (m, k) and values σ (k) of the zero-filled data.
+    """The k leading right singular vectors V (m, k) and values σ (k) of the viewed matrix M.
 
-    Up to 512 columns from the Gram matrix, in one pass. Beyond, by block power iteration on a
-    random start (Halko, Martinsson & Tropp 2011, algorithm 4.4) until the values change by less
-    than ``tolerance`` of the largest. The start is fixed, so the result depends on the data alone.
-    Each vector's largest entry is positive.
+    Up to 512 columns from the Gram matrix, in one pass. Beyond, by block Krylov iteration on a
+    random start (Musco & Musco 2015, algorithm 2): each pass multiplies one more block by MᵀM, and
+    it ends when every pair has ‖MᵀMv − σ²v‖ ≤ ``tolerance`` σ₁·max(σ, ``tolerance`` σ₁), or after 12 passes. The start is
+    fixed, so the result depends on the data alone. Each vector's largest entry is positive.
     """
     if n_columns <= max(_GRAM_COLUMNS, k + _OVERSAMPLING):
-        values, vectors = eigh(session.run(GramPass(dtype), None).gram)
-        basis: NDArray[Any] = np.eye(n_columns)
+        values, V = eigh(session.run(GramPass(dtype, view), None).gram, subset_by_index=(n_columns - k, n_columns - 1))
+        V, values = V[:, ::-1], values[::-1]
     else:
-        width = k + _OVERSAMPLING
-        basis = qr(np.random.default_rng(0).standard_normal((n_columns, width)), mode="economic")[0]
-        before = np.zeros(k)
-        for _ in range(max_passes):
-            product = session.run(SketchPass(dtype), basis.astype(dtype)).gram
-            projected = basis.T @ product
-            values, vectors = eigh((projected + projected.T) / 2)
-            leading = np.sqrt(np.maximum(values[::-1][:k], 0))
-            if np.abs(leading - before).max() <= tolerance * leading[0]:
-                break
-            before, basis = leading, qr(product, mode="economic")[0]
-    V = basis @ vectors[:, ::-1][:, :k]
-    V *= np.where(V[np.abs(V).argmax(axis=0), np.arange(k)] < 0, -1.0, 1.0)
-    return V, np.sqrt(np.maximum(values[::-1][:k], 0))
+        V, values = _block_krylov(lambda block: session.run(SketchPass(dtype, view), block.astype(dtype)).gram, n_columns, k, tolerance)
+    return V * np.where(V[np.abs(V).argmax(axis=0), np.arange(k)] < 0, -1.0, 1.0), np.sqrt(np.maximum(values, 0))
+
+
+def gram_size(n_columns: int, k: int) -> int:
+    """Numbers that a pass of :func:`right_singular` adds up."""
+    return n_columns * (n_columns if n_columns <= _GRAM_COLUMNS else k + _OVERSAMPLING)
+
+
+def _block_krylov(
+    product: Callable[[NDArray[Any]], NDArray[Any]], m: int, k: int, tolerance: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The k leading eigenvectors (m, k) and eigenvalues of a positive semidefinite matrix, known by its product with a block."""
+    block = qr(np.random.default_rng(0).standard_normal((m, k + _OVERSAMPLING)), mode="economic")[0]
+    basis, products = np.empty((m, 0)), np.empty((m, 0))
+    for _ in range(min(_MAX_PASSES, m // block.shape[1])):
+        basis = np.hstack([basis, block])
+        products = np.hstack([products, product(block)])
+        projected = basis.T @ products
+        values, vectors = eigh((projected + projected.T) / 2)
+        values, vectors = np.maximum(values[::-1][:k], 0), vectors[:, ::-1][:, :k]
+        residuals = np.linalg.norm(products @ vectors - basis @ (vectors * values), axis=0)
+        if (residuals <= tolerance * np.sqrt(values[0] * np.maximum(values, tolerance**2 * values[0]))).all():
+            break
+        block = products[:, -block.shape[1] :]
+        for _ in range(2):  # once more, as the first leaves rounding errors of the size of what it removed
+            block = qr(block - basis @ (basis.T @ block), mode="economic")[0]
+    return basis @ vectors, values
 
 
 @dataclass
@@ -85,7 +117,7 @@ class SignNormsPass(Startless):
     dtype: np.dtype[Any]
 
     def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, SignNorms]:
-        U = filled(block.values) @ shared
+        U = zero_filled(block) @ shared
         return state, SignNorms(np.square(np.maximum(U, 0)).sum(axis=0), np.square(np.minimum(U, 0)).sum(axis=0))
 
 

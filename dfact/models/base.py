@@ -20,7 +20,7 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features, va
 from dfact.data.confounders import ConfounderEncoding
 from dfact.data.dataset import Dataset
 from dfact.data.import_array import axis_labels
-from dfact.data.inputs import as_dataset, check_observed
+from dfact.data.inputs import as_dataset, refuse_unobserved_columns, warn_of_unobserved_rows
 from dfact.data.source import Layout
 from dfact.data.store import compressor
 from dfact.engine.executors import Executor, Session, resolve_executor
@@ -61,8 +61,14 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             self.offset_ = offset
         else:
             self._check_columns(dataset, offset)
-        check_observed(dataset, rows_only=not reset)
+        self._check_observed(dataset, reset=reset)
         return dataset
+
+    def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
+        """What becomes of columns and rows without any observed entry."""
+        if reset:
+            refuse_unobserved_columns(dataset)
+        warn_of_unobserved_rows(dataset)
 
     def _check_columns(self, dataset: Dataset, offset: NDArray[np.float64] | None) -> None:
         """Refuse other columns than the fitted ones: in another order, or shifted otherwise, they would go unnoticed."""

@@ -24,12 +24,13 @@ from dfact.data.source import Layout
 from dfact.data.store import attributes, compressor, create_group, open_group, update_attributes
 from dfact.errors import ParameterError, StoreError
 from dfact.models.base import Factorization
+from dfact.models.gom import GradeOfMembership
 from dfact.models.icqf import ICQF
 from dfact.models.icqf_passes import Problem
 
 KIND = "model"
 # A further model is stored when its class stands in the first line, and the dataclasses among its attributes in the second.
-_MODELS: dict[str, type[Factorization]] = {cls.__name__: cls for cls in (ICQF,)}
+_MODELS: dict[str, type[Factorization]] = {cls.__name__: cls for cls in (ICQF, GradeOfMembership)}
 _PARTS: dict[str, type[Any]] = {cls.__name__: cls for cls in (Problem, ConfounderEncoding, Confounder)}
 _NOT_STORED = ("executor", "callbacks")  # they belong to the process that fitted
 _PACKAGES = ("dfact", "dask", "numba", "numpy", "pandas", "scikit-learn", "scipy", "zarr")

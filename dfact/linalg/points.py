@@ -1,0 +1,149 @@
+"""The rows of the data, or their coordinates, as points that passes search; and how the best of them are kept."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dfact.engine.executors import Session
+from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.linalg.svd import Matrix, View
+
+EMBEDDING = "embedding"
+"""Name of the state (k, rows) that an :class:`EmbedPass` keeps."""
+
+
+class Points(Protocol):
+    """A point for every row."""
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """As of a pass: None where the points come from the state alone."""
+        ...
+
+    def of(self, block: Block, state: State | None) -> Matrix:
+        """The points (rows, d) of a block."""
+        ...
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """The leading ``k`` coordinates that an :class:`EmbedPass` kept; as directions, of length 1, if ``unit`` (0 stays 0)."""
+
+    k: int
+    unit: bool = False
+    dtype: None = None
+
+    def of(self, block: Block, state: State | None) -> NDArray[Any]:
+        assert state is not None, "no embedding was kept"
+        return self.scaled(state[EMBEDDING][: self.k]).T
+
+    def scaled(self, X: NDArray[Any]) -> NDArray[Any]:
+        """Coordinates (k, rows) as the search wants them."""
+        if not self.unit:
+            return X
+        norms = np.linalg.norm(X, axis=0)
+        directions: NDArray[Any] = X / np.where(norms > 0, norms, 1)
+        return directions
+
+
+@dataclass(frozen=True)
+class DataRows:
+    """The viewed rows themselves."""
+
+    dtype: np.dtype[Any]
+    view: View
+
+    def of(self, block: Block, state: State | None) -> Matrix:
+        return self.view(block)
+
+
+@dataclass
+class Nothing(Partial):
+    """A pass that only keeps a state adds up nothing."""
+
+
+@dataclass(frozen=True)
+class EmbedPass(Startless):
+    """Coordinates M·P of the viewed rows M, with the shared P (m, k); state ``embedding`` (k, rows)."""
+
+    dtype: np.dtype[Any]
+    view: View
+
+    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, Nothing]:
+        return {EMBEDDING: np.ascontiguousarray((self.view(block) @ shared).T)}, Nothing()
+
+
+@dataclass
+class Best(Partial):
+    """Of each of s searches the row with the highest score; the first of equals."""
+
+    scores: NDArray[Any]
+    """(s,)"""
+    rows: NDArray[Any]
+    """(s,) row numbers; −1 where there is none"""
+    points: NDArray[Any]
+    """(s, d) their points, filled with zeros behind shorter ones"""
+
+    def add(self, other: Self) -> None:
+        better = other.scores > self.scores
+        for mine, theirs in ((self.scores, other.scores), (self.rows, other.rows), (self.points, other.points)):
+            mine[better] = theirs[better]
+
+
+@dataclass
+class Taken(Partial):
+    """Rows that were taken out, one below the other."""
+
+    points: NDArray[Any]
+
+    def add(self, other: Self) -> None:
+        self.points = np.concatenate([self.points, other.points])
+
+
+@dataclass(frozen=True)
+class TakePass(Startless):
+    """The points of the shared row numbers, in rising order."""
+
+    points: Points
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        return self.points.dtype
+
+    def step(self, block: Block, state: State | None, shared: NDArray[np.int64]) -> tuple[State | None, Taken]:
+        first, last = np.searchsorted(shared, [block.start, block.start + block.matrix.shape[0]])
+        chosen = shared[first:last] - block.start
+        return state, Taken(dense(self.points.of(block, state)[chosen]))
+
+
+def take(session: Session, points: Points, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The points (r, d) of these rows."""
+    unique, places = np.unique(rows, return_inverse=True)
+    taken: NDArray[np.float64] = session.run(TakePass(points), unique).points[places]
+    return taken
+
+
+def dense(M: Matrix) -> NDArray[Any]:
+    return M if isinstance(M, np.ndarray) else np.asarray(M.toarray())
+
+
+def best_of(scores: Sequence[NDArray[Any]], points: Sequence[Matrix], start: int) -> Best:
+    """The best row of a block for each search; ``start`` is the block's first row."""
+    width = max(found.shape[1] for found in points)
+    best = Best(np.empty(len(points)), np.empty(len(points)), np.zeros((len(points), width)))
+    for s, (score, found) in enumerate(zip(scores, points, strict=True)):
+        i = int(score.argmax())
+        best.scores[s], best.rows[s] = score[i], start + i
+        best.points[s, : found.shape[1]] = dense(found[[i]])[0]
+    return best
+
+
+def squared_norms(M: Matrix) -> NDArray[Any]:
+    """‖M(i, :)‖² of every row."""
+    if isinstance(M, np.ndarray):
+        return np.asarray(np.einsum("ij,ij->i", M, M))
+    return np.asarray(sp.csr_array(M.multiply(M)).sum(axis=1))

@@ -1,0 +1,143 @@
+"""Vertex hunting: the rows that span the others, by successive projection, by K-means, or on the margin of their cone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from dfact.engine.executors import Session
+from dfact.engine.passes import Block, Startless, State
+from dfact.errors import DataError
+from dfact.linalg.kmeans import centers_of
+from dfact.linalg.points import Best, Coordinates, Points, Taken, best_of, squared_norms
+
+_ROUNDS = 100  # of the working set; it is complete after some five to twenty
+_POOL = 1 << 15  # rows near the margin that are looked at
+_SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # of all rows that may count as near the margin
+
+
+@dataclass(frozen=True)
+class FarthestPass(Startless):
+    """Of each search's points the one with the largest part outside the span of those found.
+
+    Shared: an orthonormal basis (j, d) of it for each search, None at the start.
+    """
+
+    points: tuple[Points, ...]
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        return self.points[0].dtype
+
+    def step(self, block: Block, state: State | None, shared: Sequence[NDArray[np.float64] | None]) -> tuple[State | None, Best]:
+        found = [points.of(block, state) for points in self.points]
+        scores = []
+        for X, basis in zip(found, shared, strict=True):
+            inside = 0 if basis is None else np.square(X @ basis[:, : X.shape[1]].T.astype(X.dtype)).sum(axis=1)
+            scores.append((squared_norms(X) - inside).astype(np.float64))
+        return state, best_of(scores, found, block.start)
+
+
+def successive_projection(session: Session, points: Sequence[Points], counts: Sequence[int]) -> list[NDArray[np.int64]]:
+    """Row numbers of the vertices, as many of each search's points as its count (Araújo et al. 2001); a pass for each vertex.
+
+    K times the row with the largest norm is taken and all rows are projected on its complement.
+    DataError where the rows span fewer dimensions.
+    """
+    rows: list[list[int]] = [[] for _ in points]
+    bases: list[list[NDArray[np.float64]]] = [[] for _ in points]
+    largest = np.zeros(len(points))
+    for step in range(max(counts)):
+        active = [s for s in range(len(points)) if counts[s] > step]
+        shared = [np.array(bases[s]) if step else None for s in active]
+        best = session.run(FarthestPass(tuple(points[s] for s in active)), shared)
+        for s, score, row, point in zip(active, best.scores, best.rows, best.points, strict=True):
+            largest[s] = max(largest[s], score)
+            precision = np.finfo(points[s].dtype or np.float32).eps
+            if score <= 100 * precision * largest[s]:
+                raise DataError(f"the rows span {step} dimensions, expected {counts[s]}; fit at most {step} classes")
+            rest = point
+            for _ in range(2):  # again, against what rounding left of the others
+                for direction in bases[s]:
+                    rest = rest - (direction @ rest) * direction
+            bases[s].append(rest / np.linalg.norm(rest))
+            rows[s].append(int(row))
+    return [np.array(found) for found in rows]
+
+
+@dataclass(frozen=True)
+class LowestPass(Startless):
+    """The rows of each block lowest along the shared normal w (d,): ``count`` of them or the ``share``, whichever is more.
+
+    Taken: (r, 1 + d), row numbers before the points. The point 0 has no direction and is left out.
+    """
+
+    points: Coordinates
+    count: int
+    share: float = 0.0
+    dtype: None = None
+
+    def step(self, block: Block, state: State | None, shared: NDArray[np.float64]) -> tuple[State | None, Taken]:
+        X = self.points.of(block, state).astype(np.float64)
+        rows = np.flatnonzero(X.any(axis=1))
+        heights = X[rows] @ shared
+        count = max(self.count, int(np.ceil(self.share * len(X))))
+        rows = rows[np.argsort(heights, kind="stable")[:count]]
+        return state, Taken(np.column_stack([block.start + rows, X[rows]]))
+
+
+def cone_normal(session: Session, points: Coordinates, precision: float) -> NDArray[np.float64]:
+    """The normal w of the cone's margin: minimise ½‖w‖² subject to xᵢ·w ≥ 1 for the unit points xᵢ of all rows.
+
+    This is the one-class SVM in the hard-margin limit. It has only d unknowns, so it is solved on a
+    working set of rows, to which each pass adds the lowest along w of every block, until none is
+    below 1 − ``precision``. On the working set it is Lawson & Hanson's least-distance problem
+    (1974, chapter 23): non-negative least squares on its dual.
+    """
+    w: NDArray[np.float64] = np.eye(points.k)[0]  # along the first singular vector all rows are positive
+    working = np.empty((0, 1 + points.k))
+    for _ in range(_ROUNDS):
+        low = session.run(LowestPass(points, points.k), w).points
+        if len(working) and (low[:, 1:] @ w).min() >= 1 - precision:
+            break
+        working = np.unique(np.vstack([working, low]), axis=0)
+        w = least_distance(working[:, 1:])
+    return w
+
+
+def least_distance(X: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The shortest w with X w ≥ 1, X (n, d); DataError if there is none."""
+    multipliers: NDArray[np.float64] = nnls(np.vstack([X.T, np.ones(len(X))]), np.eye(X.shape[1] + 1)[-1])[0]
+    rest = 1 - float(multipliers.sum())
+    if rest <= np.finfo(float).eps * len(X):
+        raise DataError("the rows lie on all sides of the origin and form no cone; hunt='kmeans' needs none")
+    w: NDArray[np.float64] = X.T @ multipliers / rest
+    return w
+
+
+def cone_vertices(session: Session, points: Coordinates, n_rows: int, precision: float, seed: int) -> NDArray[np.int64]:
+    """Row numbers of the corners of the cone of the unit points: SVM-cone (Mao, Sarkar & Chakrabarti 2018, algorithm 1).
+
+    The rows within δ of the margin are grouped by K-means, K of k coordinates, and of each group the
+    row nearest to the centre is taken. Of a grid of δ, each a share of all rows, the corners that
+    span the largest volume are taken: too small a δ misses a corner, too large a one moves them inward.
+    """
+    w = cone_normal(session, points, precision)
+    pool = session.run(LowestPass(points, 8 * points.k, min(1.0, _POOL / n_rows)), w).points
+    pool = pool[np.argsort(pool[:, 1:] @ w, kind="stable")]
+    rows, X = pool[:, 0].astype(np.int64), pool[:, 1:]
+    margins = X @ w - 1
+    best, volume = rows[: points.k], -1.0
+    for size in sorted({max(points.k, int(share * n_rows)) for share in (0.0, *_SHARES)}):
+        if size > len(pool):
+            break
+        near = X[margins <= margins[size - 1] + precision]
+        centers = centers_of(near, points.k, seed)
+        corners = np.array([int(np.square(near - center).sum(axis=1).argmin()) for center in centers])
+        found = abs(np.linalg.det(X[corners]))
+        if found > volume:
+            best, volume = rows[corners], found
+    return best

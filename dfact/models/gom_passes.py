@@ -1,0 +1,156 @@
+"""Grade of membership's passes: what the responses are, and the memberships that a projection of them gives."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.kernels.entries import all_whole, filled
+from dfact.linalg.points import squared_norms
+from dfact.linalg.svd import Matrix, zero_filled
+
+PURE, MIXED = 0.9, 0.7  # a subject's highest membership from which, and up to which, the paper's definition 1 calls it so
+
+
+@dataclass(frozen=True)
+class Responses:
+    """R of a block (rows, J): the answers as they were given, 0 for no response and for missing ones."""
+
+    offset: NDArray[Any] | None
+    """(J,) what the import subtracted from the answers; None if nothing"""
+
+    def __call__(self, block: Block) -> Matrix:
+        if self.offset is None:
+            return zero_filled(block)
+        return filled(block.values + self.offset.astype(block.values.dtype))
+
+
+@dataclass(frozen=True)
+class Regularized:
+    """L_τ = D_τ^(−½) R of a block, D_τ the row sums of R plus τ (equation 4)."""
+
+    responses: Responses
+    tau: float
+
+    def __call__(self, block: Block) -> Matrix:
+        R = self.responses(block)
+        degrees = np.asarray(R.sum(axis=1)) + R.dtype.type(self.tau)
+        scale = 1 / np.sqrt(np.where(degrees > 0, degrees, 1))
+        return R * scale[:, None] if isinstance(R, np.ndarray) else sp.csr_array(R.multiply(scale[:, None]))
+
+
+@dataclass
+class Census(Partial):
+    column_sums: NDArray[Any]
+    """Rᵀ1 (J,)"""
+    silent: NDArray[Any]
+    """Subjects without any response."""
+    fractional: NDArray[Any]
+    """Blocks with answers that are not whole numbers."""
+
+
+@dataclass(frozen=True)
+class CensusPass(Startless):
+    dtype: np.dtype[Any]
+    responses: Responses
+
+    def step(self, block: Block, state: State | None, shared: None) -> tuple[State | None, Census]:
+        R = self.responses(block)
+        whole = all_whole(R if isinstance(R, np.ndarray) else R.data[None])
+        column_sums = np.asarray(R.sum(axis=0, dtype=np.float64))
+        return state, Census(column_sums, np.asarray((_row_sums(R) == 0).sum()), np.asarray(int(not whole)))
+
+
+@dataclass
+class Inside(Partial):
+    inside: NDArray[Any]
+    """Σ‖BᵀR(i, :)‖² of the rows' parts in the span of B"""
+    all: NDArray[Any]
+    """Σ‖R(i, :)‖²"""
+
+
+@dataclass(frozen=True)
+class InsidePass(Startless):
+    """How much of the responses lies in the span of the shared orthonormal columns B (J, K)."""
+
+    dtype: np.dtype[Any]
+    responses: Responses
+
+    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, Inside]:
+        R = self.responses(block)
+        return state, Inside(np.square(R @ shared).sum(dtype=np.float64), squared_norms(R).sum(dtype=np.float64))
+
+
+@dataclass
+class MembershipSums(Partial):
+    """Of the memberships Π of all candidates side by side, c columns in all."""
+
+    cross: NDArray[Any]
+    """RᵀΠ (J, c)"""
+    gram: NDArray[Any]
+    """ΠᵀΠ (c, c)"""
+    sizes: NDArray[Any]
+    """Πᵀ1 (c,)"""
+    pure: NDArray[Any]
+    """Subjects with a membership of at least 0.9 in each class (c,)."""
+    highly_pure: NDArray[Any]
+    """Subjects whose highest membership is at least 0.9, of each candidate."""
+    highly_mixed: NDArray[Any]
+    """The same of at most 0.7."""
+
+    def split(self, widths: Sequence[int]) -> "list[MembershipSums]":
+        """Those of each candidate alone."""
+        ends = np.cumsum(widths)
+        return [
+            MembershipSums(
+                self.cross[:, own], self.gram[own, own], self.sizes[own], self.pure[own], self.highly_pure[[s]], self.highly_mixed[[s]]
+            )
+            for s, own in enumerate(slice(end - width, end) for width, end in zip(widths, ends, strict=True))
+        ]
+
+
+@dataclass(frozen=True)
+class MembershipPass(Startless):
+    """Memberships Π = Z / Z1, Z = max(0, R P), of each shared projection P (J, K); a zero row of Z is uniform.
+
+    State, if ``keep`` and of the first projection: ``factors`` Πᵀ (K, rows), NaN for subjects without any response.
+    """
+
+    dtype: np.dtype[Any]
+    responses: Responses
+    keep: bool
+
+    def step(self, block: Block, state: State | None, shared: Sequence[NDArray[Any]]) -> tuple[State | None, MembershipSums]:
+        R = self.responses(block)
+        silent = _row_sums(R) == 0
+        parts = np.split(R @ np.hstack(shared).astype(self.dtype), np.cumsum([P.shape[1] for P in shared])[:-1], axis=1)
+        memberships = [_normalized(Z) for Z in parts]
+        if self.keep:
+            kept = memberships[0].T.copy()
+            kept[:, silent] = np.nan
+            state = {"factors": kept}
+        Pi = np.hstack(memberships)
+        Pi[silent] = 0
+        highest = np.column_stack([part.max(axis=1) for part in memberships])[~silent]
+        return state, MembershipSums(
+            cross=R.T @ Pi,
+            gram=Pi.T @ Pi,
+            sizes=Pi.sum(axis=0, dtype=np.float64),
+            pure=(Pi >= PURE).sum(axis=0),
+            highly_pure=(highest >= PURE).sum(axis=0),
+            highly_mixed=(highest <= MIXED).sum(axis=0),
+        )
+
+
+def _normalized(Z: NDArray[Any]) -> NDArray[Any]:
+    Z = np.maximum(Z, 0)
+    totals = Z.sum(axis=1, keepdims=True)
+    return np.where(totals > 0, Z / np.where(totals > 0, totals, 1), Z.dtype.type(1 / Z.shape[1]))
+
+
+def _row_sums(R: Matrix) -> NDArray[Any]:
+    return np.asarray(R.sum(axis=1))

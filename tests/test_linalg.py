@@ -1,0 +1,190 @@
+"""Singular vectors, vertex hunting and K-means by passes, each against a plain NumPy or scikit-learn one."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.linalg import subspace_angles
+from sklearn.cluster import KMeans
+from sklearn.svm import OneClassSVM
+
+from dfact.data.inputs import as_dataset
+from dfact.engine.executors import InlineExecutor, Session
+from dfact.engine.partition import partitions
+from dfact.engine.plan import Footprint, make_plan
+from dfact.errors import DataError
+from dfact.linalg import kmeans as kmeans_module
+from dfact.linalg.kmeans import kmeans, nearest_rows
+from dfact.linalg.points import Coordinates, DataRows, EmbedPass, take
+from dfact.linalg.svd import right_singular, zero_filled
+from dfact.linalg.vertices import cone_normal, cone_vertices, least_distance, successive_projection
+
+FLOAT64 = np.dtype(np.float64)
+
+
+@contextmanager
+def session(X: Any, dtype: np.dtype[Any] = FLOAT64) -> Iterator[Session]:
+    source = as_dataset(X).source
+    plan = make_plan(source, dtype, Footprint(1000, 1000, 1000, 0), InlineExecutor().workers(None))
+    with InlineExecutor().open(partitions(source, None, None), plan) as opened:
+        yield opened
+
+
+@contextmanager
+def embedded(Y: NDArray[np.float64]) -> Iterator[Session]:
+    """A session whose state holds Y (n, k) as the coordinates of its rows."""
+    with session(Y) as opened:
+        opened.run(EmbedPass(FLOAT64, zero_filled), np.eye(Y.shape[1]))
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dfact.data import source
+
+    monkeypatch.setattr(source, "_BLOCK_ENTRIES", 1 << 9)
+    monkeypatch.setattr(source, "_PARTITION_ENTRIES", 1 << 12)
+
+
+def low_rank(n: int, m: int, k: int, noise: float, seed: int) -> NDArray[np.float64]:
+    rng = np.random.default_rng(seed)
+    return rng.random((n, k)) @ (rng.random((k, m)) * 2.0 ** -np.arange(k)[:, None]) + noise * rng.standard_normal((n, m))
+
+
+@pytest.mark.parametrize("m", [40, 700])
+@pytest.mark.parametrize("seed", range(3))
+def test_right_singular_vectors_are_those_of_numpy(m: int, seed: int) -> None:
+    X = low_rank(900, m, 4, 0.05, seed)
+    with session(X) as opened:
+        V, sigma = right_singular(opened, m, 4, FLOAT64, tolerance=1e-6)
+    _, expected, Vt = np.linalg.svd(X, full_matrices=False)
+    np.testing.assert_allclose(sigma, expected[:4], rtol=1e-8)
+    assert np.sin(subspace_angles(V, Vt[:4].T).max()) < 1e-4
+    np.testing.assert_allclose(V.T @ V, np.eye(4), atol=1e-10)
+    assert (V[np.abs(V).argmax(axis=0), range(4)] > 0).all()
+
+
+@pytest.mark.parametrize("m", [40, 700])
+def test_sparse_rows_give_the_singular_vectors_of_the_dense_ones(m: int) -> None:
+    X = low_rank(500, m, 3, 0.0, 0) * (np.random.default_rng(1).random((500, m)) < 0.2)
+    X[3, 5] = np.nan
+    found = []
+    for matrix in (X, sp.csr_array(X)):
+        with session(matrix) as opened:
+            found.append(right_singular(opened, m, 3, FLOAT64, tolerance=1e-8))
+    np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-10)
+    np.testing.assert_allclose(found[0][0], found[1][0], atol=1e-7)
+
+
+def test_a_rank_below_the_number_of_vectors_is_seen_in_the_values() -> None:
+    X = low_rank(300, 600, 3, 0.0, 2)
+    with session(X) as opened:
+        _, sigma = right_singular(opened, 600, 5, FLOAT64)
+    np.testing.assert_allclose(sigma[:3], np.linalg.svd(X)[1][:3], rtol=1e-8)
+    assert sigma[3] < 1e-6 * sigma[0]
+
+
+def plain_successive_projection(Y: NDArray[np.float64], k: int) -> list[int]:
+    Y, found = Y.copy(), []
+    for _ in range(k):
+        i = int(np.argmax((Y**2).sum(axis=1)))
+        u = Y[i] / np.linalg.norm(Y[i])
+        Y -= np.outer(Y @ u, u)
+        found.append(i)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_successive_projection_takes_the_rows_of_the_plain_one(seed: int) -> None:
+    Y = np.random.default_rng(seed).standard_normal((700, 6))
+    with embedded(Y) as opened:
+        found = successive_projection(opened, [Coordinates(k) for k in (2, 4, 6)], [2, 4, 6])
+        for k, rows in zip((2, 4, 6), found, strict=True):
+            assert rows.tolist() == plain_successive_projection(Y[:, :k], k)
+        for matrix in (Y, sp.csr_array(Y)):
+            with session(matrix) as data:
+                rows = successive_projection(data, [DataRows(FLOAT64, zero_filled)], [5])[0]
+            assert rows.tolist() == plain_successive_projection(Y, 5)
+
+
+def test_successive_projection_tells_a_rank_that_is_too_low() -> None:
+    with embedded(low_rank(300, 5, 2, 0.0, 0)) as opened, pytest.raises(DataError, match="span 2 dimensions, expected 4"):
+        successive_projection(opened, [Coordinates(5)], [4])
+
+
+def clustered(n: int, k: int, seed: int) -> NDArray[np.float64]:
+    """Directions about k axes of the positive orthant, longer and shorter, and a few points without any."""
+    rng = np.random.default_rng(seed)
+    Y = np.abs(np.eye(k)[rng.integers(0, k, n)] + 0.15 * rng.standard_normal((n, k))) * rng.uniform(0.5, 2, (n, 1))
+    Y[::97] = 0
+    return Y
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kmeans_by_passes_reaches_scikit_learns(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kmeans_module, "_SAMPLE", 300)
+    Y = clustered(3000, 4, seed)
+    points = [Coordinates(4, unit=True), Coordinates(3, unit=True)]
+    with embedded(Y) as opened:
+        centers = kmeans(opened, points, len(Y), seed)
+        rows = nearest_rows(opened, points, centers)
+    for search, found, nearest in zip(points, centers, rows, strict=True):
+        leading = Y[Y[:, : search.k].any(axis=1), : search.k]
+        directions = leading / np.linalg.norm(leading, axis=1, keepdims=True)
+        peer = KMeans(search.k, n_init=10, random_state=0).fit(directions)
+        inertia = np.square(directions[:, None] - found).sum(axis=2).min(axis=1).sum()
+        assert inertia <= 1.01 * peer.inertia_
+        norms = np.linalg.norm(Y[:, : search.k], axis=1, keepdims=True)
+        distances = np.square((Y[:, : search.k] / np.where(norms > 0, norms, 1))[:, None] - found).sum(axis=2)
+        distances[norms[:, 0] == 0] = np.inf
+        own = distances.argmin(axis=1)
+        assert nearest.tolist() == [int(np.where(own == c, distances[:, c], np.inf).argmin()) for c in range(search.k)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_cones_normal_is_the_hard_margin_of_the_one_class_svm(seed: int) -> None:
+    Y = clustered(400, 3, seed)
+    with embedded(Y) as opened:
+        w = cone_normal(opened, Coordinates(3, unit=True), 1e-10)
+    Y = Y[Y.any(axis=1)]
+    X = Y / np.linalg.norm(Y, axis=1, keepdims=True)
+    assert (X @ w).min() == pytest.approx(1, abs=1e-9)
+    # With at most one point outside the margin and a tiny tolerance the peer's margin is hard; its w is scaled to the offset 1.
+    peer = OneClassSVM(kernel="linear", nu=1 / (2 * len(X)), tol=1e-12).fit(X)
+    np.testing.assert_allclose(w, peer.coef_[0] / -peer.intercept_[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_least_distance_is_optimal(seed: int) -> None:
+    X = np.random.default_rng(seed).random((200, 4)) + 0.1
+    w = least_distance(X)
+    slack = X @ w - 1
+    assert slack.min() > -1e-9
+    # w is a non-negative combination of the rows on the margin.
+    on_margin = X[slack < 1e-8]
+    multipliers = np.linalg.lstsq(on_margin.T, w, rcond=None)[0]
+    np.testing.assert_allclose(on_margin.T @ multipliers, w, atol=1e-8)
+    assert multipliers.min() > -1e-8
+
+
+def test_rows_on_all_sides_are_no_cone() -> None:
+    with pytest.raises(DataError, match="no cone"):
+        least_distance(np.array([[1.0, 0.0], [-1.0, 0.1], [-1.0, -0.1], [0.0, 1.0], [0.0, -1.0]]))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_cones_corners_are_its_pure_rows(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    corners = np.abs(np.eye(3) + 0.2 * rng.random((3, 3)))
+    mixed = rng.dirichlet([1, 1, 1], 500)
+    Y = np.vstack([mixed, np.eye(3)[[0, 1, 2, 1]]]) @ corners * rng.uniform(0.5, 2, (504, 1))
+    with embedded(Y) as opened:
+        rows = cone_vertices(opened, Coordinates(3, unit=True), len(Y), 1e-12, seed)
+        np.testing.assert_array_equal(take(opened, Coordinates(3), rows), Y[rows])
+    assert {frozenset({500}), frozenset({501, 503}), frozenset({502})} == {
+        next(group for group in (frozenset({500}), frozenset({501, 503}), frozenset({502})) if row in group) for row in rows.tolist()
+    }
