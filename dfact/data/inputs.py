@@ -63,7 +63,7 @@ def _computed(source: Any) -> RowSource:
 
 
 def locate(dataset: Dataset, find: Callable[[Any], tuple[tuple[int, ...], float] | None], *, shifted: bool = False) -> str:
-    """Where the first entry is that ``find`` finds in some rows, in words; its value as it was given if ``shifted``, else as it is stored."""
+    """Where the first entry is that ``find`` finds, in words; its value as it was given if ``shifted``, else as it is stored."""
     dtype = np.result_type(dataset.dtype, np.float32)
     for rows in reads(dataset.source, Layout.of(dataset.shape)):
         found = find(as_floating(read_rows(dataset.source, rows.start, rows.stop), dataset.missing_code, dtype))

@@ -296,7 +296,8 @@ class GradeOfMembership(Factorization):
         if np.isfinite([lowest, highest]).all() and lowest >= 0 and highest <= levels:
             return
         where = locate_outside(dataset, -dataset.offset, levels - dataset.offset, shifted=True)
-        raise DataError(f"Negative values or values above n_levels in data passed to GradeOfMembership: {where}, expected 0 to {levels:g}")
+        kind = "Negative values" if lowest < 0 else "Values above the highest response"
+        raise DataError(f"{kind} in data passed to GradeOfMembership: {where}, expected 0 to {levels:g}")
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         return self._footprint_of(shape, [self.n_components], dtype)
