@@ -12,11 +12,14 @@ import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 import xarray as xr
 import zarr
 
 import dfact
 from dfact import DataError, StoreError, import_array, import_table, open_dataset
+from dfact.cli.info import dataset_text
+from dfact.data import values as values_module
 from dfact.data.dataset import write_metadata
 from dfact.data.inputs import as_dataset
 from dfact.data.writer import dataset_writer
@@ -28,6 +31,13 @@ def answers(seed, n=120, m=6):
     array = np.random.default_rng(seed).integers(0, 6, (n, m), dtype=np.uint8)
     array[:, 0] = 1
     return array
+
+
+def sparse_answers(seed):
+    array = answers(seed)
+    array[np.random.default_rng(seed).random(array.shape) < 0.6] = 0
+    array[:, 0] = 1
+    return sp.csr_array(array)
 
 
 def full(seed):
@@ -60,6 +70,22 @@ def test_round_trip(tmp_path, seed):
         assert opened.fingerprint == ds.fingerprint
         assert opened.missing_rate == pytest.approx((array == 5).mean())
         assert "120×6 uint8" in repr(opened)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_row_compressed_round_trip(tmp_path, seed):
+    X = sparse_answers(seed)
+    ds = import_array(X, tmp_path / "d.zarr", **full(seed))
+    again = pickle.loads(pickle.dumps(open_dataset(tmp_path / "d.zarr")))
+    for opened in (ds, again):
+        np.testing.assert_array_equal(opened.source.read(0, 120), X.toarray())
+        assert (opened.shape, opened.dtype, opened.missing_code) == ((120, 6), np.uint8, 5)
+        assert opened.row_labels.tolist() == full(seed)["row_labels"]
+        assert opened.fingerprint == ds.fingerprint
+        assert "120×6 uint8" in repr(opened)
+    shown = dataset_text(ds)
+    assert f"row-compressed, {X.nnz} entries stored ({X.nnz / 720:.2%})" in shown
+    assert "120 participants × 6 items, uint8, 5 = missing" in shown
 
 
 # ---------------------------------------------------------------- fingerprint
@@ -99,6 +125,26 @@ def test_fingerprint_changes_with_anything_that_gives_meaning(tmp_path, change):
     assert import_array(array, tmp_path / "e.zarr", **options).fingerprint != before
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda X: X.data.__setitem__(7, 2),
+        lambda X: X.indices.__setitem__(slice(X.indptr[3], X.indptr[4]), [0, 2, 3]),
+        lambda X: X.indptr.__setitem__(4, X.indptr[3] + 1),  # two entries go over to the next row
+        lambda X: X.resize((120, 7)),
+        lambda X: X.eliminate_zeros(),
+    ],
+)
+def test_fingerprint_of_sparse_data_changes_with_every_part(tmp_path, change):
+    array = sparse_answers(0).toarray()
+    array[3], array[4] = [1, 0, 2, 0, 3, 0], 0
+    X = sp.csr_array(array)
+    X.data[X.indptr[5]] = 0  # stored
+    before = import_array(X, tmp_path / "d.zarr").fingerprint
+    change(X)
+    assert import_array(X, tmp_path / "e.zarr").fingerprint != before
+
+
 def test_fingerprint_depends_on_the_shape(tmp_path):
     array = np.arange(24)
     shapes = [(4, 6), (6, 4), (4, 3, 2), (4, 2, 3)]
@@ -129,6 +175,18 @@ def test_xarray_reads_a_tensor(tmp_path):
     with xr.open_zarr(tmp_path / "d.zarr") as opened:
         assert opened["values"].dims == ("row", "column", "mode_3", "mode_4")
         np.testing.assert_array_equal(opened["values"], array)
+
+
+def test_xarray_reads_row_compressed_values(sparse):
+    X = sparse_answers(0)
+    with xr.open_zarr(sparse) as opened:
+        assert opened["row"].values.tolist() == full(0)["row_labels"]
+    with xr.open_zarr(sparse, group="values", mask_and_scale=False) as opened:
+        assert (opened["data"].dims, opened["indices"].dims, opened["indptr"].dims) == (("entry",), ("entry",), ("edge",))
+        assert opened["data"].attrs["_FillValue"] == 5
+        assert (opened.attrs["encoding-type"], opened.attrs["shape"]) == ("csr_matrix", [120, 6])
+        again = sp.csr_array(tuple(opened[name].values for name in ("data", "indices", "indptr")), shape=opened.attrs["shape"])
+        np.testing.assert_array_equal(again.toarray(), X.toarray())
 
 
 def test_bare_zarr_arrays_have_no_labels(tmp_path):
@@ -193,11 +251,83 @@ def test_one_chunk_of_many_lost(tmp_path):
         open_dataset(tmp_path / "d.zarr")
 
 
-def test_damaged_chunk_is_named_when_it_is_read(stored):
+@pytest.mark.parametrize("size", [0, 20, 40, -1])
+def test_damaged_chunk_is_named_when_it_is_read(stored, size):
     chunk = stored / "values" / "c" / "0" / "0"
-    chunk.write_bytes(chunk.read_bytes()[:40])
+    chunk.write_bytes(chunk.read_bytes()[:size])
     with pytest.raises(StoreError, match=r"cannot read rows 0 to 120 of .*values"):
         open_dataset(stored).source.read(0, 120)
+
+
+@pytest.fixture
+def sparse(tmp_path, monkeypatch):
+    """A row-compressed dataset of several chunks."""
+    monkeypatch.setattr(values_module, "_ENTRIES", 50)
+    monkeypatch.setattr(values_module, "_EDGES", 40)
+    import_array(sparse_answers(0), tmp_path / "s.zarr", **full(0))
+    return tmp_path / "s.zarr"
+
+
+@pytest.mark.parametrize("part", ["", "c", "c/1", "zarr.json"])
+@pytest.mark.parametrize("name", ["data", "indices", "indptr"])
+def test_lost_parts_of_row_compressed_values(sparse, name, part):
+    lost = sparse / "values" / name / part
+    shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
+    with pytest.raises(StoreError, match=rf"values/{name}' ?.*import it again"):
+        open_dataset(sparse)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda a: a.pop("encoding-type"), "values encoded as .*None.*this dfact reads .*csr_matrix"),
+        (lambda a: a.update({"encoding-version": "9"}), "encoded as .*9"),
+        (lambda a: a.update(shape=[121, 6]), "do not belong together"),
+        (lambda a: a.pop("shape"), "do not belong together"),
+    ],
+)
+def test_row_compressed_values_that_are_not_ours(sparse, change, match):
+    document = json.loads((sparse / "values" / "zarr.json").read_text())
+    change(document["attributes"])
+    (sparse / "values" / "zarr.json").write_text(json.dumps(document))
+    with pytest.raises(StoreError, match=match):
+        open_dataset(sparse)
+
+
+def test_lost_description_of_row_compressed_values(sparse):
+    (sparse / "values" / "zarr.json").unlink()
+    with pytest.raises(StoreError, match=r"lacks its array 'values'"):
+        open_dataset(sparse)
+
+
+@pytest.mark.parametrize("size", [0, 20, -1])
+@pytest.mark.parametrize("name", ["data", "indices", "indptr"])
+def test_damaged_chunk_of_row_compressed_values_is_named_when_it_is_read(sparse, name, size):
+    chunk = sparse / "values" / name / "c" / "1"
+    chunk.write_bytes(chunk.read_bytes()[:size])
+    source = open_dataset(sparse).source
+    with pytest.raises(StoreError, match=rf"cannot read .* of .*values/{name}.*damaged or out of reach"):
+        source.read(0, 120)
+    assert source.read(0, 5).shape == (5, 6)
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "value"),
+    [("indices", 60, 6), ("indices", 60, -1), ("indptr", 60, -1), ("indptr", 60, 10**9), ("indptr", 60, 0)],
+)
+def test_row_compressed_values_that_make_no_sense(sparse, name, at, value):
+    """SciPy would read or write beyond its arrays."""
+    source = open_dataset(sparse).source
+    zarr.open_group(sparse, mode="r+", use_consolidated=False)[f"values/{name}"][at] = value
+    with pytest.raises(StoreError, match=rf"of .*values/{name} are lost or make no sense"):
+        source.read(0, 120)
+
+
+def test_arrays_of_different_lengths(sparse):
+    group = zarr.open_group(sparse, mode="r+", use_consolidated=False)
+    group["values/indices"].resize((100,))
+    with pytest.raises(StoreError, match="do not belong together"):
+        open_dataset(sparse)
 
 
 def test_paths_without_a_dataset(tmp_path):

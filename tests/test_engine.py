@@ -2,6 +2,7 @@
 
 import io
 import os
+import pickle
 import threading
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -11,14 +12,17 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import zarr
 from distributed import Client
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_info
 
 import dfact
+from dfact.data import source as data_source
+from dfact.data import values as data_values
 from dfact.data.inputs import as_dataset
-from dfact.data.source import ArraySource, Layout, RowSource, SparseSource, ZarrSource, reads
+from dfact.data.source import ArraySource, Layout, RowSource, SparseSource, SparseZarrSource, ZarrSource, path_of, reads
 from dfact.engine import partition as partition_module
 from dfact.engine.executors import DistributedExecutor, Executor, InlineExecutor, ThreadsExecutor, resolve_executor
 from dfact.engine.partition import one_ahead, partitions
@@ -64,11 +68,9 @@ class FailingPass(DriftPass):
 @pytest.fixture
 def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Data of a few hundred kilobytes in several partitions of several chunks of several blocks."""
-    from dfact.data import source
-
-    monkeypatch.setattr(source, "_BLOCK_ENTRIES", 1 << 11)
-    monkeypatch.setattr(source, "_CHUNK_ENTRIES", 1 << 13)
-    monkeypatch.setattr(source, "_PARTITION_ENTRIES", 1 << 15)
+    monkeypatch.setattr(data_source, "_BLOCK_ENTRIES", 1 << 11)
+    monkeypatch.setattr(data_source, "_CHUNK_ENTRIES", 1 << 13)
+    monkeypatch.setattr(data_source, "_PARTITION_ENTRIES", 1 << 15)
 
 
 def values(seed: int, n: int = 3001, m: int = 25) -> NDArray[np.uint8]:
@@ -119,13 +121,94 @@ def test_any_chunking_gives_the_same_bits(executor: Executor, chunk_rows: int, t
         np.testing.assert_array_equal(a, b)
 
 
+def sparse_values(seed: int, n: int = 3001, m: int = 25) -> sp.csr_array:
+    """Codes, missing ones among them, in rows of very unequal lengths."""
+    X = values(seed, n, m)
+    rng = np.random.default_rng(seed)
+    X[rng.random(X.shape) > rng.choice([0.0, 0.1, 0.8], (n, 1))] = 0
+    return sp.csr_array(X)
+
+
 @pytest.mark.usefixtures("small_partitions")
 def test_sparse_blocks_give_the_same_bits() -> None:
-    import scipy.sparse as sp
-
-    X = values(4) % 5
-    for a, b in zip(run(InlineExecutor(), ArraySource(X)), run(InlineExecutor(), SparseSource(sp.csr_array(X))), strict=True):
+    X = sparse_values(4)
+    for a, b in zip(run(InlineExecutor(), ArraySource(X.toarray())), run(InlineExecutor(), SparseSource(X)), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.usefixtures("small_partitions")
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("spill", [False, True])
+def test_stored_sparse_rows_give_the_bits_of_dense_ones(
+    executor: Executor, seed: int, spill: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(seed)
+    for module, name in ((data_source, "_PIECE_ENTRIES"), (data_values, "_ENTRIES"), (data_values, "_EDGES")):
+        monkeypatch.setattr(module, name, int(rng.integers(1 if "PIECE" in name else 40, 3000)))
+    X = sparse_values(seed)
+    source = dfact.import_array(X, tmp_path / "d.zarr", missing=255).source
+    assert isinstance(source, SparseZarrSource)
+    assert Layout.of(source.shape).n_partitions > 2
+    expected = run(InlineExecutor(), ArraySource(X.toarray()), seed=seed)
+    for a, b in zip(expected, run(executor, source, spill=spill, seed=seed), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_one_partition_of_stored_sparse_rows(tmp_path: Path) -> None:
+    X = sparse_values(5, n=300)
+    source = dfact.import_array(X, tmp_path / "d.zarr", missing=255).source
+    assert Layout.of(source.shape).n_partitions == 1
+    for a, b in zip(run(InlineExecutor(), ArraySource(X.toarray())), run(InlineExecutor(), source), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.usefixtures("small_partitions")
+def test_sparse_blocks_stay_sparse_and_each_piece_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_source, "_PIECE_ENTRIES", 1000)
+    X = sparse_values(6)
+    source = dfact.import_array(X, tmp_path / "d.zarr", missing=255).source
+    assert isinstance(source, SparseZarrSource)
+    bounds = []
+    read = SparseZarrSource.read_sparse
+
+    def noted(self: SparseZarrSource, start: int, stop: int) -> sp.csr_array:
+        bounds.append((self.offset + start, self.offset + stop))
+        return read(self, start, stop)
+
+    monkeypatch.setattr(SparseZarrSource, "read_sparse", noted)
+    parts = partitions(source, 255, None)
+    blocks = [block for part in parts for block in part.blocks(FLOAT32)]
+    assert all(sp.issparse(block.matrix) and block.matrix.dtype == np.float32 for block in blocks)
+    assert (bounds[0][0], bounds[-1][1]) == (0, 3001)
+    assert all(a[1] == b[0] for a, b in pairwise(bounds))
+    assert len(bounds) > len(parts)
+    loaded = parts[1].load()
+    assert isinstance(loaded.source, SparseSource)
+    assert (loaded.source.values != X[parts[1].rows]).nnz == 0
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("most", [1, 30, 500, 10**6])
+def test_pieces_hold_no_more_than_one_read_may_bring(seed: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_source, "_PIECE_ENTRIES", most)
+    X = sparse_values(seed, n=400)
+    pieces = list(SparseSource(X).pieces())
+    assert (pieces[0].start, pieces[-1].stop) == (0, 400)
+    assert all(a.stop == b.start for a, b in pairwise(pieces))
+    assert all(X[piece].nnz <= most or piece.stop - piece.start == 1 for piece in pieces)
+    assert list(reads(SparseSource(X), Layout.of(X.shape))) == pieces
+
+
+def test_a_part_of_a_source_travels_alone(tmp_path: Path) -> None:
+    X = sp.random_array((200_000, 40), density=0.1, rng=np.random.default_rng(0), format="csr")
+    stored = dfact.import_array(X, tmp_path / "d.zarr").source
+    in_memory = SparseSource(X).slice(slice(1000, 1100))
+    assert len(pickle.dumps(in_memory)) < 20_000
+    for source in (in_memory, stored.slice(slice(1000, 1100)), stored.slice(slice(900, None)).slice(slice(100, 200))):
+        sent = pickle.dumps(source)
+        assert len(sent) < 20_000
+        assert (pickle.loads(sent).read_sparse(0, 100) != X[1000:1100]).nnz == 0
+    assert path_of(stored) == tmp_path / "d.zarr"
 
 
 @pytest.mark.usefixtures("small_partitions")
@@ -267,6 +350,20 @@ def plan_for(limit: str, n: int = 500_000, m: int = 1000) -> Plan:
     source = ArraySource(np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), (n, m), (0, 0)))
     footprint = Footprint(4 * (m + 20), 12 * (m + 20), 8 * (40 * m + 400), 0)
     return make_plan(source, np.dtype(np.float32), footprint, ThreadsExecutor(2).workers(limit))
+
+
+def test_sparse_data_is_planned_by_what_it_stores(tmp_path: Path) -> None:
+    """Dense, a read of these rows would be gigabytes."""
+    rng = np.random.default_rng(0)
+    n, m = 50_000, 100_000
+    X = sp.coo_array((np.ones(500_000), (rng.integers(0, n, 500_000), rng.integers(0, m, 500_000))), shape=(n, m)).tocsr()
+    stored = dfact.import_array(X, tmp_path / "d.zarr").source
+    for source, kept in ((stored, 256), (SparseSource(X), 0)):
+        assert Layout.of(source.shape).n_partitions <= 256
+        plan = make_plan(source, FLOAT32, Footprint(80, 4 * 100, 1000, 80), ThreadsExecutor(2).workers("2GiB"))
+        assert plan.values_in_memory == min(kept, plan.n_partitions)
+        assert plan.held < 50e6
+        plan.check()
 
 
 def test_plan_keeps_what_fits_and_spills_the_rest() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import zarr
 from numpy.typing import NDArray
-from zarr.codecs import BloscCodec
+from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.errors import GroupNotFoundError, ZarrUserWarning
 
 from dfact.errors import StoreError
@@ -21,10 +21,13 @@ FORMAT_VERSION = 1
 WRITE_ALL: Any = {"write_empty_chunks": True}  # so that a chunk that is not there is known to be lost
 
 
-def compressor(dtype: np.dtype[Any]) -> BloscCodec:
-    """lz4 with bit shuffle for integers (answers shrink to a third at 1 GB/s), byte shuffle for floats."""
+def compressor(dtype: np.dtype[Any]) -> tuple[BloscCodec, Crc32cCodec]:
+    """lz4 with bit shuffle for integers (answers shrink to a third at 1 GB/s), byte shuffle for floats; then a checksum.
+
+    Blosc reads beyond a chunk that was cut short and returns what lies there; the checksum refuses it.
+    """
     shuffle = "bitshuffle" if dtype.kind in "iub" else "shuffle"
-    return BloscCodec(cname="lz4", clevel=1, shuffle=shuffle)  # type: ignore[arg-type]  # zarr takes the enum's name too
+    return BloscCodec(cname="lz4", clevel=1, shuffle=shuffle), Crc32cCodec()  # type: ignore[arg-type]  # zarr takes the enum's name too
 
 
 @contextmanager

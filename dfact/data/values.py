@@ -14,7 +14,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.data.source import Layout, RowSource, SparseZarrSource, ZarrSource
-from dfact.data.store import WRITE_ALL, compressor
+from dfact.data.store import WRITE_ALL, compressor, read_array
 from dfact.errors import StoreError
 
 _NAME = "values"
@@ -148,14 +148,12 @@ def open_values(group: zarr.Group, path: Path) -> RowSource:
     if found != _ENCODING:
         raise StoreError(f"{path} holds values encoded as {found}, this dfact reads {_ENCODING}")
     data, indices, indptr = (_whole(group, f"{_NAME}/{name}", path) for name in ("data", "indices", "indptr"))
-    shape: Any = values.attrs.get("shape")
-    source = SparseZarrSource(data, indices, indptr, shape[1])
-    ends = (*source.shape, data.shape[0], int(source.edges(source.shape[0], source.shape[0])[0]))
-    expected = (*shape, indices.shape[0], data.shape[0])
-    if ends != expected:
-        raise StoreError(
-            f"{path}: the arrays of 'values' do not belong together (rows, columns, entries {ends}, {expected}); import it again"
-        )
+    shape: Any = values.attrs.get("shape", [0, 0])
+    n, n_columns = indptr.shape[0] - 1, len(read_array(group, "observed"))
+    source = SparseZarrSource(data, indices, indptr, n_columns)
+    # Rows and columns as the attributes and as the arrays say; entries as each array says.
+    if [*shape, indices.shape[0], data.shape[0]] != [n, n_columns, data.shape[0], int(source.edges(n, n)[0])]:
+        raise StoreError(f"{path}: the arrays of 'values' do not belong together; import it again")
     return source
 
 

@@ -120,12 +120,11 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
     """Lay out state and values: first the state in memory (it is written and read), then decompressed values."""
     layout = Layout.of(source.shape)
     n, m = source.shape[0], prod(source.shape[1:])
-    sparse = isinstance(source, SparseRows)
     row_bytes = source.row_bytes if isinstance(source, SparseRows) else m * source.dtype.itemsize
     block, partition = min(layout.block_rows, n), min(layout.partition_rows, n)
     chunk = 0 if source.chunk_rows is None else min(source.chunk_rows, n) * row_bytes
     # A pass may ask a row-compressed block for all its zeros.
-    converted = 0 if source.dtype == dtype and not sparse else m * dtype.itemsize
+    converted = 0 if source.dtype == dtype and not isinstance(source, SparseRows) else m * dtype.itemsize
     # Two decoded chunks (one ahead), its compressed bytes, the block's arrays and two blocks of state on their way.
     visit = 3 * chunk + block * (converted + row_bytes + footprint.work_per_row + 3 * footprint.state_per_row) + 2 * footprint.shared
     if workers.kind == "distributed":
