@@ -323,6 +323,14 @@ def test_row_compressed_values_that_make_no_sense(sparse, name, at, value):
         source.read(0, 120)
 
 
+@pytest.mark.parametrize("name", ["indices", "indptr"])
+def test_chunk_lost_after_opening(sparse, name):
+    source = open_dataset(sparse).source
+    (sparse / "values" / name / "c" / "1").unlink()
+    with pytest.raises(StoreError, match=rf"of .*values/{name} are lost"):
+        source.read(0, 120)
+
+
 def test_arrays_of_different_lengths(sparse):
     group = zarr.open_group(sparse, mode="r+", use_consolidated=False)
     group["values/indices"].resize((100,))

@@ -463,3 +463,13 @@ def test_fit_of_row_compressed_data_gives_the_bits_of_dense_data(tmp_path, seed,
     for name in ("loadings_", "factors_"):
         np.testing.assert_array_equal(*(np.asarray(getattr(fit, name)[:]) for fit in fits))
     assert fits[0].fingerprint_ != fits[1].fingerprint_
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_fit_of_stored_sparse_data_gives_the_bits_of_the_matrix_in_memory(tmp_path, seed):
+    X = sparse(seed, (300, 12), "float32")
+    stored = import_array(X, tmp_path / "s.zarr")
+    fits = [dfact.ICQF(3, max_iter=15).fit(Y) for Y in (X, stored)]
+    for name in ("loadings_", "factors_"):
+        np.testing.assert_array_equal(*(np.asarray(getattr(fit, name)[:]) for fit in fits))
+    np.testing.assert_array_equal(fits[0].transform(stored)[:], fits[0].transform(X))
