@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfact.cli.options import cluster, example, memory_option, overwrite_option, path_type, read_dataset, scheduler_option
+from dfact.cli.gom import gom_options
+from dfact.cli.options import computing_options, example, overwrite_option, path_type, plan_option, plot_option, read_dataset, workplace
 
 if TYPE_CHECKING:
     from dfact.data.dataset import Dataset
@@ -33,17 +34,10 @@ def fit() -> None:
 @click.option(
     "--bounds", type=float, nargs=2, metavar="LOW HIGH", help="Range of the reconstructed answers.", show_default="0 to the highest answer"
 )
-@click.option("--dtype", type=click.Choice(["float32", "float64"]), help="Working precision.", show_default="float32 for answers")
-@memory_option
-@click.option(
-    "--executor",
-    type=click.Choice(["inline", "threads"]),
-    help="Run in one thread or on all cores.",
-    show_default="by the size of the data",
-)
-@scheduler_option
+@computing_options
 @click.option("--no-confounders", is_flag=True, help="Leave the dataset's confounders out.")
-@click.option("--plan", "plan_only", is_flag=True, help="Print what the fit would hold in memory, and stop.")
+@plan_option
+@plot_option
 @overwrite_option
 def icqf(
     data: Path,
@@ -52,6 +46,7 @@ def icqf(
     scheduler: str | None,
     no_confounders: bool,
     plan_only: bool,
+    plot: Path | None,
     overwrite: bool,
     **parameters: Any,
 ) -> None:
@@ -60,25 +55,55 @@ def icqf(
     Factors between 0 and 1, loadings and confounder effects of at least 0, and sparse where they can be:
     interpretability-constrained questionnaire factorization.
     """
-    if model is None and not plan_only:
-        raise click.UsageError("Missing argument 'MODEL': where the model goes.")
-    if executor and scheduler:
-        raise click.UsageError("--executor is for this machine alone; leave it out with --scheduler.")
+    _check_model(model, plan_only)
     from dfact.models.icqf import ICQF
 
-    with cluster(scheduler) as client:
-        estimator = ICQF(**parameters, executor=client or executor)
+    with workplace(executor, scheduler) as place:
         dataset = read_dataset(data)
-        _run(estimator, dataset.with_confounders(None) if no_confounders else dataset, None if plan_only else model, overwrite)
+        estimator = ICQF(**parameters, executor=place)
+        _run(estimator, dataset.with_confounders(None) if no_confounders else dataset, None if plan_only else model, plot, overwrite)
 
 
-def _run(model: "Factorization", dataset: "Dataset", path: Path | None, overwrite: bool) -> None:
+@fit.command(epilog=example("dfact fit gom survey.zarr survey.model -k 3"))
+@click.argument("data", type=path_type)
+@click.argument("model", type=path_type, required=False)
+@click.option("-k", "--components", "n_components", type=int, default=3, help="Number of classes; see dfact select gom.")
+@plan_option
+@gom_options
+def gom(
+    data: Path,
+    model: Path | None,
+    executor: str | None,
+    scheduler: str | None,
+    plan_only: bool,
+    plot: Path | None,
+    overwrite: bool,
+    **parameters: Any,
+) -> None:
+    """Grade of membership in classes.
+
+    Each participant belongs to latent classes by shares that sum to 1, each class has its expected
+    responses: for categorical answers. Responses of 0, and missing ones, are no response. Confounders
+    are not used.
+    """
+    _check_model(model, plan_only)
+    from dfact.models.gom import GradeOfMembership
+
+    with workplace(executor, scheduler) as place:
+        _run(GradeOfMembership(**parameters, executor=place), read_dataset(data), None if plan_only else model, plot, overwrite)
+
+
+def _check_model(model: Path | None, plan_only: bool) -> None:
+    if model is None and not plan_only:
+        raise click.UsageError("Missing argument 'MODEL': where the model goes.")
+
+
+def _run(model: "Factorization", dataset: "Dataset", path: Path | None, plot: Path | None, overwrite: bool) -> None:
     """Fit the model and write it to ``path``; without one, only tell the plan."""
-    from dfact.data.store import create_group
+    from dfact.cli.results import places
     from dfact.engine.progress import Progress
     from dfact.models.base import plan
-    from dfact.models.persistence import KIND, write_model
-    from dfact.report.tables import confounders_text, factors_text, summary_text
+    from dfact.report.kinds import model_text
 
     planned = plan(model, dataset)
     if path is None or planned.spilled:
@@ -86,11 +111,8 @@ def _run(model: "Factorization", dataset: "Dataset", path: Path | None, overwrit
     planned.check()
     if path is None:
         return
-    # The place is made before the work, so that a model that cannot be written is known at once.
-    with create_group(path, KIND, overwrite=overwrite) as group:
+    with places(path, plot, overwrite=overwrite) as keep:
         with closing(Progress("fit")) as progress:
             model.set_params(callbacks=[progress]).fit(dataset)
-        write_model(group, model)
-    click.echo(f"{summary_text(model)}\n\n{factors_text(model)}")
-    if dataset.confounders is not None:
-        click.echo(f"\n{confounders_text(model)}")
+        keep(model)
+    click.echo(model_text(model))

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @click.command(epilog=example("dfact info survey.zarr"))
 @click.argument("path", type=path_type)
-@click.option("-n", "--top", type=click.IntRange(1), default=5, help="Items shown for each factor of a model.")
+@click.option("-n", "--top", type=click.IntRange(1), default=5, help="Items shown for each factor or class of a model.")
 def info(path: Path, top: int) -> None:
     """Say what a dataset or a model is."""
     from dfact.data.store import store_kind
     from dfact.models.persistence import KIND
 
-    click.echo(model_text(path, top) if store_kind(path) == KIND else dataset_text(read_dataset(path)))
+    click.echo(stored_model_text(path, top) if store_kind(path) == KIND else dataset_text(read_dataset(path)))
 
 
 def dataset_text(dataset: "Dataset") -> str:
@@ -92,19 +92,16 @@ def _storage(dataset: "Dataset") -> str:
     return f"{kind}{format_bytes(on_disk)} on disk, {format_bytes(in_memory)} in memory, {array.nchunks} chunk(s) of {chunk}"
 
 
-def model_text(path: Path, top: int) -> str:
-    """A model for people."""
+def stored_model_text(path: Path, top: int) -> str:
+    """A model for people, with what its store says."""
     from dfact.models.persistence import load_model, saved_versions
-    from dfact.report.tables import confounders_text, factors_text, summary_text
+    from dfact.report.kinds import model_text
 
     model = load_model(path)
     parameters = {key: value for key, value in model.get_params().items() if key not in ("executor", "callbacks")}
-    lines = [
+    lines = (
         ("parameters", ", ".join(f"{key}={'array' if hasattr(value, 'shape') else repr(value)}" for key, value in parameters.items())),
         ("data", f"fingerprint {model.fingerprint_}" if model.fingerprint_ else "no fingerprint: not a dataset as it was imported"),
         ("written by", ", ".join(f"{package} {version}" for package, version in saved_versions(path).items())),
-    ]
-    parts = [summary_text(model, *lines), factors_text(model, top)]
-    if model.confounder_encoding_ is not None:
-        parts.append(confounders_text(model))
-    return "\n\n".join(parts)
+    )
+    return model_text(model, top, more=lines)

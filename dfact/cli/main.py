@@ -14,6 +14,7 @@ from dfact.cli.data import import_command
 from dfact.cli.demo import demo
 from dfact.cli.fit import fit
 from dfact.cli.info import info
+from dfact.cli.select import select
 from dfact.cli.transform import transform
 from dfact.errors import DfactError
 
@@ -34,7 +35,7 @@ class Commands(click.Group):
 @click.version_option(dfact.__version__)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def cli(debug: bool) -> None:
-    """Interpretable factors of questionnaires, on one machine or on a Dask cluster.
+    """Interpretable factors and classes of questionnaires, on one machine or on a Dask cluster.
 
     A first look, with real answers that come with dfact:
 
@@ -42,7 +43,7 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (demo, import_command, info, fit, transform):
+for command in (demo, import_command, info, fit, select, transform):
     cli.add_command(command)
 
 

@@ -26,6 +26,43 @@ memory_option = click.option(
     "--memory-limit", metavar="SIZE", help="Memory a process may use, such as 4GiB.", show_default="most of what is free"
 )
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace what is there.")
+plan_option = click.option("--plan", "plan_only", is_flag=True, help="Print what the fit would hold in memory, and stop.")
+plot_option = click.option(
+    "--plot", metavar="FILE", type=path_type, help="Draw what the model says of the items: .png, .pdf or .svg; needs Matplotlib."
+)
+_executor_option = click.option(
+    "--executor",
+    type=click.Choice(["inline", "threads"]),
+    help="Run in one thread or on all cores.",
+    show_default="by the size of the data",
+)
+_dtype_option = click.option(
+    "--dtype", type=click.Choice(["float32", "float64"]), help="Working precision.", show_default="float32 for answers"
+)
+
+
+def together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Several options as one decorator, in their order."""
+
+    def decorate(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+computing_options = together(_dtype_option, memory_option, _executor_option, scheduler_option)
+"""In what precision a fit works, and where."""
+
+
+@contextmanager
+def workplace(executor: str | None, scheduler: str | None) -> Iterator["str | Client | None"]:
+    """What an estimator takes as its ``executor``."""
+    if executor and scheduler:
+        raise click.UsageError("--executor is for this machine alone; leave it out with --scheduler.")
+    with cluster(scheduler) as client:
+        yield client or executor
 
 
 @contextmanager

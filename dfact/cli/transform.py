@@ -16,13 +16,14 @@ from dfact.cli.options import cluster, example, memory_option, overwrite_option,
 @scheduler_option
 @overwrite_option
 def transform(model: Path, data: Path, out: Path, memory_limit: str | None, scheduler: str | None, overwrite: bool) -> None:
-    """Write the factors of participants.
+    """Write the factors, or memberships, of participants.
 
     Those in the dataset DATA, given the fitted MODEL; OUT ends in .csv, .parquet or .zarr.
     """
     from dfact.engine.progress import Progress
     from dfact.models.persistence import load_model
     from dfact.report.export import check_destination, write_factors
+    from dfact.report.kinds import rows_text
 
     check_destination(out, overwrite=overwrite)
     estimator = load_model(model)
@@ -33,4 +34,4 @@ def transform(model: Path, data: Path, out: Path, memory_limit: str | None, sche
     columns = list(estimator.get_feature_names_out())
     with closing(Progress("write")) as progress:
         write_factors(out, factors, columns, dataset.label_source, overwrite=overwrite, progress=progress.update)
-    click.echo(f"{out}: {len(columns)} factors of {dataset.shape[0]} participants")
+    click.echo(f"{out}: {rows_text(estimator, dataset.shape[0])}")

@@ -35,8 +35,8 @@ def write_factors(
 ) -> None:
     """Write row factors (n, k) with their labels (n,), or row numbers, to a .csv, .parquet or .zarr.
 
-    A table has the column ``row`` and one for each factor; a Zarr group the arrays ``factors``,
-    ``row`` and ``component``, which xarray opens. ``progress`` is called with (rows done, rows in all).
+    A table has the column ``row`` and one for each factor, with empty cells for NaN; a Zarr group the
+    arrays ``factors``, ``row`` and ``component``, which xarray opens. ``progress`` is called with (rows done, rows in all).
 
     Raises
     ------
@@ -59,10 +59,10 @@ def write_factors(
                 progress(stop, n)
 
 
-def check_destination(path: Path, *, overwrite: bool) -> None:
+def check_destination(path: Path, *, overwrite: bool, formats: Sequence[str] = FORMATS) -> None:
     """Refuse what cannot be written, before the work begins."""
-    if path.suffix not in FORMATS:
-        raise ParameterError(f"{path} ends in {path.suffix!r}, expected one of {', '.join(FORMATS)}")
+    if path.suffix not in formats:
+        raise ParameterError(f"{path} ends in {path.suffix!r}, expected one of {', '.join(formats)}")
     if path.suffix == ".zarr":
         refuse_existing(path, overwrite=overwrite)
     elif path.is_dir():
@@ -81,7 +81,9 @@ def _table(path: Path, columns: Sequence[str], dtype: Any) -> Iterator[Write]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open_writer(str(unfinished), schema) as writer:
             # Rows come in order, so their number is not needed here.
-            yield lambda _, labels, factors: writer.write_table(pa.table([pa.array(labels, pa.string()), *factors.T], schema=schema))
+            yield lambda _, labels, factors: writer.write_table(
+                pa.table([pa.array(labels, pa.string()), *(pa.array(values, from_pandas=True) for values in factors.T)], schema=schema)
+            )
         unfinished.replace(path)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror or error}; nothing was left behind there") from error

@@ -1,37 +1,64 @@
 """Plots, with Matplotlib (the optional extra ``plot``)."""
 
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
-from dfact.errors import DfactError
+from dfact.data.store import incomplete_path
+from dfact.errors import DfactError, StoreError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+FORMATS = (".png", ".pdf", ".svg")
 _MOST_LABELS = 150
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """An empty figure of this size in inches; made without pyplot, it needs no screen and leaves your backend alone."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise DfactError("plots need Matplotlib, which is not installed: pip install 'dfact[plot]'") from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save_figure(figure: "Figure", path: Path) -> None:
+    """Write a figure, whole or not at all; the ending of ``path`` says in which of ``FORMATS``."""
+    unfinished = incomplete_path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(unfinished, format=path.suffix[1:])
+        unfinished.replace(path)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror or error}; nothing was left behind there") from error
+    finally:
+        with suppress(OSError):  # it is not there where all went well, or its folder could not be made
+            unfinished.unlink()
 
 
 def loadings_heatmap(model: Any) -> "Figure":
     """A heat map of the loadings, items × factors; items stand with the factor on which they load most.
 
-    Save it with ``figure.savefig("loadings.png")``. The figure is made without pyplot, so it needs no
-    screen and leaves your backend alone.
+    Save it with ``figure.savefig("loadings.png")``.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise DfactError("plots need Matplotlib, which is not installed: pip install 'dfact[plot]'") from error
-    loadings = model.loadings_
-    values = loadings.to_numpy()
+    values = model.loadings_.to_numpy()
     order = np.lexsort((-values.max(axis=1), values.argmax(axis=1)))
-    n_items, n_factors = values.shape
-    figure = Figure(figsize=(3 + 0.5 * n_factors, 1.5 + min(0.22 * n_items, 30)), layout="constrained")
-    axes = figure.add_subplot()
-    image = axes.imshow(values[order], aspect="auto", cmap="viridis", vmin=0, interpolation="nearest")
-    axes.set_xticks(range(n_factors), loadings.columns, rotation=45, ha="right")
-    if n_items <= _MOST_LABELS:
-        axes.set_yticks(range(n_items), [str(loadings.index[i]) for i in order])
-    axes.set_ylabel("item")
-    figure.colorbar(image, ax=axes, label="loading")
+    return heatmap(model.loadings_.iloc[order], "item", "loading")
+
+
+def heatmap(table: pd.DataFrame, rows: str, value: str, highest: float | None = None) -> "Figure":
+    """A table of numbers from 0 to ``highest`` (by default of the table), NaN being grey; ``rows`` and ``value`` say what they are."""
+    n_rows, n_columns = table.shape
+    figure = new_figure(3 + 0.5 * n_columns, 1.5 + min(0.22 * n_rows, 30))
+    axes = figure.add_subplot(facecolor="0.8")
+    image = axes.imshow(table.to_numpy(), aspect="auto", cmap="viridis", vmin=0, vmax=highest, interpolation="nearest")
+    axes.set_xticks(range(n_columns), table.columns, rotation=45, ha="right")
+    if n_rows <= _MOST_LABELS:
+        axes.set_yticks(range(n_rows), [str(label) for label in table.index])
+    axes.set_ylabel(rows)
+    figure.colorbar(image, ax=axes, label=value)
     return figure

@@ -1,10 +1,11 @@
 """What a fitted model says, as small tables and as text."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from pandas.api.types import is_numeric_dtype
 
 from dfact.data.source import Layout
@@ -42,11 +43,17 @@ def factor_shares(model: Any) -> pd.DataFrame:
     factors = model.factors_
     n, k = factors.shape
     sums = np.zeros((3, k))
-    step = Layout.of((n, k)).chunk_rows
-    for start in range(0, n, step):
-        W = np.asarray(factors[start : start + step], np.float64)
+    for rows in row_chunks(factors):
+        W = rows.astype(np.float64)
         sums += [(_STRONG * model.w_max <= W).sum(axis=0), (W == 0).sum(axis=0), W.sum(axis=0)]
     return pd.DataFrame((sums / n).T, index=pd.Index(model.get_feature_names_out(), name="factor"), columns=["strong", "absent", "mean"])
+
+
+def row_chunks(rows: Any) -> Iterator[NDArray[Any]]:
+    """An array (n, k), or one that lies in a store, chunk by chunk."""
+    step = Layout.of(rows.shape).chunk_rows
+    for start in range(0, rows.shape[0], step):
+        yield np.asarray(rows[start : start + step])
 
 
 def summary(model: Any) -> "pd.Series[Any]":
@@ -101,7 +108,7 @@ def _under_headings(headings: list[str], table: pd.DataFrame, column: str, names
     parts = []
     for heading, name in zip(headings, names, strict=True):
         rows = table[table[column] == name].drop(columns=column)
-        parts.append(f"{heading}\n{_indented(table_text(rows)) if len(rows) else '  no item'}")
+        parts.append(f"{heading}\n{indented(table_text(rows)) if len(rows) else '  no item'}")
     return "\n".join(parts)
 
 
@@ -122,5 +129,6 @@ def aligned(lines: list[tuple[str, str]]) -> str:
     return "\n".join(f"{name:<{width}}{text}" for name, text in lines)
 
 
-def _indented(text: str) -> str:
+def indented(text: str) -> str:
+    """Each line two columns further to the right."""
     return "\n".join(f"  {line}" for line in text.splitlines())

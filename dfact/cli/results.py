@@ -1,0 +1,34 @@
+"""Where fitted models and their plots go."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dfact.models.base import Factorization
+
+
+@contextmanager
+def places(model: Path | None, plot: Path | None, *, overwrite: bool) -> Iterator[Callable[["Factorization"], None]]:
+    """Makes the places before the work, so that what cannot be written is known at once; what it yields takes the fitted model."""
+    from dfact.data.store import create_group
+    from dfact.models.persistence import KIND, write_model
+    from dfact.report.export import check_destination
+    from dfact.report.kinds import items_plot
+    from dfact.report.plots import FORMATS, new_figure, save_figure
+
+    if plot is not None:
+        check_destination(plot, overwrite=overwrite, formats=FORMATS)
+        new_figure(1, 1)  # is Matplotlib there?
+    kept: list[Factorization] = []
+    with nullcontext() if model is None else create_group(model, KIND, overwrite=overwrite) as group:
+
+        def keep(fitted: "Factorization") -> None:
+            kept.append(fitted)
+            if group is not None:
+                write_model(group, fitted)
+
+        yield keep
+    if plot is not None:  # once the model is there, which a plot that fails must not take along
+        save_figure(items_plot(kept[0]), plot)

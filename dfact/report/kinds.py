@@ -1,0 +1,67 @@
+"""What is shown of each kind of model, for those who need not know which they have."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dfact.errors import ParameterError
+from dfact.models.gom import GradeOfMembership
+from dfact.models.icqf import ICQF
+from dfact.report import memberships, tables
+from dfact.report.membership_plots import item_heatmap
+from dfact.report.plots import loadings_heatmap
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Texts = Mapping[str, str] | None
+
+
+@dataclass(frozen=True)
+class _Kind:
+    summary: Callable[..., str]
+    """Of a model and more lines (name, text)."""
+    sections: Callable[[Any, int, Texts], list[str]]
+    """Of a model, the number of items to show of each component, and their texts."""
+    rows: str
+    """What ``transform`` gives."""
+    items: "Callable[[Any], Figure]"
+    """The items' part of a model as a plot."""
+
+
+def _icqf_sections(model: Any, top: int, texts: Texts) -> list[str]:
+    factors = tables.factors_text(model, top, texts)
+    return [factors] if model.confounder_encoding_ is None else [factors, tables.confounders_text(model, texts=texts)]
+
+
+def _gom_sections(model: Any, top: int, texts: Texts) -> list[str]:
+    return [memberships.classes_text(model, top, texts)]
+
+
+# A further model is shown when it stands here.
+_KINDS: dict[type[Any], _Kind] = {
+    ICQF: _Kind(tables.summary_text, _icqf_sections, "{k} factors of {n} participants", loadings_heatmap),
+    GradeOfMembership: _Kind(memberships.summary_text, _gom_sections, "memberships of {n} subjects in {k} classes", item_heatmap),
+}
+
+
+def model_text(model: Any, top: int = 5, texts: Texts = None, more: tuple[tuple[str, str], ...] = ()) -> str:
+    """A fitted model for people: its summary with ``more`` lines (name, text), and the ``top`` items of each component."""
+    kind = _kind(model)
+    return "\n\n".join([kind.summary(model, *more), *kind.sections(model, top, texts)])
+
+
+def rows_text(model: Any, n_rows: int) -> str:
+    """What ``transform`` gives of this many rows."""
+    return _kind(model).rows.format(k=len(model.components_), n=n_rows)
+
+
+def items_plot(model: Any) -> "Figure":
+    """A heat map of what the model says of the items."""
+    return _kind(model).items(model)
+
+
+def _kind(model: Any) -> _Kind:
+    if type(model) not in _KINDS:
+        raise ParameterError(f"a {type(model).__name__} cannot be shown; expected one of {', '.join(kind.__name__ for kind in _KINDS)}")
+    return _KINDS[type(model)]
