@@ -26,7 +26,7 @@ from dfact.report.memberships import (
     summary,
     summary_text,
 )
-from dfact.report.plots import save_figure
+from dfact.report.plots import heatmap, save_figure
 from dfact.report.selections import selection_text
 from tests.conftest import planted_answers
 
@@ -127,13 +127,13 @@ def test_classes_text(small: Any) -> None:
     assert (
         classes_text(small, 1, {"b": "Talks"})
         == """\
-first: 60.0% of the memberships, 2 subjects highly pure, 1 highly mixed
+first: 60.0% of the memberships, 2 highly pure, 1 highly mixed
   found by subject A
   highest responses
     b  4.00  Talks
   most unlike the other classes: response, and difference to their mean
     a  1.00  -2.00
-second: 40.0% of the memberships, 1 subjects highly pure, 1 highly mixed
+second: 40.0% of the memberships, 1 highly pure, 1 highly mixed
   found by subject F
   highest responses
     b  3.50  Talks
@@ -149,7 +149,7 @@ def test_summary_text(small: Any) -> None:
 model   SimpleNamespace, 2 classes of 7 subjects × 3 items, responses 0 to 4
 fit     method srsc; modularity 0.01235
 purity  50.0% of the subjects are highly pure (a membership of 0.9 or more), 33.3% highly mixed (none above 0.7)
-silent  1 subjects without any response, who have no memberships
+silent  1 without any response: their memberships are NaN
 data    fingerprint 0"""
     )
 
@@ -204,7 +204,7 @@ def test_silent_subjects_in_a_file(tmp_path: Path, ending: str) -> None:
     np.testing.assert_allclose(found, model.memberships_, rtol=1e-6)
     assert ending != "csv" or path.read_text().splitlines()[4] == '"3",,', "an empty cell, not the word nan"
     assert class_table(model)["size"].sum() == pytest.approx(28)
-    assert "silent  2 subjects without any response" in model_text(model)
+    assert "silent  2 without any response" in model_text(model)
 
 
 # Plots
@@ -263,6 +263,7 @@ def test_many_subjects_as_a_density(three: dfact.GradeOfMembership, monkeypatch:
     nearest = np.linalg.norm((Pi @ np.array([[0, 0], [1, 0], [0.5, height]]))[:, None] - centres, axis=2).min(axis=1)
     assert nearest.max() <= 1 / 50 / np.sqrt(3) + 1e-6
     assert figure.axes[1].get_ylabel().startswith("subjects")
+    assert figure.get_suptitle().startswith(f"highly pure (≥ 0.9): {(Pi.max(axis=1) >= 0.9).mean():.1%}, moderately")
 
 
 def test_other_numbers_of_classes_are_not_drawn(data: dfact.Dataset) -> None:
@@ -280,6 +281,9 @@ def test_heat_maps(two: dfact.GradeOfMembership, small: Any) -> None:
     assert [tick.get_text() for tick in axes.get_yticklabels()] == list(two.column_labels_)
     assert bar.get_ylabel() == "expected response"
     assert items_plot(two).axes[1].get_ylabel() == "expected response"
+
+    axes = heatmap(pd.DataFrame(np.zeros((151, 2))), "item", "loading").axes[0]
+    assert (axes.get_ylabel(), len(axes.get_yticks())) == ("151 items", 0), "too many to read"
 
     axes = memberships_heatmap(two).axes[0]
     np.testing.assert_array_equal(axes.images[0].get_array(), np.asarray(two.memberships_)[:30])

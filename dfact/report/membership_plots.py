@@ -98,7 +98,7 @@ def _ternary(model: Any) -> "Figure":
         handles = _draw_points(axes, Pi @ _CORNERS, level)
         _draw_legend(figure, handles, _labels(np.bincount(level, minlength=len(LEVELS))))
     else:
-        _draw_density(figure, axes, model)
+        figure.suptitle(", ".join(_labels(_draw_density(figure, axes, model))), fontsize="small")
     _draw_thresholds(axes)
     names = model.get_feature_names_out()
     for corner, name, align, shift in zip(_CORNERS, names, ("left", "right", "center"), (-0.05, -0.05, 0.03), strict=True):
@@ -114,24 +114,29 @@ def _draw_points(axes: "Axes", points: NDArray[Any], level: NDArray[np.int64]) -
     ]
 
 
-def _draw_density(figure: "Figure", axes: "Axes", model: Any) -> None:
-    """Small triangles, which tile a large one without cut cells at its edges, coloured by how many subjects lie in them."""
+def _draw_density(figure: "Figure", axes: "Axes", model: Any) -> NDArray[np.int64]:
+    """Small triangles, which tile a large one without cut cells at its edges, coloured by how many subjects lie in them.
+
+    Returns how many there are of each level.
+    """
     from matplotlib.collections import PolyCollection
     from matplotlib.colors import LogNorm
 
-    counts = np.zeros((2, _CELLS, _CELLS), np.int64)
+    counts, levels = np.zeros((2, _CELLS, _CELLS), np.int64), np.zeros(len(LEVELS), np.int64)
     for Pi in responding(model):
         a, b = Pi[:, 0] * _CELLS, Pi[:, 1] * _CELLS
         i = np.minimum(a.astype(int), _CELLS - 1)
         j = np.minimum(b.astype(int), _CELLS - 1 - i)
         down = ((a - i) + (b - j) > 1) & (i + j < _CELLS - 1)
         np.add.at(counts, (down.astype(int), i, j), 1)
+        levels += np.bincount(purity(Pi), minlength=len(LEVELS))
     down, i, j = np.nonzero(counts)
     corners = np.array([[[1, 0], [0, 1], [0, 0]], [[1, 0], [0, 1], [1, 1]]])[down] + np.stack([i, j], axis=1)[:, None]
     places = np.concatenate([corners, _CELLS - corners.sum(axis=2, keepdims=True)], axis=2) / _CELLS @ _CORNERS
     cells = PolyCollection(places, array=counts[down, i, j], cmap="cividis", norm=LogNorm(vmin=1), edgecolors="face", linewidths=0.3)
     axes.add_collection(cells)
     figure.colorbar(cells, ax=axes, label=f"subjects in a cell of {1 / _CELLS:g} in membership", shrink=0.7)
+    return levels
 
 
 def _draw_thresholds(axes: "Axes") -> None:

@@ -113,7 +113,7 @@ def summary_text(model: Any, *more: tuple[str, str]) -> str:
         ("purity", f"{pure} are highly pure (a membership of {PURE} or more), {mixed} highly mixed (none above {MIXED})"),
     ]
     if s["silent subjects"]:
-        lines.append(("silent", f"{s['silent subjects']} subjects without any response, who have no memberships"))
+        lines.append(("silent", f"{s['silent subjects']} without any response: their memberships are NaN"))
     return aligned([*lines, *more])
 
 
@@ -125,7 +125,7 @@ def classes_text(model: Any, n: int = 5, texts: Mapping[str, str] | None = None)
     }
     parts = []
     for name, row in class_table(model).iterrows():
-        parts.append(f"{name}: {row['share']:.1%} of the memberships, {row['pure']} subjects highly pure, {row['mixed']} highly mixed")
+        parts.append(f"{name}: {row['share']:.1%} of the memberships, {row['pure']} highly pure, {row['mixed']} highly mixed")
         parts.append(f"  found by subject {row['pure_subject']}")
         for heading, table in tables.items():
             own = table[table["class"] == name].drop(columns="class")

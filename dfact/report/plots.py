@@ -51,14 +51,17 @@ def loadings_heatmap(model: Any) -> "Figure":
 
 
 def heatmap(table: pd.DataFrame, rows: str, value: str, highest: float | None = None) -> "Figure":
-    """A table of numbers from 0 to ``highest`` (by default of the table), NaN being grey; ``rows`` and ``value`` say what they are."""
+    """A table of numbers from 0 to ``highest`` (by default of the table), NaN being grey; ``rows`` and ``value`` say what they are.
+
+    Up to 150 rows are labelled.
+    """
     n_rows, n_columns = table.shape
-    figure = new_figure(3 + 0.5 * n_columns, 1.5 + min(0.22 * n_rows, 30))
+    labelled = n_rows <= _MOST_LABELS
+    figure = new_figure(3 + 0.5 * n_columns, 1.5 + (0.22 * n_rows if labelled else 10))
     axes = figure.add_subplot(facecolor="0.8")
     image = axes.imshow(table.to_numpy(), aspect="auto", cmap="viridis", vmin=0, vmax=highest, interpolation="nearest")
     axes.set_xticks(range(n_columns), table.columns, rotation=45, ha="right")
-    if n_rows <= _MOST_LABELS:
-        axes.set_yticks(range(n_rows), [str(label) for label in table.index])
-    axes.set_ylabel(rows)
+    axes.set_yticks(range(n_rows) if labelled else [], [str(label) for label in table.index] if labelled else [])
+    axes.set_ylabel(rows if labelled else f"{n_rows} {rows}s")
     figure.colorbar(image, ax=axes, label=value)
     return figure
