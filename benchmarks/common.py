@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +29,15 @@ QUESTIONNAIRES = {
     "ipip_ascado": ("ipip_ascado.csv", ",", slice(0, 40), 4, 4, 13854.5),
     "big5": ("big5.tsv.gz", "\t", slice(7, 57), 5, 4, 457998.0),
     "eqsq": ("eqsq.tsv.gz", "\t", slice(0, 120), 8, 3, 450401.0),
+}
+
+GOM_ALGORITHMS: dict[str, dict[str, Any]] = {
+    # name: parameters of GradeOfMembership
+    "crsc, kmeans": {"method": "crsc"},
+    "crsc, svm-cone": {"method": "crsc", "hunt": "svm-cone"},
+    "srsc": {"method": "srsc"},
+    "ssc": {"method": "ssc"},
+    "srm": {"method": "srm"},
 }
 
 
@@ -78,6 +89,14 @@ class Peak:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stop.set()
         self._thread.join()
+
+
+@contextmanager
+def lone_pure_subjects() -> Iterator[None]:
+    """Fits of grade of membership within may find classes with a single pure subject: that is what is measured here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "nobody but the subject it was found by", UserWarning)
+        yield
 
 
 def in_a_process_of_its_own(module: str, function: str, *args: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import common, icqf_oracles, icqf_out_of_core
+from benchmarks import common, gom_simulations, gom_speed, gom_tables, icqf_oracles, icqf_out_of_core
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +32,37 @@ def test_out_of_core_writes_the_same_answers_in_every_form(tmp_path: Path, resul
 def test_oracles_on_the_simulation(results: Path) -> None:
     assert all(held for _, held in icqf_oracles.simulation(1))
     assert len(load(results, "icqf_simulation")["rows"]) == 6
+
+
+@pytest.mark.skipif(not (common.REAL_DATA / "kims.csv").exists(), reason="the real questionnaires are not at hand")
+def test_gom_tables_of_the_smallest_questionnaire(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gom_tables, "PAPER", {"kims": gom_tables.PAPER["kims"]})
+    assert all(held for _, held in gom_tables.table_4(4) + gom_tables.table_5(1))
+    assert len(load(results, "gom_table_4")["rows"]) == 8
+
+
+@pytest.mark.usefixtures("results")
+def test_gom_takes_sparse_ratings_as_dense_ones() -> None:
+    assert all(held for _, held in gom_tables.ratings(200, 300, 1))
+
+
+def test_gom_simulations(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gom_simulations, "TAUS", (0.2, 7))
+    monkeypatch.setattr(gom_simulations, "RHOS", (0.2, 1))
+    bars = gom_simulations.noiseless() + gom_simulations.experiment_1(1) + gom_simulations.experiment_2(1)
+    assert all(held for _, held in bars + gom_simulations.experiment_3(1, (400, 800)))
+    gom_simulations.experiment_4(2)
+    assert len(load(results, "gom_experiment_2")["rows"]) == 10
+    assert len(load(results, "gom_experiment_4")["rows"]) == 5
+
+
+def test_gom_speed(results: Path, tmp_path: Path) -> None:
+    gom_speed.simulation(200, 1)
+    gom_speed.singular_vectors(tmp_path, 3000, 40, 3, 1)
+    rows = load(results, "gom_speed_svd")["rows"]
+    assert max(row["sine_right"] for row in rows if row["what"].startswith("dfact")) < 1e-4
+    path = gom_speed.make(tmp_path, 3000, 20, 3, 4)
+    assert gom_speed.fit(str(path), "crsc, kmeans", [2, 3, 4])["K"] == 3
 
 
 @pytest.mark.usefixtures("results")

@@ -1,4 +1,4 @@
-"""Planted data: the ICQF paper's simulation, and questionnaires of any size, made by row chunks."""
+"""Planted data: the simulations of the ICQF and of the grade-of-membership paper, and questionnaires of any size, made by row chunks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,6 +35,36 @@ def icqf_simulation(noise: float, seed: int) -> Planted:
     clean = np.clip(W @ Q.T, 0, 100)
     error = (rng.random((n, m)) < noise) * rng.uniform(-100, 100, (n, m))
     return Planted(np.clip(clean + error, 0, 100), W, Q)
+
+
+@dataclass(frozen=True)
+class PlantedMemberships:
+    """Responses R (N, J) from 0 (no response) to M, the memberships Π (N, K) and item parameters Θ (J, K) behind them."""
+
+    R: NDArray[np.int64]
+    memberships: NDArray[np.float64]
+    item_parameters: NDArray[np.float64]
+
+    @property
+    def expected(self) -> NDArray[np.float64]:
+        """ΠΘᵀ (N, J), what R would be without noise."""
+        return self.memberships @ self.item_parameters.T
+
+
+def gom_simulation(rho: float, n: int, seed: int) -> PlantedMemberships:
+    """The simulation of the grade-of-membership paper (section 7.3): n subjects, n/4 items, 3 classes, responses from 0 to 4.
+
+    The first three quarters of the subjects are pure, a quarter in each class; the others have the
+    memberships (r₁, r₂, 1 − r₁ − r₂), r ~ U(0, ½). Θ = ρB with B ~ U(0, 1), scaled to a maximum of 1:
+    the larger ρ ≤ 4, the more responses are not 0. R ~ Binomial(4, ΠΘᵀ / 4).
+    """
+    rng = np.random.default_rng(seed)
+    k, levels, quarter = 3, 4, n // 4
+    r = rng.uniform(0, 0.5, (n - k * quarter, k - 1))
+    memberships = np.vstack([np.repeat(np.eye(k), quarter, axis=0), np.column_stack([r, 1 - r.sum(axis=1)])])
+    B = rng.random((quarter, k))
+    item_parameters = rho * B / B.max()
+    return PlantedMemberships(rng.binomial(levels, memberships @ item_parameters.T / levels), memberships, item_parameters)
 
 
 @dataclass(frozen=True)
