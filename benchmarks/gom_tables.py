@@ -85,6 +85,10 @@ def stored(name: str, folder: Path) -> dfact.Dataset:
     return dfact.import_table(file_of(name), folder / f"{name}.zarr", items=PAPER[name].items, missing=0, empty_rows="drop")
 
 
+def inputs(name: str, folder: Path) -> dict[str, Any]:
+    return {"float64": responses(name), "float32, stored": stored(name, folder)}
+
+
 def model(name: str, method: str, n_components: int = 2) -> dfact.GradeOfMembership:
     return dfact.GradeOfMembership(n_components, method=method, n_levels=PAPER[name].levels, random_state=0)
 
@@ -94,9 +98,9 @@ def table_4(largest: int) -> Bars:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         for name, paper in PAPER.items():
-            inputs: dict[str, Any] = {"float64": responses(name), "float32, stored": stored(name, Path(folder))}
+            data = inputs(name, Path(folder))
             for method, (best, digits) in paper.best.items():
-                for precision, X in inputs.items():
+                for precision, X in data.items():
                     with lone_pure_subjects():
                         selection = dfact.selection.select_by_modularity(model(name, method), X, range(2, largest + 1))
                     k = selection.best_params["n_components"]
@@ -133,28 +137,34 @@ def table_5(repeats: int) -> Bars:
     """Shares of highly pure and highly mixed subjects, and the time of a fit."""
     rows: list[dict[str, Any]] = []
     bars: Bars = []
-    for name, paper in PAPER.items():
-        R, fitted = responses(name), model(name, "crsc", paper.best["crsc"][0][0])
-        with lone_pure_subjects():
-            seconds = side_by_side({name: lambda fitted=fitted, R=R: fitted.fit(R)}, repeats)[name]
-        shares = fitted.highly_pure_share_, fitted.highly_mixed_share_
-        rows.append(
-            {
-                "data": name,
-                "highly_pure": shares[0],
-                "paper_pure": paper.shares[0],
-                "highly_mixed": shares[1],
-                "paper_mixed": paper.shares[1],
-                "seconds": seconds,
-                "paper_seconds": paper.seconds,
-                "times_faster": paper.seconds / seconds,
-            }
-        )
-        gap = max(abs(a - b) for a, b in zip(shares, paper.shares, strict=True))
-        bars.append((f"{name}: shares within {gap:.4f} of the paper's (bar {paper.precision})", gap <= paper.precision))
-        if paper.faster:
-            ratio = paper.seconds / seconds
-            bars.append((f"{name}: {ratio:.1f} × faster than in the paper (bar {paper.faster:g})", ratio >= paper.faster))
+    with tempfile.TemporaryDirectory() as folder:
+        for name, paper in PAPER.items():
+            data = inputs(name, Path(folder))
+            models = {precision: model(name, "crsc", paper.best["crsc"][0][0]) for precision in data}
+            with lone_pure_subjects():
+                times = side_by_side({p: lambda fitted=models[p], X=X: fitted.fit(X) for p, X in data.items()}, repeats)
+            for precision, fitted in models.items():
+                pure, mixed = fitted.highly_pure_share_, fitted.highly_mixed_share_
+                rows.append(
+                    {
+                        "data": name,
+                        "precision": precision,
+                        "highly_pure": pure,
+                        "paper_pure": paper.shares[0],
+                        "highly_mixed": mixed,
+                        "paper_mixed": paper.shares[1],
+                        "seconds": times[precision],
+                        "paper_seconds": paper.seconds,
+                        "times_faster": paper.seconds / times[precision],
+                    }
+                )
+                gap = max(abs(pure - paper.shares[0]), abs(mixed - paper.shares[1]))
+                bars.append(
+                    (f"{name}, {precision}: shares within {gap:.4f} of the paper's (bar {paper.precision})", gap <= paper.precision)
+                )
+            if paper.faster:
+                ratio = min(row["times_faster"] for row in rows if row["data"] == name)
+                bars.append((f"{name}: at least {ratio:.1f} × faster than in the paper (bar {paper.faster:g})", ratio >= paper.faster))
     report("gom_table_5", rows, bars)
     return bars
 
