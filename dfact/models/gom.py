@@ -198,8 +198,7 @@ class GradeOfMembership(Factorization):
         self.n_silent_ = int(census.silent)
         if n - self.n_silent_ < most:
             raise DataError(f"{n - self.n_silent_} of {n} subjects have any response, expected at least n_components={most}")
-        if self.n_silent_:
-            warnings.warn(f"{self.n_silent_} of {n} subjects have no response; their memberships are NaN", UserWarning, stacklevel=4)
+        _warn_of_silence(self.n_silent_, n)
         return census
 
     def _tau(self, dataset: Dataset) -> float | None:
@@ -225,8 +224,9 @@ class GradeOfMembership(Factorization):
         self.row_labels_ = dataset.label_source
         alone = np.flatnonzero(sums.pure <= 1)
         if alone.size:
-            found = ", ".join(f"{k + 1} ({dataset.row_labels[best.pure_subjects[k]]!r})" for k in alone)
-            seen = f"nobody but the subject it was found by has a membership of {PURE} or more in class {found}"
+            names = self.get_feature_names_out()
+            found = ", ".join(f"{names[k]} ({dataset.row_labels[best.pure_subjects[k]]!r})" for k in alone)
+            seen = f"nobody but the subject it was found by has a membership of {PURE} or more in {found}"
             warnings.warn(f"{seen}; a class rests on its pure subjects: try fewer classes or another method", UserWarning, stacklevel=5)
 
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
@@ -239,7 +239,8 @@ class GradeOfMembership(Factorization):
         self._check_range(dataset, self.n_levels_)
         dtype, k = self._working_dtype(dataset), len(self.components_)
         with self._open(dataset, None, self._footprint_of(dataset.shape, [k], dtype)) as session:
-            session.run(MembershipPass(dtype, _responses(dataset), keep=True), [self.projection_])
+            sums = session.run(MembershipPass(dtype, _responses(dataset), keep=True), [self.projection_])
+            _warn_of_silence(int(sums.silent), dataset.shape[0])
             return gather_rows(session.rows("factors"), (dataset.shape[0], k), dtype, stored=dataset.path is not None, out=out)
 
     def inverse_transform(self, memberships: Any) -> NDArray[Any]:
@@ -250,6 +251,12 @@ class GradeOfMembership(Factorization):
             raise DataError(f"memberships have shape {Pi.shape}, expected (N, {len(self.components_)})")
         expected: NDArray[Any] = Pi @ self.components_
         return expected
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+        """Names of the classes: class1, class2, …."""
+        del input_features
+        check_is_fitted(self)
+        return np.array([f"class{k + 1}" for k in range(len(self.components_))], dtype=object)
 
     @property
     def item_parameters_(self) -> pd.DataFrame:
@@ -332,6 +339,11 @@ class _Steps:
         seconds = time.perf_counter() - self._began
         for callback in self._callbacks:
             callback(Iteration(_STEPS.index(step) + 1, len(_STEPS), np.nan, np.nan, seconds, step))
+
+
+def _warn_of_silence(silent: int, n: int) -> None:
+    if silent:
+        warnings.warn(f"{silent} of {n} subjects have no response; their memberships are NaN", UserWarning, stacklevel=4)
 
 
 def _responses(dataset: Dataset) -> Responses:

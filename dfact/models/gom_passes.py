@@ -101,13 +101,21 @@ class MembershipSums(Partial):
     """Subjects whose highest membership is at least 0.9, of each candidate."""
     highly_mixed: NDArray[Any]
     """The same of at most 0.7."""
+    silent: NDArray[Any]
+    """Subjects without any response."""
 
     def split(self, widths: Sequence[int]) -> "list[MembershipSums]":
         """Those of each candidate alone."""
         ends = np.cumsum(widths)
         return [
             MembershipSums(
-                self.cross[:, own], self.gram[own, own], self.sizes[own], self.pure[own], self.highly_pure[[s]], self.highly_mixed[[s]]
+                self.cross[:, own],
+                self.gram[own, own],
+                self.sizes[own],
+                self.pure[own],
+                self.highly_pure[[s]],
+                self.highly_mixed[[s]],
+                self.silent,
             )
             for s, own in enumerate(slice(end - width, end) for width, end in zip(widths, ends, strict=True))
         ]
@@ -143,6 +151,7 @@ class MembershipPass(Startless):
             pure=(Pi >= PURE).sum(axis=0),
             highly_pure=(highest >= PURE).sum(axis=0),
             highly_mixed=(highest <= MIXED).sum(axis=0),
+            silent=silent.sum(),
         )
 
 
