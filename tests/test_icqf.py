@@ -16,15 +16,17 @@ import zarr
 from distributed import Client
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
+from sklearn.decomposition import NMF
 
 import dfact
 from dfact.data.examples import ipip_ascado
 from dfact.data.synthetic import icqf_simulation
 from dfact.models.base import Factorization
-from dfact.models.icqf_passes import ADMMPass
+from dfact.models.icqf_passes import ADMMPass, SplitlessPass
 from tests.conftest import planted_answers
 
 Array = NDArray[Any]
+both_solvers = pytest.mark.parametrize("solver", ["admm", "splitless"])
 
 
 def objective(model: dfact.ICQF, M: Array, C: Array | None = None) -> float:
@@ -54,19 +56,21 @@ def packaged() -> Array:
     return np.asarray(M[~np.isnan(M).all(axis=1)])
 
 
+@both_solvers
 # The paper's own implementation, run to 1e-8 or 1500 iterations (the empty rows add nothing).
 @pytest.mark.parametrize(("name", "k", "top", "reference"), [("big5", 5, 4, 457998.0), ("eqsq", 8, 3, 450401.0)])
-def test_objective_of_the_papers_implementation(questionnaires: Path, name: str, k: int, top: int, reference: float) -> None:
+def test_objective_of_the_papers_implementation(questionnaires: Path, name: str, k: int, top: int, reference: float, solver: str) -> None:
     M = real(questionnaires, name)
-    model = dfact.ICQF(k, bounds=(0, top), max_iter=600, tol=1e-7).fit(M)
+    model = dfact.ICQF(k, solver=solver, bounds=(0, top), max_iter=600, tol=1e-7).fit(M)
     assert objective(model, M) <= 1.0005 * reference
     assert objective(model, M) == pytest.approx(model.objective_history_[-1], rel=1e-5)
 
 
+@both_solvers
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_objective_on_the_packaged_questionnaire(dtype: str) -> None:
+def test_objective_on_the_packaged_questionnaire(dtype: str, solver: str) -> None:
     M = packaged()
-    model = dfact.ICQF(4, max_iter=1500, tol=1e-8, dtype=dtype).fit(M)
+    model = dfact.ICQF(4, solver=solver, max_iter=1500, tol=1e-8, dtype=dtype).fit(M)
     assert model.converged_
     # 13854.5 was found with the empty row, which changes γ = n/m·q_max by a thousandth of it.
     assert objective(model, M) <= 1.0005 * 13854.5
@@ -85,30 +89,32 @@ def test_proposition_1_the_lagrangian_never_increases(rho: float, missing: float
     M = icqf_simulation(0.2, seed).M
     M[np.random.default_rng(seed).random(M.shape) < missing] = np.nan
     # Its proof bounds the change of A by that of Z, which holds where no bound of Z is active: there strictly.
-    free = dfact.ICQF(10, bounds=(0, 1e6), q_max=100, rho=rho, max_iter=150, tol=0).fit(M).lagrangian_history_[1:]
+    free = dfact.ICQF(10, solver="admm", bounds=(0, 1e6), q_max=100, rho=rho, max_iter=150, tol=0).fit(M).lagrangian_history_[1:]
     assert len(free) == 149
     assert np.diff(free).max() <= 1e-12 * free[0]
     # With active bounds the exactly solved two-array ADMM creeps up too, by up to 1.3e-7 for ρ near √2.
-    bounded = dfact.ICQF(10, bounds=(0, 100), rho=rho, max_iter=150, tol=0).fit(M).lagrangian_history_[1:]
+    bounded = dfact.ICQF(10, solver="admm", bounds=(0, 100), rho=rho, max_iter=150, tol=0).fit(M).lagrangian_history_[1:]
     assert np.diff(bounded).max() <= (1e-12 if rho >= 3 else 3e-7) * bounded[0]
     assert bounded[-1] < bounded[0]
 
 
+@both_solvers
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_planted_factors_are_recovered(seed: int) -> None:
+def test_planted_factors_are_recovered(seed: int, solver: str) -> None:
     planted = icqf_simulation(0.1, seed)
-    model = dfact.ICQF(10, bounds=(0, 100), max_iter=500, tol=1e-5).fit(planted.M)
+    model = dfact.ICQF(10, solver=solver, bounds=(0, 100), max_iter=500, tol=1e-5).fit(planted.M)
     similarity = np.corrcoef(planted.Q.T, model.components_)[:10, 10:]
     rows, columns = linear_sum_assignment(-similarity)
     assert similarity[rows, columns].min() >= 0.9
     assert np.corrcoef(planted.W.T, np.asarray(model.factors_).T)[:10, 10:][rows, columns].min() >= 0.85
 
 
+@both_solvers
 @pytest.mark.parametrize("missing", [0.0, 0.15])
-def test_the_solution_is_stationary(missing: float) -> None:
+def test_the_solution_is_stationary(missing: float, solver: str) -> None:
     """Within the bounds, neither side's coordinates can lower the objective."""
     M = planted_answers(300, 20, 3, seed=5, missing=missing)
-    model = dfact.ICQF(3, bounds=(0, 100), q_max=3, max_iter=5000, tol=1e-13).fit(M)
+    model = dfact.ICQF(3, solver=solver, bounds=(0, 100), q_max=3, max_iter=5000, tol=1e-13).fit(M)
     W, Q = np.asarray(model.factors_), model.components_
     residual = np.nan_to_num(W @ Q - M)
     for X, gradient, top in (
@@ -120,6 +126,43 @@ def test_the_solution_is_stationary(missing: float) -> None:
         assert np.abs(gradient[inner]).max() <= 2e-3 * scale
         assert gradient[X <= 1e-6].min(initial=0) >= -2e-3 * scale
         assert gradient[top - 1e-6 <= X].max(initial=0) <= 2e-3 * scale
+
+
+def test_splitless_reaches_what_the_admm_does_in_fewer_passes_with_hardly_any_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    M = packaged()
+    admm = dfact.ICQF(4, solver="admm", max_iter=1500, tol=1e-8).fit(M)
+    largest = 0
+    step = SplitlessPass.step
+
+    def watched(self: SplitlessPass, block: Any, state: Any, shared: Any) -> Any:
+        nonlocal largest
+        new, sums = step(self, block, state, shared)
+        largest = max(largest, sum(array.nbytes for name, array in new.items() if name != "factors"))
+        return new, sums
+
+    monkeypatch.setattr(SplitlessPass, "step", watched)
+    model = dfact.ICQF(4, solver="splitless").fit(M)
+    assert objective(model, M) <= 1.0005 * objective(admm, M)
+    assert (np.asarray(model.factors_) @ model.components_).max() <= 4 + 0.01
+    assert model.converged_
+    enough = int(np.argmax(admm.objective_history_ <= 1.0005 * admm.objective_history_[-1])) + 1
+    assert model.n_iter_ <= 0.6 * enough
+    assert largest <= 0.05 * M.nbytes
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.1])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_without_penalty_and_bounds_it_is_non_negative_factorization(seed: int, missing: float) -> None:
+    M = planted_answers(400, 30, 4, seed=seed, missing=missing)
+    model = dfact.ICQF(4, beta=0, w_max=np.inf, q_max=np.inf, bounds=(0, np.inf), max_iter=3000, tol=1e-9).fit(M)
+    W, Q = np.asarray(model.factors_), model.components_
+    residual = np.nan_to_num(W @ Q - M)
+    assert model.objective_history_[-1] == pytest.approx(0.5 * np.square(residual).sum())
+    for X, gradient in ((W, residual @ Q.T), (Q, W.T @ residual)):
+        assert np.abs(np.where(X > 1e-9, gradient, np.minimum(gradient, 0))).max() <= 1e-3 * np.abs(M[~np.isnan(M)]).sum() / len(M)
+    if not missing:
+        peer = NMF(4, init="nndsvd", tol=1e-4, max_iter=1000).fit(M)
+        assert model.objective_history_[-1] <= 1.001 * 0.5 * peer.reconstruction_err_**2
 
 
 @pytest.mark.parametrize("with_confounders", [False, True])
@@ -187,14 +230,15 @@ def many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "_PARTITION_ENTRIES", 1 << 17)
 
 
+@both_solvers
 @pytest.mark.usefixtures("many_partitions")
 @pytest.mark.parametrize("init", ["nndsvd", "random"])
-def test_every_executor_gives_the_same_bits(init: str, client: Client, tmp_path: Path) -> None:
+def test_every_executor_gives_the_same_bits(init: str, solver: str, client: Client, tmp_path: Path) -> None:
     M = planted_answers(20_000, 30, 3, seed=3, missing=0.1)
     C = pd.DataFrame({"age": np.random.default_rng(0).normal(40, 9, 20_000)})
     codes = np.where(np.isnan(M), 255, M).astype(np.uint8)
     dataset = dfact.import_array(codes, tmp_path / "d.zarr", missing=255, confounders=C)
-    settings: dict[str, Any] = {"init": init, "random_state": 4, "max_iter": 12}
+    settings: dict[str, Any] = {"solver": solver, "init": init, "random_state": 4, "max_iter": 12}
     assert dfact.plan(dfact.ICQF(3), dataset).n_partitions > 3
     reference = dfact.ICQF(3, executor="inline", **settings).fit(dataset)
     for executor in ("threads", client):
@@ -205,12 +249,15 @@ def test_every_executor_gives_the_same_bits(init: str, client: Client, tmp_path:
     assert_same_bits(reference, in_memory)
 
 
+@both_solvers
 @pytest.mark.usefixtures("many_partitions")
 @pytest.mark.parametrize("executor", ["inline", "threads", "distributed"])
-def test_state_on_disk_gives_the_same_bits(executor: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_on_disk_gives_the_same_bits(
+    executor: str, solver: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     M = planted_answers(20_000, 30, 3, seed=6, missing=0.1).astype(np.float32)
     where = request.getfixturevalue("client") if executor == "distributed" else executor
-    reference = dfact.ICQF(3, executor="inline", max_iter=6).fit(M)
+    reference = dfact.ICQF(3, executor="inline", solver=solver, max_iter=6).fit(M)
     plan = Factorization._plan
 
     def tight(self: Factorization, *args: Any) -> Any:
@@ -218,13 +265,14 @@ def test_state_on_disk_gives_the_same_bits(executor: str, request: pytest.Fixtur
         return chosen, replace(found, state_in_memory=1, values_in_memory=1)
 
     monkeypatch.setattr(Factorization, "_plan", tight)
-    assert_same_bits(reference, dfact.ICQF(3, executor=where, max_iter=6).fit(M))
+    assert_same_bits(reference, dfact.ICQF(3, executor=where, solver=solver, max_iter=6).fit(M))
 
 
+@both_solvers
 @pytest.mark.parametrize("seed", [0, 1])
-def test_single_precision_agrees_with_double(seed: int) -> None:
+def test_single_precision_agrees_with_double(seed: int, solver: str) -> None:
     M = planted_answers(2000, 40, 4, seed=seed, missing=0.05)
-    single, double = (dfact.ICQF(4, dtype=dtype, max_iter=100, tol=0).fit(M) for dtype in ("float32", "float64"))
+    single, double = (dfact.ICQF(4, solver=solver, dtype=dtype, max_iter=100, tol=0).fit(M) for dtype in ("float32", "float64"))
     assert single.components_.dtype == np.float32
     assert double.components_.dtype == np.float64
     np.testing.assert_allclose(single.objective_history_, double.objective_history_, rtol=1e-4)

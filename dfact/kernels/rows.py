@@ -277,7 +277,8 @@ def solve_rows(
     """
     gram, Qt = Q @ Q.T, np.ascontiguousarray(Q.T)
     narrow, model = np.vstack([Q, np.zeros((1, Q.shape[1]))]).astype(X.dtype), np.empty(Q.shape[1], X.dtype)
-    limits = Limits(float(w_max), _EDGE * tolerance * w_max, float(lower), float(upper), tolerance * (upper - lower))
+    edge = _EDGE * tolerance * (w_max if np.isfinite(w_max) else 1.0)
+    limits = Limits(float(w_max), edge, float(lower), float(upper), tolerance * (upper - lower))
     scale = float(gram.diagonal()[:n_free].max()) or 1.0
     rows = np.ascontiguousarray(X.T)
     unfinished = solve_block(M, rows, np.ascontiguousarray(H.T), Q, Qt, narrow, model, gram, n_free, float(penalty), scale, limits)

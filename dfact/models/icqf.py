@@ -19,12 +19,12 @@ from dfact.engine.executors import Session
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration
 from dfact.errors import DataError, ParameterError
-from dfact.kernels.box_lasso import box_lasso
 from dfact.linalg.svd import nndsvd
 from dfact.models.base import Factorization, gather_rows
-from dfact.models.icqf_passes import ADMMPass, Problem, RowsPass, RowSums, Start, Sums
+from dfact.models.icqf_passes import Problem, RowsPass, RowSums, Start, Sums
+from dfact.models.icqf_solvers import ADMM, Splitless
 
-_SOLVE_SWEEPS, _SOLVE_TOLERANCE = 200, 1e-7  # for the loadings, of which there are few
+_ACTIVE_SHARE = 0.04  # of the entries, for which the plan counts multipliers of bounds; questionnaires have up to 0.016
 
 
 class ICQF(Factorization):
@@ -38,10 +38,10 @@ class ICQF(Factorization):
     for answers M (n, m) with mask O (0 where missing) and confounders C (n, c): an indicator for each
     level of a categorical one, x and 1 − x of a continuous one scaled to [0, 1], and a column of ones.
 
-    The ADMM of the paper (its algorithm 1): Z = [W, C]Qᵀ is split off with a dual A; W, Q, Z and A
-    are updated in turn, the row and item problems by coordinate descent. One pass over the rows an
-    iteration. At the end every row is solved to its optimum given Q, so that ``factors_`` is what
-    ``transform`` gives for the same rows.
+    One pass over the rows an iteration, the row and item problems by coordinate descent. At the end
+    every row is solved to its optimum given Q, so that ``factors_`` is what ``transform`` gives for
+    the same rows. Without penalty and bounds (``beta=0``, infinite ``w_max``, ``q_max`` and upper bound)
+    it is non-negative matrix factorization.
 
     Parameters
     ----------
@@ -49,10 +49,13 @@ class ICQF(Factorization):
         Number of factors k.
     beta : float
         Weight β of the sparsity penalties.
-    solver : "admm"
-        The paper's ADMM.
+    solver : "splitless" or "admm"
+        "splitless" keeps the multipliers of the active bounds alone, fills missing entries with the
+        model, and needs a third of the passes or fewer; "admm" is the paper's algorithm 1, which
+        splits off Z = [W, C]Qᵀ with a dual, n×m numbers of state.
     rho : float
-        Its penalty parameter ρ. From √2 on the augmented Lagrangian never increases (proposition 1).
+        Penalty parameter ρ; "splitless" starts with a tenth of it. With "admm" from √2 on the
+        augmented Lagrangian never increases (proposition 1).
     w_max : float
         Upper bound of the factors.
     q_max : float, optional
@@ -127,7 +130,7 @@ class ICQF(Factorization):
         n_components: int = 8,
         *,
         beta: float = 0.1,
-        solver: str = "admm",
+        solver: str = "splitless",
         rho: float = 3.0,
         w_max: float = 1.0,
         q_max: float | None = None,
@@ -173,7 +176,7 @@ class ICQF(Factorization):
         n_covariates = 0 if C is None else C.shape[1]
         with self._open(dataset, C, self._footprint(dataset.shape, n_covariates, dtype)) as session:
             Q, begin = self._start(session, dataset, problem, n_covariates, dtype)
-            Q = self._iterate(session, ADMMPass(problem, begin, dtype), Q)
+            Q = self._iterate(session, (ADMM if self.solver == "admm" else Splitless)(problem, begin, dtype), Q)
             sums = session.run(RowsPass(problem, Start(_least_squares(Q[: problem.k])), dtype), Q)
             self.objective_history_ = np.append(self.objective_history_, self._objective(problem, sums, Q))
             self.explained_share_ = sums.explained_share()
@@ -189,37 +192,29 @@ class ICQF(Factorization):
         self.row_labels_ = dataset.label_source
         return self
 
-    def _iterate(self, session: Session, pass_: ADMMPass, Q: NDArray[Any]) -> NDArray[Any]:
-        """The paper's algorithm 1; returns Qᵀ (k+c, m)."""
-        problem, began = pass_.problem, time.perf_counter()
+    def _iterate(self, session: Session, solver: ADMM | Splitless, Q: NDArray[Any]) -> NDArray[Any]:
+        """One pass over the rows and one solution for the loadings Qᵀ (k+c, m) after the other; returns the last."""
+        problem, began = solver.problem, time.perf_counter()
         objectives: list[float] = []
         lagrangians: list[float] = []
         self.converged_ = False
+        point = Q
         for iteration in range(1, self.max_iter + 1):
-            # Steps 3 and 4 of the iteration before (Z and A), then step 1 (W) of this one.
-            sums = session.run(pass_, Q)
-            objectives.append(self._objective(problem, sums, Q))
-            lagrangians.append(float(sums.lagrangian) + problem.penalty(float(sums.sum_w), _total(Q)))
+            sums = session.run(solver.pass_, solver.shared(point))
+            objectives.append(self._objective(problem, sums, point))
+            lagrangians.append(float(sums.lagrangian) + problem.penalty(float(sums.sum_w), _total(point)))
             change = _relative_change(objectives)
             for callback in self.callbacks:
                 callback(Iteration(iteration, self.max_iter, objectives[-1], change, time.perf_counter() - began))
-            # Step 2: the loadings, from the sums.
-            Q = self._solve_loadings(problem, sums, Q)
+            Q = solver.loadings(sums, point)
             if max(change, _relative_change(lagrangians)) < self.tol:
                 self.converged_ = True
                 break
+            point = solver.next_point(Q, lagrangians)
         self.n_iter_ = iteration
         self.objective_history_ = np.asarray(objectives)
         self.lagrangian_history_ = np.asarray(lagrangians)
         return Q
-
-    @staticmethod
-    def _solve_loadings(problem: Problem, sums: Sums, Q: NDArray[Any]) -> NDArray[Any]:
-        solution = Q.astype(np.float64)
-        penalty = problem.beta * problem.gamma / problem.rho
-        tolerance = _SOLVE_TOLERANCE * problem.q_max
-        box_lasso(solution, sums.cross, sums.gram, len(solution), penalty, problem.q_max, _SOLVE_SWEEPS, tolerance)
-        return solution.astype(Q.dtype)
 
     @staticmethod
     def _objective(problem: Problem, sums: Sums | RowSums, Q: NDArray[Any]) -> float:
@@ -339,7 +334,7 @@ class ICQF(Factorization):
             ("n_components", whole(self.n_components), "an integer of at least 1"),
             ("max_iter", whole(self.max_iter), "an integer of at least 1"),
             ("beta", self.beta >= 0, "a number of at least 0"),
-            ("solver", self.solver == "admm", "'admm'"),
+            ("solver", self.solver in ("admm", "splitless"), "'admm' or 'splitless'"),
             ("rho", self.rho > 0, "a number above 0"),
             ("w_max", self.w_max > 0, "a number above 0"),
             ("q_max", self.q_max is None or self.q_max > 0, "a number above 0, or None"),
@@ -357,8 +352,9 @@ class ICQF(Factorization):
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         size, m, width = dtype.itemsize, shape[1], self.n_components + n_covariates
+        split = size * m if self.solver == "admm" else round(_ACTIVE_SHARE * m * (4 + size))
         return Footprint(
-            state_per_row=size * (m + width),
+            state_per_row=split + size * width,
             work_per_row=size * (3 * m + 3 * width),
             shared=8 * (2 * width * m + width * width),
             result_per_row=size * width,

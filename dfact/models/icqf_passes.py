@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from dfact.engine.passes import Block, Partial, Startless, State
 from dfact.kernels.admm import admm_fill
+from dfact.kernels.bound_fill import answer_fill, bound_fill
 from dfact.kernels.box_lasso import box_lasso
 from dfact.kernels.entries import filled, squared_error
 from dfact.kernels.rows import solve_rows
@@ -29,9 +30,14 @@ class Problem:
     lower: float
     upper: float
 
+    @property
+    def loadings_penalty(self) -> float:
+        """βγ; 0 without a penalty, though γ be infinite as q_max is."""
+        return self.beta * self.gamma if self.beta else 0.0
+
     def penalty(self, sum_w: float, sum_q: float) -> float:
         """β‖W‖₁ + βγ‖Q‖₁; everything is non-negative."""
-        return self.beta * sum_w + self.beta * self.gamma * sum_q
+        return self.beta * sum_w + self.loadings_penalty * sum_q
 
 
 @dataclass
@@ -101,6 +107,56 @@ class ADMMPass:
         squares, lagrangian = admm_fill(block.values, R, S, B, p.lower, p.upper, p.rho)
         box_lasso(X, Q[: p.k] @ B.T, Q @ Q.T, p.k, p.beta / p.rho, p.w_max, _SWEEPS, 0.0)
         return state, Sums(X @ X.T, X @ B, np.asarray(squares), np.asarray(lagrangian), np.asarray(sum_w))
+
+
+@dataclass(frozen=True)
+class SplitlessPass:
+    """One visit of a block where only the bounds are split off: the rows' step, with the sums for the loadings.
+
+    State: the factors X = [W, C]ᵀ (k+c, rows), and where a bound is active its multiplier and its place in the block.
+    Without bounds and missing entries the target B is M itself, and what the model R is needed for follows from Gram matrices.
+    """
+
+    problem: Problem
+    begin: Start
+    dtype: np.dtype[Any]
+
+    def start(self, block: Block) -> State:
+        none = {"places": np.empty(0, np.int32), "multipliers": np.empty(0, self.dtype)}
+        return {"factors": self.begin.factors(block, self.problem, self.dtype), **none}
+
+    def step(self, block: Block, state: State | None, shared: tuple[NDArray[Any], float]) -> tuple[State, Sums]:
+        """``shared`` is Qᵀ (k+c, m) and ρ."""
+        assert state is not None
+        p, (Q, rho), X, M = self.problem, shared, state["factors"], block.values
+        sum_w, gram = X[: p.k].sum(dtype=np.float64), Q @ Q.T
+        if np.isinf(p.upper) and not np.isnan(M.min()):
+            H = Q @ M.T
+            squares = np.vdot(M, M) - 2 * np.vdot(X, H) + np.vdot(X @ X.T, gram)
+            box_lasso(X, H[: p.k], gram, p.k, p.beta, p.w_max, _SWEEPS, 0.0)
+            return state, Sums(X @ X.T, X @ M, np.asarray(squares), np.asarray(0.5 * squares), np.asarray(sum_w))
+        B = X.T @ Q
+        weights = np.empty(len(B), self.dtype)
+        squares, beyond = answer_fill(M, B, state["places"], p.lower, p.upper, rho, weights)
+        state, bounds = self._fill_bounds(M, B, state, rho, weights, beyond)
+        H = Q[: p.k] @ B.T
+        H -= self.dtype.type(p.beta) / weights
+        box_lasso(X, H, gram, p.k, 0.0, p.w_max, _SWEEPS, 0.0)
+        weighted = X * weights
+        lagrangian = np.asarray(0.5 * squares + bounds)
+        return state, Sums(weighted @ X.T, weighted @ B, np.asarray(squares), lagrangian, np.asarray(sum_w))
+
+    def _fill_bounds(
+        self, M: NDArray[Any], B: NDArray[Any], state: State, rho: float, weights: NDArray[Any], beyond: int
+    ) -> tuple[State, float]:
+        """The target B in the rows with an active bound, and the state with their new multipliers."""
+        p, room = self.problem, beyond + len(state["places"])
+        if not room:
+            return state, 0.0
+        places, multipliers = np.empty(room, np.int32), np.empty(room, self.dtype)
+        old = state["places"], state["multipliers"]
+        bounds, count = bound_fill(M, B, *old, p.lower, p.upper, rho, weights, places, multipliers)
+        return {"factors": state["factors"], "places": places[:count].copy(), "multipliers": multipliers[:count].copy()}, bounds
 
 
 @dataclass
