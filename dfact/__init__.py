@@ -10,15 +10,18 @@ if TYPE_CHECKING:
     from dfact.data.dataset import Dataset, open_dataset
     from dfact.data.import_array import import_array
     from dfact.data.import_table import import_table
+    from dfact.data.join import join_datasets
     from dfact.engine.progress import Progress
     from dfact.models.base import plan
     from dfact.models.gom import GradeOfMembership
     from dfact.models.icqf import ICQF
+    from dfact.models.l1nmf import L1NMF
     from dfact.models.persistence import load_model, save_model
 
 __version__ = "0.1.0"
 __all__ = [
     "ICQF",
+    "L1NMF",
     "DataError",
     "Dataset",
     "DfactError",
@@ -29,6 +32,7 @@ __all__ = [
     "StoreError",
     "import_array",
     "import_table",
+    "join_datasets",
     "load_model",
     "open_dataset",
     "plan",
@@ -39,11 +43,13 @@ __all__ = [
 # Imported when first asked for: numba and scikit-learn take seconds, which `dfact --help` need not wait for.
 _HOMES = {
     "ICQF": "dfact.models.icqf",
+    "L1NMF": "dfact.models.l1nmf",
     "Dataset": "dfact.data.dataset",
     "GradeOfMembership": "dfact.models.gom",
     "Progress": "dfact.engine.progress",
     "import_array": "dfact.data.import_array",
     "import_table": "dfact.data.import_table",
+    "join_datasets": "dfact.data.join",
     "load_model": "dfact.models.persistence",
     "open_dataset": "dfact.data.dataset",
     "plan": "dfact.models.base",

@@ -11,13 +11,14 @@ import dfact
 # check: reason, for each estimator that fails it by design
 EXPECTED_FAILURES: dict[str, dict[str, str]] = {
     "ICQF": {},
+    "L1NMF": {},
     "GradeOfMembership": {"check_pipeline_consistency": "its data, rounded to whole numbers, has rank 1: two classes are refused"},
 }
 
 
 @pytest.mark.filterwarnings("ignore:SCIPY_ARRAY_API", "ignore:.*array_api", "ignore:.* have no response", "ignore:nobody but the subject")
 @parametrize_with_checks(
-    [dfact.ICQF(n_components=2, max_iter=30), dfact.GradeOfMembership(n_components=2)],
+    [dfact.ICQF(n_components=2, max_iter=30), dfact.GradeOfMembership(n_components=2), dfact.L1NMF(n_components=2, max_iter=30)],
     expected_failed_checks=lambda e: EXPECTED_FAILURES[type(e).__name__],
 )
 def test_scikit_learn_contract(estimator: Any, check: Callable[[Any], None]) -> None:

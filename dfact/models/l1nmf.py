@@ -1,0 +1,216 @@
+"""ℓ1-NMF: non-negative matrix factorization with sparse factors and loadings, the ICQF paper's baseline."""
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from dfact.data.dataset import Dataset
+from dfact.data.inputs import locate_outside
+from dfact.engine.plan import Footprint
+from dfact.engine.progress import Iteration
+from dfact.errors import DataError, ParameterError
+from dfact.models.base import Factorization, gather_rows
+from dfact.models.icqf import ICQF
+from dfact.models.icqf_passes import Problem, RowsPass, Start
+
+_FITTED = (
+    *("components_", "factors_", "objective_history_", "n_iter_", "converged_", "explained_share_"),
+    *("problem_", "fingerprint_", "row_labels_"),
+)
+
+
+class L1NMF(Factorization):
+    """Non-negative matrix factorization with ℓ1 penalties.
+
+    Finds factors W (n, k) of the participants and loadings Q (m, k) of the items that
+
+        minimise  ½‖O∘(M − WQᵀ)‖² + β‖W‖₁ + β‖Q‖₁,   W, Q ≥ 0,
+
+    for answers M (n, m) ≥ 0 with mask O (0 where missing). The ICQF paper takes this as its first
+    baseline, with β = 0.1 and the NNDSVD start; it gives the algorithm's source (Cichocki & Phan)
+    and no scaling of the penalties, so here both have the weight β itself. On complete data that is
+    scikit-learn's ``NMF(alpha_W=β/m, alpha_H=β/n, l1_ratio=1)``.
+
+    Solved as ICQF is without its bounds (``solver="splitless"``): missing entries are filled in by
+    the model, the row and item problems are non-negative Lassos by coordinate descent, one pass over
+    the rows an iteration. At the end every row is solved to its optimum given Q, so that ``factors_``
+    is what ``transform`` gives for the same rows. Confounders of a dataset are not used.
+
+    Parameters
+    ----------
+    n_components : int
+        Number of factors k.
+    beta : float
+        Weight β of both penalties.
+    init : "nndsvd", "random" or array (k, m)
+        Start: NNDSVD of the answers with zeros for the missing ones; uniformly random up to the highest answer; or given loadings.
+    max_iter : int
+        Most iterations.
+    tol : float
+        Stop when the objective changes by less than this, relative to its value, in an iteration.
+    random_state : int, RandomState or None
+        Seed of the random start.
+    executor : None, "inline", "threads", "distributed" or distributed.Client
+        Where passes run; see :func:`dfact.engine.executors.resolve_executor`. The result is the same.
+    memory_limit : int or str, optional
+        Bytes a process may use ("4GiB"); ``dfact.plan`` tells beforehand what a fit needs.
+    callbacks : sequence of callables
+        Called with an :class:`dfact.engine.progress.Iteration` after each iteration, such as ``dfact.Progress("fit")``.
+    dtype : "float32" or "float64", optional
+        Working precision; by default float32 for stored answers and float32 arrays, else float64.
+
+    Attributes
+    ----------
+    components_ : array (k, m)
+        Qᵀ.
+    factors_ : array (n, k)
+        W; a Zarr array where the data is one.
+    loadings_ : DataFrame
+        Q as a table, items × factors.
+    objective_history_ : array
+        The objective at the start, after each iteration, and of the model itself (last).
+    n_iter_, converged_ : int, bool
+    explained_share_ : float
+        Share of the answers' variance about their column means that the model explains.
+    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_ : what was fitted
+        Row labels as they lie in stored data; None where there are none. The fingerprint is that of a stored dataset, else None.
+
+    Raises
+    ------
+    DataError
+        Negative or infinite answers, a column without any.
+    MemoryPlanError
+        Not even the least the fit needs is within ``memory_limit``.
+
+    References
+    ----------
+    Cichocki & Phan (2009), "Fast local algorithms for large scale nonnegative matrix and tensor
+    factorizations"; Lam et al., "Interpretability-constrained questionnaire factorization", section 4.
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> answers = np.random.default_rng(0).integers(0, 4, (200, 12)).astype(np.float32)
+    >>> model = dfact.L1NMF(n_components=3).fit(answers)
+    >>> model.loadings_.shape
+    (12, 3)
+    """
+
+    problem_: Problem
+
+    def __init__(
+        self,
+        n_components: int = 8,
+        *,
+        beta: float = 0.1,
+        init: Any = "nndsvd",
+        max_iter: int = 200,
+        tol: float = 1e-4,
+        random_state: Any = None,
+        executor: Any = None,
+        memory_limit: int | str | None = None,
+        callbacks: Sequence[Callable[[Iteration], None]] = (),
+        dtype: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.beta = beta
+        self.init = init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.executor = executor
+        self.memory_limit = memory_limit
+        self.callbacks = callbacks
+        self.dtype = dtype
+
+    def fit(self, X: Any, y: None = None) -> Self:
+        """Fit the answers X (n, m): any array, path or Dataset; NaN is missing."""
+        del y
+        solver = self._solver()
+        dataset = self._dataset(X, None, reset=True).with_confounders(None)
+        _check_range(dataset)
+        solver.fit(dataset)
+        for name in _FITTED:
+            setattr(self, name, getattr(solver, name))
+        return self
+
+    def fit_transform(self, X: Any, y: None = None) -> Any:
+        """Fit, and return the factors W (n, k) of the same participants."""
+        return self.fit(X, y).factors_
+
+    def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
+        """Factors W (n, k) of participants X (n, m) given the loadings, each row at its optimum.
+
+        Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        """
+        check_is_fitted(self)
+        dataset = self._dataset(X, None, reset=False)
+        _check_range(dataset)
+        dtype = self._working_dtype(dataset)
+        Q = self.components_.astype(dtype)
+        begin = Start(np.linalg.pinv(Q.astype(np.float64)))
+        with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
+            session.run(RowsPass(self.problem_, begin, dtype), Q)
+            return gather_rows(session.rows("factors"), (dataset.shape[0], len(Q)), dtype, stored=dataset.path is not None, out=out)
+
+    def inverse_transform(self, W: Any) -> NDArray[Any]:
+        """The model's answers WQᵀ (n, m) of factors W (n, k)."""
+        check_is_fitted(self)
+        W = np.asarray(W)
+        if W.ndim != 2 or W.shape[1] != len(self.components_):
+            raise DataError(f"W has shape {W.shape}, expected (n, {len(self.components_)})")
+        answers: NDArray[Any] = (W @ self.components_).astype(W.dtype)
+        return answers
+
+    @property
+    def loadings_(self) -> pd.DataFrame:
+        """Items × factors."""
+        items: pd.Index[Any] = pd.Index(self.column_labels_, name="item")
+        return pd.DataFrame(self.components_.T, index=items, columns=self.get_feature_names_out())
+
+    def _solver(self) -> "_Unbounded":
+        solver = _Unbounded(**self.get_params(deep=False))
+        solver._check_parameters()
+        return solver
+
+    def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
+        return self._solver()._footprint(shape, 0, dtype)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.positive_only = True
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+class _Unbounded(ICQF):
+    """ICQF's splitless solver with the objective of ℓ1-NMF: no upper bounds, the same weight on both penalties."""
+
+    def _problem(self, dataset: Dataset) -> Problem:
+        n, m = dataset.shape
+        k = self.n_components
+        if k > min(n, m):
+            raise ParameterError(f"n_components={k} is larger than the data allows: n_samples={n}, n_features={m}")
+        if not isinstance(self.init, str) and np.shape(self.init) != (k, m):
+            raise ParameterError(f"init has shape {np.shape(self.init)}, expected (n_components, n_features) = ({k}, {m})")
+        return Problem(k, float(self.beta), 1.0, float(self.rho), np.inf, np.inf, 0.0, np.inf)
+
+    def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
+        """Done already, by the model that hands its dataset on."""
+
+
+def _check_range(dataset: Dataset) -> None:
+    seen = dataset.statistics.observed > 0
+    lowest, highest = dataset.statistics.minimum[seen].min(), dataset.statistics.maximum[seen].max()
+    if np.isinf([lowest, highest]).any():
+        raise DataError(f"X holds infinity: {locate_outside(dataset, -1e300, 1e300)}; expected finite answers, NaN where missing")
+    if lowest < 0:
+        where = locate_outside(dataset, 0.0, np.inf)
+        raise DataError(f"Negative values in data passed to L1NMF: {where}; shift the answers to start at 0, and mark missing ones as NaN")
