@@ -1,4 +1,4 @@
-"""``dfact import``."""
+"""``dfact import``, ``dfact join``."""
 
 from contextlib import closing
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from dfact.cli.options import example, list_option, overwrite_option, path_type
+from dfact.cli.options import example, list_option, overwrite_option, path_type, read_dataset
 
 _KINDS = ("categorical", "continuous")
 
@@ -60,4 +60,29 @@ def import_command(source: Path, destination: Path, no_shift: bool, **settings: 
 
     with closing(Progress("import")) as progress:
         dataset = import_table(source, destination, shift=not no_shift, progress=progress.update, **settings)
+    click.echo(dataset_text(dataset))
+
+
+@click.command(epilog=example("dfact join cohort.zarr phq9.zarr gad7.zarr ipip.zarr"))
+@click.argument("destination", metavar="DEST", type=path_type)
+@click.argument("datasets", metavar="DATASET DATASET...", type=path_type, nargs=-1)
+@click.option(
+    "--how", type=click.Choice(["outer", "inner"]), default="outer", help="Keep whoever is in any of the datasets, or in all of them."
+)
+@click.option("--prefix", is_flag=True, help="Put the dataset's name before every item; otherwise only before those that several have.")
+@overwrite_option
+def join(destination: Path, datasets: tuple[Path, ...], **settings: Any) -> None:
+    """Put several questionnaires side by side in one dataset, DEST.
+
+    The DATASETs were imported with --id-column: participants are matched by their labels, and miss the
+    answers to the questionnaires that they are not in. Confounders are united.
+    """
+    from dfact.cli.info import dataset_text
+    from dfact.data.join import join_datasets
+    from dfact.engine.progress import Progress
+
+    if len(datasets) < 2:
+        raise click.UsageError("Two or more datasets are needed after DEST.")
+    with closing(Progress("join")) as progress:
+        dataset = join_datasets([read_dataset(path) for path in datasets], destination, progress=progress.update, **settings)
     click.echo(dataset_text(dataset))

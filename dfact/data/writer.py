@@ -29,6 +29,16 @@ def missing_code_for(dtype: np.dtype[Any]) -> int | None:
     return int(np.iinfo(dtype).max if dtype.kind == "u" else np.iinfo(dtype).min)
 
 
+def smallest_integer(low: float, high: float) -> np.dtype[Any] | None:
+    """The smallest of uint8, int16 and int32 that holds low to high and a missing code; None if none does."""
+    for dtype in (np.dtype(np.uint8), np.dtype(np.int16), np.dtype(np.int32)):
+        limits = np.iinfo(dtype)
+        lowest, highest = (0, limits.max - 1) if dtype.kind == "u" else (limits.min + 1, limits.max)
+        if lowest <= low and high <= highest:
+            return dtype
+    return None
+
+
 class DatasetWriter:
     """Receives the rows of a dataset in order; see :func:`dataset_writer`."""
 
@@ -83,8 +93,12 @@ class DatasetWriter:
         offset: NDArray[np.float64] | None = None,
         confounders: pd.DataFrame | None = None,
         row_labels: NDArray[Any] | None = None,
+        dropped_before: int = 0,
     ) -> None:
-        """Write the last rows and the metadata. Row labels and confounders are those of all rows received."""
+        """Write the last rows and the metadata. Row labels and confounders are those of all rows received.
+
+        ``dropped_before`` counts the rows without any answer that were left out before they came here.
+        """
         if self._written == 0:
             raise DataError(f"{self._name} has no rows with answers; expected at least one")
         self._values.finish(self._written)
@@ -92,7 +106,7 @@ class DatasetWriter:
         if row_labels is None and len(kept) < self._received:
             row_labels = np.arange(self._received).astype(str).astype(object)
         statistics = self.statistics
-        dropped = statistics.n_empty_rows
+        dropped = dropped_before + statistics.n_empty_rows
         statistics.n_rows, statistics.n_empty_rows, statistics.empty_rows = self._written, 0, []
         if len(self._shape) == 2:
             refuse_empty_columns(self._name, self._labels, statistics.observed)
