@@ -229,8 +229,12 @@ def test_labels_that_match_nobody_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"a has row labels that are not unique: 'q', 'r', 'p' \('q' labels row 1 and again row 3\)"):
         join_datasets([b, a], tmp_path / "j.zarr")
     bare = import_array(np.ones((2, 1)), tmp_path / "bare.zarr")
-    with pytest.raises(DataError, match=r"bare has no row labels.*--id-column"):
-        join_datasets([b, bare], tmp_path / "j.zarr")
+    # A row that was dropped leaves the others labelled by their numbers, which say nothing of who it is.
+    numbered = import_array(np.array([[1], [np.nan], [1]]), tmp_path / "numbered.zarr", empty_rows="drop")
+    assert list(numbered.row_labels) == ["0", "2"]
+    for dataset, name in ((bare, "bare"), (numbered, "numbered")):
+        with pytest.raises(DataError, match=rf"{name} has no row labels.*--id-column"):
+            join_datasets([b, dataset], tmp_path / "j.zarr")
     assert not (tmp_path / "j.zarr").exists()
 
 

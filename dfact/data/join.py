@@ -14,10 +14,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.data.confounders import Kind, as_levels, tidy
-from dfact.data.dataset import Dataset, open_dataset
+from dfact.data.dataset import KIND, Dataset, open_dataset
 from dfact.data.source import Layout, RowSource, SparseRows, reads
 from dfact.data.statistics import as_floating
-from dfact.data.store import refuse_existing
+from dfact.data.store import attributes, open_group, refuse_existing
 from dfact.data.writer import dataset_writer, missing_code_for, smallest_integer
 from dfact.errors import DataError, ParameterError, StoreError
 
@@ -145,7 +145,7 @@ def _member(name: str, dataset: Dataset) -> _Member:
         raise DataError(f"{name} is row-compressed, which join_datasets does not take; import it from a dense array")
     if len(dataset.shape) != 2:
         raise DataError(f"{name} has shape {dataset.shape}, expected two modes, participants × items")
-    if dataset.label_source is None:
+    if dataset.label_source is None or _is_numbered(dataset):
         raise DataError(
             f"{name} has no row labels to match its participants by; import it with id_column= (--id-column), or row_labels= for an array"
         )
@@ -159,11 +159,20 @@ def _member(name: str, dataset: Dataset) -> _Member:
     return _Member(name, dataset, labels)
 
 
+def _is_numbered(dataset: Dataset) -> bool:
+    """Whether the row labels are but the numbers that the rows had before some were dropped."""
+    return dataset.labels is None and dataset.path is not None and bool(attributes(open_group(dataset.path, KIND)).get("numbered_rows"))
+
+
 def _participants(members: list[_Member], how: How) -> "pd.Index[Any]":
     """The row labels of the result, in their order."""
     labels = members[0].labels
     for member in members[1:]:
-        labels = labels.append(member.labels[~member.labels.isin(labels)]) if how == "outer" else labels[labels.isin(member.labels)]
+        # By get_indexer: pandas' isin takes ten times as long for text.
+        if how == "outer":
+            labels = labels.append(member.labels[labels.get_indexer(member.labels) < 0])
+        else:
+            labels = labels[member.labels.get_indexer(labels) >= 0]
     if len(labels) == 0:
         examples = "; ".join(f"{member.name}: {', '.join(map(repr, member.labels[:3]))}, …" for member in members)
         raise DataError(f"no participant is in all datasets; labels must be written the same in each ({examples})")

@@ -103,7 +103,8 @@ class DatasetWriter:
             raise DataError(f"{self._name} has no rows with answers; expected at least one")
         self._values.finish(self._written)
         kept = np.concatenate(self._kept)
-        if row_labels is None and len(kept) < self._received:
+        numbered = row_labels is None and len(kept) < self._received
+        if numbered:
             row_labels = np.arange(self._received).astype(str).astype(object)
         statistics = self.statistics
         dropped = dropped_before + statistics.n_empty_rows
@@ -129,6 +130,7 @@ class DatasetWriter:
             missing_code=self._missing_code,
             confounders=[] if confounders is None else [str(name) for name in confounders],
             dropped_rows=dropped,
+            numbered_rows=numbered,  # labels that say nothing of who it is: no two datasets are matched by them
             fingerprint=self._fingerprint.finish(dataset),
         )
 
