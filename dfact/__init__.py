@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dfact.data.join import join_datasets
     from dfact.engine.progress import Progress
     from dfact.models.base import plan
+    from dfact.models.factor_analysis import FactorAnalysis
     from dfact.models.gom import GradeOfMembership
     from dfact.models.icqf import ICQF
     from dfact.models.l1nmf import L1NMF
@@ -25,6 +26,7 @@ __all__ = [
     "DataError",
     "Dataset",
     "DfactError",
+    "FactorAnalysis",
     "GradeOfMembership",
     "MemoryPlanError",
     "ParameterError",
@@ -45,6 +47,7 @@ _HOMES = {
     "ICQF": "dfact.models.icqf",
     "L1NMF": "dfact.models.l1nmf",
     "Dataset": "dfact.data.dataset",
+    "FactorAnalysis": "dfact.models.factor_analysis",
     "GradeOfMembership": "dfact.models.gom",
     "Progress": "dfact.engine.progress",
     "import_array": "dfact.data.import_array",

@@ -1,0 +1,99 @@
+"""Correlations of the columns by one pass over the rows, with missing entries: m×m sums, whatever the number of rows."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.kernels.entries import filled
+
+_INDEFINITE = 1e-6  # an eigenvalue below minus this is no rounding error
+_FLOOR = 1e-10  # eigenvalues below it are raised to it by smoothing, as psych's cor.smooth does
+
+
+@dataclass
+class Moments(Partial):
+    """Sums over the rows in which both of two columns are observed; x is what a column holds beyond its shift."""
+
+    counts: NDArray[Any]
+    """Number of these rows (m, m)."""
+    sums: NDArray[Any]
+    """Σ x_i over the rows where column j is observed, too (m, m)."""
+    squares: NDArray[Any]
+    """Σ x_i² over the same rows (m, m)."""
+    cross: NDArray[Any]
+    """Σ x_i x_j (m, m)."""
+    rows: NDArray[Any]
+    """Number of rows that took part."""
+
+    def means(self) -> NDArray[np.float64]:
+        """Means of the columns beyond their shifts (m)."""
+        means: NDArray[np.float64] = self.sums.diagonal() / self.counts.diagonal()
+        return means
+
+    def deviations(self) -> NDArray[np.float64]:
+        """Standard deviations of the columns (m), with n − 1 in the denominator."""
+        n = self.counts.diagonal()
+        variances = (self.squares.diagonal() - self.sums.diagonal() ** 2 / n) / np.maximum(n - 1, 1)
+        deviations: NDArray[np.float64] = np.sqrt(np.maximum(variances, 0))
+        return deviations
+
+    def correlations(self) -> NDArray[np.float64]:
+        """Pearson correlations (m, m), each with the means and variances of its own rows, as R's ``use="pairwise"``.
+
+        NaN where two columns share fewer than two rows, or one of them is constant in those.
+        """
+        n, s = self.counts, self.sums
+        covariances = n * self.cross - s * s.T
+        spread = n * self.squares - s**2
+        # Below this the spread is what cancellation leaves of a constant.
+        spread = np.where(spread > 1e-11 * n * self.squares, spread, np.nan)
+        R: NDArray[np.float64] = np.clip(covariances / np.sqrt(spread * spread.T), -1, 1)
+        np.fill_diagonal(R, np.where(np.isnan(spread.diagonal()), np.nan, 1.0))
+        return (R + R.T) / 2
+
+
+@dataclass(frozen=True)
+class MomentsPass(Startless):
+    """The moments of the columns about the shared shifts (m), which keep the sums free of cancellation."""
+
+    dtype: np.dtype[Any]
+    complete_only: bool
+    """Leave out rows with missing entries; else rows take part where they are observed."""
+
+    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, Moments]:
+        M = block.values - shared.astype(self.dtype)
+        missing = np.isnan(M)
+        if self.complete_only:
+            M, missing = (part[~missing.any(axis=1)] for part in (M, missing))
+        m = M.shape[1]
+        if not missing.any():
+            n = np.asarray(len(M), np.float64)
+            total = M.sum(axis=0, dtype=np.float64)[:, None]
+            squares = np.einsum("ij,ij->j", M, M, dtype=np.float64)[:, None]
+            return state, Moments(np.full((m, m), n), np.tile(total, m), np.tile(squares, m), M.T @ M, n)
+        X, seen = filled(M), (~missing).astype(self.dtype)
+        rows = np.asarray((~missing.all(axis=1)).sum(), np.float64)
+        return state, Moments(seen.T @ seen, X.T @ seen, (X * X).T @ seen, X.T @ X, rows)
+
+
+def is_indefinite(R: NDArray[np.float64]) -> bool:
+    """Whether a correlation matrix is none: it has an eigenvalue below 0."""
+    return bool(np.linalg.eigvalsh(R)[0] < -_INDEFINITE)
+
+
+def smoothed(R: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A positive definite correlation matrix near R (m, m), which pairwise correlations need not be.
+
+    Eigenvalues below 1e-10 are raised to it, the others scaled so that all keep their sum m, and the
+    diagonal is scaled back to 1: Wothke's smoothing (1993), as in psych's ``cor.smooth``.
+    """
+    values, V = np.linalg.eigh(R)
+    values = np.maximum(values, _FLOOR)
+    S = (V * (values * len(R) / values.sum())) @ V.T
+    scale = np.sqrt(S.diagonal())
+    S = np.asarray(S / np.outer(scale, scale), np.float64)
+    np.fill_diagonal(S, 1.0)
+    return S

@@ -1,0 +1,65 @@
+"""Factor analysis's pass over the rows: their scores."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.kernels.entries import filled
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """What turns answers into factor scores: f = (Φ⁻¹ + Λ_oᵀΨ_o⁻¹Λ_o)⁻¹ Λ_oᵀΨ_o⁻¹ z_o with o the answered items."""
+
+    mean: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    """Ψ⁻¹Λ (m, k)."""
+    information: NDArray[np.float64]
+    """Λ_jᵀΛ_j / Ψ_j of each item, as (m, k·k)."""
+    precision: NDArray[np.float64]
+    """Φ⁻¹ (k, k)."""
+
+    @classmethod
+    def of(
+        cls,
+        components: NDArray[Any],
+        uniquenesses: NDArray[np.float64],
+        correlations: NDArray[np.float64],
+        mean: NDArray[np.float64],
+        scale: NDArray[np.float64],
+    ) -> "Scorer":
+        """For loadings ``components`` (k, m) of factors with these correlations (k, k)."""
+        loadings = components.T.astype(np.float64)
+        weights = loadings / uniquenesses[:, None]
+        information = (weights[:, :, None] * loadings[:, None, :]).reshape(len(loadings), -1)
+        return cls(mean, scale, weights, information, np.asarray(np.linalg.inv(correlations), np.float64))
+
+
+@dataclass
+class ScoreSums(Partial):
+    silent: NDArray[Any]
+    """Rows without any answer."""
+
+
+@dataclass(frozen=True)
+class ScorePass(Startless):
+    """The scores of every row."""
+
+    dtype: np.dtype[Any]
+
+    def step(self, block: Block, state: State | None, shared: Scorer) -> tuple[State, ScoreSums]:
+        s, M = shared, block.values
+        missing = np.isnan(M)
+        rows = np.flatnonzero(missing.any(axis=1))
+        B = (filled((M - s.mean) / s.scale) @ s.weights).T  # (k, rows), double precision as the weights are
+        F = np.linalg.solve(s.precision + s.information.sum(axis=0).reshape(s.precision.shape), B)
+        if rows.size:
+            matrices = (~missing[rows]).astype(np.float64) @ s.information + s.precision.ravel()
+            F[:, rows] = np.linalg.solve(matrices.reshape(-1, *s.precision.shape), B.T[rows, :, None])[:, :, 0].T
+        silent = missing.all(axis=1)
+        F[:, silent] = np.nan
+        return {"factors": F.astype(self.dtype)}, ScoreSums(np.asarray(silent.sum()))
