@@ -23,6 +23,7 @@ from dfact.data.examples import ipip_ascado
 from dfact.data.synthetic import icqf_simulation
 from dfact.models.base import Factorization
 from dfact.models.icqf_passes import ADMMPass, SplitlessPass
+from dfact.models.icqf_solvers import ADMM
 from tests.conftest import planted_answers
 
 Array = NDArray[Any]
@@ -163,6 +164,96 @@ def test_without_penalty_and_bounds_it_is_non_negative_factorization(seed: int, 
     if not missing:
         peer = NMF(4, init="nndsvd", tol=1e-4, max_iter=1000).fit(M)
         assert model.objective_history_[-1] <= 1.001 * 0.5 * peer.reconstruction_err_**2
+
+
+@both_solvers
+@pytest.mark.parametrize("inner", ["cd", "fista"])
+def test_the_ridge_penalty_is_what_is_minimised(solver: str, inner: str) -> None:
+    M = planted_answers(300, 20, 3, seed=6, missing=0.1)
+    settings: dict[str, Any] = {"penalty": "l2", "beta": 2.0, "bounds": (0, 100), "q_max": 3, "max_iter": 5000, "tol": 1e-13}
+    model = dfact.ICQF(3, solver=solver, inner=inner, **settings).fit(M)
+    W, Q = np.asarray(model.factors_), model.components_
+    residual = np.nan_to_num(W @ Q - M)
+    gamma = 300 / 20 * 3
+    value = 0.5 * np.square(residual).sum() + 2.0 / 2 * np.square(W).sum() + 2.0 * gamma / 2 * np.square(Q).sum()
+    assert model.objective_history_[-1] == pytest.approx(value, rel=1e-6)
+    for X, gradient, top in ((W, residual @ Q.T + 2 * W, 1.0), (Q, W.T @ residual + 2 * gamma * Q, 3.0)):
+        inner_entries = (X > 1e-6) & (top - 1e-6 > X)
+        scale = np.abs(gradient - (2 * W if X is W else 2 * gamma * Q)).max()
+        assert np.abs(gradient[inner_entries]).max() <= 2e-3 * scale
+        assert gradient[X <= 1e-6].min(initial=0) >= -2e-3 * scale
+
+
+@both_solvers
+@pytest.mark.parametrize("penalty", ["l1", "l2"])
+def test_both_inner_solvers_find_the_same(solver: str, penalty: str) -> None:
+    M = packaged()
+    cd, fista = (
+        dfact.ICQF(4, solver=solver, penalty=penalty, inner=inner, max_iter=1500, tol=1e-8).fit(M).objective_history_[-1]
+        for inner in ("cd", "fista")
+    )
+    assert fista == pytest.approx(cd, rel=1e-3)
+
+
+@both_solvers
+def test_whole_weights_are_rows_that_are_there_so_often(solver: str) -> None:
+    M = planted_answers(200, 15, 2, seed=3, missing=0.1)
+    C = pd.DataFrame({"sex": ["f", "m"] * 100})
+    weights = np.random.default_rng(0).integers(0, 4, 200)
+    weights[:2] = 1
+    settings: dict[str, Any] = {"solver": solver, "bounds": (0, 3), "max_iter": 100, "tol": 0}
+    weighted = dfact.ICQF(2, **settings).fit(M, confounders=C, sample_weight=weights)
+    rows = np.repeat(np.arange(200), weights)
+    repeated = dfact.ICQF(2, **settings).fit(M[rows], confounders=C.iloc[rows].reset_index(drop=True))
+    np.testing.assert_allclose(weighted.objective_history_, repeated.objective_history_, rtol=1e-7)
+    np.testing.assert_allclose(weighted.components_, repeated.components_, atol=1e-5)
+    np.testing.assert_allclose(weighted.factors_[rows], repeated.factors_, atol=1e-5)
+    assert weighted.explained_share_ == pytest.approx(repeated.explained_share_)
+    np.testing.assert_allclose(weighted.transform(M, confounders=C), weighted.factors_, atol=1e-6)
+    twice = dfact.ICQF(2, **settings).fit(M, confounders=C, sample_weight=2.5 * weights)
+    np.testing.assert_allclose(twice.components_, weighted.components_, atol=1e-3)
+
+
+@both_solvers
+def test_each_item_keeps_to_its_own_range(solver: str, tmp_path: Path) -> None:
+    M = planted_answers(400, 12, 3, seed=4, missing=0.1)
+    M[:, :6] = np.minimum(M[:, :6], 1)
+    top = np.where(np.arange(12) < 6, 1.0, 3.0)
+    dataset = dfact.import_array(M, tmp_path / "d.zarr", valid_range=np.column_stack([np.zeros(12), top]))
+    model = dfact.ICQF(3, solver=solver, max_iter=500).fit(dataset)
+    R = np.asarray(model.factors_) @ model.components_
+    assert (R - top).max() <= 1e-3 * 3
+    assert (R[:, :6].max(axis=0) > 0.9).any()
+    assert (model.components_ <= top + 1e-6).all()
+    given = dfact.ICQF(3, solver=solver, max_iter=500, bounds=(0, top)).fit(M)
+    np.testing.assert_array_equal(given.components_, model.components_)
+    W, Q = np.asarray(model.factors_), model.components_
+    value = 0.5 * np.nansum((M - W @ Q) ** 2) + 0.1 * W.sum() + 0.1 * 400 / 12 * (Q @ top).sum()
+    assert model.objective_history_[-1] == pytest.approx(value, rel=1e-6)
+    assert model.inverse_transform(W)[:, :6].max() <= 1
+    dfact.save_model(model, tmp_path / "m.model")
+    np.testing.assert_array_equal(dfact.load_model(tmp_path / "m.model").transform(M), model.transform(M))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_an_adaptive_rho_stays_above_its_bound_and_converges(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    M = icqf_simulation(0.1, seed).M
+    seen: list[float] = []
+    shared = ADMM.shared
+
+    def watched(self: ADMM, Q: Any) -> Any:
+        found = shared(self, Q)
+        seen.append(found[2])
+        return found
+
+    monkeypatch.setattr(ADMM, "shared", watched)
+    settings: dict[str, Any] = {"solver": "admm", "bounds": (0, 100), "max_iter": 1000, "tol": 1e-7}
+    adaptive = dfact.ICQF(10, rho="adaptive", **settings).fit(M)
+    assert min(seen) >= np.sqrt(2)
+    assert len(set(seen)) > 1
+    fixed = dfact.ICQF(10, **settings).fit(M)
+    assert adaptive.converged_
+    assert adaptive.objective_history_[-1] <= 1.01 * fixed.objective_history_[-1]
 
 
 @pytest.mark.parametrize("with_confounders", [False, True])
@@ -358,6 +449,12 @@ def entry(value: float, row: int = 17, column: int = 3) -> pd.DataFrame:
         (GOOD, {"beta": -1}, r"beta is -1"),
         (GOOD, {"rho": 0}, r"rho is 0"),
         (GOOD, {"solver": "magic"}, r"solver is 'magic'"),
+        (GOOD, {"penalty": "l0"}, r"penalty is 'l0'"),
+        (GOOD, {"inner": "magic"}, r"inner is 'magic'"),
+        (GOOD, {"rho": "adaptive"}, r"rho is 'adaptive', expected .*solver='admm'"),
+        (GOOD, {"q_max": np.inf}, r"q_max is inf, expected finite"),
+        (GOOD, {"bounds": (0, [1.0, 2.0])}, r"bounds has shape \(2,\), expected one number or one for each of 8 items"),
+        (GOOD, {"bounds": (0, [3.0] * 7 + [1.0])}, r"column '7' holds .*outside the bounds of its item"),
         (GOOD, {"bounds": (3, 1)}, r"bounds is \(3, 1\)"),
         (GOOD, {"init": "magic"}, r"init is 'magic'"),
         (GOOD, {"init": np.ones((3, 8))}, r"init has shape \(3, 8\), expected .* \(2, 8\)"),
@@ -371,6 +468,20 @@ def entry(value: float, row: int = 17, column: int = 3) -> pd.DataFrame:
 def test_bad_input_is_named(X: Any, parameters: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, dfact.MemoryPlanError), match=message):
         dfact.ICQF(**{"n_components": 2, **parameters}).fit(X)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.ones(59), r"shape \(59,\), expected one for each of 60 rows"),
+        (-np.ones(60), "row 0 is -1"),
+        (np.full(60, np.nan), "row 0 is nan"),
+        (np.zeros(60), "0 for every row"),
+    ],
+)
+def test_bad_weights_are_named(weights: Array, message: str) -> None:
+    with pytest.raises(dfact.DataError, match=message):
+        dfact.ICQF(2).fit(GOOD, sample_weight=weights)
 
 
 def test_a_path_that_is_no_dataset(tmp_path: Path) -> None:

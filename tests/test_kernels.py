@@ -16,7 +16,7 @@ import dfact.kernels
 from dfact.kernels import rows as rows_module
 from dfact.kernels import tableau
 from dfact.kernels.admm import admm_fill
-from dfact.kernels.box_lasso import box_lasso
+from dfact.kernels.box_qp import coordinate_descent, fista
 from dfact.kernels.entries import all_whole, column_statistics, decode, filled, mask_codes, squared_error
 from dfact.kernels.rows import solve_rows
 
@@ -45,7 +45,7 @@ def compiled():
 
 @pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled")
 def test_kernels_are_serial_and_release_the_gil():
-    assert {name for name, _ in compiled()} >= {"admm_fill", "box_lasso", "decode", "column_statistics", "squared_error"}
+    assert {name for name, _ in compiled()} >= {"admm_fill", "coordinate_descent", "fista", "decode", "column_statistics", "squared_error"}
     for name, function in compiled():
         assert not function.targetoptions.get("parallel", False), name
         assert function.targetoptions["nogil"], name
@@ -103,11 +103,11 @@ def test_filled_and_squared_error_of_entries(seed, dtype):
     assert out.dtype == dtype
     np.testing.assert_array_equal(out, np.where(np.isnan(M), dtype(1.5), M))
     expected = np.nansum((M.astype(float) - R) ** 2)
-    np.testing.assert_allclose(squared_error(M, R), expected, rtol=1e-6 if dtype == np.float32 else 1e-13)
+    np.testing.assert_allclose(squared_error(M, R, np.ones(len(M), dtype)), expected, rtol=1e-6 if dtype == np.float32 else 1e-13)
 
 
 def test_squared_error_of_entries_that_are_all_missing():
-    assert squared_error(np.full((3, 4), np.nan), np.ones((3, 4))) == 0.0
+    assert squared_error(np.full((3, 4), np.nan), np.ones((3, 4)), np.ones(3)) == 0.0
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -124,7 +124,13 @@ def test_all_whole(dtype):
     assert not all_whole(np.array([[1, np.nan, 2.5]], dtype))
 
 
-# --- box-constrained Lasso -------------------------------------------------------------------------
+# --- box-constrained quadratic programs ------------------------------------------------------------
+
+
+def box_lasso(X, H, G, n_free, penalty, upper, sweeps, tolerance, solver=coordinate_descent, ridge=0.0):
+    """The Lasso of every column with the same penalty and bound."""
+    n = X.shape[1]
+    return solver(X, H - X.dtype.type(penalty), G, n_free, np.full(n, ridge, X.dtype), np.full(n, upper, X.dtype), sweeps, tolerance)
 
 
 def lasso(seed, k, n, dtype=np.float64, penalty=0.3):
@@ -138,14 +144,16 @@ def lasso(seed, k, n, dtype=np.float64, penalty=0.3):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("k", [1, 3, 8])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_box_lasso_meets_the_optimality_conditions(seed, k, dtype):
+@pytest.mark.parametrize("solver", [coordinate_descent, fista])
+@pytest.mark.parametrize("ridge", [0.0, 2.0])
+def test_box_lasso_meets_the_optimality_conditions(seed, k, dtype, solver, ridge):
     _, _, G, H, penalty = lasso(seed, k, 40, dtype)
     X = np.random.default_rng(seed).uniform(0, 1, (k, 40)).astype(dtype)
-    box_lasso(X, H, G, k, penalty, 1.0, 20000, 0.0 if dtype == np.float32 else 1e-14)
+    box_lasso(X, H, G, k, penalty, 1.0, 20000, 0.0 if dtype == np.float32 else 1e-14, solver, ridge)
     assert X.dtype == dtype
     assert X.min() >= 0
     assert X.max() <= 1
-    gradient = G.astype(float) @ X - H + penalty
+    gradient = G.astype(float) @ X - H + penalty + ridge * X
     small = (1e-5 if dtype == np.float32 else 1e-11) * np.abs(H).max()
     assert np.abs(gradient[(X > 0) & (X < 1)]).max(initial=0) <= small
     assert gradient[X == 0].min(initial=0) >= -small
@@ -216,11 +224,12 @@ def test_box_lasso_stops_at_the_tolerance(dtype):
 # --- ADMM ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("change", [1.0, 1.02])
 @pytest.mark.parametrize("rho", [0.5, 3.0])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_admm_equals_the_two_array_form(seed, rho):
+def test_admm_equals_the_two_array_form(seed, rho, change):
     """Steps 3 and 4 with Z and A as two arrays, 20 % missing, on models that leave the bounds."""
-    lower, upper = 0.5, 2.5
+    lower, upper = np.full(17, 0.5), np.linspace(2, 2.9, 17)
     M = answers(seed, (12, 17), top=3.0)
     M = np.where(np.isnan(M), np.nan, np.clip(M, lower, upper))
     M.flags.writeable = False
@@ -229,18 +238,23 @@ def test_admm_equals_the_two_array_form(seed, rho):
     B = np.empty_like(S)
     Z, A = np.where(seen, M, 1.0), np.zeros_like(S)
     rng = np.random.default_rng(seed)
+    weights = rng.uniform(0, 2, 12)
     active = 0
     for _ in range(30):
         R = rng.uniform(lower - 1, upper + 1, M.shape)
-        squares, lagrangian = admm_fill(M, R, S, B, lower, upper, rho)
+        before, rho = rho, rho * change
+        residuals, old = np.zeros(2), Z
+        squares, lagrangian = admm_fill(M, R, S, B, lower, upper, before, rho, weights, residuals)
         Z = np.clip((np.where(seen, M, 0) + rho * R - A) / (rho + seen), lower, upper)
         A = A + rho * (Z - R)
         np.testing.assert_allclose(np.clip(S, lower, upper), Z, rtol=0, atol=1e-12)
         np.testing.assert_allclose(np.where(seen, M - S, rho * (Z - S)), A, rtol=0, atol=1e-11)
         np.testing.assert_allclose(B, Z + A / rho, rtol=0, atol=1e-11)
-        np.testing.assert_allclose(squares, np.square(M - R)[seen].sum(), rtol=1e-12)
-        share = 0.5 * np.square(M - Z)[seen].sum() + (A * (Z - R)).sum() + rho / 2 * np.square(Z - R).sum()
-        np.testing.assert_allclose(lagrangian, share, rtol=1e-11)
+        error = np.where(seen, np.square(M - R), 0)
+        np.testing.assert_allclose(squares, weights @ error.sum(axis=1), rtol=1e-12)
+        share = np.where(seen, 0.5 * np.square(M - Z), 0) + A * (Z - R) + rho / 2 * np.square(Z - R)
+        np.testing.assert_allclose(lagrangian, weights @ share.sum(axis=1), rtol=1e-11)
+        np.testing.assert_allclose(residuals, [np.square(Z - R).sum(), np.square(Z - old).sum()], rtol=1e-9)
         active += ((lower == Z) | (upper == Z)).sum()
     assert active > 100
 
@@ -251,8 +265,9 @@ def test_admm_in_float32_is_that_in_float64(seed):
     R = np.random.default_rng(seed).uniform(-1, 4, M.shape).astype(np.float32)
     S = np.random.default_rng(seed + 5).uniform(-1, 4, M.shape).astype(np.float32)
     S8, B, B8 = S.astype(float), np.empty_like(S), np.empty(M.shape)
-    got = admm_fill(M, R, S, B, 0.0, 3.0, 3.0)
-    expected = admm_fill(M.astype(float), R.astype(float), S8, B8, 0.0, 3.0, 3.0)
+    low, high, ones, none = np.zeros(37), np.full(37, 3.0), np.ones(20), np.empty(0)
+    got = admm_fill(M, R, S, B, low.astype(np.float32), high.astype(np.float32), 3.0, 3.0, ones.astype(np.float32), none)
+    expected = admm_fill(M.astype(float), R.astype(float), S8, B8, low, high, 3.0, 3.0, ones, none)
     assert S.dtype == B.dtype == np.float32
     np.testing.assert_allclose(S, S8, atol=1e-5)
     np.testing.assert_allclose(B, B8, atol=1e-5)
@@ -265,9 +280,10 @@ def test_admm_in_float32_is_that_in_float64(seed):
 class Rows:
     """A row problem of every kind: masks, confounders, bounds that hold at the solution."""
 
-    def __init__(self, seed, n=8, m=12, k=3, c=0, dtype=np.float64, missing=0.25, w_max=1.0, lower=0.0, upper=3.0, penalty=0.1):
+    def __init__(self, seed, n=8, m=12, k=3, c=0, dtype=np.float64, missing=0.25, w_max=1.0, lower=0.0, upper=3.0, penalty=0.1, ridge=0.0):
         rng = np.random.default_rng(seed)
-        self.k, self.w_max, self.lower, self.upper, self.penalty = k, w_max, lower, upper, penalty
+        upper = np.linspace(1, 3, m) if isinstance(upper, str) else upper  # each item's own
+        self.k, self.w_max, self.lower, self.upper, self.penalty, self.ridge = k, w_max, lower, upper, penalty, ridge
         Q = rng.uniform(0, 3, (k, m)) * (rng.random((k, m)) < 0.6)
         self.Q = np.vstack([Q, rng.uniform(0, 0.4, (c, m))]).astype(dtype)
         W = rng.uniform(-0.2, 1.2, (n, k)) * w_max
@@ -285,7 +301,8 @@ class Rows:
         X[self.k :] = self.C.T
         H = np.ascontiguousarray(self.Q[: self.k] @ filled(self.M).T)
         Q = self.Q.astype(np.float64)
-        unfinished = solve_rows(self.M, X, H, Q, self.k, self.penalty, self.w_max, self.lower, self.upper, tolerance)
+        limits = [np.full(Q.shape[1], bound) for bound in (self.lower, self.upper)]
+        unfinished = solve_rows(self.M, X, H, Q, self.k, self.penalty, self.ridge, self.w_max, *limits, tolerance)
         np.testing.assert_array_equal(X[self.k :], self.C.T)
         assert X[: self.k].min() >= 0
         assert X[: self.k].max() <= self.w_max
@@ -295,7 +312,8 @@ class Rows:
         """The value and gradient of row i at w."""
         Q = self.Q.astype(float)
         error = np.where(np.isnan(self.M[i]), 0, self.M[i].astype(float) - w @ Q[: self.k] - self.C[i].astype(float) @ Q[self.k :])
-        return 0.5 * error @ error + self.penalty * w.sum(), self.penalty - Q[: self.k] @ error
+        value = 0.5 * error @ error + self.penalty * w.sum() + 0.5 * self.ridge * w @ w
+        return value, self.penalty + self.ridge * w - Q[: self.k] @ error
 
     def reference(self, i):
         """The optimum of row i by SLSQP."""
@@ -319,8 +337,8 @@ class Rows:
         Q = self.Q.astype(float)
         width = self.upper - self.lower
         R = X.T @ Q
-        assert R.max() <= self.upper + tolerance * width + 1e-6
-        assert R.min() >= self.lower - tolerance * width - 1e-6
+        assert (R - self.upper - tolerance * width).max() <= 1e-6
+        assert (self.lower - tolerance * width - R).max() <= 1e-6
         near, edge = 2 * tolerance * width + 1e-6, 1e-5 * self.w_max
         for i, x in enumerate(X.T):
             w = x[: self.k]
@@ -342,6 +360,8 @@ CASES = [
     {"c": 2, "w_max": 4.0, "upper": 4.0},
     {"missing": 0.6},
     {"penalty": 0.0, "missing": 0.0, "upper": 2.0},
+    {"penalty": 0.0, "ridge": 0.8, "upper": 2.0, "missing": 0.6},
+    {"upper": "items"},
     FULL,
 ]
 

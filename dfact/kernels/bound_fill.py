@@ -10,15 +10,18 @@ Integers = NDArray[np.int32]
 
 
 @kernel
-def answer_fill(M: Floats, R: Floats, places: Integers, lower: float, upper: float, rho: float, weights: Floats) -> tuple[float, int]:
+def answer_fill(
+    M: Floats, R: Floats, places: Integers, lower: Floats, upper: Floats, rho: float, weights: Floats, sample_weight: Floats
+) -> tuple[float, int]:
     """Write the target B over the model R (n, m) in the rows where no bound is active: the answers M, R where they are missing (NaN).
 
     A bound is active in a row that breaks it, or that has a multiplier: places holds their positions i·m + j
     in rising order. weights (n) ← 1 + rho for rows with an active bound, whose R stays, else 1.
-    Returns Σ (m − r)² over answered entries of all rows, and the number of entries beyond the bounds.
+    Returns Σ (m − r)² over answered entries of all rows, each counted by its sample_weight (n), and the
+    number of entries beyond the bounds.
     """
     dtype = R.dtype.type
-    zero, one, lo, hi = dtype(0), dtype(1), dtype(lower), dtype(upper)
+    zero, one = dtype(0), dtype(1)
     n, m = R.shape
     squares, count, e = 0.0, 0, 0
     for i in range(n):
@@ -28,8 +31,8 @@ def answer_fill(M: Floats, R: Floats, places: Integers, lower: float, upper: flo
             error = M[i, j] - r
             error = error if error == error else zero
             row_squares += error * error
-            beyond += (r > hi) | (r < lo)
-        squares += float(row_squares)
+            beyond += (r > upper[j]) | (r < lower[j])
+        squares += float(sample_weight[i] * row_squares)
         count += beyond
         active = beyond > 0
         while e < len(places) and places[e] < (i + 1) * m:
@@ -48,27 +51,28 @@ def bound_fill(
     R: Floats,
     places: Integers,
     values: Floats,
-    lower: float,
-    upper: float,
+    lower: Floats,
+    upper: Floats,
     rho: float,
     weights: Floats,
+    sample_weight: Floats,
     places_new: Integers,
     values_new: Floats,
 ) -> tuple[float, int]:
     """Update the multipliers A, and write the target B over R (n, m) in the rows with an active bound, whose weight is above 1.
 
-    The bounds lower ≤ Z ≤ upper of the split Z = R have multipliers A, zero but where a bound is
+    The bounds lower ≤ Z ≤ upper (m) of the split Z = R have multipliers A, zero but where a bound is
     active; there places holds i·m + j, in rising order, and values the multipliers:
 
         Z = clip(R − A/ρ),   A ← A + ρ(Z − R),   B = R + (O∘(M − R) + ρ(Z − R) + A) / weight
 
     Then ½·weight·‖B − R'‖² lies above the augmented Lagrangian of any other model R' of the row, up
-    to a constant, and touches it at R. Returns Σ A(Z − R) + ρ/2 (Z − R)² with the old multipliers,
-    and the number of the new ones, which are written; they are at most the old ones and the entries
-    beyond the bounds.
+    to a constant, and touches it at R. Returns Σ A(Z − R) + ρ/2 (Z − R)² with the old multipliers, each
+    row counted by its sample_weight (n), and the number of the new multipliers, which are written; they
+    are at most the old ones and the entries beyond the bounds.
     """
     dtype = R.dtype.type
-    zero, half, one, lo, hi, p = dtype(0), dtype(0.5), dtype(1), dtype(lower), dtype(upper), dtype(rho)
+    zero, half, one, p = dtype(0), dtype(0.5), dtype(1), dtype(rho)
     inverse, damp = one / p, one / (one + p)
     n, m = R.shape
     dual = np.zeros(m, R.dtype)
@@ -82,7 +86,7 @@ def bound_fill(
             for j in range(m):
                 r, a = R[i, j], dual[j]
                 t = r - a * inverse
-                z = min(max(t, lo), hi)
+                z = min(max(t, lower[j]), upper[j])
                 gap = z - r
                 # Exactly zero within the bounds, where rounding would leave a little.
                 new = a + p * gap if z != t else zero
@@ -91,7 +95,7 @@ def bound_fill(
                 error = error if error == error else zero
                 row_bounds += gap * (a + half * p * gap)
                 R[i, j] = r + (error + p * gap + new) * damp
-            bounds += float(row_bounds)
+            bounds += float(sample_weight[i] * row_bounds)
             for j in range(m):
                 if dual[j] != zero:
                     places_new[count] = i * m + j

@@ -77,8 +77,8 @@ def filled(values: NDArray[np.floating], fill: float = 0.0) -> NDArray[np.floati
 
 
 @kernel
-def squared_error(M: NDArray[np.floating], R: NDArray[np.floating]) -> float:
-    """Σ (M − R)² over the entries of M (n, m) that are not NaN."""
+def squared_error(M: NDArray[np.floating], R: NDArray[np.floating], sample_weight: NDArray[np.floating]) -> float:
+    """Σ (M − R)² over the entries of M (n, m) that are not NaN, each row counted by its sample_weight (n)."""
     zero = R.dtype.type(0)
     total = 0.0
     for i in range(M.shape[0]):
@@ -86,5 +86,5 @@ def squared_error(M: NDArray[np.floating], R: NDArray[np.floating]) -> float:
         for j in range(M.shape[1]):
             error = M[i, j] - R[i, j] if M[i, j] == M[i, j] else zero
             row += error * error
-        total += float(row)
+        total += float(sample_weight[i] * row)
     return total

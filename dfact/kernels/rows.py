@@ -21,13 +21,16 @@ _WATCHED, _LOST = 1, 2
 
 
 class Limits(NamedTuple):
-    """The bounds of the factors, [0, w_max], and of the model, with what counts as beyond them."""
+    """The bounds of the factors, [0, w_max], and of the model of each item (m), with what counts as beyond them."""
 
     w_max: float
     edge: float
-    lower: float
-    upper: float
-    slack: float
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+    slack: NDArray[np.float64]
+    low: NDArray[np.floating]
+    """lower − slack in the rows' precision, as high is upper + slack."""
+    high: NDArray[np.floating]
 
 
 class Space(NamedTuple):
@@ -81,12 +84,12 @@ def worst_factor(state: Tableau, limits: Limits) -> int:
 def worst_entry(state: Tableau, space: Space, n_watched: int, limits: Limits) -> tuple[int, float]:
     """The watched item furthest outside the bounds, −1 if none is by more than half the slack, and its value in the model."""
     Qt, w, watched, seen = state.Qt, space.w, space.watched, space.seen
-    worst, most, value = -1, 0.5 * limits.slack, 0.0
+    worst, most, value = -1, 0.5, 0.0
     for place in range(n_watched):
         j, model = watched[place], 0.0
         for r in range(Qt.shape[1]):
             model += Qt[j, r] * w[r]
-        excess = max(limits.lower - model, model - limits.upper)
+        excess = max(limits.lower[j] - model, model - limits.upper[j]) / limits.slack[j]
         if excess > most and seen[j] != _LOST:
             worst, most, value = j, excess, model
     return worst, value
@@ -115,12 +118,12 @@ def model_of(space: Space) -> None:
 def watch(space: Space, limits: Limits, n_watched: int) -> int:
     """Add the items whose model is outside the bounds to the watched ones; returns how many those are then."""
     model, seen, number = space.model, space.seen, space.model.dtype.type
-    low, high, zero, excess = number(limits.lower - limits.slack), number(limits.upper + limits.slack), number(0), number(0)
+    low, high, zero, excess = limits.low, limits.high, number(0), number(0)
     for j in range(len(model)):
-        excess += max(model[j] - high, zero) + max(low - model[j], zero)
+        excess += max(model[j] - high[j], zero) + max(low[j] - model[j], zero)
     if excess > zero:
         for j in range(len(model)):
-            if (model[j] < low or model[j] > high) and seen[j] == 0:
+            if (model[j] < low[j] or model[j] > high[j]) and seen[j] == 0:
                 space.watched[n_watched], seen[j] = j, _WATCHED
                 n_watched += 1
     return n_watched
@@ -128,9 +131,18 @@ def watch(space: Space, limits: Limits, n_watched: int) -> int:
 
 @part
 def masked_gram(
-    answers: NDArray[np.floating], gram: NDArray[np.float64], Q: NDArray[np.float64], space: Space, G: NDArray[np.float64]
+    answers: NDArray[np.floating],
+    gram: NDArray[np.float64],
+    ridge: float,
+    d: int,
+    Q: NDArray[np.float64],
+    space: Space,
+    G: NDArray[np.float64],
 ) -> None:
-    """G = Σ q_j q_jᵀ over the answered items j: all less the missing ones, or the answered ones where they are fewer."""
+    """G = Σ q_j q_jᵀ over the answered items j: all less the missing ones, or the answered ones where they are fewer.
+
+    To the first d of its diagonal the ridge is added, which gram holds already.
+    """
     P, items = space.P, space.watched
     k, m = Q.shape
     missing = 0
@@ -150,6 +162,8 @@ def masked_gram(
                 total += P[r, i] * P[s, i]
             G[r, s] = total if build else gram[r, s] - total
             G[s, r] = G[r, s]
+        if build and r < d:
+            G[r, r] += ridge
 
 
 @part
@@ -180,7 +194,7 @@ def solve_row(state: Tableau, space: Space, limits: Limits) -> bool:
             if p < 0:
                 return False
             size = max(size, p + 1)
-            bound = (limits.lower if value < limits.lower else limits.upper) - (value - state.x[p])
+            bound = (limits.lower[j] if value < limits.lower[j] else limits.upper[j]) - (value - state.x[p])
         while not enforce(state, p, bound, size):
             done = False
             if give_up(state, p, size, space.seen) in (p, -1):
@@ -227,6 +241,7 @@ def solve_block(
     gram: NDArray[np.float64],
     d: int,
     penalty: float,
+    ridge: float,
     scale: float,
     limits: Limits,
 ) -> int:
@@ -239,7 +254,7 @@ def solve_block(
     space = Space(a[7, : k + 1], narrow, model, b[2], e[0], e[1], P)
     unfinished = 0
     for i in range(len(M)):
-        masked_gram(M[i], gram, Q, space, state.G)
+        masked_gram(M[i], gram, ridge, d, Q, space, state.G)
         for r in range(state.d):
             state.extra[r] = 0.0
         done = False
@@ -263,24 +278,27 @@ def solve_rows(
     Q: NDArray[np.float64],
     n_free: int,
     penalty: float,
+    ridge: float,
     w_max: float,
-    lower: float,
-    upper: float,
+    lower: NDArray[np.float64],
+    upper: NDArray[np.float64],
     tolerance: float,
 ) -> int:
     """For every row m of M (n, m; NaN = missing), with its x = X[:, i] = [w, c], in place:
 
-        minimise ½‖o∘(m − Qᵀx)‖² + penalty·Σw   over 0 ≤ w ≤ w_max and lower ≤ Qᵀx ≤ upper
+        minimise ½‖o∘(m − Qᵀx)‖² + penalty·Σw + ridge/2·‖w‖²   over 0 ≤ w ≤ w_max and lower ≤ Qᵀx ≤ upper
 
-    H (n_free, n) = Q·(M with zeros for NaN)ᵀ, Q (k+c, m). ``tolerance`` is relative to w_max and to the bounds'
-    width. Returns the number of rows that did not come within it.
+    H (n_free, n) = Q·(M with zeros for NaN)ᵀ, Q (k+c, m), lower and upper (m). ``tolerance`` is relative to w_max
+    and to the bounds' width. Returns the number of rows that did not come within it.
     """
     gram, Qt = Q @ Q.T, np.ascontiguousarray(Q.T)
+    gram[np.arange(n_free), np.arange(n_free)] += ridge
     narrow, model = np.vstack([Q, np.zeros((1, Q.shape[1]))]).astype(X.dtype), np.empty(Q.shape[1], X.dtype)
-    edge = _EDGE * tolerance * (w_max if np.isfinite(w_max) else 1.0)
-    limits = Limits(float(w_max), edge, float(lower), float(upper), tolerance * (upper - lower))
+    edge, slack = _EDGE * tolerance * (w_max if np.isfinite(w_max) else 1.0), tolerance * (upper - lower)
+    limits = Limits(float(w_max), edge, lower, upper, slack, (lower - slack).astype(X.dtype), (upper + slack).astype(X.dtype))
     scale = float(gram.diagonal()[:n_free].max()) or 1.0
     rows = np.ascontiguousarray(X.T)
-    unfinished = solve_block(M, rows, np.ascontiguousarray(H.T), Q, Qt, narrow, model, gram, n_free, float(penalty), scale, limits)
+    settings = n_free, float(penalty), float(ridge), scale
+    unfinished = solve_block(M, rows, np.ascontiguousarray(H.T), Q, Qt, narrow, model, gram, *settings, limits)
     X[:n_free] = rows.T[:n_free]
     return unfinished

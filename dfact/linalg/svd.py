@@ -115,21 +115,24 @@ class SignNormsPass(Startless):
     """Squared norms of the positive and the negative part of every column of M·P, with the shared P (m, k)."""
 
     dtype: np.dtype[Any]
+    view: View = zero_filled
 
     def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, SignNorms]:
-        U = zero_filled(block) @ shared
+        U = self.view(block) @ shared
         return state, SignNorms(np.square(np.maximum(U, 0)).sum(axis=0), np.square(np.minimum(U, 0)).sum(axis=0))
 
 
-def nndsvd(session: Session, n_columns: int, k: int, dtype: np.dtype[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The NNDSVD start of the zero-filled data (Boutsidis & Gallopoulos 2008).
+def nndsvd(
+    session: Session, n_columns: int, k: int, dtype: np.dtype[Any], *, view: View = zero_filled
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The NNDSVD start of the viewed data (Boutsidis & Gallopoulos 2008).
 
     Returns the loadings (k, m) and P (m, k), from which the rows' factors are max(M P, 0): of each
     singular pair the sign is taken whose parts of u and v carry more.
     """
-    V, sigma = right_singular(session, n_columns, k, dtype)
+    V, sigma = right_singular(session, n_columns, k, dtype, view=view)
     safe = np.where(sigma > 0, sigma, 1.0)
-    norms = session.run(SignNormsPass(dtype), (V / safe).astype(dtype))
+    norms = session.run(SignNormsPass(dtype, view), (V / safe).astype(dtype))
     u = np.sqrt(np.stack([norms.positive, norms.negative]))  # (2, k)
     v = np.stack([np.linalg.norm(np.maximum(sign * V, 0), axis=0) for sign in (1, -1)])
     choice = (u * v).argmax(axis=0)

@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any, Self
 
@@ -14,14 +15,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.confounders import ConfounderEncoding, as_frame
 from dfact.data.dataset import Dataset
-from dfact.data.inputs import locate_outside
 from dfact.engine.executors import Session
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError
 from dfact.linalg.svd import nndsvd
 from dfact.models.base import Factorization, gather_rows
-from dfact.models.icqf_passes import Problem, RowsPass, RowSums, Start, Sums
+from dfact.models.icqf_passes import RowsPass, Start, WeightedRows
+from dfact.models.icqf_problem import Problem, check_parameters, check_range, checked_weights, problem_of
 from dfact.models.icqf_solvers import ADMM, Splitless
 
 _ACTIVE_SHARE = 0.04  # of the entries, for which the plan counts multipliers of bounds; questionnaires have up to 0.016
@@ -49,19 +50,23 @@ class ICQF(Factorization):
         Number of factors k.
     beta : float
         Weight β of the sparsity penalties.
+    penalty : "l1" or "l2"
+        "l2" replaces each ‖·‖₁ by ½‖·‖².
     solver : "splitless" or "admm"
         "splitless" keeps the multipliers of the active bounds alone, fills missing entries with the
         model, and needs a third of the passes or fewer; "admm" is the paper's algorithm 1, which
         splits off Z = [W, C]Qᵀ with a dual, n×m numbers of state.
-    rho : float
+    inner : "cd" or "fista"
+        How the row and item problems are solved: coordinate descent or accelerated proximal gradient.
+    rho : float or "adaptive"
         Penalty parameter ρ; "splitless" starts with a tenth of it. With "admm" from √2 on the
-        augmented Lagrangian never increases (proposition 1).
+        augmented Lagrangian never increases (proposition 1); "adaptive" is for it alone, and stays above √2.
     w_max : float
         Upper bound of the factors.
-    q_max : float, optional
-        Upper bound of the loadings; by default the top of the answer range.
-    bounds : (float, float), optional
-        Range of the reconstructed answers; by default 0 to the top of the answer range.
+    q_max : float or array (m,), optional
+        Upper bound of the loadings; by default the top of each item's answer range. γ is then each item's own.
+    bounds : (low, high), each a float or an array (m,), optional
+        Range of the reconstructed answers; by default 0 to the top of each item's answer range.
     init : "nndsvd", "random" or array (k, m)
         Start: NNDSVD of the answers with zeros for the missing ones; uniformly random; or given loadings.
     max_iter : int
@@ -130,11 +135,13 @@ class ICQF(Factorization):
         n_components: int = 8,
         *,
         beta: float = 0.1,
+        penalty: str = "l1",
         solver: str = "splitless",
-        rho: float = 3.0,
+        inner: str = "cd",
+        rho: float | str = 3.0,
         w_max: float = 1.0,
-        q_max: float | None = None,
-        bounds: tuple[float, float] | None = None,
+        q_max: Any = None,
+        bounds: tuple[Any, Any] | None = None,
         init: Any = "nndsvd",
         max_iter: int = 200,
         tol: float = 1e-4,
@@ -146,7 +153,9 @@ class ICQF(Factorization):
     ) -> None:
         self.n_components = n_components
         self.beta = beta
+        self.penalty = penalty
         self.solver = solver
+        self.inner = inner
         self.rho = rho
         self.w_max = w_max
         self.q_max = q_max
@@ -160,25 +169,30 @@ class ICQF(Factorization):
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def fit(self, X: Any, y: None = None, *, confounders: Any = None) -> Self:
+    def fit(self, X: Any, y: None = None, *, confounders: Any = None, sample_weight: Any = None) -> Self:
         """Fit the answers X (n, m): any array, path or Dataset; NaN is missing.
 
-        ``confounders`` is a table of n rows; a Dataset or path brings its own.
+        ``confounders`` is a table of n rows; a Dataset or path brings its own. ``sample_weight`` (n,),
+        such as survey weights, counts each row so often in the objective, its share of the penalty
+        and n in γ included: whole weights are rows that are there so often.
         """
         del y
-        self._check_parameters()
+        check_parameters(self)
         dataset = self._dataset(X, confounders, reset=True)
-        problem = self._problem(dataset)
+        weights = None if sample_weight is None else checked_weights(sample_weight, dataset.shape[0])
+        problem = problem_of(self, dataset, weights)
         encoding = None if dataset.confounders is None else ConfounderEncoding.fit(dataset.confounders)
         dtype = self._working_dtype(dataset)
-        C = None if encoding is None or dataset.confounders is None else encoding.encode(dataset.confounders).astype(dtype)
         self.confounder_encoding_ = encoding
+        C = self._encode(dataset.confounders, dataset.shape[0])
         n_covariates = 0 if C is None else C.shape[1]
-        with self._open(dataset, C, self._footprint(dataset.shape, n_covariates, dtype)) as session:
+        known = [columns.astype(dtype) for columns in (C, weights) if columns is not None]
+        with self._open(dataset, np.column_stack(known) if known else None, self._footprint(dataset.shape, n_covariates, dtype)) as session:
             Q, begin = self._start(session, dataset, problem, n_covariates, dtype)
-            Q = self._iterate(session, (ADMM if self.solver == "admm" else Splitless)(problem, begin, dtype), Q)
+            Q = self._iterate(session, self._solver(problem, begin, dtype), Q)
             sums = session.run(RowsPass(problem, Start(_least_squares(Q[: problem.k])), dtype), Q)
-            self.objective_history_ = np.append(self.objective_history_, self._objective(problem, sums, Q))
+            final = 0.5 * float(sums.squares) + problem.penalties(float(sums.size_w), Q)
+            self.objective_history_ = np.append(self.objective_history_, final)
             self.explained_share_ = sums.explained_share()
             _report_unfinished(int(sums.unfinished))
             shape = (dataset.shape[0], problem.k)
@@ -192,6 +206,11 @@ class ICQF(Factorization):
         self.row_labels_ = dataset.label_source
         return self
 
+    def _solver(self, problem: Problem, begin: Start, dtype: np.dtype[Any]) -> ADMM | Splitless:
+        if self.solver == "splitless":
+            return Splitless(problem, begin, dtype)
+        return ADMM(problem, begin, dtype, adaptive=self.rho == "adaptive")
+
     def _iterate(self, session: Session, solver: ADMM | Splitless, Q: NDArray[Any]) -> NDArray[Any]:
         """One pass over the rows and one solution for the loadings Qᵀ (k+c, m) after the other; returns the last."""
         problem, began = solver.problem, time.perf_counter()
@@ -201,8 +220,9 @@ class ICQF(Factorization):
         point = Q
         for iteration in range(1, self.max_iter + 1):
             sums = session.run(solver.pass_, solver.shared(point))
-            objectives.append(self._objective(problem, sums, point))
-            lagrangians.append(float(sums.lagrangian) + problem.penalty(float(sums.sum_w), _total(point)))
+            penalties = problem.penalties(float(sums.size_w), point)
+            objectives.append(0.5 * float(sums.squares) + penalties)
+            lagrangians.append(float(sums.lagrangian) + penalties)
             change = _relative_change(objectives)
             for callback in self.callbacks:
                 callback(Iteration(iteration, self.max_iter, objectives[-1], change, time.perf_counter() - began))
@@ -216,10 +236,6 @@ class ICQF(Factorization):
         self.lagrangian_history_ = np.asarray(lagrangians)
         return Q
 
-    @staticmethod
-    def _objective(problem: Problem, sums: Sums | RowSums, Q: NDArray[Any]) -> float:
-        return 0.5 * float(sums.squares) + problem.penalty(float(sums.sum_w), _total(Q))
-
     def _start(
         self, session: Session, dataset: Dataset, problem: Problem, n_covariates: int, dtype: np.dtype[Any]
     ) -> tuple[NDArray[Any], Start]:
@@ -228,10 +244,10 @@ class ICQF(Factorization):
         if isinstance(self.init, str) and self.init == "random":
             generator = check_random_state(self.random_state)
             seed = int(generator.randint(np.iinfo(np.int32).max))
-            loadings = np.random.default_rng(seed).uniform(0, problem.q_max, (k, m))
+            loadings = np.random.default_rng(seed).uniform(0, np.minimum(problem.q_max, np.finfo(np.float32).max), (k, m))
             begin = Start(None, seed)
         elif isinstance(self.init, str):
-            loadings, projection = nndsvd(session, m, k, dtype)
+            loadings, projection = nndsvd(session, m, k, dtype, view=WeightedRows(problem))
             begin = Start(projection)
         else:
             loadings = np.asarray(self.init, np.float64)
@@ -248,8 +264,8 @@ class ICQF(Factorization):
         """
         check_is_fitted(self)
         dataset = self._dataset(X, confounders, reset=False)
-        problem, dtype = self.problem_, self._working_dtype(dataset)
-        self._check_range(dataset, problem)
+        problem, dtype = replace(self.problem_, weighted=False), self._working_dtype(dataset)
+        check_range(dataset, problem)
         C = self._encode(dataset.confounders, dataset.shape[0])
         Q = np.vstack([self.components_, self.confounder_components_]).astype(dtype)
         footprint = self._footprint(dataset.shape, 0 if C is None else C.shape[1], dtype)
@@ -259,9 +275,9 @@ class ICQF(Factorization):
             rows = (part[:, : problem.k] for part in session.rows("factors"))
             return gather_rows(rows, (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None, out=out)
 
-    def fit_transform(self, X: Any, y: None = None, *, confounders: Any = None) -> Any:
+    def fit_transform(self, X: Any, y: None = None, *, confounders: Any = None, sample_weight: Any = None) -> Any:
         """Fit, and return the factors W (n, k) of the same participants."""
-        return self.fit(X, y, confounders=confounders).factors_
+        return self.fit(X, y, confounders=confounders, sample_weight=sample_weight).factors_
 
     def inverse_transform(self, W: Any, *, confounders: Any = None) -> NDArray[Any]:
         """The model's answers [W, C]Qᵀ (n, m), clipped to the bounds, of factors W (n, k)."""
@@ -298,58 +314,6 @@ class ICQF(Factorization):
             )
         return self.confounder_encoding_.encode(frame)
 
-    def _problem(self, dataset: Dataset) -> Problem:
-        n, m = dataset.shape
-        k = self.n_components
-        if k > min(n, m):
-            raise ParameterError(f"n_components={k} is larger than the data allows: n_samples={n}, n_features={m}")
-        if not isinstance(self.init, str) and np.shape(self.init) != (k, m):
-            raise ParameterError(f"init has shape {np.shape(self.init)}, expected (n_components, n_features) = ({k}, {m})")
-        top = float(dataset.valid_range[:, 1].max())
-        lower, upper = (0.0, max(top, 0.0)) if self.bounds is None else map(float, self.bounds)
-        q_max = upper if self.q_max is None else float(self.q_max)
-        problem = Problem(k, float(self.beta), n / m * q_max, float(self.rho), float(self.w_max), q_max, lower, upper)
-        self._check_range(dataset, problem)
-        return problem
-
-    def _check_range(self, dataset: Dataset, problem: Problem) -> None:
-        seen = dataset.statistics.observed > 0
-        lowest, highest = dataset.statistics.minimum[seen].min(), dataset.statistics.maximum[seen].max()
-        if np.isinf([lowest, highest]).any():
-            raise DataError(f"X holds infinity: {locate_outside(dataset, -1e300, 1e300)}; expected finite answers, NaN where missing")
-        if lowest < min(0.0, problem.lower):
-            where = locate_outside(dataset, 0.0, np.inf)
-            raise DataError(
-                f"Negative values in data passed to ICQF: {where}; shift the answers to start at 0, and mark missing ones as NaN"
-            )
-        if lowest < problem.lower or highest > problem.upper:
-            where = locate_outside(dataset, problem.lower, problem.upper)
-            raise DataError(f"{where}, outside bounds=({problem.lower:g}, {problem.upper:g}); correct the entry or widen the bounds")
-
-    def _check_parameters(self) -> None:
-        def whole(value: Any) -> bool:
-            return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= 1
-
-        checks = [
-            ("n_components", whole(self.n_components), "an integer of at least 1"),
-            ("max_iter", whole(self.max_iter), "an integer of at least 1"),
-            ("beta", self.beta >= 0, "a number of at least 0"),
-            ("solver", self.solver in ("admm", "splitless"), "'admm' or 'splitless'"),
-            ("rho", self.rho > 0, "a number above 0"),
-            ("w_max", self.w_max > 0, "a number above 0"),
-            ("q_max", self.q_max is None or self.q_max > 0, "a number above 0, or None"),
-            ("tol", self.tol >= 0, "a number of at least 0"),
-            (
-                "bounds",
-                self.bounds is None or (len(self.bounds) == 2 and 0 <= self.bounds[0] < self.bounds[1]),
-                "(low, high) with 0 ≤ low < high, or None",
-            ),
-            ("init", not isinstance(self.init, str) or self.init in ("nndsvd", "random"), "'nndsvd', 'random' or an array of loadings"),
-        ]
-        for name, good, expected in checks:
-            if not good:
-                raise ParameterError(f"{name} is {getattr(self, name)!r}, expected {expected}")
-
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         size, m, width = dtype.itemsize, shape[1], self.n_components + n_covariates
         split = size * m if self.solver == "admm" else round(_ACTIVE_SHARE * m * (4 + size))
@@ -374,10 +338,6 @@ def _report_unfinished(rows: int) -> None:
     if rows:
         message = f"{rows} rows have no factors that keep the model within the bounds to the tolerance; theirs come close to it"
         warnings.warn(message, UserWarning, stacklevel=3)
-
-
-def _total(Q: NDArray[Any]) -> float:
-    return float(Q.sum(dtype=np.float64))
 
 
 def _relative_change(history: list[float]) -> float:

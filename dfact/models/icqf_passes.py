@@ -4,45 +4,38 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.engine.passes import Block, Partial, Startless, State
 from dfact.kernels.admm import admm_fill
 from dfact.kernels.bound_fill import answer_fill, bound_fill
-from dfact.kernels.box_lasso import box_lasso
 from dfact.kernels.entries import filled, squared_error
 from dfact.kernels.rows import solve_rows
+from dfact.linalg.svd import Matrix, zero_filled
+from dfact.models.icqf_problem import Problem
 
 _SWEEPS = 3  # coordinate sweeps a row gets in an iteration; the next iteration goes on from there
 _ROW_TOLERANCE = 1e-4  # of w_max and of the bounds' width: rows given the loadings are solved to this
 
 
 @dataclass(frozen=True)
-class Problem:
-    """The constants of the objective, for one data set."""
+class WeightedRows:
+    """The zero-filled data with each row scaled by the root of its weight: what a start from singular vectors is made of."""
 
-    k: int
-    beta: float
-    gamma: float
-    rho: float
-    w_max: float
-    q_max: float
-    lower: float
-    upper: float
+    problem: Problem
 
-    @property
-    def loadings_penalty(self) -> float:
-        """βγ; 0 without a penalty, though γ be infinite as q_max is."""
-        return self.beta * self.gamma if self.beta else 0.0
-
-    def penalty(self, sum_w: float, sum_q: float) -> float:
-        """β‖W‖₁ + βγ‖Q‖₁; everything is non-negative."""
-        return self.beta * sum_w + self.loadings_penalty * sum_q
+    def __call__(self, block: Block) -> Matrix:
+        M = zero_filled(block)
+        if not self.problem.weighted:
+            return M
+        scale = np.sqrt(self.problem.sample_weight(block, M.dtype))[:, None]
+        return M * scale if isinstance(M, np.ndarray) else sp.csr_array(M.multiply(scale))
 
 
 @dataclass
 class Sums(Partial):
-    """What an iteration adds up over the rows."""
+    """What an iteration adds up over the rows, each as often as its weight says."""
 
     gram: NDArray[Any]
     """[W, C]ᵀ[W, C] (k+c, k+c) with the new W."""
@@ -52,8 +45,10 @@ class Sums(Partial):
     """‖O∘(M − R)‖² of the factors the pass began with."""
     lagrangian: NDArray[Any]
     """The entries' share of the augmented Lagrangian."""
-    sum_w: NDArray[Any]
-    """‖W‖₁ of the factors the pass began with."""
+    size_w: NDArray[Any]
+    """What the penalty counts in W of the factors the pass began with."""
+    residuals: NDArray[Any]
+    """‖Z − R‖² and ‖ΔZ‖² of the ADMM (2,); (0,) where ρ stays as it is."""
 
 
 @dataclass(frozen=True)
@@ -68,18 +63,18 @@ class Start:
         if self.projection is None:
             # Seeded by the block, so that a start does not depend on who computes it.
             generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(block.index,)))
-            W = generator.uniform(0, problem.w_max, (problem.k, block.values.shape[0]))
+            W = generator.uniform(0, min(problem.w_max, 1.0), (problem.k, block.values.shape[0]))
         else:
             W = np.clip(self.projection.T.astype(dtype) @ filled(block.values).T, 0, problem.w_max)
-        C = np.empty((0, W.shape[1])) if block.covariates is None else block.covariates.T
-        return np.ascontiguousarray(np.vstack([W, C]).astype(dtype))
+        return np.ascontiguousarray(np.vstack([W, problem.covariates(block).T]).astype(dtype))
 
 
 def split_start(block: Block, problem: Problem) -> NDArray[Any]:
     """The ADMM's S (rows, m) at the start: Z = M, A = 0 where answered; where missing any value within
     the bounds stands for Z = R, A = 0.
     """
-    return filled(block.values, problem.lower)
+    M = block.values
+    return np.where(np.isnan(M), problem.limits(M.shape[1], M.dtype)[0], M)
 
 
 @dataclass(frozen=True)
@@ -92,21 +87,24 @@ class ADMMPass:
     problem: Problem
     begin: Start
     dtype: np.dtype[Any]
+    adaptive: bool = False
 
     def start(self, block: Block) -> State:
         X = self.begin.factors(block, self.problem, self.dtype)
         return {"factors": X, "split": split_start(block, self.problem)}
 
-    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, Sums]:
-        """``shared`` is Qᵀ (k+c, m)."""
+    def step(self, block: Block, state: State | None, shared: tuple[NDArray[Any], float, float]) -> tuple[State, Sums]:
+        """``shared`` is Qᵀ (k+c, m), the ρ of the pass before, and ρ."""
         assert state is not None
-        p, Q, X, S = self.problem, shared, state["factors"], state["split"]
-        sum_w = X[: p.k].sum(dtype=np.float64)
+        p, (Q, before, rho), X, S = self.problem, shared, state["factors"], state["split"]
+        s = p.sample_weight(block, self.dtype)
+        size_w = s @ p.size(X[: p.k])
         R = X.T @ Q
-        B = np.empty_like(R)
-        squares, lagrangian = admm_fill(block.values, R, S, B, p.lower, p.upper, p.rho)
-        box_lasso(X, Q[: p.k] @ B.T, Q @ Q.T, p.k, p.beta / p.rho, p.w_max, _SWEEPS, 0.0)
-        return state, Sums(X @ X.T, X @ B, np.asarray(squares), np.asarray(lagrangian), np.asarray(sum_w))
+        B, residuals = np.empty_like(R), np.zeros(2 if self.adaptive else 0)
+        squares, lagrangian = admm_fill(block.values, R, S, B, *p.limits(len(Q.T), self.dtype), before, rho, s, residuals)
+        p.solve(X, Q[: p.k] @ B.T, Q @ Q.T, p.beta / rho, p.w_max, _SWEEPS, 0.0)
+        weighted = X * s if p.weighted else X
+        return state, Sums(weighted @ X.T, weighted @ B, np.asarray(squares), np.asarray(lagrangian), np.asarray(size_w), residuals)
 
 
 @dataclass(frozen=True)
@@ -129,25 +127,26 @@ class SplitlessPass:
         """``shared`` is Qᵀ (k+c, m) and ρ."""
         assert state is not None
         p, (Q, rho), X, M = self.problem, shared, state["factors"], block.values
-        sum_w, gram = X[: p.k].sum(dtype=np.float64), Q @ Q.T
-        if np.isinf(p.upper) and not np.isnan(M.min()):
+        s, gram = p.sample_weight(block, self.dtype), Q @ Q.T
+        size_w = np.asarray(s @ p.size(X[: p.k]))
+        if not p.bounded and not np.isnan(M.min()):
             H = Q @ M.T
-            squares = np.vdot(M, M) - 2 * np.vdot(X, H) + np.vdot(X @ X.T, gram)
-            box_lasso(X, H[: p.k], gram, p.k, p.beta, p.w_max, _SWEEPS, 0.0)
-            return state, Sums(X @ X.T, X @ M, np.asarray(squares), np.asarray(0.5 * squares), np.asarray(sum_w))
+            Xs = X * s if p.weighted else X
+            norm = np.vdot(M, M * s[:, None] if p.weighted else M)
+            squares = norm - 2 * np.vdot(Xs, H) + np.vdot(Xs @ X.T, gram)
+            p.solve(X, H[: p.k], gram, p.beta, p.w_max, _SWEEPS, 0.0)
+            Xs = X * s if p.weighted else X
+            return state, Sums(Xs @ X.T, Xs @ M, np.asarray(squares), np.asarray(0.5 * squares), size_w, np.empty(0))
         B = X.T @ Q
         weights = np.empty(len(B), self.dtype)
-        squares, beyond = answer_fill(M, B, state["places"], p.lower, p.upper, rho, weights)
-        state, bounds = self._fill_bounds(M, B, state, rho, weights, beyond)
-        H = Q[: p.k] @ B.T
-        H -= self.dtype.type(p.beta) / weights
-        box_lasso(X, H, gram, p.k, 0.0, p.w_max, _SWEEPS, 0.0)
-        weighted = X * weights
-        lagrangian = np.asarray(0.5 * squares + bounds)
-        return state, Sums(weighted @ X.T, weighted @ B, np.asarray(squares), lagrangian, np.asarray(sum_w))
+        squares, beyond = answer_fill(M, B, state["places"], *p.limits(len(Q.T), self.dtype), rho, weights, s)
+        state, bounds = self._fill_bounds(M, B, state, rho, weights, s, beyond)
+        p.solve(X, Q[: p.k] @ B.T, gram, self.dtype.type(p.beta) / weights, p.w_max, _SWEEPS, 0.0)
+        Xs = X * (weights * s if p.weighted else weights)
+        return state, Sums(Xs @ X.T, Xs @ B, np.asarray(squares), np.asarray(0.5 * squares + bounds), size_w, np.empty(0))
 
     def _fill_bounds(
-        self, M: NDArray[Any], B: NDArray[Any], state: State, rho: float, weights: NDArray[Any], beyond: int
+        self, M: NDArray[Any], B: NDArray[Any], state: State, rho: float, weights: NDArray[Any], s: NDArray[Any], beyond: int
     ) -> tuple[State, float]:
         """The target B in the rows with an active bound, and the state with their new multipliers."""
         p, room = self.problem, beyond + len(state["places"])
@@ -155,14 +154,15 @@ class SplitlessPass:
             return state, 0.0
         places, multipliers = np.empty(room, np.int32), np.empty(room, self.dtype)
         old = state["places"], state["multipliers"]
-        bounds, count = bound_fill(M, B, *old, p.lower, p.upper, rho, weights, places, multipliers)
+        limits = p.limits(M.shape[1], self.dtype)
+        bounds, count = bound_fill(M, B, *old, *limits, rho, weights, s, places, multipliers)
         return {"factors": state["factors"], "places": places[:count].copy(), "multipliers": multipliers[:count].copy()}, bounds
 
 
 @dataclass
 class RowSums(Partial):
     squares: NDArray[Any]
-    sum_w: NDArray[Any]
+    size_w: NDArray[Any]
     unfinished: NDArray[Any]
     """Rows that are not at their optimum to the tolerance."""
     moments: NDArray[Any]
@@ -186,10 +186,12 @@ class RowsPass(Startless):
     def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, RowSums]:
         p, Q, M = self.problem, shared, filled(block.values)
         X = self.begin.factors(block, p, self.dtype)
-        H = Q[: p.k] @ M.T
-        unfinished = solve_rows(block.values, X, H, Q.astype(np.float64), p.k, p.beta, p.w_max, p.lower, p.upper, _ROW_TOLERANCE)
-        squares = squared_error(block.values, X.T @ Q)
-        moments = np.stack(
-            [(~np.isnan(block.values)).sum(axis=0), M.sum(axis=0, dtype=np.float64), np.einsum("ij,ij->j", M, M, dtype=np.float64)]
-        )
-        return {"factors": X}, RowSums(np.asarray(squares), X[: p.k].sum(dtype=np.float64), np.asarray(unfinished), moments)
+        linear, ridge = (p.beta, 0.0) if p.penalty == "l1" else (0.0, p.beta)
+        limits = p.limits(M.shape[1], np.float64)
+        exact = Q.astype(np.float64)
+        unfinished = solve_rows(block.values, X, Q[: p.k] @ M.T, exact, p.k, linear, ridge, p.w_max, *limits, _ROW_TOLERANCE)
+        s = p.sample_weight(block, self.dtype)
+        squares = squared_error(block.values, X.T @ Q, s)
+        counts = s @ ~np.isnan(block.values)
+        moments = np.stack([counts, s.astype(np.float64) @ M, np.einsum("i,ij,ij->j", s, M, M, dtype=np.float64)])
+        return {"factors": X}, RowSums(np.asarray(squares), s @ p.size(X[: p.k]), np.asarray(unfinished), moments)

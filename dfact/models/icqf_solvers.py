@@ -6,27 +6,46 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.kernels.box_lasso import box_lasso
-from dfact.models.icqf_passes import ADMMPass, Problem, SplitlessPass, Start, Sums
+from dfact.models.icqf_passes import ADMMPass, SplitlessPass, Start, Sums
+from dfact.models.icqf_problem import Problem
 
 _SWEEPS, _TOLERANCE = 200, 1e-7  # for the loadings, of which there are few
 _EXTRAPOLATION = 0.8  # of the last step of Q; fewest passes on real questionnaires, from 0.5 to 0.95
 _RHO_START, _RHO_GROWTH = 0.1, 1.05
+_LEAST_RHO = 2**0.5
+_BALANCE = 5.0  # between the residuals, beyond which ρ changes
 
 
 class ADMM:
-    """The paper's algorithm 1, with Z = [W, C]Qᵀ split off and its dual kept as one array of state."""
+    """The paper's algorithm 1, with Z = [W, C]Qᵀ split off and its dual kept as one array of state.
 
-    def __init__(self, problem: Problem, begin: Start, dtype: np.dtype[Any]) -> None:
-        self.problem = problem
-        self.pass_ = ADMMPass(problem, begin, dtype)
+    An adaptive ρ is doubled or halved where one of the residuals ‖Z − R‖ and ρ‖ΔZ‖ is five times the
+    other (Boyd et al. 2011, section 3.4.1), from √2 on, where proposition 1 holds, and less and less often, so
+    that it settles. The spectral rule that the paper cites needs three more arrays of the data's size.
+    """
 
-    def shared(self, Q: NDArray[Any]) -> NDArray[Any]:
-        return Q
+    def __init__(self, problem: Problem, begin: Start, dtype: np.dtype[Any], *, adaptive: bool) -> None:
+        self.problem, self._adaptive = problem, adaptive
+        self.pass_ = ADMMPass(problem, begin, dtype, adaptive)
+        self._before = self._rho = problem.rho
+        self._passes, self._next_change = 0, 4
+
+    def shared(self, Q: NDArray[Any]) -> tuple[NDArray[Any], float, float]:
+        return Q, self._before, self._rho
 
     def loadings(self, sums: Sums, Q: NDArray[Any]) -> NDArray[Any]:
         """Step 2 of an iteration, from the sums of a pass: steps 3 and 4 of the one before (Z and A), and step 1 (W)."""
-        return _solve(self.problem, sums, Q, self.problem.rho)
+        rho, self._before = self._rho, self._rho
+        self._passes += 1
+        if self._adaptive and self._passes == self._next_change:
+            self._next_change = 2 * self._passes
+            self._rho = self._balanced(*sums.residuals)
+        return _solve(self.problem, sums, Q, rho)
+
+    def _balanced(self, primal: float, dual: float) -> float:
+        ratio = np.sqrt(primal) / max(self._rho * np.sqrt(dual), np.finfo(float).tiny)
+        factor = 2.0 if ratio > _BALANCE else 0.5 if ratio < 1 / _BALANCE else 1.0
+        return max(_LEAST_RHO, self._rho * factor)
 
     def next_point(self, Q: NDArray[Any], lagrangians: Sequence[float]) -> NDArray[Any]:
         return Q
@@ -63,8 +82,9 @@ class Splitless:
 
 
 def _solve(problem: Problem, sums: Sums, Q: NDArray[Any], weight: float) -> NDArray[Any]:
-    """The minimum over 0 ≤ Q ≤ q_max of weight/2 ‖B − [W, C]Q‖² + βγ‖Q‖₁."""
+    """The minimum over 0 ≤ Q ≤ q_max of weight/2 ‖B − [W, C]Q‖² + βγ·size(Q)."""
     solution = Q.astype(np.float64)
-    scale = problem.q_max if np.isfinite(problem.q_max) else 1.0
-    box_lasso(solution, sums.cross, sums.gram, len(solution), problem.loadings_penalty / weight, problem.q_max, _SWEEPS, _TOLERANCE * scale)
+    finite = np.isfinite(problem.q_max)
+    tolerance = _TOLERANCE * (float(np.min(problem.q_max)) if finite.all() else 1.0)
+    problem.solve(solution, sums.cross, sums.gram, problem.loadings_penalty / weight, problem.q_max, _SWEEPS, tolerance)
     return solution.astype(Q.dtype)
