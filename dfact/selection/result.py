@@ -17,6 +17,8 @@ class Selection:
     best_params: dict[str, Any]
     model: Factorization
     """Fitted with ``best_params`` on all the data."""
+    folds: pd.DataFrame | None = None
+    """Of a cross-validation the error of each fold: a row for each candidate, a column for each (repeat, fold)."""
 
     def __str__(self) -> str:
         best = ", ".join(f"{name}={value}" for name, value in self.best_params.items())

@@ -1,0 +1,87 @@
+"""Folds of block cross-validation: which entries are hidden together."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dfact.data.confounders import as_frame
+from dfact.errors import ParameterError
+
+_SHARES = 4  # a continuous confounder is cut into so many strata of the same size
+
+
+@dataclass(frozen=True, eq=False)
+class Folds:
+    """Rows and columns dealt into blocks, and blocks into folds. What is hidden follows from these; no array has the size of the data."""
+
+    rows: NDArray[np.unsignedinteger]
+    """(n,): the block of each row."""
+    columns: NDArray[np.unsignedinteger]
+    """(m,): the block of each column."""
+    of_block: NDArray[np.intp]
+    """(row blocks, column blocks): the fold of each pair of them."""
+
+    @property
+    def n_folds(self) -> int:
+        return int(self.of_block.max()) + 1
+
+    def hidden(self, fold: int) -> NDArray[np.bool_]:
+        """(row blocks, m): what the fold hides in the rows of each block."""
+        hidden: NDArray[np.bool_] = (self.of_block == fold)[:, self.columns]
+        return hidden
+
+    @property
+    def least_seen(self) -> tuple[int, int]:
+        """The fewest rows, and the fewest columns, of which a fold does not hide everything."""
+        hidden = [self.of_block == fold for fold in range(self.n_folds)]
+        rows = min(int((~h.all(axis=1))[self.rows].sum()) for h in hidden)
+        return rows, min(int((~h.all(axis=0))[self.columns].sum()) for h in hidden)
+
+
+def deal(
+    shape: tuple[int, int], n_blocks: tuple[int, int], n_folds: int, generator: np.random.Generator, strata: NDArray[np.int64] | None = None
+) -> Folds:
+    """Shuffled rows and columns in blocks of the same size to within one, and the blocks in folds likewise.
+
+    Of the rows of each stratum (n,; a number for each row) every block gets the same share, to within one row.
+    """
+    order = generator.permutation(shape[0])
+    if strata is not None:
+        order = order[np.argsort(strata[order], kind="stable")]
+    rows, columns = (np.empty(size, np.min_scalar_type(count)) for size, count in zip(shape, n_blocks, strict=True))
+    rows[order] = np.arange(shape[0]) % n_blocks[0]
+    columns[generator.permutation(shape[1])] = np.arange(shape[1]) % n_blocks[1]
+    of_block = np.empty(n_blocks[0] * n_blocks[1], np.intp)
+    of_block[generator.permutation(len(of_block))] = np.arange(len(of_block)) % n_folds
+    return Folds(rows, columns, of_block.reshape(n_blocks))
+
+
+def strata(frame: pd.DataFrame) -> NDArray[np.int64]:
+    """A number for each combination of levels that occurs; continuous columns count as quarters, missing values as a level."""
+    columns: dict[str, Any] = {}
+    for name, values in frame.items():
+        if isinstance(values.dtype, pd.CategoricalDtype):
+            columns[str(name)] = values.cat.codes.to_numpy()
+        else:
+            ranks = values.rank(method="first", pct=True).to_numpy(np.float64)
+            columns[str(name)] = np.where(np.isnan(ranks), 0, np.ceil(ranks * _SHARES))
+    return np.asarray(pd.DataFrame(columns).groupby(list(columns), sort=True).ngroup(), np.int64)
+
+
+def strata_of(stratify: Any, confounders: pd.DataFrame | None, n_rows: int) -> NDArray[np.int64] | None:
+    """The strata of labels (n,) or a table of them, if given, else of the confounders."""
+    frame = confounders if stratify is None else as_frame(stratify, n_rows)
+    return None if frame is None or not len(frame.columns) else strata(frame)
+
+
+def check_blocks(shape: tuple[int, int], n_blocks: Any, n_folds: Any) -> tuple[int, int]:
+    """The numbers of blocks, as they may be for data of this shape."""
+    blocks = tuple(n_blocks) if isinstance(n_blocks, (tuple, list)) else (n_blocks, n_blocks)
+    if len(blocks) != 2 or not all(isinstance(b, (int, np.integer)) and 1 <= b <= size for b, size in zip(blocks, shape, strict=True)):
+        raise ParameterError(f"n_blocks is {n_blocks!r}, expected (row blocks, column blocks), at most {shape}")
+    if not isinstance(n_folds, (int, np.integer)) or not 2 <= n_folds <= blocks[0] * blocks[1]:
+        raise ParameterError(f"n_folds is {n_folds!r}, expected from 2 to the number of blocks, {blocks[0] * blocks[1]}")
+    return int(blocks[0]), int(blocks[1])

@@ -1,0 +1,42 @@
+"""The fits of one fold by an estimator's own ``fit``, each from its own start."""
+
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+from dfact.selection.folds import Folds
+from dfact.selection.held_out import clipped_errors
+from dfact.selection.warm_fits import Score
+
+
+@dataclass(frozen=True, eq=False)
+class Refits:
+    """For estimators that fit data with NaN and rebuild it by ``inverse_transform`` of their ``factors_``."""
+
+    model: Any
+    configurations: tuple[Mapping[str, Any], ...]
+
+    def run(self, M: NDArray[Any], C: NDArray[Any] | None, folds: Folds, chain: Any) -> Iterator[tuple[int, list[Score], NDArray[Any]]]:
+        """Columns of which the fold hides every answer are left out of the fit, and the model of their answers is 0."""
+        hidden = folds.hidden(chain.fold)[folds.rows]
+        seen = np.where(hidden, np.nan, M).astype(M.dtype)
+        given = ~np.isnan(seen).all(axis=0)
+        held = np.where(hidden, M, np.nan)
+        for number in range(chain.n_done, len(self.configurations)):
+            began = time.perf_counter()
+            model = clone(self.model).set_params(**self.configurations[number])
+            if "executor" in model.get_params():
+                model.set_params(executor="inline")
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "row .* no observed entry", UserWarning)
+                model.fit(np.ascontiguousarray(seen[:, given]))
+            R = np.zeros(M.shape, M.dtype)
+            R[:, given] = model.inverse_transform(np.asarray(model.factors_))
+            squares, count = clipped_errors(held, R, -np.inf, np.inf)
+            yield number, [Score(squares, count, time.perf_counter() - began, getattr(model, "n_iter_", 0))], np.empty(0)

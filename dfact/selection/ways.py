@@ -1,0 +1,214 @@
+"""Where the fits of all folds run: each on its own copy of data in memory, or all on the same reads of data that is stored."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfact.data.source import ArraySource, RowSource
+from dfact.engine.executors import DistributedExecutor, Executor, InlineExecutor, Session
+from dfact.engine.partition import Partition, partitions
+from dfact.engine.plan import Footprint, Plan, Workers, make_plan
+from dfact.engine.threads import single_threaded
+from dfact.selection.folds import Folds
+from dfact.selection.held_out import FoldSession, Members, clipped_errors
+from dfact.selection.warm_fits import Group, Score, Settings, WarmFits
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+Done = tuple[int, list[Score], NDArray[Any]]
+"""Number of a group of configurations, their scores, and the loadings from which the next group starts."""
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """The fits of one fold, one after the other."""
+
+    repeat: int
+    fold: int
+    n_done: int
+    """Groups of configurations that are finished."""
+    before: NDArray[Any] | None
+    """The loadings from which the next group starts."""
+
+
+Keep = Callable[[Chain, Done], None]
+
+
+class Fits(Protocol):
+    """How the configurations are fitted to the data of a fold in memory."""
+
+    def run(self, M: NDArray[Any], C: NDArray[Any] | None, folds: Folds, chain: Chain) -> Iterator[Done]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Warm:
+    """Each from the solution of the one before, by passes."""
+
+    groups: tuple[Group, ...]
+    settings: Settings
+
+    def run(self, M: NDArray[Any], C: NDArray[Any] | None, folds: Folds, chain: Chain) -> Iterator[Done]:
+        hidden = folds.hidden(chain.fold)
+        seen = veiled(M, folds, hidden)
+        executor, source = InlineExecutor(), ArraySource(seen)
+        plan = make_plan(source, seen.dtype, Footprint(0, 0, 0, 0), executor.workers(None))
+        with executor.open(partitions(source, None, C), plan) as session:
+            yield from self.on(_FoldInMemory(session, M, folds, hidden), chain)
+
+    def on(self, session: FoldSession, chain: Chain) -> Iterator[Done]:
+        return WarmFits(session, self.settings).run(self.groups, chain.n_done, chain.before)
+
+
+def veiled(M: NDArray[Any], folds: Folds, hidden: NDArray[np.bool_]) -> NDArray[Any]:
+    """A copy of M (n, m) with NaN for what is hidden (row blocks, m)."""
+    seen: NDArray[Any] = np.where(hidden, np.nan, 0).astype(M.dtype)[folds.rows]
+    seen += M
+    return seen
+
+
+class _FoldInMemory:
+    """A session on a fold's data, with what the fold hides beside it."""
+
+    def __init__(self, session: Session, M: NDArray[Any], folds: Folds, hidden: NDArray[np.bool_]) -> None:
+        self._session = session
+        places = [(np.flatnonzero(folds.rows == block), np.flatnonzero(columns)) for block, columns in enumerate(hidden)]
+        self._hidden = [(rows, columns, M[np.ix_(rows, columns)]) for rows, columns in places]
+
+    def run(self, pass_: Any, shared: Any) -> Any:
+        return self._session.run(pass_, shared)
+
+    def score(self, problem: Any, Q: NDArray[Any]) -> tuple[float, int]:
+        X = np.concatenate(list(self._session.rows("factors")))
+        lower, upper = (np.broadcast_to(bound, Q.shape[1]) for bound in (problem.lower, problem.upper))
+        parts = [clipped_errors(M, X[rows] @ Q[:, columns], lower[columns], upper[columns]) for rows, columns, M in self._hidden]
+        return sum(squares for squares, _ in parts), sum(count for _, count in parts)
+
+
+def dense(parts: Sequence[Partition], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """The values (n, m), NaN where missing, and the covariates of all rows."""
+    values = np.concatenate([block.values for part in parts for block in part.blocks(dtype)])
+    known = [part.covariates for part in parts if part.covariates is not None]
+    return values, np.concatenate(known) if known else None
+
+
+def in_memory(
+    fits: Fits,
+    parts: list[Partition],
+    dtype: np.dtype[Any],
+    folds: Sequence[Folds],
+    chains: list[Chain],
+    keep: Keep,
+    executor: Executor,
+) -> None:
+    """Run each chain as one Dask task, on threads or on workers."""
+    if isinstance(executor, DistributedExecutor):
+        _on_workers(executor.client, fits, parts, dtype, folds, chains, keep)
+        return
+    with single_threaded():
+        M, C = dense(parts, dtype)
+        _on_threads(lambda chain: fits.run(M, C, folds[chain.repeat], chain), chains, keep, executor.workers(None).threads)
+
+
+def _on_threads(run: Callable[[Chain], Iterator[Done]], chains: list[Chain], keep: Keep, threads: int) -> None:
+    from dask.threaded import get
+
+    stopped = threading.Event()
+
+    def work(chain: Chain) -> None:
+        try:
+            for done in run(chain):
+                keep(chain, done)
+                if stopped.is_set():
+                    return
+        except BaseException:
+            stopped.set()
+            raise
+
+    tasks = {f"fold-{i}": (partial(work, chain),) for i, chain in enumerate(chains)}
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            get(tasks, list(tasks), pool=pool)
+        finally:
+            stopped.set()
+
+
+def _on_workers(
+    client: "Client",
+    fits: Fits,
+    parts: list[Partition],
+    dtype: np.dtype[Any],
+    folds: Sequence[Folds],
+    chains: list[Chain],
+    keep: Keep,
+) -> None:
+    import dask
+    from distributed import as_completed
+
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "10GB"}):
+        # The data travels to the workers once, as the task that returns it.
+        data = client.submit(dense, parts, dtype, pure=False)
+        tasks = {client.submit(_whole_chain, fits, data, folds[chain.repeat], chain, pure=False): chain for chain in chains}
+    try:
+        for future in as_completed(tasks):
+            for done in future.result():
+                keep(tasks[future], done)
+    finally:
+        client.cancel(list(tasks))
+
+
+def _whole_chain(fits: Fits, data: tuple[NDArray[Any], NDArray[Any] | None], folds: Folds, chain: Chain) -> list[Done]:
+    with single_threaded():
+        return list(fits.run(*data, folds, chain))
+
+
+def fits_in_memory(shape: tuple[int, ...], dtype: np.dtype[Any], workers: Workers) -> bool:
+    """Whether the data, and for every thread a copy of it with the working arrays of a fit, are within the limit."""
+    size = shape[0] * shape[1] * dtype.itemsize
+    return workers.baseline + size * (1 + 2 * workers.threads) <= workers.limit
+
+
+def shared_reads(
+    fits: Warm,
+    source: RowSource,
+    parts: list[Partition],
+    footprint: Footprint,
+    folds: Sequence[Folds],
+    chains: list[Chain],
+    keep: Keep,
+    executor: Executor,
+    memory_limit: int | str | None,
+) -> None:
+    """Run as many chains at once on each read as the memory holds the state of."""
+    dtype = fits.settings.dtype
+
+    def work(session: FoldSession, chain: Chain) -> None:
+        for done in fits.on(session, chain):
+            keep(chain, done)
+
+    workers, waiting = executor.workers(memory_limit), list(chains)
+    while waiting:
+        count, plan = _as_many(source, dtype, footprint, workers, len(waiting))
+        now, waiting = waiting[:count], waiting[count:]
+        with executor.open(parts, plan) as session:
+            members = Members(session, tuple(folds), dtype)
+            views = [members.view(f"{i:06d}", chain.repeat, chain.fold) for i, chain in enumerate(now)]
+            members.run([partial(work, view, chain) for view, chain in zip(views, now, strict=True)])
+
+
+def _as_many(source: RowSource, dtype: np.dtype[Any], one: Footprint, workers: Workers, most: int) -> tuple[int, Plan]:
+    """How many fits at once keep their state in memory, and the plan for them; one in any case, though its state be spilled."""
+    row = source.shape[1] * dtype.itemsize
+    for count in range(most, 0, -1):
+        footprint = Footprint(count * one.state_per_row, one.work_per_row + row, count * one.shared, 0)
+        plan = make_plan(source, dtype, footprint, workers)
+        if count == 1 or (plan.fits and plan.state_in_memory == plan.n_partitions):
+            break
+    plan.check()
+    return count, plan
