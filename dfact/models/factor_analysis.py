@@ -163,13 +163,12 @@ class FactorAnalysis(Factorization):
         with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
             found = self._correlate(session, dataset)
             report("correlations")
-            self._extract(found.R)
+            self._extract(found.R, dtype)
             report("factors")
             self.mean_, self.scale_ = found.mean, found.scale
             _warn_of_silence(int(session.run(ScorePass(dtype), self._scorer()).silent), dataset.shape[0])
             self.factors_ = gather_rows(session.rows("factors"), shape, dtype, stored=dataset.path is not None)
         report("scores")
-        self.components_ = self.components_.astype(dtype)
         self.correlations_, self.n_observations_, self.smoothed_ = found.R, found.n, found.smoothed
         self.fingerprint_ = dataset.stored_fingerprint
         self.row_labels_ = dataset.label_source
@@ -205,7 +204,7 @@ class FactorAnalysis(Factorization):
         warnings.warn("the pairwise correlations have negative eigenvalues and were smoothed", UserWarning, stacklevel=3)
         return Correlations(smoothed(R), n, mean, scale, smoothed=True)
 
-    def _extract(self, R: NDArray[np.float64]) -> None:
+    def _extract(self, R: NDArray[np.float64], dtype: np.dtype[Any]) -> None:
         """The rotated factors of the correlations R."""
         m, k = len(R), self.n_components
         if (m - k) ** 2 < m + k:
@@ -217,7 +216,7 @@ class FactorAnalysis(Factorization):
         elif self.rotation == "varimax" and k > 1:
             pattern, _ = varimax(pattern)
         pattern, self.factor_correlations_ = ordered(pattern, Phi)
-        self.components_ = np.ascontiguousarray(pattern.T)
+        self.components_ = np.ascontiguousarray(pattern.T, dtype)
         self.communalities_ = np.einsum("jr,rs,js->j", pattern, self.factor_correlations_, pattern)
         self.uniquenesses_ = np.maximum(1 - self.communalities_, LOWEST)
         self.n_iter_, self.converged_ = found.n_iter, found.converged

@@ -1,6 +1,7 @@
 """ℓ1-NMF: non-negative matrix factorization with sparse factors and loadings, the ICQF paper's baseline."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any, Self
 
@@ -13,15 +14,12 @@ from dfact.data.dataset import Dataset
 from dfact.data.inputs import locate_outside
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError
 from dfact.models.base import Factorization, gather_rows
 from dfact.models.icqf import ICQF
-from dfact.models.icqf_passes import Problem, RowsPass, Start
-
-_FITTED = (
-    *("components_", "factors_", "objective_history_", "n_iter_", "converged_", "explained_share_"),
-    *("problem_", "fingerprint_", "row_labels_"),
-)
+from dfact.models.icqf_passes import RowsPass, Start
+from dfact.models.icqf_problem import Problem, check_parameters, problem_of
+from dfact.models.icqf_solvers import Splitless
 
 
 class L1NMF(Factorization):
@@ -101,8 +99,6 @@ class L1NMF(Factorization):
     (12, 3)
     """
 
-    problem_: Problem
-
     def __init__(
         self,
         n_components: int = 8,
@@ -131,12 +127,23 @@ class L1NMF(Factorization):
     def fit(self, X: Any, y: None = None) -> Self:
         """Fit the answers X (n, m): any array, path or Dataset; NaN is missing."""
         del y
-        solver = self._solver()
-        dataset = self._dataset(X, None, reset=True).with_confounders(None)
-        _check_range(dataset)
-        solver.fit(dataset)
-        for name in _FITTED:
-            setattr(self, name, getattr(solver, name))
+        steps = self._icqf()
+        check_parameters(steps)
+        dataset = self._dataset(X, None, reset=True)
+        problem, dtype = self._problem(dataset), self._working_dtype(dataset)
+        with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
+            Q, begin = steps._start(session, dataset, self._start_problem(problem, dataset), 0, dtype)
+            Q = steps._iterate(session, Splitless(problem, begin, dtype), Q)
+            sums = session.run(RowsPass(problem, _least_squares_start(Q), dtype), Q)
+            self.factors_ = gather_rows(session.rows("factors"), (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None)
+        objective = 0.5 * float(sums.squares) + problem.penalties(float(sums.size_w), Q)
+        self.objective_history_ = np.append(steps.objective_history_, objective)
+        self.n_iter_, self.converged_ = steps.n_iter_, steps.converged_
+        self.explained_share_ = sums.explained_share()
+        self.components_ = Q
+        self.problem_ = problem
+        self.fingerprint_ = dataset.stored_fingerprint
+        self.row_labels_ = dataset.label_source
         return self
 
     def fit_transform(self, X: Any, y: None = None) -> Any:
@@ -151,12 +158,11 @@ class L1NMF(Factorization):
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
         _check_range(dataset)
-        dtype = self._working_dtype(dataset)
+        problem, dtype = self.problem_, self._working_dtype(dataset)
         Q = self.components_.astype(dtype)
-        begin = Start(np.linalg.pinv(Q.astype(np.float64)))
         with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
-            session.run(RowsPass(self.problem_, begin, dtype), Q)
-            return gather_rows(session.rows("factors"), (dataset.shape[0], len(Q)), dtype, stored=dataset.path is not None, out=out)
+            session.run(RowsPass(problem, _least_squares_start(Q), dtype), Q)
+            return gather_rows(session.rows("factors"), (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None, out=out)
 
     def inverse_transform(self, W: Any) -> NDArray[Any]:
         """The model's answers WQᵀ (n, m) of factors W (n, k)."""
@@ -173,13 +179,23 @@ class L1NMF(Factorization):
         items: pd.Index[Any] = pd.Index(self.column_labels_, name="item")
         return pd.DataFrame(self.components_.T, index=items, columns=self.get_feature_names_out())
 
-    def _solver(self) -> "_Unbounded":
-        solver = _Unbounded(**self.get_params(deep=False))
-        solver._check_parameters()
-        return solver
+    def _icqf(self) -> ICQF:
+        """The model whose steps these are, once its problem is this one."""
+        return ICQF(**self.get_params(deep=False))
+
+    def _problem(self, dataset: Dataset) -> Problem:
+        """ICQF's problem without upper bounds, and γ = 1."""
+        _check_range(dataset)
+        problem = problem_of(self._icqf(), dataset, None)
+        return replace(problem, gamma=1.0, w_max=np.inf, q_max=np.inf, lower=0.0, upper=np.inf)
+
+    def _start_problem(self, problem: Problem, dataset: Dataset) -> Problem:
+        """Random loadings need an upper bound."""
+        random = isinstance(self.init, str) and self.init == "random"
+        return replace(problem, q_max=float(dataset.statistics.maximum.max())) if random else problem
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
-        return self._solver()._footprint(shape, 0, dtype)
+        return self._icqf()._footprint(shape, 0, dtype)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -190,20 +206,8 @@ class L1NMF(Factorization):
         return tags
 
 
-class _Unbounded(ICQF):
-    """ICQF's splitless solver with the objective of ℓ1-NMF: no upper bounds, the same weight on both penalties."""
-
-    def _problem(self, dataset: Dataset) -> Problem:
-        n, m = dataset.shape
-        k = self.n_components
-        if k > min(n, m):
-            raise ParameterError(f"n_components={k} is larger than the data allows: n_samples={n}, n_features={m}")
-        if not isinstance(self.init, str) and np.shape(self.init) != (k, m):
-            raise ParameterError(f"init has shape {np.shape(self.init)}, expected (n_components, n_features) = ({k}, {m})")
-        return Problem(k, float(self.beta), 1.0, float(self.rho), np.inf, np.inf, 0.0, np.inf)
-
-    def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
-        """Done already, by the model that hands its dataset on."""
+def _least_squares_start(Q: NDArray[Any]) -> Start:
+    return Start(np.linalg.pinv(Q.astype(np.float64)))
 
 
 def _check_range(dataset: Dataset) -> None:

@@ -24,14 +24,15 @@ from dfact.data.source import Layout
 from dfact.data.store import attributes, compressor, create_group, open_group, update_attributes
 from dfact.errors import ParameterError, StoreError
 from dfact.models.base import Factorization
+from dfact.models.factor_analysis import FactorAnalysis
 from dfact.models.gom import GradeOfMembership
 from dfact.models.icqf import ICQF
-from dfact.models.icqf_passes import Problem
+from dfact.models.icqf_problem import Problem
 from dfact.models.l1nmf import L1NMF
 
 KIND = "model"
 # A further model is stored when its class stands in the first line, and the dataclasses among its attributes in the second.
-_MODELS: dict[str, type[Factorization]] = {cls.__name__: cls for cls in (ICQF, GradeOfMembership, L1NMF)}
+_MODELS: dict[str, type[Factorization]] = {cls.__name__: cls for cls in (ICQF, GradeOfMembership, L1NMF, FactorAnalysis)}
 _PARTS: dict[str, type[Any]] = {cls.__name__: cls for cls in (Problem, ConfounderEncoding, Confounder)}
 _NOT_STORED = ("executor", "callbacks")  # they belong to the process that fitted
 _PACKAGES = ("dfact", "dask", "numba", "numpy", "pandas", "scikit-learn", "scipy", "zarr")
