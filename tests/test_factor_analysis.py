@@ -13,6 +13,7 @@ from scipy.optimize import approx_fprime
 from scipy.stats import ortho_group
 
 import dfact
+from dfact.cli.main import main
 from dfact.data.examples import ipip_ascado
 from dfact.data.synthetic import icqf_simulation
 from dfact.linalg.correlation import smoothed
@@ -401,6 +402,19 @@ def test_callbacks_see_every_step() -> None:
     seen: list[Any] = []
     dfact.FactorAnalysis(2, callbacks=[seen.append]).fit(planted(100, 0, k=2)[0])
     assert [s.number for s in seen] == [1, 2, 3]
+
+
+def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, fitted, scores = (str(tmp_path / name) for name in ("d.zarr", "m.model", "f.csv"))
+    dataset = dfact.import_array(holed(planted(300, 0)[0], 0.1, 0), data)
+    assert main(["fit", "fa", data, fitted, "-k", "3", "--plot", str(tmp_path / "loadings.png")]) == 0
+    assert "FactorAnalysis, 3 factors of 300 participants" in capsys.readouterr().out
+    assert main(["transform", fitted, data, scores]) == 0
+    assert main(["info", fitted]) == 0
+    assert "promax rotation" in capsys.readouterr().out
+    assert main(["fit", "fa", data, fitted, "--rotation", "none", "--missing", "listwise", "--overwrite"]) == 0
+    assert "no rotation" in capsys.readouterr().out
+    np.testing.assert_allclose(pd.read_csv(scores).iloc[:, 1:], dfact.FactorAnalysis(3).fit(dataset).factors_, rtol=1e-6)
 
 
 GOOD = planted(60, 0, k=2, per_factor=4)[0]

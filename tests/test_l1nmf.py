@@ -14,6 +14,7 @@ from scipy.optimize import linear_sum_assignment, nnls
 from sklearn.decomposition import NMF
 
 import dfact
+from dfact.cli.main import main
 from dfact.data.synthetic import icqf_simulation
 from dfact.report.factors import nmf_factor_table
 from dfact.report.kinds import items_plot, model_text, rows_text
@@ -231,6 +232,18 @@ def test_a_row_without_answers_has_no_factors() -> None:
     with pytest.warns(UserWarning, match=r"row 4 has no observed entry .* its factors are 0"):
         model = dfact.L1NMF(2).fit(M)
     assert (model.factors_[4] == 0).all()
+
+
+def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    M = planted_answers(300, 12, 3, 0, missing=0.1)
+    data, fitted, factors = (str(tmp_path / name) for name in ("d.zarr", "m.model", "w.csv"))
+    dataset = dfact.import_array(M, data)
+    assert main(["fit", "l1nmf", data, fitted, "-k", "3", "--beta", "0.5", "--plot", str(tmp_path / "q.png")]) == 0
+    assert "L1NMF, 3 factors of 300 participants" in capsys.readouterr().out
+    assert main(["transform", fitted, data, factors]) == 0
+    assert main(["fit", "l1nmf", data, "--plan"]) == 0
+    expected = dfact.L1NMF(3, beta=0.5).fit(dataset)
+    np.testing.assert_allclose(pd.read_csv(factors).iloc[:, 1:], expected.factors_, rtol=1e-6)
 
 
 GOOD = planted_answers(60, 8, 2, seed=0)

@@ -94,6 +94,83 @@ def gom(
         _run(GradeOfMembership(**parameters, executor=place), read_dataset(data), None if plan_only else model, plot, overwrite)
 
 
+@fit.command(epilog=example("dfact fit l1nmf survey.zarr survey.model -k 6"))
+@click.argument("data", type=path_type)
+@click.argument("model", type=path_type, required=False)
+@click.option("-k", "--components", "n_components", type=int, default=8, help="Number of factors.")
+@click.option("--beta", type=float, default=0.1, help="Weight of the sparsity penalties.")
+@click.option("--max-iter", type=int, default=200, help="Most iterations.")
+@click.option("--tol", type=float, default=1e-4, help="Stop when an iteration changes the objective by less, relatively.")
+@click.option("--init", type=click.Choice(["nndsvd", "random"]), default="nndsvd", help="Start of the loadings.")
+@click.option("--seed", "random_state", type=int, help="Seed of the random start.")
+@computing_options
+@plan_option
+@plot_option
+@overwrite_option
+def l1nmf(
+    data: Path,
+    model: Path | None,
+    executor: str | None,
+    scheduler: str | None,
+    plan_only: bool,
+    plot: Path | None,
+    overwrite: bool,
+    **parameters: Any,
+) -> None:
+    """Sparse non-negative factors.
+
+    Factors and loadings of at least 0 with sparsity penalties, and no upper bounds: a baseline for icqf.
+    Confounders are not used.
+    """
+    _check_model(model, plan_only)
+    from dfact.models.l1nmf import L1NMF
+
+    with workplace(executor, scheduler) as place:
+        _run(L1NMF(**parameters, executor=place), read_dataset(data), None if plan_only else model, plot, overwrite)
+
+
+@fit.command(epilog=example("dfact fit fa survey.zarr survey.model -k 6"))
+@click.argument("data", type=path_type)
+@click.argument("model", type=path_type, required=False)
+@click.option("-k", "--components", "n_components", type=int, default=3, help="Number of factors.")
+@click.option(
+    "--rotation", type=click.Choice(["promax", "varimax", "none"]), default="promax", help="promax lets the factors be correlated."
+)
+@click.option("--kappa", type=float, default=4.0, help="Power of promax.")
+@click.option(
+    "--missing",
+    type=click.Choice(["pairwise", "listwise"]),
+    default="pairwise",
+    help="Correlations from those who answered both items, or all items.",
+)
+@computing_options
+@plan_option
+@plot_option
+@overwrite_option
+def fa(
+    data: Path,
+    model: Path | None,
+    rotation: str,
+    executor: str | None,
+    scheduler: str | None,
+    plan_only: bool,
+    plot: Path | None,
+    overwrite: bool,
+    **parameters: Any,
+) -> None:
+    """Factor analysis.
+
+    Factors behind the correlations of the items, by minimum residuals, and rotated: a baseline for icqf.
+    Confounders are not used.
+    """
+    _check_model(model, plan_only)
+    from dfact.models.factor_analysis import FactorAnalysis
+
+    with workplace(executor, scheduler) as place:
+        estimator = FactorAnalysis(**parameters, rotation=None if rotation == "none" else rotation, executor=place)
+        _run(estimator, read_dataset(data), None if plan_only else model, plot, overwrite)
+
+
 def _check_model(model: Path | None, plan_only: bool) -> None:
     if model is None and not plan_only:
         raise click.UsageError("Missing argument 'MODEL': where the model goes.")
