@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from sklearn.base import clone
-from sklearn.utils import check_random_state
 
 from dfact.data.confounders import ConfounderEncoding
 from dfact.data.dataset import Dataset
@@ -23,7 +22,7 @@ from dfact.engine.partition import partitions
 from dfact.engine.progress import Iteration
 from dfact.errors import DataError, MemoryPlanError, ParameterError
 from dfact.selection.configurations import Parameters, best_fit, check_estimator, expand, fits_of, most_components
-from dfact.selection.folds import Folds, check_blocks, deal, strata_of
+from dfact.selection.folds import Folds, check_blocks, deal_all, seed_of, strata_of
 from dfact.selection.kept import Kept
 from dfact.selection.result import Selection
 from dfact.selection.rules import RULES, choose
@@ -57,8 +56,8 @@ def block_cross_validate(
         error = Σ (M − clip(R))² / number,   over the hidden answers M and the model R of them.
 
     The fits of a fold follow one another: each starts from the loadings of the one before, further
-    components from the NNDSVD, and they stop at three times the model's ``tol`` (at ``tol`` itself
-    those that differ from the one before in β alone). Bounds that the model takes from the data are those of all the data.
+    components from the NNDSVD, and they stop at five times the model's ``tol`` (at twice ``tol`` those
+    that differ from the one before in β alone). Bounds that the model takes from the data are those of all the data.
 
     Parameters
     ----------
@@ -135,10 +134,9 @@ def block_cross_validate(
     strata = strata_of(stratify, dataset.confounders, shape[0])
     what = {"grid": [_text(c) for c in configurations], "n_blocks": blocks, "n_folds": int(n_folds), "repeats": int(repeats)}
     what |= {"restarts": int(restarts), "strata": None if strata is None else blake2b(strata.tobytes(), digest_size=8).hexdigest()}
-    seed = None if random_state is None else int(check_random_state(random_state).randint(2**31))
     fingerprint = None if checkpoint is None else dataset.fingerprint
-    kept = Kept(checkpoint, {"data": fingerprint, "model": _model_text(model), "seed": seed, **what})
-    folds = [deal(shape, blocks, n_folds, np.random.default_rng([kept.seed, repeat]), strata) for repeat in range(repeats)]
+    kept = Kept(checkpoint, {"data": fingerprint, "model": _model_text(model), "seed": seed_of(random_state), **what})
+    folds = deal_all(shape, blocks, n_folds, repeats, kept.seed, strata)
     _check_size(most_components(model, configurations), folds)
     members = _run(model, dataset, configurations, folds, kept, restarts, callbacks, load)
     table, of_folds = _tables(configurations, members, kept)

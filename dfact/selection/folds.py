@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from sklearn.utils import check_random_state
 
 from dfact.data.confounders import as_frame
 from dfact.errors import ParameterError
@@ -57,6 +58,18 @@ def deal(
     of_block = np.empty(n_blocks[0] * n_blocks[1], np.intp)
     of_block[generator.permutation(len(of_block))] = np.arange(len(of_block)) % n_folds
     return Folds(rows, columns, of_block.reshape(n_blocks))
+
+
+def deal_all(
+    shape: tuple[int, int], n_blocks: tuple[int, int], n_folds: int, repeats: int, seed: int, strata: NDArray[np.int64] | None = None
+) -> list[Folds]:
+    """The folds of each repeat; those of one do not depend on how many there are."""
+    return [deal(shape, n_blocks, n_folds, np.random.default_rng([seed, repeat]), strata) for repeat in range(repeats)]
+
+
+def seed_of(random_state: Any) -> int | None:
+    """A seed from what scikit-learn takes as random state; None from None."""
+    return None if random_state is None else int(check_random_state(random_state).randint(2**31))
 
 
 def strata(frame: pd.DataFrame) -> NDArray[np.int64]:
