@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common import exit_code, report
 from dfact.data.synthetic import icqf_simulation
+from dfact.engine.threads import single_threaded
 from dfact.linalg.factor_numbers import FactorNumber, bic, minimum_average_partial, parallel_analysis
 
 Bars = list[tuple[str, bool]]
@@ -50,7 +51,8 @@ def table_1(n_data_sets: int) -> Bars:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-sets", type=int, default=30)
-    return exit_code(table_1(parser.parse_args().data_sets))
+    with single_threaded():
+        return exit_code(table_1(parser.parse_args().data_sets))
 
 
 if __name__ == "__main__":

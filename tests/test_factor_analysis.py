@@ -19,7 +19,7 @@ from dfact.data.synthetic import icqf_simulation
 from dfact.linalg.correlation import smoothed
 from dfact.linalg.factor_numbers import bic, minimum_average_partial, parallel_analysis
 from dfact.linalg.minres import LOWEST, explained, minres, ordered, principal, promax, residual, varimax
-from dfact.models.factor_analysis import number_of_factors
+from dfact.models.factor_analysis_numbers import number_of_factors
 from dfact.report.factors import factor_correlations, largest_items, signed_heatmap
 from dfact.report.kinds import model_text, rows_text
 
@@ -285,7 +285,9 @@ def test_more_parameters_than_correlations_are_told() -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_number_of_planted_factors_is_found(seed: int, missing: float) -> None:
     X = holed(planted(1500, seed, k=4)[0], missing, seed)
-    found = number_of_factors(dfact.FactorAnalysis(), X, range(1, 9))
+    model = dfact.FactorAnalysis()
+    found = number_of_factors(model, X, range(1, 9))
+    assert not any(name.endswith("_") for name in vars(model))
     assert found.table().to_dict() == {"PA": 4, "MAP": 4, "BIC": 4}
     assert found.parallel_analysis.reference is not None
     mean = number_of_factors(dfact.FactorAnalysis(), X, range(1, 9), quantile=None).parallel_analysis

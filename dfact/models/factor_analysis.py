@@ -17,9 +17,9 @@ from dfact.data.inputs import locate_outside, refuse_unobserved_columns
 from dfact.engine.executors import Session
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration
+from dfact.engine.threads import single_threaded
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.correlation import MomentsPass, is_indefinite, smoothed
-from dfact.linalg.factor_numbers import FactorNumber, bic, minimum_average_partial, parallel_analysis
 from dfact.linalg.minres import LOWEST, explained, minres, ordered, promax, varimax
 from dfact.models.base import Factorization, gather_rows
 from dfact.models.factor_analysis_passes import ScorePass, Scorer
@@ -48,7 +48,7 @@ class FactorAnalysis(Factorization):
     Parameters
     ----------
     n_components : int
-        Number of factors k; :func:`number_of_factors` estimates it.
+        Number of factors k; :func:`dfact.models.factor_analysis_numbers.number_of_factors` estimates it.
     method : "minres"
         How factors are extracted.
     rotation : "promax", "varimax" or None
@@ -160,7 +160,8 @@ class FactorAnalysis(Factorization):
         _check_answers(dataset, self.n_components)
         dtype, shape = self._working_dtype(dataset), (dataset.shape[0], self.n_components)
         report = _Steps(self.callbacks)
-        with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
+        # One thread for the factors, too, wherever passes run: more of them give other bits.
+        with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session, single_threaded():
             found = self._correlate(session, dataset)
             report("correlations")
             self._extract(found.R, dtype)
@@ -320,39 +321,6 @@ class Correlations:
     """Mean and standard deviation of each item's answers (m)."""
     smoothed: bool
     """Whether R had negative eigenvalues."""
-
-
-@dataclass(frozen=True)
-class FactorNumbers:
-    """How many factors three criteria find."""
-
-    parallel_analysis: FactorNumber
-    minimum_average_partial: FactorNumber
-    bic: FactorNumber | None
-    """None where the correlation matrix is singular."""
-
-    def table(self) -> "pd.Series[int]":
-        """The numbers of factors by name: ``PA``, ``MAP``, ``BIC``."""
-        found = {"PA": self.parallel_analysis, "MAP": self.minimum_average_partial, "BIC": self.bic}
-        return pd.Series({name: number.n_factors for name, number in found.items() if number is not None}, name="factors")
-
-
-def number_of_factors(
-    model: FactorAnalysis, X: Any, n_components: Sequence[int] = range(1, 11), *, quantile: float | None = 0.95, seed: int = 0
-) -> FactorNumbers:
-    """How many factors the answers X (n, m) have, by one pass over them.
-
-    By Horn's parallel analysis (``quantile`` and ``seed`` as in
-    :func:`dfact.linalg.factor_numbers.parallel_analysis`), Velicer's MAP, and the lowest BIC of the factor
-    models with ``n_components``. ``model`` says how missing answers are taken and where the pass runs.
-    """
-    found = model.correlate(X)
-    try:
-        best = bic(found.R, found.n, n_components)
-    except DataError:
-        best = None
-    random = parallel_analysis(found.R, found.n, quantile=quantile, seed=seed)
-    return FactorNumbers(random, minimum_average_partial(found.R), best)
 
 
 class _Steps:
