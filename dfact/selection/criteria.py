@@ -25,6 +25,15 @@ _MOST_ROWS = 5000  # of a consensus matrix, n × n in double precision: 200 MB
 _RESTARTS = 10
 
 
+@dataclass(frozen=True)
+class _Fitted:
+    """What a criterion rates: the fits with one number of components, and that with the lowest objective."""
+
+    fits: list[Any]
+    lowest: Any
+    dataset: Dataset
+
+
 def select_by_criterion(
     model: Any,
     X: Any,
@@ -113,7 +122,7 @@ def select_by_criterion(
     for k in candidates:
         fits = [start.fit(X, **given) for start in _starts(model, k, restarts, seed_of(random_state), rated.least_restarts > 0)]
         lowest = min(fits, key=lambda fit: float(fit.objective_history_[-1]))
-        scores.append(rated.score(fits, lowest, dataset))
+        scores.append(rated.score(_Fitted(fits, lowest, dataset)))
         if best is None or scores[-1] * rated.sign > scores[candidates.index(best_k)] * rated.sign:
             best, best_k = lowest, k
     table = pd.DataFrame({criterion: scores}, index=pd.Index(candidates, name="n_components"))
@@ -127,7 +136,8 @@ def _starts(model: Any, k: int, restarts: int, seed: int | None, only_random: bo
     return own + [clone(model).set_params(n_components=k, init="random", random_state=int(number)) for number in seeds]
 
 
-def _bic1(lowest: Any, dataset: Dataset) -> float:
+def _bic1(fitted: _Fitted) -> float:
+    lowest, dataset = fitted.lowest, fitted.dataset
     n, m, k = *dataset.shape, len(lowest.components_)
     squares, count = 0.0, 0
     dtype = np.dtype(lowest.components_.dtype)
@@ -157,21 +167,21 @@ def consensus(fits: list[Any]) -> NDArray[np.float64]:
     return total / len(fits)
 
 
-def _ccc(fits: list[Any]) -> float:
-    distances = squareform(1 - consensus(fits), checks=False)
+def _ccc(fitted: _Fitted) -> float:
+    distances = squareform(1 - consensus(fitted.fits), checks=False)
     tree = linkage(distances, "average")
     if np.ptp(distances) == 0:
         return 1.0  # nothing tells rows apart, and the tree says so
     return float(cophenet(tree, distances)[0])
 
 
-def _dispersion(fits: list[Any]) -> float:
-    return float(np.mean(4 * (consensus(fits) - 0.5) ** 2))
+def _dispersion(fitted: _Fitted) -> float:
+    return float(np.mean(4 * (consensus(fitted.fits) - 0.5) ** 2))
 
 
 @dataclass(frozen=True)
 class _Criterion:
-    score: Callable[[list[Any], Any, Dataset], float]
+    score: Callable[[_Fitted], float]
     sign: int
     """1 where more is better, −1 where less is."""
     restarts: int
@@ -179,7 +189,7 @@ class _Criterion:
 
 
 _CRITERIA = {
-    "bic1": _Criterion(lambda fits, lowest, dataset: _bic1(lowest, dataset), -1, 0, 0),
-    "ccc": _Criterion(lambda fits, lowest, dataset: _ccc(fits), 1, _RESTARTS, 2),
-    "dispersion": _Criterion(lambda fits, lowest, dataset: _dispersion(fits), 1, _RESTARTS, 2),
+    "bic1": _Criterion(_bic1, -1, 0, 0),
+    "ccc": _Criterion(_ccc, 1, _RESTARTS, 2),
+    "dispersion": _Criterion(_dispersion, 1, _RESTARTS, 2),
 }

@@ -1,0 +1,55 @@
+"""Plots of a selection, with Matplotlib (the optional extra ``plot``)."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from dfact.errors import ParameterError
+from dfact.report.export import check_destination
+from dfact.report.plots import FORMATS, new_figure
+from dfact.selection.result import Selection
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_MARKERS = "osD^vP*X"
+
+
+def error_plot(selection: Selection) -> "Figure":
+    """The cross-validated error against the number of components, a line for each combination of the other parameters.
+
+    Bars are one standard error; a ring is around what was chosen. Save it with ``figure.savefig("errors.png")``.
+
+    Raises
+    ------
+    ParameterError
+        A selection without errors, or not of the number of components.
+    """
+    table = selection.table
+    names = [str(name) for name in table.index.names]
+    if "error" not in table or "n_components" not in names:
+        raise ParameterError(f"the selection has {list(table)} of {names}, expected the errors of numbers of components")
+    frame = table.reset_index()
+    others = [name for name in names if name != "n_components"]
+    figure = new_figure(7, 4.5)
+    axes = figure.add_subplot()
+    lines: Any = frame.groupby(others, sort=True) if others else [((), frame)]
+    for i, (values, rows) in enumerate(lines):
+        line = rows.sort_values("n_components")
+        label = ", ".join(f"{name} = {value}" for name, value in zip(others, values, strict=True))
+        style = f"{_MARKERS[i % len(_MARKERS)]}-"
+        axes.errorbar(line["n_components"], line["error"], line["se"].fillna(0), fmt=style, capsize=3, markersize=5, label=label)
+    chosen = frame[(frame[names] == pd.Series(selection.best_params)).all(axis=1)]
+    axes.plot(chosen["n_components"], chosen["error"], "o", markersize=14, markerfacecolor="none", markeredgecolor="black", label="chosen")
+    axes.set_xticks(sorted(frame["n_components"].unique()))
+    axes.set_xlabel("number of components")
+    axes.set_ylabel("mean squared error of hidden answers")
+    axes.legend()
+    return figure
+
+
+def check_plot(path: Path, *, overwrite: bool) -> None:
+    """Refuse, before the work, a place or a format that cannot be written, or Matplotlib's absence."""
+    check_destination(path, overwrite=overwrite, formats=FORMATS)
+    new_figure(1, 1)
