@@ -98,6 +98,15 @@ def test_planted_loadings_are_recovered(seed: int) -> None:
     assert similarity[rows, columns].min() >= 0.85
 
 
+def test_a_penalty_may_leave_nothing() -> None:
+    M = planted_answers(200, 12, 3, 0, missing=0.1)
+    model = dfact.L1NMF(3, beta=1e6).fit(M)
+    assert not model.components_.any()
+    assert not model.factors_.any()
+    assert model.objective_history_[-1] == pytest.approx(0.5 * np.nansum(M**2))
+    assert "0% of the answers" in model_text(model)
+
+
 def test_the_objective_descends_and_a_penalty_makes_sparse() -> None:
     M = planted_answers(400, 30, 4, 0, missing=0.1)
     zeros = []

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dfact.engine.passes import Block, Partial, Startless, State
 from dfact.kernels.entries import filled
 
-_INDEFINITE = 1e-6  # an eigenvalue below minus this is no rounding error
+_INDEFINITE = 1e-6  # of the number of columns: an eigenvalue below minus this is no rounding error of single precision
 _FLOOR = 1e-10  # eigenvalues below it are raised to it by smoothing, as psych's cor.smooth does
 
 
@@ -81,7 +81,7 @@ class MomentsPass(Startless):
 
 def is_indefinite(R: NDArray[np.float64]) -> bool:
     """Whether a correlation matrix is none: it has an eigenvalue below 0."""
-    return bool(np.linalg.eigvalsh(R)[0] < -_INDEFINITE)
+    return bool(np.linalg.eigvalsh(R)[0] < -_INDEFINITE * len(R))
 
 
 def smoothed(R: NDArray[np.float64]) -> NDArray[np.float64]:

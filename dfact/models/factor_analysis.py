@@ -202,7 +202,8 @@ class FactorAnalysis(Factorization):
             raise DataError(f"{which} in the {moments.counts[tuple(unknown[0])]:g} rows with answers; leave out one, or add rows")
         if not is_indefinite(R):
             return Correlations(R, n, mean, scale, smoothed=False)
-        warnings.warn("the pairwise correlations have negative eigenvalues and were smoothed", UserWarning, stacklevel=3)
+        message = "the pairwise correlations have negative eigenvalues and were smoothed; missing='listwise' needs no smoothing"
+        warnings.warn(message, UserWarning, stacklevel=3)
         return Correlations(smoothed(R), n, mean, scale, smoothed=True)
 
     def _extract(self, R: NDArray[np.float64], dtype: np.dtype[Any]) -> None:

@@ -17,7 +17,7 @@ from dfact.engine.progress import Iteration
 from dfact.errors import DataError
 from dfact.models.base import Factorization, gather_rows
 from dfact.models.icqf import ICQF
-from dfact.models.icqf_passes import RowsPass, Start
+from dfact.models.icqf_passes import RowsPass, Start, Sums
 from dfact.models.icqf_problem import Problem, check_parameters, problem_of
 from dfact.models.icqf_solvers import Splitless
 
@@ -133,7 +133,7 @@ class L1NMF(Factorization):
         problem, dtype = self._problem(dataset), self._working_dtype(dataset)
         with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
             Q, begin = steps._start(session, dataset, self._start_problem(problem, dataset), 0, dtype)
-            Q = steps._iterate(session, Splitless(problem, begin, dtype), Q)
+            Q = steps._iterate(session, _Solver(problem, begin, dtype), Q)
             sums = session.run(RowsPass(problem, _least_squares_start(Q), dtype), Q)
             self.factors_ = gather_rows(session.rows("factors"), (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None)
         objective = 0.5 * float(sums.squares) + problem.penalties(float(sums.size_w), Q)
@@ -204,6 +204,16 @@ class L1NMF(Factorization):
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+class _Solver(Splitless):
+    """ICQF's, with the loadings of a factor that nobody has at 0: the data says nothing of them, the penalty does."""
+
+    def loadings(self, sums: Sums, Q: NDArray[Any]) -> NDArray[Any]:
+        solved = super().loadings(sums, Q)
+        if self.problem.beta > 0:
+            solved[sums.gram.diagonal() == 0] = 0
+        return solved
 
 
 def _least_squares_start(Q: NDArray[Any]) -> Start:
