@@ -24,9 +24,9 @@ def objectives(iterations: int) -> Bars:
         M = answers(name)
         for dtype in ("float32", "float64"):
             began = time.perf_counter()
-            model = dfact.ICQF(k, bounds=(0, top), max_iter=iterations, tol=1e-8, dtype=dtype).fit(M)
+            model = dfact.ICQF(k, solver="admm", bounds=(0, top), max_iter=iterations, tol=1e-8, dtype=dtype).fit(M)
             seconds = time.perf_counter() - began
-            early = dfact.ICQF(k, bounds=(0, top), dtype=dtype, max_iter=iterations).fit(M)
+            early = dfact.ICQF(k, solver="admm", bounds=(0, top), dtype=dtype, max_iter=iterations).fit(M)
             W, Q = np.asarray(model.factors_, np.float64), model.components_.astype(np.float64)
             objective = 0.5 * np.nansum((M - W @ Q) ** 2) + 0.1 * W.sum() + 0.1 * len(M) / M.shape[1] * top * Q.sum()
             rows.append(
@@ -61,7 +61,7 @@ def simulation(n_data_sets: int) -> Bars:
             rises, similarities = [], []
             for seed in range(n_data_sets):
                 planted = icqf_simulation(noise, seed)
-                model = dfact.ICQF(10, bounds=(0, 100), rho=rho, max_iter=500, tol=1e-6).fit(planted.M)
+                model = dfact.ICQF(10, solver="admm", bounds=(0, 100), rho=rho, max_iter=500, tol=1e-6).fit(planted.M)
                 history = model.lagrangian_history_[1:]
                 rises.append(np.diff(history).max() / history[0])
                 similarity = np.corrcoef(planted.Q.T, model.components_)[:10, 10:]

@@ -21,7 +21,7 @@ K, TOP, RHO, BETA = 8, 3, 3.0, 0.1
 
 
 def dfact_fit(M: NDArray[np.floating], iterations: int) -> Callable[[], object]:
-    model = dfact.ICQF(K, bounds=(0, TOP), max_iter=iterations, tol=0, executor="inline")
+    model = dfact.ICQF(K, solver="admm", bounds=(0, TOP), max_iter=iterations, tol=0, executor="inline")
     return lambda: model.fit(M)
 
 

@@ -230,7 +230,7 @@ class ICQF(Factorization):
             if max(change, _relative_change(lagrangians)) < self.tol:
                 self.converged_ = True
                 break
-            point = solver.next_point(Q, lagrangians)
+            point = solver.next_point(Q)
         self.n_iter_ = iteration
         self.objective_history_ = np.asarray(objectives)
         self.lagrangian_history_ = np.asarray(lagrangians)

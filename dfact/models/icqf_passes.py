@@ -112,7 +112,8 @@ class SplitlessPass:
     """One visit of a block where only the bounds are split off: the rows' step, with the sums for the loadings.
 
     State: the factors X = [W, C]ᵀ (k+c, rows), and where a bound is active its multiplier and its place in the block.
-    Without bounds and missing entries the target B is M itself, and what the model R is needed for follows from Gram matrices.
+    Without bounds and missing entries the target B is M itself; what the model R is needed for follows from Gram
+    matrices and the state ``norm``, ‖M‖², NaN for blocks with missing entries.
     """
 
     problem: Problem
@@ -120,8 +121,9 @@ class SplitlessPass:
     dtype: np.dtype[Any]
 
     def start(self, block: Block) -> State:
-        none = {"places": np.empty(0, np.int32), "multipliers": np.empty(0, self.dtype)}
-        return {"factors": self.begin.factors(block, self.problem, self.dtype), **none}
+        X, s = self.begin.factors(block, self.problem, self.dtype), self.problem.sample_weight(block, self.dtype)
+        norm = np.nan if self.problem.bounded else np.einsum("i,ij,ij->", s, block.values, block.values, dtype=np.float64)
+        return {"factors": X, "places": np.empty(0, np.int32), "multipliers": np.empty(0, self.dtype), "norm": np.atleast_1d(norm)}
 
     def step(self, block: Block, state: State | None, shared: tuple[NDArray[Any], float]) -> tuple[State, Sums]:
         """``shared`` is Qᵀ (k+c, m) and ρ."""
@@ -129,11 +131,11 @@ class SplitlessPass:
         p, (Q, rho), X, M = self.problem, shared, state["factors"], block.values
         s, gram = p.sample_weight(block, self.dtype), Q @ Q.T
         size_w = np.asarray(s @ p.size(X[: p.k]))
-        if not p.bounded and not np.isnan(M.min()):
+        if not np.isnan(state["norm"][0]):
             H = Q @ M.T
             Xs = X * s if p.weighted else X
-            norm = np.vdot(M, M * s[:, None] if p.weighted else M)
-            squares = norm - 2 * np.vdot(Xs, H) + np.vdot(Xs @ X.T, gram)
+            # Differences of large numbers: in double precision.
+            squares = state["norm"][0] - 2 * np.vdot(Xs.astype(np.float64), H) + np.vdot((Xs @ X.T).astype(np.float64), gram)
             p.solve(X, H[: p.k], gram, p.beta, p.w_max, _SWEEPS, 0.0)
             Xs = X * s if p.weighted else X
             return state, Sums(Xs @ X.T, Xs @ M, np.asarray(squares), np.asarray(0.5 * squares), size_w, np.empty(0))
@@ -156,7 +158,7 @@ class SplitlessPass:
         old = state["places"], state["multipliers"]
         limits = p.limits(M.shape[1], self.dtype)
         bounds, count = bound_fill(M, B, *old, *limits, rho, weights, s, places, multipliers)
-        return {"factors": state["factors"], "places": places[:count].copy(), "multipliers": multipliers[:count].copy()}, bounds
+        return {**state, "places": places[:count].copy(), "multipliers": multipliers[:count].copy()}, bounds
 
 
 @dataclass
