@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
 
 from dfact.data.dataset import Dataset
 from dfact.errors import ParameterError
 from dfact.models.base import Factorization
-from dfact.selection.refits import Refits
+from dfact.selection.refits import Refits, unfitted
 from dfact.selection.warm_fits import Group, Settings, outwards
 from dfact.selection.ways import Warm
 
@@ -51,7 +50,7 @@ def expand(model: Any, grid: Mapping[str, Any]) -> list[Parameters]:
 
 
 def most_components(model: Any, configurations: list[Parameters]) -> int:
-    return max(int(c.get("n_components", model.get_params().get("n_components", 1))) for c in configurations)
+    return max(int(c.get("n_components", model.get_params(deep=False).get("n_components", 1))) for c in configurations)
 
 
 def fits_of(model: Any, configurations: list[Parameters], dataset: Dataset, n_covariates: int, restarts: int, seed: int) -> Warm | Refits:
@@ -61,7 +60,7 @@ def fits_of(model: Any, configurations: list[Parameters], dataset: Dataset, n_co
     """
     parameters = model.get_params(deep=False)
     if not {"n_components", "beta", "max_iter", "tol"} <= set(parameters):
-        return Refits(clone(model), tuple(configurations))
+        return Refits(model, tuple(configurations))
     kinds: dict[str, list[int]] = {}
     for i, configuration in enumerate(configurations):
         others = {name: value for name, value in configuration.items() if name not in ("n_components", "beta")}
@@ -69,13 +68,13 @@ def fits_of(model: Any, configurations: list[Parameters], dataset: Dataset, n_co
     groups: list[Group] = []
     for numbers in kinds.values():
         k = most_components(model, [configurations[i] for i in numbers])
-        first = clone(model).set_params(**configurations[numbers[0]]).set_params(n_components=k, max_iter=1, callbacks=())
+        first = unfitted(model, **configurations[numbers[0]] | {"n_components": k, "max_iter": 1, "callbacks": ()})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the fit with the best parameters tells again
             first.fit(dataset)
         problem = getattr(first, "problem_", None)
         if problem is None:
-            return Refits(clone(model), tuple(configurations))
+            return Refits(model, tuple(configurations))
         sized = [
             {"n_components": first.n_components if "n_components" not in configurations[i] else 0, "beta": model.beta} for i in numbers
         ]
@@ -98,10 +97,10 @@ def _groups(numbers: list[int], configurations: list[Parameters], problem: Any) 
 def best_fit(model: Any, parameters: Parameters, X: Any, confounders: Any, restarts: int, seed: int) -> Factorization:
     """The model fitted with the parameters; of its own start and ``restarts`` random ones the one with the lowest objective."""
     given = {} if confounders is None else {"confounders": confounders}
-    best: Any = clone(model).set_params(**parameters).fit(X, **given)
+    best: Any = unfitted(model, **parameters).fit(X, **given)
     for restart in range(restarts):
         random = np.random.SeedSequence(seed, spawn_key=(len(best.components_), restart)).generate_state(1)[0]
-        other = clone(model).set_params(**parameters, init="random", random_state=int(random) % 2**31).fit(X, **given)
+        other = unfitted(model, **parameters, init="random", random_state=int(random) % 2**31).fit(X, **given)
         if other.objective_history_[-1] < best.objective_history_[-1]:
             best = other
     fitted: Factorization = best

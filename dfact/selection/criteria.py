@@ -9,7 +9,6 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import cophenet, linkage
 from scipy.spatial.distance import squareform
-from sklearn.base import clone
 
 from dfact.data.dataset import Dataset
 from dfact.data.inputs import as_dataset
@@ -19,6 +18,7 @@ from dfact.errors import DataError, ParameterError
 from dfact.selection.configurations import check_estimator, expand
 from dfact.selection.folds import seed_of
 from dfact.selection.held_out import clipped_errors
+from dfact.selection.refits import unfitted
 from dfact.selection.result import Selection
 
 _MOST_ROWS = 5000  # of a consensus matrix, n × n in double precision: 200 MB
@@ -69,8 +69,8 @@ def select_by_criterion(
     criterion : "bic1", "ccc" or "dispersion"
         Of candidates that score the same the first is taken.
     restarts : int, optional
-        Random starts of each candidate: by default 10 for ``ccc`` and ``dispersion``. For ``bic1`` by default none but
-        the model's own start; of several the lowest objective counts.
+        Random starts of each candidate: by default 10 for ``ccc`` and ``dispersion``. For ``bic1`` by default 5 beside
+        the model's own start, of which the lowest objective counts: a local optimum would count as a bad number.
     confounders : table of n rows, optional
         As for ``model.fit``.
     random_state : int, RandomState or None
@@ -131,9 +131,9 @@ def select_by_criterion(
 
 def _starts(model: Any, k: int, restarts: int, seed: int | None, only_random: bool) -> list[Any]:
     """The estimators to fit: with the model's own start, unless all are to be random, and with random ones."""
-    own = [] if only_random else [clone(model).set_params(n_components=k)]
+    own = [] if only_random else [unfitted(model, n_components=k)]
     seeds = np.random.SeedSequence(seed).generate_state(restarts) % 2**31
-    return own + [clone(model).set_params(n_components=k, init="random", random_state=int(number)) for number in seeds]
+    return own + [unfitted(model, n_components=k, init="random", random_state=int(number)) for number in seeds]
 
 
 def _bic1(fitted: _Fitted) -> float:
@@ -189,7 +189,7 @@ class _Criterion:
 
 
 _CRITERIA = {
-    "bic1": _Criterion(_bic1, -1, 0, 0),
+    "bic1": _Criterion(_bic1, -1, _RESTARTS // 2, 0),
     "ccc": _Criterion(_ccc, 1, _RESTARTS, 2),
     "dispersion": _Criterion(_dispersion, 1, _RESTARTS, 2),
 }

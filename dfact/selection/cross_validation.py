@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.base import clone
 
 from dfact.data.confounders import ConfounderEncoding
 from dfact.data.dataset import Dataset
@@ -24,6 +23,7 @@ from dfact.errors import DataError, MemoryPlanError, ParameterError
 from dfact.selection.configurations import Parameters, best_fit, check_estimator, expand, fits_of, most_components
 from dfact.selection.folds import Folds, check_blocks, deal_all, seed_of, strata_of
 from dfact.selection.kept import Kept
+from dfact.selection.refits import unfitted
 from dfact.selection.result import Selection
 from dfact.selection.rules import RULES, choose
 from dfact.selection.ways import Chain, Done, Warm, fits_in_memory, in_memory, shared_reads
@@ -181,7 +181,7 @@ def _run(
     if load or not isinstance(fits, Warm):
         in_memory(fits, parts, dtype, folds, chains, progress.keep, executor)
         return members
-    largest = clone(model).set_params(n_components=most_components(model, configurations))
+    largest = unfitted(model, n_components=most_components(model, configurations))
     footprint = largest._footprint(dataset.shape, n_covariates, dtype)
     executor = resolve_executor(model.executor, len(parts))
     shared_reads(fits, dataset.source, parts, footprint, folds, chains, progress.keep, executor, memory_limit)

@@ -8,11 +8,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone
 
+from dfact.errors import ParameterError
 from dfact.selection.folds import Folds
 from dfact.selection.held_out import clipped_errors
 from dfact.selection.warm_fits import Score
+
+
+def unfitted(model: Any, **parameters: Any) -> Any:
+    """The estimator with other parameters. scikit-learn's ``clone`` would copy the Dask client among them."""
+    return type(model)(**model.get_params(deep=False) | parameters)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +35,15 @@ class Refits:
         held = np.where(hidden, M, np.nan)
         for number in range(chain.n_done, len(self.configurations)):
             began = time.perf_counter()
-            model = clone(self.model).set_params(**self.configurations[number])
-            if "executor" in model.get_params():
-                model.set_params(executor="inline")
+            inline = {"executor": "inline"} if "executor" in self.model.get_params(deep=False) else {}
+            model = unfitted(self.model, **self.configurations[number], **inline)
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "row .* no observed entry", UserWarning)
                 model.fit(np.ascontiguousarray(seen[:, given]))
+            if not hasattr(model, "factors_"):
+                raise ParameterError(
+                    f"a {type(model).__name__} has no factors_ once fitted, expected an estimator that has, such as ICQF()"
+                )
             R = np.zeros(M.shape, M.dtype)
             R[:, given] = model.inverse_transform(np.asarray(model.factors_))
             squares, count = clipped_errors(held, R, -np.inf, np.inf)

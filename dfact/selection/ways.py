@@ -156,7 +156,7 @@ def _on_workers(
         data = client.submit(dense, parts, dtype, pure=False)
         tasks = {client.submit(_whole_chain, fits, data, folds[chain.repeat], chain, pure=False): chain for chain in chains}
     try:
-        for future in as_completed(tasks):
+        for future in as_completed(tasks, loop=client.loop):
             for done in future.result():
                 keep(tasks[future], done)
     finally:

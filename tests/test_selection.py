@@ -1,0 +1,395 @@
+"""Choosing by block cross-validation and by criteria."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import Client
+from numpy.typing import NDArray
+from scipy.cluster.hierarchy import cophenet, linkage
+from sklearn.base import BaseEstimator
+
+import dfact
+from dfact.data.synthetic import icqf_simulation
+from dfact.engine.progress import Iteration
+from dfact.report.selection_plots import error_plot
+from dfact.report.selections import selection_text
+from dfact.selection import Selection, block_cross_validate, select_by_criterion
+from dfact.selection.criteria import consensus
+from dfact.selection.folds import deal, deal_all, seed_of, strata_of
+from dfact.selection.held_out import Members
+from dfact.selection.rules import choose
+from dfact.selection.warm_fits import outwards
+from tests.conftest import planted_answers
+
+GRID: dict[str, Any] = {"n_components": [2, 3, 4], "beta": [0.1, 0.5]}
+
+
+def select(M: Any, grid: Any = None, model: Any = None, **settings: Any) -> Selection:
+    """A quick selection."""
+    defaults = {"n_blocks": (4, 4), "n_folds": 4, "random_state": 0}
+    return block_cross_validate(model or dfact.ICQF(), M, GRID if grid is None else grid, **(defaults | settings))
+
+
+@pytest.fixture(scope="module")
+def answers() -> NDArray[np.float64]:
+    return planted_answers(150, 20, 3, 0, missing=0.1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_planted_number_is_found(seed: int) -> None:
+    selection = block_cross_validate(
+        dfact.ICQF(bounds=(0, 100)), icqf_simulation(0.1, seed).M, {"n_components": [8, 9, 10, 11, 12]}, random_state=seed
+    )
+    assert selection.best_params == {"n_components": 10}
+    assert selection.model.components_.shape == (10, 100)
+    assert selection.folds is not None
+    assert selection.folds.shape == (5, 10)
+
+
+def test_every_block_is_in_one_fold() -> None:
+    folds = deal((53, 31), (5, 4), 6, np.random.default_rng(1))
+    hidden = np.array([folds.hidden(fold)[folds.rows] for fold in range(6)])
+    assert (hidden.sum(axis=0) == 1).all()
+    sizes = np.bincount(folds.of_block.ravel())
+    assert set(sizes) == {3, 4}
+    assert np.ptp(np.bincount(folds.rows)) <= 1
+    assert np.ptp(np.bincount(folds.columns)) <= 1
+
+
+def test_repeats_and_seeds_deal_anew() -> None:
+    first, second = deal_all((40, 30), (4, 3), 5, 2, 7)
+    (again,) = deal_all((40, 30), (4, 3), 5, 1, 7)
+    assert (first.rows == again.rows).all()
+    assert (first.of_block == again.of_block).all()
+    assert (first.rows != second.rows).any()
+    assert seed_of(None) is None
+    assert seed_of(3) == seed_of(np.random.RandomState(3))
+
+
+def test_row_blocks_have_the_same_share_of_each_level() -> None:
+    rng = np.random.default_rng(2)
+    labels = rng.choice(["a", "b", "c"], 400, p=[0.7, 0.2, 0.1])
+    age = rng.uniform(10, 80, 400)
+    age[:20] = np.nan
+    strata = strata_of({"group": labels, "age": age}, None, 400)
+    folds = deal((400, 10), (10, 2), 4, rng, strata)
+    counts = pd.crosstab(labels, folds.rows)
+    assert (counts.max(axis=1) - counts.min(axis=1)).max() <= 1
+    _, members = np.unique(strata, return_inverse=True)
+    of_strata = pd.crosstab(members, folds.rows)
+    assert (of_strata.max(axis=1) - of_strata.min(axis=1)).max() <= 1
+    assert strata_of(None, None, 400) is None
+
+
+@pytest.mark.parametrize("values", [[0.1], [3, 1], [5, 1, 4, 2, 3], [1, 2, 3, 4]])
+def test_outwards_takes_each_once_from_the_middle(values: list[float]) -> None:
+    order = [values[i] for i in outwards(values)]
+    assert sorted(order) == sorted(values)
+    assert order[0] == sorted(values)[(len(values) - 1) // 2]
+
+
+def table(errors: Any, se: Any = 0.5, k: Any = (2, 3, 4, 5), beta: Any = (0.1, 0.2)) -> pd.DataFrame:
+    index = pd.MultiIndex.from_product([k, beta], names=["n_components", "beta"])
+    return pd.DataFrame({"error": np.ravel(errors).astype(float), "se": se}, index=index)
+
+
+def test_rules() -> None:
+    errors = table([[9, 9.1], [5, 5.1], [4.6, 4.5], [4.4, 4.45]])
+    assert choose(errors, "lowest") == {"n_components": 5, "beta": 0.1}
+    # 4.9 is the most that is near: four components, and of the two β the larger.
+    assert choose(errors, "1se") == {"n_components": 4, "beta": 0.2}
+    assert choose(errors, "knee") == {"n_components": 3, "beta": 0.1}
+    assert choose(table(errors["error"], np.nan), "1se") == {"n_components": 5, "beta": 0.1}
+    straight = table([[4, 9], [3, 9], [2, 9], [1, 9]])
+    assert choose(straight, "knee") == {"n_components": 5, "beta": 0.1}
+    assert choose(straight.xs(2), "knee") == {"beta": 0.1}
+    assert choose(straight.xs(2), "1se") == {"beta": 0.1}
+    rising = table([[1, 9], [2, 9], [3, 9], [4, 9]])
+    assert choose(rising, "knee") == {"n_components": 2, "beta": 0.1}
+
+
+@pytest.fixture
+def memory_and_shared(answers: NDArray[np.float64], tmp_path: Path) -> tuple[Selection, Selection]:
+    data = dfact.import_array(answers, tmp_path / "data.zarr")
+    confounders = pd.DataFrame({"age": np.random.default_rng(0).uniform(18, 80, len(answers)), "sex": ["f", "m", "f"] * 50})
+    settings = {"confounders": confounders, "repeats": 2}
+    model = dfact.ICQF(dtype="float64")
+    return select(data, None, model, load=True, **settings), select(data, None, model, load=False, **settings)
+
+
+def test_in_memory_and_on_shared_reads_alike(memory_and_shared: tuple[Selection, Selection]) -> None:
+    loaded, shared = memory_and_shared
+    assert loaded.folds is not None
+    assert shared.folds is not None
+    assert loaded.folds.shape == (6, 8)
+    np.testing.assert_allclose(loaded.folds, shared.folds, rtol=1e-9)
+    assert (loaded.table["passes"] == shared.table["passes"]).all()
+    assert loaded.best_params == shared.best_params
+    assert loaded.model.confounder_components_.shape == (5, 20)
+
+
+def test_few_fits_at_once_where_memory_is_short(answers: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch) -> None:
+    from dfact.selection import ways
+
+    whole = select(answers, load=False)
+    as_many = ways._as_many
+    counts: list[int] = []
+
+    def three(*args: Any) -> Any:
+        counts.append(args[-1])
+        return as_many(*args[:-1], min(3, args[-1]))
+
+    monkeypatch.setattr(ways, "_as_many", three)
+    pd.testing.assert_series_equal(select(answers, load=False).table["error"], whole.table["error"], rtol=1e-12)
+    assert counts == [4, 1]
+
+
+def test_executors_and_seeds(answers: NDArray[np.float64], client: Client) -> None:
+    def scores(**parameters: Any) -> Any:
+        return select(answers, None, dfact.ICQF(**parameters)).folds
+
+    inline = scores(executor="inline")
+    pd.testing.assert_frame_equal(inline, scores(executor="threads"), rtol=0, atol=0)
+    pd.testing.assert_frame_equal(inline, scores(executor=client), rtol=0, atol=0)
+    other = select(answers, random_state=1).folds
+    assert other is not None
+    assert not np.allclose(inline, other)
+
+
+def test_shared_reads_on_a_cluster(answers: NDArray[np.float64], tmp_path: Path, client: Client) -> None:
+    data = dfact.import_array(answers, tmp_path / "data.zarr")
+    grid = {"n_components": [2, 3]}
+    there = select(data, grid, dfact.ICQF(executor=client), load=False)
+    here = select(data, grid, dfact.ICQF(executor="inline"), load=False)
+    pd.testing.assert_frame_equal(there.folds, here.folds, rtol=0, atol=0)
+
+
+def test_as_cold_starts_choose(answers: NDArray[np.float64]) -> None:
+    """The errors of the fits of one fold are those of ``fit`` on the masked data, to what the stopping leaves."""
+    selection = select(answers, {"n_components": [3]}, dfact.ICQF(tol=1e-7, max_iter=2000))
+    (folds,) = deal_all((150, 20), (4, 4), 4, 1, seed_of(0) or 0)
+    assert selection.folds is not None
+    for fold in range(4):
+        hidden = folds.hidden(fold)[folds.rows]
+        model = dfact.ICQF(3, tol=1e-7, max_iter=2000, bounds=(0, 3)).fit(np.where(hidden, np.nan, answers))
+        errors = (model.inverse_transform(model.factors_) - answers)[hidden]
+        assert selection.folds.loc[3, (0, fold)] == pytest.approx(np.nanmean(errors**2), rel=1e-2)
+
+
+def test_columns_and_rows_that_lose_all_answers(answers: NDArray[np.float64]) -> None:
+    """With one block of rows a fold hides whole columns: their loadings are 0, and so is the model of them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        whole = select(answers, {"n_components": [2, 3]}, n_blocks=(1, 4))
+        rows = select(answers, {"n_components": [2, 3]}, n_blocks=(4, 1))
+    everything = np.nanmean(answers**2)
+    np.testing.assert_allclose(whole.table["error"], everything, rtol=1e-6)
+    np.testing.assert_allclose(rows.table["error"], everything, rtol=1e-6)
+
+
+def test_restarts_lower_the_objective(answers: NDArray[np.float64]) -> None:
+    plain, restarted = (select(answers, {"n_components": [4]}, restarts=restarts) for restarts in (0, 3))
+    assert restarted.table["passes"].sum() > plain.table["passes"].sum()
+    assert restarted.model.objective_history_[-1] <= plain.model.objective_history_[-1]
+
+
+class Means(BaseEstimator):  # type: ignore[misc]
+    """Column means to a power: an estimator that is none of ours."""
+
+    def __init__(self, power: float = 1.0) -> None:
+        self.power = power
+
+    def fit(self, X: NDArray[np.float64]) -> "Means":
+        self.means_ = np.nanmean(X, axis=0) ** self.power
+        self.factors_ = np.ones((len(X), 1))
+        return self
+
+    def inverse_transform(self, W: NDArray[np.float64]) -> NDArray[np.float64]:
+        return W * self.means_
+
+
+def test_other_estimators(answers: NDArray[np.float64]) -> None:
+    selection = select(answers, {"power": [0.5, 1.0, 2.0]}, Means())
+    assert selection.best_params == {"power": 1.0}
+    (folds,) = deal_all((150, 20), (4, 4), 4, 1, seed_of(0) or 0)
+    hidden = folds.hidden(1)[folds.rows]
+    means = np.nanmean(np.where(hidden, np.nan, answers), axis=0)
+    assert selection.folds is not None
+    assert selection.folds.loc[1.0, (0, 1)] == pytest.approx(np.nanmean((answers - means)[hidden] ** 2))
+    select(answers, {"power": [1.0]}, Means(), n_blocks=(1, 4))
+
+
+def test_l1nmf() -> None:
+    M = icqf_simulation(0.1, 0).M
+    selection = block_cross_validate(dfact.L1NMF(), M, {"n_components": [8, 10, 12]}, random_state=0)
+    assert selection.best_params == {"n_components": 10}
+
+
+def test_other_parameters(answers: NDArray[np.float64]) -> None:
+    selection = select(answers, {"w_max": [0.2, 1.0], "n_components": [2, 3]})
+    assert list(selection.table.index) == [(0.2, 2), (0.2, 3), (1.0, 2), (1.0, 3)]
+    alone = select(answers, {"n_components": [2, 3]}, dfact.ICQF(w_max=0.2))
+    np.testing.assert_allclose(selection.table.loc[0.2, "error"], alone.table["error"])
+
+
+class Interrupt:
+    """Raises at the n-th call."""
+
+    def __init__(self, n: int) -> None:
+        self.left = n
+
+    def __call__(self, iteration: Iteration) -> None:
+        self.left -= 1
+        if self.left <= 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("load", [True, False])
+def test_resume(answers: NDArray[np.float64], tmp_path: Path, load: bool) -> None:
+    whole = select(answers, load=load)
+    with pytest.raises(KeyboardInterrupt):
+        select(answers, load=load, checkpoint=tmp_path / "kept", callbacks=[Interrupt(4)])
+    kept = {file.name for file in (tmp_path / "kept").glob("*.npz")}
+    assert 4 <= len(kept) < 12
+    seen: list[Iteration] = []
+    resumed = select(answers, load=load, checkpoint=tmp_path / "kept", callbacks=[seen.append])
+    assert len(seen) == 12 - len(kept)
+    assert (seen[-1].number, seen[-1].limit) == (24, 24)
+    assert "s left" in seen[-1].step
+    pd.testing.assert_frame_equal(resumed.folds, whole.folds, rtol=1e-12)
+    assert select(answers, load=load, checkpoint=tmp_path / "kept").folds.equals(resumed.folds)  # type: ignore[union-attr]
+
+
+def test_another_selection_is_refused(answers: NDArray[np.float64], tmp_path: Path) -> None:
+    path, grid = tmp_path / "kept", {"n_components": [2]}
+    select(answers, grid, checkpoint=path)
+    for change in ({"random_state": 1}, {"n_folds": 5}, {"grid": {"n_components": [3]}}, {"model": dfact.ICQF(w_max=2.0)}):
+        with pytest.raises(dfact.ParameterError, match="belongs to another selection"):
+            select(answers, **({"grid": grid, "checkpoint": path} | change))
+    with pytest.raises(dfact.ParameterError, match="belongs to another selection: data was"):
+        select(answers[:-1], grid, checkpoint=path)
+    (path / "0-0-0.npz").write_bytes(b"torn")
+    with pytest.raises(dfact.StoreError, match=r"cannot read .*0-0-0.npz"):
+        select(answers, grid, checkpoint=path)
+    (path / "selection.json").write_text("{")
+    with pytest.raises(dfact.StoreError, match="remove it to begin again"):
+        select(answers, grid, checkpoint=path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(dfact.StoreError, match="holds something else"):
+        select(answers, grid, checkpoint=tmp_path / "other")
+
+
+def test_resume_without_a_seed_takes_the_one_that_was_drawn(answers: NDArray[np.float64], tmp_path: Path) -> None:
+    first, second = (select(answers, {"n_components": [2]}, random_state=None, checkpoint=tmp_path / "kept") for _ in range(2))
+    pd.testing.assert_frame_equal(first.folds, second.folds)
+
+
+def test_members_tell_the_error_of_the_first_that_fails() -> None:
+    members = Members(None, (), np.dtype("float64"))  # type: ignore[arg-type]
+
+    def wait() -> None:
+        members.view("b", 0, 0).run(None, None)  # type: ignore[arg-type]
+
+    def fail() -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        members.run([wait, fail, wait])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"grid": {}}, "grid is empty"),
+        ({"grid": {"n_components": []}}, "no values for 'n_components'"),
+        ({"grid": {"k": [2]}}, "grid has 'k', which is no parameter of ICQF"),
+        ({"grid": {"n_components": [0]}}, "n_components is 0 in the grid"),
+        ({"grid": {"beta": [-1]}}, "beta is -1 in the grid"),
+        ({"n_folds": 17}, "n_folds is 17, expected from 2 to the number of blocks, 16"),
+        ({"n_blocks": (4, 21)}, r"n_blocks is \(4, 21\)"),
+        ({"rule": "best"}, "rule is 'best'"),
+        ({"repeats": 0}, "repeats is 0"),
+        ({"model": dfact.ICQF}, "model is the class ICQF"),
+        ({"model": BaseEstimator()}, "a BaseEstimator without fit, inverse_transform"),
+        (
+            {"grid": {"n_components": [16]}, "n_blocks": (1, 4)},
+            "n_components=16 in the grid is larger than the data without a fold allows: 15",
+        ),
+        ({"model": dfact.ICQF(w_max=-1)}, "w_max is -1"),
+    ],
+)
+def test_errors(answers: NDArray[np.float64], change: dict[str, Any], message: str) -> None:
+    with pytest.raises(dfact.ParameterError, match=message):
+        select(answers, **change)
+
+
+def test_estimators_without_factors_are_refused(answers: NDArray[np.float64]) -> None:
+    with pytest.raises(dfact.ParameterError, match="a GradeOfMembership has no factors_ once fitted"):
+        select(answers + 1, {"n_components": [2]}, dfact.GradeOfMembership())
+
+
+def test_text_and_plot(answers: NDArray[np.float64]) -> None:
+    selection = select(answers, {"n_components": [2, 3], "beta": [0.1, 0.5]})
+    lines = selection_text(selection).splitlines()
+    assert lines[0].split() == ["n_components", "beta", "error", "se", "seconds", "passes"]
+    assert [line.endswith("best") for line in lines].count(True) == 1
+    axes = error_plot(selection).axes[0]
+    assert sorted(text.get_text() for text in axes.get_legend().get_texts()) == ["beta = 0.1", "beta = 0.5", "chosen"]
+    assert error_plot(select(answers, {"n_components": [2, 3]})).axes[0].get_xlabel() == "number of components"
+    with pytest.raises(dfact.ParameterError, match="expected the errors of numbers of components"):
+        error_plot(select(answers, {"beta": [0.1]}))
+
+
+@pytest.mark.parametrize("criterion", ["bic1", "dispersion"])
+def test_criteria_find_the_planted_number(criterion: str) -> None:
+    model, M = dfact.ICQF(bounds=(0, 100)), icqf_simulation(0.1, 0).M
+    selection = select_by_criterion(model, M, [8, 10, 12], criterion, random_state=0)
+    assert selection.best_params == {"n_components": 10}
+    assert list(selection.table) == [criterion]
+
+
+def test_bic1_counts_missing_entries_as_the_others(answers: NDArray[np.float64]) -> None:
+    confounders = {"sex": ["f", "m", "f"] * 50}
+    selection = select_by_criterion(dfact.ICQF(), answers, [3], confounders=confounders, restarts=1)
+    fit = selection.model
+    C = fit.confounder_encoding_.encode(pd.DataFrame(confounders))
+    R = fit.factors_ @ fit.components_ + C @ fit.confounder_components_
+    expected = np.log(np.nanmean((answers - R) ** 2) * 3000) + 3 * 170 / 3000 * np.log(3000 / 170)
+    assert selection.table.loc[3, "bic1"] == pytest.approx(expected, rel=1e-5)
+
+
+class Clusters:
+    """A fit whose rows have these largest factors; −1 for none."""
+
+    def __init__(self, *members: int) -> None:
+        self.factors_ = np.array([[member == column for column in range(3)] for member in members], float)
+
+
+def test_consensus_of_restarts() -> None:
+    fits = [Clusters(0, 0, 1, -1), Clusters(1, 2, 0, 0)]
+    C = np.eye(4)
+    C[0, 1] = C[1, 0] = C[2, 3] = C[3, 2] = 0.5
+    np.testing.assert_array_equal(consensus(fits), C)
+
+
+def test_cophenetic_correlation(answers: NDArray[np.float64]) -> None:
+    selection = select_by_criterion(dfact.ICQF(), answers, [2, 3], "ccc", restarts=3, random_state=4)
+    seeds = np.random.SeedSequence(seed_of(4)).generate_state(3) % 2**31
+    fits = [dfact.ICQF(3, init="random", random_state=int(seed)).fit(answers) for seed in seeds]
+    distances = (1 - consensus(fits))[np.triu_indices(150, 1)]
+    assert selection.table.loc[3, "ccc"] == pytest.approx(cophenet(linkage(distances, "average"), distances)[0])
+
+
+def test_criterion_errors(answers: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(dfact.ParameterError, match="criterion is 'aic'"):
+        select_by_criterion(dfact.ICQF(), answers, [2], "aic")
+    with pytest.raises(dfact.ParameterError, match="restarts is 1, expected at least 2"):
+        select_by_criterion(dfact.ICQF(), answers, [2], "ccc", restarts=1)
+    monkeypatch.setattr("dfact.selection.criteria._MOST_ROWS", 100)
+    with pytest.raises(dfact.DataError, match="X has 150 rows, 'ccc' compares all pairs of at most 100"):
+        select_by_criterion(dfact.ICQF(), answers, [2], "ccc")
