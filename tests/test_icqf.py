@@ -476,7 +476,7 @@ def test_bad_input_is_named(X: Any, parameters: dict[str, Any], message: str) ->
         (np.ones(59), r"shape \(59,\), expected one for each of 60 rows"),
         (-np.ones(60), "row 0 is -1"),
         (np.full(60, np.nan), "row 0 is nan"),
-        (np.zeros(60), "0 for every row"),
+        (np.zeros(60), "zero for every row"),
     ],
 )
 def test_bad_weights_are_named(weights: Array, message: str) -> None:

@@ -244,7 +244,9 @@ class ICQF(Factorization):
         if isinstance(self.init, str) and self.init == "random":
             generator = check_random_state(self.random_state)
             seed = int(generator.randint(np.iinfo(np.int32).max))
-            loadings = np.random.default_rng(seed).uniform(0, np.minimum(problem.q_max, np.finfo(np.float32).max), (k, m))
+            # Without an upper bound up to the highest answer.
+            top = np.minimum(problem.q_max, dataset.statistics.maximum.max())
+            loadings = np.random.default_rng(seed).uniform(0, top, (k, m))
             begin = Start(None, seed)
         elif isinstance(self.init, str):
             loadings, projection = nndsvd(session, m, k, dtype, view=WeightedRows(problem))

@@ -153,7 +153,7 @@ def checked_weights(weights: Any, n: int) -> NDArray[np.float64]:
     if wrong.size:
         raise DataError(f"sample_weight of row {wrong[0]} is {found[wrong[0]]:g}, expected finite weights of at least 0")
     if not found.any():
-        raise DataError("sample_weight is 0 for every row, expected some above 0")
+        raise DataError("sample_weight is zero for every row, expected some above zero")
     return found
 
 

@@ -10,6 +10,7 @@ from dfact.models.icqf_problem import Problem
 
 _SWEEPS, _TOLERANCE = 200, 1e-7  # for the loadings, of which there are few
 _RHO_START, _RHO_GROWTH = 0.1, 1.05
+_INERTIA = 6  # Nesterov's weights have 3; the larger, the more carefully a fit begins, where it may lose a factor
 _LEAST_RHO = 2**0.5
 _BALANCE = 5.0  # between the residuals, beyond which ρ changes
 
@@ -80,7 +81,7 @@ class Splitless:
         if previous is not None and point is not None:
             step = Q - previous
             self._steps = 0 if float(np.vdot(point - Q, step)) > 0 else self._steps + 1
-            weight = self._steps / (self._steps + 3)
+            weight = self._steps / (self._steps + _INERTIA)
             self._point = np.clip(Q + Q.dtype.type(weight) * step, 0, self.problem.q_max).astype(Q.dtype)
         return self._point
 
