@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from dfact.models.base import Factorization
 
 
+def number_or_adaptive(_: click.Context, __: click.Parameter, value: str) -> float | str:
+    """A number, or the word."""
+    if value == "adaptive":
+        return value
+    try:
+        return float(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is not a number, nor 'adaptive'") from error
+
+
 @click.group()
 def fit() -> None:
     """Fit a model to a dataset."""
@@ -23,9 +33,13 @@ def fit() -> None:
 @click.argument("data", type=path_type)
 @click.argument("model", type=path_type, required=False)
 @click.option("-k", "--components", "n_components", type=int, default=8, help="Number of factors.")
-@click.option("--beta", type=float, default=0.1, help="Weight of the sparsity penalties.")
+@click.option("--beta", type=float, default=0.1, help="Weight of the penalties.")
+@click.option("--penalty", type=click.Choice(["l1", "l2"]), default="l1", help="Sparse factors and loadings, or small ones.")
 @click.option("--solver", type=click.Choice(["splitless", "admm"]), default="splitless", help="admm is the paper's; it needs more passes.")
-@click.option("--rho", type=float, default=3.0, help="Penalty parameter of the bounds, or of the ADMM.")
+@click.option("--inner", type=click.Choice(["cd", "fista"]), default="cd", help="Coordinate descent, or accelerated gradient.")
+@click.option(
+    "--rho", default="3", metavar="NUMBER", callback=number_or_adaptive, help="Penalty parameter; with --solver admm also 'adaptive'."
+)
 @click.option("--max-iter", type=int, default=200, help="Most iterations.")
 @click.option("--tol", type=float, default=1e-4, help="Stop when an iteration changes the objective by less, relatively.")
 @click.option("--init", type=click.Choice(["nndsvd", "random"]), default="nndsvd", help="Start of the loadings.")
