@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import common, gom_simulations, gom_speed, gom_tables, icqf_oracles, icqf_out_of_core
+from benchmarks import common, gom_simulations, gom_speed, gom_tables, icqf_oracles, icqf_out_of_core, icqf_selection
+from tests.conftest import planted_answers
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +64,14 @@ def test_gom_speed(results: Path, tmp_path: Path) -> None:
     assert max(row["sine_right"] for row in rows if row["what"].startswith("dfact")) < 1e-4
     path = gom_speed.make(tmp_path, 3000, 20, 3, 4)
     assert gom_speed.fit(str(path), "crsc, kmeans", [2, 3, 4])["K"] == 3
+
+
+def test_icqf_selection(results: Path) -> None:
+    assert all(held for _, held in icqf_selection.table_1(1, range(9, 12)))
+    M = planted_answers(300, 40, 3, 0, missing=0.05).astype("float32")
+    _, (_, same) = icqf_selection.speed(M, [2, 3, 4], [0.1], 4)
+    assert same
+    assert load(results, "icqf_selection_speed")["rows"][-1]["passes"] > 0
 
 
 @pytest.mark.usefixtures("results")
