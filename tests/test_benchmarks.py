@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from benchmarks import common, gom_simulations, gom_speed, gom_tables, icqf_oracles, icqf_out_of_core, icqf_selection
+from benchmarks import common, gom_simulations, gom_speed, gom_tables, icqf_oracles, icqf_out_of_core, icqf_selection, icqf_splitless
+from dfact.models.icqf_passes import ADMMPass, SplitlessPass
 from tests.conftest import planted_answers
 
 
@@ -80,3 +82,20 @@ def test_a_missed_bar_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     common.report("example", [{"a": 1}], bars)
     assert "MISSED:  as fast as light" in capsys.readouterr().out
     assert common.exit_code(bars) == 1
+
+
+def test_splitless_is_raced_as_plain_nmf() -> None:
+    row = icqf_splitless.race("planted", icqf_splitless.planted(2000, 60, 4), 4, 1)
+    assert row["objective"] <= 1.01 * row["sklearn_objective"]
+    assert row["passes_to_it"] < 2000
+    assert row["s_to_it"] > 0
+
+
+def test_the_state_that_is_watched_is_that_of_the_passes() -> None:
+    M = icqf_splitless.planted(3000, 40, 4)
+    _, _, whole = icqf_splitless.fitted(ADMMPass, M, 4, float(M.max()), solver="admm", max_iter=5)
+    assert whole == M.nbytes
+    _, _, state = icqf_splitless.fitted(SplitlessPass, M, 4, float(M.max()), max_iter=5)
+    assert state < whole / 20
+    assert icqf_splitless.reached(np.array([3.0, 2.0, 1.0]), 2.0) == 2
+    assert icqf_splitless.reached(np.array([3.0, 2.0]), 1.0) == 3
