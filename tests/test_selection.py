@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 from distributed import Client
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import cophenet, linkage
@@ -229,6 +230,19 @@ def test_l1nmf() -> None:
     assert selection.best_params == {"n_components": 10}
 
 
+def test_any_kind_of_data(answers: NDArray[np.float64]) -> None:
+    grid = {"n_components": [2]}
+    frame = pd.DataFrame(answers, columns=[f"Q{j}" for j in range(20)])
+    expected = select(answers, grid)
+    named = select(frame, grid)
+    pd.testing.assert_frame_equal(named.folds, expected.folds)
+    assert list(named.model.feature_names_in_) == list(frame.columns)
+    whole = np.nan_to_num(answers)
+    pd.testing.assert_frame_equal(select(sp.csr_array(whole), grid).folds, select(whole, grid).folds, rtol=1e-6)
+    confounders = {"sex": ["f", "m", "f"] * 50}
+    assert select(answers, grid, dfact.L1NMF(), confounders=confounders).best_params == {"n_components": 2}
+
+
 def test_other_parameters(answers: NDArray[np.float64]) -> None:
     selection = select(answers, {"w_max": [0.2, 1.0], "n_components": [2, 3]})
     assert list(selection.table.index) == [(0.2, 2), (0.2, 3), (1.0, 2), (1.0, 3)]
@@ -321,6 +335,7 @@ def test_members_tell_the_error_of_the_first_that_fails() -> None:
             "n_components=16 in the grid is larger than the data without a fold allows: 15",
         ),
         ({"model": dfact.ICQF(w_max=-1)}, "w_max is -1"),
+        ({"model": Means(), "grid": {"power": [1.0]}, "restarts": 2}, "restarts is 2, expected 0: a Means"),
     ],
 )
 def test_errors(answers: NDArray[np.float64], change: dict[str, Any], message: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from dfact.data.dataset import Dataset
 from dfact.errors import ParameterError
 from dfact.models.base import Factorization
-from dfact.selection.refits import Refits, unfitted
+from dfact.selection.refits import Refits, takes_confounders, unfitted
 from dfact.selection.warm_fits import Group, Settings, outwards
 from dfact.selection.ways import Warm
 
@@ -60,7 +60,7 @@ def fits_of(model: Any, configurations: list[Parameters], dataset: Dataset, n_co
     """
     parameters = model.get_params(deep=False)
     if not {"n_components", "beta", "max_iter", "tol"} <= set(parameters):
-        return Refits(model, tuple(configurations))
+        return _refits(model, configurations, restarts)
     kinds: dict[str, list[int]] = {}
     for i, configuration in enumerate(configurations):
         others = {name: value for name, value in configuration.items() if name not in ("n_components", "beta")}
@@ -74,13 +74,19 @@ def fits_of(model: Any, configurations: list[Parameters], dataset: Dataset, n_co
             first.fit(dataset)
         problem = getattr(first, "problem_", None)
         if problem is None:
-            return Refits(model, tuple(configurations))
+            return _refits(model, configurations, restarts)
         sized = [
             {"n_components": first.n_components if "n_components" not in configurations[i] else 0, "beta": model.beta} for i in numbers
         ]
         groups += _groups(numbers, [s | configurations[i] for s, i in zip(sized, numbers, strict=True)], problem)
     dtype = model._working_dtype(dataset)
     return Warm(tuple(groups), Settings(dataset.shape[1], n_covariates, dtype, float(model.tol), int(model.max_iter), restarts, seed))
+
+
+def _refits(model: Any, configurations: list[Parameters], restarts: int) -> Refits:
+    if restarts:
+        raise ParameterError(f"restarts is {restarts}, expected 0: a {type(model).__name__} is fitted from its own start alone")
+    return Refits(model, tuple(configurations))
 
 
 def _groups(numbers: list[int], configurations: list[Parameters], problem: Any) -> list[Group]:
@@ -96,7 +102,7 @@ def _groups(numbers: list[int], configurations: list[Parameters], problem: Any) 
 
 def best_fit(model: Any, parameters: Parameters, X: Any, confounders: Any, restarts: int, seed: int) -> Factorization:
     """The model fitted with the parameters; of its own start and ``restarts`` random ones the one with the lowest objective."""
-    given = {} if confounders is None else {"confounders": confounders}
+    given = {} if confounders is None or not takes_confounders(model) else {"confounders": confounders}
     best: Any = unfitted(model, **parameters).fit(X, **given)
     for restart in range(restarts):
         random = np.random.SeedSequence(seed, spawn_key=(len(best.components_), restart)).generate_state(1)[0]

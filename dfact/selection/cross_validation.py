@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 from hashlib import blake2b
-from inspect import signature
 from os import PathLike
 from typing import Any
 
@@ -23,7 +22,7 @@ from dfact.errors import DataError, MemoryPlanError, ParameterError
 from dfact.selection.configurations import Parameters, best_fit, check_estimator, expand, fits_of, most_components
 from dfact.selection.folds import Folds, check_blocks, deal_all, seed_of, strata_of
 from dfact.selection.kept import Kept
-from dfact.selection.refits import unfitted
+from dfact.selection.refits import takes_confounders, unfitted
 from dfact.selection.result import Selection
 from dfact.selection.rules import RULES, choose
 from dfact.selection.ways import Chain, Done, Warm, fits_in_memory, in_memory, shared_reads
@@ -55,9 +54,11 @@ def block_cross_validate(
 
         error = Σ (M − clip(R))² / number,   over the hidden answers M and the model R of them.
 
-    The fits of a fold follow one another: each starts from the loadings of the one before, further
-    components from the NNDSVD, and they stop at five times the model's ``tol`` (at twice ``tol`` those
-    that differ from the one before in β alone). Bounds that the model takes from the data are those of all the data.
+    ICQF and L1NMF are fitted by the splitless solver from the NNDSVD, whatever the model's own solver
+    and start. The fits of a fold follow one another: each starts from the loadings of the one before,
+    further components from the NNDSVD, and stops at five times the model's ``tol`` (at twice ``tol``
+    those that differ from the one before in β alone). Bounds that the model takes from the data are
+    those of all the data.
 
     Parameters
     ----------
@@ -75,7 +76,7 @@ def block_cross_validate(
     rule : "lowest", "1se" or "knee"
         See :func:`dfact.selection.rules.choose`.
     confounders : table of n rows, optional
-        As for ``model.fit``.
+        As for ``model.fit``; a model that takes none has its rows stratified by them all the same.
     stratify : labels (n,) or a table of n rows, optional
         Each row block gets the same share of the rows of each level; by default of the confounders'.
         Of numbers that are no levels, quarters count as levels.
@@ -190,7 +191,7 @@ def _run(
 
 def _covariates(model: Any, dataset: Dataset) -> NDArray[np.float64] | None:
     """The encoded confounders (n, c), if the model takes any."""
-    if dataset.confounders is None or "confounders" not in signature(model.fit).parameters:
+    if dataset.confounders is None or not takes_confounders(model):
         return None
     return ConfounderEncoding.fit(dataset.confounders).encode(dataset.confounders)
 

@@ -4,6 +4,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,10 @@ from dfact.selection.warm_fits import Score
 def unfitted(model: Any, **parameters: Any) -> Any:
     """The estimator with other parameters. scikit-learn's ``clone`` would copy the Dask client among them."""
     return type(model)(**model.get_params(deep=False) | parameters)
+
+
+def takes_confounders(model: Any) -> bool:
+    return "confounders" in signature(model.fit).parameters
 
 
 @dataclass(frozen=True, eq=False)
