@@ -3,6 +3,7 @@
 import argparse
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,7 +36,9 @@ def cold(M: NDArray[np.float32], ks: Sequence[int], betas: Sequence[float], n_fo
         count += int(held.sum())
         for k in ks:
             for beta in betas:
-                model = dfact.ICQF(k, beta=beta).fit(masked)
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "row .* no observed entry", UserWarning)  # a fold may hide all of a row
+                    model = dfact.ICQF(k, beta=beta).fit(masked)
                 errors = (M - model.inverse_transform(model.factors_))[held]
                 squares.loc[k, beta] += float(np.square(errors, dtype=np.float64).sum())
                 passes += model.n_iter_
