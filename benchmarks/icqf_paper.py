@@ -40,13 +40,19 @@ TABLE_2 = {
     "FA": ("0.54, 0.35", "0.62, 0.42", "0.62, 0.32", "0.51, 0.43"),
 }
 
-AUC_DATA = {name: (file, separator, columns, k) for name, (file, separator, columns, k, *_) in QUESTIONNAIRES.items()} | {
-    "npi": ("npi.csv", ",", slice(1, 41), 7)
+DISTINCT = slice(0, 60)  # of eqsq: columns S1-S60 repeat E1-E60, and both are the systemizing answers, as SQ tells
+AUC_DATA: dict[str, tuple[str, str, slice, int, str | None]] = {
+    # name: file, separator, item columns, k, a score of other items
+    "ipip_ascado": (*QUESTIONNAIRES["ipip_ascado"][:4], None),
+    "big5": (*QUESTIONNAIRES["big5"][:4], None),
+    "eqsq": ("eqsq.tsv.gz", "\t", DISTINCT, 8, "EQ"),
+    "npi": ("npi.csv", ",", slice(1, 41), 7, None),
 }
 AUC_SHARES = (0.2, 0.8)
 AUC_NOTES = """Labels: gender as given, men against women, others and not given left out; for a scale, whether the
 score on it is above the median, its items left out of the fit. The score is the mean of the standardized answers, each
-with the sign of its loading on the first principal component of the scale. npi is a list of forced choices.
+with the sign of its loading on the first principal component of the scale. EQ is the file's score of empathizing, its
+answers are not in the file: columns E1-E60 and S1-S60 hold the same, the systemizing ones. npi is a list of forced choices.
 k factors, for the other scales' items in proportion; a fifth of the participants is held out, `train` the share fitted.
 Factors and answers are standardized, then logistic regression with C = 1 and balanced classes; answers: mean-imputed."""
 
@@ -117,13 +123,15 @@ class Task:
     k: int
 
 
-def tasks(name: str, table: pd.DataFrame, columns: slice, k: int) -> Iterator[Task]:
-    """Gender, and each scale where there are several, of a questionnaire with 0 for missing."""
+def tasks(name: str, table: pd.DataFrame, columns: slice, k: int, outside: str | None) -> Iterator[Task]:
+    """Gender, each scale where there are several, and the score of other items, of a questionnaire with 0 for missing."""
     items = table.iloc[:, columns]
     M = items.where(items > 0).to_numpy(np.float32) - 1
     scales = items.columns.str.rstrip("0123456789")
     gender = table["gender"].to_numpy()
     yield _task(name, "gender", M, np.where(np.isin(gender, (1, 2)), gender, np.nan), k)
+    if outside:
+        yield _task(name, f"{outside} above median", M, table[outside].to_numpy(np.float64), k)
     for scale in scales.unique() if scales.nunique() > 1 else ():
         own = np.asarray(scales == scale)
         yield _task(name, f"{scale} above median", M[:, ~own], scale_score(M[:, own]), round(k * (~own).mean()))
@@ -245,12 +253,18 @@ def _table_1_bars(errors: dict[tuple[float, str], float]) -> Bars:
     return bars
 
 
+def _stability_data() -> dict[str, tuple[NDArray[np.float32], int]]:
+    data = {name: (answers(name), QUESTIONNAIRES[name][3]) for name in ("eqsq", "big5")}
+    M, k = data["eqsq"]
+    return data | {"eqsq, items once": (np.ascontiguousarray(M[:, DISTINCT]), k)}
+
+
 def _real_tasks() -> Iterator[Task]:
-    for name, (file, separator, columns, k) in AUC_DATA.items():
+    for name, (file, separator, columns, k, outside) in AUC_DATA.items():
         path = REAL_DATA / file
         if not path.exists():
             sys.exit(f"{path.name} is not at hand: this benchmark needs the real questionnaires in {REAL_DATA}")
-        yield from tasks(name, pd.read_csv(path, sep=separator), columns, k)
+        yield from tasks(name, pd.read_csv(path, sep=separator), columns, k, outside)
 
 
 def main() -> int:
@@ -266,7 +280,7 @@ def main() -> int:
         parser.error(f"no experiment {', '.join(sorted(unknown))}: expected stability, auc, table1")
     bars: Bars = []
     if "stability" in which:
-        bars += stability({name: (answers(name), QUESTIONNAIRES[name][3]) for name in ("eqsq", "big5")}, options.repetitions)
+        bars += stability(_stability_data(), options.repetitions)
     if "auc" in which:
         auc(list(_real_tasks()), options.repetitions)
     if "table1" in which:

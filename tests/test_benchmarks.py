@@ -5,9 +5,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from benchmarks import common, gom_simulations, gom_speed, gom_tables, icqf_oracles, icqf_out_of_core, icqf_selection, icqf_splitless
+from benchmarks import (
+    common,
+    gom_simulations,
+    gom_speed,
+    gom_tables,
+    icqf_oracles,
+    icqf_out_of_core,
+    icqf_paper,
+    icqf_selection,
+    icqf_splitless,
+)
+from dfact.data.examples import ipip_ascado
 from dfact.models.icqf_passes import ADMMPass, SplitlessPass
 from tests.conftest import planted_answers
 
@@ -99,3 +111,30 @@ def test_the_state_that_is_watched_is_that_of_the_passes() -> None:
     assert state < whole / 20
     assert icqf_splitless.reached(np.array([3.0, 2.0, 1.0]), 2.0) == 2
     assert icqf_splitless.reached(np.array([3.0, 2.0]), 1.0) == 3
+
+
+def test_stability_and_auc_of_the_packaged_questionnaire(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(icqf_paper, "SHARES", (0.4,))
+    table = pd.read_csv(ipip_ascado())
+    gender, *scales = icqf_paper.tasks("ipip_ascado", table, slice(0, 40), 4, None)
+    assert [task.label[:2] for task in scales] == ["AS", "SC", "AD", "DO"]
+    assert all(task.M.shape[1] == 30 and 0.4 < task.y.mean() <= 0.5 for task in scales)
+    icqf_paper.stability({"ipip_ascado": (gender.M, 4)}, 1)
+    assert all(0.3 < row[method] <= 1 for row in load(results, "icqf_paper_stability")["rows"] for method in icqf_paper.MODELS)
+    icqf_paper.auc(scales[:1], 1)
+    rows = load(results, "icqf_paper_auc")["rows"]
+    assert all(0.7 < row[method] < 1 for row in rows for method in ("ICQF", "L1NMF", "FA", "answers"))
+
+
+def test_loadings_are_matched_greedily() -> None:
+    loadings = np.random.default_rng(0).random((3, 20))
+    np.testing.assert_allclose(icqf_paper.matched(loadings, 2 * loadings[[2, 0, 1]], False), 1)
+    np.testing.assert_allclose(icqf_paper.matched(loadings, -loadings[:2], True), 1)
+    assert icqf_paper.matched(loadings, np.vstack([loadings[:1], np.zeros((1, 20))]), False).tolist() == pytest.approx([1, 0])
+
+
+def test_table_1_of_icqf_and_its_baselines(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(icqf_paper, "NOISES", (0.1,))
+    monkeypatch.setattr(icqf_paper, "TABLE_1_BARS", (0.2,))
+    assert all(held for _, held in icqf_paper.table_1(1, range(9, 12)))
+    assert {row["method"] for row in load(results, "icqf_paper_table_1")["rows"]} == set(icqf_paper.TABLE_1)
