@@ -100,14 +100,17 @@ def test_proposition_1_the_lagrangian_never_increases(rho: float, missing: float
 
 
 @both_solvers
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_planted_factors_are_recovered(seed: int, solver: str) -> None:
-    planted = icqf_simulation(0.1, seed)
-    model = dfact.ICQF(10, solver=solver, bounds=(0, 100), max_iter=500, tol=1e-5).fit(planted.M)
-    similarity = np.corrcoef(planted.Q.T, model.components_)[:10, 10:]
-    rows, columns = linear_sum_assignment(-similarity)
-    assert similarity[rows, columns].min() >= 0.9
-    assert np.corrcoef(planted.W.T, np.asarray(model.factors_).T)[:10, 10:][rows, columns].min() >= 0.85
+def test_planted_factors_are_recovered(solver: str) -> None:
+    """But for one data set at most: of two hundred some five end in a local optimum, with either solver."""
+    recovered = 0
+    for seed in range(8):
+        planted = icqf_simulation(0.1, seed)
+        model = dfact.ICQF(10, solver=solver, bounds=(0, 100), max_iter=500, tol=1e-5).fit(planted.M)
+        similarity = np.corrcoef(planted.Q.T, model.components_)[:10, 10:]
+        rows, columns = linear_sum_assignment(-similarity)
+        factors = np.corrcoef(planted.W.T, np.asarray(model.factors_).T)[:10, 10:][rows, columns]
+        recovered += bool(similarity[rows, columns].min() >= 0.9 and factors.min() >= 0.85)
+    assert recovered >= 7
 
 
 @both_solvers

@@ -59,7 +59,7 @@ class ICQF(Factorization):
     inner : "cd" or "fista"
         How the row and item problems are solved: coordinate descent or accelerated proximal gradient.
     rho : float or "adaptive"
-        Penalty parameter ρ; "splitless" starts with a tenth of it. With "admm" from √2 on the
+        Penalty parameter ρ; "splitless" starts with a third of it. With "admm" from √2 on the
         augmented Lagrangian never increases (proposition 1); "adaptive" is for it alone, and stays above √2.
     w_max : float
         Upper bound of the factors.

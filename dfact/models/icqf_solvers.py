@@ -9,8 +9,9 @@ from dfact.models.icqf_passes import ADMMPass, SplitlessPass, Start, Sums
 from dfact.models.icqf_problem import Problem
 
 _SWEEPS, _TOLERANCE = 200, 1e-7  # for the loadings, of which there are few
-_RHO_START, _RHO_GROWTH = 0.1, 1.05
+_RHO_START, _RHO_GROWTH = 1 / 3, 1.05
 _INERTIA = 6  # Nesterov's weights have 3; the larger, the more carefully a fit begins, where it may lose a factor
+_MOST = 0.8  # of a step by which Q is extrapolated; more, and the multipliers of many active bounds lag behind
 _LEAST_RHO = 2**0.5
 _BALANCE = 5.0  # between the residuals, beyond which ρ changes
 
@@ -56,7 +57,7 @@ class Splitless:
     A pass minimises a quadratic above the augmented Lagrangian (see :func:`dfact.kernels.bound_fill.bound_fill`),
     in W and then in Q. Between passes Q is extrapolated along its last step with Nesterov's weights,
     which begin anew when the step goes back on the extrapolation (O'Donoghue & Candès 2015, section 3.2).
-    ρ starts at a tenth of its value and is raised by 5 % a pass: the objective falls fastest while it is
+    ρ starts at a third of its value and is raised by 5 % a pass: the objective falls fastest while it is
     small, the bounds are met when it is large.
     """
 
@@ -81,7 +82,7 @@ class Splitless:
         if previous is not None and point is not None:
             step = Q - previous
             self._steps = 0 if float(np.vdot(point - Q, step)) > 0 else self._steps + 1
-            weight = self._steps / (self._steps + _INERTIA)
+            weight = min(_MOST, self._steps / (self._steps + _INERTIA))
             self._point = np.clip(Q + Q.dtype.type(weight) * step, 0, self.problem.q_max).astype(Q.dtype)
         return self._point
 
