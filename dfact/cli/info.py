@@ -1,6 +1,6 @@
 """``dfact info``: what a dataset or a model is."""
 
-from math import prod
+from math import isnan, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +85,8 @@ def _storage(dataset: "Dataset") -> str:
     on_disk = sum(file.stat().st_size for file in Path(str(dataset.path)).rglob("*") if file.is_file())
     if isinstance(source, SparseZarrSource):
         array, entries, in_memory = source.data, source.data.shape[0], source.shape[0] * source.row_bytes
-        kind = f"row-compressed, {entries} entries stored ({entries / prod(source.shape):.2%}), "
+        absent = "missing" if isnan(source.absent) else "0"
+        kind = f"row-compressed, {entries} entries stored ({entries / prod(source.shape):.2%}), not stored = {absent}, "
     else:
         array, in_memory, kind = source.array, source.array.nbytes, ""
     chunk = " × ".join(map(str, array.chunks))

@@ -34,10 +34,11 @@ def stored_limits(limits: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[
     return limits.astype(dtype).astype(np.float64) if dtype.kind == "f" else limits
 
 
-def first_outside(values: NDArray[Any] | sp.csr_array, low: Any, high: Any) -> tuple[tuple[int, ...], float] | None:
+def first_outside(values: NDArray[Any] | sp.csr_array, low: Any, high: Any, absent: float = 0.0) -> tuple[tuple[int, ...], float] | None:
     """Where the first entry is that is not within ``low`` to ``high``, one number or one for each column, and what it is.
 
-    NaN is missing and nowhere outside. In a row-compressed matrix stored entries come first, then the zeros it does not store.
+    NaN is missing and nowhere outside. In a row-compressed matrix stored entries come first, then the zeros it does not store,
+    unless these are ``absent``: NaN.
     """
     if isinstance(values, np.ndarray):
         low, high = (np.reshape(limit, (-1, *(1,) * (values.ndim - 2))) for limit in (low, high))
@@ -50,6 +51,8 @@ def first_outside(values: NDArray[Any] | sp.csr_array, low: Any, high: Any) -> t
         first = int(wrong[0])
         row = int(np.searchsorted(values.indptr, first, side="right")) - 1
         return (row, int(columns[first])), values.data[first]
+    if np.isnan(absent):
+        return None
     stored = np.bincount(columns, minlength=values.shape[1])
     no_zeros = np.flatnonzero(((low > 0) | (high < 0)) & (stored < values.shape[0]))
     if no_zeros.size:

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 import zarr
 from numpy.typing import NDArray
 
-from dfact.data.source import Layout, RowSource, read_rows, reads
+from dfact.data.source import Layout, RowSource, absent_of, read_rows, reads
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.store import attributes, open_group, read_array, read_labels, store_kind, write_array, write_labels
 from dfact.data.values import open_values
@@ -78,7 +78,7 @@ class Dataset:
         """Digest of the values and of everything that gives them meaning; independent of chunking and place."""
         if self.stored_fingerprint is not None:
             return self.stored_fingerprint
-        digest = Fingerprint(self.shape[1:], self.dtype)
+        digest = Fingerprint(self.shape[1:], self.dtype, absent_of(self.source))
         for rows in reads(self.source, Layout.of(self.shape)):
             digest.update(read_rows(self.source, rows.start, rows.stop))
         return digest.finish(self)
@@ -99,8 +99,9 @@ class Fingerprint:
     it does not matter how many rows come at once.
     """
 
-    def __init__(self, tail: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._hash = hashlib.blake2b(f"{tail} {dtype.str}".encode(), digest_size=16)
+    def __init__(self, tail: tuple[int, ...], dtype: np.dtype[Any], absent: float) -> None:
+        others = " absent: missing" if np.isnan(absent) else ""
+        self._hash = hashlib.blake2b(f"{tail} {dtype.str}{others}".encode(), digest_size=16)
         self._compressed: list[Any] = []
 
     def update(self, rows: NDArray[Any] | sp.csr_array) -> None:
@@ -168,7 +169,12 @@ def open_dataset(path: str | PathLike[str]) -> Dataset:
     info = attributes(group)
     source = open_values(group, path)
     statistics = ColumnStatistics(
-        read_array(group, "observed"), read_array(group, "minimum"), read_array(group, "maximum"), source.shape[0]
+        read_array(group, "observed"),
+        read_array(group, "minimum"),
+        read_array(group, "maximum"),
+        source.shape[0],
+        info.get("empty_rows", []),
+        info.get("n_empty_rows", 0),
     )
     confounders = {}
     for name in info["confounders"]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -11,14 +11,15 @@ import scipy.sparse as sp
 import zarr
 from numpy.typing import ArrayLike, NDArray
 
-from dfact.data.checks import EmptyRows, column_limits, stored_limits
+from dfact.data.checks import EmptyRows, check_empty_rows, column_limits, stored_limits
 from dfact.data.confounders import as_frame
 from dfact.data.dataset import Dataset, open_dataset
 from dfact.data.source import ArraySource, Layout, RowSource, SparseRows, SparseSource, ZarrSource, read_rows, reads
 from dfact.data.writer import dataset_writer, missing_code_for
-from dfact.errors import DataError
+from dfact.errors import DataError, ParameterError
 
 Progress = Callable[[int, int], None]
+Absent = Literal["zero", "missing"]
 
 
 class LazySource:
@@ -107,6 +108,7 @@ def import_array(
     valid_range: tuple[float, float] | ArrayLike | None = None,
     confounders: Any = None,
     empty_rows: EmptyRows = "error",
+    absent: Absent = "zero",
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
@@ -115,12 +117,12 @@ def import_array(
     Parameters
     ----------
     X : array of two or more modes, rows (participants) first
-        NumPy, SciPy sparse, pandas, dask, xarray or Zarr. A sparse matrix stays row-compressed: entries
-        it does not store are zeros, zeros that it stores are kept.
+        NumPy, SciPy sparse, pandas, dask, xarray or Zarr. A sparse matrix stays row-compressed; zeros that
+        it stores are kept.
     path : str or path
         Where the dataset goes (a folder, usually ``*.zarr``).
     missing : number or numbers
-        The codes that stand for a missing entry; NaN is always missing. Not 0 for a sparse matrix.
+        The codes that stand for a missing entry; NaN is always missing. Not 0 where entries that are not stored are zeros.
     row_labels, column_labels : sequences
         Names; by default those that X carries, else 0, 1, ….
     valid_range : pair of numbers, or one for every column
@@ -129,6 +131,8 @@ def import_array(
         See :mod:`dfact.data.confounders`.
     empty_rows : {"error", "drop"}
         Refuse a row without any entry, or leave it out; ``Dataset.dropped_rows`` counts them.
+    absent : {"zero", "missing"}
+        What the entries are that a sparse matrix does not store: zeros, or missing.
     overwrite : bool
         Replace the dataset that is there.
     progress : function
@@ -143,6 +147,8 @@ def import_array(
     ------
     DataError
         Text, infinite values, values outside ``valid_range``, an empty row or column, wrong label counts.
+    ParameterError
+        Another ``empty_rows`` or ``absent``; absent entries of an array that is not sparse.
     StoreError
         ``path`` exists, or cannot be written; nothing is left behind.
     """
@@ -151,8 +157,11 @@ def import_array(
         raise DataError(f"X has shape {source.shape}, expected at least one row and one column (rows first, then columns)")
     codes = [] if missing is None else [float(code) for code in np.atleast_1d(np.asarray(missing, float))]
     row_compressed = isinstance(source, SparseRows)
-    if row_compressed and 0 in codes:
-        raise DataError("missing names 0, which every entry is that the sparse X does not store; leave 0 out, or import X.toarray()")
+    check_empty_rows(empty_rows)
+    _check_absent(absent, row_compressed)
+    if row_compressed and absent == "zero" and 0 in codes:
+        remedy = "leave 0 out, pass absent='missing', or import X.toarray()"
+        raise DataError(f"missing names 0, which every entry is that the sparse X does not store; {remedy}")
     dtype, missing_code = _storage(source.dtype, codes)
     n, n_columns = source.shape[:2]
     columns = _labels(column_labels, axis_labels(X, 1), n_columns, "column")
@@ -166,8 +175,9 @@ def import_array(
         missing_code=missing_code,
         column_labels=columns,
         name="X",
-        empty_rows=empty_rows,
+        empty=empty_rows,
         row_compressed=row_compressed,
+        absent=np.nan if absent == "missing" else 0.0,
         overwrite=overwrite,
     ) as writer:
         for run in reads(source, Layout.of(source.shape)):
@@ -176,6 +186,15 @@ def import_array(
                 progress(run.stop, n)
         writer.finish(valid_range=limits, confounders=frame, row_labels=rows)
     return open_dataset(path)
+
+
+def _check_absent(absent: str, row_compressed: bool) -> None:
+    if absent not in get_args(Absent):
+        raise ParameterError(f"absent is {absent!r}, expected 'zero' or 'missing'")
+    if absent == "missing" and not row_compressed:
+        raise ParameterError(
+            "absent='missing' is for a sparse X; of a dense one every entry is there: mark missing ones with NaN or missing="
+        )
 
 
 def _labels(given: Sequence[Any] | None, carried: NDArray[Any] | None, n: int, kind: str) -> NDArray[Any]:

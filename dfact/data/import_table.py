@@ -127,7 +127,7 @@ def import_table(
     n, done = scan.statistics.n_rows, 0
     shape = (n, len(labels))
     with dataset_writer(
-        path, shape, dtype, missing_code=code, column_labels=labels, name=table.name, empty_rows=empty_rows, overwrite=overwrite
+        path, shape, dtype, missing_code=code, column_labels=labels, name=table.name, empty=empty_rows, overwrite=overwrite
     ) as writer:
         for values, _ in _answers(table, request, texts=False):
             writer.append(_stored(values, offset, dtype, code))

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from dfact.data.checks import first_fraction, first_outside
 from dfact.data.confounders import as_frame
 from dfact.data.dataset import Dataset, open_dataset
 from dfact.data.import_array import LazySource, array_source, axis_labels
-from dfact.data.source import ArraySource, Layout, RowSource, path_of, read_rows, reads
+from dfact.data.source import ArraySource, Layout, RowSource, SparseRows, absent_of, path_of, read_rows, reads
 from dfact.data.statistics import ColumnStatistics, as_floating
 from dfact.errors import DataError
 
@@ -62,6 +63,19 @@ def _computed(source: Any) -> RowSource:
     return ArraySource(source.read(0, source.shape[0]))
 
 
+def stored_as_observed(dataset: Dataset) -> Dataset:
+    """The dataset with every entry missing that a row-compressed source does not store; any other, and one that is so, as it is.
+
+    Columns and rows are counted anew, which reads the data once. Declared valid ranges stay.
+    """
+    source = dataset.source
+    if not isinstance(source, SparseRows) or np.isnan(source.absent):
+        return dataset
+    source = replace(source, absent=np.nan)
+    statistics = ColumnStatistics.of_source(source, dataset.missing_code)
+    return replace(dataset, source=source, statistics=statistics, stored_fingerprint=None)
+
+
 def locate(dataset: Dataset, find: Callable[[Any], tuple[tuple[int, ...], float] | None], *, shifted: bool = False) -> str:
     """Where the first entry is that ``find`` finds, in words; its value as it was given if ``shifted``, else as it is stored."""
     dtype = np.result_type(dataset.dtype, np.float32)
@@ -76,7 +90,7 @@ def locate(dataset: Dataset, find: Callable[[Any], tuple[tuple[int, ...], float]
 
 def locate_outside(dataset: Dataset, lowest: Any, highest: Any, *, shifted: bool = False) -> str:
     """Where the first observed entry outside [lowest, highest] is, one number or one for each column."""
-    return locate(dataset, lambda values: first_outside(values, lowest, highest), shifted=shifted)
+    return locate(dataset, lambda values: first_outside(values, lowest, highest, absent_of(dataset.source)), shifted=shifted)
 
 
 def locate_fraction(dataset: Dataset) -> str:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import ceil, prod
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.errors import StoreError
+from dfact.kernels.entries import scatter
 
 # Partitions and blocks follow from the shape alone: the same data gives the same sums, bit for
 # bit, whatever its storage, its chunks, the executor and the number of workers.
@@ -108,11 +109,15 @@ class ArraySource:
         return ArraySource(self.values[rows])
 
 
+@dataclass(frozen=True, eq=False)
 class SparseRows(ABC):
-    """Base of the sources that are row-compressed: entries they do not store are zeros.
+    """Base of the sources that are row-compressed: entries they do not store are all 0 or all missing.
 
     The column numbers of a row ascend, each stands there once. Stored zeros are kept.
     """
+
+    absent: float = field(default=0.0, kw_only=True)
+    """What an entry is that is not stored: 0, or NaN for missing."""
 
     @property
     @abstractmethod
@@ -138,7 +143,8 @@ class SparseRows(ABC):
         """Rows start to stop, row-compressed."""
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        return np.asarray(self.read_sparse(start, stop).toarray(order="C"))
+        """Rows start to stop; integers become floating where absent entries are missing, stored missing codes stay codes."""
+        return expanded(self.read_sparse(start, stop), self.absent)
 
     @property
     def row_bytes(self) -> int:
@@ -187,7 +193,7 @@ class SparseSource(SparseRows):
         return self.values[start:stop]
 
     def slice(self, rows: slice) -> "SparseSource":
-        return SparseSource(self.values[rows])
+        return replace(self, values=self.values[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,7 +271,7 @@ class SparseZarrSource(SparseRows):
 
     def slice(self, rows: slice) -> "SparseZarrSource":
         start, stop, _ = rows.indices(self.shape[0])
-        return SparseZarrSource(self.data, self.indices, self.indptr, self.n_columns, self.offset + start, stop - start)
+        return replace(self, offset=self.offset + start, n=stop - start)
 
     def _damaged(self, array: zarr.Array[Any], what: str) -> StoreError:
         return StoreError(f"{what} of {array.store_path} are lost or make no sense: the store is damaged")
@@ -282,6 +288,20 @@ def _read(array: zarr.Array[Any], start: int, stop: int, what: str) -> NDArray[A
 def read_rows(source: ReadableRows, start: int, stop: int) -> NDArray[Any] | sp.csr_array:
     """Rows start to stop, row-compressed where the source is."""
     return source.read_sparse(start, stop) if isinstance(source, SparseRows) else source.read(start, stop)
+
+
+def absent_of(source: ReadableRows) -> float:
+    """What an entry is that the source does not store; dense sources store all."""
+    return source.absent if isinstance(source, SparseRows) else 0.0
+
+
+def expanded(rows: sp.csr_array, absent: float) -> NDArray[Any]:
+    """Row-compressed rows with ``absent`` in all other places, in a type that holds it."""
+    if not np.isnan(absent):
+        return np.asarray(rows.toarray(order="C"))
+    out = np.full(rows.shape, absent, np.result_type(rows.dtype, np.float32))
+    scatter(rows.data, rows.indices, rows.indptr, out)
+    return out
 
 
 def reads(source: ReadableRows, layout: Layout) -> Iterator[slice]:

@@ -8,8 +8,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.data.source import Layout, RowSource, read_rows, reads
-from dfact.kernels.entries import column_statistics, decode
+from dfact.data.source import Layout, RowSource, absent_of, read_rows, reads
+from dfact.kernels.entries import column_statistics, decode, stored_statistics
 
 
 @overload
@@ -62,33 +62,35 @@ class ColumnStatistics:
             # Row-compressed rows stay so and take little room; others become floating a block at a time.
             step = layout.block_rows if isinstance(chunk, np.ndarray) else chunk.shape[0]
             for start in range(0, chunk.shape[0], step):
-                statistics.update(as_floating(chunk[start : start + step], missing_code, dtype))
+                statistics.update(as_floating(chunk[start : start + step], missing_code, dtype), absent_of(source))
         return statistics
 
-    def update(self, values: NDArray[np.floating] | sp.csr_array) -> NDArray[np.int64]:
-        """Add rows (NaN = missing); returns the number of observed entries in each."""
+    def update(self, values: NDArray[np.floating] | sp.csr_array, absent: float = 0.0) -> NDArray[np.int64]:
+        """Add rows (NaN = missing; ``absent`` is what row-compressed ones do not store); returns the number of observed entries in each."""
         if isinstance(values, np.ndarray):
             values = values.reshape(values.shape[0], prod(values.shape[1:]))
             row_observed = np.empty(values.shape[0], np.int64)
             column_statistics(values, self.observed, self.minimum, self.maximum, row_observed)
         else:
-            row_observed = self._add_sparse(values)
+            row_observed = self._add_sparse(values, absent)
         empty = np.flatnonzero(row_observed == 0)
         self.empty_rows.extend((self.n_rows + empty[: 5 - len(self.empty_rows)]).tolist())
         self.n_empty_rows += empty.size
         self.n_rows += values.shape[0]
         return row_observed
 
-    def _add_sparse(self, rows: sp.csr_array) -> NDArray[np.int64]:
-        """What ``column_statistics`` does, at the cost of the stored entries; those that are not stored are observed zeros."""
+    def _add_sparse(self, rows: sp.csr_array, absent: float) -> NDArray[np.int64]:
+        """What ``column_statistics`` does, at the cost of the stored entries."""
         n, m = rows.shape
-        missing = np.isnan(rows.data)
-        self.observed += n - np.bincount(rows.indices[missing], minlength=m)
-        columns = rows.tocsc()
-        np.fmin(self.minimum, columns.nanmin(axis=0).toarray(), out=self.minimum)
-        np.fmax(self.maximum, columns.nanmax(axis=0).toarray(), out=self.maximum)
-        missing_before = np.concatenate([[0], np.cumsum(missing)])
-        return m - np.diff(missing_before[rows.indptr])
+        row_observed = np.empty(n, np.int64)
+        stored_statistics(rows.data, rows.indices, rows.indptr, self.observed, self.minimum, self.maximum, row_observed)
+        if np.isnan(absent):
+            return row_observed
+        zeros = n - np.bincount(rows.indices, minlength=m)
+        self.observed += zeros
+        for limit, nearer in ((self.minimum, np.minimum), (self.maximum, np.maximum)):
+            nearer(limit, 0, out=limit, where=zeros > 0)
+        return row_observed + m - np.diff(rows.indptr)
 
     @property
     def missing_rate(self) -> float:

@@ -1,8 +1,9 @@
 """How the values of a dataset lie in its store: one array, or row-compressed in three; writing and opening both.
 
 Row-compressed values are a group ``values`` of ``data``, ``indices`` and ``indptr`` with the attributes
-of AnnData's ``csr_matrix`` (encoding, shape), so that its readers know them too. Data and column
-numbers are cut by entries, whatever rows they belong to; with the edges any run of rows is found.
+of AnnData's ``csr_matrix`` (encoding, shape), so that its readers know them too, and ``absent``: whether
+entries that are not stored are "zero" or "missing". Data and column numbers are cut by entries,
+whatever rows they belong to; with the edges any run of rows is found.
 """
 
 from pathlib import Path
@@ -21,6 +22,7 @@ _NAME = "values"
 _ENTRIES = 1 << 20  # a chunk of data or of column numbers: 1 to 8 MB
 _EDGES = 1 << 16
 _ENCODING = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
+_ABSENT = {"zero": 0.0, "missing": np.nan}
 _LOST = -1  # what a chunk that is not there reads as: neither a column nor an edge
 
 
@@ -79,8 +81,9 @@ class ArrayValues:
 class RowCompressedValues:
     """Stored entries one after the other; the number of them need not be known beforehand."""
 
-    def __init__(self, group: zarr.Group, shape: tuple[int, ...], dtype: np.dtype[Any], missing_code: int | None) -> None:
+    def __init__(self, group: zarr.Group, shape: tuple[int, ...], dtype: np.dtype[Any], missing_code: int | None, absent: float) -> None:
         self._group, self._n_columns, self._n_entries = group.create_group(_NAME), shape[1], 0
+        self._absent = "missing" if np.isnan(absent) else "zero"
         self._data = _Series(self._group, "data", dtype, 0, _ENTRIES, "entry", _fill_attribute(missing_code))
         self._indices = _Series(self._group, "indices", np.dtype(np.int32), _LOST, _ENTRIES, "entry", {})
         self._indptr = _Series(self._group, "indptr", np.dtype(np.int64), _LOST, _EDGES, "edge", {})
@@ -95,7 +98,7 @@ class RowCompressedValues:
     def finish(self, n_rows: int) -> None:
         for series in (self._data, self._indices, self._indptr):
             series.finish()
-        self._group.attrs.update({**_ENCODING, "shape": [n_rows, self._n_columns]})
+        self._group.attrs.update({**_ENCODING, "shape": [n_rows, self._n_columns], "absent": self._absent})
 
 
 class _Series:
@@ -148,9 +151,12 @@ def open_values(group: zarr.Group, path: Path) -> RowSource:
     if found != _ENCODING:
         raise StoreError(f"{path} holds values encoded as {found}, this dfact reads {_ENCODING}")
     data, indices, indptr = (_whole(group, f"{_NAME}/{name}", path) for name in ("data", "indices", "indptr"))
+    absent = str(values.attrs.get("absent", "zero"))  # the first stores do not say
+    if absent not in _ABSENT:
+        raise StoreError(f"{path} holds values whose absent entries are {absent!r}, this dfact knows {', '.join(map(repr, _ABSENT))}")
     shape: Any = values.attrs.get("shape", [0, 0])
     n, n_columns = indptr.shape[0] - 1, len(read_array(group, "observed"))
-    source = SparseZarrSource(data, indices, indptr, n_columns)
+    source = SparseZarrSource(data, indices, indptr, n_columns, absent=_ABSENT[absent])
     # Rows and columns as the attributes and as the arrays say; entries as each array says.
     if [*shape, indices.shape[0], data.shape[0]] != [n, n_columns, data.shape[0], int(source.edges(n, n)[0])]:
         raise StoreError(f"{path}: the arrays of 'values' do not belong together; import it again")

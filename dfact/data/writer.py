@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import zarr
 from numpy.typing import NDArray
 
-from dfact.data.checks import EmptyRows, bad_value, check_empty_rows, empty_row, first_outside, refuse_empty_columns
+from dfact.data.checks import EmptyRows, bad_value, empty_row, first_outside, refuse_empty_columns
 from dfact.data.dataset import KIND, Dataset, Fingerprint, write_metadata
 from dfact.data.source import ArraySource
 from dfact.data.statistics import ColumnStatistics, as_floating
@@ -50,15 +50,20 @@ class DatasetWriter:
         missing_code: int | None,
         column_labels: NDArray[Any],
         name: str,
-        empty_rows: EmptyRows,
+        empty: EmptyRows | Literal["keep"],
         row_compressed: bool,
+        absent: float,
     ) -> None:
         self._group, self._shape, self._dtype, self._missing_code = group, shape, dtype, missing_code
-        self._labels, self._name, self._empty_rows = column_labels, name, empty_rows
-        self._values: Values = (RowCompressedValues if row_compressed else ArrayValues)(group, shape, dtype, missing_code)
+        self._labels, self._name, self._empty, self._absent = column_labels, name, empty, absent
+        self._values: Values
+        if row_compressed:
+            self._values = RowCompressedValues(group, shape, dtype, missing_code, absent)
+        else:
+            self._values = ArrayValues(group, shape, dtype, missing_code)
         self._written = self._received = 0
         self._kept: list[NDArray[np.intp]] = []
-        self._fingerprint = Fingerprint(shape[1:], dtype)
+        self._fingerprint = Fingerprint(shape[1:], dtype, absent)
         self.statistics = ColumnStatistics.of_columns(int(np.prod(shape[1:])))
 
     def append(self, rows: NDArray[Any] | sp.csr_array, limits: NDArray[np.float64] | None = None) -> None:
@@ -66,15 +71,15 @@ class DatasetWriter:
         values = as_floating(rows, self._missing_code, np.result_type(self._dtype, np.float32))
         if limits is not None or self._dtype.kind == "f":
             low, high = (-_LARGEST, _LARGEST) if limits is None else limits.T
-            found = first_outside(values, low, high)
+            found = first_outside(values, low, high, self._absent)
             if found is not None:
                 where, value = found
                 raise bad_value(self._entry(where), value, *((np.nan, np.nan) if limits is None else limits[where[1]]))
-        keep = self.statistics.update(values) > 0
+        keep = (self.statistics.update(values, self._absent) > 0) | (self._empty == "keep")
         self._kept.append(self._received + np.flatnonzero(keep))
         self._received += values.shape[0]
         if not keep.all():
-            if self._empty_rows == "error":
+            if self._empty == "error":
                 raise empty_row(self._name, f"row {self.statistics.empty_rows[0]}")
             rows = rows[keep]
         rows = rows.astype(self._dtype, copy=False)
@@ -107,10 +112,10 @@ class DatasetWriter:
         if numbered:
             row_labels = np.arange(self._received).astype(str).astype(object)
         statistics = self.statistics
-        dropped = dropped_before + statistics.n_empty_rows
-        statistics.n_rows, statistics.n_empty_rows, statistics.empty_rows = self._written, 0, []
-        if len(self._shape) == 2:
-            refuse_empty_columns(self._name, self._labels, statistics.observed)
+        if self._empty != "keep":
+            statistics.n_rows, statistics.n_empty_rows, statistics.empty_rows = self._written, 0, []
+            if len(self._shape) == 2:
+                refuse_empty_columns(self._name, self._labels, statistics.observed)
         n_columns = self._shape[1]
         if valid_range is None:
             valid_range = np.tile([statistics.minimum.min(), statistics.maximum.max()], (n_columns, 1))
@@ -129,7 +134,9 @@ class DatasetWriter:
             self._group,
             missing_code=self._missing_code,
             confounders=[] if confounders is None else [str(name) for name in confounders],
-            dropped_rows=dropped,
+            dropped_rows=dropped_before + self._received - self._written,
+            empty_rows=statistics.empty_rows,
+            n_empty_rows=statistics.n_empty_rows,
             numbered_rows=numbered,  # labels that say nothing of who it is: no two datasets are matched by them
             fingerprint=self._fingerprint.finish(dataset),
         )
@@ -144,16 +151,18 @@ def dataset_writer(
     missing_code: int | None,
     column_labels: NDArray[Any],
     name: str,
-    empty_rows: EmptyRows = "error",
+    empty: EmptyRows | Literal["keep"] = "error",
     row_compressed: bool = False,
+    absent: float = 0.0,
     overwrite: bool = False,
 ) -> Iterator[DatasetWriter]:
     """A writer of the dataset at ``path``; the block must end with ``writer.finish()``.
 
     ``name`` is what error messages call the data (the file, or "X"). A ``row_compressed`` dataset takes
-    SciPy's csr arrays in canonical form, any other NumPy arrays. The dataset appears at
-    ``path`` when the block ends without an error, otherwise nothing is left there.
+    SciPy's csr arrays in canonical form whose other entries are ``absent``, any other NumPy arrays. Rows
+    that are ``empty``, without any observed entry, are refused, dropped or kept; to keep them is to keep
+    such columns, too. The dataset appears at ``path`` when the block ends without an error, otherwise
+    nothing is left there.
     """
-    check_empty_rows(empty_rows)
     with create_group(path, KIND, overwrite=overwrite) as group:
-        yield DatasetWriter(group, shape, dtype, missing_code, column_labels, name, empty_rows, row_compressed)
+        yield DatasetWriter(group, shape, dtype, missing_code, column_labels, name, empty, row_compressed, absent)

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.data.source import ArraySource, Layout, RowSource, SparseSource, read_rows, reads
+from dfact.data.source import ArraySource, Layout, RowSource, SparseSource, absent_of, read_rows, reads
 from dfact.data.statistics import as_floating
 from dfact.engine.passes import Block, Partial, Pass, State
 
@@ -35,7 +35,7 @@ class Partition:
     def load(self) -> "Partition":
         """The same partition with its values decompressed in memory."""
         raw = self._read(0, self.source.shape[0])
-        return replace(self, source=ArraySource(raw) if isinstance(raw, np.ndarray) else SparseSource(raw))
+        return replace(self, source=ArraySource(raw) if isinstance(raw, np.ndarray) else SparseSource(raw, absent=absent_of(self.source)))
 
     def blocks(self, dtype: np.dtype[Any] | None) -> Iterator[Block]:
         """The blocks in order; chunks are read one ahead. Without a ``dtype`` nothing is read."""
@@ -48,7 +48,7 @@ class Partition:
                 matrix.flags.writeable = False
             stop = start + raw.shape[0]
             covariates = None if self.covariates is None else self.covariates[start:stop]
-            yield Block(matrix, covariates, first + index, self.rows.start + start)
+            yield Block(matrix, covariates, first + index, self.rows.start + start, absent_of(self.source))
             start = stop
 
     def _read(self, start: int, stop: int) -> Rows:

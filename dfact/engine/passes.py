@@ -8,6 +8,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dfact.data.source import expanded
+
 State = dict[str, NDArray[Any]]
 """What a pass keeps for a block between passes, rows last: (k, rows), or first: (rows, m)."""
 
@@ -24,11 +26,13 @@ class Block:
     """Number of the block in the data set, counted through all partitions."""
     start: int
     """Number of its first row in the data set."""
+    absent: float = 0.0
+    """What an entry is that a row-compressed matrix does not store: 0, or NaN for missing."""
 
     @cached_property
     def values(self) -> NDArray[Any]:
-        """The matrix with all its zeros."""
-        return self.matrix if isinstance(self.matrix, np.ndarray) else np.asarray(self.matrix.toarray())
+        """The matrix with all its entries."""
+        return self.matrix if isinstance(self.matrix, np.ndarray) else expanded(self.matrix, self.absent)
 
 
 @dataclass

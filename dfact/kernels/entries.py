@@ -61,6 +61,37 @@ def column_statistics(
 
 
 @kernel
+def stored_statistics(
+    data: NDArray[np.floating],
+    indices: NDArray[np.integer],
+    indptr: NDArray[np.integer],
+    observed: NDArray[np.int64],
+    minimum: NDArray[np.float64],
+    maximum: NDArray[np.float64],
+    row_observed: NDArray[np.int64],
+) -> None:
+    """What :func:`column_statistics` adds, of the stored entries of row-compressed values alone."""
+    for i in range(indptr.size - 1):
+        count = 0
+        for e in range(indptr[i], indptr[i + 1]):
+            value, j = data[e], indices[e]
+            if value == value:
+                count += 1
+                observed[j] += 1
+                minimum[j] = min(minimum[j], value)
+                maximum[j] = max(maximum[j], value)
+        row_observed[i] = count
+
+
+@kernel
+def scatter(data: NDArray[np.generic], indices: NDArray[np.integer], indptr: NDArray[np.integer], out: NDArray[np.generic]) -> None:
+    """The stored entries of row-compressed values to their places in out (n, m), which keeps its others."""
+    for i in range(indptr.size - 1):
+        for e in range(indptr[i], indptr[i + 1]):
+            out[i, indices[e]] = data[e]
+
+
+@kernel
 def _fill(values: NDArray[np.floating], fill: float, out: NDArray[np.floating]) -> None:
     replacement = out.dtype.type(fill)
     for i in range(values.shape[0]):

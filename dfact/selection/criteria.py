@@ -12,7 +12,7 @@ from scipy.spatial.distance import squareform
 
 from dfact.data.dataset import Dataset
 from dfact.data.inputs import as_dataset
-from dfact.data.source import Layout, read_rows, reads
+from dfact.data.source import Layout, absent_of, expanded, read_rows, reads
 from dfact.data.statistics import as_floating
 from dfact.errors import DataError, ParameterError
 from dfact.selection.configurations import check_estimator, expand
@@ -148,7 +148,9 @@ def _bic1(fitted: _Fitted) -> float:
         R = np.asarray(lowest.factors_[rows]) @ lowest.components_
         if C is not None:
             R += C[rows] @ lowest.confounder_components_
-        more, answers = clipped_errors(values if isinstance(values, np.ndarray) else values.toarray(), R, -np.inf, np.inf)
+        more, answers = clipped_errors(
+            values if isinstance(values, np.ndarray) else expanded(values, absent_of(dataset.source)), R, -np.inf, np.inf
+        )
         squares, count = squares + more, count + answers
     size = n * m
     return float(np.log(max(squares, np.finfo(float).tiny) * size / count) + k * (m + n) / size * np.log(size / (m + n)))

@@ -1,0 +1,234 @@
+"""Row-compressed data whose entries that are not stored are missing: as the dense array with NaN, wherever it is read."""
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+from distributed import Client
+from numpy.typing import NDArray
+
+import dfact
+from dfact.data import source as source_module
+from dfact.data.checks import first_outside
+from dfact.data.inputs import as_dataset, locate_outside, stored_as_observed
+from dfact.data.source import ArraySource, SparseSource, SparseZarrSource, expanded
+from dfact.data.statistics import ColumnStatistics, as_floating
+from dfact.engine.partition import partitions
+from dfact.linalg.svd import zero_filled
+from dfact.selection.ways import dense as all_values
+from tests.conftest import planted_answers
+
+SEEDS = [0, 1, 2]
+
+
+def partly(seed: int, shape: tuple[int, int] = (150, 9), stored: float = 0.6, dtype: Any = "float64") -> tuple[sp.csr_array, NDArray[Any]]:
+    """Answers of which a part is stored, zeros among them, and the same with NaN for the others."""
+    answers = planted_answers(*shape, 2, seed)
+    kept = np.random.default_rng(seed).random(shape) < stored
+    kept[:, 0] |= ~kept.any(axis=1)  # no row without any
+    rows, columns = np.nonzero(kept)
+    indptr = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
+    return sp.csr_array((answers[rows, columns].astype(dtype), columns, indptr), shape=shape), np.where(kept, answers, np.nan)
+
+
+def decoded(dataset: dfact.Dataset) -> NDArray[Any]:
+    return np.asarray(as_floating(dataset.source.read(0, dataset.shape[0]), dataset.missing_code, np.dtype("float64")))
+
+
+def assert_same_statistics(found: ColumnStatistics, expected: ColumnStatistics) -> None:
+    for name in ("observed", "minimum", "maximum"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    assert (found.n_rows, found.n_empty_rows, found.empty_rows) == (expected.n_rows, expected.n_empty_rows, expected.empty_rows)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("absent", [0.0, np.nan])
+def test_statistics_are_those_of_the_dense_array(seed: int, absent: float) -> None:
+    X, _ = partly(seed, stored=0.2)
+    X.data[::5] = np.nan
+    X = sp.csr_array(sp.vstack([X, sp.csr_array((20, 9))]))  # rows without any
+    X = sp.csr_array(sp.hstack([X, sp.csr_array((170, 1))]))  # and a column
+    found = ColumnStatistics.of_source(SparseSource(X, absent=absent))
+    assert_same_statistics(found, ColumnStatistics.of_source(ArraySource(expanded(X, absent))))
+    assert found.n_empty_rows >= 20 * np.isnan(absent)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64"])
+def test_slices_and_pickles_and_loads_keep_what_is_absent(tmp_path: Path, dtype: str) -> None:
+    X, expected = partly(3, dtype=dtype)
+    stored = dfact.import_array(X, tmp_path / "x.zarr", absent="missing").source
+    assert isinstance(stored, SparseZarrSource)
+    for source in (SparseSource(X, absent=np.nan), stored):
+        part = pickle.loads(pickle.dumps(source.slice(slice(20, 90)))).slice(slice(10, None))
+        np.testing.assert_array_equal(part.read(0, 60), expected[30:90])
+        (whole,) = partitions(part, None, None)
+        for partition in (whole, whole.load()):
+            (block,) = partition.blocks(np.dtype("float32"))
+            assert sp.issparse(block.matrix)
+            np.testing.assert_array_equal(block.values, expected[30:90])
+            np.testing.assert_array_equal(zero_filled(block).toarray(), np.nan_to_num(expected[30:90]))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_codes_are_decoded_among_absent_entries(tmp_path: Path, seed: int) -> None:
+    X, expected = partly(seed, dtype="int16")
+    expected[expected == 2] = np.nan
+    dataset = dfact.import_array(X, tmp_path / "x.zarr", absent="missing", missing=2, empty_rows="drop")
+    np.testing.assert_array_equal(decoded(dataset), expected[~np.isnan(expected).all(axis=1)])
+    assert dataset.missing_rate == pytest.approx(np.isnan(decoded(dataset)).mean())
+    dataset.statistics.n_rows = dataset.shape[0]
+    assert_same_statistics(dataset.statistics, ColumnStatistics.of_source(ArraySource(decoded(dataset))))
+    blocks, _ = all_values(partitions(dataset.source, dataset.missing_code, None), np.dtype("float64"))
+    np.testing.assert_array_equal(blocks, decoded(dataset))
+
+
+def test_stored_zeros_may_be_the_missing_code(tmp_path: Path) -> None:
+    X, expected = partly(0, dtype="int16")
+    expected[expected == 0] = np.nan
+    dataset = dfact.import_array(X, tmp_path / "x.zarr", absent="missing", missing=0, empty_rows="drop")
+    np.testing.assert_array_equal(decoded(dataset), expected[~np.isnan(expected).all(axis=1)])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_import_keeps_what_is_absent(tmp_path: Path, seed: int) -> None:
+    X, expected = partly(seed)
+    zeros, missing = (dfact.import_array(X, tmp_path / absent, absent=absent) for absent in ("zero", "missing"))
+    np.testing.assert_array_equal(decoded(zeros), np.nan_to_num(expected))
+    np.testing.assert_array_equal(decoded(missing), expected)
+    assert zeros.missing_rate == 0
+    assert missing.missing_rate == pytest.approx(np.isnan(expected).mean())
+    assert zeros.fingerprint != missing.fingerprint == dfact.open_dataset(tmp_path / "missing").fingerprint
+
+
+def test_stores_that_do_not_say_hold_zeros(tmp_path: Path) -> None:
+    X, expected = partly(0)
+    before = dfact.import_array(X, tmp_path / "x.zarr")
+    values = zarr.open_group(tmp_path / "x.zarr", mode="r+")["values"]
+    assert values.attrs["absent"] == "zero"
+    del values.attrs["absent"]
+    after = dfact.open_dataset(tmp_path / "x.zarr")
+    np.testing.assert_array_equal(decoded(after), np.nan_to_num(expected))
+    assert stored_as_observed(stored_as_observed(after)).fingerprint != before.fingerprint
+    values.attrs["absent"] = "ones"
+    with pytest.raises(dfact.StoreError, match="absent entries are 'ones', this dfact knows 'zero', 'missing'"):
+        dfact.open_dataset(tmp_path / "x.zarr")
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_stored_entries_as_the_observed_ones(tmp_path: Path, seed: int, stored: bool) -> None:
+    X, expected = partly(seed)
+    given = as_dataset(dfact.import_array(X, tmp_path / "zero.zarr") if stored else X)
+    dataset = stored_as_observed(given)
+    np.testing.assert_array_equal(decoded(dataset), expected)
+    assert_same_statistics(dataset.statistics, ColumnStatistics.of_source(ArraySource(expected)))
+    assert dataset.fingerprint == stored_as_observed(given).fingerprint != given.fingerprint
+    assert stored_as_observed(dataset) is dataset
+    np.testing.assert_array_equal(decoded(given), np.nan_to_num(expected))
+    if stored:
+        assert dataset.fingerprint == dfact.import_array(X, tmp_path / "missing.zarr", absent="missing", valid_range=(0, 3)).fingerprint
+
+
+def test_dense_data_stays_as_it_is() -> None:
+    dataset = as_dataset(planted_answers(30, 4, 2, 0, missing=0.2))
+    assert stored_as_observed(dataset) is dataset
+
+
+def test_entries_that_are_absent_are_nowhere_outside(tmp_path: Path) -> None:
+    X, _ = partly(0)
+    X.data += 1
+    assert first_outside(X, 1, 4) is not None
+    assert first_outside(X, 1, 4, np.nan) is None
+    X.data[5] = 7
+    place, value = first_outside(X, 1, 4, np.nan) or ((), 0)
+    assert (X[place], value) == (7, 7)
+    dataset = dfact.import_array(X, tmp_path / "x.zarr", absent="missing", valid_range=(1, 7))
+    assert locate_outside(dataset, 1, 7) == "no entry"
+    assert locate_outside(dataset, 1, 4).endswith("holds 7")
+    with pytest.raises(dfact.DataError, match="holds 7, outside the valid range 1 to 4"):
+        dfact.import_array(X, tmp_path / "y.zarr", absent="missing", valid_range=(1, 4))
+    with pytest.raises(dfact.DataError, match="holds 0, outside the valid range 1 to 7"):
+        dfact.import_array(X, tmp_path / "y.zarr", valid_range=(1, 7))
+
+
+def test_rows_and_columns_without_any_entry_are_refused(tmp_path: Path) -> None:
+    X = sp.csr_array(np.array([[1.0, 0, 2], [0, 0, 0], [3, 0, 0]]))
+    with pytest.raises(dfact.DataError, match="row 1 has no answer at all"):
+        dfact.import_array(X, tmp_path / "x.zarr", absent="missing")
+    with pytest.raises(dfact.DataError, match="column '1' has no answer at all"):
+        dfact.import_array(X, tmp_path / "x.zarr", absent="missing", empty_rows="drop")
+    dataset = dfact.import_array(X[:, [0, 2]], tmp_path / "x.zarr", absent="missing", empty_rows="drop")
+    assert (dataset.shape, dataset.dropped_rows) == ((2, 2), 1)
+
+
+@pytest.mark.parametrize(
+    ("X", "options", "match"),
+    [
+        (np.eye(3), {"absent": "missing"}, "absent='missing' is for a sparse X"),
+        (sp.eye_array(3), {"absent": "nan"}, "absent is 'nan', expected 'zero' or 'missing'"),
+        (sp.eye_array(3), {"absent": "missing", "empty_rows": "keep"}, "empty_rows is 'keep'"),
+    ],
+)
+def test_refused(tmp_path: Path, X: Any, options: dict[str, Any], match: str) -> None:
+    with pytest.raises(dfact.ParameterError, match=match):
+        dfact.import_array(X, tmp_path / "x.zarr", **options)
+    assert not list(tmp_path.iterdir())
+
+
+# ---------------------------------------------------------------- models
+
+
+@pytest.mark.parametrize("solver", ["admm", "splitless"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_icqf_of_absent_entries_is_that_of_missing_ones(tmp_path: Path, seed: int, solver: str) -> None:
+    X, expected = partly(seed)
+    imported = dfact.import_array(X, tmp_path / "x.zarr", absent="missing")
+    dense, *others = (
+        dfact.ICQF(2, solver=solver, max_iter=15, tol=0).fit(data) for data in (expected, imported, stored_as_observed(as_dataset(X)))
+    )
+    zeros = dfact.ICQF(2, solver=solver, max_iter=15, tol=0).fit(X)
+    for fit in others:
+        for name in ("components_", "factors_", "objective_history_"):
+            np.testing.assert_allclose(getattr(fit, name), getattr(dense, name), rtol=1e-9, atol=1e-9)
+    assert zeros.objective_history_[-1] > 1.1 * dense.objective_history_[-1]
+    np.testing.assert_allclose(dense.transform(imported), dense.transform(expected), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_other_models_see_missing_entries(tmp_path: Path, seed: int) -> None:
+    X, expected = partly(seed, (300, 9), stored=0.9)
+    X.data += 1
+    expected += 1
+    data = dfact.import_array(X, tmp_path / "x.zarr", absent="missing")
+    for make in (lambda: dfact.GradeOfMembership(2, random_state=0), lambda: dfact.FactorAnalysis(2), lambda: dfact.L1NMF(2)):
+        found, dense = make().fit(data), make().fit(expected)
+        np.testing.assert_allclose(found.components_, dense.components_, rtol=1e-6, atol=1e-8)
+
+
+def test_memberships_of_shifted_answers(tmp_path: Path) -> None:
+    X, expected = partly(0, (300, 9), stored=0.9)
+    shifted = dfact.import_array(X, tmp_path / "x.zarr", absent="missing")
+    shifted = replace(shifted, offset=np.ones(9))
+    found, dense = (dfact.GradeOfMembership(2, random_state=0).fit(data) for data in (shifted, expected + 1))
+    np.testing.assert_allclose(found.components_, dense.components_, rtol=1e-6, atol=1e-8)
+
+
+def test_selection_sees_missing_entries(tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, expected = partly(1, (400, 12))
+    data = dfact.import_array(X, tmp_path / "x.zarr", absent="missing")
+    monkeypatch.setattr(source_module, "_PARTITION_ENTRIES", 600)
+    options: dict[str, Any] = {"grid": {"n_components": [1, 2]}, "n_blocks": (4, 4), "n_folds": 3, "random_state": 0}
+    cases = ((expected, None, True), (data, None, True), (data, client, True), (data, None, False))
+    tables = [
+        dfact.selection.block_cross_validate(dfact.ICQF(executor=executor), given, load=load, **options).table.drop(columns="seconds")
+        for given, executor, load in cases
+    ]
+    for table in tables[1:]:
+        np.testing.assert_allclose(table.to_numpy(float), tables[0].to_numpy(float), rtol=1e-6)
+    bic = [dfact.selection.select_by_criterion(dfact.ICQF(), given, [1, 2], random_state=0).table for given in (expected, data)]
+    np.testing.assert_allclose(*bic, rtol=1e-6)
