@@ -10,9 +10,11 @@ if TYPE_CHECKING:
     from dfact.data.dataset import Dataset, open_dataset
     from dfact.data.import_array import import_array
     from dfact.data.import_table import import_table
+    from dfact.data.import_triplets import import_triplets
     from dfact.data.join import join_datasets
     from dfact.engine.progress import Progress
     from dfact.models.base import plan
+    from dfact.models.emf import ExpectileMF
     from dfact.models.factor_analysis import FactorAnalysis
     from dfact.models.gom import GradeOfMembership
     from dfact.models.icqf import ICQF
@@ -26,6 +28,7 @@ __all__ = [
     "DataError",
     "Dataset",
     "DfactError",
+    "ExpectileMF",
     "FactorAnalysis",
     "GradeOfMembership",
     "MemoryPlanError",
@@ -34,6 +37,7 @@ __all__ = [
     "StoreError",
     "import_array",
     "import_table",
+    "import_triplets",
     "join_datasets",
     "load_model",
     "open_dataset",
@@ -47,11 +51,13 @@ _HOMES = {
     "ICQF": "dfact.models.icqf",
     "L1NMF": "dfact.models.l1nmf",
     "Dataset": "dfact.data.dataset",
+    "ExpectileMF": "dfact.models.emf",
     "FactorAnalysis": "dfact.models.factor_analysis",
     "GradeOfMembership": "dfact.models.gom",
     "Progress": "dfact.engine.progress",
     "import_array": "dfact.data.import_array",
     "import_table": "dfact.data.import_table",
+    "import_triplets": "dfact.data.import_triplets",
     "join_datasets": "dfact.data.join",
     "load_model": "dfact.models.persistence",
     "open_dataset": "dfact.data.dataset",

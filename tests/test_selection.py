@@ -16,12 +16,12 @@ from sklearn.base import BaseEstimator
 import dfact
 from dfact.data.synthetic import icqf_simulation
 from dfact.engine.progress import Iteration
+from dfact.engine.visits import Members, MemberSession
 from dfact.report.selection_plots import error_plot
 from dfact.report.selections import selection_text
 from dfact.selection import Selection, block_cross_validate, select_by_criterion
 from dfact.selection.criteria import consensus
 from dfact.selection.folds import deal, deal_all, seed_of, strata_of
-from dfact.selection.held_out import Members
 from dfact.selection.rules import choose
 from dfact.selection.warm_fits import outwards
 from tests.conftest import planted_answers
@@ -304,10 +304,10 @@ def test_resume_without_a_seed_takes_the_one_that_was_drawn(answers: NDArray[np.
 
 
 def test_members_tell_the_error_of_the_first_that_fails() -> None:
-    members = Members(None, (), np.dtype("float64"))  # type: ignore[arg-type]
+    members = Members(None, np.dtype("float64"))  # type: ignore[arg-type]
 
     def wait() -> None:
-        members.view("b", 0, 0).run(None, None)  # type: ignore[arg-type]
+        MemberSession(members, "b").run(None, None)  # type: ignore[arg-type]
 
     def fail() -> None:
         raise KeyError("mine")

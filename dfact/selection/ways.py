@@ -15,8 +15,9 @@ from dfact.engine.executors import DistributedExecutor, Executor, InlineExecutor
 from dfact.engine.partition import Partition, partitions
 from dfact.engine.plan import Footprint, Plan, Workers, make_plan
 from dfact.engine.threads import single_threaded
+from dfact.engine.visits import Members
 from dfact.selection.folds import Folds
-from dfact.selection.held_out import FoldSession, Members, clipped_errors
+from dfact.selection.held_out import FoldMember, FoldSession, clipped_errors
 from dfact.selection.warm_fits import Group, Score, Settings, WarmFits
 
 if TYPE_CHECKING:
@@ -197,8 +198,8 @@ def shared_reads(
         count, plan = _as_many(source, dtype, footprint, workers, len(waiting))
         now, waiting = waiting[:count], waiting[count:]
         with executor.open(parts, plan) as session:
-            members = Members(session, tuple(folds), dtype)
-            views = [members.view(f"{i:06d}", chain.repeat, chain.fold) for i, chain in enumerate(now)]
+            members = Members(session, dtype)
+            views = [FoldMember(members, f"{i:06d}", folds[chain.repeat], chain.fold, dtype) for i, chain in enumerate(now)]
             members.run([partial(work, view, chain) for view, chain in zip(views, now, strict=True)])
 
 

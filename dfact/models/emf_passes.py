@@ -1,0 +1,245 @@
+"""Expectile matrix factorization's passes: the rows given the columns' factors, and what the columns' step adds up."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.kernels.expectile import count_observed, expectile_entries, expectile_rows, take_observed
+from dfact.linalg.svd import Matrix, zero_filled
+
+_HALVINGS = 12
+_ROUNDING = {"float32": 1e-5, "float64": 1e-13}  # of a row's loss, a sum over its entries
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The data as it was given: with what an import subtracted from each column, NaN where missing."""
+
+    offset: NDArray[Any] | None
+    """(m,); None if nothing was subtracted"""
+
+    def values(self, block: Block) -> NDArray[Any]:
+        """(rows, m)."""
+        V = block.values
+        return V if self.offset is None else V + self.offset.astype(V.dtype)
+
+    def entries(self, block: Block) -> sp.csr_array:
+        """The observed entries alone, in double precision."""
+        M = block.matrix
+        if isinstance(M, np.ndarray):
+            indptr = np.empty(len(M) + 1, np.int64)
+            count_observed(M, indptr)
+            indices, data = np.empty(indptr[-1], np.int32), np.empty(indptr[-1])
+            take_observed(M, indptr, indices, data)
+        else:
+            seen = ~np.isnan(M.data)
+            indptr = np.concatenate([[0], np.cumsum(seen)])[M.indptr]
+            indices, data = M.indices[seen].astype(np.int32, copy=False), M.data[seen].astype(np.float64)
+        if self.offset is not None:
+            data += self.offset[indices]
+        return sp.csr_array((data, indices, indptr), shape=M.shape)
+
+    def __call__(self, block: Block) -> Matrix:
+        """With 0 for missing entries: what the start is the singular vectors of."""
+        if self.offset is None:
+            return zero_filled(block)
+        M: sp.csr_array = self.entries(block).astype(block.matrix.dtype)
+        return M
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Σ ρ_ω(b − xᵀy) + ridge‖x‖² + ridge‖y‖² over the observed entries."""
+
+    omega: float
+    ridge: float
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """What a pass is given: the factors of the columns, and from which of the rows' it goes on."""
+
+    Y: NDArray[np.float64]
+    """(m, k)."""
+    turn: NDArray[np.float64] | None = None
+    """The rows' factors X (k, rows) become turn·X (k, k)."""
+    again: bool = False
+    """From the rows' factors with which the pass before began: its Y was refused."""
+
+    def rows(self, state: State) -> NDArray[Any]:
+        """X (k, rows)."""
+        X = state["previous" if self.again else "factors"]
+        return X.copy() if self.turn is None or self.again else (self.turn.astype(X.dtype) @ X)
+
+
+@dataclass
+class Sums(Partial):
+    """What a sweep adds up over the rows."""
+
+    before: NDArray[Any]
+    """Σ ρ_ω of each column (m,) with the X that the pass began with."""
+    after: NDArray[Any]
+    """The same with the new X."""
+    n_rows: NDArray[Any]
+    size_before: NDArray[Any]
+    """‖X‖² of the X that the pass began with."""
+    gram: NDArray[Any]
+    """XXᵀ (k, k) of the new X (k, n)."""
+    gradient: NDArray[Any]
+    """Σ w r x of each column (m, k): −½ of the gradient of its loss."""
+    curvature: NDArray[Any]
+    """Σ w x xᵀ of each column (m, k(k+1)/2), the lower triangle row by row; or Σ w (m,), which stands for Σ w/n · XXᵀ."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """The rows' factors to begin with: M·P of the zero-filled data M with the projection P (m, k)."""
+
+    measured: Measured
+    projection: NDArray[Any]
+
+    def factors(self, block: Block, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """X (k, rows)."""
+        M = self.measured(block)
+        return np.ascontiguousarray((M @ self.projection.astype(M.dtype)).T.astype(dtype))
+
+
+@dataclass(frozen=True)
+class ExactPass:
+    """Every row at its minimum given Y, by its observed entries alone; the columns' Newton step is summed up.
+
+    State, as in the other pass: the rows' factors X (k, rows), and those that the pass began with.
+    """
+
+    measured: Measured
+    loss: Loss
+    begin: Start
+    dtype: np.dtype[Any]
+
+    def start(self, block: Block) -> State:
+        X = self.begin.factors(block, np.dtype(np.float64))
+        return {"factors": X, "previous": X}
+
+    def step(self, block: Block, state: State | None, shared: Point) -> tuple[State, Sums]:
+        assert state is not None
+        (m, k), M = shared.Y.shape, self.measured.entries(block)
+        previous = shared.rows(state)
+        X, before, after = previous.copy(), np.zeros(m), np.zeros(m)
+        gradient, curvature = np.zeros((m, k)), np.zeros((m, k * (k + 1) // 2))
+        expectile_rows(M.indptr, M.indices, M.data, shared.Y, self.loss.omega, self.loss.ridge, X, before, after, gradient, curvature)
+        size = np.asarray(np.vdot(previous, previous))
+        return {"factors": X, "previous": previous}, Sums(before, after, np.asarray(X.shape[1]), size, X @ X.T, gradient, curvature)
+
+
+@dataclass
+class _Entries:
+    """The entries of some rows at some X."""
+
+    gradient: NDArray[Any]
+    """w·(V − R), 0 where missing."""
+    rows: NDArray[np.float64]
+    columns: NDArray[Any]
+    row_weights: NDArray[Any]
+    column_weights: NDArray[Any]
+
+    @classmethod
+    def at(cls, V: NDArray[Any], X: NDArray[Any], Y: NDArray[Any], omega: float) -> "_Entries":
+        """V (rows, m), X (k, rows), Y (k, m)."""
+        n, m = V.shape
+        found = cls(X.T @ Y, np.zeros(n), np.zeros(m, V.dtype), np.zeros(n, V.dtype), np.zeros(m, V.dtype))
+        expectile_entries(V, found.gradient, omega, found.rows, found.columns, found.row_weights, found.column_weights)
+        return found
+
+    def replace(self, rows: NDArray[np.intp], old: "_Entries", new: "_Entries") -> None:
+        """Those of these rows, which were ``old``, by ``new`` ones."""
+        self.gradient[rows], self.rows[rows] = new.gradient, new.rows
+        self.columns += new.columns - old.columns
+        self.column_weights += new.column_weights - old.column_weights
+
+
+@dataclass(frozen=True)
+class SurrogatePass:
+    """One step of every row, and the columns' step summed up, by products of whole blocks.
+
+    Around X a row's objective has the curvature Σ w y yᵀ. Where entries are missing and signs differ
+    without regard to Y, that is nearly c·YYᵀ with c = Σ w/m, which all rows share but for a number.
+    The step with this curvature is halved where it does not lower the row's objective; with c = max(ω, 1 − ω)
+    the quadratic would lie above the objective, so it need not be halved for long.
+    """
+
+    measured: Measured
+    loss: Loss
+    begin: Start
+    dtype: np.dtype[Any]
+
+    def start(self, block: Block) -> State:
+        X = self.begin.factors(block, self.dtype)
+        return {"factors": X, "previous": X}
+
+    def step(self, block: Block, state: State | None, shared: Point) -> tuple[State, Sums]:
+        assert state is not None
+        previous, V = shared.rows(state), self.measured.values(block)
+        Y = np.ascontiguousarray(shared.Y.T, dtype=self.dtype)
+        old = _Entries.at(V, previous, Y, self.loss.omega)
+        before, size = old.columns, np.asarray(np.vdot(previous, previous))
+        X = previous + self._direction(old, previous, Y)
+        new = self._descend(V, Y, previous, X, old.rows)
+        return {"factors": X, "previous": previous}, Sums(
+            before, new.columns, np.asarray(len(V)), size, X @ X.T, (X @ new.gradient).T, new.column_weights
+        )
+
+    def _direction(self, entries: _Entries, X: NDArray[Any], Y: NDArray[Any]) -> NDArray[Any]:
+        """(c·YYᵀ + ridge)⁻¹ (−½ gradient) of each row (k, rows)."""
+        values, U = np.linalg.eigh((Y @ Y.T).astype(np.float64))
+        c = entries.row_weights.astype(np.float64) / Y.shape[1]
+        gradient = Y @ entries.gradient.T - X * X.dtype.type(self.loss.ridge)
+        scaled = (U.T @ gradient) / (np.maximum(values, 0)[:, None] * c + self.loss.ridge)
+        direction: NDArray[Any] = (U @ scaled).astype(X.dtype)
+        return direction
+
+    def _descend(self, V: NDArray[Any], Y: NDArray[Any], previous: NDArray[Any], X: NDArray[Any], losses: NDArray[np.float64]) -> _Entries:
+        """Halve, in X, the steps of the rows whose objective has risen; returns the entries at X."""
+        omega, ridge = self.loss.omega, self.loss.ridge
+        allowed = (losses + ridge * np.einsum("ij,ij->j", previous, previous)) * (1 + _ROUNDING[self.dtype.name])
+        entries = _Entries.at(V, X, Y, omega)
+        risen = np.arange(len(V))
+        for halving in range(_HALVINGS):
+            risen = risen[entries.rows[risen] + ridge * np.einsum("ij,ij->j", X[:, risen], X[:, risen]) > allowed[risen]]
+            if not risen.size:
+                break
+            old = _Entries.at(V[risen], X[:, risen], Y, omega)
+            last = halving == _HALVINGS - 1
+            X[:, risen] = previous[:, risen] if last else (X[:, risen] + previous[:, risen]) / 2
+            entries.replace(risen, old, _Entries.at(V[risen], X[:, risen], Y, omega))
+        return entries
+
+
+@dataclass
+class RowSums(Partial):
+    loss: NDArray[Any]
+    """Σ ρ_ω."""
+    size: NDArray[Any]
+    """‖X‖²."""
+
+
+@dataclass(frozen=True)
+class RowsPass(Startless):
+    """Every row at its minimum given Y (m, k): from the factors at hand, or from a start where there are none."""
+
+    measured: Measured
+    loss: Loss
+    begin: Start
+    dtype: np.dtype[Any]
+
+    def step(self, block: Block, state: State | None, shared: Point) -> tuple[State, RowSums]:
+        m, k = shared.Y.shape
+        previous = self.begin.factors(block, np.dtype(np.float64)) if state is None else shared.rows(state)
+        X = previous.astype(np.float64)  # a copy
+        M, before, after = self.measured.entries(block), np.zeros(m), np.zeros(m)
+        none = np.empty((0, k))
+        expectile_rows(M.indptr, M.indices, M.data, shared.Y, self.loss.omega, self.loss.ridge, X, before, after, none, none)
+        return {"factors": X, "previous": previous}, RowSums(np.asarray(after.sum()), np.asarray(np.vdot(X, X)))

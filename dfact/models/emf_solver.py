@@ -1,0 +1,119 @@
+"""What expectile matrix factorization's driver does between passes: the step of the columns, and whether it holds."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfact.models.emf_passes import Loss, Point, Sums
+
+_HALVINGS = 40
+_ROUNDING = {"float32": 1e-6, "float64": 1e-13}  # of the objective, a sum over all entries
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """A step of the columns that the next pass tries."""
+
+    Y: NDArray[np.float64]
+    direction: NDArray[np.float64]
+    """(m, k), as Y."""
+    turn: NDArray[np.float64]
+    """The columns' factors become Y·turn (k, k)."""
+    objective: float
+    columns: NDArray[np.float64]
+    """The loss of each column (m,) at Y."""
+    lengths: NDArray[np.float64]
+    """The share of the direction that each column goes (m,)."""
+
+    def end(self) -> NDArray[np.float64]:
+        Y: NDArray[np.float64] = (self.Y + self.lengths[:, None] * self.direction) @ self.turn
+        return Y
+
+
+class Alternation:
+    """Rows and columns in turn. A pass brings the rows to their minimum, and sums up one Newton step of the columns.
+
+    The step is part of the descent if the next pass, which begins with it, finds that the objective has not risen;
+    otherwise the columns whose loss has are given half of it, and the rows go back to where they were.
+    """
+
+    def __init__(self, loss: Loss, Y: NDArray[np.float64], dtype: np.dtype[np.floating], *, orthogonalize: bool) -> None:
+        self._loss, self._orthogonalize, self._rounding = loss, orthogonalize, 1 + _ROUNDING[dtype.name]
+        self._step: _Step | None = None
+        self.point = Point(Y)
+        self.history: list[float] = []
+        """The objective after each half-step, that of the start first."""
+        self.refused = False
+        """Whether the last pass refused the step that it tried."""
+
+    def advance(self, sums: Sums) -> None:
+        """Take the sums of the pass at ``point`` in, and move ``point`` on."""
+        Y, ridge = self.point.Y, self._loss.ridge
+        size = ridge * float(np.vdot(Y, Y))
+        before = float(sums.before.sum()) + ridge * float(sums.size_before) + size
+        step = self._step
+        self.refused = step is not None and before > step.objective * self._rounding and step.lengths.max() > 0
+        if step is not None and self.refused:
+            risen = sums.before > step.columns
+            np.multiply(step.lengths, 0.5, out=step.lengths, where=risen if risen.any() else True)
+            if step.lengths.max() < 0.5**_HALVINGS:
+                step.lengths[:] = 0
+            self.point = Point(step.end(), again=True)
+            return
+        objective = float(sums.after.sum()) + ridge * float(np.trace(sums.gram)) + size
+        self.history += [before, objective]
+        direction = newton_direction(sums, Y, ridge)
+        turn, turn_rows = balance(sums.gram, Y + direction) if self._orthogonalize else (np.eye(Y.shape[1]), None)
+        self._step = _Step(Y, direction, turn, objective, sums.after, np.ones(len(Y)))
+        self.point = Point(self._step.end(), turn_rows)
+
+    def ends(self) -> Iterator[Point]:
+        """Where to end, in the order of preference: after the last step, or before it."""
+        yield self.point
+        assert self._step is not None, "there was a pass"
+        yield Point(self._step.Y @ self._step.turn, again=True)
+
+    def holds(self, objective: float) -> bool:
+        """Whether an end with this objective is part of the descent."""
+        return objective <= self.history[-1] * self._rounding
+
+
+def newton_direction(sums: Sums, Y: NDArray[np.float64], ridge: float) -> NDArray[np.float64]:
+    """(H_j + ridge)⁻¹(g_j − ridge·y_j) of each column (m, k), with the curvature H_j that the pass summed up."""
+    gradient, k = sums.gradient - ridge * Y, Y.shape[1]
+    if sums.curvature.ndim == 1:
+        # Σ w/n · XXᵀ: one decomposition for all columns.
+        values, U = np.linalg.eigh(sums.gram)
+        share = sums.curvature / sums.n_rows
+        return np.asarray(((gradient @ U) / (np.maximum(values, 0) * share[:, None] + ridge)) @ U.T, np.float64)
+    H = np.empty((len(Y), k, k))
+    lower = np.tril_indices(k)
+    H[:, lower[0], lower[1]] = sums.curvature
+    H[:, lower[1], lower[0]] = sums.curvature
+    H += ridge * np.eye(k)
+    return np.asarray(np.linalg.solve(H, gradient[..., None])[..., 0], np.float64)
+
+
+def balance(gram: NDArray[np.float64], Y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """T and S (k, k) that turn XYᵀ into (X·Sᵀ)(Y·T)ᵀ = UΣ^½ (VΣ^½)ᵀ, its singular value decomposition; ``gram`` is XᵀX.
+
+    Of all factors with this product these have the least ‖X‖² + ‖Y‖².
+    """
+    (E, x), (F, y) = _root(gram), _root(Y.T @ Y)
+    P, values, Qt = np.linalg.svd((E * x).T @ (F * y))
+    root = np.sqrt(values)
+    T = (F / y) @ Qt.T * root
+    S = ((E / x) @ P * root).T
+    # Each component's largest factor of a column is positive.
+    turned = Y @ T
+    sign = np.where(turned[np.abs(turned).argmax(axis=0), np.arange(len(values))] < 0, -1.0, 1.0)
+    return T * sign, S * sign[:, None]
+
+
+def _root(gram: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Eigenvectors of a Gram matrix and the roots of its eigenvalues, those that are 0 but for rounding a little more."""
+    values, vectors = np.linalg.eigh(gram)
+    floor = max(float(values[-1]), np.finfo(float).tiny) * np.finfo(float).eps
+    return vectors, np.sqrt(np.maximum(values, floor))

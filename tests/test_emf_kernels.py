@@ -1,0 +1,125 @@
+"""The kernels of expectile regression against NumPy, a QP solver and SciPy's expectile."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+from scipy.stats import expectile
+
+from dfact.kernels.expectile import count_observed, expectile_entries, expectile_rows, take_observed
+
+OMEGAS = [0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95]
+
+
+def losses(r: NDArray[np.float64], omega: float) -> NDArray[np.float64]:
+    return r**2 * np.abs(omega - (r < 0))
+
+
+def problem(seed: int, n: int = 12, m: int = 60, k: int = 4, observed: float = 0.6) -> tuple[Any, NDArray[np.float64]]:
+    """Skewed data, row-compressed, and factors of the columns."""
+    rng = np.random.default_rng(seed)
+    Y = rng.standard_normal((m, k))
+    V = rng.standard_normal((n, k)) @ Y.T + rng.exponential(2, (n, m))
+    places = np.nonzero(rng.random((n, m)) < observed)
+    return sp.csr_array((V[places], places), shape=(n, m)), Y
+
+
+def solve(A: Any, Y: NDArray[np.float64], omega: float, ridge: float, X: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
+    """X, and the columns' sums."""
+    m, k = Y.shape
+    sums = np.zeros(m), np.zeros(m), np.zeros((m, k)), np.zeros((m, k * (k + 1) // 2))
+    for array in (A.indptr, A.indices, A.data, Y):
+        array.flags.writeable = False  # as they come from a store
+    solution = X.copy()
+    expectile_rows(A.indptr, A.indices, A.data, Y, omega, ridge, solution, *sums)
+    return solution, *sums
+
+
+def quadratic_program(b: NDArray[np.float64], Y: NDArray[np.float64], omega: float, ridge: float) -> NDArray[np.float64]:
+    """The x of min ω‖r⁺‖² + (1−ω)‖r⁻‖² + ridge‖x‖², b − Yx = r⁺ − r⁻, r± ≥ 0, as the paper writes it, from its dual by an active set.
+
+    The multipliers ν = ν⁺ − ν⁻ of the equations minimise ‖ν⁺‖²/4ω + ‖ν⁻‖²/4(1−ω) + ‖Yᵀν‖²/4·ridge − νᵀb over ν± ≥ 0; x = Yᵀν/2·ridge.
+    """
+    p = len(b)
+    signed = np.hstack([np.eye(p), -np.eye(p)])
+    H = np.diag(np.repeat([0.25 / omega, 0.25 / (1 - omega)], p)) + signed.T @ Y @ Y.T @ signed / (4 * ridge)
+    L = np.linalg.cholesky(H)
+    multipliers, _ = nnls(L.T, np.linalg.solve(L, signed.T @ b / 2), maxiter=100 * p)
+    x: NDArray[np.float64] = Y.T @ signed @ multipliers / (2 * ridge)
+    return x
+
+
+@pytest.mark.parametrize("omega", OMEGAS)
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_are_at_the_minimum_of_the_quadratic_program(omega: float, seed: int) -> None:
+    A, Y = problem(seed)
+    ridge = 0.1
+    X = solve(A, Y, omega, ridge, np.random.default_rng(seed).standard_normal((Y.shape[1], A.shape[0])))[0]
+    for i in range(A.shape[0]):
+        J, b = A.indices[A.indptr[i] : A.indptr[i + 1]], A.data[A.indptr[i] : A.indptr[i + 1]]
+        np.testing.assert_allclose(X[:, i], quadratic_program(b, Y[J], omega, ridge), atol=1e-8)
+
+
+@pytest.mark.parametrize("omega", OMEGAS)
+def test_one_component_of_ones_is_the_expectile(omega: float) -> None:
+    b = np.random.default_rng(3).exponential(1, 50)
+    A = sp.csr_array(b[None])
+    x = solve(A, np.ones((50, 1)), omega, 1e-13, np.zeros((1, 1)))[0]
+    np.testing.assert_allclose(x[0, 0], expectile(b, omega), rtol=1e-8)
+
+
+@pytest.mark.parametrize("omega", OMEGAS)
+def test_sums_over_columns(omega: float) -> None:
+    A, Y = problem(7)
+    old = np.random.default_rng(1).standard_normal((Y.shape[1], A.shape[0]))
+    X, before, after, gradient, curvature = solve(A, Y, omega, 1e-6, old)
+    V, seen = A.toarray(), A.astype(bool).toarray()
+    for R, total in ((old.T @ Y.T, before), (X.T @ Y.T, after)):
+        np.testing.assert_allclose(total, (losses(V - R, omega) * seen).sum(axis=0))
+    r = V - X.T @ Y.T
+    w = np.abs(omega - (r < 0)) * seen
+    np.testing.assert_allclose(gradient, (w * r).T @ X.T, atol=1e-10)
+    lower = np.tril_indices(Y.shape[1])
+    np.testing.assert_allclose(curvature, np.einsum("ij,ai,bi->jab", w, X, X)[:, *lower], atol=1e-10)
+
+
+def test_rows_with_fewer_entries_than_components_and_with_none() -> None:
+    A = sp.csr_array(np.array([[0, 2.0, 0], [0, 0, 0], [1.0, 0, 3.0]]))
+    Y = np.random.default_rng(0).standard_normal((3, 5))
+    X = solve(A, Y, 0.3, 1e-8, np.ones((5, 3)))[0]
+    np.testing.assert_allclose(X[:, 1], 0, atol=1e-12)
+    np.testing.assert_allclose((X.T @ Y.T)[A.astype(bool).toarray()], A.data, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("omega", [0.1, 0.5, 0.8])
+def test_entries(dtype: Any, omega: float) -> None:
+    rng = np.random.default_rng(2)
+    V, R = rng.standard_normal((30, 17)).astype(dtype), rng.standard_normal((30, 17)).astype(dtype)
+    V[rng.random(V.shape) < 0.3] = np.nan
+    V.flags.writeable = False
+    r = np.where(np.isnan(V), 0, V - R).astype(np.float64)
+    w = np.abs(omega - (r < 0)) * ~np.isnan(V)
+    rows, columns, row_weights, column_weights = np.zeros(30), np.zeros(17, dtype), np.zeros(30, dtype), np.zeros(17, dtype)
+    expectile_entries(V, R, omega, rows, columns, row_weights, column_weights)
+    tolerance = {"rtol": 1e-5 if dtype == np.float32 else 1e-12}
+    np.testing.assert_allclose(R, w * r, **tolerance, atol=1e-6)
+    for found, axis, values in ((rows, 1, w * r * r), (columns, 0, w * r * r), (row_weights, 1, w), (column_weights, 0, w)):
+        np.testing.assert_allclose(found, values.sum(axis=axis), **tolerance)
+
+
+def test_observed_entries_of_a_block() -> None:
+    V = np.random.default_rng(0).random((20, 9))
+    V[V < 0.4] = np.nan
+    V[3] = np.nan
+    indptr = np.empty(21, np.int64)
+    count_observed(V, indptr)
+    indices, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1])
+    take_observed(V, indptr, indices, values)
+    rows, columns = np.nonzero(~np.isnan(V))
+    np.testing.assert_array_equal(indices, columns)
+    np.testing.assert_array_equal(values, V[rows, columns])
+    np.testing.assert_array_equal(np.diff(indptr), (~np.isnan(V)).sum(axis=1))
