@@ -112,3 +112,20 @@ def warn_of_unobserved_rows(dataset: Dataset) -> None:
         first = dataset.row_labels[statistics.empty_rows[0]]
         text = f"row {first!r} has no observed entry ({statistics.n_empty_rows} in all): its factors are 0"
         warnings.warn(text, UserWarning, stacklevel=5)
+
+
+def warn_of_unobserved_columns(dataset: Dataset) -> None:
+    """Warn of columns without any observed entry, where a model can have them: their factors are at the penalty's minimum."""
+    empty = np.flatnonzero(dataset.statistics.observed == 0)
+    if empty.size:
+        first = str(dataset.column_labels[empty[0]])
+        text = f"column {first!r} has no observed entry ({empty.size} in all): its factors are 0"
+        warnings.warn(text, UserWarning, stacklevel=5)
+
+
+def refuse_infinite(dataset: Dataset) -> None:
+    """Refuse infinite entries."""
+    statistics = dataset.statistics
+    seen = statistics.observed > 0
+    if np.isinf(statistics.minimum[seen]).any() or np.isinf(statistics.maximum[seen]).any():
+        raise DataError(f"X holds infinity: {locate_outside(dataset, -1e300, 1e300)}; expected finite entries, NaN where missing")
