@@ -1,5 +1,6 @@
-"""``dfact import``, ``dfact join``."""
+"""``dfact import``, ``dfact import-triplets``, ``dfact join``."""
 
+import re
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,52 @@ def import_command(source: Path, destination: Path, no_shift: bool, **settings: 
 
     with closing(Progress("import")) as progress:
         dataset = import_table(source, destination, shift=not no_shift, progress=progress.update, **settings)
+    click.echo(dataset_text(dataset))
+
+
+def matrix_shape(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """NxM."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d+)\s*[x×]\s*(\d+)", value.strip(), re.IGNORECASE)
+    if found is None:
+        raise click.BadParameter(f"{value!r} is no shape such as 1000x300.")
+    return int(found[1]), int(found[2])
+
+
+@click.command("import-triplets", epilog=example("dfact import-triplets ratings.csv ratings.zarr --row user --column film --value stars"))
+@click.argument("source", type=path_type)
+@click.argument("destination", metavar="DEST", type=path_type)
+@click.option("--row", metavar="NAME", default="row", help="Column that says which row an entry is in.")
+@click.option("--column", metavar="NAME", default="column", help="Column that says which column it is in.")
+@click.option("--value", metavar="NAME", default="value", help="Column with the entries.")
+@click.option(
+    "--shape",
+    metavar="NxM",
+    callback=matrix_shape,
+    help="Rows and columns of the dataset, where they are given by number, from 0; otherwise what names them are labels.",
+)
+@click.option(
+    "--duplicates",
+    type=click.Choice(["error", "mean", "first", "last", "sum"]),
+    default="error",
+    help="What becomes of several values for one row and column.",
+)
+@list_option("--missing", "Codes of a missing value, beside empty cells; repeat it or separate by commas.", metavar="CODES")
+@click.option("--delimiter", metavar="CHARACTER", help="What separates the cells, where the ending (.csv, .tsv, .txt) does not tell.")
+@overwrite_option
+def import_triplets_command(source: Path, destination: Path, **settings: Any) -> None:
+    """Make a dataset of a table with one entry in each line.
+
+    A line says the entry's row, its column and its value; whatever no line says is missing. SOURCE is a csv,
+    tsv or txt file, each also with .gz, or a parquet file; DEST is a folder.
+    """
+    from dfact.cli.info import dataset_text
+    from dfact.data.import_triplets import import_triplets
+    from dfact.engine.progress import Progress
+
+    with closing(Progress("import")) as progress:
+        dataset = import_triplets(source, destination, progress=progress.update, **settings)
     click.echo(dataset_text(dataset))
 
 

@@ -32,15 +32,16 @@ def dataset_text(dataset: "Dataset") -> str:
     n, *others = dataset.shape
     statistics, labels = dataset.statistics, [str(label) for label in dataset.column_labels]
     low, high = dataset.valid_range[:, 0] + dataset.offset, dataset.valid_range[:, 1] + dataset.offset
-    worst = int(statistics.observed.argmin())
+    worst, unseen = int(statistics.observed.argmin()), int((statistics.observed == 0).sum())
     missing = 1 - statistics.observed[worst] / n
     at_most = f", at most {missing:.2%} of an item ({labels[worst]})" if missing > 0 and len(others) == 1 else ""
+    silent = f"; none of {statistics.n_empty_rows} participant(s) and {unseen} item(s)" if statistics.n_empty_rows or unseen else ""
     code = "" if dataset.missing_code is None else f", {dataset.missing_code} = missing"
     shifted = "" if not dataset.offset.any() else f", stored as {_span(dataset.valid_range[:, 0], dataset.valid_range[:, 1])}"
     lines = [
         ("dataset", str(dataset.path)),
         ("size", f"{n} participants × {' × '.join(map(str, others))} items, {dataset.dtype}{code}"),
-        ("missing", f"{dataset.missing_rate:.2%} of the answers{at_most}"),
+        ("missing", f"{dataset.missing_rate:.2%} of the answers{at_most}{silent}"),
         ("range", f"answers {_span(low, high)}{shifted}"),
         ("items", _shortened(labels)),
         ("participants", _row_labels(dataset)),

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 import click
 
 import dfact
-from dfact.cli.data import import_command, join
+from dfact.cli.data import import_command, import_triplets_command, join
 from dfact.cli.demo import demo
 from dfact.cli.fit import fit
 from dfact.cli.info import info
@@ -43,7 +43,7 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (demo, import_command, join, info, fit, select, transform):
+for command in (demo, import_command, import_triplets_command, join, info, fit, select, transform):
     cli.add_command(command)
 
 

@@ -20,7 +20,7 @@ from dfact.data.dataset import Dataset, open_dataset
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.store import refuse_existing
 from dfact.data.table_reader import Table, open_table
-from dfact.data.writer import dataset_writer, missing_code_for
+from dfact.data.writer import dataset_writer, missing_code_for, storage_type
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.entries import all_whole, mask_codes
 
@@ -114,14 +114,15 @@ def import_table(
     refuse_existing(path, overwrite=overwrite)
     table = open_table(source, delimiter)
     kinds = _kinds(confounders)
-    before = _stamp(source)
+    before = stamp(source)
     request = _request(table, items, id_column, list(kinds), MissingCodes.of(missing), valid_range)
     scan = _scan(table, request, empty_rows)
     frame = _confounder_frame(table, scan.texts, kinds, MissingCodes.of(confounder_missing))
     ids = None if id_column is None else _ids(table, scan.texts[id_column], id_column)
     limits = _completed(request.limits, scan.statistics)
     offset = limits[:, 0] if shift else np.zeros(len(limits))
-    dtype = _storage(scan, offset)
+    low, high = (scan.statistics.minimum - offset).min(), (scan.statistics.maximum - offset).max()
+    dtype = storage_type(low, high, whole=scan.whole and np.array_equal(offset, np.floor(offset)))
     code = missing_code_for(dtype)
     labels = np.asarray(request.items, dtype=object)
     n, done = scan.statistics.n_rows, 0
@@ -134,17 +135,23 @@ def import_table(
             done += len(values)
             if progress is not None:
                 progress(done, n)
-        if _stamp(source) != before:
-            raise DataError(f"{source} changed while it was read; import it again")
+        refuse_changed(source, before)
         valid = stored_limits(limits - offset[:, None], dtype)
         writer.finish(valid_range=valid, offset=offset, confounders=frame, row_labels=ids)
     pa.default_memory_pool().release_unused()  # Arrow keeps what it has freed
     return open_dataset(path)
 
 
-def _stamp(source: str | PathLike[str]) -> tuple[int, int]:
+def stamp(source: str | PathLike[str]) -> tuple[int, int]:
+    """What changes when the file does."""
     status = Path(source).stat()
     return status.st_size, status.st_mtime_ns
+
+
+def refuse_changed(source: str | PathLike[str], before: tuple[int, int]) -> None:
+    """Refuse a file that is no longer what it was at an earlier :func:`stamp`."""
+    if stamp(source) != before:
+        raise DataError(f"{source} changed while it was read; import it again")
 
 
 @dataclass(frozen=True)
@@ -186,18 +193,23 @@ def _request(
     valid_range: Any,
 ) -> _Request:
     others = ([] if id_column is None else [id_column]) + confounders
-    for name in others:
-        if name not in table.columns:
-            raise _unknown(table, name)
+    check_columns(table, others)
     columns = _matches(table, [items] if isinstance(items, str) else items, others)
-    count = Counter(table.columns)
-    for name in [*columns, *others]:
-        if count[name] > 1:
-            raise DataError(f"{table.name} has {count[name]} columns named {name!r}; give each its own name")
+    check_columns(table, columns)
     repeated = next((name for name in others if others.count(name) > 1 or name in columns), None)
     if repeated is not None:
         raise ParameterError(f"column {repeated!r} is asked for twice; it is either an item, the id or a confounder")
     return _Request(columns, others, missing, _declared_limits(table, columns, valid_range))
+
+
+def check_columns(table: Table, names: Sequence[str]) -> None:
+    """Refuse names that no column of the table has, or several have."""
+    count = Counter(table.columns)
+    for name in names:
+        if name not in count:
+            raise _unknown(table, name)
+        if count[name] > 1:
+            raise DataError(f"{table.name} has {count[name]} columns named {name!r}; give each its own name")
 
 
 def _matches(table: Table, names: Sequence[str], taken: Sequence[str]) -> list[str]:
@@ -298,19 +310,6 @@ def _completed(declared: NDArray[np.float64], statistics: ColumnStatistics) -> N
     if free.any():
         limits[free] = statistics.minimum[free].min(), statistics.maximum[free].max()
     return limits
-
-
-def _storage(scan: _Scan, offset: NDArray[np.float64]) -> np.dtype[Any]:
-    """The smallest type that holds the answers; integers keep one number free for missing."""
-    low, high = (scan.statistics.minimum - offset).min(), (scan.statistics.maximum - offset).max()
-    if not (scan.whole and np.array_equal(offset, np.floor(offset))):
-        return np.dtype(np.float32 if max(-low, high) <= np.finfo(np.float32).max else np.float64)
-    for dtype in (np.dtype(np.uint8), np.dtype(np.int16), np.dtype(np.int32)):
-        limits = np.iinfo(dtype)
-        lowest, highest = (0, limits.max - 1) if dtype.kind == "u" else (limits.min + 1, limits.max)
-        if lowest <= low and high <= highest:
-            return dtype
-    return np.dtype(np.float64)
 
 
 def _stored(values: NDArray[np.float64], offset: NDArray[np.float64], dtype: np.dtype[Any], missing_code: int | None) -> NDArray[Any]:

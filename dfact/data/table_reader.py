@@ -184,7 +184,7 @@ class ParquetTable:
 
 
 def not_a_number(place: str, column: str, cell: str) -> DataError:
-    remedy = "declare it in missing=, or leave the column out of items="
+    remedy = "declare it in missing=, or name other columns (items=, or row=, column=, value= of triplets)"
     return DataError(f"{place}, column {column!r} holds the text {cell!r}, expected a number; {remedy}")
 
 

@@ -39,6 +39,13 @@ def smallest_integer(low: float, high: float) -> np.dtype[Any] | None:
     return None
 
 
+def storage_type(low: float, high: float, *, whole: bool) -> np.dtype[Any]:
+    """The type that values from low to high are stored in: single precision, whole numbers as integers, double where neither holds them."""
+    if whole:
+        return smallest_integer(low, high) or np.dtype(np.float64)
+    return np.dtype(np.float32 if max(-low, high) <= np.finfo(np.float32).max else np.float64)
+
+
 class DatasetWriter:
     """Receives the rows of a dataset in order; see :func:`dataset_writer`."""
 
