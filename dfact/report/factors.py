@@ -47,7 +47,7 @@ def nmf_factors_text(model: Any, n: int = 5, texts: Texts = None) -> str:
     headings = [
         f"{row.Index}: {row.share:.0%} of the answers, absent for {row.absent:.0%} of the participants" for row in table.itertuples()
     ]
-    return _under(headings, list(table.index), top_items(model, n, texts))
+    return under_headings(headings, list(table.index), top_items(model, n, texts))
 
 
 def analysis_summary_text(model: Any, *more: tuple[str, str]) -> str:
@@ -70,7 +70,7 @@ def analysis_factors_text(model: Any, n: int = 5, texts: Texts = None) -> str:
     table = model.explained_
     headings = [f"{row.Index}: explains {row.share:.1%} of the variance" for row in table.itertuples()]
     names = list(table.index)
-    text = _under(headings, names, largest_items(model, n, texts))
+    text = under_headings(headings, names, largest_items(model, n, texts))
     if model.rotation != "promax" or len(names) == 1:
         return text
     return f"{text}\ncorrelations of the factors:\n{indented(table_text(factor_correlations(model).reset_index(), header=True))}"
@@ -107,7 +107,7 @@ def _size(model: Any) -> tuple[str, str]:
     return "model", f"{type(model).__name__}, {k} factors of {n} participants × {len(model.column_labels_)} items"
 
 
-def _under(headings: list[str], names: list[str], items: pd.DataFrame) -> str:
+def under_headings(headings: list[str], names: list[str], items: pd.DataFrame) -> str:
     """The items of each factor under its heading."""
     parts = []
     for heading, name in zip(headings, names, strict=True):
