@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dfact.data.join import join_datasets
     from dfact.engine.progress import Progress
     from dfact.models.base import plan
+    from dfact.models.elastic_cp import ElasticCP
     from dfact.models.emf import ExpectileMF
     from dfact.models.factor_analysis import FactorAnalysis
     from dfact.models.gom import GradeOfMembership
@@ -28,6 +29,7 @@ __all__ = [
     "DataError",
     "Dataset",
     "DfactError",
+    "ElasticCP",
     "ExpectileMF",
     "FactorAnalysis",
     "GradeOfMembership",
@@ -51,6 +53,7 @@ _HOMES = {
     "ICQF": "dfact.models.icqf",
     "L1NMF": "dfact.models.l1nmf",
     "Dataset": "dfact.data.dataset",
+    "ElasticCP": "dfact.models.elastic_cp",
     "ExpectileMF": "dfact.models.emf",
     "FactorAnalysis": "dfact.models.factor_analysis",
     "GradeOfMembership": "dfact.models.gom",

@@ -1,4 +1,4 @@
-"""Planted data: the simulations of the ICQF and of the grade-of-membership paper, and questionnaires of any size, made by row chunks."""
+"""Planted data: the simulations of the ICQF, the grade-of-membership and the elastic-net PARAFAC paper; questionnaires of any size."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -65,6 +65,45 @@ def gom_simulation(rho: float, n: int, seed: int) -> PlantedMemberships:
     B = rng.random((quarter, k))
     item_parameters = rho * B / B.max()
     return PlantedMemberships(rng.binomial(levels, memberships @ item_parameters.T / levels), memberships, item_parameters)
+
+
+@dataclass(frozen=True)
+class PlantedTensor:
+    """A tensor Z (I, I, I), NaN where missing, and the factors (I, R) behind it."""
+
+    Z: NDArray[np.float64]
+    factors: list[NDArray[np.float64]]
+
+    @property
+    def zeros(self) -> int:
+        """Entries of the factors that are 0."""
+        return sum(int((A == 0).sum()) for A in self.factors)
+
+
+def elastic_cp_simulation(size: int, rank: int, seed: int, *, snr: float = np.inf, missing: float = 0.0) -> PlantedTensor:
+    """The simulation of the elastic-net PARAFAC paper (section 7.1): I × I × I, components from the model's prior.
+
+    R_n is diagonal, its first entry uniform on [101, 131], [1001, 1021] and [10001, 10011] for the three
+    modes, the others on [1, 31], [1, 21] and [1, 11]. Entries of the factors have the density
+    ∝ exp(−a²/(2R_n(i, i)) − 0.1|a|), by rejection; those within ±0.5 are set to 0. Normal noise of
+    ``snr`` decibels is added, and a share ``missing`` of the entries taken away.
+    """
+    rng = np.random.default_rng(seed)
+    factors = []
+    for low, width, top in ((101, 30, 31), (1001, 20, 21), (10001, 10, 11)):
+        variances = np.r_[rng.uniform(low, low + width), rng.uniform(1, top, size - 1)]
+        A = np.zeros((size, rank))
+        rejected = np.ones(A.shape, bool)
+        while rejected.any():
+            proposals = rng.normal(0, np.sqrt(variances)[:, None], A.shape)
+            accepted = rejected & (rng.random(A.shape) < np.exp(-0.1 * np.abs(proposals)))
+            A[accepted] = proposals[accepted]
+            rejected &= ~accepted
+        factors.append(np.where(np.abs(A) < 0.5, 0.0, A))
+    X = np.einsum("ir,jr,kr->ijk", *factors)
+    Z = X + rng.standard_normal(X.shape) * np.sqrt(X.var() / 10 ** (snr / 10))
+    Z[rng.random(X.shape) < missing] = np.nan
+    return PlantedTensor(Z, factors)
 
 
 @dataclass(frozen=True)

@@ -38,11 +38,14 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     callbacks: Sequence[Callable[[Iteration], None]]
     dtype: Any
     components_: NDArray[Any]
+    _tensors = False  # whether X may have more than two modes
 
     def _dataset(self, X: Any, confounders: Any, *, reset: bool) -> Dataset:
-        """X as a two-way dataset; sets (``reset``) or checks the number and the names of its columns."""
+        """X as a dataset; sets (``reset``) or checks the number and the names of its columns."""
         if isinstance(X, (np.ndarray, pd.DataFrame, list, tuple)) or sp.issparse(X):
-            checked = validate_data(self, X, reset=reset, dtype="numeric", accept_sparse="csr", ensure_all_finite="allow-nan")
+            checked = validate_data(
+                self, X, reset=reset, dtype="numeric", accept_sparse="csr", ensure_all_finite="allow-nan", allow_nd=self._tensors
+            )
             dataset = as_dataset(checked, confounders)
             if isinstance(X, pd.DataFrame):
                 columns = np.asarray(X.columns.astype(str), dtype=object)
@@ -52,7 +55,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             if reset:
                 _check_n_features(self, _Shaped(dataset), reset=True)
                 _check_feature_names(self, _Shaped(dataset), reset=True)
-        if len(dataset.shape) != 2:
+        if len(dataset.shape) != 2 and not self._tensors:
             raise DataError(f"X has {len(dataset.shape)} modes, expected rows (participants) and columns (items)")
         # What an import subtracted from the answers; of an array nobody knows.
         offset = dataset.offset if isinstance(X, (str, PathLike, Dataset)) else None

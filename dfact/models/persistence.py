@@ -24,6 +24,8 @@ from dfact.data.source import Layout
 from dfact.data.store import attributes, compressor, create_group, open_group, update_attributes
 from dfact.errors import ParameterError, StoreError
 from dfact.models.base import Factorization
+from dfact.models.elastic_cp import ElasticCP
+from dfact.models.elastic_cp_problem import Prior, RowPrior
 from dfact.models.emf import ExpectileMF
 from dfact.models.factor_analysis import FactorAnalysis
 from dfact.models.gom import GradeOfMembership
@@ -33,8 +35,10 @@ from dfact.models.l1nmf import L1NMF
 
 KIND = "model"
 # A further model is stored when its class stands in the first line, and the dataclasses among its attributes in the second.
-_MODELS: dict[str, type[Factorization]] = {cls.__name__: cls for cls in (ICQF, GradeOfMembership, ExpectileMF, L1NMF, FactorAnalysis)}
-_PARTS: dict[str, type[Any]] = {cls.__name__: cls for cls in (Problem, ConfounderEncoding, Confounder)}
+_MODELS: dict[str, type[Factorization]] = {
+    cls.__name__: cls for cls in (ICQF, GradeOfMembership, ElasticCP, ExpectileMF, L1NMF, FactorAnalysis)
+}
+_PARTS: dict[str, type[Any]] = {cls.__name__: cls for cls in (Problem, ConfounderEncoding, Confounder, Prior, RowPrior)}
 _NOT_STORED = ("executor", "callbacks")  # they belong to the process that fitted
 _PACKAGES = ("dfact", "dask", "numba", "numpy", "pandas", "scikit-learn", "scipy", "zarr")
 _LABEL_ROWS = 1 << 16

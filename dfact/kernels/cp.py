@@ -1,0 +1,174 @@
+"""CP's kernels: what is missing filled in by the model, and the column updates of the paper's algorithm 1 on a residual tensor.
+
+Shapes: R components of N modes of I_1, …, I_N. A tensor lies flat, its last mode fastest; seen from mode
+n it is (P, I_n, Q) with P = I_1⋯I_{n−1} and Q = I_{n+1}⋯I_N, and the other modes' vectors are h = h_P ⊗ h_Q.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfact.kernels.jit import kernel, part
+
+Floats = NDArray[np.floating]
+Doubles = NDArray[np.float64]
+Sizes = NDArray[np.int64]
+
+
+@kernel
+def fill_missing(M: Floats, R: Floats) -> float:
+    """Write the target over the model R (n, m): M where it is observed, R where it is missing (NaN).
+
+    Returns Σ (M − R)² over what is observed.
+    """
+    zero = R.dtype.type(0)
+    total = 0.0
+    for i in range(M.shape[0]):
+        row = zero
+        for j in range(M.shape[1]):
+            # A missing entry has no error: written so that it runs in vector lanes.
+            target = M[i, j] if M[i, j] == M[i, j] else R[i, j]
+            error = target - R[i, j]
+            row += error * error
+            R[i, j] = target
+        total += float(row)
+    return total
+
+
+@kernel
+def subtract(M: Doubles, R: Doubles) -> float:
+    """Write the residual M − R over the model R (n, m), NaN where M is missing. Returns Σ (M − R)² over what is observed."""
+    total = 0.0
+    for i in range(M.shape[0]):
+        row = 0.0
+        for j in range(M.shape[1]):
+            error = M[i, j] - R[i, j]
+            row += error * error if error == error else 0.0
+            R[i, j] = error
+        total += row
+    return total
+
+
+@kernel
+def observed_squares(M: Floats, row_squares: Doubles, row_counts: Doubles, column_squares: Doubles) -> None:
+    """Σ M² and the number of observed entries of each row (n), and added to column_squares (m) that of each column."""
+    zero = M.dtype.type(0)
+    for i in range(M.shape[0]):
+        squares, missing = 0.0, 0
+        for j in range(M.shape[1]):
+            value = M[i, j] if M[i, j] == M[i, j] else zero
+            missing += M[i, j] != M[i, j]
+            square = float(value) * float(value)
+            squares += square
+            column_squares[j] += square
+        row_squares[i], row_counts[i] = squares, M.shape[1] - missing
+
+
+@part
+def kronecker(a: Doubles, shape: Sizes, first: int, last: int) -> Doubles:
+    """The Kronecker product of the vectors of modes first to last − 1, which lie one after the other in a (ΣI_n)."""
+    start, size = 0, 1
+    for n in range(last):
+        start += shape[n] if n < first else 0
+        size *= shape[n] if n >= first else 1
+    out = np.ones(size)
+    done = 1
+    for n in range(first, last):
+        # From the end, so that what is read has not been written over.
+        for p in range(done - 1, -1, -1):
+            for i in range(shape[n] - 1, -1, -1):
+                out[p * shape[n] + i] = out[p] * a[start + i]
+        done *= shape[n]
+        start += shape[n]
+    return out
+
+
+@part
+def add_component(E: Doubles, a: Doubles, shape: Sizes, sign: float) -> None:
+    """E += sign · a⁽¹⁾∘…∘a⁽ᴺ⁾."""
+    left, size = kronecker(a, shape, 0, len(shape) - 1), shape[-1]
+    last = a[len(a) - size :]
+    for p in range(len(left)):
+        scale, row = sign * left[p], E[p * size : (p + 1) * size]
+        if scale != 0.0:
+            for q in range(size):
+                row[q] += scale * last[q]
+
+
+@part
+def slice_sums(W: Doubles, left: Doubles, right: Doubles, u: Doubles, d: Doubles) -> None:
+    """u_i = (h∘δ_i)ᵀw_i and d_i = ‖h∘δ_i‖² (equations 20 and 19) of the slices of W (P, I, Q), NaN where δ = 0."""
+    size, width = len(u), len(right)
+    u[:], d[:] = 0.0, 0.0
+    for p in range(len(left)):
+        h, start = left[p], p * size * width
+        if h == 0.0:
+            continue
+        if width == 1:
+            row = W[start : start + size]
+            for i in range(size):
+                seen = row[i] == row[i]
+                u[i] += h * row[i] if seen else 0.0
+                d[i] += h * h if seen else 0.0
+            continue
+        for i in range(size):
+            row = W[start + i * width : start + (i + 1) * width]
+            total, squares = 0.0, 0.0
+            for q in range(width):
+                seen = row[q] == row[q]
+                total += right[q] * row[q] if seen else 0.0
+                squares += right[q] * right[q] if seen else 0.0
+            u[i] += h * total
+            d[i] += h * h * squares
+
+
+@kernel
+def residual_sweep(E: Doubles, A: Doubles, shape: Sizes, ridge: Doubles, l1: float, nonnegative: bool, support: Doubles) -> None:
+    """One iteration of algorithm 1 on the residual E (flat, NaN where missing) and the factors A (R, ΣI_n), in place.
+
+    For each component and each of its modes a = soft(u, l1) / (d + ridge) (equations 20, 22, 24), with the
+    ridge λ(1−α)R_n⁻¹ of all modes one after the other (ΣI_n). With a ``support`` (R, ΣI_n), 0 where an
+    entry stays 0, it is algorithm 2; (0, 0) is none.
+    """
+    below = 0.0 if nonnegative else 1.0
+    for r in range(len(A)):
+        a = A[r]
+        if not a.any():  # and so it would stay
+            continue
+        add_component(E, a, shape, 1.0)
+        start = 0
+        for n in range(len(shape)):
+            u, d = np.empty(shape[n]), np.empty(shape[n])
+            slice_sums(E, kronecker(a, shape, 0, n), kronecker(a, shape, n + 1, len(shape)), u, d)
+            for i in range(shape[n]):
+                curvature = d[i] + ridge[start + i]
+                moved = max(u[i] - l1, 0.0) + below * min(u[i] + l1, 0.0)
+                free = len(support) == 0 or support[r, start + i] != 0.0
+                a[start + i] = moved / curvature if free and curvature > 0.0 else 0.0
+            start += shape[n]
+        add_component(E, a, shape, -1.0)
+
+
+@kernel
+def balance(squares: Doubles, sizes: Doubles, l2: float, l1: float) -> Doubles:
+    """How to scale the modes of each component so that their penalties are least and their product stays: c (N, R) with Π_n c_n = 1.
+
+    Of each mode's vector squares (N, R) are aᵀR_n⁻¹a and sizes (N, R) ‖a‖₁. Where the derivatives are equal,
+    l2·squares·c² + l1·sizes·c = μ for all modes; log μ by Newton's method, on a monotone function.
+    """
+    c = np.ones_like(squares)
+    for r in range(squares.shape[1]):
+        p, q = l2 * squares[:, r], l1 * sizes[:, r]
+        if (p + q).min() <= 0.0:  # nothing of it is left, or it costs nothing
+            continue
+        t = np.log(p + q).mean()
+        for _ in range(50):
+            excess, slope = 0.0, 0.0
+            for n in range(len(p)):
+                mu = np.exp(t)
+                c[n, r] = 2.0 * mu / (q[n] + np.sqrt(q[n] * q[n] + 4.0 * p[n] * mu))
+                excess += np.log(c[n, r])
+                slope += mu / (c[n, r] * (2.0 * p[n] * c[n, r] + q[n]))
+            if abs(excess) <= 1e-14 * len(p):
+                break
+            t -= excess / slope
+    return c

@@ -1,0 +1,381 @@
+"""ElasticCP: sparse and low-rank PARAFAC decomposition of tensors with missing entries."""
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
+from os import PathLike
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from dfact.data.dataset import Dataset
+from dfact.data.inputs import refuse_infinite, warn_of_unobserved_rows
+from dfact.engine.plan import Footprint
+from dfact.engine.progress import Iteration
+from dfact.errors import DataError, ParameterError
+from dfact.models.base import Factorization, gather_rows
+from dfact.models.elastic_cp_passes import FACTORS, RowsPass, SlicesPass
+from dfact.models.elastic_cp_path import REFINING_LAMBDA, PathStep, SolutionPath, default_lambdas, follow
+from dfact.models.elastic_cp_problem import (
+    ElasticNet,
+    Factors,
+    alive,
+    check_parameters,
+    check_size,
+    component_weights,
+    given_variances,
+    khatri_rao,
+    sizes_of,
+)
+from dfact.models.elastic_cp_solvers import Solver, descend, relative_change
+from dfact.models.elastic_cp_starts import given_rows, is_exact, prior_of, solver_of, unobserved
+
+
+class ElasticCP(Factorization):
+    """Sparse, low-rank PARAFAC (CP) decomposition with the elastic net, of any number of modes and with missing entries.
+
+    Finds factors A⁽ⁿ⁾ (I_n, R), with columns a_r⁽ⁿ⁾, of a tensor Z (I_1, …, I_N), N ≥ 2, that
+
+        minimise  ½‖Δ∘(Z − Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾)‖² + λ Σ_r Σ_n [(1−α)/2 a_r⁽ⁿ⁾ᵀR_n⁻¹a_r⁽ⁿ⁾ + α‖a_r⁽ⁿ⁾‖₁],
+
+    Δ being 0 where an entry is missing. The ℓ2 part shrinks superfluous components to 0, so that fewer
+    than R may be left; the ℓ1 part sets single entries to 0. The factors carry the scale of the data as
+    the penalties have distributed it: Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾ is the model, ``weights_`` are not to be multiplied.
+
+    Mode 1 is the long one: its slices are the rows that passes read. An iteration is one pass, with
+    missing entries filled in by the model, from which all modes are updated; small tensors that are mostly
+    missing take the paper's algorithm 1 as printed. Then the scale of each component is spread over
+    the modes so that the penalties are least. At the end every slice is solved to its optimum given the
+    other modes, so that the factors of mode 1 are what ``transform`` gives for the same slices.
+
+    Parameters
+    ----------
+    n_components : int
+        Number of components R to start from.
+    lam : float
+        Weight λ of the penalties.
+    l1_ratio : float
+        Share α of the ℓ1 penalty.
+    nonnegative : bool
+        Whether all factors are to be non-negative.
+    solver : "bcd"
+        Block coordinate descent.
+    missing : "fill", "exact" or "auto"
+        "fill": missing entries are filled in by the model in each pass; "exact": each column update takes
+        account of them itself, on the residual tensor in memory (algorithm 1 as printed). Both descend on
+        the same objective. "auto" is "exact" for tensors of up to 2²⁰ entries of which more than half are
+        missing, where filling them in is slow, else "fill".
+    prior : "estimate", None, or list of N arrays (I_n,)
+        Variances, the diagonals of R_n. Estimated, R_n(i, i) = ‖X(n-slice i)‖²/(Rθ^{N−1}), θ = (‖X‖²/R)^{1/N},
+        where the missing entries of a slice count as its observed ones do on average, so that they do not
+        depend on what is missing. None: ones.
+    init : "random", "nvecs", or list of N arrays (I_n, R)
+        Start: standard normal; leading left singular vectors of the unfoldings (random beyond their number); given factors.
+    max_iter : int
+        Most iterations; along a path, for each λ.
+    tol : float
+        Stop when the objective changes by less than this, relative to its value, in an iteration.
+    random_state : int, RandomState or None
+        Seed of the start.
+    executor : None, "inline", "threads", "distributed" or distributed.Client
+        Where passes run; see :func:`dfact.engine.executors.resolve_executor`. The result is the same.
+    memory_limit : int or str, optional
+        Bytes a process may use ("4GiB"); ``dfact.plan`` tells beforehand what a fit needs.
+    callbacks : sequence of callables
+        Called with an :class:`dfact.engine.progress.Iteration` after each iteration, or each λ of a path.
+    dtype : "float32" or "float64", optional
+        Working precision of passes; by default float32 for stored answers and float32 arrays, else float64.
+
+    Attributes
+    ----------
+    factors_ : list of arrays (I_n, R)
+        A⁽ⁿ⁾, components in the order of their weights; that of mode 1 is a Zarr array where the data is one.
+    weights_ : array (R,)
+        γ_r = Π_n ‖a_r⁽ⁿ⁾‖, decreasing.
+    rank_ : int
+        Number of components left, whose weights are not 0 (above 1e-9 of the first).
+    components_ : array (R, I_2, …, I_N)
+        a_r⁽²⁾∘…∘a_r⁽ᴺ⁾, which mode 1 weighs.
+    objective_history_ : array
+        The objective at the start, after each iteration, and of the model itself (last).
+    n_iter_, converged_ : int, bool
+    explained_share_ : float
+        1 − ‖Δ∘(Z − X)‖²/‖Δ∘Z‖².
+    prior_ : Prior
+        Variances of the other modes, and the rule for those of mode 1.
+    column_labels_, row_labels_, offset_, n_features_in_, slice_shape_, fingerprint_ : what was fitted
+        Labels of modes 2 and 1; row labels as they lie in stored data, None where there are none. The
+        shape of a slice of mode 1; n_features_in_ is I_2. The fingerprint is that of a stored dataset, else None.
+
+    Raises
+    ------
+    DataError
+        Infinite entries; in transform, slices of another shape.
+    MemoryPlanError
+        Not even the least the fit needs is within ``memory_limit``.
+
+    Warns
+    -----
+    UserWarning
+        Slices, of any mode, without any observed entry: their factors are 0.
+
+    References
+    ----------
+    Shi, Li, Sitek, Li, "Learning the Sparse and Low Rank PARAFAC Decomposition via the Elastic Net":
+    equations (7), (20)-(24), (36), (37), algorithms 1-3.
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> A, B, C = (rng.standard_normal((size, 2)) for size in (30, 20, 10))
+    >>> model = dfact.ElasticCP(n_components=3, lam=0.1, random_state=0).fit(np.einsum("ir,jr,kr->ijk", A, B, C))
+    >>> [factor.shape for factor in model.factors_]
+    [(30, 3), (20, 3), (10, 3)]
+    """
+
+    _tensors = True
+
+    def __init__(
+        self,
+        n_components: int = 10,
+        *,
+        lam: float = 1.0,
+        l1_ratio: float = 0.2,
+        nonnegative: bool = False,
+        solver: str = "bcd",
+        missing: str = "auto",
+        prior: Any = "estimate",
+        init: Any = "random",
+        max_iter: int = 200,
+        tol: float = 1e-6,
+        random_state: Any = None,
+        executor: Any = None,
+        memory_limit: int | str | None = None,
+        callbacks: Sequence[Callable[[Iteration], None]] = (),
+        dtype: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.lam = lam
+        self.l1_ratio = l1_ratio
+        self.nonnegative = nonnegative
+        self.solver = solver
+        self.missing = missing
+        self.prior = prior
+        self.init = init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.executor = executor
+        self.memory_limit = memory_limit
+        self.callbacks = callbacks
+        self.dtype = dtype
+
+    def fit(self, X: Any, y: None = None) -> Self:
+        """Fit the tensor X (I_1, …, I_N): any array, path or Dataset; NaN is missing."""
+        del y
+        dataset, dtype = self._begin(X)
+        began = time.perf_counter()
+
+        def report(iteration: int, objectives: list[float]) -> None:
+            change = relative_change(objectives)
+            for callback in self.callbacks:
+                callback(Iteration(iteration, self.max_iter, objectives[-1], change, time.perf_counter() - began))
+
+        with self._open(dataset, given_rows(self, dataset, dtype), self._footprint(dataset.shape, 0, dtype)) as session:
+            self.prior_ = prior_of(self, session, dataset, dtype)
+            solver = solver_of(self, session, dataset, self.prior_, dtype)
+            objectives, self.converged_ = descend(solver, self._net(), self.max_iter, self.tol, report)
+            # Rounded as they are kept, so that transform finds the same rows.
+            others = [A.astype(dtype).astype(np.float64) for A in solver.others]
+            sums = session.run(RowsPass(self._net(), self.prior_.rows, dtype), khatri_rao(others))
+            sizes = sums.sizes + sum(sizes_of(A, v) for A, v in zip(others, self.prior_.others, strict=True))
+            final = 0.5 * float(sums.squares) + self._net().penalty(sizes)
+            self.factors_ = _gathered(session.rows(FACTORS), others, component_weights(sums.gram, others), dataset, dtype)
+        self.objective_history_ = np.asarray([*objectives, final])
+        self.n_iter_ = len(objectives)
+        self.explained_share_ = _explained(float(sums.squares), float(sums.norm))
+        self._weigh(component_weights(sums.gram, others))
+        _report_unfinished(int(sums.unfinished))
+        return self
+
+    def path(self, X: Any, lambdas: Sequence[float] | None = None, refine: bool = True) -> SolutionPath:
+        """Solutions along increasing λ (algorithm 3), up to that at which nothing is left; the model itself stays as it is.
+
+        Each starts from the one before. Where the entries that are not 0 change they are also fitted
+        without shrinkage, on this support (algorithm 2, λ = 1e-8): the refined solution. ``lambdas`` are by
+        default 1e-10, 1e-9, …, 1, then 10, 20, …, 90, 100, 200, …, 1e10. The rows are those of the
+        last iteration, of stored data on disk for every step.
+        """
+        model = type(self)(**self.get_params(deep=False))
+        grid = default_lambdas() if lambdas is None else np.asarray(lambdas, np.float64)
+        if grid.ndim != 1 or not grid.size or not (np.diff(grid) > 0).all() or grid[0] < 0 or not np.isfinite(grid).all():
+            raise ParameterError(f"lambdas are {lambdas!r}, expected increasing numbers of at least 0")
+        return model._path(X, grid.tolist(), refine)
+
+    def _path(self, X: Any, lambdas: Sequence[float], refine: bool) -> SolutionPath:
+        dataset, dtype = self._begin(X)
+        began = time.perf_counter()
+        steps: list[PathStep] = []
+
+        def gather(solver: Solver, weights: NDArray[np.float64]) -> list[Any]:
+            return _gathered(solver.rows(), solver.others, weights, dataset, dtype)
+
+        with self._open(dataset, given_rows(self, dataset, dtype), self._footprint(dataset.shape, 0, dtype)) as session:
+            self.prior_ = prior_of(self, session, dataset, dtype)
+            solver = solver_of(self, session, dataset, self.prior_, dtype)
+            norm = float(session.run(SlicesPass(dtype), None).columns.sum())
+            for step in follow(solver, self._net(), lambdas, norm=norm, max_iter=self.max_iter, tol=self.tol, refine=refine, gather=gather):
+                steps.append(step)
+                text = f"λ = {step.lam:g}, rank {step.rank}, {step.zeros} zeros"
+                for callback in self.callbacks:
+                    callback(Iteration(len(steps), len(lambdas), step.objectives[-1], np.nan, time.perf_counter() - began, text))
+        return SolutionPath(tuple(steps), self)
+
+    def transform(self, X: Any, *, prior: Any = None, out: str | PathLike[str] | None = None) -> Any:
+        """Factors A⁽¹⁾ (n, R) of slices X (n, I_2, …, I_N) given the other modes, each slice at its optimum.
+
+        ``prior`` (n,) are the slices' variances R_1 for a model whose own were given; by default all are the
+        mean of those. Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        """
+        check_is_fitted(self)
+        dataset = self._dataset(X, None, reset=False)
+        self._check(dataset)
+        dtype, n = self._working_dtype(dataset), dataset.shape[0]
+        covariates = None
+        if self.prior_.rows.kind == "given":
+            variances = np.full(n, np.mean(self.prior[0])) if prior is None else np.asarray(prior, np.float64)
+            covariates = given_variances([variances], [n])[0][:, None]
+        elif prior is not None:
+            raise ParameterError("transform takes a prior only with a model whose own was given as a list")
+        H = khatri_rao([np.asarray(A, np.float64).T for A in self.factors_[1:]])
+        with self._open(dataset, covariates, self._footprint(dataset.shape, 0, dtype)) as session:
+            _report_unfinished(int(session.run(RowsPass(self._net(), self.prior_.rows, dtype), H).unfinished))
+            return gather_rows(session.rows(FACTORS), (n, len(H)), dtype, stored=dataset.path is not None, out=out)
+
+    def fit_transform(self, X: Any, y: None = None) -> Any:
+        """Fit, and return the factors A⁽¹⁾ (I_1, R) of the same slices."""
+        return self.fit(X, y).factors_[0]
+
+    def inverse_transform(self, factors: Any) -> NDArray[Any]:
+        """The model's slices (n, I_2, …, I_N) of factors A⁽¹⁾ (n, R)."""
+        check_is_fitted(self)
+        A, H = np.asarray(factors), self.components_
+        if A.ndim != 2 or A.shape[1] != len(H):
+            raise DataError(f"factors have shape {A.shape}, expected (n, {len(H)})")
+        slices: NDArray[Any] = (A @ H.reshape(len(H), -1)).reshape(len(A), *H.shape[1:])
+        return slices
+
+    def reconstruct(self) -> NDArray[Any]:
+        """The model Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾ (I_1, …, I_N)."""
+        check_is_fitted(self)
+        return self.inverse_transform(self.factors_[0])
+
+    @property
+    def components_(self) -> NDArray[Any]:  # type: ignore[override]  # follows from the factors
+        """a_r⁽²⁾∘…∘a_r⁽ᴺ⁾ (R, I_2, …, I_N)."""
+        others = [A.T for A in self.factors_[1:]]
+        return khatri_rao(others).reshape(len(others[0]), *self.slice_shape_)
+
+    def _begin(self, X: Any) -> tuple[Dataset, np.dtype[Any]]:
+        """The data to fit, checked, with all that is stored of it."""
+        check_parameters(self)
+        dataset = self._dataset(X, None, reset=True)
+        self.slice_shape_ = tuple(int(size) for size in dataset.shape[1:])
+        self._check(dataset)
+        self.fingerprint_ = dataset.stored_fingerprint
+        self.row_labels_ = dataset.label_source
+        return dataset, self._working_dtype(dataset)
+
+    def _check(self, dataset: Dataset) -> None:
+        check_size(dataset, self.slice_shape_)
+        refuse_infinite(dataset)
+
+    def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
+        """Slices without an entry have factors 0."""
+        warn_of_unobserved_rows(dataset)
+        if not reset:
+            return
+        for n, empty in enumerate(unobserved(dataset), start=2):
+            if empty.any():
+                i = int(np.flatnonzero(empty)[0])
+                name = f"column {str(dataset.column_labels[i])!r}" if n == 2 else f"slice {i} of mode {n}"
+                text = f"{name} has no observed entry ({int(empty.sum())} in all of mode {n}): its factors are 0"
+                warnings.warn(text, UserWarning, stacklevel=5)
+
+    def _net(self) -> ElasticNet:
+        return ElasticNet(float(self.lam), float(self.l1_ratio), bool(self.nonnegative))
+
+    def _at(self, step: PathStep, *, refined: bool) -> "ElasticCP":
+        """A copy with what a step of its path found."""
+        if refined and step.refined is None:
+            raise ParameterError(f"the step at λ = {step.lam:g} was not refined; expected refined=False")
+        model = type(self)(**{**self.get_params(deep=False), "lam": REFINING_LAMBDA if refined else step.lam})
+        for name in (
+            "n_features_in_",
+            "feature_names_in_",
+            "column_labels_",
+            "row_labels_",
+            "offset_",
+            "slice_shape_",
+            "fingerprint_",
+            "prior_",
+        ):
+            if hasattr(self, name):
+                setattr(model, name, getattr(self, name))
+        error = step.relative_error
+        model.factors_ = step.factors
+        if refined and step.refined is not None:
+            model.factors_, error = step.refined, step.refined_error
+        model.explained_share_ = 1 - error**2
+        model.objective_history_, model.n_iter_, model.converged_ = step.objectives, len(step.objectives), step.converged
+        squares = np.zeros(self.n_components)
+        for start in range(0, model.factors_[0].shape[0], 1 << 16):
+            squares += np.square(model.factors_[0][start : start + (1 << 16)], dtype=np.float64).sum(axis=0)
+        model._weigh(component_weights(np.diag(squares), [A.T for A in model.factors_[1:]]))
+        return model
+
+    def _weigh(self, weights: NDArray[np.float64]) -> None:
+        self.weights_ = np.sort(weights)[::-1]
+        self.rank_ = int(alive(weights).sum())
+
+    def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
+        size, m, k = dtype.itemsize, prod(shape[1:]), self.n_components
+        exact = is_exact(self, shape, 1.0)
+        return Footprint(
+            state_per_row=(2 * size + 1) * k + size,  # factors, refined ones and their support
+            work_per_row=(8 + size + 1) * m + 8 * (k * k + 4 * k),
+            shared=8 * (3 * k * m + k * k),
+            result_per_row=size * k + (8 * 3 * m if exact else 0),
+        )
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.three_d_array = True
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def _gathered(
+    rows: Iterable[NDArray[Any]], others: Factors, weights: NDArray[np.float64], dataset: Dataset, dtype: np.dtype[Any]
+) -> list[Any]:
+    """The factors (I_n, R), heaviest component first."""
+    order = np.argsort(-weights, kind="stable")
+    shape = (dataset.shape[0], len(order))
+    first = gather_rows((part[:, order] for part in rows), shape, dtype, stored=dataset.path is not None)
+    return [first, *(np.ascontiguousarray(A[order].T, dtype) for A in others)]
+
+
+def _explained(squares: float, norm: float) -> float:
+    return 1 - squares / norm if norm > 0 else float("nan")
+
+
+def _report_unfinished(rows: int) -> None:
+    if rows:
+        message = f"{rows} slices are not at their optimum to rounding: the other modes' components are all but collinear"
+        warnings.warn(message, UserWarning, stacklevel=3)

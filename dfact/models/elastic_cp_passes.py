@@ -1,0 +1,257 @@
+"""CP's passes: squares of the slices, an iteration over mode 1 with the sums for the other modes, rows at their optimum."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.kernels.cp import fill_missing
+from dfact.kernels.elastic_net import column_updates, row_optima
+from dfact.kernels.entries import filled
+from dfact.models.elastic_cp_problem import ElasticNet, RowPrior, row_squares, sizes_of, unfolded, whole_squares
+
+FACTORS, REFINED, SUPPORT = "factors", "refined", "support"
+EPSILON = 1e-9  # up to here an entry counts as 0 (equation 37)
+
+_SWEEPS = 5  # coordinate sweeps a row gets in an iteration: little beside the products with the data
+_ROW_TOLERANCE = 1e-12
+_TILE_ENTRIES = 1 << 16  # of the data, which are visited while the target they are filled into stays in cache
+_GRAM_COLUMNS = 1 << 11  # products of loadings that are held at once
+
+
+@dataclass
+class SliceSums(Partial):
+    columns: NDArray[Any]
+    """Σ X² over the rows (m,)."""
+    rows: NDArray[Any]
+    """Σ of the rows' whole squares."""
+
+
+@dataclass(frozen=True)
+class SlicesPass(Startless):
+    """What the estimate of the prior needs."""
+
+    dtype: np.dtype[Any]
+
+    def step(self, block: Block, state: State | None, shared: None) -> tuple[State | None, SliceSums]:
+        squares, counts, columns = row_squares(block)
+        return state, SliceSums(columns, np.asarray(whole_squares(squares, counts, len(columns)).sum()))
+
+
+@dataclass
+class UnfoldingGrams(Partial):
+    """XX ᵀ of the unfoldings of modes 2, …, N, one after the other, flat."""
+
+    grams: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class UnfoldingsPass(Startless):
+    """Gram matrices of the unfoldings, with 0 for missing entries."""
+
+    dtype: np.dtype[Any]
+
+    def step(self, block: Block, state: State | None, shared: None) -> tuple[State | None, UnfoldingGrams]:
+        X = filled(unfolded(block)).reshape(block.values.shape)
+        grams = []
+        for n in range(1, X.ndim):
+            U = np.moveaxis(X, n, 0).reshape(X.shape[n], -1)
+            grams.append((U @ U.T).ravel())
+        return state, UnfoldingGrams(np.concatenate(grams))
+
+
+def filled_rows(block: Block) -> NDArray[Any]:
+    """The unfolding along mode 1 with 0 for missing entries."""
+    return filled(unfolded(block))
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where the factors of mode 1 begin: the data times ``projection`` (m, j ≤ R) and else random; or given, the last R covariates."""
+
+    rank: int
+    seed: int
+    nonnegative: bool
+    projection: NDArray[Any] | None = None
+    given: bool = False
+
+    def factors(self, block: Block, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """A (R, rows); rows without any entry are 0."""
+        V = unfolded(block)
+        if self.given:
+            assert block.covariates is not None
+            A = block.covariates[:, -self.rank :].T.astype(dtype)
+        else:
+            # Seeded by the block, so that a start does not depend on who computes it.
+            A = random_factors(np.random.SeedSequence(self.seed, spawn_key=(0, block.index)), (self.rank, len(V)), self.nonnegative)
+            if self.projection is not None:
+                A[: self.projection.shape[1]] = (filled(V) @ self.projection).T
+        A[:, np.isnan(V).all(axis=1)] = 0
+        return np.ascontiguousarray(np.abs(A) if self.nonnegative else A, dtype)
+
+
+def random_factors(seed: np.random.SeedSequence, shape: tuple[int, int], nonnegative: bool) -> NDArray[np.float64]:
+    """Standard normal, or their sizes."""
+    A = np.random.default_rng(seed).standard_normal(shape)
+    return np.abs(A) if nonnegative else A
+
+
+@dataclass
+class Sums(Partial):
+    """What an iteration adds up over the rows."""
+
+    gram: NDArray[Any]
+    """A⁽¹⁾ᵀA⁽¹⁾ (R, R) with the new A⁽¹⁾."""
+    cross: NDArray[Any]
+    """The target contracted with the new A⁽¹⁾ (R, I_2⋯I_N)."""
+    squares: NDArray[Any]
+    """‖Δ∘(Z − X)‖² of the factors the pass began with."""
+    sizes: NDArray[Any]
+    """What the penalty counts of the A⁽¹⁾ the pass began with, and of the new one (2, 2, R)."""
+
+
+@dataclass(frozen=True)
+class FillPass:
+    """One iteration over mode 1: missing entries are filled in by the model, which puts a quadratic above the
+    objective that touches it there; then column updates of the rows, and the sums for the other modes.
+
+    State: the factors (R, rows), the variances R_1 (1, rows), and ``norm``, ‖Z‖², of blocks without missing
+    entries (NaN for the others), with which the model of those need not be formed. ``key`` names the
+    factors that move; "refined" ones only where the state's ``support`` is 1.
+    """
+
+    net: ElasticNet
+    prior: RowPrior
+    begin: Start
+    dtype: np.dtype[Any]
+    key: str = FACTORS
+    move: bool = True
+    """Whether the factors move; otherwise only the squares are summed up."""
+
+    def start(self, block: Block) -> State:
+        V = unfolded(block)
+        return {
+            FACTORS: self.begin.factors(block, self.dtype),
+            "variances": self.prior.variances(block, self.dtype)[None],
+            "norm": np.atleast_1d(np.einsum("ij,ij->", V, V, dtype=np.float64)),
+        }
+
+    def step(self, block: Block, state: State | None, shared: tuple[NDArray[Any], NDArray[Any]]) -> tuple[State, Sums]:
+        """``shared`` is H (R, I_2⋯I_N), and scales of A⁽¹⁾ (R,) that are due."""
+        assert state is not None
+        V, A, (H, scales), variances = unfolded(block), state[self.key], shared, state["variances"][0]
+        A *= scales[:, None]
+        before, gram = sizes_of(A, variances), H @ H.T
+        if np.isnan(state["norm"][0]):
+            squares, cross = self._filled(V, A, H, gram, state)
+        else:
+            U = H @ V.T
+            # Differences of large numbers: in double precision.
+            wide = A.astype(np.float64)
+            squares = max(0.0, float(state["norm"][0] - 2 * np.vdot(wide, U) + np.vdot(wide @ wide.T, gram.astype(np.float64))))
+            cross = np.zeros_like(H)
+            if self.move:
+                self._update(A, U, gram, state, slice(None))
+                np.matmul(A, V, out=cross)
+        return state, Sums(A @ A.T, cross, np.asarray(squares), np.stack([before, sizes_of(A, variances)]))
+
+    def _filled(self, V: NDArray[Any], A: NDArray[Any], H: NDArray[Any], gram: NDArray[Any], state: State) -> tuple[float, NDArray[Any]]:
+        """The squares and the contracted target of a block with missing entries, a tile of rows after the other."""
+        squares, cross = 0.0, np.zeros_like(H)
+        for rows in tiles(*V.shape):
+            B = A[:, rows].T @ H
+            squares += fill_missing(V[rows], B)
+            if self.move:
+                self._update(A, H @ B.T, gram, state, rows)
+                cross += A[:, rows] @ B
+        return squares, cross
+
+    def _update(self, A: NDArray[Any], U: NDArray[Any], gram: NDArray[Any], state: State, rows: slice) -> None:
+        X = np.ascontiguousarray(A[:, rows])
+        ridge = self.net.ridge(state["variances"][0, rows]).astype(self.dtype)
+        support = np.ascontiguousarray(state[SUPPORT][:, rows]).astype(self.dtype) if self.key == REFINED else X[:0]
+        column_updates(X, U, gram, ridge, self.net.l1, self.net.nonnegative, support, _SWEEPS)
+        A[:, rows] = X
+
+
+def tiles(n: int, m: int) -> Iterator[slice]:
+    """Runs of rows whose entries stay in cache."""
+    step = max(8, _TILE_ENTRIES // m)
+    for start in range(0, n, step):
+        yield slice(start, min(start + step, n))
+
+
+@dataclass
+class Census(Partial):
+    """Of each component's entries in mode 1 (R,)."""
+
+    zeros: NDArray[Any]
+    changed: NDArray[Any]
+    """Entries that have become 0 or something else since the census before."""
+
+
+@dataclass(frozen=True)
+class CensusPass(Startless):
+    """Counts zeros, and sets the state ``support`` and, as the start of a refinement, ``refined``."""
+
+    dtype: None = None
+
+    def step(self, block: Block, state: State | None, shared: None) -> tuple[State, Census]:
+        assert state is not None
+        A = state[FACTORS]
+        support = (np.abs(A) > EPSILON).astype(np.uint8)
+        before = state.get(SUPPORT, np.ones_like(support))
+        census = Census((support == 0).sum(axis=1), (support != before).sum(axis=1))
+        return {**state, SUPPORT: support, REFINED: A * support}, census
+
+
+@dataclass
+class RowSums(Partial):
+    squares: NDArray[Any]
+    norm: NDArray[Any]
+    """‖Δ∘Z‖²."""
+    sizes: NDArray[Any]
+    gram: NDArray[Any]
+    """A⁽¹⁾ᵀA⁽¹⁾ (R, R)."""
+    unfinished: NDArray[Any]
+    """Rows that are not at their optimum to the tolerance."""
+
+
+@dataclass(frozen=True)
+class RowsPass(Startless):
+    """The factors of every row at their optimum given the other modes, each with its own missing entries, whatever state there was."""
+
+    net: ElasticNet
+    prior: RowPrior
+    dtype: np.dtype[Any]
+
+    def step(self, block: Block, state: State | None, shared: NDArray[np.float64]) -> tuple[State, RowSums]:
+        """``shared`` is H (R, I_2⋯I_N) in double precision."""
+        V, H = unfolded(block), shared
+        variances = self.prior.variances(block, np.dtype(np.float64))
+        Z = filled(V).astype(np.float64)
+        U, norm = H @ Z.T, np.einsum("ij,ij->", Z, Z)
+        gaps = np.isnan(V)
+        grams = row_grams(~gaps, H) if gaps.any() else (H @ H.T)[None]
+        X = np.zeros_like(U)
+        unfinished = row_optima(X, U, grams, self.net.ridge(variances), self.net.l1, self.net.nonnegative, _ROW_TOLERANCE)
+        squares = 0.0
+        for rows in tiles(*V.shape):
+            squares += fill_missing(V[rows], X[:, rows].T @ H)
+        sums = RowSums(np.asarray(squares), norm, sizes_of(X, variances), X @ X.T, np.asarray(unfinished))
+        return {FACTORS: X.astype(self.dtype)}, sums
+
+
+def row_grams(observed: NDArray[np.bool_], H: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Σ h_j h_jᵀ over the observed entries j of each row (rows, R, R), as a product of the mask with the products of loadings."""
+    k, (low, high) = len(H), np.tril_indices(len(H))
+    packed = np.zeros((len(observed), len(low)))
+    for start in range(0, H.shape[1], _GRAM_COLUMNS):
+        part = H[:, start : start + _GRAM_COLUMNS]
+        packed += observed[:, start : start + _GRAM_COLUMNS].astype(np.float64) @ (part[low] * part[high]).T
+    grams = np.empty((len(observed), k, k))
+    grams[:, low, high] = grams[:, high, low] = packed
+    return grams

@@ -1,0 +1,186 @@
+"""CP's block coordinate descent in its two forms: by passes over the rows, and on the residual tensor in memory."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfact.engine.executors import Session
+from dfact.kernels.cp import residual_sweep, subtract
+from dfact.kernels.elastic_net import column_updates
+from dfact.models.elastic_cp_passes import EPSILON, FACTORS, REFINED, Census, CensusPass, FillPass, Start, Sums
+from dfact.models.elastic_cp_problem import ElasticNet, Factors, Prior, component_weights, contracted, grams_product, khatri_rao, sizes_of
+
+_INNER = 3  # rounds over the other modes between two passes, which cost no read
+
+
+class Solver(Protocol):
+    """The factors on their way down; (R, I_n) each."""
+
+    @property
+    def others(self) -> Factors:
+        """Of modes 2, …, N."""
+        ...
+
+    def iterate(self, net: ElasticNet) -> float:
+        """One update of all modes; the objective before it."""
+        ...
+
+    def evaluate(self) -> tuple[float, NDArray[np.float64]]:
+        """‖Δ∘(Z − X)‖² and the components' weights γ (R,) as they are; first of all that is asked after an iteration."""
+        ...
+
+    def census(self) -> Census:
+        """Zeros of each component in mode 1, and what has changed since the census before."""
+        ...
+
+    def refinement(self, supports: Factors) -> "Solver":
+        """A solver that goes on from a copy, with mode 1 on the support of the last census and the others on the given ones."""
+        ...
+
+    def rows(self) -> Any:
+        """The factors of mode 1, rows first, a run of rows after the other."""
+        ...
+
+
+def descend(
+    solver: Solver, net: ElasticNet, max_iter: int, tol: float, report: Callable[[int, list[float]], None] | None = None
+) -> tuple[list[float], bool]:
+    """Iterate until the objective changes by less than ``tol`` of its value; the objectives, and whether it did."""
+    objectives: list[float] = []
+    for iteration in range(1, max_iter + 1):
+        objectives.append(solver.iterate(net))
+        if report is not None:
+            report(iteration, objectives)
+        if relative_change(objectives) < tol:
+            return objectives, True
+    return objectives, False
+
+
+def relative_change(history: Sequence[float]) -> float:
+    """Of the last value to the one before; NaN, which is never below a tolerance, if there is none."""
+    if len(history) < 2:
+        return float("nan")
+    return abs(history[-1] - history[-2]) / max(abs(history[-2]), np.finfo(float).tiny)
+
+
+class FillSolver:
+    """One pass over the rows an iteration, wherever the data lies.
+
+    A pass updates mode 1 and contracts the data, its gaps filled by the model, with it. That holds all
+    the updates of the other modes need. No step raises the objective: all of them are column updates
+    of one quadratic above it.
+    """
+
+    def __init__(
+        self, session: Session, prior: Prior, begin: Start, dtype: np.dtype[Any], others: Factors, supports: Factors | None = None
+    ) -> None:
+        self._session, self._prior, self._begin, self._dtype = session, prior, begin, dtype
+        self._others = [A.copy() for A in others]
+        self._supports = supports
+        self._key = FACTORS if supports is None else REFINED
+        self._scales = np.ones(len(others[0]), dtype)  # of mode 1, which the next pass applies
+
+    @property
+    def others(self) -> Factors:
+        return self._others
+
+    def _run(self, net: ElasticNet, *, move: bool = True) -> Sums:
+        H = khatri_rao([A.astype(self._dtype) for A in self._others])
+        scales, self._scales = self._scales, np.ones_like(self._scales)
+        return self._session.run(FillPass(net, self._prior.rows, self._begin, self._dtype, self._key, move), (H, scales))
+
+    def _sizes(self) -> list[NDArray[np.float64]]:
+        return [sizes_of(A, variances) for A, variances in zip(self._others, self._prior.others, strict=True)]
+
+    def iterate(self, net: ElasticNet) -> float:
+        penalized = self._sizes()
+        sums = self._run(net)
+        self._update_others(net, sums)
+        scales = net.balanced(np.stack([sums.sizes[1], *self._sizes()]))
+        self._scales = scales[0].astype(self._dtype)
+        self._others = [A * c[:, None] for A, c in zip(self._others, scales[1:], strict=True)]
+        return 0.5 * float(sums.squares) + net.penalty(sums.sizes[0] + sum(penalized))
+
+    def _update_others(self, net: ElasticNet, sums: Sums) -> None:
+        others = self._others
+        grams = [sums.gram, *(A @ A.T for A in others)]
+        for _ in range(_INNER if len(others) > 1 else 1):
+            for n, A in enumerate(others):
+                G = grams_product([*grams[: n + 1], *grams[n + 2 :]])
+                support = A[:0] if self._supports is None else self._supports[n]
+                U = contracted(sums.cross, others, n)
+                column_updates(A, U, G, net.ridge(self._prior.others[n]), net.l1, net.nonnegative, support, _INNER)
+                grams[n + 1] = A @ A.T
+
+    def evaluate(self) -> tuple[float, NDArray[np.float64]]:
+        sums = self._run(ElasticNet(0.0, 0.0), move=False)
+        return float(sums.squares), component_weights(sums.gram, self._others)
+
+    def census(self) -> Census:
+        return self._session.run(CensusPass(), None)
+
+    def refinement(self, supports: Factors) -> "FillSolver":
+        others = [A * support for A, support in zip(self._others, supports, strict=True)]
+        return FillSolver(self._session, self._prior, self._begin, self._dtype, others, supports)
+
+    def rows(self) -> Any:
+        return self._session.rows(self._key)
+
+
+class ExactSolver:
+    """Algorithm 1, and on a support algorithm 2, as printed: on the residual tensor, with the masks of every column update.
+
+    In memory and in double precision: Z flat by rows (I_1, I_2⋯I_N), NaN where missing; all factors side by side (R, ΣI_n).
+    """
+
+    def __init__(
+        self,
+        Z: NDArray[np.float64],
+        sizes: Sequence[int],
+        variances: NDArray[np.float64],
+        A: NDArray[np.float64],
+        support: NDArray[np.float64] | None = None,
+    ) -> None:
+        self._Z, self._sizes, self._variances, self._A = Z, np.asarray(sizes, np.int64), variances, A.copy()
+        self._support = np.empty((0, 0)) if support is None else support
+        self._before = np.ones(A.shape, np.uint8)
+
+    def _modes(self, A: NDArray[np.float64]) -> Factors:
+        return np.split(A, np.cumsum(self._sizes)[:-1], axis=1)
+
+    @property
+    def others(self) -> Factors:
+        return self._modes(self._A)[1:]
+
+    def _residual(self) -> tuple[NDArray[np.float64], float]:
+        rows, *others = self._modes(self._A)
+        E = rows.T @ khatri_rao(others)
+        return E, subtract(self._Z, E)
+
+    def iterate(self, net: ElasticNet) -> float:
+        E, squares = self._residual()
+        objective = 0.5 * squares + net.penalty(sizes_of(self._A, self._variances))
+        residual_sweep(E.ravel(), self._A, self._sizes, net.ridge(self._variances), net.l1, net.nonnegative, self._support)
+        modes, variances = self._modes(self._A), np.split(self._variances, np.cumsum(self._sizes)[:-1])
+        scales = net.balanced(np.stack([sizes_of(A, v) for A, v in zip(modes, variances, strict=True)]))
+        self._A = np.hstack([A * c[:, None] for A, c in zip(modes, scales, strict=True)])
+        return objective
+
+    def evaluate(self) -> tuple[float, NDArray[np.float64]]:
+        rows, *others = self._modes(self._A)
+        return self._residual()[1], component_weights(rows @ rows.T, others)
+
+    def census(self) -> Census:
+        support = (np.abs(self._A) > EPSILON).astype(np.uint8)
+        before, self._before = self._before, support
+        rows = slice(0, self._sizes[0])
+        return Census((support[:, rows] == 0).sum(axis=1), (support != before)[:, rows].sum(axis=1))
+
+    def refinement(self, supports: Factors) -> "ExactSolver":
+        support = np.hstack([self._before[:, : self._sizes[0]], *supports]).astype(np.float64)
+        return ExactSolver(self._Z, self._sizes.tolist(), self._variances, self._A * support, support)
+
+    def rows(self) -> Any:
+        return iter([self._modes(self._A)[0].T])

@@ -1,0 +1,116 @@
+"""Where CP begins: the prior, random factors or left singular vectors of the unfoldings, and which solver goes on from there."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh
+from sklearn.utils import check_random_state
+
+from dfact.data.dataset import Dataset
+from dfact.engine.executors import Session
+from dfact.engine.partition import partitions
+from dfact.linalg.svd import right_singular
+from dfact.models.elastic_cp_passes import FACTORS, FillPass, SlicesPass, Start, UnfoldingsPass, filled_rows, random_factors
+from dfact.models.elastic_cp_problem import (
+    ElasticNet,
+    Factors,
+    Prior,
+    RowPrior,
+    estimated,
+    given_factors,
+    given_variances,
+    khatri_rao,
+    unfolded,
+)
+from dfact.models.elastic_cp_solvers import ExactSolver, FillSolver, Solver
+
+_EXACT_ENTRIES = 1 << 20  # up to which a residual tensor stays in a second-level cache or not far from it
+_EXACT_MISSING = 0.5  # the share from which filling in what is missing is slow, and ends in worse local minima
+
+
+def is_exact(model: Any, shape: tuple[int, ...], missing_rate: float) -> bool:
+    """Whether the model's column updates are exact ones in memory."""
+    small = missing_rate > _EXACT_MISSING and prod(shape) <= _EXACT_ENTRIES
+    return bool(model.missing == "exact" or (model.missing == "auto" and small))
+
+
+def given_rows(model: Any, dataset: Dataset, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """What the user says of the rows (I_1, …): their variances, factors to start from."""
+    known = []
+    if model.prior is not None and not isinstance(model.prior, str):
+        known.append(given_variances(model.prior, dataset.shape)[0][:, None])
+    if not isinstance(model.init, str):
+        known.append(given_factors(model.init, dataset.shape, model.n_components)[0])
+    return np.hstack(known).astype(dtype) if known else None
+
+
+def prior_of(model: Any, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> Prior:
+    """Estimated from the data, given, or ones."""
+    shape = dataset.shape
+    if model.prior is None:
+        return Prior(RowPrior("none"), tuple(np.ones(size) for size in shape[1:]))
+    if not isinstance(model.prior, str):
+        return Prior(RowPrior("given"), tuple(given_variances(model.prior, shape)[1:]))
+    sums = session.run(SlicesPass(dtype), None)
+    squares = np.asarray(sums.columns, np.float64).reshape(shape[1:])
+    return estimated(model.n_components, shape, squares, dataset.statistics.observed.reshape(shape[1:]), float(sums.rows))
+
+
+def solver_of(model: Any, session: Session, dataset: Dataset, prior: Prior, dtype: np.dtype[Any]) -> Solver:
+    """The model's solver at its start."""
+    begin, others = _start(model, session, dataset, dtype)
+    for A, empty in zip(others, unobserved(dataset), strict=True):
+        A[:, empty] = 0
+    if not is_exact(model, dataset.shape, dataset.missing_rate):
+        return FillSolver(session, prior, begin, dtype, others)
+    # The start of mode 1 and its variances are those of the passes.
+    idle = FillPass(ElasticNet(0.0, 0.0), prior.rows, begin, dtype, move=False)
+    session.run(idle, (khatri_rao(others).astype(dtype), np.ones(model.n_components, dtype)))
+    rows, variances = (np.concatenate(list(session.rows(name))).T.astype(np.float64) for name in (FACTORS, "variances"))
+    parts = partitions(dataset.source, dataset.missing_code, None)
+    Z = np.concatenate([unfolded(block) for part in parts for block in part.blocks(np.dtype(np.float64))])
+    return ExactSolver(Z, dataset.shape, np.concatenate([variances[0], *prior.others]), np.hstack([rows, *others]))
+
+
+def unobserved(dataset: Dataset) -> list[NDArray[np.bool_]]:
+    """Of modes 2, …, N the slices without any observed entry."""
+    observed = dataset.statistics.observed.reshape(dataset.shape[1:])
+    modes = range(observed.ndim)
+    return [observed.sum(axis=tuple(axis for axis in modes if axis != n)) == 0 for n in modes]
+
+
+def _start(model: Any, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> tuple[Start, Factors]:
+    """How mode 1 begins, and the other modes' factors (R, I_n)."""
+    k, shape, nonnegative = model.n_components, dataset.shape, model.nonnegative
+    seed = int(check_random_state(model.random_state).randint(np.iinfo(np.int32).max))
+    if not isinstance(model.init, str):
+        others = [np.ascontiguousarray(A.T) for A in given_factors(model.init, shape, k)[1:]]
+        return Start(k, seed, nonnegative, given=True), [np.abs(A) if nonnegative else A for A in others]
+    seeds = (np.random.SeedSequence(seed, spawn_key=(n,)) for n in range(1, len(shape)))
+    others = [random_factors(stream, (k, size), nonnegative) for stream, size in zip(seeds, shape[1:], strict=True)]
+    if model.init == "random":
+        return Start(k, seed, nonnegative), others
+    return Start(k, seed, nonnegative, _nvecs(session, shape, others, dtype, nonnegative=nonnegative)), others
+
+
+def _nvecs(session: Session, shape: Sequence[int], others: Factors, dtype: np.dtype[Any], *, nonnegative: bool) -> NDArray[np.float64]:
+    """Write the singular vectors over the first components of the others (R, I_n), as many as there are.
+
+    Returns the projection (m, j) of the data on those of mode 1.
+    """
+    flat, start = session.run(UnfoldingsPass(dtype), None).grams, 0
+    for A, size in zip(others, shape[1:], strict=True):
+        j = min(len(A), size)
+        gram = flat[start : start + size * size].reshape(size, size)
+        vectors = eigh(gram, subset_by_index=(size - j, size - 1))[1][:, ::-1]
+        vectors = vectors * np.where(vectors[np.abs(vectors).argmax(axis=0), np.arange(j)] < 0, -1.0, 1.0)
+        A[:j] = np.abs(vectors.T) if nonnegative else vectors.T
+        start += size * size
+    m = prod(shape[1:])
+    V, sigma = right_singular(session, m, min(len(others[0]), shape[0], m), dtype, view=filled_rows)
+    # A vector to a singular value of 0 would be one of rounding errors.
+    strong = sigma > 1e-6 * sigma[0]
+    return np.asarray(V[:, strong] / sigma[strong])

@@ -1,0 +1,430 @@
+"""ElasticCP: descent, optimality, recovery, the solution path, missing entries, parity of inputs and executors, bad input."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from distributed import Client
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+import dfact
+from dfact.data.synthetic import elastic_cp_simulation
+from dfact.models.elastic_cp_path import default_lambdas
+from tests.conftest import REAL_DATA, planted_answers
+
+Array = NDArray[Any]
+SHAPES = [(40, 15), (30, 14, 9), (20, 9, 6, 5)]
+
+
+def planted(shape: tuple[int, ...], rank: int, seed: int, *, missing: float = 0.0, noise: float = 0.1) -> Array:
+    """A tensor of this rank with normal noise, NaN where missing."""
+    rng = np.random.default_rng(seed)
+    Z = model_of([rng.standard_normal((size, rank)) for size in shape])
+    Z = Z + noise * Z.std() * rng.standard_normal(shape)
+    Z[rng.random(shape) < missing] = np.nan
+    return Z
+
+
+def model_of(factors: list[Array]) -> Array:
+    total = 0.0
+    for r in range(factors[0].shape[1]):
+        product = np.asarray(factors[0], np.float64)[:, r]
+        for A in factors[1:]:
+            product = np.multiply.outer(product, np.asarray(A, np.float64)[:, r])
+        total = total + product
+    return np.asarray(total)
+
+
+def variances_of(Z: Array, rank: int) -> list[Array]:
+    """The estimated prior, by its definition: the missing entries of a slice count as its observed ones on average."""
+    theta = (np.nanmean(Z**2) * Z.size / rank) ** (1 / Z.ndim)
+    found = []
+    for n in range(Z.ndim):
+        axes = tuple(m for m in range(Z.ndim) if m != n)
+        squares = np.nanmean(Z**2, axis=axes)
+        found.append(np.maximum(theta * squares / squares.sum(), 1e-8))
+    return found
+
+
+def objective(Z: Array, model: dfact.ElasticCP, variances: list[Array]) -> float:
+    factors = [np.asarray(A, np.float64) for A in model.factors_]
+    penalty = sum(
+        (1 - model.l1_ratio) / 2 * (A**2 / v[:, None]).sum() + model.l1_ratio * np.abs(A).sum()
+        for A, v in zip(factors, variances, strict=True)
+    )
+    return float(0.5 * np.nansum((Z - model_of(factors)) ** 2) + model.lam * penalty)
+
+
+def score(truth: list[Array], found: list[Array]) -> float:
+    """Equation 57, components matched, averaged over the true ones."""
+    cosines = 1.0
+    for A, B in zip(truth, map(np.asarray, found), strict=True):
+        cosines = cosines * ((A / np.linalg.norm(A, axis=0)).T @ (B / np.maximum(np.linalg.norm(B, axis=0), 1e-300)))
+    rows, columns = linear_sum_assignment(-cosines)
+    return float(np.asarray(cosines)[rows, columns].sum() / truth[0].shape[1])
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize("update", ["fill", "exact"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_objective_is_the_documented_one_and_never_increases(shape: tuple[int, ...], update: str, missing: float) -> None:
+    Z = planted(shape, 3, seed=len(shape), missing=missing)
+    for lam, alpha, nonnegative, init in ((0.0, 0.2, False, "random"), (2.0, 0.2, False, "nvecs"), (30.0, 0.9, True, "random")):
+        model = dfact.ElasticCP(
+            4, lam=lam, l1_ratio=alpha, nonnegative=nonnegative, missing=update, init=init, max_iter=40, tol=0, random_state=1
+        ).fit(Z)
+        history = model.objective_history_
+        assert len(history) == 41
+        assert (np.diff(history) <= 1e-12 * history[:-1]).all()
+        assert history[-1] == pytest.approx(objective(Z, model, variances_of(Z, 4)), rel=1e-9)
+        assert (np.diff(model.weights_) <= 0).all()
+        assert not nonnegative or min(A.min() for A in model.factors_) >= 0
+        np.testing.assert_allclose(model.reconstruct(), model_of(model.factors_), atol=1e-10)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("nonnegative", [False, True])
+@pytest.mark.parametrize("update", ["fill", "exact"])
+def test_optimality_at_convergence(update: str, nonnegative: bool, alpha: float) -> None:
+    """Karush, Kuhn, Tucker in every mode: a subgradient of the objective is 0."""
+    Z, rank, lam = planted((20, 12, 8), 3, seed=2, missing=0.2), 3, 20.0
+    model = dfact.ElasticCP(
+        rank, lam=lam, l1_ratio=alpha, nonnegative=nonnegative, missing=update, max_iter=20_000, tol=1e-15, random_state=0
+    ).fit(Z)
+    error = np.nan_to_num(model_of(model.factors_) - Z)
+    for n, (A, v) in enumerate(zip(model.factors_, variances_of(Z, rank), strict=True)):
+        others = [B for m, B in enumerate(model.factors_) if m != n]
+        H = np.stack([model_of([B[:, [r]] for B in others]).ravel() for r in range(rank)])
+        gradient = np.moveaxis(error, n, 0).reshape(len(A), -1) @ H.T + lam * (1 - alpha) * A / v[:, None]
+        scale = np.abs(np.nan_to_num(np.moveaxis(Z, n, 0).reshape(len(A), -1)) @ H.T).max() + lam
+        moving = A != 0
+        assert np.abs(gradient[moving] + lam * alpha * np.sign(A[moving])).max(initial=0) <= 1e-5 * scale
+        resting = -gradient[~moving] if nonnegative else np.abs(gradient[~moving])
+        assert resting.max(initial=-np.inf) <= lam * alpha + 1e-5 * scale
+
+
+@pytest.mark.parametrize("shape", [(25, 12, 10), (16, 8, 6, 5)])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_both_ways_with_missing_entries_reach_the_same_objective(seed: int, shape: tuple[int, ...]) -> None:
+    Z = planted(shape, 3, seed, missing=0.25)
+    settings: dict[str, Any] = {"lam": 3.0, "l1_ratio": 0.3, "max_iter": 20_000, "tol": 1e-13, "random_state": seed, "init": "nvecs"}
+    filled, exact = (dfact.ElasticCP(3, missing=missing, **settings).fit(Z) for missing in ("fill", "exact"))
+    assert filled.objective_history_[-1] == pytest.approx(exact.objective_history_[-1], rel=1e-6)
+    assert filled.rank_ == exact.rank_
+    assert np.linalg.norm(filled.reconstruct() - exact.reconstruct()) < 1e-4 * np.linalg.norm(exact.reconstruct())
+
+
+@pytest.mark.parametrize("update", ["fill", "exact"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_fixed_support_keeps_its_zeros_and_descends(seed: int, update: str) -> None:
+    Z = elastic_cp_simulation(12, 3, seed, snr=20, missing=0.1).Z
+    path = dfact.ElasticCP(4, missing=update, random_state=seed).path(Z, lambdas=[1.0, 100.0, 1000.0])
+    for step in path.steps:
+        assert step.refined is not None
+        assert step.refined_iterations == 0 or step.refined_error <= step.relative_error * (1 + 1e-9)
+        for shrunk, refined in zip(step.factors, step.refined, strict=True):
+            assert sorted((shrunk == 0).sum(axis=0)) == sorted((refined == 0).sum(axis=0))
+        shrunk, refined = path.at(0), path.at(0, refined=True)
+        assert np.linalg.norm(np.nan_to_num(Z - shrunk.reconstruct())) == pytest.approx(
+            path.steps[0].relative_error * np.linalg.norm(np.nan_to_num(Z)), rel=1e-9
+        )
+        assert refined.explained_share_ == pytest.approx(1 - np.nansum((Z - refined.reconstruct()) ** 2) / np.nansum(Z**2))
+
+
+@pytest.mark.skipif(not (REAL_DATA / "tensors" / "amino.npz").exists(), reason="the real tensors are not beside the project")
+@pytest.mark.parametrize("update", ["fill", "exact"])
+def test_amino_acids(update: str) -> None:
+    """Three amino acids explain 99.94 %; samples 1-3 hold one each."""
+    X = np.load(REAL_DATA / "tensors" / "amino.npz")["X"]
+    limits = {"max_iter": 2000, "tol": 1e-9} if update == "fill" else {"max_iter": 150, "tol": 1e-9}
+    model = dfact.ElasticCP(3, lam=1e-6, l1_ratio=0.0, missing=update, init="nvecs", random_state=0, **limits).fit(X)
+    assert model.explained_share_ == pytest.approx(0.9994, abs=1e-4)
+    assert model.explained_share_ == pytest.approx(1 - ((X - model.reconstruct()) ** 2).sum() / (X**2).sum(), abs=1e-9)
+    amounts = np.abs(model.factors_[0][:3] / np.abs(model.factors_[0]).max(axis=0))
+    pure = amounts / amounts.max(axis=1, keepdims=True)
+    assert sorted(pure.argmax(axis=1)) == [0, 1, 2]
+    assert np.sort(pure, axis=1)[:, 1].max() < 0.02
+
+
+def test_the_grid_of_the_path() -> None:
+    grid = default_lambdas()
+    assert (np.diff(grid) > 0).all()
+    np.testing.assert_allclose(grid[[0, 9, 10, 11, 12, 19, 20, 21, -1]], [1e-10, 0.1, 1, 10, 20, 90, 100, 200, 1e10])
+
+
+@pytest.mark.parametrize("seed", [6, 9])
+def test_the_path_of_table_1(seed: int) -> None:
+    """6×6×6, rank 2 with 12 zeros, from rank 3: the rank falls to 0, and on the way all zeros are found; refined, the error vanishes."""
+    factors = elastic_cp_simulation(6, 2, seed).factors
+    sizes = [np.abs(A / np.abs(A).max(axis=0)) for A in factors]
+    twelfth = np.sort(np.concatenate([size.ravel() for size in sizes]))[11]
+    factors = [np.where(size <= twelfth, 0.0, A) for A, size in zip(factors, sizes, strict=True)]
+    path = dfact.ElasticCP(3, l1_ratio=0.2, random_state=seed, tol=1e-8).path(model_of(factors))
+    table = path.table
+    assert table["rank"].drop_duplicates().tolist() == [3, 2, 1, 0]
+    found = table[(table["rank"] == 2) & (table["zeros"] == 12) & (table["refined_error"] < 1e-5)]
+    assert len(found) >= 3
+    assert (found["relative_error"] > 100 * found["refined_error"]).all()
+    refined = path.at(found.index[-1], refined=True)
+    assert refined.rank_ == 2
+    order = np.argsort(-np.prod([np.linalg.norm(A, axis=0) for A in factors], axis=0))
+    for truth, A in zip(factors, refined.factors_, strict=True):
+        np.testing.assert_array_equal(truth[:, order] == 0, A[:, :2] == 0)
+    assert table.iloc[-1]["relative_error"] == 1
+    assert not any(A.any() for A in path.at(len(table) - 1).factors_)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_path_falls_in_rank_and_rises_in_error(seed: int) -> None:
+    sim = elastic_cp_simulation(6, 2, seed)
+    table = dfact.ElasticCP(3, l1_ratio=0.2, random_state=seed).path(sim.Z).table
+    assert (table["rank"].diff().dropna() <= 0).all()
+    assert table["rank"].iloc[-1] == 0
+    late = table[table["lambda"] >= 10]
+    assert (late["relative_error"].diff().dropna() > -1e-6).all()
+
+
+@pytest.mark.parametrize(("size", "rank", "start", "missing", "alpha"), [(20, 10, 10, 0.0, 0.2), (30, 5, 6, 0.25, 0.8)])
+def test_the_refined_path_recovers_planted_factors(size: int, rank: int, start: int, missing: float, alpha: float) -> None:
+    """Tables 2 and 3, the step chosen as there (section 7.1.2)."""
+    scores = []
+    for seed in range(3):
+        sim = elastic_cp_simulation(size, rank, seed, snr=20, missing=missing)
+        lambdas = [lam for lam in default_lambdas() if lam >= 1e-4]
+        path = dfact.ElasticCP(start, l1_ratio=alpha, random_state=seed).path(sim.Z, lambdas)
+        table = path.table
+        table = table[table["rank"] == table["rank"][table["rank"] >= rank].min()]
+        assert table["rank"].iloc[0] == rank
+        sparse = table[table["zeros"] <= sim.zeros]
+        scores.append(score(sim.factors, path.at(sparse.index[-1], refined=True).factors_))
+    assert np.mean(scores) >= 0.95
+
+
+def test_transform_gives_the_fitted_rows_and_each_row_depends_on_itself_alone() -> None:
+    Z = planted((30, 12, 7), 3, seed=4, missing=0.2)
+    for nonnegative in (False, True):
+        model = dfact.ElasticCP(3, lam=2.0, nonnegative=nonnegative, random_state=0).fit(Z)
+        np.testing.assert_allclose(model.transform(Z), model.factors_[0], atol=1e-12)
+        np.testing.assert_allclose(model.transform(Z[5:9]), model.factors_[0][5:9], atol=1e-12)
+        np.testing.assert_allclose(model.inverse_transform(model.transform(Z)), model.reconstruct())
+        H, variances = model.components_.reshape(3, -1), variances_of(Z, 3)[0]
+        for z, a, v in zip(Z.reshape(30, -1), model.factors_[0], variances, strict=True):
+            seen = ~np.isnan(z)
+            gradient = H[:, seen] @ (a @ H[:, seen] - z[seen]) + 2.0 * 0.8 * a / v
+            scale = np.abs(H[:, seen] @ z[seen]).max()
+            assert np.abs(gradient[a != 0] + 0.4 * np.sign(a[a != 0])).max(initial=0) <= 1e-9 * scale
+
+
+def test_two_modes_are_a_matrix_factorization() -> None:
+    """With ℓ2 penalties alone its optimum is that of the nuclear norm: singular values less λ."""
+    rng = np.random.default_rng(0)
+    M = rng.standard_normal((40, 25))
+    model = dfact.ElasticCP(25, lam=6.0, l1_ratio=0.0, prior=None, max_iter=5000, tol=1e-13, random_state=0).fit(M)
+    U, s, Vt = np.linalg.svd(M, full_matrices=False)
+    np.testing.assert_allclose(model.reconstruct(), (U * np.maximum(s - 6, 0)) @ Vt, atol=1e-4)
+    assert model.components_.shape == (25, 25)
+
+
+def test_priors() -> None:
+    Z = planted((20, 10, 6), 2, seed=1, missing=0.1)
+    rng = np.random.default_rng(0)
+    variances = [rng.uniform(0.5, 2, size) for size in Z.shape]
+    given = dfact.ElasticCP(2, lam=5.0, prior=variances, random_state=0).fit(Z)
+    assert given.objective_history_[-1] == pytest.approx(objective(Z, given, variances), rel=1e-10)
+    np.testing.assert_allclose(given.transform(Z, prior=variances[0]), given.factors_[0], atol=1e-12)
+    mean = np.full(20, variances[0].mean())
+    np.testing.assert_array_equal(given.transform(Z), given.transform(Z, prior=mean))
+    ones = dfact.ElasticCP(2, lam=5.0, prior=None, random_state=0).fit(Z)
+    assert ones.objective_history_[-1] == pytest.approx(objective(Z, ones, [np.ones(size) for size in Z.shape]), rel=1e-10)
+    # What is missing at random leaves the estimate as it is, on average.
+    whole = planted((60, 40, 30), 2, seed=1)
+    gaps = np.where(rng.random(whole.shape) < 0.4, np.nan, whole)
+    a, b = (dfact.ElasticCP(2, max_iter=1, random_state=0).fit(X).prior_ for X in (whole, gaps))
+    for first, second in zip(a.others, b.others, strict=True):
+        np.testing.assert_allclose(first, second, rtol=0.25)
+        assert abs(np.mean(second / first) - 1) < 0.02
+
+
+def test_given_factors_are_where_it_starts() -> None:
+    Z = planted((20, 10, 6), 2, seed=1)
+    rng = np.random.default_rng(0)
+    init = [rng.standard_normal((size, 2)) for size in Z.shape]
+    for update in ("fill", "exact"):
+        model = dfact.ElasticCP(2, init=init, missing=update, max_iter=1, tol=0).fit(Z)
+        penalty = sum(0.4 * (A**2 / v[:, None]).sum() + 0.2 * np.abs(A).sum() for A, v in zip(init, variances_of(Z, 2), strict=True))
+        assert model.objective_history_[0] == pytest.approx(0.5 * ((Z - model_of(init)) ** 2).sum() + penalty, rel=1e-10)
+
+
+@pytest.mark.parametrize("update", ["fill", "exact"])
+def test_slices_without_an_entry_have_factors_0_and_are_named(update: str) -> None:
+    Z = planted((20, 10, 6), 2, seed=1, missing=0.1)
+    Z[3], Z[:, 7], Z[:, :, 2] = np.nan, np.nan, np.nan
+    with pytest.warns(UserWarning, match="no observed entry") as caught:
+        model = dfact.ElasticCP(2, missing=update, random_state=0).fit(Z)
+    text = " ".join(str(warning.message) for warning in caught)
+    assert all(name in text for name in ("row 3", "column '7'", "slice 2 of mode 3"))
+    for A, i in zip(model.factors_, (3, 7, 2), strict=True):
+        assert not A[i].any()
+        assert np.delete(A, i, axis=0).any(axis=1).all()
+    assert np.isfinite(model.objective_history_).all()
+
+
+@pytest.fixture
+def many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dfact.data import source
+
+    monkeypatch.setattr(source, "_BLOCK_ENTRIES", 1 << 13)
+    monkeypatch.setattr(source, "_CHUNK_ENTRIES", 1 << 15)
+    monkeypatch.setattr(source, "_PARTITION_ENTRIES", 1 << 16)
+
+
+def answers(n: int, seed: int) -> Array:
+    """Answers 0 … 3 of n participants to 12 items in 3 waves, NaN where missing."""
+    return np.stack([planted_answers(n, 12, 2, seed, missing=0.2) for _ in range(3)], axis=2)
+
+
+def assert_same(first: dfact.ElasticCP, second: dfact.ElasticCP) -> None:
+    for A, B in zip(first.factors_, second.factors_, strict=True):
+        np.testing.assert_array_equal(np.asarray(A), np.asarray(B))
+    np.testing.assert_array_equal(first.objective_history_, second.objective_history_)
+
+
+@pytest.mark.usefixtures("many_partitions")
+@pytest.mark.parametrize("init", ["random", "nvecs"])
+def test_every_executor_and_storage_gives_the_same_bits(init: str, client: Client, tmp_path: Path) -> None:
+    X = answers(8000, 3).astype(np.float32)
+    dataset = dfact.import_array(np.where(np.isnan(X), 255, X).astype(np.uint8), tmp_path / "d.zarr", missing=255)
+    settings: dict[str, Any] = {"init": init, "random_state": 4, "max_iter": 6, "lam": 3.0}
+    assert dfact.plan(dfact.ElasticCP(3), dataset).n_partitions > 3
+    reference = dfact.ElasticCP(3, executor="inline", **settings).fit(dataset)
+    assert isinstance(reference.factors_[0], zarr.Array)
+    assert reference.factors_[0].dtype == np.float32
+    for executor in ("threads", client):
+        model = dfact.ElasticCP(3, executor=executor, **settings).fit(dataset)
+        assert_same(reference, model)
+        np.testing.assert_allclose(model.transform(dataset), reference.factors_[0], rtol=1e-5, atol=1e-8)
+    other_chunks = zarr.create_array(tmp_path / "raw.zarr", shape=X.shape, chunks=(777, 5, 2), dtype=np.float32)
+    other_chunks[:] = X
+    assert_same(reference, dfact.ElasticCP(3, **settings).fit(other_chunks))
+    assert_same(reference, dfact.ElasticCP(3, **settings).fit(X))
+
+
+@pytest.mark.usefixtures("many_partitions")
+def test_a_path_is_the_same_on_every_executor(client: Client, tmp_path: Path) -> None:
+    X = answers(4000, 5)
+    dataset = dfact.import_array(X, tmp_path / "d.zarr")
+    lambdas = [1.0, 30.0]
+    paths = [
+        dfact.ElasticCP(3, random_state=1, max_iter=8, executor=executor).path(data, lambdas)
+        for executor, data in (("inline", X), ("threads", dataset), (client, dataset))
+    ]
+    for path in paths[1:]:
+        assert path.table.equals(paths[0].table)
+        for i in range(len(path.steps)):
+            assert_same(paths[0].at(i), path.at(i))
+            assert path.steps[i].refined is not None
+    assert isinstance(paths[1].steps[0].factors[0], zarr.Array)
+
+
+def test_partitions_change_the_sums_by_rounding_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dfact.data import source
+
+    X = answers(4000, 1)
+    whole = dfact.ElasticCP(3, random_state=1, max_iter=10, init="nvecs").fit(X)
+    monkeypatch.setattr(source, "_PARTITION_ENTRIES", 1 << 15)
+    parts = dfact.ElasticCP(3, random_state=1, max_iter=10, init="nvecs").fit(X)
+    np.testing.assert_allclose(parts.objective_history_, whole.objective_history_, rtol=1e-10)
+    for A, B in zip(parts.factors_, whole.factors_, strict=True):
+        np.testing.assert_allclose(A, B, atol=1e-8 * np.abs(B).max())
+
+
+def test_single_precision_agrees_with_double() -> None:
+    Z = planted((60, 20, 8), 3, seed=0, missing=0.2)
+    single, double = (dfact.ElasticCP(3, dtype=dtype, random_state=0).fit(Z) for dtype in ("float32", "float64"))
+    assert all(A.dtype == np.float32 for A in single.factors_)
+    assert single.objective_history_[-1] == pytest.approx(double.objective_history_[-1], rel=1e-4)
+    assert dfact.ElasticCP(2, max_iter=2).fit(Z.astype(np.float32)).factors_[0].dtype == np.float32
+
+
+def test_the_plan_says_what_a_fit_holds_and_refuses(tmp_path: Path) -> None:
+    dataset = dfact.import_array(answers(20_000, 0), tmp_path / "d.zarr")
+    assert dfact.plan(dfact.ElasticCP(3), dataset).fits
+    with pytest.raises(dfact.MemoryPlanError, match="needs at least"):
+        dfact.ElasticCP(3, memory_limit="100MB").fit(dataset)
+    fill, exact = (dfact.plan(dfact.ElasticCP(3, missing=missing), dataset).driver for missing in ("fill", "exact"))
+    assert exact > fill + 8 * 20_000 * 36
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_saved_model_is_the_same(stored: bool, tmp_path: Path) -> None:
+    X = answers(300, 2)
+    data = dfact.import_array(X, tmp_path / "d.zarr") if stored else X
+    rng = np.random.default_rng(0)
+    for prior in ("estimate", [rng.uniform(1, 2, size) for size in X.shape]):
+        model = dfact.ElasticCP(2, random_state=0, prior=prior).fit(data)
+        dfact.save_model(model, tmp_path / "cp.model", overwrite=True)
+        loaded = dfact.load_model(tmp_path / "cp.model")
+        assert_same(model, loaded)
+        assert isinstance(loaded.factors_[0], zarr.Array) == stored
+        np.testing.assert_array_equal(loaded.transform(X), model.transform(X))
+        np.testing.assert_array_equal(loaded.components_, model.components_)
+
+
+def test_callbacks_hear_of_iterations_and_of_steps() -> None:
+    Z, heard = planted((20, 10, 6), 2, seed=1), []
+    model = dfact.ElasticCP(2, max_iter=5, tol=0, random_state=0, callbacks=[heard.append])
+    model.fit(Z)
+    assert [iteration.number for iteration in heard] == [1, 2, 3, 4, 5]
+    heard.clear()
+    model.path(Z, [1.0, 10.0])
+    assert [iteration.step.split(",")[0] for iteration in heard] == ["λ = 1", "λ = 10"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"n_components": 0}, "n_components"),
+        ({"lam": -1.0}, "lam"),
+        ({"l1_ratio": 1.5}, "l1_ratio"),
+        ({"solver": "sgd"}, "solver"),
+        ({"missing": "drop"}, "missing"),
+        ({"prior": "flat"}, "prior"),
+        ({"prior": [np.ones(3)]}, "prior has shapes"),
+        ({"prior": [np.ones(8), np.ones(6), np.zeros(4)]}, "above 0"),
+        ({"init": "svd"}, "init"),
+        ({"init": [np.ones((8, 1))]}, "init has shapes"),
+        ({"max_iter": 0}, "max_iter"),
+        ({"tol": -1}, "tol"),
+    ],
+)
+def test_parameters_that_cannot_be(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(dfact.ParameterError, match=message):
+        dfact.ElasticCP(**{"n_components": 2, **parameters}).fit(planted((8, 6, 4), 2, 0))
+
+
+def test_data_that_cannot_be(tmp_path: Path) -> None:
+    Z = planted((8, 6, 4), 2, 0)
+    with pytest.raises(ValueError, match=r"2D|rows"):
+        dfact.ElasticCP(2).fit(Z[:, 0, 0])
+    infinite = zarr.create_array(tmp_path / "z.zarr", shape=Z.shape, dtype=np.float64)
+    infinite[:] = np.where(Z[2, 3, 1] == Z, np.inf, Z)
+    with pytest.raises(dfact.DataError, match="row 2, column '3' holds inf"):
+        dfact.ElasticCP(2).fit(infinite)
+    model = dfact.ElasticCP(2, random_state=0).fit(Z)
+    with pytest.raises(ValueError, match="6 features"):
+        model.transform(Z[:, :5])
+    with pytest.raises(dfact.DataError, match="slices of X are 6×3, those the model was fitted on 6×4"):
+        model.transform(Z[:, :, :3])
+    with pytest.raises(dfact.DataError, match="expected"):
+        model.inverse_transform(np.ones((3, 5)))
+    with pytest.raises(dfact.ParameterError, match="takes a prior only"):
+        model.transform(Z, prior=np.ones(8))
+    for lambdas in ([], [2.0, 1.0], [-1.0, 1.0]):
+        with pytest.raises(dfact.ParameterError, match="increasing"):
+            model.path(Z, lambdas)
+    path = model.path(Z, [1.0], refine=False)
+    with pytest.raises(dfact.ParameterError, match="not refined"):
+        path.at(0, refined=True)
