@@ -15,7 +15,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.data.source import Layout, RowSource, SparseZarrSource, ZarrSource
-from dfact.data.store import WRITE_ALL, compressor, read_array
+from dfact.data.store import WRITE_ALL, compressor_for, read_array
 from dfact.errors import StoreError
 
 _NAME = "values"
@@ -43,17 +43,8 @@ class ArrayValues:
 
     def __init__(self, group: zarr.Group, shape: tuple[int, ...], dtype: np.dtype[Any], missing_code: int | None) -> None:
         chunk_rows = Layout.of(shape).chunk_rows
-        self._array = group.create_array(
-            _NAME,
-            shape=shape,
-            chunks=(chunk_rows, *shape[1:]),
-            dtype=dtype,
-            fill_value=0 if missing_code is None else missing_code,
-            compressors=compressor(dtype),
-            dimension_names=("row", "column", *(f"mode_{i}" for i in range(3, len(shape) + 1))),
-            attributes=_fill_attribute(missing_code),
-            config=WRITE_ALL,
-        )
+        self._group, self._shape, self._missing_code = group, shape, missing_code
+        self._array: zarr.Array[Any] | None = None
         self._buffer = np.empty((chunk_rows, *shape[1:]), dtype)
         self._filled = self._written = 0
 
@@ -69,13 +60,29 @@ class ArrayValues:
     def finish(self, n_rows: int) -> None:
         if self._filled:
             self._flush()
-        if n_rows < self._array.shape[0]:
+        if self._array is not None and n_rows < self._array.shape[0]:
             self._array.resize((n_rows, *self._array.shape[1:]))
 
     def _flush(self) -> None:
-        self._array[self._written : self._written + self._filled] = self._buffer[: self._filled]
+        rows = self._buffer[: self._filled]
+        if self._array is None:
+            self._array = self._create(rows)
+        self._array[self._written : self._written + self._filled] = rows
         self._written += self._filled
         self._filled = 0
+
+    def _create(self, sample: NDArray[Any]) -> zarr.Array[Any]:
+        return self._group.create_array(
+            _NAME,
+            shape=self._shape,
+            chunks=self._buffer.shape,
+            dtype=sample.dtype,
+            fill_value=0 if self._missing_code is None else self._missing_code,
+            compressors=compressor_for(sample),
+            dimension_names=("row", "column", *(f"mode_{i}" for i in range(3, len(self._shape) + 1))),
+            attributes=_fill_attribute(self._missing_code),
+            config=WRITE_ALL,
+        )
 
 
 class RowCompressedValues:
@@ -107,19 +114,10 @@ class _Series:
     def __init__(
         self, group: zarr.Group, name: str, dtype: np.dtype[Any], fill: int, chunk: int, dimension: str, attributes: dict[str, Any]
     ) -> None:
-        self._chunk, self._n_held = chunk, 0
-        self._held: list[NDArray[Any]] = []
-        self._array = group.create_array(
-            name,
-            shape=(0,),
-            chunks=(chunk,),
-            dtype=dtype,
-            fill_value=fill,
-            compressors=compressor(dtype),
-            dimension_names=(dimension,),
-            attributes=attributes,
-            config=WRITE_ALL,
-        )
+        self._group, self._name, self._fill, self._chunk = group, name, fill, chunk
+        self._dimension, self._attributes = dimension, attributes
+        self._array: zarr.Array[Any] | None = None
+        self._held, self._n_held = [np.empty(0, dtype)], 0
 
     def extend(self, values: NDArray[Any]) -> None:
         self._held.append(values)
@@ -128,13 +126,28 @@ class _Series:
             self._write(self._n_held // self._chunk * self._chunk)
 
     def finish(self) -> None:
-        if self._n_held:
+        if self._n_held or self._array is None:
             self._write(self._n_held)
 
     def _write(self, n: int) -> None:
         values = np.concatenate(self._held)
+        if self._array is None:
+            self._array = self._create(values[:n])
         self._array.append(values[:n])
         self._held, self._n_held = [values[n:].copy()], len(values) - n
+
+    def _create(self, sample: NDArray[Any]) -> zarr.Array[Any]:
+        return self._group.create_array(
+            self._name,
+            shape=(0,),
+            chunks=(self._chunk,),
+            dtype=sample.dtype,
+            fill_value=self._fill,
+            compressors=compressor_for(sample),
+            dimension_names=(self._dimension,),
+            attributes=self._attributes,
+            config=WRITE_ALL,
+        )
 
 
 def _fill_attribute(missing_code: int | None) -> dict[str, Any]:

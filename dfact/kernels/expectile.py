@@ -203,6 +203,20 @@ def expectile_rows(
 
 
 @kernel
+def newton_columns(curvature: NDArray[np.float64], gradient: NDArray[np.float64], ridge: float, direction: NDArray[np.float64]) -> None:
+    """Set direction (m, k) = (H_j + ridge·I)⁻¹ g_j for every column j: H in curvature (m, k(k+1)/2), lower triangles row by row."""
+    k = gradient.shape[1]
+    H, L = np.empty((k, k)), np.empty((k, k))
+    for j in range(len(gradient)):
+        t = 0
+        for a in range(k):
+            for c in range(a + 1):
+                H[a, c] = curvature[j, t]
+                t += 1
+        cholesky_solve(H, ridge, gradient[j], L, direction[j])
+
+
+@kernel
 def expectile_entries(
     V: NDArray[np.floating],
     R: NDArray[np.floating],

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dfact.kernels.expectile import newton_columns
 from dfact.models.emf_passes import Loss, Point, Sums
 
 _HALVINGS = 40
@@ -82,18 +83,15 @@ class Alternation:
 
 def newton_direction(sums: Sums, Y: NDArray[np.float64], ridge: float) -> NDArray[np.float64]:
     """(H_j + ridge)⁻¹(g_j − ridge·y_j) of each column (m, k), with the curvature H_j that the pass summed up."""
-    gradient, k = sums.gradient - ridge * Y, Y.shape[1]
+    gradient = sums.gradient - ridge * Y
     if sums.curvature.ndim == 1:
         # Σ w/n · XXᵀ: one decomposition for all columns.
         values, U = np.linalg.eigh(sums.gram)
         share = sums.curvature / sums.n_rows
         return np.asarray(((gradient @ U) / (np.maximum(values, 0) * share[:, None] + ridge)) @ U.T, np.float64)
-    H = np.empty((len(Y), k, k))
-    lower = np.tril_indices(k)
-    H[:, lower[0], lower[1]] = sums.curvature
-    H[:, lower[1], lower[0]] = sums.curvature
-    H += ridge * np.eye(k)
-    return np.asarray(np.linalg.solve(H, gradient[..., None])[..., 0], np.float64)
+    direction = np.empty_like(Y)
+    newton_columns(sums.curvature, gradient, ridge, direction)
+    return direction
 
 
 def balance(gram: NDArray[np.float64], Y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
