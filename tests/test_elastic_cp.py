@@ -13,6 +13,7 @@ from scipy.optimize import linear_sum_assignment
 import dfact
 from dfact.data.synthetic import elastic_cp_simulation
 from dfact.models.elastic_cp_path import default_lambdas
+from dfact.report.kinds import items_plot, model_text, rows_text
 from tests.conftest import REAL_DATA, planted_answers
 
 Array = NDArray[Any]
@@ -371,6 +372,19 @@ def test_a_saved_model_is_the_same(stored: bool, tmp_path: Path) -> None:
         assert isinstance(loaded.factors_[0], zarr.Array) == stored
         np.testing.assert_array_equal(loaded.transform(X), model.transform(X))
         np.testing.assert_array_equal(loaded.components_, model.components_)
+
+
+def test_what_is_shown_of_a_model() -> None:
+    model = dfact.ElasticCP(4, lam=2.0, random_state=0).fit(planted((20, 5, 4), 2, seed=2))
+    assert model.rank_ == 2
+    np.testing.assert_allclose((model.loadings_.iloc[:5] ** 2).sum(), [1, 1, 0, 0])
+    assert list(model.loadings_.index[4:7]) == ["4", "mode 3: 0", "mode 3: 1"]
+    text = model_text(model, top=3)
+    assert "2 of 4 components left, of a tensor 20×5×4" in text
+    assert "elasticcp1: weight" in text
+    assert "elasticcp2" not in text
+    assert rows_text(model, 7) == "weights of 7 slices in 4 components"
+    assert len(items_plot(model).axes[0].get_yticklabels()) == 9
 
 
 def test_callbacks_hear_of_iterations_and_of_steps() -> None:

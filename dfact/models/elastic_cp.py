@@ -8,6 +8,7 @@ from os import PathLike
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
@@ -99,6 +100,8 @@ class ElasticCP(Factorization):
         Number of components left, whose weights are not 0 (above 1e-9 of the first).
     components_ : array (R, I_2, …, I_N)
         a_r⁽²⁾∘…∘a_r⁽ᴺ⁾, which mode 1 weighs.
+    loadings_ : DataFrame
+        The vectors of modes 2 to N, scaled to length 1, as a table.
     objective_history_ : array
         The objective at the start, after each iteration, and of the model itself (last).
     n_iter_, converged_ : int, bool
@@ -279,6 +282,15 @@ class ElasticCP(Factorization):
         """a_r⁽²⁾∘…∘a_r⁽ᴺ⁾ (R, I_2, …, I_N)."""
         others = [A.T for A in self.factors_[1:]]
         return khatri_rao(others).reshape(len(others[0]), *self.slice_shape_)
+
+    @property
+    def loadings_(self) -> pd.DataFrame:
+        """Slices of modes 2, …, N × components: u_r⁽ⁿ⁾ = a_r⁽ⁿ⁾/‖a_r⁽ⁿ⁾‖ (equation 3). Beyond mode 2 mode and number name them."""
+        names = [str(label) for label in self.column_labels_]
+        names += [f"mode {n}: {i}" for n, size in enumerate(self.slice_shape_[1:], start=3) for i in range(size)]
+        lengths = (np.linalg.norm(A, axis=0) for A in self.factors_[1:])
+        units = np.vstack([A / np.where(length > 0, length, 1) for A, length in zip(self.factors_[1:], lengths, strict=True)])
+        return pd.DataFrame(units, index=pd.Index(names, name="slice"), columns=self.get_feature_names_out())
 
     def _begin(self, X: Any) -> tuple[Dataset, np.dtype[Any]]:
         """The data to fit, checked, with all that is stored of it."""

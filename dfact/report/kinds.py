@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dfact.errors import ParameterError
+from dfact.models.elastic_cp import ElasticCP
 from dfact.models.emf import ExpectileMF
 from dfact.models.factor_analysis import FactorAnalysis
 from dfact.models.gom import GradeOfMembership
 from dfact.models.icqf import ICQF
 from dfact.models.l1nmf import L1NMF
-from dfact.report import expectiles, factors, memberships, tables
+from dfact.report import expectiles, factors, memberships, tables, tensors
 from dfact.report.membership_plots import item_heatmap
 from dfact.report.plots import loadings_heatmap
 
@@ -45,6 +46,10 @@ def _expectile_sections(model: Any, top: int, texts: Texts) -> list[str]:
     return [expectiles.components_text(model, top, texts)]
 
 
+def _tensor_sections(model: Any, top: int, texts: Texts) -> list[str]:
+    return [tensors.components_text(model, top, texts)]
+
+
 def _nmf_sections(model: Any, top: int, texts: Texts) -> list[str]:
     return [factors.nmf_factors_text(model, top, texts)]
 
@@ -58,6 +63,7 @@ _KINDS: dict[type[Any], _Kind] = {
     ICQF: _Kind(tables.summary_text, _icqf_sections, "{k} factors of {n} participants", loadings_heatmap),
     GradeOfMembership: _Kind(memberships.summary_text, _gom_sections, "memberships of {n} subjects in {k} classes", item_heatmap),
     ExpectileMF: _Kind(expectiles.summary_text, _expectile_sections, "{k} components of {n} rows", factors.signed_heatmap),
+    ElasticCP: _Kind(tensors.summary_text, _tensor_sections, "weights of {n} slices in {k} components", factors.signed_heatmap),
     L1NMF: _Kind(factors.nmf_summary_text, _nmf_sections, "{k} factors of {n} participants", loadings_heatmap),
     FactorAnalysis: _Kind(
         factors.analysis_summary_text, _analysis_sections, "scores of {n} participants on {k} factors", factors.signed_heatmap

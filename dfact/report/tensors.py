@@ -1,0 +1,32 @@
+"""What a fitted CP decomposition says: its summary, and the slices of each component."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dfact.report.factors import largest_items, under_headings
+from dfact.report.tables import aligned
+
+Texts = Mapping[str, str] | None
+
+
+def summary_text(model: Any, *more: tuple[str, str]) -> str:
+    """Size and figures of the fit, and below them ``more`` lines (name, text)."""
+    sizes = "×".join(str(A.shape[0]) for A in model.factors_)
+    stopped = "converged after" if model.converged_ else "stopped before it converged, after"
+    others = model.factors_[1:]
+    zeros = sum(int((A[:, : model.rank_] == 0).sum()) for A in others) / max(1, sum(len(A) * model.rank_ for A in others))
+    lines = [
+        ("model", f"{type(model).__name__}, {model.rank_} of {len(model.weights_)} components left, of a tensor {sizes}"),
+        ("penalty", f"lambda {model.lam:g}, share of l1 {model.l1_ratio:g}"),
+        ("fit", f"{stopped} {model.n_iter_} iterations, objective {model.objective_history_[-1]:.6g}"),
+        ("explained", f"{model.explained_share_:.2%} of the squares"),
+        ("sparsity", f"{zeros:.1%} of the entries of the other modes' vectors are zero"),
+    ]
+    return aligned([*lines, *more])
+
+
+def components_text(model: Any, n: int = 5, texts: Texts = None) -> str:
+    """The slices of modes 2 to N with the largest entries of either sign under each component that is left."""
+    names = list(model.get_feature_names_out()[: model.rank_])
+    headings = [f"{name}: weight {weight:.4g}" for name, weight in zip(names, model.weights_, strict=False)]
+    return under_headings(headings, names, largest_items(model, n, texts))
