@@ -190,7 +190,11 @@ class SparseSource(SparseRows):
         return np.asarray(self.values.indptr[start : stop + 1])
 
     def read_sparse(self, start: int, stop: int) -> sp.csr_array:
-        return self.values[start:stop]
+        edges = self.edges(start, stop)
+        entries = slice(edges[0], edges[-1])  # views: SciPy's own slice copies them
+        return sp.csr_array(
+            (self.values.data[entries], self.values.indices[entries], edges - edges[0]), shape=(len(edges) - 1, self.shape[1])
+        )
 
     def slice(self, rows: slice) -> "SparseSource":
         return replace(self, values=self.values[rows])

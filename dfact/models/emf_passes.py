@@ -1,7 +1,7 @@
 """Expectile matrix factorization's passes: the rows given the columns' factors, and what the columns' step adds up."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,6 +13,14 @@ from dfact.linalg.svd import Matrix, zero_filled
 
 _HALVINGS = 12
 _ROUNDING = {"float32": 1e-5, "float64": 1e-13}  # of a row's loss, a sum over its entries
+
+
+class Entries(NamedTuple):
+    """Observed entries, row after row."""
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    data: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -27,8 +35,8 @@ class Measured:
         V = block.values
         return V if self.offset is None else V + self.offset.astype(V.dtype)
 
-    def entries(self, block: Block) -> sp.csr_array:
-        """The observed entries alone, in double precision."""
+    def entries(self, block: Block) -> Entries:
+        """The observed entries alone."""
         M = block.matrix
         if isinstance(M, np.ndarray):
             indptr = np.empty(len(M) + 1, np.int64)
@@ -36,19 +44,19 @@ class Measured:
             indices, data = np.empty(indptr[-1], np.int32), np.empty(indptr[-1])
             take_observed(M, indptr, indices, data)
         else:
-            seen = ~np.isnan(M.data)
-            indptr = np.concatenate([[0], np.cumsum(seen)])[M.indptr]
-            indices, data = M.indices[seen].astype(np.int32, copy=False), M.data[seen].astype(np.float64)
-        if self.offset is not None:
-            data += self.offset[indices]
-        return sp.csr_array((data, indices, indptr), shape=M.shape)
+            indptr, indices, data = M.indptr.astype(np.int64), M.indices.astype(np.int32, copy=False), M.data.astype(np.float64, copy=False)
+            missing = np.isnan(data)
+            if missing.any():
+                indptr = np.concatenate([[0], np.cumsum(~missing)])[indptr]
+                indices, data = indices[~missing], data[~missing]
+        return Entries(indptr, indices, data if self.offset is None else data + self.offset[indices])
 
     def __call__(self, block: Block) -> Matrix:
         """With 0 for missing entries: what the start is the singular vectors of."""
         if self.offset is None:
             return zero_filled(block)
-        M: sp.csr_array = self.entries(block).astype(block.matrix.dtype)
-        return M
+        indptr, indices, data = self.entries(block)
+        return sp.csr_array((data.astype(block.matrix.dtype), indices, indptr), shape=block.matrix.shape)
 
 
 @dataclass(frozen=True)
@@ -130,13 +138,13 @@ class ExactPass:
         previous = shared.rows(state)
         X, before, after = previous.copy(), np.zeros(m), np.zeros(m)
         gradient, curvature = np.zeros((m, k)), np.zeros((m, k * (k + 1) // 2))
-        expectile_rows(M.indptr, M.indices, M.data, shared.Y, self.loss.omega, self.loss.ridge, X, before, after, gradient, curvature)
+        expectile_rows(*M, shared.Y, self.loss.omega, self.loss.ridge, X, before, after, gradient, curvature)
         size = np.asarray(np.vdot(previous, previous))
         return {"factors": X, "previous": previous}, Sums(before, after, np.asarray(X.shape[1]), size, X @ X.T, gradient, curvature)
 
 
 @dataclass
-class _Entries:
+class _Gradient:
     """The entries of some rows at some X."""
 
     gradient: NDArray[Any]
@@ -147,14 +155,14 @@ class _Entries:
     column_weights: NDArray[Any]
 
     @classmethod
-    def at(cls, V: NDArray[Any], X: NDArray[Any], Y: NDArray[Any], omega: float) -> "_Entries":
+    def at(cls, V: NDArray[Any], X: NDArray[Any], Y: NDArray[Any], omega: float) -> "_Gradient":
         """V (rows, m), X (k, rows), Y (k, m)."""
         n, m = V.shape
         found = cls(X.T @ Y, np.zeros(n), np.zeros(m, V.dtype), np.zeros(n, V.dtype), np.zeros(m, V.dtype))
         expectile_entries(V, found.gradient, omega, found.rows, found.columns, found.row_weights, found.column_weights)
         return found
 
-    def replace(self, rows: NDArray[np.intp], old: "_Entries", new: "_Entries") -> None:
+    def replace(self, rows: NDArray[np.intp], old: "_Gradient", new: "_Gradient") -> None:
         """Those of these rows, which were ``old``, by ``new`` ones."""
         self.gradient[rows], self.rows[rows] = new.gradient, new.rows
         self.columns += new.columns - old.columns
@@ -184,7 +192,7 @@ class SurrogatePass:
         assert state is not None
         previous, V = shared.rows(state), self.measured.values(block)
         Y = np.ascontiguousarray(shared.Y.T, dtype=self.dtype)
-        old = _Entries.at(V, previous, Y, self.loss.omega)
+        old = _Gradient.at(V, previous, Y, self.loss.omega)
         before, size = old.columns, np.asarray(np.vdot(previous, previous))
         X = previous + self._direction(old, previous, Y)
         new = self._descend(V, Y, previous, X, old.rows)
@@ -192,7 +200,7 @@ class SurrogatePass:
             before, new.columns, np.asarray(len(V)), size, X @ X.T, (X @ new.gradient).T, new.column_weights
         )
 
-    def _direction(self, entries: _Entries, X: NDArray[Any], Y: NDArray[Any]) -> NDArray[Any]:
+    def _direction(self, entries: _Gradient, X: NDArray[Any], Y: NDArray[Any]) -> NDArray[Any]:
         """(c·YYᵀ + ridge)⁻¹ (−½ gradient) of each row (k, rows)."""
         values, U = np.linalg.eigh((Y @ Y.T).astype(np.float64))
         c = entries.row_weights.astype(np.float64) / Y.shape[1]
@@ -201,20 +209,20 @@ class SurrogatePass:
         direction: NDArray[Any] = (U @ scaled).astype(X.dtype)
         return direction
 
-    def _descend(self, V: NDArray[Any], Y: NDArray[Any], previous: NDArray[Any], X: NDArray[Any], losses: NDArray[np.float64]) -> _Entries:
+    def _descend(self, V: NDArray[Any], Y: NDArray[Any], previous: NDArray[Any], X: NDArray[Any], losses: NDArray[np.float64]) -> _Gradient:
         """Halve, in X, the steps of the rows whose objective has risen; returns the entries at X."""
         omega, ridge = self.loss.omega, self.loss.ridge
         allowed = (losses + ridge * np.einsum("ij,ij->j", previous, previous)) * (1 + _ROUNDING[self.dtype.name])
-        entries = _Entries.at(V, X, Y, omega)
+        entries = _Gradient.at(V, X, Y, omega)
         risen = np.arange(len(V))
         for halving in range(_HALVINGS):
             risen = risen[entries.rows[risen] + ridge * np.einsum("ij,ij->j", X[:, risen], X[:, risen]) > allowed[risen]]
             if not risen.size:
                 break
-            old = _Entries.at(V[risen], X[:, risen], Y, omega)
+            old = _Gradient.at(V[risen], X[:, risen], Y, omega)
             last = halving == _HALVINGS - 1
             X[:, risen] = previous[:, risen] if last else (X[:, risen] + previous[:, risen]) / 2
-            entries.replace(risen, old, _Entries.at(V[risen], X[:, risen], Y, omega))
+            entries.replace(risen, old, _Gradient.at(V[risen], X[:, risen], Y, omega))
         return entries
 
 
@@ -241,5 +249,5 @@ class RowsPass(Startless):
         X = previous.astype(np.float64)  # a copy
         M, before, after = self.measured.entries(block), np.zeros(m), np.zeros(m)
         none = np.empty((0, k))
-        expectile_rows(M.indptr, M.indices, M.data, shared.Y, self.loss.omega, self.loss.ridge, X, before, after, none, none)
+        expectile_rows(*M, shared.Y, self.loss.omega, self.loss.ridge, X, before, after, none, none)
         return {"factors": X, "previous": previous}, RowSums(np.asarray(after.sum()), np.asarray(np.vdot(X, X)))
