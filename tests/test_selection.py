@@ -137,14 +137,14 @@ def test_few_fits_at_once_where_memory_is_short(answers: NDArray[np.float64], mo
     from dfact.selection import ways
 
     whole = select(answers, load=False)
-    as_many = ways._as_many
+    as_many = ways.as_many
     counts: list[int] = []
 
-    def three(*args: Any) -> Any:
-        counts.append(args[-1])
-        return as_many(*args[:-1], min(3, args[-1]))
+    def three(source: Any, dtype: Any, fits: Any, workers: Any) -> Any:
+        counts.append(len(fits))
+        return as_many(source, dtype, fits[:3], workers)
 
-    monkeypatch.setattr(ways, "_as_many", three)
+    monkeypatch.setattr(ways, "as_many", three)
     pd.testing.assert_series_equal(select(answers, load=False).table["error"], whole.table["error"], rtol=1e-12)
     assert counts == [4, 1]
 

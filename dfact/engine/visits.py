@@ -60,10 +60,12 @@ class Together(Startless):
         old = state or {}
         new: State = {}
         parts = []
+        view: BlockView | None = None
         for member, own_shared in zip(self.members, shared, strict=True):
             prefix = f"{member.name}."
             own: State | None = {name.removeprefix(prefix): array for name, array in old.items() if name.startswith(prefix)} or None
-            seen = member.view(block)
+            if member.view != view:  # made once for those in a row that see the same
+                view, seen = member.view, member.view(block)
             own, part = member.pass_.step(seen, member.pass_.start(seen) if own is None else own, own_shared)
             new |= {prefix + name: array for name, array in (own or {}).items()}
             parts.append(part)

@@ -184,23 +184,24 @@ class ExpectileMF(Factorization):
         return models
 
     def _fit(self, session: Session, dataset: Dataset) -> None:
+        dtype = self._working_dtype(dataset)
+        self._solve(session, dataset, dtype)
+        rows, shape = (part.astype(dtype) for part in session.rows("factors")), (dataset.shape[0], self.n_components)
+        self.row_factors_ = gather_rows(rows, shape, dtype, stored=dataset.path is not None)
+        self.fingerprint_, self.row_labels_ = dataset.stored_fingerprint, dataset.label_source
+
+    def _solve(self, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> None:
+        """All but what the rows have of their own, whose factors are the session's state "factors"."""
         # One thread for the driver's products, too, wherever passes run: more of them give other bits.
         with single_threaded():
-            dtype, measured = self._working_dtype(dataset), _measured(dataset)
+            measured = measured_of(dataset)
             begin, Y = self._start(session, dataset, measured, dtype)
-            loss = Loss(self.omega, self.ridge)
-            kind = ExactPass if self._is_exact(dataset) else SurrogatePass
+            loss, kind = Loss(self.omega, self.ridge), ExactPass if self._is_exact(dataset) else SurrogatePass
             alternation = Alternation(loss, Y, dtype, orthogonalize=self.orthogonalize)
             self._iterate(session, kind(measured, loss, begin, dtype), alternation)
             point, objective = self._finish(session, RowsPass(measured, loss, begin, dtype), alternation)
-            shape = (dataset.shape[0], self.n_components)
-            self.row_factors_ = gather_rows(
-                (rows.astype(dtype) for rows in session.rows("factors")), shape, dtype, stored=dataset.path is not None
-            )
         self.column_factors_ = point.Y.astype(dtype)
         self.objective_history_ = np.asarray([*alternation.history, objective])
-        self.fingerprint_ = dataset.stored_fingerprint
-        self.row_labels_ = dataset.label_source
 
     def _iterate(self, session: Session, pass_: ExactPass | SurrogatePass, alternation: Alternation) -> None:
         """One pass after the other, until the objective settles."""
@@ -281,7 +282,7 @@ class ExpectileMF(Factorization):
         """
         check_is_fitted(self)
         dataset = self._observed(X, reset=False)
-        measured, dtype = _measured(dataset), self._working_dtype(dataset)
+        measured, dtype = measured_of(dataset), self._working_dtype(dataset)
         Y = self.column_factors_.astype(np.float64)
         pass_ = RowsPass(measured, Loss(self.omega, self.ridge), Start(measured, np.zeros_like(Y)), dtype)
         with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
@@ -394,5 +395,6 @@ def _change(history: list[float]) -> float:
     return (history[-3] - history[-1]) / max(history[-3], np.finfo(float).tiny)
 
 
-def _measured(dataset: Dataset) -> Measured:
+def measured_of(dataset: Dataset) -> Measured:
+    """How the passes see the dataset."""
     return Measured(dataset.offset if dataset.offset.any() else None)

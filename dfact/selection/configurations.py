@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from dfact.data.dataset import Dataset
 from dfact.errors import ParameterError
@@ -47,6 +48,13 @@ def expand(model: Any, grid: Mapping[str, Any]) -> list[Parameters]:
         if not isinstance(beta, (int, float)) or not 0 <= beta < np.inf:
             raise ParameterError(f"beta is {beta!r} in the grid, expected numbers of at least 0")
     return [dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())]
+
+
+def index_of(configurations: list[Parameters]) -> "pd.Index[Any]":
+    """Configurations as the index of a table."""
+    names = list(configurations[0])
+    index: pd.Index[Any] = pd.MultiIndex.from_tuples([tuple(c.values()) for c in configurations], names=names)
+    return index if len(names) > 1 else index.get_level_values(0)
 
 
 def most_components(model: Any, configurations: list[Parameters]) -> int:

@@ -19,7 +19,7 @@ from dfact.engine.executors import resolve_executor
 from dfact.engine.partition import partitions
 from dfact.engine.progress import Iteration
 from dfact.errors import DataError, MemoryPlanError, ParameterError
-from dfact.selection.configurations import Parameters, best_fit, check_estimator, expand, fits_of, most_components
+from dfact.selection.configurations import Parameters, best_fit, check_estimator, expand, fits_of, index_of, most_components
 from dfact.selection.folds import Folds, check_blocks, deal_all, seed_of, strata_of
 from dfact.selection.kept import Kept
 from dfact.selection.refits import takes_confounders, unfitted
@@ -256,12 +256,7 @@ def _tables(configurations: list[Parameters], members: list[tuple[int, ...]], ke
     spread = np.nanstd(errors, axis=1, ddof=1) / np.sqrt(n_scored) if n_scored.min() > 1 else np.full(len(errors), np.nan)
     columns = {"error": squares.sum(axis=1) / count.sum(axis=1), "se": spread}
     columns |= {"seconds": seconds.sum(axis=1), "passes": passes.sum(axis=1).astype(int)}
-    names = list(configurations[0])
-    index: Any
-    if len(names) == 1:
-        index = pd.Index([c[names[0]] for c in configurations], name=names[0])
-    else:
-        index = pd.MultiIndex.from_tuples([tuple(c.values()) for c in configurations], names=names)
+    index = index_of(configurations)
     folds = pd.MultiIndex.from_tuples(chains, names=["repeat", "fold"])
     return pd.DataFrame(columns, index=index), pd.DataFrame(errors, index=index, columns=folds)
 

@@ -195,7 +195,7 @@ def shared_reads(
 
     workers, waiting = executor.workers(memory_limit), list(chains)
     while waiting:
-        count, plan = _as_many(source, dtype, footprint, workers, len(waiting))
+        count, plan = as_many(source, dtype, [footprint] * len(waiting), workers)
         now, waiting = waiting[:count], waiting[count:]
         with executor.open(parts, plan) as session:
             members = Members(session, dtype)
@@ -203,11 +203,13 @@ def shared_reads(
             members.run([partial(work, view, chain) for view, chain in zip(views, now, strict=True)])
 
 
-def _as_many(source: RowSource, dtype: np.dtype[Any], one: Footprint, workers: Workers, most: int) -> tuple[int, Plan]:
-    """How many fits at once keep their state in memory, and the plan for them; one in any case, though its state be spilled."""
-    row = source.shape[1] * dtype.itemsize
-    for count in range(most, 0, -1):
-        footprint = Footprint(count * one.state_per_row, one.work_per_row + row, count * one.shared, 0)
+def as_many(source: RowSource, dtype: np.dtype[Any], fits: Sequence[Footprint], workers: Workers) -> tuple[int, Plan]:
+    """How many of the fits at once, from the first, keep their state in memory, and the plan for them; one though its state be spilled."""
+    row = source.shape[1] * dtype.itemsize  # a view of the block
+    for count in range(len(fits), 0, -1):
+        now = fits[:count]
+        work = max(one.work_per_row for one in now) + row
+        footprint = Footprint(sum(one.state_per_row for one in now), work, sum(one.shared for one in now), 0)
         plan = make_plan(source, dtype, footprint, workers)
         if count == 1 or (plan.fits and plan.state_in_memory == plan.n_partitions):
             break
