@@ -25,7 +25,7 @@ from dfact.data.inputs import as_dataset
 from dfact.data.source import ArraySource, Layout, RowSource, SparseSource, SparseZarrSource, ZarrSource, path_of, reads
 from dfact.engine import partition as partition_module
 from dfact.engine.executors import DistributedExecutor, Executor, InlineExecutor, ThreadsExecutor, resolve_executor
-from dfact.engine.partition import one_ahead, partitions
+from dfact.engine.partition import InOrder, one_ahead, partitions
 from dfact.engine.passes import Block, Partial, State
 from dfact.engine.plan import Footprint, Plan, make_plan, parse_bytes
 from dfact.engine.progress import Iteration, Progress
@@ -443,3 +443,19 @@ def test_one_and_many_chunks_a_partition_cut_the_same_blocks() -> None:
         blocks = list(partition_module._cut((X[a : a + size] for a in range(0, 100, size)), 16))
         assert [len(b) for b in blocks] == [16] * 6 + [4]
         np.testing.assert_array_equal(np.concatenate(blocks), X)
+
+
+def test_sums_are_added_in_order_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many partitions there are, few partial results wait for one before them."""
+    waiting: list[int] = []
+    add = InOrder.add
+
+    def watched(self: InOrder[Any], index: int, total: Any) -> None:
+        add(self, index, total)
+        waiting.append(len(self._waiting))
+
+    monkeypatch.setattr(InOrder, "add", watched)
+    X = np.random.default_rng(0).random((200_000, 500), np.float32)  # 12 partitions
+    dfact.ICQF(1, max_iter=3, tol=0, executor="threads").fit(X)
+    assert len(waiting) > 40
+    assert max(waiting) <= 4 * ThreadsExecutor().threads

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.partition import Partition, add_up, one_ahead, walk
+from dfact.engine.partition import InOrder, Partition, add_up, one_ahead, walk
 from dfact.engine.passes import Partial, Pass, State
-from dfact.engine.plan import Plan, Workers, cluster_workers, local_workers
+from dfact.engine.plan import GATHERED, Plan, Workers, cluster_workers, local_workers
 from dfact.engine.spill import SpilledState, SpillWriter
 from dfact.engine.threads import single_threaded
 from dfact.errors import ParameterError
@@ -141,10 +141,15 @@ class LocalSession:
             return add_up(self._visit(i, pass_, shared) for i in indices)
         from dask.threaded import get
 
-        # Arguments are bound beforehand: Dask would look for keys of the graph among them.
-        tasks = {f"visit-{i}": (partial(self._visit, i, pass_, shared),) for i in indices}
-        totals: list[P] = get(tasks, list(tasks), num_workers=self._threads)
-        return add_up(totals)
+        sums: InOrder[P] = InOrder()
+
+        def work(index: int) -> None:
+            sums.add(index, self._visit(index, pass_, shared))
+
+        # Arguments are bound beforehand: Dask would look for keys of the graph among them. It takes them in the order of their names.
+        tasks = {f"visit-{i:06d}": (partial(work, i),) for i in indices}
+        get(tasks, list(tasks), num_workers=self._threads)
+        return sums.result
 
     def _visit(self, index: int, pass_: Pass[Any, P], shared: Any) -> P:
         if not self._loaded[index]:
@@ -243,13 +248,14 @@ class DistributedSession:
                 self._kept[i] = kept
             else:
                 handles[i] = kept
-        sums: list[P] = self._client.gather(totals)
+        batches = (totals[start : start + GATHERED] for start in range(0, len(totals), GATHERED))
+        sums: P = add_up(total for batch in batches for total in self._client.gather(batch))
         for i, state in zip(handles, self._client.gather(list(handles.values())), strict=True):
             # The driver holds the names of the files, so a version may go once the next is written.
             if isinstance(self._kept[i], SpilledState):
                 self._kept[i].delete()
             self._kept[i] = state
-        return add_up(sums)
+        return sums
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
         for kept in self._kept:

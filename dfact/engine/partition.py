@@ -1,9 +1,10 @@
 """Partitions: the run of rows that one task walks, block after block, while the next chunk is read."""
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -98,6 +99,33 @@ def add_up(totals: Iterable[P]) -> P:
     for total in iterator:
         result.add(total)
     return result
+
+
+class InOrder(Generic[P]):
+    """The sum of partial results that come in any order, added in theirs; few are held at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[int, P] = {}
+        self._next = 0
+        self._sum: P | None = None
+
+    def add(self, index: int, total: P) -> None:
+        """Take in the partial result number ``index``."""
+        with self._lock:
+            self._waiting[index] = total
+            while self._next in self._waiting:
+                part = self._waiting.pop(self._next)
+                if self._sum is None:
+                    self._sum = part
+                else:
+                    self._sum.add(part)
+                self._next += 1
+
+    @property
+    def result(self) -> P:
+        assert self._sum is not None, "there is at least one partition"
+        return self._sum
 
 
 def one_ahead(items: Iterable[T]) -> Iterator[T]:

@@ -15,6 +15,7 @@ _WORKER_BASELINE = 300 << 20  # a Dask worker with dfact imported and its kernel
 _LOCAL_GROWTH = 96 << 20  # what this process still loads and compiles once passes run
 _DASK_TARGET = 0.6  # a Dask worker starts to spill at this share of its limit
 _SLACK = 1.1  # allocators keep some of what is freed
+GATHERED = 16  # partitions whose sums a driver takes from a cluster at once
 _DISK_RATE = 1e9  # bytes a second, read or written through the page cache of an ordinary disk
 
 
@@ -130,7 +131,9 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
     if workers.kind == "distributed":
         visit += partition * footprint.state_per_row  # the old state stays until its successor is there
     working = round(_SLACK * workers.threads * visit)
-    driver = 3 * footprint.shared + n * footprint.result_per_row + layout.n_partitions * footprint.shared
+    # Sums of partitions are added as they come; on the way are those that overtook others.
+    on_their_way = min(layout.n_partitions, GATHERED if workers.kind == "distributed" else 2 * workers.threads)
+    driver = (3 + on_their_way) * footprint.shared + n * footprint.result_per_row
     spare = workers.limit - workers.baseline - working - driver
     state_partition, values_partition = (round(_SLACK * partition * size) for size in (footprint.state_per_row, row_bytes))
     share = -(-layout.n_partitions // workers.processes)  # partitions of the busiest process
