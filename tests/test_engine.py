@@ -458,4 +458,4 @@ def test_sums_are_added_in_order_as_they_come(monkeypatch: pytest.MonkeyPatch) -
     X = np.random.default_rng(0).random((200_000, 500), np.float32)  # 12 partitions
     dfact.ICQF(1, max_iter=3, tol=0, executor="threads").fit(X)
     assert len(waiting) > 40
-    assert max(waiting) <= 4 * ThreadsExecutor().threads
+    assert max(waiting) <= 2 * ThreadsExecutor().threads

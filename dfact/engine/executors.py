@@ -4,12 +4,12 @@ A session keeps the state of every partition from pass to pass. The order of all
 the partitions, so every executor gives the same bits.
 """
 
+import itertools
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
@@ -142,12 +142,13 @@ class LocalSession:
         from dask.threaded import get
 
         sums: InOrder[P] = InOrder()
+        next_index = itertools.count().__next__
 
-        def work(index: int) -> None:
+        def work() -> None:
+            index = next_index()  # in the partitions' order, which is not Dask's
             sums.add(index, self._visit(index, pass_, shared))
 
-        # Arguments are bound beforehand: Dask would look for keys of the graph among them. It takes them in the order of their names.
-        tasks = {f"visit-{i:06d}": (partial(work, i),) for i in indices}
+        tasks = {f"visit-{i}": (work,) for i in indices}
         get(tasks, list(tasks), num_workers=self._threads)
         return sums.result
 
