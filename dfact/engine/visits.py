@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dfact.engine.executors import Session
 from dfact.engine.passes import Block, Partial, Pass, Startless, State
+from dfact.engine.threads import single_threaded
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Partial)
@@ -119,7 +120,8 @@ class Members:
     def run(self, functions: Sequence[Callable[[], T]]) -> list[T]:
         """The results of the functions, in their order; the first error of any of them or of a visit is raised."""
         self._busy = len(functions)
-        with ThreadPoolExecutor(len(functions), thread_name_prefix="dfact-member") as pool:
+        # OpenBLAS, once limited and freed by one thread, may not let another one limit it: done here for all of them.
+        with single_threaded(), ThreadPoolExecutor(len(functions), thread_name_prefix="dfact-member") as pool:
             futures = [pool.submit(self._work, function) for function in functions]
             try:
                 while self._wait():

@@ -1,0 +1,97 @@
+"""Fits of expectile matrix factorizations to data of which single entries are hidden, and their errors on these, on shared reads."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfact.data.dataset import Dataset
+from dfact.engine.executors import resolve_executor
+from dfact.engine.partition import partitions
+from dfact.engine.plan import Footprint
+from dfact.engine.threads import single_threaded
+from dfact.engine.visits import Members, MemberSession
+from dfact.models.emf import ExpectileMF, measured_of
+from dfact.selection.hidden_entries import Counts, EntryVeil, ErrorsPass, Measure
+from dfact.selection.refits import unfitted
+from dfact.selection.ways import as_many
+
+T = TypeVar("T")
+Work = Callable[[Members, str], T]
+"""What needs passes as a member of this name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A configuration on what a repeat leaves."""
+
+    model: ExpectileMF
+    """Not fitted."""
+    repeat: int
+
+
+@dataclass(frozen=True, eq=False)
+class EntryFits:
+    """The data, and what all fits share."""
+
+    dataset: Dataset
+    measure: Measure
+    share: float
+    seed: int
+    dtype: np.dtype[Any]
+    executor: Any
+    memory_limit: int | str | None
+
+    def counts(self, fits: Sequence[Fit]) -> list[Counts]:
+        """The errors of each fit on what its repeat hides; fits of a repeat stand together."""
+        starts = self._starts(fits)
+        work = [partial(self._count, fit, starts.get(fit.repeat)) for fit in fits]
+        return self._together(work, [self._footprint(fit.model) for fit in fits])
+
+    def _starts(self, fits: Sequence[Fit]) -> dict[int, NDArray[np.float64]]:
+        """Of each repeat the columns' factors (m, k) to start from with the most components, which hold those with fewer."""
+        decomposed = [fit for fit in fits if isinstance(fit.model.init, str) and fit.model.init == "svd"]
+        if not decomposed:
+            return {}
+        largest = max((fit.model for fit in decomposed), key=lambda model: model.n_components)
+        repeats = list(dict.fromkeys(fit.repeat for fit in decomposed))
+        work = [partial(self._start, largest, repeat) for repeat in repeats]
+        return dict(zip(repeats, self._together(work, [self._footprint(largest)] * len(repeats)), strict=True))
+
+    def _start(self, model: ExpectileMF, repeat: int, members: Members, name: str) -> NDArray[np.float64]:
+        session: Any = MemberSession(members, name, self._veil(repeat, hidden=False))
+        with single_threaded():
+            return model._start(session, self.dataset, measured_of(self.dataset), self.dtype)[1]
+
+    def _count(self, fit: Fit, start: NDArray[np.float64] | None, members: Members, name: str) -> Counts:
+        model, seen, hidden = fit.model, self._veil(fit.repeat, hidden=False), self._veil(fit.repeat, hidden=True)
+        if start is not None and isinstance(model.init, str) and model.init == "svd":
+            model = unfitted(model, init=start[:, : model.n_components].T)
+        session: Any = MemberSession(members, name, seen)
+        model._solve(session, self.dataset, self.dtype)
+        pass_ = ErrorsPass(measured_of(self.dataset), self.measure, self.dtype)
+        return MemberSession(members, name, hidden).run(pass_, model.column_factors_.astype(np.float64))
+
+    def _veil(self, repeat: int, *, hidden: bool) -> EntryVeil:
+        return EntryVeil(self.share, self.seed, repeat, hidden)
+
+    def _footprint(self, model: ExpectileMF) -> Footprint:
+        one = model._footprint(self.dataset.shape, 0, self.dtype)
+        return Footprint(one.state_per_row, one.work_per_row, one.shared + self.measure.bytes, 0)
+
+    def _together(self, work: Sequence[Work[T]], footprints: Sequence[Footprint]) -> list[T]:
+        """As many at once on each read as the memory holds the state of."""
+        source = self.dataset.source
+        parts = partitions(source, self.dataset.missing_code, None)
+        executor = resolve_executor(self.executor, len(parts))
+        workers, found = executor.workers(self.memory_limit), list[T]()
+        while len(found) < len(work):
+            count, plan = as_many(source, self.dtype, footprints[len(found) :], workers)
+            now = work[len(found) : len(found) + count]
+            with executor.open(list(parts), plan) as session:
+                members = Members(session, self.dtype)
+                found += members.run([partial(one, members, f"{i:06d}") for i, one in enumerate(now)])
+        return found

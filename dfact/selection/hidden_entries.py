@@ -1,0 +1,148 @@
+"""Single entries hidden at random, and the errors of what a model says of them: their quantiles, of any number of entries."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.models.emf_passes import Measured
+
+ERRORS = ("relative", "absolute")
+
+# Errors are counted in steps of 0.1 %, from 1e-5 to 1e5 of their unit; what lies below counts as 0, what lies above as infinite.
+_STEP = float(np.log1p(0.001))
+_LOWEST = 1e-5
+SIZE = int(np.ceil(np.log(1e10) / _STEP)) + 2
+
+
+@dataclass(frozen=True)
+class EntryVeil:
+    """A block without the entries that are hidden, or with these alone.
+
+    Each observed entry is hidden with the same chance, the ``share``. Which ones follows from the seed, the repeat
+    and the block, as entries are counted in its rows: dense or row-compressed, wherever and by whom it is read.
+    """
+
+    share: float
+    seed: int
+    repeat: int
+    hidden: bool
+    """Whether what is hidden is seen, and only that."""
+
+    def __call__(self, block: Block) -> Block:
+        M = block.matrix
+        if isinstance(M, np.ndarray):
+            flat = M.reshape(-1)
+            places = self._chosen(block, flat)
+            seen = np.full_like(flat, np.nan) if self.hidden else flat.copy()
+            seen[places] = flat[places] if self.hidden else np.nan
+            return replace(block, matrix=seen.reshape(M.shape))
+        # What is not stored is missing.
+        kept = np.full(M.nnz, not self.hidden)
+        kept[self._chosen(block, M.data)] = self.hidden
+        indptr = np.concatenate([[0], np.cumsum(kept)])[M.indptr].astype(M.indptr.dtype)
+        return replace(block, matrix=sp.csr_array((M.data[kept], M.indices[kept], indptr), shape=M.shape))
+
+    def _chosen(self, block: Block, entries: NDArray[Any]) -> NDArray[np.intp]:
+        """Where among all entries, of which NaN are missing, the hidden ones are."""
+        observed = np.flatnonzero(~np.isnan(entries))
+        generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(self.repeat, block.index)))
+        places: NDArray[np.intp] = observed[generator.random(len(observed)) < self.share]
+        return places
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Which error is counted, and in which bins of the true value."""
+
+    error: str
+    edges: tuple[float, ...] = ()
+    """Of the bins, rising: each from its edge to below the next one, the last with its end; none if empty."""
+    unit: float = 1.0
+    """Of absolute errors."""
+
+    @property
+    def n_bins(self) -> int:
+        return max(0, len(self.edges) - 1)
+
+    @property
+    def bytes(self) -> int:
+        """Of the counts."""
+        return 8 * (self.n_bins + 1) * SIZE
+
+    def count(self, b: NDArray[np.float64], R: NDArray[np.float64]) -> "Counts":
+        """Of the entries b and the model R of them."""
+        error = np.abs(R - b)
+        zeros = 0
+        if self.error == "relative":
+            known = b != 0
+            zeros = int(np.count_nonzero(~known))
+            b, error = b[known], error[known]
+            error /= np.abs(b)
+        steps = np.log(np.maximum(error / self.unit, _LOWEST / 2) / _LOWEST) / _STEP
+        place = np.clip(np.floor(steps) + 1, 0, SIZE - 1).astype(np.intp)
+        counts = np.bincount(self._bins(b) * SIZE + place, minlength=(self.n_bins + 1) * SIZE)
+        return Counts(counts.reshape(-1, SIZE), np.asarray(zeros))
+
+    def _bins(self, b: NDArray[np.float64]) -> NDArray[np.intp]:
+        """The number of each value's bin; that of the bins for values outside all."""
+        if not self.edges:
+            return np.zeros(len(b), np.intp)
+        bins = np.searchsorted(self.edges, b, side="right") - 1
+        bins[b == self.edges[-1]] = self.n_bins - 1
+        bins[(bins < 0)] = self.n_bins
+        return bins
+
+    def quantiles(self, counts: NDArray[np.float64], shares: tuple[float, ...]) -> list[float]:
+        """What these shares of the counted errors (SIZE,) are at most, to 0.1 %; NaN if none were counted."""
+        ends = np.cumsum(counts)
+        if not ends[-1]:
+            return [float("nan")] * len(shares)
+        found = []
+        for share in shares:
+            # Between neighbours in the order of all errors, as NumPy has it.
+            position = share * (ends[-1] - 1)
+            lower, upper = (self._ordered(counts, ends, np.floor(position) + i) for i in (0, 1))
+            part = position % 1
+            found.append(lower if part == 0 else (1 - part) * lower + part * upper)
+        return found
+
+    def _ordered(self, counts: NDArray[np.float64], ends: NDArray[np.float64], rank: float) -> float:
+        """The error of this rank, from 0; those of a step are taken as evenly spread."""
+        step = int(np.searchsorted(ends, min(rank, ends[-1] - 1), side="right"))
+        if step in (0, SIZE - 1):
+            return 0.0 if step == 0 else float("inf")
+        within = (rank - (ends[step] - counts[step]) + 0.5) / counts[step]
+        return float(self.unit * _LOWEST * np.exp(_STEP * (step - 1 + within)))
+
+
+@dataclass
+class Counts(Partial):
+    """Errors of hidden entries."""
+
+    counts: NDArray[Any]
+    """(bins + 1, SIZE), the last for true values outside all bins."""
+    zeros: NDArray[Any]
+    """Number of entries 0, which have no relative error."""
+
+
+@dataclass(frozen=True)
+class ErrorsPass(Startless):
+    """The errors of the model of the rows' factors X (k, rows) in the state, on the entries of a block."""
+
+    measured: Measured
+    measure: Measure
+    dtype: np.dtype[Any]
+
+    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, Counts]:
+        """``shared`` is Y (m, k)."""
+        assert state is not None
+        M = self.measured.entries(block)
+        rows = np.repeat(np.arange(len(M.indptr) - 1), np.diff(M.indptr))
+        R = np.zeros(len(M.data))
+        for x, y in zip(state["factors"], shared.T, strict=True):
+            R += x[rows] * y[M.indices]
+        return state, self.measure.count(M.data, R)
