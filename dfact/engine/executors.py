@@ -141,12 +141,16 @@ class LocalSession:
             return add_up(self._visit(i, pass_, shared) for i in indices)
         from dask.threaded import get
 
-        sums: InOrder[P] = InOrder()
+        sums: InOrder[P] = InOrder(2 * self._threads)
         next_index = itertools.count().__next__
 
         def work() -> None:
             index = next_index()  # in the partitions' order, which is not Dask's
-            sums.add(index, self._visit(index, pass_, shared))
+            try:
+                sums.add(index, self._visit(index, pass_, shared))
+            except BaseException:
+                sums.fail()
+                raise
 
         tasks = {f"visit-{i}": (work,) for i in indices}
         get(tasks, list(tasks), num_workers=self._threads)

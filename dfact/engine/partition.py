@@ -102,17 +102,20 @@ def add_up(totals: Iterable[P]) -> P:
 
 
 class InOrder(Generic[P]):
-    """The sum of partial results that come in any order, added in theirs; few are held at a time."""
+    """The sum of partial results that come in nearly any order, added in theirs: who is ``ahead`` by as many waits."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, ahead: int) -> None:
+        self._change = threading.Condition()
+        self._ahead = ahead
         self._waiting: dict[int, P] = {}
         self._next = 0
         self._sum: P | None = None
+        self._failed = False
 
     def add(self, index: int, total: P) -> None:
         """Take in the partial result number ``index``."""
-        with self._lock:
+        with self._change:
+            self._change.wait_for(lambda: index < self._next + self._ahead or self._failed)
             self._waiting[index] = total
             while self._next in self._waiting:
                 part = self._waiting.pop(self._next)
@@ -121,6 +124,13 @@ class InOrder(Generic[P]):
                 else:
                     self._sum.add(part)
                 self._next += 1
+            self._change.notify_all()
+
+    def fail(self) -> None:
+        """A partial result will never come: nobody waits for it."""
+        with self._change:
+            self._failed = True
+            self._change.notify_all()
 
     @property
     def result(self) -> P:

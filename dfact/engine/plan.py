@@ -132,7 +132,7 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
         visit += partition * footprint.state_per_row  # the old state stays until its successor is there
     working = round(_SLACK * workers.threads * visit)
     # Sums of partitions are added as they come; on the way are those that overtook others.
-    on_their_way = min(layout.n_partitions, GATHERED if workers.kind == "distributed" else 2 * workers.threads)
+    on_their_way = min(layout.n_partitions, GATHERED if workers.kind == "distributed" else 3 * workers.threads)
     driver = (3 + on_their_way) * footprint.shared + n * footprint.result_per_row
     spare = workers.limit - workers.baseline - working - driver
     state_partition, values_partition = (round(_SLACK * partition * size) for size in (footprint.state_per_row, row_bytes))
