@@ -10,6 +10,8 @@ import pytest
 
 from benchmarks import (
     common,
+    emf_speed,
+    elastic_cp_speed,
     gom_simulations,
     gom_speed,
     gom_tables,
@@ -138,3 +140,36 @@ def test_table_1_of_icqf_and_its_baselines(results: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(icqf_paper, "TABLE_1_BARS", (0.2,))
     assert all(held for _, held in icqf_paper.table_1(1, range(9, 12)))
     assert {row["method"] for row in load(results, "icqf_paper_table_1")["rows"]} == set(icqf_paper.TABLE_1)
+
+
+def test_elastic_cp_speed(results: Path, tmp_path: Path) -> None:
+    elastic_cp_speed.sweeps((30, 20, 10), 3, 1)
+    names = [row["what"] for row in load(results, "elastic_cp_sweeps")["rows"]]
+    assert names[:3] == ["masked, dfact", "masked, dfact exact", "full, dfact"]
+    assert all(held for _, held in elastic_cp_speed.path(20, 4, 1))
+    target = str(elastic_cp_speed.make(tmp_path, (20_000, 30, 5), 3))
+    row = elastic_cp_speed.out_of_core(target, 3, 5, True)
+    assert row["shape"] == "20000×30×5"
+    assert row["ns an entry"] > 0
+
+
+def test_speed_of_expectile_factorization(tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = [
+        "--rows",
+        "5000",
+        "--columns",
+        "40",
+        "--entries",
+        "200000",
+        "--repeats",
+        "1",
+        "--limits",
+        "2GiB",
+        "--folder",
+        str(tmp_path),
+    ]
+    monkeypatch.setattr("sys.argv", ["emf_speed", *arguments])
+    monkeypatch.setattr(emf_speed, "SWEEPS", 2)
+    emf_speed.main()
+    assert len(load(results, "emf_growth")["rows"]) == 4
+    assert load(results, "emf_out_of_core")["bars"][-1]["held"]
