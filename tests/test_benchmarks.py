@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks import (
     common,
-    emf_speed,
     elastic_cp_speed,
+    emf_speed,
     gom_simulations,
     gom_speed,
     gom_tables,
@@ -153,6 +153,7 @@ def test_elastic_cp_speed(results: Path, tmp_path: Path) -> None:
     assert row["ns an entry"] > 0
 
 
+@pytest.mark.filterwarnings("ignore:.*no observed entry")  # where there are few entries
 def test_speed_of_expectile_factorization(tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = [
         "--rows",
