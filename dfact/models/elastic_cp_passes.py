@@ -18,7 +18,7 @@ EPSILON = 1e-9  # up to here an entry counts as 0 (equation 37)
 
 _SWEEPS = 5  # coordinate sweeps a row gets in an iteration: little beside the products with the data
 _ROW_TOLERANCE = 1e-12
-_TILE_ENTRIES = 1 << 16  # of the data, which are visited while the target they are filled into stays in cache
+_TILE_ENTRIES = 1 << 17  # of the data, whose target stays in cache
 _GRAM_COLUMNS = 1 << 11  # products of loadings that are held at once
 
 
@@ -139,12 +139,12 @@ class FillPass:
             "norm": np.atleast_1d(np.einsum("ij,ij->", V, V, dtype=np.float64)),
         }
 
-    def step(self, block: Block, state: State | None, shared: tuple[NDArray[Any], NDArray[Any]]) -> tuple[State, Sums]:
-        """``shared`` is H (R, I_2⋯I_N), and scales of A⁽¹⁾ (R,) that are due."""
+    def step(self, block: Block, state: State | None, shared: tuple[NDArray[Any], NDArray[Any], NDArray[Any]]) -> tuple[State, Sums]:
+        """``shared`` is H (R, I_2⋯I_N), HHᵀ, and scales of A⁽¹⁾ (R,) that are due."""
         assert state is not None
-        V, A, (H, scales), variances = unfolded(block), state[self.key], shared, state["variances"][0]
+        V, A, (H, gram, scales), variances = unfolded(block), state[self.key], shared, state["variances"][0]
         A *= scales[:, None]
-        before, gram = sizes_of(A, variances), H @ H.T
+        before = sizes_of(A, variances)
         if np.isnan(state["norm"][0]):
             squares, cross = self._filled(V, A, H, gram, state)
         else:
@@ -179,7 +179,7 @@ class FillPass:
 
 def tiles(n: int, m: int) -> Iterator[slice]:
     """Runs of rows whose entries stay in cache."""
-    step = max(8, _TILE_ENTRIES // m)
+    step = max(16, _TILE_ENTRIES // m)
     for start in range(0, n, step):
         yield slice(start, min(start + step, n))
 

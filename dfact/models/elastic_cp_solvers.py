@@ -87,9 +87,10 @@ class FillSolver:
         return self._others
 
     def _run(self, net: ElasticNet, *, move: bool = True) -> Sums:
-        H = khatri_rao([A.astype(self._dtype) for A in self._others])
+        H, gram = khatri_rao([A.astype(self._dtype) for A in self._others]), grams_product([A @ A.T for A in self._others])
         scales, self._scales = self._scales, np.ones_like(self._scales)
-        return self._session.run(FillPass(net, self._prior.rows, self._begin, self._dtype, self._key, move), (H, scales))
+        pass_ = FillPass(net, self._prior.rows, self._begin, self._dtype, self._key, move)
+        return self._session.run(pass_, (H, gram.astype(self._dtype), scales))
 
     def _sizes(self) -> list[NDArray[np.float64]]:
         return [sizes_of(A, variances) for A, variances in zip(self._others, self._prior.others, strict=True)]

@@ -13,16 +13,14 @@ from dfact.data.dataset import Dataset
 from dfact.engine.executors import Session
 from dfact.engine.partition import partitions
 from dfact.linalg.svd import right_singular
-from dfact.models.elastic_cp_passes import FACTORS, FillPass, SlicesPass, Start, UnfoldingsPass, filled_rows, random_factors
+from dfact.models.elastic_cp_passes import FACTORS, SlicesPass, Start, UnfoldingsPass, filled_rows, random_factors
 from dfact.models.elastic_cp_problem import (
-    ElasticNet,
     Factors,
     Prior,
     RowPrior,
     estimated,
     given_factors,
     given_variances,
-    khatri_rao,
     unfolded,
 )
 from dfact.models.elastic_cp_solvers import ExactSolver, FillSolver, Solver
@@ -67,8 +65,7 @@ def solver_of(model: Any, session: Session, dataset: Dataset, prior: Prior, dtyp
     if not is_exact(model, dataset.shape, dataset.missing_rate):
         return FillSolver(session, prior, begin, dtype, others)
     # The start of mode 1 and its variances are those of the passes.
-    idle = FillPass(ElasticNet(0.0, 0.0), prior.rows, begin, dtype, move=False)
-    session.run(idle, (khatri_rao(others).astype(dtype), np.ones(model.n_components, dtype)))
+    FillSolver(session, prior, begin, dtype, others).evaluate()
     rows, variances = (np.concatenate(list(session.rows(name))).T.astype(np.float64) for name in (FACTORS, "variances"))
     parts = partitions(dataset.source, dataset.missing_code, None)
     Z = np.concatenate([unfolded(block) for part in parts for block in part.blocks(np.dtype(np.float64))])
