@@ -70,13 +70,13 @@ def icqf(
     Factors between 0 and 1, loadings and confounder effects of at least 0, and sparse where they can be:
     interpretability-constrained questionnaire factorization.
     """
-    _check_model(model, plan_only)
+    check_model(model, plan_only)
     from dfact.models.icqf import ICQF
 
     with workplace(executor, scheduler) as place:
         dataset = read_dataset(data)
         estimator = ICQF(**parameters, executor=place)
-        _run(estimator, dataset.with_confounders(None) if no_confounders else dataset, None if plan_only else model, plot, overwrite)
+        run_fit(estimator, dataset.with_confounders(None) if no_confounders else dataset, None if plan_only else model, plot, overwrite)
 
 
 @fit.command(epilog=example("dfact fit gom survey.zarr survey.model -k 3"))
@@ -101,11 +101,11 @@ def gom(
     responses: for categorical answers. Responses of 0, and missing ones, are no response. Confounders
     are not used.
     """
-    _check_model(model, plan_only)
+    check_model(model, plan_only)
     from dfact.models.gom import GradeOfMembership
 
     with workplace(executor, scheduler) as place:
-        _run(GradeOfMembership(**parameters, executor=place), read_dataset(data), None if plan_only else model, plot, overwrite)
+        run_fit(GradeOfMembership(**parameters, executor=place), read_dataset(data), None if plan_only else model, plot, overwrite)
 
 
 @fit.command(epilog=example("dfact fit l1nmf survey.zarr survey.model -k 6"))
@@ -136,11 +136,11 @@ def l1nmf(
     Factors and loadings of at least 0 with sparsity penalties, and no upper bounds: a baseline for icqf.
     Confounders are not used.
     """
-    _check_model(model, plan_only)
+    check_model(model, plan_only)
     from dfact.models.l1nmf import L1NMF
 
     with workplace(executor, scheduler) as place:
-        _run(L1NMF(**parameters, executor=place), read_dataset(data), None if plan_only else model, plot, overwrite)
+        run_fit(L1NMF(**parameters, executor=place), read_dataset(data), None if plan_only else model, plot, overwrite)
 
 
 @fit.command(epilog=example("dfact fit fa survey.zarr survey.model -k 6"))
@@ -177,20 +177,21 @@ def fa(
     Factors behind the correlations of the items, by minimum residuals, and rotated: a baseline for icqf.
     Confounders are not used.
     """
-    _check_model(model, plan_only)
+    check_model(model, plan_only)
     from dfact.models.factor_analysis import FactorAnalysis
 
     with workplace(executor, scheduler) as place:
         estimator = FactorAnalysis(**parameters, rotation=None if rotation == "none" else rotation, executor=place)
-        _run(estimator, read_dataset(data), None if plan_only else model, plot, overwrite)
+        run_fit(estimator, read_dataset(data), None if plan_only else model, plot, overwrite)
 
 
-def _check_model(model: Path | None, plan_only: bool) -> None:
+def check_model(model: Path | None, plan_only: bool) -> None:
+    """A model goes somewhere."""
     if model is None and not plan_only:
         raise click.UsageError("Missing argument 'MODEL': where the model goes.")
 
 
-def _run(model: "Factorization", dataset: "Dataset", path: Path | None, plot: Path | None, overwrite: bool) -> None:
+def run_fit(model: "Factorization", dataset: "Dataset", path: Path | None, plot: Path | None, overwrite: bool) -> None:
     """Fit the model and write it to ``path``; without one, only tell the plan."""
     from dfact.cli.results import places
     from dfact.engine.progress import Progress

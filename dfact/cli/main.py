@@ -12,6 +12,7 @@ import click
 import dfact
 from dfact.cli.data import import_command, import_triplets_command, join
 from dfact.cli.demo import demo
+from dfact.cli.emf import fit_emf, select_emf
 from dfact.cli.fit import fit
 from dfact.cli.info import info
 from dfact.cli.select import select
@@ -45,6 +46,8 @@ def cli(debug: bool) -> None:
 
 for command in (demo, import_command, import_triplets_command, join, info, fit, select, transform):
     cli.add_command(command)
+fit.add_command(fit_emf)
+select.add_command(select_emf)
 
 
 def main(arguments: list[str] | None = None) -> int:

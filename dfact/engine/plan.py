@@ -32,6 +32,10 @@ class Footprint:
     result_per_row: int
     """Row factors handed to the user, on the driver (0 where they go to a store)."""
 
+    def times(self, count: int) -> "Footprint":
+        """Of so many fits that share their reads."""
+        return Footprint(count * self.state_per_row, self.work_per_row, count * self.shared, count * self.result_per_row)
+
 
 @dataclass(frozen=True)
 class Workers:

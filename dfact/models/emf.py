@@ -171,12 +171,10 @@ class ExpectileMF(Factorization):
         models = [type(self)(**self.get_params(deep=False) | {"omega": omega}) for omega in omegas]
         for model in models:
             model._check_parameters()
-        dataset, count = self._observed(X, reset=True), len(models)
+        dataset = self._observed(X, reset=True)
         fitted = {name: value for name, value in vars(self).items() if name.endswith("_")}
         dtype = self._working_dtype(dataset)
-        one = self._footprint(dataset.shape, 0, dtype)
-        footprint = Footprint(count * one.state_per_row, one.work_per_row, count * one.shared, count * one.result_per_row)
-        with self._open(dataset, None, footprint) as session:
+        with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype).times(len(models))) as session:
             members = Members(session, dtype)
             for model in models:
                 model.__dict__.update(fitted)

@@ -1,0 +1,196 @@
+"""``dfact fit emf``, ``select emf``, and the commands that take their models."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import LocalCluster
+
+import dfact
+from dfact.cli.emf import with_omega
+from dfact.cli.main import cli, main
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Response times, skewed, a third of them known."""
+    rng = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("data") / "times.zarr"
+    M = rng.random((150, 2)) @ rng.random((2, 40)) + 0.1 * rng.chisquare(3, (150, 40))
+    M[rng.random(M.shape) > 0.35] = np.nan
+    dfact.import_array(M, path, row_labels=[f"user{i}" for i in range(150)], column_labels=[f"service{j}" for j in range(40)])
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "times.model"
+    assert main(["fit", "emf", str(data), str(path), "-k", "2", "--omega", "0.1", "--ridge", "0.1"]) == 0
+    return path
+
+
+@pytest.mark.parametrize("command", ["fit emf", "select emf"])
+def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"Usage: dfact {command}")
+    assert f"dfact {command} times.zarr" in text
+    assert all(len(line) <= 100 for line in text.splitlines())
+
+
+@pytest.mark.parametrize("command", ["fit", "select"])
+def test_help_does_not_wait_for_numba(command: str) -> None:
+    heavy = {"numba", "numpy", "pandas", "zarr", "sklearn", "distributed"}
+    code = f"import sys; from dfact.cli.main import main; main(['{command}', 'emf', '--help']); assert not {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
+
+
+def test_the_options_are_those_of_the_class() -> None:
+    defaults = dfact.ExpectileMF().get_params()
+    emf = cli.commands["fit"].commands["emf"]  # type: ignore[attr-defined]
+    with emf.make_context("emf", ["data", "model"]) as context:
+        assert context.params.pop("omegas") == [defaults.pop("omega")]
+        assert set(defaults) - set(context.params) == {"callbacks", "orthogonalize"}
+        for name in set(defaults) & set(context.params):
+            assert context.params[name] == defaults[name], name
+
+
+def test_fit_is_what_the_library_fits(data: Path, model: Path) -> None:
+    expected = dfact.ExpectileMF(2, omega=0.1, ridge=0.1).fit(dfact.open_dataset(data))
+    found = dfact.load_model(model)
+    np.testing.assert_array_equal(found.components_, expected.components_)
+    np.testing.assert_array_equal(found.row_factors_[:], expected.row_factors_[:])
+
+
+def test_fit_passes_its_options_on(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, plot = tmp_path / "m.model", tmp_path / "items.png"
+    options = "-k 3 --omega 0.7 --ridge 0.2 --solver exact --init random --max-iter 7 --tol 0 --seed 4 --dtype float32 --memory-limit 9GiB"
+    assert main(["fit", "emf", str(data), str(path), *options.split(), "--plot", str(plot)]) == 0
+    captured = capsys.readouterr()
+    expected = {"n_components": 3, "omega": 0.7, "ridge": 0.2, "solver": "exact", "init": "random", "max_iter": 7, "tol": 0.0}
+    expected |= {"random_state": 4, "dtype": "float32", "memory_limit": "9GiB"}
+    assert dfact.load_model(path).get_params() == dfact.ExpectileMF(**expected).get_params()  # type: ignore[arg-type]
+    assert "stopped before it converged, after 7 iterations" in captured.out
+    assert "fit: 7 of 7, objective" in captured.err
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_several_omegas(data: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["fit", "emf", str(data), str(tmp_path / "t.model"), "-k", "2", "--omega", "0.1,0.9", "--ridge", "0.1"]
+    assert main([*arguments, "--plot", str(tmp_path / "p.svg")]) == 0
+    text = capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p-0.1.svg", "p-0.9.svg", "t-0.1.model", "t-0.9.model"]
+    for omega in (0.1, 0.9):
+        assert f"{tmp_path}/t-{omega}.model\nmodel" in text
+        assert dfact.load_model(tmp_path / f"t-{omega}.model").omega == omega
+        assert f"expectiles at omega {omega}" in text
+    np.testing.assert_allclose(dfact.load_model(tmp_path / "t-0.1.model").components_, dfact.load_model(model).components_, rtol=1e-6)
+    assert main(arguments) == 1
+    assert "t-0.1.model exists already" in capsys.readouterr().err
+
+
+def test_names_with_omega() -> None:
+    assert with_omega(Path("a/b.model"), 0.25) == Path("a/b-0.25.model")
+    assert with_omega(Path("b"), 0.5) == Path("b-0.5")
+
+
+@pytest.mark.parametrize("omega", ["0.5", "0.1,0.5,0.9"])
+def test_plan(omega: str, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "emf", str(data), "--omega", omega, "--plan"]) == 0
+    assert "peak of a process" in capsys.readouterr().out
+
+
+def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "best.model"
+    options = "-k 1,2,6 --ridge 0.1,1 --omega 0.1,0.5 --share 0.2 --bins 0,0.5,1,5 --repeats 2 --seed 0 --max-iter 30"
+    assert main(["select", "emf", str(data), str(path), *options.split()]) == 0
+    text, said = capsys.readouterr()
+    expected = dfact.selection.select_by_held_out(
+        dfact.ExpectileMF(max_iter=30),
+        dfact.open_dataset(data),
+        {"n_components": [1, 2, 6], "ridge": [0.1, 1], "omega": [0.1, 0.5]},
+        share=0.2,
+        bins=[0, 0.5, 1, 5],
+        repeats=2,
+        random_state=0,
+    )
+    found = dfact.load_model(path)
+    assert {name: found.get_params()[name] for name in expected.best_params} == expected.best_params
+    assert found.n_components == 2
+    np.testing.assert_array_equal(found.components_, expected.model.components_)
+    header, *lines = text.splitlines()[:13]
+    assert " ".join(header.split()) == "n_components ridge omega median q25 q75 n zeros 0 to 0.5 0.5 to 1 1 to 5"
+    assert [line.endswith("best") for line in lines].count(True) == 1
+    assert f"{expected.table['median'].min():.6f}" in text
+    assert "24 fits, iteration" in said
+
+
+def test_info_and_transform(model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", str(model), "--top", "1"]) == 0
+    text = capsys.readouterr().out
+    for expected in ("ExpectileMF, 2 components of 150 rows × 40 columns", "omega=0.1", "expectilemf1: norm ", "  service"):
+        assert expected in text
+    out = tmp_path / "factors.csv"
+    assert main(["transform", str(model), str(data), str(out)]) == 0
+    assert f"{out}: 2 components of 150 rows" in capsys.readouterr().out
+    table = pd.read_csv(out)
+    assert list(table["row"][:2]) == ["user0", "user1"]
+    np.testing.assert_allclose(table[["expectilemf0", "expectilemf1"]], dfact.load_model(model).row_factors_[:], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["fit", "emf", "{data}"], 2, "Missing argument 'MODEL'"),
+        (["fit", "emf", "nowhere.zarr", "new.model"], 1, "nowhere.zarr does not exist, expected a dfact dataset"),
+        (["fit", "emf", "{data}", "{model}"], 1, "exists already"),
+        (["fit", "emf", "{data}", "new.model", "--omega", "1.5"], 1, "omega is 1.5, expected a number between 0 and 1"),
+        (["fit", "emf", "{data}", "new.model", "--omega", "0.1,1"], 1, "omega is 1.0, expected a number between 0 and 1"),
+        (["fit", "emf", "{data}", "new.model", "--omega", "low"], 2, "'low' are not numbers"),
+        (["fit", "emf", "{data}", "new.model", "--ridge", "0"], 1, "ridge is 0.0, expected a number above 0"),
+        (["fit", "emf", "{data}", "new.model", "-k", "0"], 1, "n_components is 0, expected an integer of at least 1"),
+        (["fit", "emf", "{data}", "new.model", "--solver", "best"], 2, "'best' is not one of 'exact', 'surrogate'"),
+        (["fit", "emf", "{data}", "new.model", "--memory-limit", "1MB"], 1, "needs at least"),
+        (["fit", "emf", "{data}", "new.model", "--omega", "0.1,0.5", "--memory-limit", "1MB"], 1, "needs at least"),
+        (["fit", "emf", "{data}", "new.model", "--omega", "0.1,0.5", "--plot", "p.txt"], 1, "p-0.1.txt ends in '.txt'"),
+        (["select", "emf"], 2, "Missing argument 'DATA'"),
+        (["select", "emf", "{data}", "{model}"], 1, "exists already"),
+        (["select", "emf", "{data}", "--share", "1"], 1, "share is 1.0, expected a number between 0 and 1"),
+        (["select", "emf", "{data}", "--bins", "2,1"], 1, "bins are [2.0, 1.0], expected at least two numbers"),
+        (["select", "emf", "{data}", "--bins", "low"], 2, "'low' are not numbers"),
+        (["select", "emf", "{data}", "--error", "squared"], 2, "'squared' is not one of 'relative', 'absolute'"),
+        (["select", "emf", "{model}"], 1, "holds a dfact model, expected a dataset"),
+    ],
+)
+def test_exit_codes(
+    arguments: list[str],
+    code: int,
+    message: str,
+    data: Path,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([argument.format(data=data, model=model) for argument in arguments]) == code
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+def test_on_a_cluster(cluster: LocalCluster, data: Path, model: Path, tmp_path: Path) -> None:
+    where = ["--scheduler", cluster.scheduler_address]
+    assert main(["fit", "emf", str(data), str(tmp_path / "c.model"), "-k", "2", "--omega", "0.1", "--ridge", "0.1", *where]) == 0
+    np.testing.assert_array_equal(dfact.load_model(tmp_path / "c.model").components_, dfact.load_model(model).components_)
+    assert main(["select", "emf", str(data), "-k", "1,2", "--ridge", "0.1", "--seed", "0", *where]) == 0
+
+
+def test_emf_is_among_the_models() -> None:
+    for name in ("fit", "select"):
+        group = cli.commands[name]
+        assert isinstance(group, click.Group)
+        assert "emf" in group.commands
