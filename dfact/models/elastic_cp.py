@@ -18,7 +18,7 @@ from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration
 from dfact.errors import DataError, ParameterError
 from dfact.models.base import Factorization, gather_rows
-from dfact.models.elastic_cp_passes import FACTORS, RowsPass, SlicesPass
+from dfact.models.elastic_cp_passes import FACTORS, GRAM_COLUMNS, RowsPass, SlicesPass
 from dfact.models.elastic_cp_path import REFINING_LAMBDA, PathStep, SolutionPath, default_lambdas, follow
 from dfact.models.elastic_cp_problem import (
     ElasticNet,
@@ -359,8 +359,8 @@ class ElasticCP(Factorization):
         exact = is_exact(self, shape, 1.0)
         return Footprint(
             state_per_row=(2 * size + 1) * k + size,  # factors, refined ones and their support
-            work_per_row=(8 + size + 1) * m + 8 * (k * k + 4 * k),
-            shared=8 * (3 * k * m + k * k),
+            work_per_row=(2 * 8 + size + 2) * m + 8 * (2 * k * k + 4 * k) + 8 * GRAM_COLUMNS,  # of the rows at their optimum
+            shared=8 * (4 * k * m + k * k + 2 * k * k * GRAM_COLUMNS),
             result_per_row=size * k + (8 * 3 * m if exact else 0),
         )
 

@@ -14,12 +14,12 @@ from dfact.kernels.entries import filled
 from dfact.models.elastic_cp_problem import ElasticNet, RowPrior, row_squares, sizes_of, unfolded, whole_squares
 
 FACTORS, REFINED, SUPPORT = "factors", "refined", "support"
+GRAM_COLUMNS = 1 << 9  # of which products of loadings are held at once
 EPSILON = 1e-9  # up to here an entry counts as 0 (equation 37)
 
 _SWEEPS = 5  # coordinate sweeps a row gets in an iteration: little beside the products with the data
 _ROW_TOLERANCE = 1e-12
 _TILE_ENTRIES = 1 << 17  # of the data, whose target stays in cache
-_GRAM_COLUMNS = 1 << 11  # products of loadings that are held at once
 
 
 @dataclass
@@ -160,13 +160,15 @@ class FillPass:
 
     def _filled(self, V: NDArray[Any], A: NDArray[Any], H: NDArray[Any], gram: NDArray[Any], state: State) -> tuple[float, NDArray[Any]]:
         """The squares and the contracted target of a block with missing entries, a tile of rows after the other."""
-        squares, cross = 0.0, np.zeros_like(H)
-        for rows in tiles(*V.shape):
-            B = A[:, rows].T @ H
+        squares, cross, part = 0.0, np.zeros_like(H), np.empty_like(H)
+        runs = list(tiles(*V.shape))
+        target = np.empty((runs[0].stop, V.shape[1]), self.dtype)  # written over: new memory for each run would cost as much as a product
+        for rows in runs:
+            B = np.matmul(A[:, rows].T, H, out=target[: rows.stop - rows.start])
             squares += fill_missing(V[rows], B)
             if self.move:
                 self._update(A, H @ B.T, gram, state, rows)
-                cross += A[:, rows] @ B
+                cross += np.matmul(A[:, rows], B, out=part)
         return squares, cross
 
     def _update(self, A: NDArray[Any], U: NDArray[Any], gram: NDArray[Any], state: State, rows: slice) -> None:
@@ -249,9 +251,9 @@ def row_grams(observed: NDArray[np.bool_], H: NDArray[np.float64]) -> NDArray[np
     """Σ h_j h_jᵀ over the observed entries j of each row (rows, R, R), as a product of the mask with the products of loadings."""
     k, (low, high) = len(H), np.tril_indices(len(H))
     packed = np.zeros((len(observed), len(low)))
-    for start in range(0, H.shape[1], _GRAM_COLUMNS):
-        part = H[:, start : start + _GRAM_COLUMNS]
-        packed += observed[:, start : start + _GRAM_COLUMNS].astype(np.float64) @ (part[low] * part[high]).T
+    for start in range(0, H.shape[1], GRAM_COLUMNS):
+        part = H[:, start : start + GRAM_COLUMNS]
+        packed += observed[:, start : start + GRAM_COLUMNS].astype(np.float64) @ (part[low] * part[high]).T
     grams = np.empty((len(observed), k, k))
     grams[:, low, high] = grams[:, high, low] = packed
     return grams
