@@ -166,3 +166,13 @@ def test_balance_spreads_the_scale_where_the_penalty_is_least(l2: float, l1: flo
         step = np.exp(rng.standard_normal(c.shape) * 0.01)
         assert (penalty(c) <= penalty(c * step / step.prod(axis=0) ** (1 / 3)) * (1 + 1e-12))[[0, 1, 2, 3, 5]].all()
     np.testing.assert_array_equal(balance(squares, sizes, 0.0, 0.0), np.ones_like(squares))
+
+
+@pytest.mark.parametrize("size", [1e-90, 1e-160, 1e-200, 1e-310, 0.0])
+def test_balance_of_a_vanishing_component_is_finite(size: float) -> None:
+    """With ℓ2 penalties alone a superfluous component shrinks beyond all numbers, and never is 0 before."""
+    squares = np.array([[size, 4.0], [3 * size, 1.0], [size / 2, 2.0]])
+    for l2, l1 in ((1.0, 0.0), (0.0, 1.0), (0.5, 0.5)):
+        c = balance(squares, np.sqrt(squares), l2, l1)
+        assert np.isfinite(c).all()
+        np.testing.assert_allclose(c.prod(axis=0), 1, rtol=1e-9)

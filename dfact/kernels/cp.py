@@ -13,6 +13,8 @@ Floats = NDArray[np.floating]
 Doubles = NDArray[np.float64]
 Sizes = NDArray[np.int64]
 
+_VANISHED = 1e-100  # products of three numbers like this are 0
+
 
 @kernel
 def fill_missing(M: Floats, R: Floats) -> float:
@@ -158,7 +160,7 @@ def balance(squares: Doubles, sizes: Doubles, l2: float, l1: float) -> Doubles:
     c = np.ones_like(squares)
     for r in range(squares.shape[1]):
         p, q = l2 * squares[:, r], l1 * sizes[:, r]
-        if (p + q).min() <= 0.0:  # nothing of it is left, or it costs nothing
+        if (p + q).min() <= _VANISHED:  # next to nothing of it is left, whose products would vanish, or it costs nothing
             continue
         t = np.log(p + q).mean()
         for _ in range(50):
