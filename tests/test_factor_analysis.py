@@ -466,7 +466,7 @@ def test_bad_input_is_named(X: Any, parameters: dict[str, Any], message: str) ->
 
 def test_scores_of_another_shape_are_refused() -> None:
     model = dfact.FactorAnalysis(2).fit(GOOD)
-    with pytest.raises(dfact.DataError, match=r"scores have shape \(5, 3\), expected \(n, 2\)"):
+    with pytest.raises(dfact.DataError, match=r"factors have shape \(5, 3\), expected \(n, 2\)"):
         model.inverse_transform(np.zeros((5, 3)))
     with pytest.raises(dfact.DataError, match="infinity"):
         model.transform(zarr.array(np.where(np.arange(8) == 2, np.inf, GOOD[:4])))

@@ -225,7 +225,7 @@ def test_it_is_shown() -> None:
     assert items_plot(model).axes[0].images[0].get_array().shape == (12, 3)
     pd.testing.assert_frame_equal(model.loadings_, pd.DataFrame(model.components_.T, model.loadings_.index, model.loadings_.columns))
     np.testing.assert_allclose(model.inverse_transform(model.factors_), model.factors_ @ model.components_)
-    with pytest.raises(dfact.DataError, match=r"W has shape \(5, 2\)"):
+    with pytest.raises(dfact.DataError, match=r"factors have shape \(5, 2\)"):
         model.inverse_transform(np.zeros((5, 2)))
 
 

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -22,6 +23,35 @@ class Iteration:
     """Since the fit began."""
     step: str = ""
     """What was done, where each step does something else."""
+
+
+class Reporter:
+    """Tells callbacks what is done, and the time since it was made."""
+
+    def __init__(self, callbacks: Iterable[Callable[[Iteration], None]], limit: int) -> None:
+        self._callbacks, self._limit, self._began = tuple(callbacks), limit, time.perf_counter()
+        self._number = 0
+
+    def iteration(self, history: Sequence[float], step: str = "") -> None:
+        """The next iteration is done, with the last objective of the history."""
+        self._tell(history[-1], relative_change(history), step)
+
+    def step(self, step: str) -> None:
+        """The next of several steps is done that minimise nothing."""
+        self._tell(float("nan"), float("nan"), step)
+
+    def _tell(self, objective: float, change: float, step: str) -> None:
+        self._number += 1
+        iteration = Iteration(self._number, self._limit, objective, change, time.perf_counter() - self._began, step)
+        for callback in self._callbacks:
+            callback(iteration)
+
+
+def relative_change(history: Sequence[float]) -> float:
+    """Of the last value to the one before; NaN, which is never below a tolerance, if there is none."""
+    if len(history) < 2:
+        return float("nan")
+    return abs(history[-1] - history[-2]) / max(abs(history[-2]), sys.float_info.min)
 
 
 class Progress:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ import scipy.sparse as sp
 import zarr
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import _check_feature_names, _check_n_features, validate_data
+from sklearn.utils.validation import _check_feature_names, _check_n_features, check_is_fitted, validate_data
 
 from dfact.data.confounders import ConfounderEncoding
 from dfact.data.dataset import Dataset
@@ -38,6 +38,29 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     callbacks: Sequence[Callable[[Iteration], None]]
     dtype: Any
     components_: NDArray[Any]
+    factors_: Any
+    _non_negative = False
+    """Whether negative values are refused."""
+
+    def fit(self, X: Any, y: None = None) -> Self:
+        """Fit the data X."""
+        raise NotImplementedError  # each model's own
+
+    def fit_transform(self, X: Any, y: None = None, **known: Any) -> Any:
+        """Fit, and return the factors of the same rows; further arguments are those of ``fit``."""
+        return self.fit(X, y, **known)._row_factors
+
+    @property
+    def _row_factors(self) -> Any:
+        """What ``transform`` of the fitted rows gives."""
+        return self.factors_
+
+    @property
+    def loadings_(self) -> pd.DataFrame:
+        """Items × components."""
+        items: pd.Index[Any] = pd.Index(self.column_labels_, name="item")
+        return pd.DataFrame(self.components_.T, index=items, columns=self.get_feature_names_out())
+
     _tensors = False  # whether X may have more than two modes
 
     def _dataset(self, X: Any, confounders: Any, *, reset: bool) -> Dataset:
@@ -62,6 +85,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         if reset:
             self.column_labels_ = np.asarray(dataset.column_labels, dtype=object)
             self.offset_ = offset
+            self.row_labels_ = dataset.label_source
+            self.fingerprint_ = dataset.stored_fingerprint
         else:
             self._check_columns(dataset, offset)
         self._check_observed(dataset, reset=reset)
@@ -114,9 +139,25 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         plan.check()
         return executor.open(partitions(dataset.source, dataset.missing_code, covariates), plan)
 
+    def _as_factors(self, factors: Any) -> NDArray[Any]:
+        """What ``inverse_transform`` was given, as an array (n, k)."""
+        check_is_fitted(self)
+        found = np.asarray(factors)
+        if found.ndim != 2 or found.shape[1] != self._n_features_out:
+            raise DataError(f"the factors have shape {found.shape}, expected (n, {self._n_features_out})")
+        return found
+
     @property
     def _n_features_out(self) -> int:
         return int(self.components_.shape[0])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = self._non_negative
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
 
 
 class _Shaped:

@@ -259,9 +259,9 @@ class ElasticCP(Factorization):
             _report_unfinished(int(session.run(RowsPass(self._net(), self.prior_.rows, dtype), H).unfinished))
             return gather_rows(session.rows(FACTORS), (n, len(H)), dtype, stored=dataset.path is not None, out=out)
 
-    def fit_transform(self, X: Any, y: None = None) -> Any:
-        """Fit, and return the factors A⁽¹⁾ (I_1, R) of the same slices."""
-        return self.fit(X, y).factors_[0]
+    @property
+    def _row_factors(self) -> Any:
+        return self.factors_[0]
 
     def inverse_transform(self, factors: Any) -> NDArray[Any]:
         """The model's slices (n, I_2, …, I_N) of factors A⁽¹⁾ (n, R)."""

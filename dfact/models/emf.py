@@ -288,10 +288,6 @@ class ExpectileMF(Factorization):
             rows = (part.astype(dtype) for part in session.rows("factors"))
             return gather_rows(rows, (dataset.shape[0], Y.shape[1]), dtype, stored=dataset.path is not None, out=out)
 
-    def fit_transform(self, X: Any, y: None = None) -> Any:
-        """Fit, and return the factors X (n, k) of the same rows."""
-        return self.fit(X, y).row_factors_
-
     def inverse_transform(self, factors: Any) -> NDArray[Any]:
         """The model's entries (n, m) of the rows' factors (n, k)."""
         check_is_fitted(self)

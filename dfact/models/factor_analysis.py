@@ -1,6 +1,5 @@
 """Exploratory factor analysis of items by minimum residuals, with rotation: the questionnaire's usual analysis."""
 
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,18 +12,19 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
-from dfact.data.inputs import locate_outside, refuse_unobserved_columns
+from dfact.data.inputs import refuse_infinite, refuse_unobserved_columns
 from dfact.engine.executors import Session
 from dfact.engine.plan import Footprint
-from dfact.engine.progress import Iteration
+from dfact.engine.progress import Iteration, Reporter
 from dfact.engine.threads import single_threaded
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.correlation import MomentsPass, is_indefinite, smoothed
 from dfact.linalg.minres import LOWEST, explained, minres, ordered, promax, varimax
 from dfact.models.base import Factorization, gather_rows
 from dfact.models.factor_analysis_passes import ScorePass, Scorer
+from dfact.models.parameters import COUNT, check, is_count, is_within
 
-_STEPS = ("correlations", "factors", "scores")
+_N_STEPS = 3  # that the callbacks are told of
 
 
 class FactorAnalysis(Factorization):
@@ -159,25 +159,19 @@ class FactorAnalysis(Factorization):
         dataset = self._dataset(X, None, reset=True)
         _check_answers(dataset, self.n_components)
         dtype, shape = self._working_dtype(dataset), (dataset.shape[0], self.n_components)
-        report = _Steps(self.callbacks)
+        report = Reporter(self.callbacks, _N_STEPS)
         # One thread for the factors, too, wherever passes run: more of them give other bits.
         with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session, single_threaded():
             found = self._correlate(session, dataset)
-            report("correlations")
+            report.step("correlations")
             self._extract(found.R, dtype)
-            report("factors")
+            report.step("factors")
             self.mean_, self.scale_ = found.mean, found.scale
             _warn_of_silence(int(session.run(ScorePass(dtype), self._scorer()).silent), dataset.shape[0])
             self.factors_ = gather_rows(session.rows("factors"), shape, dtype, stored=dataset.path is not None)
-        report("scores")
+        report.step("scores")
         self.correlations_, self.n_observations_, self.smoothed_ = found.R, found.n, found.smoothed
-        self.fingerprint_ = dataset.stored_fingerprint
-        self.row_labels_ = dataset.label_source
         return self
-
-    def fit_transform(self, X: Any, y: None = None) -> Any:
-        """Fit, and return the scores (n, k) of the same participants."""
-        return self.fit(X, y).factors_
 
     def correlate(self, X: Any) -> "Correlations":
         """The correlations that ``fit`` would start from, by one pass over X (n, m)."""
@@ -239,7 +233,7 @@ class FactorAnalysis(Factorization):
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
-        _check_finite(dataset)
+        refuse_infinite(dataset)
         dtype = self._working_dtype(dataset)
         with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
             _warn_of_silence(int(session.run(ScorePass(dtype), self._scorer()).silent), dataset.shape[0])
@@ -248,18 +242,9 @@ class FactorAnalysis(Factorization):
 
     def inverse_transform(self, scores: Any) -> NDArray[Any]:
         """The answers (n, m) that the model expects of factor scores (n, k)."""
-        check_is_fitted(self)
-        F = np.asarray(scores)
-        if F.ndim != 2 or F.shape[1] != len(self.components_):
-            raise DataError(f"scores have shape {F.shape}, expected (n, {len(self.components_)})")
+        F = self._as_factors(scores)
         answers: NDArray[Any] = (self.mean_ + F @ self.components_ * self.scale_).astype(F.dtype)
         return answers
-
-    @property
-    def loadings_(self) -> pd.DataFrame:
-        """Pattern loadings, items × factors."""
-        items: pd.Index[Any] = pd.Index(self.column_labels_, name="item")
-        return pd.DataFrame(self.components_.T, index=items, columns=self.get_feature_names_out())
 
     @property
     def explained_(self) -> pd.DataFrame:
@@ -278,19 +263,18 @@ class FactorAnalysis(Factorization):
             refuse_unobserved_columns(dataset)
 
     def _check_parameters(self) -> None:
-        k = self.n_components
-        checks = [
-            ("n_components", isinstance(k, (int, np.integer)) and not isinstance(k, bool) and k >= 1, "an integer of at least 1"),
-            ("method", self.method == "minres", "'minres'"),
-            ("rotation", self.rotation in ("promax", "varimax", None), "'promax', 'varimax' or None"),
-            ("kappa", self.kappa >= 1, "a number of at least 1"),
-            ("missing", self.missing in ("pairwise", "listwise"), "'pairwise' or 'listwise'"),
-            ("max_iter", self.max_iter >= 1, "an integer of at least 1"),
-            ("tol", self.tol >= 0, "a number of at least 0"),
-        ]
-        for name, good, expected in checks:
-            if not good:
-                raise ParameterError(f"{name} is {getattr(self, name)!r}, expected {expected}")
+        check(
+            self,
+            {
+                "n_components": (is_count(self.n_components), COUNT),
+                "method": (self.method == "minres", "'minres'"),
+                "rotation": (self.rotation in ("promax", "varimax", None), "'promax', 'varimax' or None"),
+                "kappa": (is_within(self.kappa, 1), "a number of at least 1"),
+                "missing": (self.missing in ("pairwise", "listwise"), "'pairwise' or 'listwise'"),
+                "max_iter": (is_count(self.max_iter), COUNT),
+                "tol": (is_within(self.tol, 0), "a number of at least 0"),
+            },
+        )
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         size, m, k = dtype.itemsize, shape[1], self.n_components
@@ -300,13 +284,6 @@ class FactorAnalysis(Factorization):
             shared=8 * (4 * m * m + m * k * k),
             result_per_row=size * k,
         )
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.sparse = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
 
 
 @dataclass(frozen=True)
@@ -324,18 +301,6 @@ class Correlations:
     """Whether R had negative eigenvalues."""
 
 
-class _Steps:
-    """Tells the callbacks of each step that is done."""
-
-    def __init__(self, callbacks: Sequence[Callable[[Iteration], None]]) -> None:
-        self._callbacks, self._began = callbacks, time.perf_counter()
-
-    def __call__(self, step: str) -> None:
-        seconds = time.perf_counter() - self._began
-        for callback in self._callbacks:
-            callback(Iteration(_STEPS.index(step) + 1, len(_STEPS), np.nan, np.nan, seconds, step))
-
-
 def _check_answers(dataset: Dataset, k: int) -> None:
     """Refuse what has no correlations."""
     n, m = dataset.shape
@@ -343,18 +308,13 @@ def _check_answers(dataset: Dataset, k: int) -> None:
         raise DataError(f"X has n_samples={n} and n_features={m}, expected at least 2 of each")
     if k > min(n, m):
         raise ParameterError(f"n_components={k} is larger than the data allows: n_samples={n}, n_features={m}")
-    _check_finite(dataset)
+    refuse_infinite(dataset)
     low, high = dataset.statistics.minimum, dataset.statistics.maximum
     constant = np.flatnonzero(low == high)
     if constant.size:
         j = constant[0]
         found = f"item {str(dataset.column_labels[j])!r} holds {low[j]:g} in every row ({constant.size} such items in all)"
         raise DataError(f"{found}; factor analysis needs items that vary: leave it out")
-
-
-def _check_finite(dataset: Dataset) -> None:
-    if np.isinf([dataset.statistics.minimum, dataset.statistics.maximum])[:, dataset.statistics.observed > 0].any():
-        raise DataError(f"X holds infinity: {locate_outside(dataset, -1e300, 1e300)}; expected finite answers, NaN where missing")
 
 
 def _warn_of_silence(silent: int, n: int) -> None:

@@ -1,6 +1,5 @@
 """Grade of membership: mixed memberships of subjects in latent classes, by spectral methods."""
 
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from os import PathLike
@@ -16,14 +15,15 @@ from dfact.data.dataset import Dataset
 from dfact.data.inputs import locate_fraction, locate_outside, refuse_unobserved_columns
 from dfact.engine.executors import Session
 from dfact.engine.plan import Footprint
-from dfact.engine.progress import Iteration
+from dfact.engine.progress import Iteration, Reporter
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.svd import gram_size
 from dfact.models.base import Factorization, gather_rows
 from dfact.models.gom_passes import PURE, Census, CensusPass, MembershipPass, MembershipSums, Responses
 from dfact.models.gom_search import HUNTS, METHODS, Candidate, Search
+from dfact.models.parameters import COUNT, check, is_count, is_within
 
-_STEPS = ("responses", "singular vectors", "pure subjects", "modularity", "memberships")
+_N_STEPS = 5  # that the callbacks are told of
 
 
 class GradeOfMembership(Factorization):
@@ -124,6 +124,8 @@ class GradeOfMembership(Factorization):
     (400, 2)
     """
 
+    _non_negative = True
+
     def __init__(
         self,
         n_components: int = 3,
@@ -155,9 +157,9 @@ class GradeOfMembership(Factorization):
         self.fit_candidates(X, [self.n_components])
         return self
 
-    def fit_transform(self, X: Any, y: None = None) -> Any:
-        """Fit, and return the memberships Π (N, K) of the same subjects."""
-        return self.fit(X, y).memberships_
+    @property
+    def _row_factors(self) -> Any:
+        return self.memberships_
 
     def fit_candidates(self, X: Any, n_components: Sequence[int]) -> list[float]:
         """Fit with that of these numbers of classes whose memberships have the highest modularity (the first of equals).
@@ -169,27 +171,27 @@ class GradeOfMembership(Factorization):
         self._check_size(dataset, n_components)
         self.n_levels_ = self._levels(dataset)
         dtype, responses, n = self._working_dtype(dataset), _responses(dataset), dataset.shape[0]
-        report = _Steps(self.callbacks)
+        report = Reporter(self.callbacks, _N_STEPS)
         with self._open(dataset, None, self._footprint_of(dataset.shape, n_components, dtype)) as session:
             census = self._census(session, CensusPass(dtype, responses), n, max(n_components))
-            report("responses")
+            report.step("responses")
             expected = bool(census.fractional)
             tau, seed = self._tau(dataset), self._seed()
             search = Search(session, responses, dtype, dataset.shape, expected, self.method, self.hunt, tau, seed)
             directions = search.directions(max(n_components))
             if expected and not search.spanned_by(directions):
                 raise DataError(f"{locate_fraction(dataset)}, expected whole numbers from 0 (no response) to {self.n_levels_:g}")
-            report("singular vectors")
+            report.step("singular vectors")
             candidates = search.candidates(directions, n_components)
-            report("pure subjects")
+            report.step("pure subjects")
             sums = session.run(MembershipPass(dtype, responses, keep=False), [c.projection for c in candidates])
             scored = [c.scored(part, census) for c, part in zip(candidates, sums.split(n_components), strict=True)]
             best = max(scored, key=lambda candidate: candidate.modularity)
-            report("modularity")
+            report.step("modularity")
             sums = session.run(MembershipPass(dtype, responses, keep=True), [best.projection])
             shape = (n, len(best.pure_subjects))
             self.memberships_ = gather_rows(session.rows("factors"), shape, dtype, stored=dataset.path is not None)
-        report("memberships")
+        report.step("memberships")
         self._store(best, sums, census, dataset)
         return [candidate.modularity for candidate in scored]
 
@@ -220,8 +222,6 @@ class GradeOfMembership(Factorization):
         self.modularity_ = best.scored(sums, census).modularity
         self.highly_pure_share_ = float(sums.highly_pure[0] / n)
         self.highly_mixed_share_ = float(sums.highly_mixed[0] / n)
-        self.fingerprint_ = dataset.stored_fingerprint
-        self.row_labels_ = dataset.label_source
         alone = np.flatnonzero(sums.pure <= 1)
         if alone.size:
             names = self.get_feature_names_out()
@@ -245,11 +245,7 @@ class GradeOfMembership(Factorization):
 
     def inverse_transform(self, memberships: Any) -> NDArray[Any]:
         """The expected responses ΠΘᵀ (N, J) of memberships Π (N, K)."""
-        check_is_fitted(self)
-        Pi = np.asarray(memberships)
-        if Pi.ndim != 2 or Pi.shape[1] != len(self.components_):
-            raise DataError(f"memberships have shape {Pi.shape}, expected (N, {len(self.components_)})")
-        expected: NDArray[Any] = Pi @ self.components_
+        expected: NDArray[Any] = self._as_factors(memberships) @ self.components_
         return expected
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
@@ -271,17 +267,17 @@ class GradeOfMembership(Factorization):
 
     def _check_parameters(self, n_components: Sequence[int]) -> None:
         for k in n_components:
-            if not isinstance(k, (int, np.integer)) or isinstance(k, bool) or k < 1:
-                raise ParameterError(f"n_components is {k!r}, expected an integer of at least 1")
-        checks = [
-            ("method", self.method in METHODS, f"one of {METHODS}"),
-            ("hunt", self.hunt in HUNTS, f"one of {HUNTS}"),
-            ("tau", self.tau is None or self.tau >= 0, "a number of at least 0, or None"),
-            ("n_levels", self.n_levels is None or self.n_levels >= 1, "a number of at least 1, or None"),
-        ]
-        for name, good, expected in checks:
-            if not good:
-                raise ParameterError(f"{name} is {getattr(self, name)!r}, expected {expected}")
+            if not is_count(k):
+                raise ParameterError(f"n_components is {k!r}, expected {COUNT}")
+        check(
+            self,
+            {
+                "method": (self.method in METHODS, f"one of {METHODS}"),
+                "hunt": (self.hunt in HUNTS, f"one of {HUNTS}"),
+                "tau": (self.tau is None or is_within(self.tau, 0), "a number of at least 0, or None"),
+                "n_levels": (self.n_levels is None or is_within(self.n_levels, 1), "a number of at least 1, or None"),
+            },
+        )
 
     def _check_size(self, dataset: Dataset, n_components: Sequence[int]) -> None:
         n, m = dataset.shape
@@ -321,24 +317,8 @@ class GradeOfMembership(Factorization):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.positive_only = True
         tags.input_tags.categorical = True
-        tags.input_tags.sparse = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-class _Steps:
-    """Tells the callbacks of each step that is done."""
-
-    def __init__(self, callbacks: Sequence[Callable[[Iteration], None]]) -> None:
-        self._callbacks, self._began = callbacks, time.perf_counter()
-
-    def __call__(self, step: str) -> None:
-        seconds = time.perf_counter() - self._began
-        for callback in self._callbacks:
-            callback(Iteration(_STEPS.index(step) + 1, len(_STEPS), np.nan, np.nan, seconds, step))
 
 
 def _warn_of_silence(silent: int, n: int) -> None:

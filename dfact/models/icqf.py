@@ -1,6 +1,5 @@
 """ICQF: interpretability-constrained questionnaire factorization."""
 
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from dfact.data.confounders import ConfounderEncoding, as_frame
 from dfact.data.dataset import Dataset
 from dfact.engine.executors import Session
 from dfact.engine.plan import Footprint
-from dfact.engine.progress import Iteration
+from dfact.engine.progress import Iteration, Reporter, relative_change
 from dfact.errors import DataError
 from dfact.linalg.svd import nndsvd
 from dfact.models.base import Factorization, gather_rows
@@ -129,6 +128,7 @@ class ICQF(Factorization):
     """
 
     objective_history_: NDArray[np.float64]
+    _non_negative = True
 
     def __init__(
         self,
@@ -202,8 +202,6 @@ class ICQF(Factorization):
         self.components_ = Q[: problem.k].copy()
         self.confounder_components_ = Q[problem.k :].copy()
         self.problem_ = problem
-        self.fingerprint_ = dataset.stored_fingerprint
-        self.row_labels_ = dataset.label_source
         return self
 
     def _solver(self, problem: Problem, begin: Start, dtype: np.dtype[Any]) -> ADMM | Splitless:
@@ -213,25 +211,23 @@ class ICQF(Factorization):
 
     def _iterate(self, session: Session, solver: ADMM | Splitless, Q: NDArray[Any]) -> NDArray[Any]:
         """One pass over the rows and one solution for the loadings Qᵀ (k+c, m) after the other; returns the last."""
-        problem, began = solver.problem, time.perf_counter()
+        problem, report = solver.problem, Reporter(self.callbacks, self.max_iter)
         objectives: list[float] = []
         lagrangians: list[float] = []
         self.converged_ = False
         point = Q
-        for iteration in range(1, self.max_iter + 1):
+        for _ in range(self.max_iter):
             sums = session.run(solver.pass_, solver.shared(point))
             penalties = problem.penalties(float(sums.size_w), point)
             objectives.append(0.5 * float(sums.squares) + penalties)
             lagrangians.append(float(sums.lagrangian) + penalties)
-            change = _relative_change(objectives)
-            for callback in self.callbacks:
-                callback(Iteration(iteration, self.max_iter, objectives[-1], change, time.perf_counter() - began))
+            report.iteration(objectives)
             Q = solver.loadings(sums, point)
-            if max(change, _relative_change(lagrangians)) < self.tol:
+            if max(relative_change(objectives), relative_change(lagrangians)) < self.tol:
                 self.converged_ = True
                 break
             point = solver.next_point(Q)
-        self.n_iter_ = iteration
+        self.n_iter_ = len(objectives)
         self.objective_history_ = np.asarray(objectives)
         self.lagrangian_history_ = np.asarray(lagrangians)
         return Q
@@ -277,25 +273,13 @@ class ICQF(Factorization):
             rows = (part[:, : problem.k] for part in session.rows("factors"))
             return gather_rows(rows, (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None, out=out)
 
-    def fit_transform(self, X: Any, y: None = None, *, confounders: Any = None, sample_weight: Any = None) -> Any:
-        """Fit, and return the factors W (n, k) of the same participants."""
-        return self.fit(X, y, confounders=confounders, sample_weight=sample_weight).factors_
-
     def inverse_transform(self, W: Any, *, confounders: Any = None) -> NDArray[Any]:
         """The model's answers [W, C]Qᵀ (n, m), clipped to the bounds, of factors W (n, k)."""
-        check_is_fitted(self)
-        W = np.asarray(W)
-        if W.ndim != 2 or W.shape[1] != self.components_.shape[0]:
-            raise DataError(f"W has shape {W.shape}, expected (n, {self.components_.shape[0]})")
+        W = self._as_factors(W)
         C = self._encode(None if confounders is None else as_frame(confounders, len(W)), len(W))
         R = W @ self.components_ + (0 if C is None else C @ self.confounder_components_)
         answers: NDArray[Any] = np.clip(R, self.problem_.lower, self.problem_.upper).astype(W.dtype)
         return answers
-
-    @property
-    def loadings_(self) -> pd.DataFrame:
-        """Items × factors."""
-        return pd.DataFrame(self.components_.T, index=self._items(), columns=self.get_feature_names_out())
 
     @property
     def confounder_loadings_(self) -> pd.DataFrame:
@@ -326,27 +310,12 @@ class ICQF(Factorization):
             result_per_row=size * width,
         )
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.positive_only = True
-        tags.input_tags.sparse = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
-
 
 def _report_unfinished(rows: int) -> None:
     """Rows may have no factors within the bounds: when their confounders alone exceed them."""
     if rows:
         message = f"{rows} rows have no factors that keep the model within the bounds to the tolerance; theirs come close to it"
         warnings.warn(message, UserWarning, stacklevel=3)
-
-
-def _relative_change(history: list[float]) -> float:
-    """Of the last value to the one before; NaN, which is never below a tolerance, if there is none."""
-    if len(history) < 2:
-        return float("nan")
-    return abs(history[-1] - history[-2]) / max(abs(history[-2]), np.finfo(float).tiny)
 
 
 def _least_squares(loadings: NDArray[Any]) -> NDArray[np.float64]:

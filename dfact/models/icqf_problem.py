@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
-from dfact.data.inputs import locate_outside
+from dfact.data.inputs import locate_outside, refuse_infinite
 from dfact.engine.passes import Block
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.box_qp import coordinate_descent, fista
+from dfact.models.parameters import COUNT, check, is_count, is_within
 
 INNER = {"cd": coordinate_descent, "fista": fista}
 PENALTIES = ("l1", "l2")
@@ -128,12 +129,11 @@ def _per_item(name: str, value: Any, m: int) -> Any:
 
 def check_range(dataset: Dataset, problem: Problem) -> None:
     """Refuse answers that are negative, infinite, or outside the bounds."""
+    refuse_infinite(dataset)
     statistics = dataset.statistics
     seen = statistics.observed > 0
     lowest, highest = statistics.minimum[seen], statistics.maximum[seen]
     lower, upper = (bound[seen] for bound in problem.limits(len(seen), np.float64))
-    if np.isinf(lowest).any() or np.isinf(highest).any():
-        raise DataError(f"X holds infinity: {locate_outside(dataset, -1e300, 1e300)}; expected finite answers, NaN where missing")
     if (lowest < np.minimum(0, lower)).any():
         where = locate_outside(dataset, 0.0, np.inf)
         raise DataError(f"Negative values in data passed to ICQF: {where}; shift the answers to start at 0, and mark missing ones as NaN")
@@ -160,31 +160,30 @@ def checked_weights(weights: Any, n: int) -> NDArray[np.float64]:
 def check_parameters(model: Any) -> None:
     """Refuse parameters of an ICQF that cannot be, whatever the data."""
 
-    def whole(value: Any) -> bool:
-        return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= 1
-
     def ordered(bounds: Any) -> bool:
         return len(bounds) == 2 and bool(np.all(np.asarray(bounds[0]) >= 0) and np.all(np.asarray(bounds[0]) < np.asarray(bounds[1])))
 
     adaptive = model.rho == "adaptive"
-    checks = [
-        ("n_components", whole(model.n_components), "an integer of at least 1"),
-        ("max_iter", whole(model.max_iter), "an integer of at least 1"),
-        ("beta", model.beta >= 0, "a number of at least 0"),
-        ("penalty", model.penalty in PENALTIES, "'l1' or 'l2'"),
-        ("solver", model.solver in ("admm", "splitless"), "'admm' or 'splitless'"),
-        ("inner", model.inner in INNER, "'cd' or 'fista'"),
-        (
-            "rho",
-            (adaptive and model.solver == "admm") or (not isinstance(model.rho, str) and model.rho > 0),
-            "a number above 0, or with solver='admm' 'adaptive'",
-        ),
-        ("w_max", model.w_max > 0, "a number above 0"),
-        ("q_max", model.q_max is None or np.all(np.asarray(model.q_max) > 0), "numbers above 0, or None"),
-        ("tol", model.tol >= 0, "a number of at least 0"),
-        ("bounds", model.bounds is None or ordered(model.bounds), "(low, high) with 0 ≤ low < high, or None"),
-        ("init", not isinstance(model.init, str) or model.init in ("nndsvd", "random"), "'nndsvd', 'random' or an array of loadings"),
-    ]
-    for name, good, expected in checks:
-        if not good:
-            raise ParameterError(f"{name} is {getattr(model, name)!r}, expected {expected}")
+    check(
+        model,
+        {
+            "n_components": (is_count(model.n_components), COUNT),
+            "max_iter": (is_count(model.max_iter), COUNT),
+            "beta": (is_within(model.beta, 0), "a number of at least 0"),
+            "penalty": (model.penalty in PENALTIES, "'l1' or 'l2'"),
+            "solver": (model.solver in ("admm", "splitless"), "'admm' or 'splitless'"),
+            "inner": (model.inner in INNER, "'cd' or 'fista'"),
+            "rho": (
+                (adaptive and model.solver == "admm") or (is_within(model.rho, 0) and model.rho > 0),
+                "a number above 0, or with solver='admm' 'adaptive'",
+            ),
+            "w_max": (model.w_max > 0, "a number above 0"),
+            "q_max": (model.q_max is None or bool(np.all(np.asarray(model.q_max) > 0)), "numbers above 0, or None"),
+            "tol": (is_within(model.tol, 0), "a number of at least 0"),
+            "bounds": (model.bounds is None or ordered(model.bounds), "(low, high) with 0 ≤ low < high, or None"),
+            "init": (
+                not isinstance(model.init, str) or model.init in ("nndsvd", "random"),
+                "'nndsvd', 'random' or an array of loadings",
+            ),
+        },
+    )

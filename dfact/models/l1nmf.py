@@ -6,12 +6,11 @@ from os import PathLike
 from typing import Any, Self
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
-from dfact.data.inputs import locate_outside
+from dfact.data.inputs import locate_outside, refuse_infinite
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration
 from dfact.errors import DataError
@@ -99,6 +98,8 @@ class L1NMF(Factorization):
     (12, 3)
     """
 
+    _non_negative = True
+
     def __init__(
         self,
         n_components: int = 8,
@@ -142,13 +143,7 @@ class L1NMF(Factorization):
         self.explained_share_ = sums.explained_share()
         self.components_ = Q
         self.problem_ = problem
-        self.fingerprint_ = dataset.stored_fingerprint
-        self.row_labels_ = dataset.label_source
         return self
-
-    def fit_transform(self, X: Any, y: None = None) -> Any:
-        """Fit, and return the factors W (n, k) of the same participants."""
-        return self.fit(X, y).factors_
 
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
         """Factors W (n, k) of participants X (n, m) given the loadings, each row at its optimum.
@@ -166,18 +161,9 @@ class L1NMF(Factorization):
 
     def inverse_transform(self, W: Any) -> NDArray[Any]:
         """The model's answers WQᵀ (n, m) of factors W (n, k)."""
-        check_is_fitted(self)
-        W = np.asarray(W)
-        if W.ndim != 2 or W.shape[1] != len(self.components_):
-            raise DataError(f"W has shape {W.shape}, expected (n, {len(self.components_)})")
+        W = self._as_factors(W)
         answers: NDArray[Any] = (W @ self.components_).astype(W.dtype)
         return answers
-
-    @property
-    def loadings_(self) -> pd.DataFrame:
-        """Items × factors."""
-        items: pd.Index[Any] = pd.Index(self.column_labels_, name="item")
-        return pd.DataFrame(self.components_.T, index=items, columns=self.get_feature_names_out())
 
     def _icqf(self) -> ICQF:
         """The model whose steps these are, once its problem is this one."""
@@ -197,14 +183,6 @@ class L1NMF(Factorization):
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         return self._icqf()._footprint(shape, 0, dtype)
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.positive_only = True
-        tags.input_tags.sparse = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
-
 
 class _Solver(Splitless):
     """ICQF's, with the loadings of a factor that nobody has at 0: the data says nothing of them, the penalty does."""
@@ -221,10 +199,8 @@ def _least_squares_start(Q: NDArray[Any]) -> Start:
 
 
 def _check_range(dataset: Dataset) -> None:
-    seen = dataset.statistics.observed > 0
-    lowest, highest = dataset.statistics.minimum[seen].min(), dataset.statistics.maximum[seen].max()
-    if np.isinf([lowest, highest]).any():
-        raise DataError(f"X holds infinity: {locate_outside(dataset, -1e300, 1e300)}; expected finite answers, NaN where missing")
+    refuse_infinite(dataset)
+    lowest = dataset.statistics.minimum[dataset.statistics.observed > 0].min()
     if lowest < 0:
         where = locate_outside(dataset, 0.0, np.inf)
         raise DataError(f"Negative values in data passed to L1NMF: {where}; shift the answers to start at 0, and mark missing ones as NaN")

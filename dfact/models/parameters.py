@@ -14,8 +14,10 @@ def is_count(value: Any) -> bool:
 
 
 def is_within(value: Any, low: float, high: float = np.inf) -> bool:
-    """Whether it is a number, low ≤ value < high."""
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and bool(low <= value < high)
+    """Whether it is a number, low ≤ value < high; without ``high`` infinity is one, too."""
+    return (
+        isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and bool(low <= value < high or value == high == np.inf)
+    )
 
 
 def check(model: Any, checks: Mapping[str, tuple[bool, str]]) -> None:
