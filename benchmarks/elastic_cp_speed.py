@@ -139,7 +139,9 @@ def out_of_core(target: str, rank: int, long: int, keep: bool) -> dict[str, Any]
     model = dfact.ElasticCP(rank, lam=1.0, max_iter=2, tol=0, random_state=0)
     plan = dfact.plan(model, dataset)
     if not keep:
-        model.memory_limit = int(plan.workers.baseline + plan.working + plan.driver + 1.2 * plan.state) + (1 << 20)
+        model.memory_limit = int(plan.workers.baseline + plan.working + plan.driver + 1.2 * plan.state) + (
+            12 << 20
+        )  # room for a partition or two
         plan = dfact.plan(model, dataset)
     marks: list[float] = []
     model.callbacks = [lambda iteration: marks.append(iteration.seconds)]
