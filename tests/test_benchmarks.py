@@ -11,6 +11,7 @@ import pytest
 from benchmarks import (
     common,
     elastic_cp_speed,
+    emf_paper,
     emf_speed,
     gom_simulations,
     gom_speed,
@@ -174,3 +175,24 @@ def test_speed_of_expectile_factorization(tmp_path: Path, results: Path, monkeyp
     emf_speed.main()
     assert len(load(results, "emf_growth")["rows"]) == 4
     assert load(results, "emf_out_of_core")["bars"][-1]["held"]
+
+
+def test_skewed_noise_of_the_expectile_paper(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emf_paper, "COMPONENTS", 3)
+    bars, curves = emf_paper.skewed(2, 200)
+    assert all(held for text, held in bars if "the lower" in text)
+    assert [row["omega"] for row in load(results, "emf_paper_skewed")["rows"]] == [0.1, 0.5, 0.9] * 2
+    emf_paper.draw_skewed(curves, tmp_path)
+    assert (tmp_path / "emf_paper_skewed.png").exists()
+
+
+def test_response_times_of_the_expectile_paper(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emf_paper, "RATES", (0.3,))
+    rng = np.random.default_rng(0)
+    V = np.clip(rng.random((60, 2)) @ rng.random((2, 90)) * rng.lognormal(0, 1, (60, 90)), 0.01, 19)
+    bars, table = emf_paper.latency(V, 2, {"n_components": [1, 2], "ridge": [1, 4], "omega": [0.1, 0.9]})
+    assert all(held for text, held in bars if "best" in text)
+    assert len(load(results, "emf_paper_latency")["rows"]) == len(emf_paper.OMEGAS) + 2
+    assert table["all: median"].between(0, 5).all()
+    emf_paper.draw_latency(table, tmp_path)
+    assert (tmp_path / "emf_paper_latency.png").exists()
