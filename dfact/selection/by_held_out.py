@@ -47,9 +47,9 @@ def select_by_held_out(
 
     The configuration with the lowest median is the best, of several the first. All fits share the reads
     of the data, as many at once as the memory plan has room for; starts of "svd" come from one
-    decomposition of what is not hidden. Whether rows are solved exactly, and what scales a start, follow from
-    all the data. Quantiles are exact to 0.1 %: errors are counted in steps of that width,
-    below 1e-5 as 0 and above 1e5 as infinite, absolute ones in units of the largest observed entry.
+    decomposition of what is not hidden. Of hidden entries a fit knows how many there are, which says whether rows are
+    solved exactly and scales that start; the scale of a random start is the largest entry of all. Quantiles are exact
+    to 0.1 %: errors are counted in steps of that width, below 1e-5 as 0 and above 1e5 as infinite, absolute ones in units of the largest observed entry.
 
     Parameters
     ----------
