@@ -49,7 +49,8 @@ def select_by_held_out(
     of the data, as many at once as the memory plan has room for; starts of "svd" come from one
     decomposition of what is not hidden. Of hidden entries a fit knows how many there are, which says whether rows are
     solved exactly and scales that start; the scale of a random start is the largest entry of all. Quantiles are exact
-    to 0.1 %: errors are counted in steps of that width, below 1e-5 as 0 and above 1e5 as infinite, absolute ones in units of the largest observed entry.
+    to 0.1 %: errors are counted in steps of that width, below 1e-5 as 0 and above 1e5 as infinite, absolute ones in
+    units of the largest observed entry.
 
     Parameters
     ----------
