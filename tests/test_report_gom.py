@@ -180,7 +180,7 @@ def test_every_kind_is_shown() -> None:
     assert "icqf0: strong for" in model_text(icqf)
     assert rows_text(icqf, 60) == "3 factors of 60 participants"
     assert [tick.get_text() for tick in items_plot(icqf).axes[0].get_xticklabels()] == ["icqf0", "icqf1", "icqf2"]
-    with pytest.raises(dfact.ParameterError, match="a dict cannot be shown; expected one of ICQF, GradeOfMembership"):
+    with pytest.raises(dfact.ParameterError, match="a dict cannot be shown; expected a model, such as ICQF, GradeOfMembership"):
         model_text({})
 
 

@@ -29,6 +29,11 @@ from dfact.engine.plan import Footprint, Plan, make_plan
 from dfact.engine.progress import Iteration
 from dfact.errors import DataError, ParameterError
 
+MODELS: dict[str, type["Factorization"]] = {}
+"""All factorizations by name: a model is stored, and found again, as one of these."""
+PARTS: dict[str, type[Any]] = {}
+"""The dataclasses among their fitted attributes."""
+
 
 class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Base of the estimators. A subclass says what it holds (``_footprint``) and brings fit and transform."""
@@ -41,6 +46,13 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     factors_: Any
     _non_negative = False
     """Whether negative values are refused."""
+    _parts: tuple[type[Any], ...] = ()
+    """Dataclasses among the fitted attributes."""
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        MODELS[cls.__name__] = cls
+        PARTS.update({part.__name__: part for part in cls._parts})
 
     def fit(self, X: Any, y: None = None) -> Self:
         """Fit the data X."""

@@ -23,6 +23,8 @@ from dfact.models.elastic_cp_path import REFINING_LAMBDA, PathStep, SolutionPath
 from dfact.models.elastic_cp_problem import (
     ElasticNet,
     Factors,
+    Prior,
+    RowPrior,
     alive,
     check_parameters,
     check_size,
@@ -141,6 +143,7 @@ class ElasticCP(Factorization):
     """
 
     _tensors = True
+    _parts = (Prior, RowPrior)
 
     def __init__(
         self,

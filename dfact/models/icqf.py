@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from dfact.data.confounders import ConfounderEncoding, as_frame
+from dfact.data.confounders import Confounder, ConfounderEncoding, as_frame
 from dfact.data.dataset import Dataset
 from dfact.engine.executors import Session
 from dfact.engine.plan import Footprint
@@ -129,6 +129,7 @@ class ICQF(Factorization):
 
     objective_history_: NDArray[np.float64]
     _non_negative = True
+    _parts = (Problem, ConfounderEncoding, Confounder)
 
     def __init__(
         self,

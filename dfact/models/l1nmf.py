@@ -99,6 +99,7 @@ class L1NMF(Factorization):
     """
 
     _non_negative = True
+    _parts = (Problem,)
 
     def __init__(
         self,

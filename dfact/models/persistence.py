@@ -19,26 +19,19 @@ import zarr
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from dfact.data.confounders import Confounder, ConfounderEncoding
+# The models that come with dfact, so that they are known by name.
+import dfact.models.elastic_cp
+import dfact.models.emf
+import dfact.models.factor_analysis
+import dfact.models.gom
+import dfact.models.icqf
+import dfact.models.l1nmf  # noqa: F401
 from dfact.data.source import Layout
 from dfact.data.store import attributes, compressor, create_group, open_group, update_attributes
 from dfact.errors import ParameterError, StoreError
-from dfact.models.base import Factorization
-from dfact.models.elastic_cp import ElasticCP
-from dfact.models.elastic_cp_problem import Prior, RowPrior
-from dfact.models.emf import ExpectileMF
-from dfact.models.factor_analysis import FactorAnalysis
-from dfact.models.gom import GradeOfMembership
-from dfact.models.icqf import ICQF
-from dfact.models.icqf_problem import Problem
-from dfact.models.l1nmf import L1NMF
+from dfact.models.base import MODELS, PARTS, Factorization
 
 KIND = "model"
-# A further model is stored when its class stands in the first line, and the dataclasses among its attributes in the second.
-_MODELS: dict[str, type[Factorization]] = {
-    cls.__name__: cls for cls in (ICQF, GradeOfMembership, ElasticCP, ExpectileMF, L1NMF, FactorAnalysis)
-}
-_PARTS: dict[str, type[Any]] = {cls.__name__: cls for cls in (Problem, ConfounderEncoding, Confounder, Prior, RowPrior)}
 _NOT_STORED = ("executor", "callbacks")  # they belong to the process that fitted
 _PACKAGES = ("dfact", "dask", "numba", "numpy", "pandas", "scikit-learn", "scipy", "zarr")
 _LABEL_ROWS = 1 << 16
@@ -64,8 +57,8 @@ def save_model(model: Factorization, path: str | PathLike[str], *, overwrite: bo
 def write_model(group: zarr.Group, model: Factorization) -> None:
     """Write a fitted model into a group made by ``create_group(path, "model")``."""
     name = type(model).__name__
-    if _MODELS.get(name) is not type(model):
-        raise ParameterError(f"a {name} cannot be saved; expected one of {', '.join(_MODELS)}")
+    if MODELS.get(name) is not type(model):
+        raise ParameterError(f"a {name} cannot be saved; expected one of {', '.join(MODELS)}")
     check_is_fitted(model)
     parameters = {key: value for key, value in model.get_params(deep=False).items() if key not in _NOT_STORED}
     if isinstance(parameters.get("random_state"), np.random.RandomState):
@@ -93,10 +86,10 @@ def load_model(path: str | PathLike[str]) -> Any:
     """
     group, document = _open(Path(path))
     writer = f"it was written by dfact {document['versions']['dfact']}"
-    if document["class"] not in _MODELS:
-        raise StoreError(f"{path} holds a {document['class']}, this dfact knows {', '.join(_MODELS)}; {writer}")
+    if document["class"] not in MODELS:
+        raise StoreError(f"{path} holds a {document['class']}, this dfact knows {', '.join(MODELS)}; {writer}")
     try:
-        model = _MODELS[document["class"]](**{key: _decode(group, value) for key, value in document["parameters"].items()})
+        model = MODELS[document["class"]](**{key: _decode(group, value) for key, value in document["parameters"].items()})
         for key, value in document["fitted"].items():
             setattr(model, key, _decode(group, value))
     except (TypeError, KeyError) as error:
@@ -137,7 +130,7 @@ def _encode(group: zarr.Group, name: str, value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         items = [_encode(group, f"{name}_{i}", item) for i, item in enumerate(value)]
         return {"tuple": items} if isinstance(value, tuple) else items
-    if _PARTS.get(type(value).__name__) is type(value) and is_dataclass(value):
+    if PARTS.get(type(value).__name__) is type(value) and is_dataclass(value):
         return {"part": type(value).__name__, **{f.name: _encode(group, f"{name}_{f.name}", getattr(value, f.name)) for f in fields(value)}}
     raise ParameterError(f"{name} of the model is a {type(value).__name__}, which cannot be saved; expected numbers, text, arrays or None")
 
@@ -154,7 +147,7 @@ def _decode(group: zarr.Group, value: Any) -> Any:
         return float(value["float"])
     if "tuple" in value:
         return tuple(_decode(group, item) for item in value["tuple"])
-    return _PARTS[value["part"]](**{key: _decode(group, item) for key, item in value.items() if key != "part"})
+    return PARTS[value["part"]](**{key: _decode(group, item) for key, item in value.items() if key != "part"})
 
 
 def _write_array(group: zarr.Group, name: str, values: NDArray[Any] | zarr.Array[Any]) -> str:

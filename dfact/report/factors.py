@@ -102,6 +102,20 @@ def signed_heatmap(model: Any) -> "Figure":
     return figure
 
 
+def plain_summary_text(model: Any, *more: tuple[str, str]) -> str:
+    """Of a model of any class its size, and what it says of its fit; below them ``more`` lines (name, text)."""
+    lines = [_size(model)]
+    if hasattr(model, "objective_history_"):
+        lines.append(("fit", f"{model.n_iter_} iterations, objective {model.objective_history_[-1]:.6g}"))
+    return aligned([*lines, *more])
+
+
+def plain_factors_text(model: Any, n: int = 5, texts: Texts = None) -> str:
+    """Of a model of any class the items with the largest loadings of either sign under each factor."""
+    names = [str(name) for name in model.get_feature_names_out()]
+    return under_headings(names, names, largest_items(model, n, texts))
+
+
 def _size(model: Any) -> tuple[str, str]:
     n, k = model.factors_.shape
     return "model", f"{type(model).__name__}, {k} factors of {n} participants × {len(model.column_labels_)} items"

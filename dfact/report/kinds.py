@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dfact.errors import ParameterError
+from dfact.models.base import Factorization
 from dfact.models.elastic_cp import ElasticCP
 from dfact.models.emf import ExpectileMF
 from dfact.models.factor_analysis import FactorAnalysis
@@ -58,7 +59,11 @@ def _analysis_sections(model: Any, top: int, texts: Texts) -> list[str]:
     return [factors.analysis_factors_text(model, top, texts)]
 
 
-# A further model is shown when it stands here.
+def _plain_sections(model: Any, top: int, texts: Texts) -> list[str]:
+    return [factors.plain_factors_text(model, top, texts)]
+
+
+# A model that does not stand here is shown plainly.
 _KINDS: dict[type[Any], _Kind] = {
     ICQF: _Kind(tables.summary_text, _icqf_sections, "{k} factors of {n} participants", loadings_heatmap),
     GradeOfMembership: _Kind(memberships.summary_text, _gom_sections, "memberships of {n} subjects in {k} classes", item_heatmap),
@@ -69,6 +74,9 @@ _KINDS: dict[type[Any], _Kind] = {
         factors.analysis_summary_text, _analysis_sections, "scores of {n} participants on {k} factors", factors.signed_heatmap
     ),
 }
+
+
+_PLAIN = _Kind(factors.plain_summary_text, _plain_sections, "{k} factors of {n} rows", factors.signed_heatmap)
 
 
 def model_text(model: Any, top: int = 5, texts: Texts = None, more: tuple[tuple[str, str], ...] = ()) -> str:
@@ -88,6 +96,6 @@ def items_plot(model: Any) -> "Figure":
 
 
 def _kind(model: Any) -> _Kind:
-    if type(model) not in _KINDS:
-        raise ParameterError(f"a {type(model).__name__} cannot be shown; expected one of {', '.join(kind.__name__ for kind in _KINDS)}")
-    return _KINDS[type(model)]
+    if not isinstance(model, Factorization):
+        raise ParameterError(f"a {type(model).__name__} cannot be shown; expected a model, such as {', '.join(k.__name__ for k in _KINDS)}")
+    return _KINDS.get(type(model), _PLAIN)

@@ -1,0 +1,176 @@
+"""What the README says of adding a factorization, done: a kernel, a pass, an estimator; all else comes with them.
+
+Poisson factorization (Lee & Seung 2001, the multiplicative updates for the divergence) of counts, NaN where missing.
+"""
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from distributed import Client
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+import dfact
+from dfact.engine.passes import Block, Partial, State
+from dfact.engine.plan import Footprint
+from dfact.engine.progress import Reporter, relative_change
+from dfact.kernels.jit import kernel
+from dfact.models.base import Factorization, gather_rows
+from dfact.models.parameters import COUNT, check, is_count, is_within
+from dfact.report.kinds import items_plot, model_text
+
+
+# 1. The kernel: what is done entry by entry.
+@kernel
+def ratios(V: NDArray[np.floating], R: NDArray[np.floating], seen: NDArray[np.floating]) -> float:
+    """R (n, m) ← V/R and seen (n, m) ← 1 where V is not NaN, else 0; returns Σ R − V log R over those entries."""
+    divergence = 0.0
+    for i in range(V.shape[0]):
+        for j in range(V.shape[1]):
+            v, r = V[i, j], R[i, j]
+            known = v == v
+            seen[i, j] = 1 if known else 0
+            R[i, j] = v / r if known else 0
+            divergence += r - v * np.log(r) if known else 0
+    return divergence
+
+
+# 2. The pass: what is done to a block of rows, and what adds up.
+@dataclass
+class Sums(Partial):
+    numerator: NDArray[Any]
+    denominator: NDArray[Any]
+    divergence: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class PoissonPass:
+    """State: W as (k, rows). Moves W, and sums up what moves H."""
+
+    k: int
+    seed: int
+    dtype: np.dtype[Any]
+
+    def start(self, block: Block) -> State:
+        generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(block.index,)))
+        return {"factors": generator.uniform(0.5, 1.5, (self.k, block.values.shape[0])).astype(self.dtype)}
+
+    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, Sums]:
+        assert state is not None
+        W, H, V = state["factors"], shared, block.values
+        R, seen = W.T @ H, np.empty_like(V)
+        divergence = ratios(V, R, seen)
+        W = W * (H @ R.T) / np.maximum(H @ seen.T, np.finfo(self.dtype).tiny)
+        R = W.T @ H
+        ratios(V, R, seen)
+        return {"factors": W}, Sums(W @ R, W @ seen, np.asarray(divergence))
+
+
+# 3. The estimator: parameters, the loop, and what it holds in memory.
+class PoissonMF(Factorization):
+    """Minimises Σ (WH − V log WH) over the observed entries, W, H ≥ 0."""
+
+    _non_negative = True
+
+    def __init__(
+        self,
+        n_components: int = 3,
+        *,
+        max_iter: int = 200,
+        tol: float = 1e-5,
+        random_state: int = 0,
+        executor: Any = None,
+        memory_limit: Any = None,
+        callbacks: Any = (),
+        dtype: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.executor = executor
+        self.memory_limit = memory_limit
+        self.callbacks = callbacks
+        self.dtype = dtype
+
+    def fit(self, X: Any, y: None = None) -> Self:
+        tol = (is_within(self.tol, 0), "a number of at least 0")
+        check(self, {"n_components": (is_count(self.n_components), COUNT), "max_iter": (is_count(self.max_iter), COUNT), "tol": tol})
+        dataset = self._dataset(X, None, reset=True)
+        dtype, (n, m) = self._working_dtype(dataset), dataset.shape
+        H = np.random.default_rng(self.random_state).uniform(0.5, 1.5, (self.n_components, m)).astype(dtype)
+        report, history = Reporter(self.callbacks, self.max_iter), []
+        with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
+            for _ in range(self.max_iter):
+                sums = session.run(PoissonPass(self.n_components, self.random_state, dtype), H)
+                history.append(float(sums.divergence))
+                report.iteration(history)
+                H = (H * sums.numerator / np.maximum(sums.denominator, np.finfo(dtype).tiny)).astype(dtype)
+                if abs(relative_change(history)) < self.tol:
+                    break
+            self.factors_ = gather_rows(session.rows("factors"), (n, self.n_components), dtype, stored=dataset.path is not None)
+        self.components_, self.n_iter_, self.objective_history_ = H, len(history), np.asarray(history)
+        return self
+
+    def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
+        size, m, k = dtype.itemsize, shape[1], self.n_components
+        return Footprint(state_per_row=size * k, work_per_row=2 * size * m, shared=8 * 3 * k * m, result_per_row=size * k)
+
+
+# 4. Its tests: mathematics first; all below it is what any factorization gets.
+def counts(seed: int, n: int = 400, m: int = 30, k: int = 3) -> NDArray[np.float64]:
+    rng = np.random.default_rng(seed)
+    V = rng.poisson(rng.gamma(1, 1, (n, k)) @ rng.gamma(1, 3, (k, m))).astype(float)
+    V[rng.random(V.shape) < 0.1] = np.nan
+    return V
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_objective_falls_to_a_fixed_point(seed: int) -> None:
+    V = counts(seed)
+    model = PoissonMF(tol=1e-9, max_iter=3000, random_state=seed).fit(V)
+    assert (np.diff(model.objective_history_) <= 1e-12 * np.abs(model.objective_history_[:-1])).all()
+    W, H = model.factors_, model.components_
+    gradient = np.nan_to_num(1 - V / (W @ H)).T @ W  # 0 where H is above 0, else at least 0
+    assert np.abs(gradient.T * H).max() <= 1e-2 * np.nansum(V) / 30
+
+
+def test_it_runs_everywhere_to_the_same_bits(client: Client, tmp_path: Path) -> None:
+    V = np.vstack([counts(0)] * 900).astype(np.float32)
+    stored = dfact.import_array(V, tmp_path / "v.zarr")
+    fits = [PoissonMF(max_iter=3, tol=0, executor=executor).fit(stored) for executor in ("inline", "threads", client)]
+    assert dfact.plan(PoissonMF(), stored).n_partitions > 1
+    for fit in fits[1:]:
+        np.testing.assert_array_equal(fit.objective_history_, fits[0].objective_history_)
+        np.testing.assert_array_equal(np.asarray(fit.factors_), np.asarray(fits[0].factors_))
+
+
+def test_what_comes_with_it(tmp_path: Path) -> None:
+    V, seen = counts(1), []
+    model = clone(PoissonMF(2, max_iter=5, tol=0)).set_params(callbacks=[seen.append]).fit(V)
+    assert [iteration.number for iteration in seen] == [1, 2, 3, 4, 5]
+    assert model.loadings_.shape == (30, 2)
+    assert list(model.get_feature_names_out()) == ["poissonmf0", "poissonmf1"]
+    dfact.save_model(model, tmp_path / "m")
+    np.testing.assert_array_equal(dfact.load_model(tmp_path / "m").components_, model.components_)
+    assert "PoissonMF, 2 factors of 400 participants" in model_text(model)
+    assert "poissonmf1" in model_text(model)
+    assert items_plot(model).axes
+    sparse = sp.csr_array(np.nan_to_num(V))
+    np.testing.assert_allclose(
+        PoissonMF(2, max_iter=5, tol=0).fit(sparse).components_, PoissonMF(2, max_iter=5, tol=0).fit(sparse.toarray()).components_
+    )
+    with pytest.raises(dfact.MemoryPlanError):
+        PoissonMF(memory_limit="1MiB").fit(V)
+    with pytest.raises(dfact.ParameterError, match="n_components is 0, expected an integer of at least 1"):
+        PoissonMF(0).fit(V)
+    V[5] = np.nan
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        PoissonMF(max_iter=1).fit(V)
+    assert "row 5 has no observed entry" in str(caught[0].message)
