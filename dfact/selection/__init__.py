@@ -1,9 +1,19 @@
 """Choosing what a fit cannot choose by itself."""
 
 from dfact.selection.by_held_out import select_by_held_out
+from dfact.selection.core_consistency import core_consistency
 from dfact.selection.criteria import select_by_criterion
 from dfact.selection.cross_validation import block_cross_validate
 from dfact.selection.modularity import select_by_modularity
+from dfact.selection.on_path import select_on_path
 from dfact.selection.result import Selection
 
-__all__ = ["Selection", "block_cross_validate", "select_by_criterion", "select_by_held_out", "select_by_modularity"]
+__all__ = [
+    "Selection",
+    "block_cross_validate",
+    "core_consistency",
+    "select_by_criterion",
+    "select_by_held_out",
+    "select_by_modularity",
+    "select_on_path",
+]
