@@ -1,6 +1,5 @@
 """Expectile matrix factorization of skewed, partly observed data."""
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from os import PathLike
@@ -17,7 +16,7 @@ from dfact.data.inputs import refuse_infinite, stored_as_observed, warn_of_unobs
 from dfact.data.source import SparseRows
 from dfact.engine.executors import Session
 from dfact.engine.plan import Footprint
-from dfact.engine.progress import Iteration
+from dfact.engine.progress import Iteration, Reporter, relative_change
 from dfact.engine.threads import single_threaded
 from dfact.engine.visits import Members, MemberSession
 from dfact.errors import DataError, ParameterError
@@ -203,19 +202,15 @@ class ExpectileMF(Factorization):
 
     def _iterate(self, session: Session, pass_: ExactPass | SurrogatePass, alternation: Alternation) -> None:
         """One pass after the other, until the objective settles."""
-        began, history = time.perf_counter(), alternation.history
-        self.converged_ = False
-        for iteration in range(1, self.max_iter + 1):
+        report, history = Reporter(self.callbacks, self.max_iter), alternation.history
+        self.n_iter_, self.converged_ = 0, False
+        for _ in range(self.max_iter):
+            self.n_iter_ += 1
             alternation.advance(session.run(pass_, alternation.point))
-            self._tell(iteration, history, began)
-            if _change(history) < self.tol and not alternation.refused:
+            report.iteration(history[1::2])
+            if relative_change(history[1::2]) < self.tol and not alternation.refused:
                 self.converged_ = True
                 break
-        self.n_iter_ = iteration
-
-    def _tell(self, iteration: int, history: list[float], began: float) -> None:
-        for callback in self.callbacks:
-            callback(Iteration(iteration, self.max_iter, history[-1], _change(history), time.perf_counter() - began))
 
     def _finish(self, session: Session, pass_: RowsPass, alternation: Alternation) -> tuple[Point, float]:
         """Every row at its minimum given the last columns' factors, which are those before the last step if that does not hold."""
@@ -255,18 +250,19 @@ class ExpectileMF(Factorization):
         for finite matrices A_i, row-major in A (p, n, m), (p, n·m) or sparse (p, n·m), and measurements b (p,).
         """
         self._check_parameters()
-        measurements, began = Measurements.of(A, b, shape), time.perf_counter()
+        measurements, report = Measurements.of(A, b, shape), Reporter(self.callbacks, self.max_iter)
         history: list[float] = []
         with single_threaded():
             X, Y = measurements.start(self.n_components)
-            self.converged_ = False
-            for iteration in range(1, self.max_iter + 1):
+            self.n_iter_, self.converged_ = 0, False
+            for _ in range(self.max_iter):
+                self.n_iter_ += 1
                 X, Y = measurements.alternate(X, Y, Loss(self.omega, self.ridge), history, orthogonalize=self.orthogonalize)
-                self._tell(iteration, history, began)
-                if _change(history) < self.tol:
+                report.iteration(history[1::2])
+                if relative_change(history[1::2]) < self.tol:
                     self.converged_ = True
                     break
-        self.n_iter_, self.objective_history_ = iteration, np.asarray(history)
+        self.objective_history_ = np.asarray(history)
         self.row_factors_, self.column_factors_ = X, Y
         self.n_features_in_ = shape[1]
         self.column_labels_ = np.arange(shape[1]).astype(str).astype(object)
@@ -290,10 +286,7 @@ class ExpectileMF(Factorization):
 
     def inverse_transform(self, factors: Any) -> NDArray[Any]:
         """The model's entries (n, m) of the rows' factors (n, k)."""
-        check_is_fitted(self)
-        factors = np.asarray(factors)
-        if factors.ndim != 2 or factors.shape[1] != self.column_factors_.shape[1]:
-            raise DataError(f"the factors have shape {factors.shape}, expected (n, {self.column_factors_.shape[1]})")
+        factors = self._as_factors(factors)
         entries: NDArray[Any] = (factors @ self.column_factors_.T).astype(factors.dtype)
         return entries
 
@@ -373,20 +366,6 @@ class ExpectileMF(Factorization):
             shared=8 * (columns + gram_size(m, k)),
             result_per_row=size * k,
         )
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.sparse = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
-
-
-def _change(history: list[float]) -> float:
-    """Relative change of the objective over the last two half-steps; NaN, which is never below a tolerance, if there were fewer."""
-    if len(history) < 3:
-        return float("nan")
-    return (history[-3] - history[-1]) / max(history[-3], np.finfo(float).tiny)
 
 
 def measured_of(dataset: Dataset) -> Measured:
