@@ -304,6 +304,19 @@ def test_blas_has_one_thread_inside_and_its_own_outside() -> None:
     assert [p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"] == before
 
 
+def test_any_thread_may_be_the_first_to_limit_blas() -> None:
+    """OpenBLAS obeys the thread alone that set its number first."""
+
+    def limited() -> set[int]:
+        with single_threaded():
+            return {p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"}
+
+    for _ in range(2):
+        assert limited() == {1}
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(limited).result() == {1}
+
+
 def test_passes_run_with_one_blas_thread(executor: Executor) -> None:
     seen = executor.open(
         partitions(ArraySource(values(0)), 255, None),

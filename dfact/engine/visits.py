@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from dfact.engine.executors import Session
 from dfact.engine.passes import Block, Partial, Pass, Startless, State
-from dfact.engine.threads import single_threaded
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Partial)
@@ -120,8 +119,7 @@ class Members:
     def run(self, functions: Sequence[Callable[[], T]]) -> list[T]:
         """The results of the functions, in their order; the first error of any of them or of a visit is raised."""
         self._busy = len(functions)
-        # OpenBLAS, once limited and freed by one thread, may not let another one limit it: done here for all of them.
-        with single_threaded(), ThreadPoolExecutor(len(functions), thread_name_prefix="dfact-member") as pool:
+        with ThreadPoolExecutor(len(functions), thread_name_prefix="dfact-member") as pool:
             futures = [pool.submit(self._work, function) for function in functions]
             try:
                 while self._wait():
