@@ -15,6 +15,7 @@ from dfact.models.l1nmf import L1NMF
 from dfact.report import expectiles, factors, memberships, tables, tensors
 from dfact.report.membership_plots import item_heatmap
 from dfact.report.plots import loadings_heatmap
+from dfact.report.tensor_plots import modes_plot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,7 +69,7 @@ _KINDS: dict[type[Any], _Kind] = {
     ICQF: _Kind(tables.summary_text, _icqf_sections, "{k} factors of {n} participants", loadings_heatmap),
     GradeOfMembership: _Kind(memberships.summary_text, _gom_sections, "memberships of {n} subjects in {k} classes", item_heatmap),
     ExpectileMF: _Kind(expectiles.summary_text, _expectile_sections, "{k} components of {n} rows", factors.signed_heatmap),
-    ElasticCP: _Kind(tensors.summary_text, _tensor_sections, "weights of {n} slices in {k} components", factors.signed_heatmap),
+    ElasticCP: _Kind(tensors.summary_text, _tensor_sections, "weights of {n} slices in {k} components", modes_plot),
     L1NMF: _Kind(factors.nmf_summary_text, _nmf_sections, "{k} factors of {n} participants", loadings_heatmap),
     FactorAnalysis: _Kind(
         factors.analysis_summary_text, _analysis_sections, "scores of {n} participants on {k} factors", factors.signed_heatmap

@@ -5,7 +5,7 @@ import pandas as pd
 from dfact.report.tables import indented, table_text
 from dfact.selection.result import Selection
 
-_FORMATS = {"seconds": "{:.2f}", "passes": "{:d}", "n": "{:d}", "zeros": "{:d}"}
+_FORMATS = {"seconds": "{:.2f}", "passes": "{:d}", "n": "{:d}", "zeros": "{:d}", "rank": "{:d}"}
 
 
 def selection_text(selection: Selection) -> str:

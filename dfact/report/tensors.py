@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from dfact.report.factors import largest_items, under_headings
 from dfact.report.tables import aligned
 
@@ -30,3 +33,17 @@ def components_text(model: Any, n: int = 5, texts: Texts = None) -> str:
     names = list(model.get_feature_names_out()[: model.rank_])
     headings = [f"{name}: weight {weight:.4g}" for name, weight in zip(names, model.weights_, strict=False)]
     return under_headings(headings, names, largest_items(model, n, texts))
+
+
+def mode_table(model: Any, mode: int) -> pd.DataFrame:
+    """Slices × components of a mode, counted from 0: its vectors scaled to length 1, with the labels of modes 1 and 2, else numbers.
+
+    ``weights_`` is what the scales of all modes come to.
+    """
+    A = np.asarray(model.factors_[mode])
+    labels = {0: model.row_labels_, 1: model.column_labels_}.get(mode)
+    lengths = np.linalg.norm(A, axis=0)
+    index: pd.Index[Any] = pd.RangeIndex(len(A)) if labels is None else pd.Index(np.asarray(labels[:], dtype=object).astype(str))
+    return pd.DataFrame(
+        A / np.where(lengths > 0, lengths, 1), index=index.rename(f"mode {mode + 1}"), columns=model.get_feature_names_out()
+    )

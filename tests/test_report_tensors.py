@@ -1,0 +1,90 @@
+"""Tables and plots of CP decompositions, and the plot of a solution path."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dfact
+from dfact.report.kinds import items_plot
+from dfact.report.tensor_plots import modes_plot, ordered, path_plot
+from dfact.report.tensors import mode_table
+from dfact.selection import Selection, select_on_path
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Samples with names, wavelengths 250, 255, …, and four times."""
+    rng = np.random.default_rng(0)
+    Z = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((size, 2)) for size in (20, 30, 4)))
+    path = tmp_path_factory.mktemp("data") / "z.zarr"
+    data = dfact.import_array(Z, path, row_labels=[f"sample{i}" for i in range(20)], column_labels=[250 + 5 * j for j in range(30)])
+    return dfact.ElasticCP(3, lam=1.0, l1_ratio=0.0, random_state=0, max_iter=2000).fit(data)
+
+
+def test_the_rule_for_lines() -> None:
+    np.testing.assert_array_equal(ordered([str(i) for i in range(13)]), np.arange(13))  # type: ignore[arg-type]
+    assert ordered([str(i) for i in range(12)]) is None
+    assert ordered([f"q{i}" for i in range(50)]) is None
+    assert ordered([1, 3, 2, *range(4, 40)]) is None
+
+
+def test_tables_have_the_labels_and_unit_vectors(model: Any) -> None:
+    for n, (size, first) in enumerate([(20, "sample0"), (30, "250"), (4, 0)]):
+        table = mode_table(model, n)
+        assert table.shape == (size, 3)
+        assert table.index[0] == first
+        assert table.index.name == f"mode {n + 1}"
+        np.testing.assert_allclose(np.linalg.norm(table.iloc[:, : model.rank_], axis=0), 1)
+        np.testing.assert_allclose(table.iloc[:, 0] * np.linalg.norm(model.factors_[n][:, 0]), np.asarray(model.factors_[n])[:, 0])
+
+
+def test_modes_are_lines_where_they_are_ordered_else_bars(model: Any, tmp_path: Path) -> None:
+    figure = modes_plot(model)
+    samples, wavelengths, times = figure.axes
+    assert model.rank_ == 2
+    assert len(samples.patches) == 2 * 20
+    assert len(times.patches) == 2 * 4
+    lines = [line for line in wavelengths.lines if len(line.get_xdata()) == 30]
+    assert len(lines) == 2
+    np.testing.assert_array_equal(lines[0].get_xdata(), 250 + 5 * np.arange(30))
+    np.testing.assert_allclose(lines[0].get_ydata(), mode_table(model, 1).iloc[:, 0])
+    figure.savefig(tmp_path / "modes.png")
+    assert [axes.get_title() for axes in items_plot(model).axes] == ["mode 1", "mode 2", "mode 3"]
+
+
+def test_a_long_mode_and_a_model_of_nothing() -> None:
+    rng = np.random.default_rng(0)
+    Z = rng.standard_normal((5001, 3, 2))
+    long = dfact.ElasticCP(2, max_iter=2, random_state=0).fit(Z)
+    assert [axes.get_title() for axes in modes_plot(long).axes] == ["mode 2", "mode 3"]
+    nothing = dfact.ElasticCP(2, lam=1e9, random_state=0).fit(Z[:20])
+    assert nothing.rank_ == 0
+    assert len(modes_plot(nothing).axes) == 3
+
+
+@pytest.mark.parametrize(("criterion", "panels"), [("held_out", 3), ("bic", 4), ("split_half", 4)])
+def test_the_path_over_lambda(criterion: str, panels: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    Z = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((size, 2)) for size in (20, 12, 9)))
+    Z += 0.2 * rng.standard_normal(Z.shape)
+    selection = select_on_path(dfact.ElasticCP(3, random_state=0), Z, criterion, [1.0, 10.0, 100.0, 1e5], random_state=0)
+    figure = path_plot(selection)
+    assert len(figure.axes) == panels
+    assert all(axes.get_xscale() == "log" for axes in figure.axes)
+    rank = figure.axes[0].lines[0]
+    np.testing.assert_array_equal(rank.get_xdata(), selection.table.index)
+    np.testing.assert_array_equal(rank.get_ydata(), selection.table["rank"])
+    score = [
+        line for axes in figure.axes for line in axes.lines if np.array_equal(line.get_ydata(), selection.table[criterion], equal_nan=True)
+    ]
+    assert score
+    figure.savefig(tmp_path / "path.svg")
+
+
+def test_the_path_plot_refuses_other_selections() -> None:
+    table = pd.DataFrame({"modularity": [0.1]}, index=pd.Index([2], name="n_components"))
+    with pytest.raises(dfact.ParameterError, match="expected one of select_on_path"):
+        path_plot(Selection(table, {"n_components": 2}, dfact.ICQF()))
