@@ -1,4 +1,4 @@
-"""``dfact import``, ``dfact import-triplets``, ``dfact join``."""
+"""``dfact import``, ``dfact import-array``, ``dfact import-triplets``, ``dfact join``."""
 
 import re
 from contextlib import closing
@@ -61,6 +61,38 @@ def import_command(source: Path, destination: Path, no_shift: bool, **settings: 
 
     with closing(Progress("import")) as progress:
         dataset = import_table(source, destination, shift=not no_shift, progress=progress.update, **settings)
+    click.echo(dataset_text(dataset))
+
+
+@click.command("import-array", epilog=example("dfact import-array amino.npz amino.zarr --key X"))
+@click.argument("source", type=path_type)
+@click.argument("destination", metavar="DEST", type=path_type)
+@click.option("--key", metavar="NAME", help="Which array of an .npz file.", show_default="the only one")
+@click.option("--row-labels", metavar="NAME", help="Array of the .npz file with the labels of the first mode.")
+@click.option("--column-labels", metavar="NAME", help="Array of the .npz file with the labels of the second mode.")
+@list_option("--missing", "Codes of a missing entry, beside NaN; repeat it or separate by commas.", metavar="CODES")
+@click.option("--empty-rows", type=click.Choice(["error", "drop"]), default="error", help="What becomes of a row without any entry.")
+@overwrite_option
+def import_array_command(source: Path, destination: Path, missing: list[str], overwrite: bool, empty_rows: Any, **keys: str | None) -> None:
+    """Make a dataset of an array of two or more modes.
+
+    SOURCE is NumPy's .npy or .npz file, the mode with the participants, or samples, first; DEST is a folder.
+    """
+    from dfact.cli.info import dataset_text
+    from dfact.data.array_file import read_array_file
+    from dfact.data.import_array import import_array
+    from dfact.engine.progress import Progress
+
+    try:
+        codes = [float(code) for code in missing]
+    except ValueError as error:
+        raise click.BadParameter(f"{','.join(missing)!r} are not numbers", param_hint="--missing") from error
+    array = read_array_file(source, keys["key"])
+    labels: dict[str, Any] = {name: read_array_file(source, keys[name]) for name in ("row_labels", "column_labels") if keys[name]}
+    with closing(Progress("import")) as progress:
+        dataset = import_array(
+            array, destination, missing=codes or None, empty_rows=empty_rows, overwrite=overwrite, progress=progress.update, **labels
+        )
     click.echo(dataset_text(dataset))
 
 

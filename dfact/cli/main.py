@@ -10,7 +10,8 @@ from typing import Any, TextIO
 import click
 
 import dfact
-from dfact.cli.data import import_command, import_triplets_command, join
+from dfact.cli.cp import fit_cp, select_cp
+from dfact.cli.data import import_array_command, import_command, import_triplets_command, join
 from dfact.cli.demo import demo
 from dfact.cli.emf import fit_emf, select_emf
 from dfact.cli.fit import fit
@@ -44,10 +45,12 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (demo, import_command, import_triplets_command, join, info, fit, select, transform):
+for command in (demo, import_command, import_array_command, import_triplets_command, join, info, fit, select, transform):
     cli.add_command(command)
 fit.add_command(fit_emf)
+fit.add_command(fit_cp)
 select.add_command(select_emf)
+select.add_command(select_cp)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,0 +1,158 @@
+"""``dfact fit cp`` and ``dfact select cp``."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dfact.cli.fit import check_model, run_fit
+from dfact.cli.options import (
+    computing_options,
+    example,
+    overwrite_option,
+    path_type,
+    plan_option,
+    plot_option,
+    read_dataset,
+    together,
+    workplace,
+)
+from dfact.cli.select import numbers
+
+
+def prior_of(_: click.Context, __: click.Parameter, value: str) -> str | None:
+    """``estimate``, or nothing."""
+    return None if value == "none" else value
+
+
+def penalties(context: click.Context, parameter: click.Parameter, value: str | None) -> list[float] | None:
+    """Numbers separated by commas, rising, if there are any."""
+    return None if value is None else sorted(numbers(context, parameter, value))
+
+
+_problem_options = together(
+    click.option("--l1-ratio", type=float, default=0.2, help="Share of the l1 penalty: 0 finds the rank alone, 1 zeros alone."),
+    click.option("--nonnegative", is_flag=True, help="All factors at least 0."),
+    click.option(
+        "--prior",
+        type=click.Choice(["estimate", "none"]),
+        default="estimate",
+        callback=prior_of,
+        help="Variances of the slices in the l2 penalty, estimated or all 1.",
+    ),
+    click.option(
+        "--init",
+        type=click.Choice(["random", "nvecs"]),
+        default="random",
+        help="Start: random, or singular vectors of the unfoldings.",
+    ),
+    click.option("--max-iter", type=int, default=200, help="Most iterations, of each lambda."),
+    click.option("--tol", type=float, default=1e-6, help="Stop when an iteration changes the objective by less, relatively."),
+)
+
+
+@click.command("cp", epilog=example("dfact fit cp amino.zarr amino.model -k 3 --lam 1e-6 --init nvecs"))
+@click.argument("data", type=path_type)
+@click.argument("model", type=path_type, required=False)
+@click.option("-k", "--components", "n_components", type=int, default=10, help="Number of components to start from.")
+@click.option("--lam", type=float, default=1.0, help="Weight of the penalties; see dfact select cp.")
+@_problem_options
+@click.option("--solver", type=click.Choice(["bcd", "stochastic"]), default="bcd", help="Block coordinate descent, or steps on samples.")
+@click.option(
+    "--missing",
+    type=click.Choice(["auto", "fill", "exact"]),
+    default="auto",
+    help="Missing entries: filled in by the model in each pass, or reckoned with in each update, in memory.",
+)
+@click.option("--seed", "random_state", type=int, help="Seed of the start.")
+@computing_options
+@plan_option
+@plot_option
+@overwrite_option
+def fit_cp(
+    data: Path,
+    model: Path | None,
+    executor: str | None,
+    scheduler: str | None,
+    plan_only: bool,
+    plot: Path | None,
+    overwrite: bool,
+    **parameters: Any,
+) -> None:
+    """Sparse low-rank components of a tensor.
+
+    PARAFAC (CP) with the elastic net: components that are not needed shrink to nothing, and single entries
+    of the others to zero. For tensors of any number of modes, with missing entries. Confounders are not used.
+    """
+    check_model(model, plan_only)
+    from dfact.models.elastic_cp import ElasticCP
+
+    with workplace(executor, scheduler) as place:
+        run_fit(ElasticCP(**parameters, executor=place), read_dataset(data), None if plan_only else model, plot, overwrite)
+
+
+@click.command("cp", epilog=example("dfact select cp amino.zarr amino.model -k 8 --l1-ratio 0", "    --rule knee --seed 0 --plot path.png"))
+@click.argument("data", type=path_type)
+@click.argument("model", type=path_type, required=False)
+@click.option("-k", "--components", "n_components", type=int, default=10, help="Number of components to start from.")
+@click.option(
+    "--criterion",
+    type=click.Choice(["held_out", "bic", "split_half"]),
+    default="held_out",
+    help="The error of hidden entries; the Bayesian information criterion; or which components are there again in other rows.",
+)
+@click.option(
+    "--rule",
+    type=click.Choice(["lowest", "knee"]),
+    default="lowest",
+    help="The lowest score, or where more components stop to lower it much; not with split_half.",
+)
+@click.option("--lambdas", metavar="NUMBERS", callback=penalties, help="Weights of the penalties to try.", show_default="1e-10 to 1e10")
+@click.option("--share", type=float, default=0.1, help="Share of the observed entries to hide.")
+@click.option("--seed", "random_state", type=int, help="Seed of the start and of what is hidden.")
+@_problem_options
+@computing_options
+@click.option("--plot", metavar="FILE", type=path_type, help="Draw rank, zeros and score over lambda: .png, .pdf or .svg.")
+@overwrite_option
+def select_cp(
+    data: Path,
+    model: Path | None,
+    criterion: str,
+    rule: str,
+    lambdas: list[float] | None,
+    share: float,
+    random_state: int | None,
+    executor: str | None,
+    scheduler: str | None,
+    plot: Path | None,
+    overwrite: bool,
+    **parameters: Any,
+) -> None:
+    """Components of a tensor: their number and sparsity.
+
+    Solutions are followed along increasing penalties, which leave fewer and fewer components; the criterion says
+    which to take. That solution, without its shrinkage, is written to MODEL, if that is given.
+    """
+    from dfact.cli.results import places
+    from dfact.engine.progress import Progress
+    from dfact.models.elastic_cp import ElasticCP
+    from dfact.report.kinds import model_text
+    from dfact.report.plots import save_figure
+    from dfact.report.selection_plots import check_plot
+    from dfact.report.selections import selection_text
+    from dfact.report.tensor_plots import path_plot
+    from dfact.selection.on_path import select_on_path
+
+    with workplace(executor, scheduler) as place:
+        dataset = read_dataset(data)
+        if plot is not None:
+            check_plot(plot, overwrite=overwrite)
+        with places(model, None, overwrite=overwrite) as keep:
+            with closing(Progress("select")) as progress:
+                estimator = ElasticCP(**parameters, random_state=random_state, executor=place, callbacks=[progress])
+                selection = select_on_path(estimator, dataset, criterion, lambdas, rule=rule, share=share, random_state=random_state)
+            keep(selection.model)
+    if plot is not None:
+        save_figure(path_plot(selection), plot)
+    click.echo(f"{selection_text(selection)}\n\n{model_text(selection.model)}")

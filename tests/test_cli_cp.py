@@ -1,0 +1,189 @@
+"""``dfact import-array``, ``fit cp``, ``select cp``, and the commands that take tensors and their models."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from distributed import LocalCluster
+
+import dfact
+from dfact.cli.main import cli, main
+from dfact.data.array_file import read_array_file
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two components in 40 samples × 12 × 9, a tenth missing, with labels beside."""
+    rng = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("file") / "spectra.npz"
+    Z = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((size, 2)) for size in (40, 12, 9))) + 0.2 * rng.standard_normal((40, 12, 9))
+    Z[rng.random(Z.shape) < 0.1] = -99
+    np.savez(path, X=Z, samples=[f"s{i}" for i in range(40)], bands=[f"band{j}" for j in range(12)])
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "spectra.zarr"
+    labels = ["--row-labels", "samples", "--column-labels", "bands"]
+    assert main(["import-array", str(file), str(path), "--key", "X", "--missing", "-99", *labels]) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "spectra.model"
+    assert main(["fit", "cp", str(data), str(path), "-k", "2", "--seed", "0"]) == 0
+    return path
+
+
+@pytest.mark.parametrize("command", ["fit cp", "select cp", "import-array"])
+def test_help(command: str) -> None:
+    result = CliRunner().invoke(cli, [*command.split(), "--help"], prog_name="dfact", terminal_width=100)
+    assert result.exit_code == 0
+    assert result.output.startswith(f"Usage: dfact {command}")
+    assert f"dfact {command} amino" in result.output
+    assert all(len(line) <= 100 for line in result.output.splitlines())
+
+
+@pytest.mark.parametrize("command", ["fit", "select"])
+def test_help_does_not_wait_for_numba(command: str) -> None:
+    heavy = {"numba", "numpy", "pandas", "zarr", "sklearn", "distributed"}
+    code = f"import sys; from dfact.cli.main import main; main(['{command}', 'cp', '--help']); assert not {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
+
+
+def test_the_defaults_are_those_of_the_class() -> None:
+    defaults = dfact.ElasticCP().get_params()
+    with cli.commands["fit"].commands["cp"].make_context("cp", ["data", "model"]) as context:  # type: ignore[attr-defined]
+        for name in set(defaults) & set(context.params):
+            assert context.params[name] == defaults[name], name
+
+
+def test_import(file: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    X = np.load(file)["X"]
+    dataset = dfact.open_dataset(data)
+    np.testing.assert_array_equal(dataset.source.read(0, 40), np.where(X == -99, np.nan, X))
+    assert list(dataset.row_labels[:2]) == ["s0", "s1"]
+    assert list(dataset.column_labels[:2]) == ["band0", "band1"]
+    np.save(tmp_path / "plain.npy", X)
+    assert main(["import-array", str(tmp_path / "plain.npy"), str(tmp_path / "plain.zarr"), "--missing", "-99"]) == 0
+    assert "40 participants × 12 × 9 items" in capsys.readouterr().out
+    np.savez(tmp_path / "one.npz", whatever=X)
+    np.testing.assert_array_equal(read_array_file(tmp_path / "one.npz"), X)
+
+
+def test_fit_is_what_the_library_fits(data: Path, model: Path) -> None:
+    expected = dfact.ElasticCP(2, random_state=0).fit(dfact.open_dataset(data))
+    for A, B in zip(dfact.load_model(model).factors_, expected.factors_, strict=True):
+        np.testing.assert_array_equal(A[:], B[:])
+
+
+def test_fit_passes_its_options_on(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, plot = tmp_path / "m.model", tmp_path / "modes.png"
+    options = "-k 3 --lam 2 --l1-ratio 0.5 --nonnegative --prior none --init nvecs --missing exact --max-iter 4 --tol 0 --seed 1"
+    assert main(["fit", "cp", str(data), str(path), *options.split(), "--plot", str(plot)]) == 0
+    found = dfact.load_model(path).get_params()
+    expected: dict[str, Any] = {"n_components": 3, "lam": 2.0, "l1_ratio": 0.5, "nonnegative": True, "prior": None, "init": "nvecs"}
+    expected |= {"missing": "exact", "max_iter": 4, "tol": 0.0, "random_state": 1, "solver": "bcd"}
+    assert {name: found[name] for name in expected} == expected
+    assert "stopped before it converged, after 4 iterations" in capsys.readouterr().out
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, plot = tmp_path / "best.model", tmp_path / "path.svg"
+    options = ["-k", "4", "--lambdas", "1,10,100,1000", "--seed", "0", "--plot", str(plot)]
+    assert main(["select", "cp", str(data), str(path), *options]) == 0
+    text, said = capsys.readouterr()
+    model = dfact.ElasticCP(4, random_state=0)
+    expected = dfact.selection.select_on_path(model, dfact.open_dataset(data), lambdas=[1, 10, 100, 1000], random_state=0)
+    found = dfact.load_model(path)
+    assert found.rank_ == 2
+    np.testing.assert_array_equal(found.components_, expected.model.components_)
+    header, *lines = text.splitlines()[: len(expected.table) + 1]
+    assert " ".join(header.split()) == "lam rank zeros relative_error held_out"
+    assert [line.endswith("best") for line in lines].count(True) == 1
+    assert "rank 2" in said
+    assert plot.read_text().startswith("<?xml")
+    for criterion in ("bic", "split_half"):
+        assert main(["select", "cp", str(data), "-k", "3", "--lambdas", "10,100", "--criterion", criterion, "--seed", "0"]) == 0
+        assert criterion in capsys.readouterr().out
+
+
+def test_info_and_transform(data: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", str(data)]) == 0
+    text = capsys.readouterr().out
+    for expected in ("40 participants × 12 × 9 items, float64", "band0, band1", "s0, s1"):
+        assert expected in text
+    assert main(["info", str(model), "--top", "2"]) == 0
+    text = capsys.readouterr().out
+    for expected in ("ElasticCP, 2 of 2 components left, of a tensor 40×12×9", "elasticcp1: weight ", "  band"):
+        assert expected in text
+    out = tmp_path / "weights.csv"
+    assert main(["transform", str(model), str(data), str(out)]) == 0
+    assert f"{out}: weights of 40 slices in 2 components" in capsys.readouterr().out
+    table = pd.read_csv(out)
+    assert list(table["row"][:2]) == ["s0", "s1"]
+    np.testing.assert_allclose(table[["elasticcp0", "elasticcp1"]], dfact.load_model(model).factors_[0][:], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["import-array", "nowhere.npz", "new.zarr"], 1, "cannot read an array from nowhere.npz"),
+        (["import-array", "{file}", "new.zarr"], 1, "holds 3 arrays (X, samples, bands); say which (--key)"),
+        (["import-array", "{file}", "new.zarr", "--key", "Y"], 1, "has no array 'Y', expected one of X, samples, bands"),
+        (["import-array", "{file}", "new.zarr", "--key", "samples"], 1, "expected at least one row and one column"),
+        (["import-array", "{file}", "new.zarr", "--key", "X", "--missing", "none"], 2, "'none' are not numbers"),
+        (["import-array", "{file}", "{data}", "--key", "X"], 1, "exists already"),
+        (["fit", "cp", "{data}"], 2, "Missing argument 'MODEL'"),
+        (["fit", "cp", "{data}", "new.model", "-k", "0"], 1, "n_components is 0"),
+        (["fit", "cp", "{data}", "new.model", "--lam", "-1"], 1, "lam is -1.0"),
+        (["fit", "cp", "{data}", "new.model", "--solver", "best"], 2, "'best' is not one of 'bcd', 'stochastic'"),
+        (["fit", "cp", "{data}", "{model}"], 1, "exists already"),
+        (["select", "cp", "{data}", "--share", "0"], 1, "share is 0.0, expected a number between 0 and 1"),
+        (["select", "cp", "{data}", "--criterion", "aic"], 2, "'aic' is not one of 'held_out', 'bic', 'split_half'"),
+        (["select", "cp", "{data}", "--lambdas", "low"], 2, "'low' are not numbers"),
+        (["select", "cp", "{data}", "--plot", "p.txt"], 1, "p.txt ends in '.txt'"),
+        (["select", "cp", "{data}", "{model}"], 1, "exists already"),
+    ],
+)
+def test_exit_codes(
+    arguments: list[str],
+    code: int,
+    message: str,
+    file: Path,
+    data: Path,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([argument.format(file=file, data=data, model=model) for argument in arguments]) == code
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+def test_python_objects_and_other_files_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "objects.npy", np.array([{}, None], dtype=object), allow_pickle=True)
+    (tmp_path / "text.npy").write_text("1,2,3")
+    (tmp_path / "empty.npz").write_bytes(b"")
+    for name in ("objects.npy", "text.npy", "empty.npz"):
+        with pytest.raises(dfact.DataError, match=f"cannot read an array from .*{name}"):
+            read_array_file(tmp_path / name)
+    np.save(tmp_path / "plain.npy", np.ones((2, 2)))
+    with pytest.raises(dfact.ParameterError, match="holds one array without a name"):
+        read_array_file(tmp_path / "plain.npy", "X")
+
+
+def test_on_a_cluster(cluster: LocalCluster, data: Path, model: Path, tmp_path: Path) -> None:
+    where = ["--scheduler", cluster.scheduler_address]
+    assert main(["fit", "cp", str(data), str(tmp_path / "c.model"), "-k", "2", "--seed", "0", *where]) == 0
+    np.testing.assert_array_equal(dfact.load_model(tmp_path / "c.model").components_, dfact.load_model(model).components_)
