@@ -23,6 +23,8 @@ def as_floating(
 def as_floating(raw: NDArray[Any] | sp.csr_array, missing_code: int | None, dtype: np.dtype[Any]) -> NDArray[np.floating] | sp.csr_array:
     """The values in ``dtype`` with NaN for missing; the array itself where it is that already."""
     if not isinstance(raw, np.ndarray):
+        if missing_code is None and raw.dtype == dtype:
+            return raw
         stored = as_floating(raw.data[None], missing_code, dtype)[0]
         return sp.csr_array((stored, raw.indices, raw.indptr), shape=raw.shape)
     if missing_code is None:

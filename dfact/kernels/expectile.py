@@ -39,6 +39,14 @@ def weight(residual: float, omega: float) -> float:
 
 
 @part
+def squared_norm(x: NDArray[np.float64]) -> float:
+    total = 0.0
+    for value in x:
+        total += value * value
+    return total
+
+
+@part
 def load_row(indices: NDArray[np.integer], values: NDArray[np.floating], start: int, p: int, Y: NDArray[np.float64], row: Row) -> None:
     """Take in b and Y of the entries start to start + p."""
     for i in range(p):
@@ -129,19 +137,19 @@ def minimise(p: int, omega: float, ridge: float, row: Row, x: NDArray[np.float64
     """
     k = len(x)
     quadratic(p, k, omega, row)
-    objective = loss + ridge * np.sum(x * x)
+    objective = loss + ridge * squared_norm(x)
     for _ in range(_ROUNDS):
         cholesky_solve(row.G, ridge, row.h, row.L, new)
         loss = residuals(p, new, omega, row)
         halvings = 0
-        while loss + ridge * np.sum(new * new) > objective * (1 + _ROUNDING) and halvings < _HALVINGS:
+        while loss + ridge * squared_norm(new) > objective * (1 + _ROUNDING) and halvings < _HALVINGS:
             halvings += 1
             for a in range(k):
                 new[a] = 0.5 * (x[a] + new[a])
             loss = residuals(p, new, omega, row)
         for a in range(k):
             x[a] = new[a]
-        objective = loss + ridge * np.sum(x * x)
+        objective = loss + ridge * squared_norm(x)
         # The minimum for the signs that it has, or rounding is all that is left to gain.
         if halvings == _HALVINGS or (turn_signs(p, k, omega, row) == 0 and halvings == 0):
             break
@@ -196,8 +204,9 @@ def expectile_rows(
             after[j] += w * r * r
             if len(curvature) == 0:
                 continue
+            scaled = w * r
             for a in range(k):
-                gradient[j, a] += w * r * x[a]
+                gradient[j, a] += scaled * x[a]
             for t in range(len(square)):
                 curvature[j, t] += w * square[t]
 
