@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dfact.data.join import join_datasets
     from dfact.engine.progress import Progress
     from dfact.models.base import plan
+    from dfact.models.cp_als import CPALS
     from dfact.models.elastic_cp import ElasticCP
     from dfact.models.emf import ExpectileMF
     from dfact.models.factor_analysis import FactorAnalysis
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "CPALS",
     "ICQF",
     "L1NMF",
     "DataError",
@@ -50,6 +52,7 @@ __all__ = [
 
 # Imported when first asked for: numba and scikit-learn take seconds, which `dfact --help` need not wait for.
 _HOMES = {
+    "CPALS": "dfact.models.cp_als",
     "ICQF": "dfact.models.icqf",
     "L1NMF": "dfact.models.l1nmf",
     "Dataset": "dfact.data.dataset",

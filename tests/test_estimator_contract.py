@@ -33,6 +33,7 @@ EXPECTED_FAILURES: dict[str, dict[str, str]] = {
     "L1NMF": {},
     "FactorAnalysis": {},
     "ElasticCP": {},
+    "CPALS": {},
     "GradeOfMembership": {"check_pipeline_consistency": "its data, rounded to whole numbers, has rank 1: two classes are refused"},
 }
 
@@ -54,6 +55,7 @@ EXPECTED_FAILURES: dict[str, dict[str, str]] = {
         dfact.L1NMF(n_components=2, max_iter=30),
         dfact.FactorAnalysis(n_components=1),
         dfact.ElasticCP(n_components=2, max_iter=30),
+        dfact.CPALS(n_components=2, max_iter=30),
     ],
     expected_failed_checks=lambda e: EXPECTED_FAILURES[type(e).__name__],
 )

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 # The models that come with dfact, so that they are known by name.
+import dfact.models.cp_als
 import dfact.models.elastic_cp
 import dfact.models.emf
 import dfact.models.factor_analysis

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dfact.errors import ParameterError
 from dfact.models.base import Factorization
+from dfact.models.cp_als import CPALS
 from dfact.models.elastic_cp import ElasticCP
 from dfact.models.emf import ExpectileMF
 from dfact.models.factor_analysis import FactorAnalysis
@@ -70,6 +71,7 @@ _KINDS: dict[type[Any], _Kind] = {
     GradeOfMembership: _Kind(memberships.summary_text, _gom_sections, "memberships of {n} subjects in {k} classes", item_heatmap),
     ExpectileMF: _Kind(expectiles.summary_text, _expectile_sections, "{k} components of {n} rows", factors.signed_heatmap),
     ElasticCP: _Kind(tensors.summary_text, _tensor_sections, "weights of {n} slices in {k} components", modes_plot),
+    CPALS: _Kind(tensors.summary_text, _tensor_sections, "weights of {n} slices in {k} components", modes_plot),
     L1NMF: _Kind(factors.nmf_summary_text, _nmf_sections, "{k} factors of {n} participants", loadings_heatmap),
     FactorAnalysis: _Kind(
         factors.analysis_summary_text, _analysis_sections, "scores of {n} participants on {k} factors", factors.signed_heatmap

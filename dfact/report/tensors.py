@@ -20,11 +20,12 @@ def summary_text(model: Any, *more: tuple[str, str]) -> str:
     zeros = sum(int((A[:, : model.rank_] == 0).sum()) for A in others) / max(1, sum(len(A) * model.rank_ for A in others))
     lines = [
         ("model", f"{type(model).__name__}, {model.rank_} of {len(model.weights_)} components left, of a tensor {sizes}"),
-        ("penalty", f"lambda {model.lam:g}, share of l1 {model.l1_ratio:g}"),
         ("fit", f"{stopped} {model.n_iter_} iterations, objective {model.objective_history_[-1]:.6g}"),
         ("explained", f"{model.explained_share_:.2%} of the squares"),
         ("sparsity", f"{zeros:.1%} of the entries of the other modes' vectors are zero"),
     ]
+    if hasattr(model, "lam"):
+        lines.insert(1, ("penalty", f"lambda {model.lam:g}, share of l1 {model.l1_ratio:g}"))
     return aligned([*lines, *more])
 
 

@@ -1,0 +1,281 @@
+"""CP by alternating least squares, in memory, as the baseline of ElasticCP; the iterations are TensorLy's."""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from os import PathLike
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from dfact.data.dataset import Dataset
+from dfact.data.inputs import refuse_infinite
+from dfact.engine.partition import partitions
+from dfact.engine.plan import Footprint
+from dfact.engine.progress import Iteration, Reporter, relative_change
+from dfact.errors import DataError, DfactError
+from dfact.kernels.cp import subtract
+from dfact.models.base import Factorization
+from dfact.models.elastic_cp import ElasticCP
+from dfact.models.elastic_cp_problem import Prior, RowPrior, alive, check_size, khatri_rao, unfolded
+from dfact.models.parameters import COUNT, check, is_count, is_within
+
+_COPIES = 8  # of the data that TensorLy holds at once, in double precision: filled, mask, model, products of them
+
+
+class CPALS(Factorization):
+    """PARAFAC (CP) decomposition by alternating least squares, of any number of modes and with missing entries.
+
+    Finds factors A⁽ⁿ⁾ (I_n, R), with columns a_r⁽ⁿ⁾, of a tensor Z (I_1, …, I_N), N ≥ 2, that
+
+        minimise  ½‖Δ∘(Z − Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾)‖²,
+
+    Δ being 0 where an entry is missing. Each mode in turn is solved by least squares given the others; missing entries are
+    filled in by the model of the iteration before (EM). It is a baseline: nothing tells how many components there are, and those
+    beyond cancel each other (see :func:`dfact.selection.core_consistency`). The iterations are TensorLy's ``parafac``, on
+    the whole tensor in memory (``pip install 'dfact[tensor]'``). At the end every slice of mode 1 is solved to its optimum,
+    so that its factors are what ``transform`` gives for the same slices. The low-rank tensor imputation (LRTI), with ℓ2
+    penalties, is ``ElasticCP(l1_ratio=0)``.
+
+    Parameters
+    ----------
+    n_components : int
+        Number of components R.
+    init : "svd" or "random"
+        Start: leading left singular vectors of the unfoldings (random beyond their number), or uniformly random.
+    max_iter : int
+        Most iterations.
+    tol : float
+        Stop when the objective changes by less than this, relative to its value, in an iteration.
+    random_state : int, RandomState or None
+        Seed of the start.
+    executor : None, "inline", "threads", "distributed" or distributed.Client
+        Where ``transform`` runs, and the last update of mode 1; the iterations run in this process.
+    memory_limit : int or str, optional
+        Bytes a process may use ("4GiB"); ``dfact.plan`` tells beforehand what a fit needs.
+    callbacks : sequence of callables
+        Called with an :class:`dfact.engine.progress.Iteration` after each iteration.
+    dtype : "float32" or "float64", optional
+        Working precision; by default float32 for stored answers and float32 arrays, else float64.
+
+    Attributes
+    ----------
+    factors_ : list of arrays (I_n, R)
+        A⁽ⁿ⁾, components in the order of their weights.
+    weights_ : array (R,)
+        γ_r = Π_n ‖a_r⁽ⁿ⁾‖, decreasing; the factors carry them.
+    rank_ : int
+        Number of components whose weights are not 0 (above 1e-9 of the first).
+    components_ : array (R, I_2, …, I_N)
+        a_r⁽²⁾∘…∘a_r⁽ᴺ⁾, which mode 1 weighs.
+    loadings_ : DataFrame
+        The vectors of modes 2 to N, scaled to length 1, as a table.
+    objective_history_ : array
+        The objective at the start, after each iteration, and of the model itself (last).
+    n_iter_, converged_ : int, bool
+    explained_share_ : float
+        1 − ‖Δ∘(Z − X)‖²/‖Δ∘Z‖².
+    column_labels_, row_labels_, offset_, n_features_in_, slice_shape_, fingerprint_ : what was fitted
+        As those of :class:`dfact.ElasticCP`.
+
+    Raises
+    ------
+    DfactError
+        TensorLy is not installed.
+    DataError
+        Infinite entries, or components that are collinear to rounding; in transform, slices of another shape.
+    MemoryPlanError
+        The tensor, held several times, is not within ``memory_limit``.
+
+    Warns
+    -----
+    UserWarning
+        Slices, of any mode, without any observed entry.
+
+    References
+    ----------
+    Carroll & Chang (1970); Harshman (1970), "Foundations of the PARAFAC procedure"; Kossaifi et al. (2019), "TensorLy: tensor
+    learning in Python".
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> A, B, C = (rng.standard_normal((size, 2)) for size in (30, 20, 10))
+    >>> model = dfact.CPALS(n_components=2, random_state=0).fit(np.einsum("ir,jr,kr->ijk", A, B, C))
+    >>> round(model.explained_share_, 3)
+    1.0
+    """
+
+    _tensors = True
+
+    def __init__(
+        self,
+        n_components: int = 10,
+        *,
+        init: str = "svd",
+        max_iter: int = 500,
+        tol: float = 1e-6,
+        random_state: Any = None,
+        executor: Any = None,
+        memory_limit: int | str | None = None,
+        callbacks: Sequence[Callable[[Iteration], None]] = (),
+        dtype: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.init = init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.executor = executor
+        self.memory_limit = memory_limit
+        self.callbacks = callbacks
+        self.dtype = dtype
+
+    def fit(self, X: Any, y: None = None) -> Self:
+        """Fit the tensor X (I_1, …, I_N): any array, path or Dataset; NaN is missing."""
+        del y
+        parafac = _parafac()
+        self._check_parameters()
+        dataset = self._dataset(X, None, reset=True)
+        self.slice_shape_ = tuple(int(size) for size in dataset.shape[1:])
+        refuse_infinite(dataset)
+        dtype = self._working_dtype(dataset)
+        self._plan(dataset, self._footprint(dataset.shape, 0, dtype))[1].check()
+        Z = _values(dataset)
+        iterations = _Iterations(Z, self.tol, Reporter(self.callbacks, self.max_iter))
+        self._iterate(parafac, Z.reshape(dataset.shape), iterations)
+        self.n_iter_, self.converged_ = len(iterations.objectives) - 1, iterations.converged
+        # Rounded as they are kept, so that transform finds the same rows.
+        order = np.argsort(-_weights(iterations.factors), kind="stable")
+        others = [np.ascontiguousarray(A[:, order], dtype) for A in iterations.factors[1:]]
+        self.factors_ = [np.empty((0, len(order)), dtype), *others]
+        self.factors_[0] = np.asarray(self._cp().transform(dataset))
+        weights = _weights([np.asarray(A, np.float64) for A in self.factors_])
+        self.weights_, self.rank_ = np.sort(weights)[::-1], int(alive(weights).sum())
+        final = iterations.objective(self.factors_)
+        self.objective_history_ = np.asarray([*iterations.objectives, final])
+        norm = float(np.nansum(Z * Z))
+        self.explained_share_ = 1 - 2 * final / norm if norm > 0 else float("nan")
+        return self
+
+    def _iterate(self, parafac: Any, Z: NDArray[np.float64], iterations: "_Iterations") -> None:
+        missing = np.isnan(Z)
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        settings = {"init": self.init, "random_state": seed, "n_iter_max": self.max_iter, "tol": 0}
+        mask = (~missing).astype(np.float64) if missing.any() else None
+        try:
+            # It computes what it tells a callback only where it is to return it as well.
+            parafac(np.where(missing, 0.0, Z), self.n_components, **settings, mask=mask, callback=iterations, return_errors=True)
+        except np.linalg.LinAlgError as error:
+            raise DataError(f"the components are collinear ({error}); expected data with {self.n_components}: fit fewer") from error
+
+    def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
+        """Factors A⁽¹⁾ (n, R) of slices X (n, I_2, …, I_N) given the other modes, each by least squares of what it has.
+
+        Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        """
+        check_is_fitted(self)
+        dataset = self._dataset(X, None, reset=False)
+        check_size(dataset, self.slice_shape_)
+        return self._cp().transform(dataset, out=out)
+
+    def inverse_transform(self, factors: Any) -> NDArray[Any]:
+        """The model's slices (n, I_2, …, I_N) of factors A⁽¹⁾ (n, R)."""
+        return self._cp().inverse_transform(self._as_factors(factors))
+
+    def reconstruct(self) -> NDArray[Any]:
+        """The model Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾ (I_1, …, I_N)."""
+        check_is_fitted(self)
+        return self.inverse_transform(self.factors_[0])
+
+    @property
+    def components_(self) -> NDArray[Any]:  # type: ignore[override]  # follows from the factors
+        """a_r⁽²⁾∘…∘a_r⁽ᴺ⁾ (R, I_2, …, I_N)."""
+        return self._cp().components_
+
+    @property
+    def loadings_(self) -> pd.DataFrame:
+        """Slices of modes 2, …, N × components, scaled to length 1."""
+        return self._cp().loadings_.set_axis(self.get_feature_names_out(), axis=1)
+
+    @property
+    def _row_factors(self) -> Any:
+        return self.factors_[0]
+
+    def _cp(self) -> ElasticCP:
+        """The model without penalties, whose slices and tables these are, with what is fitted."""
+        shared = {name: getattr(self, name) for name in ("n_components", "executor", "memory_limit", "dtype")}
+        model = ElasticCP(**shared, lam=0.0, l1_ratio=0.0, prior=None)
+        model.__dict__.update({name: value for name, value in vars(self).items() if name.endswith("_") and not name.startswith("_")})
+        model.prior_ = Prior(RowPrior("none"), ())
+        return model
+
+    def _check_parameters(self) -> None:
+        check(
+            self,
+            {
+                "n_components": (is_count(self.n_components), COUNT),
+                "init": (isinstance(self.init, str) and self.init in ("svd", "random"), "'svd' or 'random'"),
+                "max_iter": (is_count(self.max_iter), COUNT),
+                "tol": (is_within(self.tol, 0), "a number of at least 0"),
+            },
+        )
+
+    def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
+        self._cp()._check_observed(dataset, reset=reset)
+
+    def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
+        one = self._cp()._footprint(shape, 0, dtype)
+        held = 8 * _COPIES * prod(shape[1:])
+        return Footprint(one.state_per_row, one.work_per_row, one.shared, one.result_per_row + held)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
+
+
+class _Iterations:
+    """What TensorLy calls: keeps the factors and the objectives, and says when it is enough."""
+
+    def __init__(self, Z: NDArray[np.float64], tol: float, report: Reporter) -> None:
+        self._Z, self._tol, self._report = Z, tol, report
+        self.objectives: list[float] = []
+        self.factors: list[NDArray[np.float64]] = []
+        self.converged = False
+
+    def __call__(self, cp: Any, _: Any) -> bool:
+        weights, factors = cp
+        self.factors = [np.asarray(factors[0] * weights), *map(np.array, factors[1:])]
+        self.objectives.append(self.objective(self.factors))
+        if len(self.objectives) > 1:  # the first is the start
+            self._report.iteration(self.objectives)
+        self.converged = relative_change(self.objectives) < self._tol
+        return self.converged
+
+    def objective(self, factors: Sequence[NDArray[Any]]) -> float:
+        """½‖Δ∘(Z − X)‖²."""
+        A, *others = (np.asarray(factor, np.float64) for factor in factors)
+        return 0.5 * subtract(self._Z, A @ khatri_rao([B.T for B in others]))
+
+
+def _weights(factors: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    return np.asarray(np.prod([np.linalg.norm(A, axis=0) for A in factors], axis=0))
+
+
+def _values(dataset: Dataset) -> NDArray[np.float64]:
+    """All of the data, a row for each slice of mode 1 (I_1, I_2⋯I_N), NaN where missing."""
+    parts = partitions(dataset.source, dataset.missing_code, None)
+    return np.concatenate([unfolded(block) for part in parts for block in part.blocks(np.dtype(np.float64))])
+
+
+def _parafac() -> Any:
+    try:
+        from tensorly.decomposition import parafac
+    except ImportError as error:
+        raise DfactError("CPALS needs TensorLy, which is not installed: pip install 'dfact[tensor]'") from error
+    return parafac
