@@ -22,8 +22,8 @@ import dfact
 from dfact.data.examples import ipip_ascado
 from dfact.data.synthetic import icqf_simulation
 from dfact.models.base import Factorization
-from dfact.models.icqf_passes import ADMMPass, SplitlessPass
-from dfact.models.icqf_solvers import ADMM
+from dfact.models.bounded_nmf_passes import ADMMPass, SplitlessPass
+from dfact.models.bounded_nmf_solvers import ADMM
 from tests.conftest import planted_answers
 
 Array = NDArray[Any]

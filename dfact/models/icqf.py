@@ -9,20 +9,16 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.confounders import Confounder, ConfounderEncoding, as_frame
-from dfact.data.dataset import Dataset
-from dfact.engine.executors import Session
 from dfact.engine.plan import Footprint
-from dfact.engine.progress import Iteration, Reporter, relative_change
+from dfact.engine.progress import Iteration, Reporter
 from dfact.errors import DataError
-from dfact.linalg.svd import nndsvd
 from dfact.models.base import Factorization, gather_rows
-from dfact.models.icqf_passes import RowsPass, Start, WeightedRows
-from dfact.models.icqf_problem import Problem, check_parameters, check_range, checked_weights, problem_of
-from dfact.models.icqf_solvers import ADMM, Splitless
+from dfact.models.bounded_nmf_passes import RowsPass, Start
+from dfact.models.bounded_nmf_problem import Problem, check_parameters, check_range, checked_weights, problem_of
+from dfact.models.bounded_nmf_solvers import ADMM, Splitless, descend, starting_point
 
 _ACTIVE_SHARE = 0.04  # of the entries, for which the plan counts multipliers of bounds; questionnaires have up to 0.016
 
@@ -189,11 +185,16 @@ class ICQF(Factorization):
         n_covariates = 0 if C is None else C.shape[1]
         known = [columns.astype(dtype) for columns in (C, weights) if columns is not None]
         with self._open(dataset, np.column_stack(known) if known else None, self._footprint(dataset.shape, n_covariates, dtype)) as session:
-            Q, begin = self._start(session, dataset, problem, n_covariates, dtype)
-            Q = self._iterate(session, self._solver(problem, begin, dtype), Q)
-            sums = session.run(RowsPass(problem, Start(_least_squares(Q[: problem.k])), dtype), Q)
+            Q, begin = starting_point(self.init, self.random_state, session, dataset, problem, n_covariates, dtype)
+            descent = descend(
+                session, self._solver(problem, begin, dtype), Q, self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter)
+            )
+            Q = descent.Q
+            sums = session.run(RowsPass(problem, Start.given(Q[: problem.k]), dtype), Q)
             final = 0.5 * float(sums.squares) + problem.penalties(float(sums.size_w), Q)
-            self.objective_history_ = np.append(self.objective_history_, final)
+            self.objective_history_ = np.asarray([*descent.objectives, final])
+            self.lagrangian_history_ = np.asarray(descent.lagrangians)
+            self.n_iter_, self.converged_ = len(descent.objectives), descent.converged
             self.explained_share_ = sums.explained_share()
             _report_unfinished(int(sums.unfinished))
             shape = (dataset.shape[0], problem.k)
@@ -210,51 +211,6 @@ class ICQF(Factorization):
             return Splitless(problem, begin, dtype)
         return ADMM(problem, begin, dtype, adaptive=self.rho == "adaptive")
 
-    def _iterate(self, session: Session, solver: ADMM | Splitless, Q: NDArray[Any]) -> NDArray[Any]:
-        """One pass over the rows and one solution for the loadings Qᵀ (k+c, m) after the other; returns the last."""
-        problem, report = solver.problem, Reporter(self.callbacks, self.max_iter)
-        objectives: list[float] = []
-        lagrangians: list[float] = []
-        self.converged_ = False
-        point = Q
-        for _ in range(self.max_iter):
-            sums = session.run(solver.pass_, solver.shared(point))
-            penalties = problem.penalties(float(sums.size_w), point)
-            objectives.append(0.5 * float(sums.squares) + penalties)
-            lagrangians.append(float(sums.lagrangian) + penalties)
-            report.iteration(objectives)
-            Q = solver.loadings(sums, point)
-            if max(relative_change(objectives), relative_change(lagrangians)) < self.tol:
-                self.converged_ = True
-                break
-            point = solver.next_point(Q)
-        self.n_iter_ = len(objectives)
-        self.objective_history_ = np.asarray(objectives)
-        self.lagrangian_history_ = np.asarray(lagrangians)
-        return Q
-
-    def _start(
-        self, session: Session, dataset: Dataset, problem: Problem, n_covariates: int, dtype: np.dtype[Any]
-    ) -> tuple[NDArray[Any], Start]:
-        """The loadings Qᵀ (k+c, m) to begin with, confounders at 0, and the rows' start."""
-        k, m = problem.k, dataset.shape[1]
-        if isinstance(self.init, str) and self.init == "random":
-            generator = check_random_state(self.random_state)
-            seed = int(generator.randint(np.iinfo(np.int32).max))
-            # Without an upper bound up to the highest answer.
-            top = np.minimum(problem.q_max, dataset.statistics.maximum.max())
-            loadings = np.random.default_rng(seed).uniform(0, top, (k, m))
-            begin = Start(None, seed)
-        elif isinstance(self.init, str):
-            loadings, projection = nndsvd(session, m, k, dtype, view=WeightedRows(problem))
-            begin = Start(projection)
-        else:
-            loadings = np.asarray(self.init, np.float64)
-            begin = Start(_least_squares(loadings))
-        Q = np.zeros((k + n_covariates, m), dtype)
-        Q[:k] = np.clip(loadings, 0, problem.q_max)
-        return Q, begin
-
     def transform(self, X: Any, *, confounders: Any = None, out: str | PathLike[str] | None = None) -> Any:
         """Factors W (n, k) of participants X (n, m) given the loadings, each row at its optimum.
 
@@ -268,7 +224,7 @@ class ICQF(Factorization):
         C = self._encode(dataset.confounders, dataset.shape[0])
         Q = np.vstack([self.components_, self.confounder_components_]).astype(dtype)
         footprint = self._footprint(dataset.shape, 0 if C is None else C.shape[1], dtype)
-        begin = Start(_least_squares(Q[: problem.k]))
+        begin = Start.given(Q[: problem.k])
         with self._open(dataset, None if C is None else C.astype(dtype), footprint) as session:
             _report_unfinished(int(session.run(RowsPass(problem, begin, dtype), Q).unfinished))
             rows = (part[:, : problem.k] for part in session.rows("factors"))
@@ -317,8 +273,3 @@ def _report_unfinished(rows: int) -> None:
     if rows:
         message = f"{rows} rows have no factors that keep the model within the bounds to the tolerance; theirs come close to it"
         warnings.warn(message, UserWarning, stacklevel=3)
-
-
-def _least_squares(loadings: NDArray[Any]) -> NDArray[np.float64]:
-    """P (m, k) with M P the least-squares factors of M given the loadings (k, m)."""
-    return np.linalg.pinv(loadings.astype(np.float64))

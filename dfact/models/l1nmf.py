@@ -1,7 +1,6 @@
 """ℓ1-NMF: non-negative matrix factorization with sparse factors and loadings, the ICQF paper's baseline."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from os import PathLike
 from typing import Any, Self
 
@@ -12,13 +11,15 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.data.dataset import Dataset
 from dfact.data.inputs import locate_outside, refuse_infinite
 from dfact.engine.plan import Footprint
-from dfact.engine.progress import Iteration
+from dfact.engine.progress import Iteration, Reporter
 from dfact.errors import DataError
 from dfact.models.base import Factorization, gather_rows
-from dfact.models.icqf import ICQF
-from dfact.models.icqf_passes import RowsPass, Start, Sums
-from dfact.models.icqf_problem import Problem, check_parameters, problem_of
-from dfact.models.icqf_solvers import Splitless
+from dfact.models.bounded_nmf_passes import RowsPass, Start, Sums
+from dfact.models.bounded_nmf_problem import Problem, check_size
+from dfact.models.bounded_nmf_solvers import Splitless, descend, starting_point
+from dfact.models.parameters import COUNT, check, is_count, is_within
+
+_RHO = 3.0  # without bounds it has no effect
 
 
 class L1NMF(Factorization):
@@ -129,18 +130,18 @@ class L1NMF(Factorization):
     def fit(self, X: Any, y: None = None) -> Self:
         """Fit the answers X (n, m): any array, path or Dataset; NaN is missing."""
         del y
-        steps = self._icqf()
-        check_parameters(steps)
+        self._check_parameters()
         dataset = self._dataset(X, None, reset=True)
         problem, dtype = self._problem(dataset), self._working_dtype(dataset)
         with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
-            Q, begin = steps._start(session, dataset, self._start_problem(problem, dataset), 0, dtype)
-            Q = steps._iterate(session, _Solver(problem, begin, dtype), Q)
-            sums = session.run(RowsPass(problem, _least_squares_start(Q), dtype), Q)
+            Q, begin = starting_point(self.init, self.random_state, session, dataset, problem, 0, dtype)
+            descent = descend(session, _Solver(problem, begin, dtype), Q, self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
+            Q = descent.Q
+            sums = session.run(RowsPass(problem, Start.given(Q), dtype), Q)
             self.factors_ = gather_rows(session.rows("factors"), (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None)
         objective = 0.5 * float(sums.squares) + problem.penalties(float(sums.size_w), Q)
-        self.objective_history_ = np.append(steps.objective_history_, objective)
-        self.n_iter_, self.converged_ = steps.n_iter_, steps.converged_
+        self.objective_history_ = np.asarray([*descent.objectives, objective])
+        self.n_iter_, self.converged_ = len(descent.objectives), descent.converged
         self.explained_share_ = sums.explained_share()
         self.components_ = Q
         self.problem_ = problem
@@ -157,7 +158,7 @@ class L1NMF(Factorization):
         problem, dtype = self.problem_, self._working_dtype(dataset)
         Q = self.components_.astype(dtype)
         with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
-            session.run(RowsPass(problem, _least_squares_start(Q), dtype), Q)
+            session.run(RowsPass(problem, Start.given(Q), dtype), Q)
             return gather_rows(session.rows("factors"), (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None, out=out)
 
     def inverse_transform(self, W: Any) -> NDArray[Any]:
@@ -166,23 +167,29 @@ class L1NMF(Factorization):
         answers: NDArray[Any] = (W @ self.components_).astype(W.dtype)
         return answers
 
-    def _icqf(self) -> ICQF:
-        """The model whose steps these are, once its problem is this one."""
-        return ICQF(**self.get_params(deep=False))
-
     def _problem(self, dataset: Dataset) -> Problem:
-        """ICQF's problem without upper bounds, and γ = 1."""
+        """ICQF's without upper bounds, and with γ = 1."""
         _check_range(dataset)
-        problem = problem_of(self._icqf(), dataset, None)
-        return replace(problem, gamma=1.0, w_max=np.inf, q_max=np.inf, lower=0.0, upper=np.inf)
+        check_size(self.n_components, self.init, dataset)
+        return Problem(self.n_components, float(self.beta), 1.0, _RHO, np.inf, np.inf, 0.0, np.inf, "l1", "cd", weighted=False)
 
-    def _start_problem(self, problem: Problem, dataset: Dataset) -> Problem:
-        """Random loadings need an upper bound."""
-        random = isinstance(self.init, str) and self.init == "random"
-        return replace(problem, q_max=float(dataset.statistics.maximum.max())) if random else problem
+    def _check_parameters(self) -> None:
+        check(
+            self,
+            {
+                "n_components": (is_count(self.n_components), COUNT),
+                "beta": (is_within(self.beta, 0), "a number of at least 0"),
+                "init": (not isinstance(self.init, str) or self.init in ("nndsvd", "random"), "'nndsvd', 'random' or an array of loadings"),
+                "max_iter": (is_count(self.max_iter), COUNT),
+                "tol": (is_within(self.tol, 0), "a number of at least 0"),
+            },
+        )
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
-        return self._icqf()._footprint(shape, 0, dtype)
+        size, m, k = dtype.itemsize, shape[1], self.n_components
+        return Footprint(
+            state_per_row=size * k, work_per_row=size * (3 * m + 3 * k), shared=8 * (2 * k * m + k * k), result_per_row=size * k
+        )
 
 
 class _Solver(Splitless):
@@ -193,10 +200,6 @@ class _Solver(Splitless):
         if self.problem.beta > 0:
             solved[sums.gram.diagonal() == 0] = 0
         return solved
-
-
-def _least_squares_start(Q: NDArray[Any]) -> Start:
-    return Start(np.linalg.pinv(Q.astype(np.float64)))
 
 
 def _check_range(dataset: Dataset) -> None:

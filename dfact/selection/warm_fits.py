@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfact.engine.progress import Reporter
 from dfact.linalg.svd import nndsvd
-from dfact.models.icqf import ICQF
-from dfact.models.icqf_passes import Start
-from dfact.models.icqf_solvers import Splitless
+from dfact.models.bounded_nmf_passes import Start
+from dfact.models.bounded_nmf_solvers import Splitless, descend
 from dfact.selection.held_out import Anew, FoldSession
 
 # Times the model's tolerance, for the first β of a number of components and for the others, which go on from there.
@@ -112,7 +112,7 @@ class WarmFits:
             return Q, Start(projection[:, :k])
         known = len(before) - s.n_covariates
         Q[:known], Q[k:] = before[:known], before[known:]
-        return Q, _rows_given(Q[:k])
+        return Q, Start.given(Q[:k])
 
     def _first(self, problem: Any, Q: NDArray[Any], begin: Start) -> tuple[NDArray[Any], int]:
         """The loadings of the first fit of a group, of the best start by the objective, and the passes of all starts."""
@@ -129,7 +129,7 @@ class WarmFits:
             if objective < lowest:
                 best, lowest = last, objective
         if last is not best:  # the rows' factors are those of another start
-            best, more, _ = self._fit(problem, best, _rows_given(best[: problem.k]), tol)
+            best, more, _ = self._fit(problem, best, Start.given(best[: problem.k]), tol)
             passes += more
         return best, passes
 
@@ -137,10 +137,9 @@ class WarmFits:
         """The loadings, passes and objective of a fit; without a start for the rows, from their factors in the fit before."""
         s = self._settings
         solver = Splitless(problem, Start(None) if begin is None else begin, s.dtype)
-        fit = ICQF(max_iter=s.max_iter, tol=tol)
         session: Any = _Beginning(self._session, anew=begin is not None)
-        Q = fit._iterate(session, solver, Q)
-        return Q, fit.n_iter_, float(fit.objective_history_[-1])
+        descent = descend(session, solver, Q, s.max_iter, tol, Reporter((), s.max_iter))
+        return descent.Q, len(descent.objectives), descent.objectives[-1]
 
 
 class _Beginning:
@@ -152,8 +151,3 @@ class _Beginning:
     def run(self, pass_: Any, shared: Any) -> Any:
         anew, self._anew = self._anew, False
         return self._session.run(Anew(pass_) if anew else pass_, shared)
-
-
-def _rows_given(loadings: NDArray[Any]) -> Start:
-    """The least-squares factors of the rows, given the loadings (k, m)."""
-    return Start(np.linalg.pinv(loadings.astype(np.float64)))

@@ -1,12 +1,18 @@
-"""ICQF's solvers: what the driver does between passes."""
+"""Bounded non-negative factorization's solvers: what the driver does between passes, and where it begins."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import check_random_state
 
-from dfact.models.icqf_passes import ADMMPass, SplitlessPass, Start, Sums
-from dfact.models.icqf_problem import Problem
+from dfact.data.dataset import Dataset
+from dfact.engine.executors import Session
+from dfact.engine.progress import Reporter, relative_change
+from dfact.linalg.svd import nndsvd
+from dfact.models.bounded_nmf_passes import ADMMPass, SplitlessPass, Start, Sums, WeightedRows
+from dfact.models.bounded_nmf_problem import Problem
 
 _SWEEPS, _TOLERANCE = 200, 1e-7  # for the loadings, of which there are few
 _RHO_START, _RHO_GROWTH = 1 / 3, 1.05
@@ -85,6 +91,61 @@ class Splitless:
             weight = min(_MOST, self._steps / (self._steps + _INERTIA))
             self._point = np.clip(Q + Q.dtype.type(weight) * step, 0, self.problem.q_max).astype(Q.dtype)
         return self._point
+
+
+@dataclass(frozen=True)
+class Descent:
+    """What an alternation came to."""
+
+    Q: NDArray[Any]
+    """The last loadings (k+c, m)."""
+    objectives: list[float]
+    """Of each iteration, at the factors with which it began."""
+    lagrangians: list[float]
+    converged: bool
+
+
+def descend(session: Session, solver: ADMM | Splitless, Q: NDArray[Any], max_iter: int, tol: float, report: Reporter) -> Descent:
+    """One pass over the rows and one solution for the loadings Qᵀ (k+c, m) after the other.
+
+    Ends when the objective and the augmented Lagrangian both change by less than ``tol`` of their value.
+    """
+    problem, point = solver.problem, Q
+    objectives: list[float] = []
+    lagrangians: list[float] = []
+    for _ in range(max_iter):
+        sums = session.run(solver.pass_, solver.shared(point))
+        penalties = problem.penalties(float(sums.size_w), point)
+        objectives.append(0.5 * float(sums.squares) + penalties)
+        lagrangians.append(float(sums.lagrangian) + penalties)
+        report.iteration(objectives)
+        Q = solver.loadings(sums, point)
+        if max(relative_change(objectives), relative_change(lagrangians)) < tol:
+            return Descent(Q, objectives, lagrangians, converged=True)
+        point = solver.next_point(Q)
+    return Descent(Q, objectives, lagrangians, converged=False)
+
+
+def starting_point(
+    init: Any, random_state: Any, session: Session, dataset: Dataset, problem: Problem, n_covariates: int, dtype: np.dtype[Any]
+) -> tuple[NDArray[Any], Start]:
+    """The loadings Qᵀ (k+c, m) to begin with, confounders at 0, and the rows' start; ``init`` is "nndsvd", "random" or loadings (k, m)."""
+    k, m = problem.k, dataset.shape[1]
+    if isinstance(init, str) and init == "random":
+        seed = int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+        # Without an upper bound up to the highest answer.
+        top = np.minimum(problem.q_max, dataset.statistics.maximum.max())
+        loadings = np.random.default_rng(seed).uniform(0, top, (k, m))
+        begin = Start(None, seed)
+    elif isinstance(init, str):
+        loadings, projection = nndsvd(session, m, k, dtype, view=WeightedRows(problem))
+        begin = Start(projection)
+    else:
+        loadings = np.asarray(init, np.float64)
+        begin = Start.given(loadings)
+    Q = np.zeros((k + n_covariates, m), dtype)
+    Q[:k] = np.clip(loadings, 0, problem.q_max)
+    return Q, begin
 
 
 def _solve(problem: Problem, sums: Sums, Q: NDArray[Any], weight: float) -> NDArray[Any]:

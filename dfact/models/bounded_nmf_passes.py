@@ -1,4 +1,4 @@
-"""ICQF's passes: the ADMM's iteration and the rows given the loadings, block by block."""
+"""Bounded non-negative factorization's passes: the ADMM's iteration and the rows given the loadings, block by block."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from dfact.kernels.bound_fill import answer_fill, bound_fill
 from dfact.kernels.entries import filled, squared_error
 from dfact.kernels.rows import solve_rows
 from dfact.linalg.svd import Matrix, zero_filled
-from dfact.models.icqf_problem import Problem
+from dfact.models.bounded_nmf_problem import Problem
 
 _SWEEPS = 3  # coordinate sweeps a row gets in an iteration; the next iteration goes on from there
 _ROW_TOLERANCE = 1e-4  # of w_max and of the bounds' width: rows given the loadings are solved to this
@@ -57,6 +57,11 @@ class Start:
 
     projection: NDArray[Any] | None
     seed: int | None = None
+
+    @classmethod
+    def given(cls, loadings: NDArray[Any]) -> "Start":
+        """The least-squares factors of the rows, given the loadings (k, m)."""
+        return cls(np.linalg.pinv(loadings.astype(np.float64)))
 
     def factors(self, block: Block, problem: Problem, dtype: np.dtype[Any]) -> NDArray[Any]:
         """X = [W, C]ᵀ (k+c, rows)."""

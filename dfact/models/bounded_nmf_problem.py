@@ -1,4 +1,4 @@
-"""ICQF's problem: the constants of the objective, the row and item problems with its penalty, and what is checked of them."""
+"""Bounded non-negative factorization, which ICQF and ℓ1-NMF are: its problem, and what is checked of it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -101,10 +101,7 @@ def problem_of(model: Any, dataset: Dataset, weights: NDArray[np.float64] | None
     """The problem of an ICQF with these parameters for this data; refuses what does not fit it."""
     n, m = dataset.shape
     k = model.n_components
-    if k > min(n, m):
-        raise ParameterError(f"n_components={k} is larger than the data allows: n_samples={n}, n_features={m}")
-    if not isinstance(model.init, str) and np.shape(model.init) != (k, m):
-        raise ParameterError(f"init has shape {np.shape(model.init)}, expected (n_components, n_features) = ({k}, {m})")
+    check_size(k, model.init, dataset)
     lower, upper = (0.0, np.maximum(dataset.valid_range[:, 1], 0)) if model.bounds is None else model.bounds
     lower, upper, q_max = (_per_item(name, bound, m) for name, bound in (("bounds", lower), ("bounds", upper), ("q_max", model.q_max)))
     q_max = upper if model.q_max is None else q_max
@@ -117,6 +114,15 @@ def problem_of(model: Any, dataset: Dataset, weights: NDArray[np.float64] | None
     )
     check_range(dataset, problem)
     return problem
+
+
+def check_size(k: int, init: Any, dataset: Dataset) -> None:
+    """Refuse more components than the data allows, and given loadings of another shape."""
+    n, m = dataset.shape
+    if k > min(n, m):
+        raise ParameterError(f"n_components={k} is larger than the data allows: n_samples={n}, n_features={m}")
+    if not isinstance(init, str) and np.shape(init) != (k, m):
+        raise ParameterError(f"init has shape {np.shape(init)}, expected (n_components, n_features) = ({k}, {m})")
 
 
 def _per_item(name: str, value: Any, m: int) -> Any:
