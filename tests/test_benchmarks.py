@@ -11,6 +11,7 @@ import pytest
 from benchmarks import (
     common,
     elastic_cp_speed,
+    elastic_cp_stochastic,
     emf_paper,
     emf_speed,
     gom_simulations,
@@ -152,6 +153,13 @@ def test_elastic_cp_speed(results: Path, tmp_path: Path) -> None:
     row = elastic_cp_speed.out_of_core(target, 3, 5, True)
     assert row["shape"] == "20000×30×5"
     assert row["ns an entry"] > 0
+
+
+def test_elastic_cp_stochastic(results: Path, tmp_path: Path) -> None:
+    data = [elastic_cp_speed.make(tmp_path, (20_000, 30, 5), 3), elastic_cp_stochastic.floats(tmp_path, (8000, 30, 5), 3)]
+    bars = elastic_cp_stochastic.bytes_read(data, 3) + elastic_cp_stochastic.table_3(20, 3, 1, (0.8,))
+    assert all(held for _, held in bars)
+    assert len(load(results, "elastic_cp_stochastic_bytes")["rows"]) == 4
 
 
 @pytest.mark.filterwarnings("ignore:.*no observed entry")  # where there are few entries

@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from os import PathLike
 from typing import Any, Self
@@ -22,7 +22,6 @@ from dfact.models.elastic_cp_passes import FACTORS, GRAM_COLUMNS, RowsPass, Slic
 from dfact.models.elastic_cp_path import REFINING_LAMBDA, PathStep, SolutionPath, default_lambdas, follow
 from dfact.models.elastic_cp_problem import (
     ElasticNet,
-    Factors,
     Prior,
     RowPrior,
     alive,
@@ -33,8 +32,10 @@ from dfact.models.elastic_cp_problem import (
     khatri_rao,
     sizes_of,
 )
+from dfact.models.elastic_cp_results import explained_share, gathered, report_unfinished
 from dfact.models.elastic_cp_solvers import Solver, descend, relative_change
 from dfact.models.elastic_cp_starts import given_rows, is_exact, prior_of, solver_of, unobserved
+from dfact.models.elastic_cp_stochastic import aside_rows
 
 
 class ElasticCP(Factorization):
@@ -64,13 +65,19 @@ class ElasticCP(Factorization):
         Share α of the ℓ1 penalty.
     nonnegative : bool
         Whether all factors are to be non-negative.
-    solver : "bcd"
-        Block coordinate descent.
+    solver : "bcd" or "stochastic"
+        Block coordinate descent; or Adamax on samples of the chunks of mode 1 as they are read, for data so
+        large that reading it is what counts (algorithm 4). That starts from the other modes' factors alone.
     missing : "fill", "exact" or "auto"
         "fill": missing entries are filled in by the model in each pass; "exact": each column update takes
         account of them itself, on the residual tensor in memory (algorithm 1 as printed). Both descend on
         the same objective. "auto" is "exact" for tensors of up to 2²⁰ entries of which more than half are
-        missing, where filling them in is slow, else "fill".
+        missing, where filling them in is slow, else "fill". Samples are always filled in.
+    batch_sizes : list of N int, optional
+        Slices of each mode that a stochastic step draws. By default 64 or 4R of mode 1, at most half of
+        them, and of the others so many that they have 1024 entries at most together.
+    step_size : float
+        Of a stochastic step, relative to a vector's length; it shrinks to a fifth where the objective rises.
     prior : "estimate", None, or list of N arrays (I_n,)
         Variances, the diagonals of R_n. Estimated, R_n(i, i) = ‖X(n-slice i)‖²/(Rθ^{N−1}), θ = (‖X‖²/R)^{1/N},
         where the missing entries of a slice count as its observed ones do on average, so that they do not
@@ -78,7 +85,7 @@ class ElasticCP(Factorization):
     init : "random", "nvecs", or list of N arrays (I_n, R)
         Start: standard normal; leading left singular vectors of the unfoldings (random beyond their number); given factors.
     max_iter : int
-        Most iterations; along a path, for each λ.
+        Most iterations; along a path, for each λ. A stochastic one is 30 steps.
     tol : float
         Stop when the objective changes by less than this, relative to its value, in an iteration.
     random_state : int, RandomState or None
@@ -105,7 +112,8 @@ class ElasticCP(Factorization):
     loadings_ : DataFrame
         The vectors of modes 2 to N, scaled to length 1, as a table.
     objective_history_ : array
-        The objective at the start, after each iteration, and of the model itself (last).
+        The objective at the start, after each iteration, and of the model itself (last). A stochastic
+        one is estimated on a fixed sample of slices at their optimum, but for the last, which is exact.
     n_iter_, converged_ : int, bool
     explained_share_ : float
         1 − ‖Δ∘(Z − X)‖²/‖Δ∘Z‖².
@@ -130,7 +138,7 @@ class ElasticCP(Factorization):
     References
     ----------
     Shi, Li, Sitek, Li, "Learning the Sparse and Low Rank PARAFAC Decomposition via the Elastic Net":
-    equations (7), (20)-(24), (36), (37), algorithms 1-3.
+    equations (7), (20)-(24), (36), (37), (39)-(54), algorithms 1-4.
 
     Examples
     --------
@@ -154,6 +162,8 @@ class ElasticCP(Factorization):
         nonnegative: bool = False,
         solver: str = "bcd",
         missing: str = "auto",
+        batch_sizes: Sequence[int] | None = None,
+        step_size: float = 0.3,
         prior: Any = "estimate",
         init: Any = "random",
         max_iter: int = 200,
@@ -170,6 +180,8 @@ class ElasticCP(Factorization):
         self.nonnegative = nonnegative
         self.solver = solver
         self.missing = missing
+        self.batch_sizes = batch_sizes
+        self.step_size = step_size
         self.prior = prior
         self.init = init
         self.max_iter = max_iter
@@ -200,12 +212,12 @@ class ElasticCP(Factorization):
             sums = session.run(RowsPass(self._net(), self.prior_.rows, dtype), khatri_rao(others))
             sizes = sums.sizes + sum(sizes_of(A, v) for A, v in zip(others, self.prior_.others, strict=True))
             final = 0.5 * float(sums.squares) + self._net().penalty(sizes)
-            self.factors_ = _gathered(session.rows(FACTORS), others, component_weights(sums.gram, others), dataset, dtype)
+            self.factors_ = gathered(session.rows(FACTORS), others, component_weights(sums.gram, others), dataset, dtype)
         self.objective_history_ = np.asarray([*objectives, final])
         self.n_iter_ = len(objectives)
-        self.explained_share_ = _explained(float(sums.squares), float(sums.norm))
+        self.explained_share_ = explained_share(float(sums.squares), float(sums.norm))
         self._weigh(component_weights(sums.gram, others))
-        _report_unfinished(int(sums.unfinished))
+        report_unfinished(int(sums.unfinished))
         return self
 
     def path(self, X: Any, lambdas: Sequence[float] | None = None, refine: bool = True) -> SolutionPath:
@@ -228,7 +240,7 @@ class ElasticCP(Factorization):
         steps: list[PathStep] = []
 
         def gather(solver: Solver, weights: NDArray[np.float64]) -> list[Any]:
-            return _gathered(solver.rows(), solver.others, weights, dataset, dtype)
+            return gathered(solver.rows(), solver.others, weights, dataset, dtype)
 
         with self._open(dataset, given_rows(self, dataset, dtype), self._footprint(dataset.shape, 0, dtype)) as session:
             self.prior_ = prior_of(self, session, dataset, dtype)
@@ -259,7 +271,7 @@ class ElasticCP(Factorization):
             raise ParameterError("transform takes a prior only with a model whose own was given as a list")
         H = khatri_rao([np.asarray(A, np.float64).T for A in self.factors_[1:]])
         with self._open(dataset, covariates, self._footprint(dataset.shape, 0, dtype)) as session:
-            _report_unfinished(int(session.run(RowsPass(self._net(), self.prior_.rows, dtype), H).unfinished))
+            report_unfinished(int(session.run(RowsPass(self._net(), self.prior_.rows, dtype), H).unfinished))
             return gather_rows(session.rows(FACTORS), (n, len(H)), dtype, stored=dataset.path is not None, out=out)
 
     @property
@@ -360,11 +372,12 @@ class ElasticCP(Factorization):
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         size, m, k = dtype.itemsize, prod(shape[1:]), self.n_components
         exact = is_exact(self, shape, 1.0)
+        aside = 8 * m * aside_rows(shape) if self.solver == "stochastic" else 0  # the objective is watched on
         return Footprint(
             state_per_row=(2 * size + 1) * k + size,  # factors, refined ones and their support
             work_per_row=(2 * 8 + size + 2) * m + 8 * (2 * k * k + 4 * k) + 8 * GRAM_COLUMNS,  # of the rows at their optimum
             shared=8 * (4 * k * m + k * k + 2 * k * k * GRAM_COLUMNS),
-            result_per_row=size * k + (8 * 3 * m if exact else 0),
+            result_per_row=size * k + (8 * 3 * m if exact else 0) + -(-aside // max(1, shape[0])),
         )
 
     def __sklearn_tags__(self) -> Any:
@@ -374,23 +387,3 @@ class ElasticCP(Factorization):
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-def _gathered(
-    rows: Iterable[NDArray[Any]], others: Factors, weights: NDArray[np.float64], dataset: Dataset, dtype: np.dtype[Any]
-) -> list[Any]:
-    """The factors (I_n, R), heaviest component first."""
-    order = np.argsort(-weights, kind="stable")
-    shape = (dataset.shape[0], len(order))
-    first = gather_rows((part[:, order] for part in rows), shape, dtype, stored=dataset.path is not None)
-    return [first, *(np.ascontiguousarray(A[order].T, dtype) for A in others)]
-
-
-def _explained(squares: float, norm: float) -> float:
-    return 1 - squares / norm if norm > 0 else float("nan")
-
-
-def _report_unfinished(rows: int) -> None:
-    if rows:
-        message = f"{rows} slices are not at their optimum to rounding: the other modes' components are all but collinear"
-        warnings.warn(message, UserWarning, stacklevel=3)

@@ -18,7 +18,7 @@ from dfact.kernels.cp import balance, observed_squares
 
 FLOOR = 1e-8  # of a prior variance
 _NOTHING = 1e-9  # the weight of a component beside the heaviest's, up to which it counts as none
-SOLVERS = ("bcd",)
+SOLVERS = ("bcd", "stochastic")
 MISSING = ("auto", "fill", "exact")
 
 Factors = list[NDArray[np.float64]]
@@ -168,12 +168,16 @@ def check_parameters(model: Any) -> None:
     def named(value: Any, *names: str) -> bool:
         return isinstance(value, str) and value in names
 
+    batches = model.batch_sizes
     checks = [
         ("n_components", whole(model.n_components), "an integer of at least 1"),
         ("lam", model.lam >= 0 and np.isfinite(model.lam), "a number of at least 0"),
         ("l1_ratio", 0 <= model.l1_ratio <= 1, "a number from 0 (ℓ2 alone) to 1 (ℓ1 alone)"),
         ("solver", model.solver in SOLVERS, f"one of {SOLVERS}"),
         ("missing", model.missing in MISSING, f"one of {MISSING}"),
+        ("missing", model.missing != "exact" or model.solver == "bcd", "'auto' or 'fill' for solver='stochastic'"),
+        ("batch_sizes", batches is None or (listed(batches) and all(map(whole, batches))), "None, or integers of at least 1, one a mode"),
+        ("step_size", 0 < model.step_size <= 1, "a number above 0 and up to 1, the whole way to a sample's solution"),
         ("max_iter", whole(model.max_iter), "an integer of at least 1"),
         ("tol", model.tol >= 0, "a number of at least 0"),
         ("prior", model.prior is None or listed(model.prior) or named(model.prior, "estimate"), "'estimate', None, or a list of variances"),

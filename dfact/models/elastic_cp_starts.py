@@ -24,6 +24,7 @@ from dfact.models.elastic_cp_problem import (
     unfolded,
 )
 from dfact.models.elastic_cp_solvers import ExactSolver, FillSolver, Solver
+from dfact.models.elastic_cp_stochastic import StochasticSolver, batch_sizes_of
 
 _EXACT_ENTRIES = 1 << 20  # up to which a residual tensor stays in a second-level cache or not far from it
 _EXACT_MISSING = 0.5  # the share from which filling in what is missing is slow, and ends in worse local minima
@@ -31,6 +32,8 @@ _EXACT_MISSING = 0.5  # the share from which filling in what is missing is slow,
 
 def is_exact(model: Any, shape: tuple[int, ...], missing_rate: float) -> bool:
     """Whether the model's column updates are exact ones in memory."""
+    if model.solver != "bcd":
+        return False
     small = missing_rate > _EXACT_MISSING and prod(shape) <= _EXACT_ENTRIES
     return bool(model.missing == "exact" or (model.missing == "auto" and small))
 
@@ -62,6 +65,10 @@ def solver_of(model: Any, session: Session, dataset: Dataset, prior: Prior, dtyp
     begin, others = _start(model, session, dataset, dtype)
     for A, empty in zip(others, unobserved(dataset), strict=True):
         A[:, empty] = 0
+    if model.solver == "stochastic":
+        sizes = batch_sizes_of(model.batch_sizes, dataset.shape, model.n_components)
+        known = given_rows(model, dataset, dtype)
+        return StochasticSolver(session, dataset, known, prior, begin, dtype, others, sizes, model.step_size)
     if not is_exact(model, dataset.shape, dataset.missing_rate):
         return FillSolver(session, prior, begin, dtype, others)
     # The start of mode 1 and its variances are those of the passes.
