@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import (
     common,
+    elastic_cp_paper,
     elastic_cp_speed,
     elastic_cp_stochastic,
     emf_paper,
@@ -24,7 +25,7 @@ from benchmarks import (
     icqf_splitless,
 )
 from dfact.data.examples import ipip_ascado
-from dfact.models.icqf_passes import ADMMPass, SplitlessPass
+from dfact.models.bounded_nmf_passes import ADMMPass, SplitlessPass
 from tests.conftest import planted_answers
 
 
@@ -153,6 +154,30 @@ def test_elastic_cp_speed(results: Path, tmp_path: Path) -> None:
     row = elastic_cp_speed.out_of_core(target, 3, 5, True)
     assert row["shape"] == "20000×30×5"
     assert row["ns an entry"] > 0
+
+
+def test_tables_of_the_elastic_net_parafac_paper(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elastic_cp_paper, "ALPHAS", (0.8,))
+    monkeypatch.setattr(elastic_cp_paper, "NAMES", {"bcd": ("SPML", "SPMS")})
+    elastic_cp_paper.table_1(2)
+    assert [row["ranks"][0] + row["ranks"][-1] for row in load(results, "elastic_cp_table_1")["rows"]] == ["30", "30"]
+    bars = elastic_cp_paper.table_2(1, 15, 3) + elastic_cp_paper.table_3(1, 20, 3)
+    assert all(held for text, held in bars if "takes" not in text)
+    rows = load(results, "elastic_cp_table_3")["rows"]
+    assert [row["method"] for row in rows] == ["LRTI", "SPML(0)", "SPMS(0)", "SPML(0.8)", "SPMS(0.8)"]
+    assert rows[4]["true zeros"] > 0.5
+    assert rows[4]["false zeros"] == 0
+
+
+def test_images_are_clustered_by_their_factors(results: Path) -> None:
+    images, labels = elastic_cp_paper.balls(4, 12, 12)
+    assert images.shape == (48, 12, 12)
+    assert 0 == images.min() < images.max() <= 1
+    assert elastic_cp_paper.accuracy(np.eye(4)[labels], labels, 0) == 1
+    elastic_cp_paper.table_4({"balls": (images, labels)}, 1, (5,), (0, 0.05))
+    rows = load(results, "elastic_cp_table_4")["rows"]
+    assert [row["method"] for row in rows if row["method"] != "CP-ALS"] == ["pixels", "LRTI", "SPMS(0.8)", "SPMS(0.8)"]
+    assert all(0.25 <= row["accuracy"] <= 1 for row in rows)
 
 
 def test_elastic_cp_stochastic(results: Path, tmp_path: Path) -> None:
