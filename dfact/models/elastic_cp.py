@@ -1,6 +1,5 @@
 """ElasticCP: sparse and low-rank PARAFAC decomposition of tensors with missing entries."""
 
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from math import prod
@@ -15,8 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.data.dataset import Dataset
 from dfact.data.inputs import refuse_infinite, warn_of_unobserved_rows
 from dfact.engine.plan import Footprint
-from dfact.engine.progress import Iteration
-from dfact.errors import DataError, ParameterError
+from dfact.engine.progress import Iteration, Reporter
+from dfact.errors import ParameterError
 from dfact.models.base import Factorization, gather_rows
 from dfact.models.elastic_cp_passes import FACTORS, GRAM_COLUMNS, RowsPass, SlicesPass
 from dfact.models.elastic_cp_path import REFINING_LAMBDA, PathStep, SolutionPath, default_lambdas, follow
@@ -33,7 +32,7 @@ from dfact.models.elastic_cp_problem import (
     sizes_of,
 )
 from dfact.models.elastic_cp_results import explained_share, gathered, report_unfinished
-from dfact.models.elastic_cp_solvers import Solver, descend, relative_change
+from dfact.models.elastic_cp_solvers import Solver, descend
 from dfact.models.elastic_cp_starts import given_rows, is_exact, prior_of, solver_of, unobserved
 from dfact.models.elastic_cp_stochastic import aside_rows
 
@@ -196,17 +195,10 @@ class ElasticCP(Factorization):
         """Fit the tensor X (I_1, …, I_N): any array, path or Dataset; NaN is missing."""
         del y
         dataset, dtype = self._begin(X)
-        began = time.perf_counter()
-
-        def report(iteration: int, objectives: list[float]) -> None:
-            change = relative_change(objectives)
-            for callback in self.callbacks:
-                callback(Iteration(iteration, self.max_iter, objectives[-1], change, time.perf_counter() - began))
-
         with self._open(dataset, given_rows(self, dataset, dtype), self._footprint(dataset.shape, 0, dtype)) as session:
             self.prior_ = prior_of(self, session, dataset, dtype)
             solver = solver_of(self, session, dataset, self.prior_, dtype)
-            objectives, self.converged_ = descend(solver, self._net(), self.max_iter, self.tol, report)
+            objectives, self.converged_ = descend(solver, self._net(), self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
             # Rounded as they are kept, so that transform finds the same rows.
             others = [A.astype(dtype).astype(np.float64) for A in solver.others]
             sums = session.run(RowsPass(self._net(), self.prior_.rows, dtype), khatri_rao(others))
@@ -236,7 +228,7 @@ class ElasticCP(Factorization):
 
     def _path(self, X: Any, lambdas: Sequence[float], refine: bool) -> SolutionPath:
         dataset, dtype = self._begin(X)
-        began = time.perf_counter()
+        report = Reporter(self.callbacks, len(lambdas))
         steps: list[PathStep] = []
 
         def gather(solver: Solver, weights: NDArray[np.float64]) -> list[Any]:
@@ -248,9 +240,7 @@ class ElasticCP(Factorization):
             norm = float(session.run(SlicesPass(dtype), None).columns.sum())
             for step in follow(solver, self._net(), lambdas, norm=norm, max_iter=self.max_iter, tol=self.tol, refine=refine, gather=gather):
                 steps.append(step)
-                text = f"λ = {step.lam:g}, rank {step.rank}, {step.zeros} zeros"
-                for callback in self.callbacks:
-                    callback(Iteration(len(steps), len(lambdas), step.objectives[-1], np.nan, time.perf_counter() - began, text))
+                report.step(f"λ = {step.lam:g}, rank {step.rank}, {step.zeros} zeros")
         return SolutionPath(tuple(steps), self)
 
     def transform(self, X: Any, *, prior: Any = None, out: str | PathLike[str] | None = None) -> Any:
@@ -280,10 +270,7 @@ class ElasticCP(Factorization):
 
     def inverse_transform(self, factors: Any) -> NDArray[Any]:
         """The model's slices (n, I_2, …, I_N) of factors A⁽¹⁾ (n, R)."""
-        check_is_fitted(self)
-        A, H = np.asarray(factors), self.components_
-        if A.ndim != 2 or A.shape[1] != len(H):
-            raise DataError(f"factors have shape {A.shape}, expected (n, {len(H)})")
+        A, H = self._as_factors(factors), self.components_
         slices: NDArray[Any] = (A @ H.reshape(len(H), -1)).reshape(len(A), *H.shape[1:])
         return slices
 
@@ -313,8 +300,6 @@ class ElasticCP(Factorization):
         dataset = self._dataset(X, None, reset=True)
         self.slice_shape_ = tuple(int(size) for size in dataset.shape[1:])
         self._check(dataset)
-        self.fingerprint_ = dataset.stored_fingerprint
-        self.row_labels_ = dataset.label_source
         return dataset, self._working_dtype(dataset)
 
     def _check(self, dataset: Dataset) -> None:
@@ -382,8 +367,5 @@ class ElasticCP(Factorization):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
         tags.input_tags.three_d_array = True
-        tags.input_tags.sparse = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags

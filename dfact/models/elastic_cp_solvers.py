@@ -1,12 +1,13 @@
 """CP's block coordinate descent in its two forms: by passes over the rows, and on the residual tensor in memory."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.executors import Session
+from dfact.engine.progress import Reporter, relative_change
 from dfact.kernels.cp import residual_sweep, subtract
 from dfact.kernels.elastic_net import column_updates
 from dfact.models.elastic_cp_passes import EPSILON, FACTORS, REFINED, Census, CensusPass, FillPass, Start, Sums
@@ -44,25 +45,16 @@ class Solver(Protocol):
         ...
 
 
-def descend(
-    solver: Solver, net: ElasticNet, max_iter: int, tol: float, report: Callable[[int, list[float]], None] | None = None
-) -> tuple[list[float], bool]:
+def descend(solver: Solver, net: ElasticNet, max_iter: int, tol: float, report: Reporter | None = None) -> tuple[list[float], bool]:
     """Iterate until the objective changes by less than ``tol`` of its value; the objectives, and whether it did."""
     objectives: list[float] = []
-    for iteration in range(1, max_iter + 1):
+    for _ in range(max_iter):
         objectives.append(solver.iterate(net))
         if report is not None:
-            report(iteration, objectives)
+            report.iteration(objectives)
         if relative_change(objectives) < tol:
             return objectives, True
     return objectives, False
-
-
-def relative_change(history: Sequence[float]) -> float:
-    """Of the last value to the one before; NaN, which is never below a tolerance, if there is none."""
-    if len(history) < 2:
-        return float("nan")
-    return abs(history[-1] - history[-2]) / max(abs(history[-2]), np.finfo(float).tiny)
 
 
 class FillSolver:
