@@ -16,8 +16,8 @@ from dfact.data.synthetic import elastic_cp_simulation
 from dfact.engine.partition import partitions
 from dfact.engine.passes import Block
 from dfact.kernels.adamax import adamax_updates
-from dfact.models.elastic_cp_passes import Start
-from dfact.models.elastic_cp_problem import ElasticNet, Prior, RowPrior
+from dfact.models.cp_passes import Start
+from dfact.models.cp_problem import ElasticNet, Prior, RowPrior
 from dfact.models.elastic_cp_stochastic import StochasticSolver, aside_rows, batch_sizes_of
 from tests.test_elastic_cp import SHAPES, Array, answers, assert_same, many_partitions, model_of, objective, planted, variances_of
 

@@ -49,3 +49,16 @@ def test_models_know_no_dask(path: Path) -> None:
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_modules_stay_short(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 400
+
+
+SHARED = ("base", "parameters", "bounded_nmf", "cp")  # what several models stand on
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if room(p) == "models" and p.stem != "persistence"], ids=lambda p: p.name)
+def test_no_model_imports_another(path: Path) -> None:
+    models = [p.stem for p in MODULES if room(p) == "models"]
+    family = max((name for name in models if path.stem == name or path.stem.startswith(f"{name}_")), key=lambda name: -len(name))
+    for name in imported(path):
+        if name.startswith("dfact.models."):
+            other = name.split(".")[2]
+            assert other == family or other.startswith((f"{family}_", *SHARED)), f"{path.name} imports {name}"

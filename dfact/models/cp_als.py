@@ -1,32 +1,30 @@
 """CP by alternating least squares, in memory, as the baseline of ElasticCP; the iterations are TensorLy's."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 from os import PathLike
 from typing import Any, Self
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
-from dfact.data.inputs import refuse_infinite
 from dfact.engine.partition import partitions
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration, Reporter, relative_change
 from dfact.errors import DataError, DfactError
 from dfact.kernels.cp import subtract
-from dfact.models.base import Factorization
-from dfact.models.elastic_cp import ElasticCP
-from dfact.models.elastic_cp_problem import Prior, RowPrior, alive, check_size, khatri_rao, unfolded
+from dfact.models.cp import CPModel, explained_share, rows_footprint
+from dfact.models.cp_problem import ElasticNet, RowPrior, khatri_rao, unfolded
 from dfact.models.parameters import COUNT, check, is_count, is_within
 
 _COPIES = 8  # of the data that TensorLy holds at once, in double precision: filled, mask, model, products of them
 
 
-class CPALS(Factorization):
+class CPALS(CPModel):
     """PARAFAC (CP) decomposition by alternating least squares, of any number of modes and with missing entries.
 
     Finds factors A⁽ⁿ⁾ (I_n, R), with columns a_r⁽ⁿ⁾, of a tensor Z (I_1, …, I_N), N ≥ 2, that
@@ -110,8 +108,6 @@ class CPALS(Factorization):
     1.0
     """
 
-    _tensors = True
-
     def __init__(
         self,
         n_components: int = 10,
@@ -140,9 +136,7 @@ class CPALS(Factorization):
         del y
         parafac = _parafac()
         self._check_parameters()
-        dataset = self._dataset(X, None, reset=True)
-        self.slice_shape_ = tuple(int(size) for size in dataset.shape[1:])
-        refuse_infinite(dataset)
+        dataset = self._slices(X, reset=True)
         dtype = self._working_dtype(dataset)
         self._plan(dataset, self._footprint(dataset.shape, 0, dtype))[1].check()
         Z = _values(dataset)
@@ -153,13 +147,12 @@ class CPALS(Factorization):
         order = np.argsort(-_weights(iterations.factors), kind="stable")
         others = [np.ascontiguousarray(A[:, order], dtype) for A in iterations.factors[1:]]
         self.factors_ = [np.empty((0, len(order)), dtype), *others]
-        self.factors_[0] = np.asarray(self._cp().transform(dataset))
-        weights = _weights([np.asarray(A, np.float64) for A in self.factors_])
-        self.weights_, self.rank_ = np.sort(weights)[::-1], int(alive(weights).sum())
+        self.factors_[0] = np.asarray(self._least_squares(dataset, None))
+        self._weigh(_weights([np.asarray(A, np.float64) for A in self.factors_]))
         final = iterations.objective(self.factors_)
         self.objective_history_ = np.asarray([*iterations.objectives, final])
         norm = float(np.nansum(Z * Z))
-        self.explained_share_ = 1 - 2 * final / norm if norm > 0 else float("nan")
+        self.explained_share_ = explained_share(2 * final, norm)
         return self
 
     def _iterate(self, parafac: Any, Z: NDArray[np.float64], iterations: "_Iterations") -> None:
@@ -179,40 +172,10 @@ class CPALS(Factorization):
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
         """
         check_is_fitted(self)
-        dataset = self._dataset(X, None, reset=False)
-        check_size(dataset, self.slice_shape_)
-        return self._cp().transform(dataset, out=out)
+        return self._least_squares(self._slices(X, reset=False), out)
 
-    def inverse_transform(self, factors: Any) -> NDArray[Any]:
-        """The model's slices (n, I_2, …, I_N) of factors A⁽¹⁾ (n, R)."""
-        return self._cp().inverse_transform(self._as_factors(factors))
-
-    def reconstruct(self) -> NDArray[Any]:
-        """The model Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾ (I_1, …, I_N)."""
-        check_is_fitted(self)
-        return self.inverse_transform(self.factors_[0])
-
-    @property
-    def components_(self) -> NDArray[Any]:  # type: ignore[override]  # follows from the factors
-        """a_r⁽²⁾∘…∘a_r⁽ᴺ⁾ (R, I_2, …, I_N)."""
-        return self._cp().components_
-
-    @property
-    def loadings_(self) -> pd.DataFrame:
-        """Slices of modes 2, …, N × components, scaled to length 1."""
-        return self._cp().loadings_.set_axis(self.get_feature_names_out(), axis=1)
-
-    @property
-    def _row_factors(self) -> Any:
-        return self.factors_[0]
-
-    def _cp(self) -> ElasticCP:
-        """The model without penalties, whose slices and tables these are, with what is fitted."""
-        shared = {name: getattr(self, name) for name in ("n_components", "executor", "memory_limit", "dtype")}
-        model = ElasticCP(**shared, lam=0.0, l1_ratio=0.0, prior=None)
-        model.__dict__.update({name: value for name, value in vars(self).items() if name.endswith("_") and not name.startswith("_")})
-        model.prior_ = Prior(RowPrior("none"), ())
-        return model
+    def _least_squares(self, dataset: Dataset, out: str | PathLike[str] | None) -> Any:
+        return self._rows(dataset, ElasticNet(0.0, 0.0), RowPrior("none"), None, out)
 
     def _check_parameters(self) -> None:
         check(
@@ -225,18 +188,9 @@ class CPALS(Factorization):
             },
         )
 
-    def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
-        self._cp()._check_observed(dataset, reset=reset)
-
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
-        one = self._cp()._footprint(shape, 0, dtype)
-        held = 8 * _COPIES * prod(shape[1:])
-        return Footprint(one.state_per_row, one.work_per_row, one.shared, one.result_per_row + held)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.three_d_array = True
-        return tags
+        one = rows_footprint(shape, self.n_components, dtype)
+        return replace(one, result_per_row=one.result_per_row + 8 * _COPIES * prod(shape[1:]))
 
 
 class _Iterations:

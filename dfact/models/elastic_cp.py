@@ -1,43 +1,38 @@
 """ElasticCP: sparse and low-rank PARAFAC decomposition of tensors with missing entries."""
 
-import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 from os import PathLike
 from typing import Any, Self
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
-from dfact.data.inputs import refuse_infinite, warn_of_unobserved_rows
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration, Reporter
 from dfact.errors import ParameterError
-from dfact.models.base import Factorization, gather_rows
-from dfact.models.elastic_cp_passes import FACTORS, GRAM_COLUMNS, RowsPass, SlicesPass
-from dfact.models.elastic_cp_path import REFINING_LAMBDA, PathStep, SolutionPath, default_lambdas, follow
-from dfact.models.elastic_cp_problem import (
+from dfact.models.cp import CPModel, explained_share, gathered, report_unfinished, rows_footprint
+from dfact.models.cp_passes import FACTORS, RowsPass, SlicesPass
+from dfact.models.cp_problem import (
     ElasticNet,
     Prior,
     RowPrior,
-    alive,
     check_parameters,
-    check_size,
     component_weights,
     given_variances,
     khatri_rao,
     sizes_of,
 )
-from dfact.models.elastic_cp_results import explained_share, gathered, report_unfinished
+from dfact.models.elastic_cp_path import REFINING_LAMBDA, PathStep, SolutionPath, default_lambdas, follow
 from dfact.models.elastic_cp_solvers import Solver, descend
-from dfact.models.elastic_cp_starts import given_rows, is_exact, prior_of, solver_of, unobserved
+from dfact.models.elastic_cp_starts import given_rows, is_exact, prior_of, solver_of
 from dfact.models.elastic_cp_stochastic import aside_rows
 
 
-class ElasticCP(Factorization):
+class ElasticCP(CPModel):
     """Sparse, low-rank PARAFAC (CP) decomposition with the elastic net, of any number of modes and with missing entries.
 
     Finds factors A⁽ⁿ⁾ (I_n, R), with columns a_r⁽ⁿ⁾, of a tensor Z (I_1, …, I_N), N ≥ 2, that
@@ -149,7 +144,6 @@ class ElasticCP(Factorization):
     [(30, 3), (20, 3), (10, 3)]
     """
 
-    _tensors = True
     _parts = (Prior, RowPrior)
 
     def __init__(
@@ -250,73 +244,20 @@ class ElasticCP(Factorization):
         mean of those. Stored data gives a Zarr array, at ``out`` or in a temporary folder.
         """
         check_is_fitted(self)
-        dataset = self._dataset(X, None, reset=False)
-        self._check(dataset)
-        dtype, n = self._working_dtype(dataset), dataset.shape[0]
-        covariates = None
+        dataset = self._slices(X, reset=False)
+        n, variances = dataset.shape[0], None
         if self.prior_.rows.kind == "given":
-            variances = np.full(n, np.mean(self.prior[0])) if prior is None else np.asarray(prior, np.float64)
-            covariates = given_variances([variances], [n])[0][:, None]
+            given = np.full(n, np.mean(self.prior[0])) if prior is None else np.asarray(prior, np.float64)
+            variances = given_variances([given], [n])[0][:, None]
         elif prior is not None:
             raise ParameterError("transform takes a prior only with a model whose own was given as a list")
-        H = khatri_rao([np.asarray(A, np.float64).T for A in self.factors_[1:]])
-        with self._open(dataset, covariates, self._footprint(dataset.shape, 0, dtype)) as session:
-            report_unfinished(int(session.run(RowsPass(self._net(), self.prior_.rows, dtype), H).unfinished))
-            return gather_rows(session.rows(FACTORS), (n, len(H)), dtype, stored=dataset.path is not None, out=out)
-
-    @property
-    def _row_factors(self) -> Any:
-        return self.factors_[0]
-
-    def inverse_transform(self, factors: Any) -> NDArray[Any]:
-        """The model's slices (n, I_2, …, I_N) of factors A⁽¹⁾ (n, R)."""
-        A, H = self._as_factors(factors), self.components_
-        slices: NDArray[Any] = (A @ H.reshape(len(H), -1)).reshape(len(A), *H.shape[1:])
-        return slices
-
-    def reconstruct(self) -> NDArray[Any]:
-        """The model Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾ (I_1, …, I_N)."""
-        check_is_fitted(self)
-        return self.inverse_transform(self.factors_[0])
-
-    @property
-    def components_(self) -> NDArray[Any]:  # type: ignore[override]  # follows from the factors
-        """a_r⁽²⁾∘…∘a_r⁽ᴺ⁾ (R, I_2, …, I_N)."""
-        others = [A.T for A in self.factors_[1:]]
-        return khatri_rao(others).reshape(len(others[0]), *self.slice_shape_)
-
-    @property
-    def loadings_(self) -> pd.DataFrame:
-        """Slices of modes 2, …, N × components: u_r⁽ⁿ⁾ = a_r⁽ⁿ⁾/‖a_r⁽ⁿ⁾‖ (equation 3). Beyond mode 2 mode and number name them."""
-        names = [str(label) for label in self.column_labels_]
-        names += [f"mode {n}: {i}" for n, size in enumerate(self.slice_shape_[1:], start=3) for i in range(size)]
-        lengths = (np.linalg.norm(A, axis=0) for A in self.factors_[1:])
-        units = np.vstack([A / np.where(length > 0, length, 1) for A, length in zip(self.factors_[1:], lengths, strict=True)])
-        return pd.DataFrame(units, index=pd.Index(names, name="slice"), columns=self.get_feature_names_out())
+        return self._rows(dataset, self._net(), self.prior_.rows, variances, out)
 
     def _begin(self, X: Any) -> tuple[Dataset, np.dtype[Any]]:
         """The data to fit, checked, with all that is stored of it."""
         check_parameters(self)
-        dataset = self._dataset(X, None, reset=True)
-        self.slice_shape_ = tuple(int(size) for size in dataset.shape[1:])
-        self._check(dataset)
+        dataset = self._slices(X, reset=True)
         return dataset, self._working_dtype(dataset)
-
-    def _check(self, dataset: Dataset) -> None:
-        check_size(dataset, self.slice_shape_)
-        refuse_infinite(dataset)
-
-    def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
-        """Slices without an entry have factors 0."""
-        warn_of_unobserved_rows(dataset)
-        if not reset:
-            return
-        for n, empty in enumerate(unobserved(dataset), start=2):
-            if empty.any():
-                i = int(np.flatnonzero(empty)[0])
-                name = f"column {str(dataset.column_labels[i])!r}" if n == 2 else f"slice {i} of mode {n}"
-                text = f"{name} has no observed entry ({int(empty.sum())} in all of mode {n}): its factors are 0"
-                warnings.warn(text, UserWarning, stacklevel=5)
 
     def _net(self) -> ElasticNet:
         return ElasticNet(float(self.lam), float(self.l1_ratio), bool(self.nonnegative))
@@ -350,22 +291,12 @@ class ElasticCP(Factorization):
         model._weigh(component_weights(np.diag(squares), [A.T for A in model.factors_[1:]]))
         return model
 
-    def _weigh(self, weights: NDArray[np.float64]) -> None:
-        self.weights_ = np.sort(weights)[::-1]
-        self.rank_ = int(alive(weights).sum())
-
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         size, m, k = dtype.itemsize, prod(shape[1:]), self.n_components
-        exact = is_exact(self, shape, 1.0)
+        rows, exact = rows_footprint(shape, k, dtype), is_exact(self, shape, 1.0)
         aside = 8 * m * aside_rows(shape) if self.solver == "stochastic" else 0  # the objective is watched on
-        return Footprint(
+        return replace(
+            rows,
             state_per_row=(2 * size + 1) * k + size,  # factors, refined ones and their support
-            work_per_row=(2 * 8 + size + 2) * m + 8 * (2 * k * k + 4 * k) + 8 * GRAM_COLUMNS,  # of the rows at their optimum
-            shared=8 * (4 * k * m + k * k + 2 * k * k * GRAM_COLUMNS),
-            result_per_row=size * k + (8 * 3 * m if exact else 0) + -(-aside // max(1, shape[0])),
+            result_per_row=rows.result_per_row + (8 * 3 * m if exact else 0) + -(-aside // max(1, shape[0])),
         )
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.three_d_array = True
-        return tags

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dfact.models.elastic_cp_passes import EPSILON
-from dfact.models.elastic_cp_problem import ElasticNet, alive
+from dfact.models.cp_passes import EPSILON
+from dfact.models.cp_problem import ElasticNet, alive
 from dfact.models.elastic_cp_solvers import Solver, descend
 
 if TYPE_CHECKING:

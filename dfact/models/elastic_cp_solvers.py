@@ -10,8 +10,8 @@ from dfact.engine.executors import Session
 from dfact.engine.progress import Reporter, relative_change
 from dfact.kernels.cp import residual_sweep, subtract
 from dfact.kernels.elastic_net import column_updates
-from dfact.models.elastic_cp_passes import EPSILON, FACTORS, REFINED, Census, CensusPass, FillPass, Start, Sums
-from dfact.models.elastic_cp_problem import ElasticNet, Factors, Prior, component_weights, contracted, grams_product, khatri_rao, sizes_of
+from dfact.models.cp_passes import EPSILON, FACTORS, REFINED, Census, CensusPass, FillPass, Start, Sums
+from dfact.models.cp_problem import ElasticNet, Factors, Prior, component_weights, contracted, grams_product, khatri_rao, sizes_of
 
 _INNER = 3  # rounds over the other modes between two passes, which cost no read
 

@@ -13,8 +13,8 @@ from dfact.data.dataset import Dataset
 from dfact.engine.executors import Session
 from dfact.engine.partition import partitions
 from dfact.linalg.svd import right_singular
-from dfact.models.elastic_cp_passes import FACTORS, SlicesPass, Start, UnfoldingsPass, filled_rows, random_factors
-from dfact.models.elastic_cp_problem import (
+from dfact.models.cp_passes import FACTORS, SlicesPass, Start, UnfoldingsPass, filled_rows, random_factors
+from dfact.models.cp_problem import (
     Factors,
     Prior,
     RowPrior,
@@ -22,6 +22,7 @@ from dfact.models.elastic_cp_problem import (
     given_factors,
     given_variances,
     unfolded,
+    unobserved,
 )
 from dfact.models.elastic_cp_solvers import ExactSolver, FillSolver, Solver
 from dfact.models.elastic_cp_stochastic import StochasticSolver, batch_sizes_of
@@ -77,13 +78,6 @@ def solver_of(model: Any, session: Session, dataset: Dataset, prior: Prior, dtyp
     parts = partitions(dataset.source, dataset.missing_code, None)
     Z = np.concatenate([unfolded(block) for part in parts for block in part.blocks(np.dtype(np.float64))])
     return ExactSolver(Z, dataset.shape, np.concatenate([variances[0], *prior.others]), np.hstack([rows, *others]))
-
-
-def unobserved(dataset: Dataset) -> list[NDArray[np.bool_]]:
-    """Of modes 2, …, N the slices without any observed entry."""
-    observed = dataset.statistics.observed.reshape(dataset.shape[1:])
-    modes = range(observed.ndim)
-    return [observed.sum(axis=tuple(axis for axis in modes if axis != n)) == 0 for n in modes]
 
 
 def _start(model: Any, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> tuple[Start, Factors]:

@@ -20,8 +20,8 @@ from dfact.errors import ParameterError
 from dfact.kernels.adamax import BETA_1, adamax_updates
 from dfact.kernels.cp import fill_missing
 from dfact.kernels.elastic_net import row_optima
-from dfact.models.elastic_cp_passes import FACTORS, Census, CensusPass, FillPass, RowsPass, RowSums, Start, row_grams
-from dfact.models.elastic_cp_problem import (
+from dfact.models.cp_passes import FACTORS, Census, CensusPass, FillPass, RowsPass, RowSums, Start, row_grams
+from dfact.models.cp_problem import (
     ElasticNet,
     Factors,
     Prior,

@@ -11,8 +11,8 @@ from dfact.data.inputs import as_dataset
 from dfact.engine.passes import Block, Partial, Startless, State
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import fill_missing
-from dfact.models.elastic_cp_passes import tiles
-from dfact.models.elastic_cp_problem import khatri_rao, unfolded
+from dfact.models.cp_passes import tiles
+from dfact.models.cp_problem import khatri_rao, unfolded
 
 
 @dataclass

@@ -16,9 +16,9 @@ from dfact.data.parts import rows_of
 from dfact.data.source import Layout, reads
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import fill_missing
+from dfact.models.cp_problem import khatri_rao
 from dfact.models.elastic_cp import ElasticCP
 from dfact.models.elastic_cp_path import PathStep, SolutionPath, relative_error
-from dfact.models.elastic_cp_problem import khatri_rao
 from dfact.models.parameters import is_within
 from dfact.selection.configurations import check_estimator
 from dfact.selection.folds import seed_of

@@ -11,7 +11,7 @@ from dfact.engine.passes import Block, Partial, Startless, State
 from dfact.kernels.cp import fill_missing
 from dfact.kernels.elastic_net import column_updates, row_optima
 from dfact.kernels.entries import filled
-from dfact.models.elastic_cp_problem import ElasticNet, RowPrior, row_squares, sizes_of, unfolded, whole_squares
+from dfact.models.cp_problem import ElasticNet, RowPrior, row_squares, sizes_of, unfolded, whole_squares
 
 FACTORS, REFINED, SUPPORT = "factors", "refined", "support"
 GRAM_COLUMNS = 1 << 9  # of which products of loadings are held at once

@@ -213,3 +213,10 @@ def check_size(dataset: Dataset, fitted: Sequence[int] | None) -> None:
     if fitted is not None and tuple(dataset.shape[1:]) != tuple(fitted):
         expected, found = ("×".join(map(str, shape)) for shape in (fitted, dataset.shape[1:]))
         raise DataError(f"the slices of X are {found}, those the model was fitted on {expected}; pass slices of that shape")
+
+
+def unobserved(dataset: Dataset) -> list[NDArray[np.bool_]]:
+    """Of modes 2, …, N the slices without any observed entry."""
+    observed = dataset.statistics.observed.reshape(dataset.shape[1:])
+    modes = range(observed.ndim)
+    return [observed.sum(axis=tuple(axis for axis in modes if axis != n)) == 0 for n in modes]
