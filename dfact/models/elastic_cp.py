@@ -279,12 +279,12 @@ class ElasticCP(CPModel):
         ):
             if hasattr(self, name):
                 setattr(model, name, getattr(self, name))
-        error = step.relative_error
-        model.factors_ = step.factors
+        model.factors_, error = step.factors, step.relative_error
+        model.objective_history_, model.converged_ = step.objectives, step.converged
         if refined and step.refined is not None:
             model.factors_, error = step.refined, step.refined_error
-        model.explained_share_ = 1 - error**2
-        model.objective_history_, model.n_iter_, model.converged_ = step.objectives, len(step.objectives), step.converged
+            model.objective_history_, model.converged_ = step.refined_objectives, step.refined_converged
+        model.explained_share_, model.n_iter_ = 1 - error**2, len(model.objective_history_)
         squares = np.zeros(self.n_components)
         for start in range(0, model.factors_[0].shape[0], 1 << 16):
             squares += np.square(model.factors_[0][start : start + (1 << 16)], dtype=np.float64).sum(axis=0)

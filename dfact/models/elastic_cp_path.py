@@ -1,7 +1,7 @@
 """Algorithm 3: CP solutions along increasing λ, each from the one before, and refined where the support changes."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,6 +46,8 @@ class PathStep:
     refined: list[Any] | None = None
     """The same on this support without the shrinkage (algorithm 2)."""
     refined_error: float = float("nan")
+    refined_objectives: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    refined_converged: bool = False
     refined_iterations: int = 0
     """0 where the support is that of the step before, whose refinement this is."""
 
@@ -99,7 +101,8 @@ def follow(
         if refine and left.any():
             same = previous is not None and _same(left, census.changed, supports, before)
             if same and previous is not None:
-                step = replace(step, refined=previous.refined, refined_error=previous.refined_error)
+                names = ("refined", "refined_error", "refined_objectives", "refined_converged")
+                step = replace(step, **{name: getattr(previous, name) for name in names})
             else:
                 step = _refined(step, solver.refinement(supports), net, norm, tol, gather)
         previous = step
@@ -109,10 +112,16 @@ def follow(
 
 
 def _refined(step: PathStep, solver: Solver, net: ElasticNet, norm: float, tol: float, gather: Gather) -> PathStep:
-    objectives, _ = descend(solver, replace(net, lam=REFINING_LAMBDA), _REFINING_ITERATIONS, tol)
+    objectives, converged = descend(solver, replace(net, lam=REFINING_LAMBDA), _REFINING_ITERATIONS, tol)
     squares, weights = solver.evaluate()
-    error = relative_error(squares, norm)
-    return replace(step, refined=gather(solver, weights), refined_error=error, refined_iterations=len(objectives))
+    return replace(
+        step,
+        refined=gather(solver, weights),
+        refined_error=relative_error(squares, norm),
+        refined_objectives=np.asarray(objectives),
+        refined_converged=converged,
+        refined_iterations=len(objectives),
+    )
 
 
 def relative_error(squares: float, norm: float) -> float:
