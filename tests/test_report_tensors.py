@@ -29,6 +29,7 @@ def test_the_rule_for_lines() -> None:
     assert ordered([str(i) for i in range(12)]) is None
     assert ordered([f"q{i}" for i in range(50)]) is None
     assert ordered([1, 3, 2, *range(4, 40)]) is None
+    assert ordered([*range(12), 11]) is None, "two slices at one place"
 
 
 def test_tables_have_the_labels_and_unit_vectors(model: Any) -> None:
