@@ -370,6 +370,7 @@ def test_paths_that_cannot_be_written(tmp_path, name):
 _IMPORT = """
 import os, resource, signal, sys
 from pathlib import Path
+from types import SimpleNamespace
 import numpy as np
 import dfact
 folder, mode = Path(sys.argv[1]), sys.argv[2]
@@ -499,3 +500,13 @@ def test_errors_are_also_the_builtin_kinds():
     assert issubclass(DataError, ValueError)
     assert issubclass(StoreError, OSError)
     assert issubclass(StoreError, dfact.DfactError)
+
+
+def test_a_lazy_array_is_held_in_memory_only_where_it_is_half_of_what_is_free_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes count, not entries."""
+    lazy = da.ones((1000, 40), chunks=(100, 40))  # 320,000 bytes
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=640_000))
+    assert as_dataset(lazy).shape == (1000, 40)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=639_000))
+    with pytest.raises(dfact.DataError, match="X is a lazy array of .* write it as a dataset first"):
+        as_dataset(lazy)

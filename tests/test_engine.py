@@ -485,3 +485,10 @@ def test_sums_are_added_in_order_as_they_come(seed: int) -> None:
         ahead = pool.submit(sums.add, 5, parts[5])
         sums.fail()
         ahead.result(timeout=10)
+
+
+def test_a_pass_over_the_state_alone_knows_how_many_rows_there_are() -> None:
+    parts = partitions(ArraySource(np.zeros((5000, 300))), None, None)
+    rows = [block.values.shape for part in parts for block in part.blocks(None)]
+    assert rows == [(len(block.values), 0) for part in parts for block in part.blocks(FLOAT32)]
+    assert rows[-1][0] < rows[0][0], "the last block is a short one"
