@@ -11,7 +11,7 @@ from dfact.kernels.cp import balance, fill_missing, observed_squares, residual_s
 from dfact.kernels.elastic_net import column_updates, row_optima
 
 Array = NDArray[Any]
-SHAPES = [(7, 5), (6, 5, 4), (4, 3, 5, 2), (5, 1, 4)]
+SHAPES = [(7, 5), (6, 5, 4), (4, 3, 5, 2), (5, 1, 4), (5, 4, 1), (6, 3, 1, 1), (6, 1)]
 
 
 def soft(u: Array, threshold: float, nonnegative: bool) -> Array:

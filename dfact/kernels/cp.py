@@ -106,6 +106,7 @@ def slice_sums(W: Doubles, left: Doubles, right: Doubles, u: Doubles, d: Doubles
         if h == 0.0:
             continue
         if width == 1:
+            h *= right[0]  # of modes of one slice
             row = W[start : start + size]
             for i in range(size):
                 seen = row[i] == row[i]
