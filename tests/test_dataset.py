@@ -508,5 +508,5 @@ def test_a_lazy_array_is_held_in_memory_only_where_it_is_half_of_what_is_free_at
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=640_000))
     assert as_dataset(lazy).shape == (1000, 40)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=639_000))
-    with pytest.raises(dfact.DataError, match="X is a lazy array of .* write it as a dataset first"):
+    with pytest.raises(dfact.DataError, match=r"X is a lazy array of .* write it as a dataset first"):
         as_dataset(lazy)
