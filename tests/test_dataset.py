@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import dask.array as da
 import numpy as np
@@ -370,7 +371,6 @@ def test_paths_that_cannot_be_written(tmp_path, name):
 _IMPORT = """
 import os, resource, signal, sys
 from pathlib import Path
-from types import SimpleNamespace
 import numpy as np
 import dfact
 folder, mode = Path(sys.argv[1]), sys.argv[2]
