@@ -414,6 +414,15 @@ def test_callbacks_hear_of_iterations_and_of_steps() -> None:
         ({"init": [np.ones((8, 1))]}, "init has shapes"),
         ({"max_iter": 0}, "max_iter"),
         ({"tol": -1}, "tol"),
+        ({"lam": "1"}, "lam is '1', expected a number"),
+        ({"lam": [1.0, 2.0]}, "lam is"),
+        ({"lam": np.inf}, "lam is inf"),
+        ({"l1_ratio": None}, "l1_ratio is None"),
+        ({"tol": "a"}, "tol is 'a'"),
+        ({"step_size": None}, "step_size is None"),
+        ({"init": ["a", "b", "c"]}, "init is no list of arrays"),
+        ({"init": [np.ones((8, 2)), np.full((6, 2), np.nan), np.ones((4, 2))]}, "init holds factors that are not finite"),
+        ({"prior": ["a", "b", "c"]}, "prior is no list of arrays"),
     ],
 )
 def test_parameters_that_cannot_be(parameters: dict[str, Any], message: str) -> None:
@@ -425,6 +434,9 @@ def test_data_that_cannot_be(tmp_path: Path) -> None:
     Z = planted((8, 6, 4), 2, 0)
     with pytest.raises(ValueError, match=r"2D|rows"):
         dfact.ElasticCP(2).fit(Z[:, 0, 0])
+    empty = pytest.raises(dfact.DataError, match=r"X has shape \(8, 6, 0\), expected at least one slice")
+    with empty, pytest.warns(UserWarning, match="no observed entry"):
+        dfact.ElasticCP(2).fit(Z[:, :, :0])
     infinite = zarr.create_array(tmp_path / "z.zarr", shape=Z.shape, dtype=np.float64)
     infinite[:] = np.where(Z[2, 3, 1] == Z, np.inf, Z)
     with pytest.raises(dfact.DataError, match="row 2, column '3' holds inf"):

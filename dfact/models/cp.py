@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.data.dataset import Dataset
 from dfact.data.inputs import refuse_infinite, warn_of_unobserved_rows
 from dfact.engine.plan import Footprint
+from dfact.errors import DataError
 from dfact.models.base import Factorization, gather_rows
 from dfact.models.cp_passes import FACTORS, GRAM_COLUMNS, RowsPass
 from dfact.models.cp_problem import ElasticNet, Factors, RowPrior, alive, check_size, khatri_rao, unobserved
@@ -61,6 +62,8 @@ class CPModel(Factorization):
     def _slices(self, X: Any, *, reset: bool) -> Dataset:
         """The data as a tensor's slices, of the fitted shape unless it is to be fitted (``reset``)."""
         dataset = self._dataset(X, None, reset=reset)
+        if 0 in dataset.shape:
+            raise DataError(f"X has shape {dataset.shape}, expected at least one slice of every mode")
         if reset:
             self.slice_shape_ = tuple(int(size) for size in dataset.shape[1:])
         check_size(dataset, self.slice_shape_)

@@ -15,6 +15,7 @@ from dfact.data.dataset import Dataset
 from dfact.engine.passes import Block
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import balance, observed_squares
+from dfact.models.parameters import COUNT, check, is_count, is_within
 
 FLOOR = 1e-8  # of a prior variance
 _NOTHING = 1e-9  # the weight of a component beside the heaviest's, up to which it counts as none
@@ -159,47 +160,60 @@ def alive(weights: NDArray[np.float64]) -> NDArray[np.bool_]:
 def check_parameters(model: Any) -> None:
     """Refuse parameters of an ElasticCP that cannot be, whatever the data."""
 
-    def whole(value: Any) -> bool:
-        return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= 1
-
     def listed(value: Any) -> bool:
         return isinstance(value, (list, tuple))
 
     def named(value: Any, *names: str) -> bool:
         return isinstance(value, str) and value in names
 
-    batches = model.batch_sizes
-    checks = [
-        ("n_components", whole(model.n_components), "an integer of at least 1"),
-        ("lam", model.lam >= 0 and np.isfinite(model.lam), "a number of at least 0"),
-        ("l1_ratio", 0 <= model.l1_ratio <= 1, "a number from 0 (ℓ2 alone) to 1 (ℓ1 alone)"),
-        ("solver", model.solver in SOLVERS, f"one of {SOLVERS}"),
-        ("missing", model.missing in MISSING, f"one of {MISSING}"),
-        ("missing", model.missing != "exact" or model.solver == "bcd", "'auto' or 'fill' for solver='stochastic'"),
-        ("batch_sizes", batches is None or (listed(batches) and all(map(whole, batches))), "None, or integers of at least 1, one a mode"),
-        ("step_size", 0 < model.step_size <= 1, "a number above 0 and up to 1, the whole way to a sample's solution"),
-        ("max_iter", whole(model.max_iter), "an integer of at least 1"),
-        ("tol", model.tol >= 0, "a number of at least 0"),
-        ("prior", model.prior is None or listed(model.prior) or named(model.prior, "estimate"), "'estimate', None, or a list of variances"),
-        ("init", listed(model.init) or named(model.init, "random", "nvecs"), "'random', 'nvecs', or a list of factors"),
-    ]
-    for name, good, expected in checks:
-        if not good:
-            raise ParameterError(f"{name} is {getattr(model, name)!r}, expected {expected}")
+    batches, lam, l1_ratio, step = model.batch_sizes, model.lam, model.l1_ratio, model.step_size
+    check(
+        model,
+        {
+            "n_components": (is_count(model.n_components), COUNT),
+            "lam": (is_within(lam, 0) and bool(np.isfinite(lam)), "a number of at least 0"),
+            "l1_ratio": (is_within(l1_ratio, 0) and l1_ratio <= 1, "a number from 0 (ℓ2 alone) to 1 (ℓ1 alone)"),
+            "solver": (named(model.solver, *SOLVERS), f"one of {SOLVERS}"),
+            "missing": (named(model.missing, *MISSING), f"one of {MISSING}"),
+            "batch_sizes": (
+                batches is None or (listed(batches) and all(map(is_count, batches))),
+                "None, or integers of at least 1, one a mode",
+            ),
+            "step_size": (is_within(step, 0) and 0 < step <= 1, "a number above 0 and up to 1, the whole way to a sample's solution"),
+            "max_iter": (is_count(model.max_iter), COUNT),
+            "tol": (is_within(model.tol, 0), "a number of at least 0"),
+            "prior": (
+                model.prior is None or listed(model.prior) or named(model.prior, "estimate"),
+                "'estimate', None, or a list of variances",
+            ),
+            "init": (listed(model.init) or named(model.init, "random", "nvecs"), "'random', 'nvecs', or a list of factors"),
+        },
+    )
+    sampled = model.solver == "stochastic" and model.missing == "exact"
+    check(model, {"missing": (not sampled, "'auto' or 'fill' for solver='stochastic'")})
+
+
+def _arrays(name: str, given: Sequence[Any]) -> list[NDArray[np.float64]]:
+    try:
+        return [np.asarray(values, np.float64) for values in given]
+    except (TypeError, ValueError) as error:
+        raise ParameterError(f"{name} is no list of arrays ({error}); expected one of numbers for each mode") from error
 
 
 def given_factors(init: Sequence[Any], shape: Sequence[int], rank: int) -> list[NDArray[np.float64]]:
     """The factors (I_n, R) to start from."""
-    found = [np.asarray(A, np.float64) for A in init]
+    found = _arrays("init", init)
     expected = [(size, rank) for size in shape]
     if [A.shape for A in found] != expected:
         raise ParameterError(f"init has shapes {[A.shape for A in found]}, expected {expected}")
+    if not all(np.isfinite(A).all() for A in found):
+        raise ParameterError("init holds factors that are not finite numbers")
     return found
 
 
 def given_variances(prior: Sequence[Any], shape: Sequence[int]) -> list[NDArray[np.float64]]:
     """The variances (I_n) of every mode."""
-    found = [np.asarray(variances, np.float64) for variances in prior]
+    found = _arrays("prior", prior)
     expected = [(size,) for size in shape]
     if [variances.shape for variances in found] != expected:
         raise ParameterError(f"prior has shapes {[v.shape for v in found]}, expected the variances of every mode: {expected}")
