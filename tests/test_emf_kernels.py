@@ -94,6 +94,18 @@ def test_rows_with_fewer_entries_than_components_and_with_none() -> None:
     np.testing.assert_allclose((X.T @ Y.T)[A.astype(bool).toarray()], A.data, atol=1e-6)
 
 
+@pytest.mark.parametrize("scale", [1, 1e6, 1e12])
+def test_rows_never_rise_where_the_ridge_is_below_rounding(scale: float) -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        A = sp.random_array((60, 40), density=0.1, format="csr", rng=rng) * scale
+        Y = rng.standard_normal((40, 8)) * np.sqrt(scale) * np.logspace(0, -4, 8)
+        old = rng.standard_normal((8, 60)) * np.sqrt(scale)
+        X, before, after, *_ = solve(A, Y, 0.1, 1e-8, old)
+        assert np.isfinite(X).all()
+        assert after.sum() + 1e-8 * np.vdot(X, X) <= before.sum() + 1e-8 * np.vdot(old, old)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("omega", [0.1, 0.5, 0.8])
 def test_entries(dtype: Any, omega: float) -> None:

@@ -13,6 +13,7 @@ from dfact.kernels.jit import kernel, part
 _ROUNDS = 100  # of signs; the first sweep of a fit needs some four, later ones one or two
 _HALVINGS = 50
 _ROUNDING = 1e-14
+_EPSILON = np.finfo(np.float64).eps
 
 
 class Row(NamedTuple):
@@ -108,14 +109,17 @@ def turn_signs(p: int, k: int, omega: float, row: Row) -> int:
 @part
 def cholesky_solve(G: NDArray[np.float64], ridge: float, h: NDArray[np.float64], L: NDArray[np.float64], x: NDArray[np.float64]) -> None:
     """Set x = (G + ridge·I)⁻¹ h, G's lower triangle given (k, k); L is overwritten, its diagonal by its inverse: few divisions."""
-    k = len(h)
+    k, largest = len(h), 0.0
+    for a in range(k):
+        largest = max(largest, G[a, a])
+    # Rounding may leave nothing of a direction that the ridge alone holds, or, where G is large, more than the ridge.
+    least = max(0.5 * ridge, k * _EPSILON * largest)
     for a in range(k):
         for c in range(a + 1):
             total = G[a, c] + (ridge if a == c else 0.0)
             for q in range(c):
                 total -= L[a, q] * L[c, q]
-            # Rounding may leave nothing of a direction that the ridge alone holds.
-            L[a, c] = 1 / np.sqrt(max(total, 0.5 * ridge)) if a == c else total * L[c, c]
+            L[a, c] = 1 / np.sqrt(max(total, least)) if a == c else total * L[c, c]
     for a in range(k):
         total = h[a]
         for q in range(a):
@@ -142,16 +146,17 @@ def minimise(p: int, omega: float, ridge: float, row: Row, x: NDArray[np.float64
         cholesky_solve(row.G, ridge, row.h, row.L, new)
         loss = residuals(p, new, omega, row)
         halvings = 0
-        while loss + ridge * squared_norm(new) > objective * (1 + _ROUNDING) and halvings < _HALVINGS:
+        while not loss + ridge * squared_norm(new) <= objective * (1 + _ROUNDING) and halvings < _HALVINGS:  # NaN is no descent
             halvings += 1
             for a in range(k):
                 new[a] = 0.5 * (x[a] + new[a])
             loss = residuals(p, new, omega, row)
+        if halvings == _HALVINGS:  # rounding is all that is left to gain
+            return residuals(p, x, omega, row)
         for a in range(k):
             x[a] = new[a]
         objective = loss + ridge * squared_norm(x)
-        # The minimum for the signs that it has, or rounding is all that is left to gain.
-        if halvings == _HALVINGS or (turn_signs(p, k, omega, row) == 0 and halvings == 0):
+        if turn_signs(p, k, omega, row) == 0 and halvings == 0:  # the minimum for the signs that it has
             break
     return loss
 

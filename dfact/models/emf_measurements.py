@@ -103,10 +103,12 @@ def expectile_regression(
         scaled = D * w[:, None]
         end = cho_solve(cho_factor(scaled.T @ D + loss.ridge * np.eye(D.shape[1])), scaled.T @ b)
         (signs, value), halvings = evaluated(end), 0
-        while value > objective * (1 + _ROUNDING) and halvings < _HALVINGS:
+        while not value <= objective * (1 + _ROUNDING) and halvings < _HALVINGS:  # NaN is no descent
             halvings, end = halvings + 1, (x + end) / 2
             signs, value = evaluated(end)
-        settled = halvings == _HALVINGS or (halvings == 0 and (signs == w).all())
+        if halvings == _HALVINGS:  # rounding is all that is left to gain
+            break
+        settled = halvings == 0 and (signs == w).all()
         x, w, objective = end, signs, value
         if settled:
             break

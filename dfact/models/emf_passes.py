@@ -216,7 +216,8 @@ class SurrogatePass:
         entries = _Gradient.at(V, X, Y, omega)
         risen = np.arange(len(V))
         for halving in range(_HALVINGS):
-            risen = risen[entries.rows[risen] + ridge * np.einsum("ij,ij->j", X[:, risen], X[:, risen]) > allowed[risen]]
+            objectives = entries.rows[risen] + ridge * np.einsum("ij,ij->j", X[:, risen], X[:, risen])
+            risen = risen[~(objectives <= allowed[risen])]  # NaN is no descent
             if not risen.size:
                 break
             old = _Gradient.at(V[risen], X[:, risen], Y, omega)

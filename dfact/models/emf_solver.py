@@ -55,9 +55,10 @@ class Alternation:
         size = ridge * float(np.vdot(Y, Y))
         before = float(sums.before.sum()) + ridge * float(sums.size_before) + size
         step = self._step
-        self.refused = step is not None and before > step.objective * self._rounding and step.lengths.max() > 0
+        # NaN is no descent.
+        self.refused = step is not None and not before <= step.objective * self._rounding and step.lengths.max() > 0
         if step is not None and self.refused:
-            risen = sums.before > step.columns
+            risen = ~(sums.before <= step.columns)
             np.multiply(step.lengths, 0.5, out=step.lengths, where=risen if risen.any() else True)
             if step.lengths.max() < 0.5**_HALVINGS:
                 step.lengths[:] = 0
