@@ -105,6 +105,8 @@ def test_stability_matches_components_whatever_their_order_and_signs(seed: int) 
     others[1][:, 0] = rng.standard_normal(8)
     A, B = (C[:, i] / np.linalg.norm(C[:, i]) for C, i in ((factors[1], order[0]), (others[1], 0)))
     assert stability(step(factors), step(others)) == pytest.approx(abs(A @ B))
+    others[2][:, 2] = 0
+    assert stability(step(factors), step(others)) == 0
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)
@@ -231,6 +233,7 @@ def test_real_tensors_with_missing_entries() -> None:
         ({"share": 1e-9}, "no entry is hidden: a share of 1e-09 of 216 entries"),
         ({"criterion": "split_half", "X": np.ones((3, 4, 5))}, "X has 3 rows, expected at least 4"),
         ({"lambdas": [2.0, 1.0]}, "lambdas are"),
+        ({"criterion": "split_half", "lambdas": [1e10]}, "no component is left in either half"),
         ({"model": dfact.ElasticCP(0)}, "n_components is 0"),
     ],
 )
@@ -240,8 +243,19 @@ def test_errors(settings: dict[str, Any], message: str) -> None:
         select_on_path(**arguments)
 
 
+@pytest.mark.filterwarnings("ignore:.* no observed entry")
+@pytest.mark.parametrize("criterion", ["held_out", "bic", "split_half"])
+def test_nothing_to_choose_from(criterion: str) -> None:
+    with pytest.raises(dfact.DataError, match=r"no entry is hidden|no observed entry|no component is left"):
+        select_on_path(dfact.ElasticCP(2, random_state=0), np.full((6, 5, 4), np.nan), criterion, random_state=0)
+
+
 def test_core_consistency_errors() -> None:
     Z = planted((10, 8, 6), 2, 0)
+    with pytest.raises(dfact.ParameterError, match="model is a ICQF, expected an ElasticCP or CPALS"):
+        core_consistency(dfact.ICQF(2, random_state=0).fit(np.abs(Z[:, :, 0])), np.abs(Z[:, :, 0]))
+    with pytest.raises(dfact.DataError, match="infinity"):
+        core_consistency(dfact.ElasticCP(2, lam=0.1, random_state=0).fit(Z), np.where(Z[0, 0, 0] == Z, np.inf, Z))
     model = dfact.ElasticCP(2, lam=1e8, random_state=0).fit(Z)
     with pytest.raises(dfact.ParameterError, match="no component left"):
         core_consistency(model, Z)

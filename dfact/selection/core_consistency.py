@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from dfact.data.inputs import as_dataset
+from dfact.data.inputs import as_dataset, refuse_infinite
 from dfact.engine.passes import Block, Partial, Startless, State
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import fill_missing
+from dfact.models.cp import CPModel
 from dfact.models.cp_passes import tiles
 from dfact.models.cp_problem import khatri_rao, unfolded
 
@@ -71,9 +72,9 @@ def core_consistency(model: Any, X: Any) -> float:
     Raises
     ------
     ParameterError
-        No component is left.
+        Another model, or no component is left.
     DataError
-        X is of another shape than the model.
+        X is of another shape than the model, or has infinite entries.
 
     References
     ----------
@@ -89,8 +90,11 @@ def core_consistency(model: Any, X: Any) -> float:
     >>> round(dfact.selection.core_consistency(model, Z))
     100
     """
+    if not isinstance(model, CPModel):
+        raise ParameterError(f"model is a {type(model).__name__}, expected an ElasticCP or CPALS")
     check_is_fitted(model)
     dataset = as_dataset(X)
+    refuse_infinite(dataset)
     expected = tuple(A.shape[0] for A in model.factors_)
     if dataset.shape != expected:
         raise DataError(f"X has shape {dataset.shape}, the model was fitted to {expected}; pass the same data")

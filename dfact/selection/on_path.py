@@ -192,6 +192,8 @@ def _errors(hidden: Dataset, steps: Sequence[PathStep]) -> list[float]:
 
 def _bic(task: _Task, whole: SolutionPath) -> list[float]:
     count = int(task.dataset.statistics.observed.sum())
+    if not count:
+        raise DataError("X has no observed entry, expected some")
     sizes = sum(task.dataset.shape)
     modes = len(task.dataset.shape)
     scores = []
@@ -210,6 +212,8 @@ def _split_half(task: _Task, whole: SolutionPath) -> list[float]:
     halves = [np.sort(order[: n // 2]), np.sort(order[n // 2 :])]
     first, second = (task.part(rows_of(task.dataset, rows), _of_rows(task.model, rows)) for rows in halves)
     scores = [stability(a, b) if a.rank == b.rank == step.rank else 0.0 for a, b, step in zip(first, second, whole.steps, strict=False)]
+    if np.isnan(scores).all():
+        raise DataError("no component is left in either half at any lambda, expected some to compare; begin with smaller lambdas")
     return _padded(scores, len(whole.steps))
 
 
@@ -221,13 +225,17 @@ def _of_rows(model: ElasticCP, rows: NDArray[np.intp]) -> ElasticCP:
 
 
 def stability(first: PathStep, second: PathStep) -> float:
-    """The worst |Π_n cos| of the matched components of two refined steps of the same rank, over modes 2 to N; NaN without any."""
+    """The worst |Π_n cos| of the matched components of two refined steps of the same rank, over modes 2 to N; NaN without any.
+
+    A component that has vanished in the refinement is like no other.
+    """
     if first.rank == 0:
         return float("nan")
     products = np.ones((first.rank, first.rank))
     for A, B in zip(_best(first)[0][1:], _best(second)[0][1:], strict=True):
-        U, V = (np.asarray(C[:, : first.rank], np.float64) / np.linalg.norm(C[:, : first.rank], axis=0) for C in (A, B))
-        products *= U.T @ V
+        U, V = (np.asarray(C[:, : first.rank], np.float64) for C in (A, B))
+        lengths = np.outer(np.linalg.norm(U, axis=0), np.linalg.norm(V, axis=0))
+        products *= np.divide(U.T @ V, lengths, out=np.zeros_like(lengths), where=lengths > 0)
     rows, columns = linear_sum_assignment(-np.abs(products))
     return float(np.abs(products)[rows, columns].min())
 
