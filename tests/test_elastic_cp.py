@@ -359,6 +359,10 @@ def test_the_plan_says_what_a_fit_holds_and_refuses(tmp_path: Path) -> None:
         dfact.ElasticCP(3, memory_limit="100MB").fit(dataset)
     fill, exact = (dfact.plan(dfact.ElasticCP(3, missing=missing), dataset).driver for missing in ("fill", "exact"))
     assert exact > fill + 8 * 20_000 * 36
+    wide = np.zeros((100, 3000, 2), np.float32)
+    random, nvecs = (dfact.plan(dfact.ElasticCP(3, init=init, executor="inline"), wide) for init in ("random", "nvecs"))
+    assert nvecs.working > 2 * 3000**2 * 4, "the Gram matrix of mode 2"
+    assert nvecs.peak > random.peak
 
 
 @pytest.mark.parametrize("stored", [False, True])

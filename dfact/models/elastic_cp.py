@@ -28,7 +28,7 @@ from dfact.models.cp_problem import (
 )
 from dfact.models.elastic_cp_path import REFINING_LAMBDA, PathStep, SolutionPath, default_lambdas, follow
 from dfact.models.elastic_cp_solvers import Solver, descend
-from dfact.models.elastic_cp_starts import given_rows, is_exact, prior_of, solver_of
+from dfact.models.elastic_cp_starts import given_rows, is_exact, prior_of, solver_of, start_size
 from dfact.models.elastic_cp_stochastic import aside_rows
 
 
@@ -294,9 +294,11 @@ class ElasticCP(CPModel):
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         size, m, k = dtype.itemsize, prod(shape[1:]), self.n_components
         rows, exact = rows_footprint(shape, k, dtype), is_exact(self, shape, 1.0)
+        start = start_size(shape, k) if isinstance(self.init, str) and self.init == "nvecs" else 0
         aside = 8 * m * aside_rows(shape) if self.solver == "stochastic" else 0  # the objective is watched on
         return replace(
             rows,
+            shared=max(rows.shared, 8 * start),
             state_per_row=(2 * size + 1) * k + size,  # factors, refined ones and their support
             result_per_row=rows.result_per_row + (8 * 3 * m if exact else 0) + -(-aside // max(1, shape[0])),
         )

@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from dfact.data.dataset import Dataset
 from dfact.engine.executors import Session
 from dfact.engine.partition import partitions
-from dfact.linalg.svd import right_singular
+from dfact.linalg.svd import gram_size, right_singular
 from dfact.models.cp_passes import FACTORS, SlicesPass, Start, UnfoldingsPass, filled_rows, random_factors
 from dfact.models.cp_problem import (
     Factors,
@@ -112,3 +112,9 @@ def _nvecs(session: Session, shape: Sequence[int], others: Factors, dtype: np.dt
     # A vector to a singular value of 0 would be one of rounding errors.
     strong = sigma > 1e-6 * sigma[0]
     return np.asarray(V[:, strong] / sigma[strong])
+
+
+def start_size(shape: Sequence[int], rank: int) -> int:
+    """Numbers that a pass for the singular vectors adds up: Gram matrices of the unfoldings, or what mode 1 needs."""
+    m = prod(shape[1:])
+    return max(sum(size * size for size in shape[1:]), gram_size(m, min(rank, shape[0], m)))
