@@ -85,6 +85,16 @@ def test_the_path_over_lambda(criterion: str, panels: int, tmp_path: Path) -> No
     figure.savefig(tmp_path / "path.svg")
 
 
+@pytest.mark.parametrize("lambdas", [[0.0], [0.0, 1.0, 10.0]])
+def test_the_path_shows_lambda_0(lambdas: list[float], tmp_path: Path) -> None:
+    Z = np.random.default_rng(1).standard_normal((12, 6, 5))
+    figure = path_plot(select_on_path(dfact.ElasticCP(2, random_state=0), Z, lambdas=lambdas, random_state=0))
+    figure.savefig(tmp_path / "path.svg")
+    axes = figure.axes[0]
+    assert np.isfinite(axes.transData.transform([[0.0, 1.0]])).all()
+    assert axes.get_xlim()[0] <= 0
+
+
 def test_the_path_plot_refuses_other_selections() -> None:
     table = pd.DataFrame({"modularity": [0.1]}, index=pd.Index([2], name="n_components"))
     with pytest.raises(dfact.ParameterError, match="expected one of select_on_path"):

@@ -85,10 +85,14 @@ def path_plot(selection: Selection) -> "Figure":
     together.append((criterion, _TITLES[criterion]))
     panels += [together] if together is not panels[-1] else []
     figure = new_figure(7, 2 * len(panels) + 0.5)
+    positive = table.index[table.index > 0]
     for axes, lines in zip(figure.subplots(len(panels), 1, sharex=True), panels, strict=True):
         for name, label in lines:
             axes.plot(table.index, table[name], "o-", markersize=4, label=label)
-        axes.set_xscale("log")
+        if len(positive) == len(table):
+            axes.set_xscale("log")
+        else:  # λ = 0 has no place on a logarithmic axis
+            axes.set_xscale("symlog", linthresh=positive.min() if len(positive) else 1.0)
         axes.set_yscale("log" if lines[0][0] == "relative_error" and (table["relative_error"] > 0).all() else "linear")
         axes.axvline(selection.best_params["lam"], color="black", linestyle="--", linewidth=1)
         axes.set_ylabel(lines[0][1] if len(lines) == 1 else "relative error")
