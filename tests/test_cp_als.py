@@ -133,3 +133,8 @@ def test_a_slice_without_entries() -> None:
         model = dfact.CPALS(2, random_state=0).fit(Z)
     assert not model.factors_[0][4].any()
     assert model.explained_share_ > 0.95
+
+
+def test_more_components_than_singular_vectors() -> None:
+    Z = planted((20, 8, 3), 2, seed=1)
+    assert dfact.CPALS(5, random_state=0, max_iter=20).fit(Z).explained_share_ > 0.95

@@ -1,5 +1,6 @@
 """CP by alternating least squares, in memory, as the baseline of ElasticCP; the iterations are TensorLy's."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
@@ -161,8 +162,10 @@ class CPALS(CPModel):
         settings = {"init": self.init, "random_state": seed, "n_iter_max": self.max_iter, "tol": 0}
         mask = (~missing).astype(np.float64) if missing.any() else None
         try:
-            # It computes what it tells a callback only where it is to return it as well.
-            parafac(np.where(missing, 0.0, Z), self.n_components, **settings, mask=mask, callback=iterations, return_errors=True)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Trying to compute SVD", UserWarning)  # of the vectors beyond, which are random
+                # It computes what it tells a callback only where it is to return it as well.
+                parafac(np.where(missing, 0.0, Z), self.n_components, **settings, mask=mask, callback=iterations, return_errors=True)
         except np.linalg.LinAlgError as error:
             raise DataError(f"the components are collinear ({error}); expected data with {self.n_components}: fit fewer") from error
 
