@@ -267,10 +267,12 @@ def test_predict_takes_places_of_any_shape(tmp_path: Path) -> None:
         ({"omega": [0.1, 0.5]}, "omega is"),
         ({"ridge": 0}, "ridge is 0, expected a number above 0"),
         ({"ridge": np.nan}, "ridge is nan"),
+        ({"ridge": np.inf}, "ridge is inf"),
         ({"n_components": 0}, "n_components is 0"),
         ({"solver": "newton"}, "solver is 'newton'"),
         ({"init": "pca"}, "init is 'pca'"),
         ({"init": np.ones((3, 3))}, r"init has shape \(3, 3\)"),
+        ({"init": np.full((2, 110), np.nan)}, "init holds NaN"),
         ({"max_iter": 0}, "max_iter is 0"),
         ({"tol": -1}, "tol is -1"),
     ],
@@ -289,8 +291,14 @@ def test_data_that_cannot_be() -> None:
         model.fit(sp.csr_array((4, 3)))
     with pytest.raises(ValueError, match="infinity"):
         model.fit(np.where(np.isnan(V), np.inf, V))
-    with pytest.raises(dfact.ParameterError, match="omegas is empty"):
-        model.fit_each(V, [])
+    for omegas in ([], 0.5):
+        with pytest.raises(dfact.ParameterError, match=r"omegas is .* at least one number"):
+            model.fit_each(V, omegas)  # type: ignore[arg-type]  # what is tested
+    for huge, dtype in ((1e25, "float32"), (1e39, "float32"), (1e160, "float64")):
+        with pytest.raises(dfact.DataError, match=f"whose squares {dtype} does not hold: row .* holds"):
+            dfact.ExpectileMF(2, dtype=dtype).fit(np.where(np.arange(9) == 4, huge, V))
+    with pytest.raises(dfact.ParameterError, match="shape is 6"):
+        model.fit_measurements(np.ones((3, 6)), np.ones(3), 6)  # type: ignore[arg-type]  # as above
     for A, b, message in (
         (np.ones((3, 5)), np.ones(3), r"A has shape \(3, 5\), expected \(p, 2, 3\) or \(p, 6\)"),
         (np.ones((3, 6)), np.ones(2), r"b has shape \(2,\)"),
@@ -298,6 +306,24 @@ def test_data_that_cannot_be() -> None:
     ):
         with pytest.raises(dfact.DataError, match=message):
             model.fit_measurements(A, b, (2, 3))
+
+
+def test_measurements_that_tell_nothing_are_of_0() -> None:
+    A = np.random.default_rng(0).random((20, 6, 5))
+    for matrices, b in ((A, np.zeros(20)), (0 * A, np.ones(20))):
+        model = dfact.ExpectileMF(2).fit_measurements(matrices, b, (6, 5))
+        np.testing.assert_array_equal(model.predict(np.arange(6), 2), 0)
+
+
+def test_fitting_each_omega_leaves_the_model_as_it_is() -> None:
+    _, V = planted(0, 40, 30)
+    model = dfact.ExpectileMF(2, max_iter=3)
+    fitted = model.fit_each(V[:, :20], [0.1, 0.1])
+    assert not [name for name in vars(model) if name.endswith("_")]
+    np.testing.assert_array_equal(fitted[0].row_factors_, fitted[1].row_factors_)
+    model.fit(V).fit_each(V[:, :20], [0.3])
+    assert model.n_features_in_ == len(model.column_labels_) == 30
+    assert model.transform(V).shape == (40, 2)
 
 
 def test_the_plan_is_kept(tmp_path: Path) -> None:

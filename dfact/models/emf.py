@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
-from dfact.data.inputs import refuse_infinite, stored_as_observed, warn_of_unobserved_columns, warn_of_unobserved_rows
+from dfact.data.inputs import locate_outside, refuse_infinite, stored_as_observed, warn_of_unobserved_columns, warn_of_unobserved_rows
 from dfact.data.source import SparseRows
 from dfact.engine.executors import Session
 from dfact.engine.plan import Footprint
@@ -55,9 +55,9 @@ class ExpectileMF(Factorization):
     omega : float
         Which expectile, 0 < ω < 1. For several see :meth:`fit_each`.
     ridge : float
-        Weight of ‖X‖² + ‖Y‖², above 0: rows with fewer than k observed entries need it. The default
-        leaves a noiseless matrix recovered to well below 1e-6; noisy data with few entries want more,
-        see :func:`dfact.selection.select_by_held_out`.
+        Weight of ‖X‖² + ‖Y‖², above 0: rows with fewer than k observed entries need it. It has the entries' unit. The
+        default leaves a noiseless matrix, of entries of about 1 or more, recovered to well below 1e-6 and is too much
+        where they are far smaller; noisy data with few entries want more, see :func:`dfact.selection.select_by_held_out`.
     solver : "exact", "surrogate" or None
         How rows are solved; by default "exact" if at most 40 % of the entries are observed. Both have the same minimum.
     init : "svd", "random" or array (k, m)
@@ -165,18 +165,18 @@ class ExpectileMF(Factorization):
 
     def fit_each(self, X: Any, omegas: Sequence[float]) -> list[Self]:
         """The models fitted with each ω and otherwise these parameters; they share every read of the data X."""
-        if not len(omegas):
-            raise ParameterError("omegas is empty, expected numbers between 0 and 1")
+        if np.ndim(omegas) != 1 or not len(omegas):
+            raise ParameterError(f"omegas is {omegas!r}, expected a list of at least one number between 0 and 1")
         models = [type(self)(**self.get_params(deep=False) | {"omega": omega}) for omega in omegas]
         for model in models:
             model._check_parameters()
-        dataset = self._observed(X, reset=True)
-        fitted = {name: value for name, value in vars(self).items() if name.endswith("_")}
+        dataset = models[0]._observed(X, reset=True)
+        found = {name: value for name, value in vars(models[0]).items() if name.endswith("_")}
         dtype = self._working_dtype(dataset)
         with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype).times(len(models))) as session:
             members = Members(session, dtype)
             for model in models:
-                model.__dict__.update(fitted)
+                model.__dict__.update(found)
             members.run([partial(model._fit, MemberSession(members, f"{i:06d}"), dataset) for i, model in enumerate(models)])
         return models
 
@@ -241,6 +241,8 @@ class ExpectileMF(Factorization):
             if np.shape(self.init) != (k, m):
                 raise ParameterError(f"init has shape {np.shape(self.init)}, expected (n_components, n_features) = ({k}, {m})")
             Y = np.asarray(self.init, np.float64).T.copy()
+            if not np.isfinite(Y).all():
+                raise ParameterError("init holds NaN or infinity, expected finite factors")
         return Start(measured, np.zeros((m, k))), Y
 
     def fit_measurements(self, A: Any, b: Any, shape: tuple[int, int]) -> Self:
@@ -330,6 +332,7 @@ class ExpectileMF(Factorization):
         if not dataset.statistics.observed.any():
             raise DataError("X has no observed entry, expected some")
         refuse_infinite(dataset)
+        _refuse_huge(dataset, self._working_dtype(dataset))
         warn_of_unobserved_rows(dataset)
         if reset:
             warn_of_unobserved_columns(dataset)
@@ -349,7 +352,7 @@ class ExpectileMF(Factorization):
             {
                 "n_components": (is_count(self.n_components), COUNT),
                 "omega": (is_within(self.omega, 0, 1) and self.omega > 0, "a number between 0 and 1; 0.5 is least squares"),
-                "ridge": (is_within(self.ridge, 0) and self.ridge > 0, "a number above 0: rows with few observed entries need it"),
+                "ridge": (is_within(self.ridge, 0) and 0 < self.ridge < np.inf, "a number above 0: rows with few observed entries need it"),
                 "solver": (self.solver in (None, "exact", "surrogate"), "'exact', 'surrogate' or None"),
                 "init": (not isinstance(self.init, str) or self.init in ("svd", "random"), "'svd', 'random' or an array (k, m)"),
                 "max_iter": (is_count(self.max_iter), COUNT),
@@ -366,6 +369,15 @@ class ExpectileMF(Factorization):
             shared=8 * (columns + gram_size(m, k)),
             result_per_row=size * k,
         )
+
+
+def _refuse_huge(dataset: Dataset, dtype: np.dtype[Any]) -> None:
+    """Refuse entries whose squares are beyond the working precision once some thousands of them are added up."""
+    limit = 1e-3 * np.sqrt(float(np.finfo(dtype).max))
+    statistics = dataset.statistics
+    if max(-statistics.minimum.min(), statistics.maximum.max()) > limit:
+        where = locate_outside(dataset, -limit, limit)
+        raise DataError(f"X holds entries beyond {limit:.0e}, whose squares {dtype} does not hold: {where}; divide X by a number")
 
 
 def measured_of(dataset: Dataset) -> Measured:

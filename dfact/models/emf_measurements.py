@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse.linalg import svds
 
-from dfact.errors import DataError
+from dfact.errors import DataError, ParameterError
 from dfact.models.emf_passes import Loss
 from dfact.models.emf_solver import balance
+from dfact.models.parameters import is_count
 
 _ROUNDS, _HALVINGS = 100, 50
 _ROUNDING = 1e-13
@@ -36,6 +37,8 @@ class Measurements:
     @classmethod
     def of(cls, A: Any, b: Any, shape: tuple[int, int]) -> "Measurements":
         """What a user gives: A (p, n, m) or (p, n·m), or sparse (p, n·m), and b (p,)."""
+        if np.shape(shape) != (2,) or not all(map(is_count, shape)):
+            raise ParameterError(f"shape is {shape!r}, expected numbers of rows and of columns")
         n, m = shape
         given: Any = A
         matrices: Any = (sp.csr_array(given) if sp.issparse(A) else np.asarray(given)).astype(np.float64)
@@ -51,7 +54,10 @@ class Measurements:
 
     def start(self, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """X (n, k) and Y (m, k) of the rank-k SVD of Σ b_i A_i, scaled to fit b best."""
+        X, Y = np.zeros((self._shape[0], k)), np.zeros((self._shape[1], k))
         total = (self._b @ self._A).reshape(self._shape)
+        if not total.any():  # ARPACK finds no vectors of 0
+            return X, Y
         if k < min(self._shape):
             U, values, Vt = svds(total, k, rng=np.random.default_rng(0))
         else:
@@ -59,7 +65,6 @@ class Measurements:
         model = self._A @ ((U * values) @ Vt).ravel()
         scale = max(float(self._b @ model) / max(float(model @ model), np.finfo(float).tiny), 0.0)
         root = np.sqrt(values * scale)
-        X, Y = np.zeros((self._shape[0], k)), np.zeros((self._shape[1], k))
         X[:, : len(root)], Y[:, : len(root)] = U * root, Vt.T * root
         return X, Y
 
