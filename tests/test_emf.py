@@ -308,6 +308,17 @@ def test_data_that_cannot_be() -> None:
             model.fit_measurements(A, b, (2, 3))
 
 
+def test_the_objective_of_measurements_is_what_is_reported() -> None:
+    rng = np.random.default_rng(3)
+    A, b = rng.standard_normal((60, 6, 5)), rng.exponential(1, 60)
+    model = dfact.ExpectileMF(2, omega=0.2, ridge=0.5, max_iter=7, tol=0).fit_measurements(A, b, (6, 5))
+    X, Y = model.row_factors_, model.column_factors_
+    expected = losses(b - np.einsum("pij,ij->p", A, X @ Y.T), 0.2).sum() + 0.5 * (np.sum(X**2) + np.sum(Y**2))
+    np.testing.assert_allclose(model.objective_history_[-1], expected)
+    assert len(model.objective_history_) == 1 + 2 * 7 + 1
+    assert (np.diff(model.objective_history_) <= 1e-12 * expected).all()
+
+
 def test_measurements_that_tell_nothing_are_of_0() -> None:
     A = np.random.default_rng(0).random((20, 6, 5))
     for matrices, b in ((A, np.zeros(20)), (0 * A, np.ones(20))):

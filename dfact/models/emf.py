@@ -249,22 +249,24 @@ class ExpectileMF(Factorization):
         """Fit linear measurements b_i ≈ ⟨A_i, XYᵀ⟩ of an n×m matrix, ``shape``; in memory.
 
         Minimises Σ ρ_ω(b_i − ⟨A_i, XYᵀ⟩) + ridge·(‖X‖² + ‖Y‖²) over X and Y in turn, each half-step to its minimum (algorithm 1),
+        from the SVD of Σ b_i A_i and in double precision, whatever ``init``, ``solver`` and ``dtype`` are,
         for finite matrices A_i, row-major in A (p, n, m), (p, n·m) or sparse (p, n·m), and measurements b (p,).
         """
         self._check_parameters()
         measurements, report = Measurements.of(A, b, shape), Reporter(self.callbacks, self.max_iter)
-        history: list[float] = []
+        loss = Loss(self.omega, self.ridge)
         with single_threaded():
             X, Y = measurements.start(self.n_components)
+            history = [measurements.objective(X, Y, loss)]
             self.n_iter_, self.converged_ = 0, False
             for _ in range(self.max_iter):
                 self.n_iter_ += 1
-                X, Y = measurements.alternate(X, Y, Loss(self.omega, self.ridge), history, orthogonalize=self.orthogonalize)
+                X, Y = measurements.alternate(X, Y, loss, history, orthogonalize=self.orthogonalize)
                 report.iteration(history[1::2])
                 if relative_change(history[1::2]) < self.tol:
                     self.converged_ = True
                     break
-        self.objective_history_ = np.asarray(history)
+        self.objective_history_ = np.asarray([*history, measurements.objective(X, Y, loss)])
         self.row_factors_, self.column_factors_ = X, Y
         self.n_features_in_ = shape[1]
         self.column_labels_ = np.arange(shape[1]).astype(str).astype(object)

@@ -68,6 +68,11 @@ class Measurements:
         X[:, : len(root)], Y[:, : len(root)] = U * root, Vt.T * root
         return X, Y
 
+    def objective(self, X: NDArray[np.float64], Y: NDArray[np.float64], loss: Loss) -> float:
+        r = self._b - self._A @ (X @ Y.T).ravel()
+        w = np.where(r >= 0, loss.omega, 1 - loss.omega)
+        return float(np.sum(w * r * r)) + loss.ridge * float(np.vdot(X, X) + np.vdot(Y, Y))
+
     def alternate(
         self, X: NDArray[np.float64], Y: NDArray[np.float64], loss: Loss, history: list[float], *, orthogonalize: bool
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
