@@ -119,6 +119,17 @@ def test_both_ways_with_missing_entries_reach_the_same_objective(seed: int, shap
 
 
 @pytest.mark.parametrize("update", ["fill", "exact"])
+@pytest.mark.parametrize("init", ["random", "nvecs"])
+def test_a_start_larger_than_the_data_does_no_harm(init: str, update: str) -> None:
+    Z = planted((20, 8, 6), 2, 1, missing=0.2)
+    fits = {}
+    for unit in (1.0, 1e-3):
+        model = dfact.ElasticCP(2, lam=1e-6 * unit ** (4 / 3), missing=update, init=init, random_state=0, max_iter=1000)
+        fits[unit] = model.fit(unit * Z).explained_share_
+    assert min(fits.values()) > 0.97, fits
+
+
+@pytest.mark.parametrize("update", ["fill", "exact"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_fixed_support_keeps_its_zeros_and_descends(seed: int, update: str) -> None:
     Z = elastic_cp_simulation(12, 3, seed, snr=20, missing=0.1).Z

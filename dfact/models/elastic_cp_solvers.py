@@ -84,6 +84,16 @@ class FillSolver:
         pass_ = FillPass(net, self._prior.rows, self._begin, self._dtype, self._key, move)
         return self._session.run(pass_, (H, gram.astype(self._dtype), scales))
 
+    def shrink(self, norm: float) -> None:
+        """Make the start X no larger than the data, of the squared ``norm``, where it is.
+
+        Else the gaps would be filled with it, and single columns would only make components cancel one another.
+        """
+        gram = self._run(ElasticNet(0.0, 0.0), move=False).gram
+        size = float(grams_product([gram, *(A @ A.T for A in self._others)]).sum())
+        if size > norm:
+            self._scales *= np.sqrt(norm / size)
+
     def _sizes(self) -> list[NDArray[np.float64]]:
         return [sizes_of(A, variances) for A, variances in zip(self._others, self._prior.others, strict=True)]
 

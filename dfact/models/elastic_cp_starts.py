@@ -70,10 +70,13 @@ def solver_of(model: Any, session: Session, dataset: Dataset, prior: Prior, dtyp
         sizes = batch_sizes_of(model.batch_sizes, dataset.shape, model.n_components)
         known = given_rows(model, dataset, dtype)
         return StochasticSolver(session, dataset, known, prior, begin, dtype, others, sizes, model.step_size)
-    if not is_exact(model, dataset.shape, dataset.missing_rate):
-        return FillSolver(session, prior, begin, dtype, others)
+    solver, exact = FillSolver(session, prior, begin, dtype, others), is_exact(model, dataset.shape, dataset.missing_rate)
+    if isinstance(model.init, str) and (exact or dataset.missing_rate > 0):
+        solver.shrink(float(session.run(SlicesPass(dtype), None).columns.sum()) / max(1 - dataset.missing_rate, 1e-12))
+    if not exact:
+        return solver
     # The start of mode 1 and its variances are those of the passes.
-    FillSolver(session, prior, begin, dtype, others).evaluate()
+    solver.evaluate()
     rows, variances = (np.concatenate(list(session.rows(name))).T.astype(np.float64) for name in (FACTORS, "variances"))
     parts = partitions(dataset.source, dataset.missing_code, None)
     Z = np.concatenate([unfolded(block) for part in parts for block in part.blocks(np.dtype(np.float64))])
