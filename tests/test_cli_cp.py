@@ -178,6 +178,13 @@ def test_python_objects_and_other_files_are_refused(tmp_path: Path) -> None:
     for name in ("objects.npy", "text.npy", "empty.npz"):
         with pytest.raises(dfact.DataError, match=f"cannot read an array from .*{name}"):
             read_array_file(tmp_path / name)
+    np.savez_compressed(tmp_path / "torn.npz", np.random.default_rng(0).standard_normal((50, 50)))
+    torn = bytearray((tmp_path / "torn.npz").read_bytes())
+    for start in (200, 5000):  # in the header and in the values
+        torn[start : start + 60] = bytes(60)
+        (tmp_path / "torn.npz").write_bytes(torn)
+        with pytest.raises(dfact.DataError, match="cannot read an array from"):
+            read_array_file(tmp_path / "torn.npz")
     np.save(tmp_path / "plain.npy", np.ones((2, 2)))
     with pytest.raises(dfact.ParameterError, match="holds one array without a name"):
         read_array_file(tmp_path / "plain.npy", "X")

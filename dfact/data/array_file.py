@@ -1,6 +1,8 @@
 """Arrays in NumPy's files."""
 
+import tokenize
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ def read_array_file(path: Path, key: str | None = None) -> NDArray[Any]:
             return np.asarray(found[name])
     except (ParameterError, MemoryError):
         raise
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, tokenize.TokenError, zipfile.BadZipFile, zlib.error) as error:
         remedy = "expected an .npy or .npz file of numbers, as numpy.save and numpy.savez write them"
         raise DataError(f"cannot read an array from {path}: {error}; {remedy}") from error
 
