@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
+from sklearn.base import BaseEstimator
 from sklearn.cluster import KMeans
 from sklearn.exceptions import NotFittedError
 
@@ -257,3 +260,12 @@ def test_any_flipped_bit_is_noticed(model: dfact.ICQF, saved: Path) -> None:
                 assert_same(model, dfact.load_model(saved))
         file.write_bytes(whole)
     assert_same(model, dfact.load_model(saved))
+
+
+def test_a_new_process_knows_all_models_by_name() -> None:
+    """A model is read where nobody has imported its class."""
+    code = "from dfact.models.persistence import MODELS; print(*MODELS)"
+    known = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    public = {name for name in dfact.__all__ if isinstance(getattr(dfact, name), type) and issubclass(getattr(dfact, name), BaseEstimator)}
+    assert len(public) >= 7
+    assert public <= set(known)

@@ -69,7 +69,7 @@ def _in_the_setter(action: Callable[[], Any]) -> Any:
 
 def _renew() -> None:
     """A forked process has the executor, but not its thread."""
-    global _setter  # noqa: PLW0603  # as above
+    global _setter  # noqa: PLW0603  # a thread of the process, which the child lacks
     _setter = ThreadPoolExecutor(1, thread_name_prefix="dfact-blas")
 
 

@@ -26,7 +26,7 @@ import dfact.models.emf
 import dfact.models.factor_analysis
 import dfact.models.gom
 import dfact.models.icqf
-import dfact.models.l1nmf  # noqa: F401
+import dfact.models.l1nmf  # noqa: F401  # imported for their names in MODELS
 from dfact.data.source import Layout
 from dfact.data.store import attributes, compressor, create_group, open_group, update_attributes
 from dfact.errors import ParameterError, StoreError
