@@ -14,6 +14,7 @@ from dfact.cli.cp import fit_cp, select_cp
 from dfact.cli.data import import_array_command, import_command, import_triplets_command, join
 from dfact.cli.demo import demo
 from dfact.cli.emf import fit_emf, select_emf
+from dfact.cli.export import export
 from dfact.cli.fit import fit
 from dfact.cli.info import info
 from dfact.cli.select import select
@@ -45,7 +46,7 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (demo, import_command, import_array_command, import_triplets_command, join, info, fit, select, transform):
+for command in (demo, import_command, import_array_command, import_triplets_command, join, info, fit, select, transform, export):
     cli.add_command(command)
 fit.add_command(fit_emf)
 fit.add_command(fit_cp)

@@ -22,6 +22,7 @@ def transform(model: Path, data: Path, out: Path, memory_limit: str | None, sche
     """
     from dfact.engine.progress import Progress
     from dfact.models.persistence import load_model
+    from dfact.report.arrangement import Arrangement
     from dfact.report.export import check_destination, write_factors
     from dfact.report.kinds import rows_text
 
@@ -31,7 +32,8 @@ def transform(model: Path, data: Path, out: Path, memory_limit: str | None, sche
     with cluster(scheduler) as client:
         # Stored data gives factors in a temporary Zarr array: they never need to fit in memory.
         factors = estimator.set_params(executor=client, memory_limit=memory_limit).transform(dataset)
-    columns = list(estimator.get_feature_names_out())
+    arrangement = Arrangement.of(estimator)  # as dfact export has it
+    columns, labels = arrangement.names(estimator), dataset.label_source
     with closing(Progress("write")) as progress:
-        write_factors(out, factors, columns, dataset.label_source, overwrite=overwrite, progress=progress.update)
+        write_factors(out, factors, columns, labels, arrangement=arrangement, overwrite=overwrite, progress=progress.update)
     click.echo(f"{out}: {rows_text(estimator, dataset.shape[0])}")

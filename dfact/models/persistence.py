@@ -26,7 +26,8 @@ import dfact.models.emf
 import dfact.models.factor_analysis
 import dfact.models.gom
 import dfact.models.icqf
-import dfact.models.l1nmf  # noqa: F401  # imported for their names in MODELS
+import dfact.models.l1nmf
+import dfact.models.provenance  # noqa: F401  # imported for their names in MODELS and PARTS
 from dfact.data.source import Layout
 from dfact.data.store import attributes, compressor, create_group, open_group, update_attributes
 from dfact.errors import ParameterError, StoreError
@@ -67,7 +68,7 @@ def write_model(group: zarr.Group, model: Factorization) -> None:
     fitted = {key: value for key, value in vars(model).items() if key.endswith("_") and not key.startswith("_")}
     document = {
         "class": name,
-        "versions": {"python": platform.python_version(), **{package: version(package) for package in _PACKAGES}},
+        "versions": running_versions(),
         "parameters": {key: _encode(group, key, value) for key, value in parameters.items()},
         "fitted": {key: _encode(group, key, value) for key, value in fitted.items()},
     }
@@ -96,6 +97,11 @@ def load_model(path: str | PathLike[str]) -> Any:
     except (TypeError, KeyError) as error:
         raise StoreError(f"{path} does not fit this dfact ({error}); {writer}") from error
     return model
+
+
+def running_versions() -> dict[str, str]:
+    """The versions of Python and of the packages that run here."""
+    return {"python": platform.python_version(), **{package: version(package) for package in _PACKAGES}}
 
 
 def saved_versions(path: str | PathLike[str]) -> dict[str, str]:

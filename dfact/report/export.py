@@ -1,4 +1,7 @@
-"""Row factors as a file: csv, parquet, or a Zarr group; written by chunks of rows, whole or not at all."""
+"""Row factors and loadings as files, csv, parquet, or a Zarr group; written by chunks of rows, whole or not at all.
+
+Components come in the order and with the signs of :mod:`dfact.report.arrangement`.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -7,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -16,9 +20,11 @@ from numpy.typing import NDArray
 from dfact.data.source import Layout
 from dfact.data.store import compressor, create_group, incomplete_path, refuse_existing, write_labels
 from dfact.errors import ParameterError, StoreError
+from dfact.report.arrangement import Arrangement
 
 KIND = "factors"
 FORMATS = (".csv", ".parquet", ".zarr")
+TABLES = (".csv", ".parquet")
 _MOST_ROWS = 1 << 18  # whose labels are held at once
 Write = Callable[[int, NDArray[Any], NDArray[Any]], None]
 """Takes the first row's number, the labels (rows,) and the factors (rows, k)."""
@@ -30,13 +36,15 @@ def write_factors(
     columns: Sequence[str],
     labels: NDArray[Any] | zarr.Array[Any] | None = None,
     *,
+    arrangement: Arrangement | None = None,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Write row factors (n, k) with their labels (n,), or row numbers, to a .csv, .parquet or .zarr.
 
     A table has the column ``row`` and one for each factor, with empty cells for NaN; a Zarr group the
-    arrays ``factors``, ``row`` and ``component``, which xarray opens. ``progress`` is called with (rows done, rows in all).
+    arrays ``factors``, ``row`` and ``component``, which xarray opens. ``columns`` name the factors as they are written,
+    which is as they stand in ``factors`` or as the ``arrangement`` has them. ``progress`` is called with (rows done, rows in all).
 
     Raises
     ------
@@ -54,9 +62,53 @@ def write_factors(
         for start in range(0, n, step):
             stop = min(start + step, n)
             names = np.arange(start, stop).astype(str) if labels is None else labels[start:stop]
-            write(start, np.asarray(names, dtype=object), np.asarray(factors[start:stop]))
+            rows = np.asarray(factors[start:stop])
+            write(start, np.asarray(names, dtype=object), rows if arrangement is None else arrangement.rows(rows))
             if progress is not None:
                 progress(stop, n)
+
+
+def write_model_factors(
+    model: Any, path: str | PathLike[str], *, overwrite: bool = False, progress: Callable[[int, int], None] | None = None
+) -> None:
+    """Write the factors, memberships or scores of the fitted rows: :func:`write_factors` of the model's own."""
+    arrangement, labels = Arrangement.of(model), model.row_labels_
+    write_factors(
+        path, model._row_factors, arrangement.names(model), labels, arrangement=arrangement, overwrite=overwrite, progress=progress
+    )
+
+
+def write_loadings(model: Any, path: str | PathLike[str], *, below: float = 0.0, overwrite: bool = False) -> None:
+    """Write the loadings (of a grade of membership, the item parameters) to a .csv or .parquet.
+
+    A table has the column ``item`` with the labels, and one for each factor; cells of loadings smaller than ``below`` in size are empty.
+
+    Raises
+    ------
+    ParameterError
+        Another ending; ``below`` is no number of at least 0.
+    StoreError
+        As :func:`write_factors` does.
+    """
+    _write_items(path, Arrangement.of(model).loadings(model), below, overwrite)
+
+
+def write_confounder_loadings(model: Any, path: str | PathLike[str], *, below: float = 0.0, overwrite: bool = False) -> None:
+    """The same of the loadings on the columns of confounders, of a model that was fitted with some."""
+    if getattr(model, "confounder_encoding_", None) is None:
+        raise ParameterError(f"the {type(model).__name__} was fitted without confounders; expected one that has loadings on them")
+    _write_items(path, model.confounder_loadings_, below, overwrite)
+
+
+def _write_items(path: str | PathLike[str], table: pd.DataFrame, below: float, overwrite: bool) -> None:
+    """A table of items."""
+    path = Path(path)
+    check_destination(path, overwrite=overwrite, formats=TABLES)
+    if not below >= 0:
+        raise ParameterError(f"below is {below!r}, expected a number of at least 0")
+    values = table.to_numpy()
+    with _table(path, [str(name) for name in table], values.dtype, "item") as write:
+        write(0, table.index.to_numpy(dtype=object).astype(str).astype(object), np.where(np.abs(values) < below, np.nan, values))
 
 
 def check_destination(path: Path, *, overwrite: bool, formats: Sequence[str] = FORMATS) -> None:
@@ -72,10 +124,10 @@ def check_destination(path: Path, *, overwrite: bool, formats: Sequence[str] = F
 
 
 @contextmanager
-def _table(path: Path, columns: Sequence[str], dtype: Any) -> Iterator[Write]:
-    """A csv or parquet file, written beside its place."""
+def _table(path: Path, columns: Sequence[str], dtype: Any, labels_name: str = "row") -> Iterator[Write]:
+    """A csv or parquet file, written beside its place; its first column holds the labels."""
     unfinished = incomplete_path(path)
-    schema = pa.schema([("row", pa.string()), *((name, pa.from_numpy_dtype(dtype)) for name in columns)])
+    schema = pa.schema([(labels_name, pa.string()), *((name, pa.from_numpy_dtype(dtype)) for name in columns)])
     open_writer: Any = pa.csv.CSVWriter if path.suffix == ".csv" else pa.parquet.ParquetWriter
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from dfact.engine.progress import Iteration
 from dfact.errors import DataError, ParameterError
 from dfact.models.emf import ExpectileMF
 from dfact.models.parameters import COUNT, is_count, is_within
+from dfact.models.provenance import Choice
 from dfact.selection.configurations import Parameters, expand, index_of
 from dfact.selection.entry_fits import EntryFits, Fit
 from dfact.selection.folds import seed_of
@@ -118,8 +119,10 @@ def select_by_held_out(
         observed = int(dataset.statistics.observed.sum())
         raise DataError(f"no entry is hidden that has a {error} error: a share of {share:g} of {observed} entries; expected a larger one")
     table = _table(configurations, measure, totals)
-    best = configurations[int(table["median"].to_numpy().argmin())]
-    return Selection(table, best, unfitted(model, **best).fit(X))
+    place = int(table["median"].to_numpy().argmin())
+    fitted = unfitted(model, **configurations[place]).fit(X)
+    fitted.choice_ = Choice.of_table(table, place, "median", "lowest")
+    return Selection(table, configurations[place], fitted)
 
 
 def _check(model: Any, share: Any, error: Any, bins: Any, repeats: Any) -> None:

@@ -15,6 +15,7 @@ from dfact.data.inputs import as_dataset
 from dfact.data.source import Layout, absent_of, expanded, read_rows, reads
 from dfact.data.statistics import as_floating
 from dfact.errors import DataError, ParameterError
+from dfact.models.provenance import Choice
 from dfact.selection.configurations import check_estimator, expand
 from dfact.selection.folds import seed_of
 from dfact.selection.held_out import clipped_errors
@@ -126,6 +127,7 @@ def select_by_criterion(
         if best is None or scores[-1] * rated.sign > scores[candidates.index(best_k)] * rated.sign:
             best, best_k = lowest, k
     table = pd.DataFrame({criterion: scores}, index=pd.Index(candidates, name="n_components"))
+    best.choice_ = Choice.of_table(table, candidates.index(best_k), criterion, "lowest" if rated.sign < 0 else "highest")
     return Selection(table, {"n_components": best_k}, best)
 
 

@@ -19,6 +19,7 @@ from dfact.engine.executors import resolve_executor
 from dfact.engine.partition import partitions
 from dfact.engine.progress import Iteration
 from dfact.errors import DataError, MemoryPlanError, ParameterError
+from dfact.models.provenance import Choice
 from dfact.selection.configurations import Parameters, best_fit, check_estimator, expand, fits_of, index_of, most_components
 from dfact.selection.folds import Folds, check_blocks, deal_all, seed_of, strata_of
 from dfact.selection.kept import Kept
@@ -142,7 +143,9 @@ def block_cross_validate(
     members = _run(model, dataset, configurations, folds, kept, restarts, callbacks, load)
     table, of_folds = _tables(configurations, members, kept)
     best = choose(table, rule)
-    return Selection(table, best, best_fit(model, best, X, confounders, restarts, kept.seed), of_folds)
+    fitted: Any = best_fit(model, best, X, confounders, restarts, kept.seed)
+    fitted.choice_ = Choice.of_table(table, configurations.index(best), "error", rule, "se")
+    return Selection(table, best, fitted, of_folds)
 
 
 def _run(

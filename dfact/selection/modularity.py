@@ -7,6 +7,7 @@ import pandas as pd
 
 from dfact.errors import ParameterError
 from dfact.models.gom import GradeOfMembership
+from dfact.models.provenance import Choice
 from dfact.selection.result import Selection
 
 
@@ -56,4 +57,5 @@ def select_by_modularity(model: GradeOfMembership, X: Any, n_components: Iterabl
     scores = fitted.fit_candidates(X, candidates)
     best = len(fitted.components_)
     table = pd.DataFrame({"modularity": scores}, index=pd.Index(candidates, name="n_components"))
-    return Selection(table, {"n_components": best}, fitted.set_params(n_components=best))
+    fitted.set_params(n_components=best).choice_ = Choice.of_table(table, candidates.index(best), "modularity", "highest")
+    return Selection(table, {"n_components": best}, fitted)

@@ -20,6 +20,7 @@ from dfact.models.cp_problem import khatri_rao
 from dfact.models.elastic_cp import ElasticCP
 from dfact.models.elastic_cp_path import PathStep, SolutionPath, relative_error
 from dfact.models.parameters import is_within
+from dfact.models.provenance import Choice
 from dfact.selection.configurations import check_estimator
 from dfact.selection.folds import seed_of
 from dfact.selection.hidden_entries import EntryVeil
@@ -120,7 +121,9 @@ def select_on_path(
     table[criterion] = _SCORES[criterion](task, whole)
     place = _stable(table) if criterion == "split_half" else _lowest(table, criterion, rule)
     step = whole.steps[place]
-    return Selection(table, {"lam": step.lam}, whole.at(place, refined=step.refined is not None))
+    fitted: Any = whole.at(place, refined=step.refined is not None)
+    fitted.choice_ = Choice.of_table(table, place, criterion, "stable" if criterion == "split_half" else rule)
+    return Selection(table, {"lam": step.lam}, fitted)
 
 
 def _check(model: Any, criterion: Any, rule: Any, share: Any) -> None:

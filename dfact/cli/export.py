@@ -1,0 +1,46 @@
+"""``dfact export``."""
+
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from dfact.cli.options import example, overwrite_option, path_type
+
+
+@click.command(epilog=example("dfact export survey.model loadings.csv --suppress 0.1"))
+@click.argument("model", type=path_type)
+@click.argument("out", type=path_type)
+@click.option(
+    "--what",
+    type=click.Choice(["loadings", "factors", "confounders"]),
+    default="loadings",
+    help="Loadings of the items; factors, memberships or scores of the fitted participants; loadings of the items on confounders.",
+)
+@click.option("--suppress", type=click.FloatRange(0), metavar="NUMBER", help="Leave out loadings smaller than this, of either sign.")
+@overwrite_option
+def export(model: Path, out: Path, what: str, suppress: float | None, overwrite: bool) -> None:
+    """Write a model's tables.
+
+    The fitted MODEL's loadings, with the items' labels, or what it found of the participants; OUT ends in .csv or
+    .parquet, of participants also in .zarr. For new participants there is dfact transform.
+
+    Factors come by how much of the answers they make, the largest first, or in the model's own order: classes by size,
+    components by singular value or weight, factors of a factor analysis by explained variance. Where signs are open,
+    the largest loading of a factor is positive.
+    """
+    if what == "factors" and suppress is not None:
+        raise click.UsageError("--suppress is for loadings.")
+    from dfact.engine.progress import Progress
+    from dfact.models.persistence import load_model
+    from dfact.report.export import FORMATS, TABLES, check_destination, write_confounder_loadings, write_loadings, write_model_factors
+
+    check_destination(out, overwrite=overwrite, formats=FORMATS if what == "factors" else TABLES)
+    fitted = load_model(model)
+    if what == "factors":
+        with closing(Progress("write")) as progress:
+            write_model_factors(fitted, out, overwrite=overwrite, progress=progress.update)
+    else:
+        write = write_loadings if what == "loadings" else write_confounder_loadings
+        write(fitted, out, below=suppress or 0.0, overwrite=overwrite)
+    click.echo(f"{out}: {what} of {model}")

@@ -1,0 +1,92 @@
+"""What a model tells beside its fit: how its parameters were chosen, and how it varies from refit to refit."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dfact.models.base import PARTS
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """How the parameters of a model were chosen: a fitted model has it as ``choice_``, set by the selection that returned it."""
+
+    names: list[str]
+    """Of the parameters that were tried."""
+    values: list[list[Any]]
+    """Their values, a list for each candidate in the order of ``names``."""
+    criterion: str
+    """Name of the score, as the column of the selection's table: "error", "median", "modularity", "held_out", …."""
+    scores: NDArray[np.float64]
+    """(candidates,); NaN where a candidate has none."""
+    errors: NDArray[np.float64]
+    """Standard error of each score; NaN where it is not known."""
+    rule: str
+    """How the best was taken of the scores: "lowest", "highest", "1se", "knee" or "stable"."""
+    best: int
+    """The number of the candidate that was chosen."""
+    figure_names: list[str]
+    """Of what else the selection's table tells of each candidate."""
+    figures: NDArray[np.float64]
+    """(candidates, figures)."""
+
+    @classmethod
+    def of_table(cls, table: pd.DataFrame, best: int, criterion: str, rule: str, error: str | None = None) -> Self:
+        """Of a selection's table: a row for each candidate, parameters as index, scores in the columns ``criterion`` and ``error``."""
+        index = table.index.to_frame(index=False)
+        names = [str(name) for name in index]
+        others = [name for name in table if name not in (criterion, error) and table[name].dtype.kind in "iufb"]
+        return cls(
+            names,
+            [[_plain(value) for value in row] for row in zip(*(index[name] for name in names), strict=True)],
+            criterion,
+            table[criterion].to_numpy(np.float64),
+            np.full(len(table), np.nan) if error is None else table[error].to_numpy(np.float64),
+            rule,
+            int(best),
+            [str(name) for name in others],
+            table[others].to_numpy(np.float64),
+        )
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The candidates with their parameters, score, standard error (if any is known) and further figures."""
+        table = pd.DataFrame(self.values, columns=self.names).assign(**{self.criterion: self.scores})
+        if np.isfinite(self.errors).any():
+            table["standard error"] = self.errors
+        return table.assign(**{name: self.figures[:, i] for i, name in enumerate(self.figure_names)})
+
+
+@dataclass(frozen=True, eq=False)
+class Stability:
+    """How a model varies over refits on resampled rows: a fitted model has it as ``stability_``.
+
+    The factors of each refit are matched with those of the model, k of them; what is low and high holds the
+    share ``level`` of the refits' loadings, matched and with the model's sign, in the units of ``loadings_``.
+    """
+
+    similarity: NDArray[np.float64]
+    """(B, k): of each of B refits the similarity of its loadings on each factor to the model's, 1 being the same direction."""
+    mean: NDArray[np.float64]
+    """(k, m): mean loadings over the refits; m is the number of rows of ``loadings_``."""
+    low: NDArray[np.float64]
+    """(k, m): lower ends of the intervals."""
+    high: NDArray[np.float64]
+    """(k, m): upper ends of the intervals."""
+    level: float
+    """Of the intervals, such as 0.95."""
+
+    @property
+    def n_refits(self) -> int:
+        """B."""
+        return len(self.similarity)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+PARTS.update({part.__name__: part for part in (Choice, Stability)})  # any model may have them

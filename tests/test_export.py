@@ -1,0 +1,121 @@
+"""Tables of loadings and factors: labels, order, signs, suppressed entries; whole or not at all."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from numpy.typing import NDArray
+
+import dfact
+from dfact.cli.main import main
+from dfact.report.arrangement import Arrangement
+from dfact.report.export import write_confounder_loadings, write_loadings, write_model_factors
+from tests.conftest import planted_answers
+
+
+def read(path: Path) -> pd.DataFrame:
+    table = pd.read_csv(path, index_col=0) if path.suffix == ".csv" else pd.read_parquet(path).set_index("item")
+    return table.rename(index=str)
+
+
+def fitted(seed: int) -> tuple[Any, NDArray[np.float64]]:
+    M = planted_answers(200, 12, 3, seed)
+    names = [f"item {j}, “{j}”" for j in range(12)]
+    return dfact.ICQF(3).fit(pd.DataFrame(M, columns=names)), M
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_loadings_are_those_of_the_model(seed: int, ending: str, tmp_path: Path) -> None:
+    model, _ = fitted(seed)
+    write_loadings(model, tmp_path / f"t{ending}")
+    table = read(tmp_path / f"t{ending}")
+    assert list(table.index) == list(model.column_labels_)
+    assert set(table) == set(model.get_feature_names_out())
+    assert_allclose(table, model.loadings_[list(table)], rtol=1e-6)
+    sizes = np.linalg.norm(model.factors_, axis=0) * np.linalg.norm(model.components_, axis=1)
+    assert (np.diff(sizes[[list(model.get_feature_names_out()).index(name) for name in table]]) <= 0).all()
+
+
+def test_the_order_is_that_of_the_model_whatever_the_order_in_it(tmp_path: Path) -> None:
+    model, _ = fitted(0)
+    other, _ = fitted(0)
+    turned = [2, 0, 1]
+    other.components_, other.factors_ = model.components_[turned], model.factors_[:, turned]
+    for fit, name in ((model, "a"), (other, "b")):
+        write_loadings(fit, tmp_path / f"{name}.csv")
+        write_model_factors(fit, tmp_path / f"{name}f.csv")
+    for name in ("", "f"):
+        assert_array_equal(read(tmp_path / f"a{name}.csv").to_numpy(), read(tmp_path / f"b{name}.csv").to_numpy())
+
+
+def test_small_loadings_are_left_out(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    model = dfact.FactorAnalysis(2).fit(rng.normal(size=(300, 2)) @ rng.normal(size=(2, 8)) + rng.normal(size=(300, 8)))
+    write_loadings(model, tmp_path / "t.csv", below=0.3)
+    table, loadings = read(tmp_path / "t.csv"), model.loadings_
+    assert_array_equal(table.isna(), loadings.abs() < 0.3)
+    assert table.isna().to_numpy().any()
+    assert_allclose(table.stack(), loadings.where(loadings.abs() >= 0.3).stack())
+    with pytest.raises(dfact.ParameterError, match="below is -1"):
+        write_loadings(model, tmp_path / "t.csv", below=-1, overwrite=True)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_signs_of_a_cp_are_those_of_the_rule_and_leave_the_model(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    A, B, C = (rng.standard_normal((size, 2)) for size in (8, 7, 6))
+    model = dfact.ElasticCP(2, lam=1e-6, random_state=seed).fit(np.einsum("ir,jr,kr->ijk", A, B, C))
+    arrangement = Arrangement.of(model)
+    table = arrangement.loadings(model)
+    for mode in (table.iloc[:7], table.iloc[7:]):
+        assert (mode.max() >= -mode.min()).all()
+    rows = arrangement.rows(np.asarray(model.factors_[0]))
+    scale = [np.linalg.norm(factor, axis=0)[arrangement.order] for factor in model.factors_[1:]]
+    B, C = table.iloc[:7].to_numpy() * scale[0], table.iloc[7:].to_numpy() * scale[1]
+    assert_allclose(np.einsum("ir,jr,kr->ijk", rows, B, C), model.reconstruct(), atol=1e-6)
+
+
+def test_stored_factors_and_their_labels(tmp_path: Path) -> None:
+    M = planted_answers(30, 8, 2, 0) + 1
+    stored = dfact.import_array(M, tmp_path / "d.zarr", row_labels=[f"p{i}" for i in range(30)])
+    model = dfact.GradeOfMembership(2, random_state=0).fit(stored)
+    assert hasattr(model.memberships_, "chunks")
+    write_model_factors(model, tmp_path / "t.csv")
+    table = read(tmp_path / "t.csv")
+    assert list(table.index) == [f"p{i}" for i in range(30)]
+    assert list(table) == ["class1", "class2"]
+    assert_allclose(table, np.asarray(model.memberships_), atol=1e-7)
+
+
+def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    M = planted_answers(60, 8, 2, 1)
+    model = dfact.ICQF(2).fit(M, confounders={"age": np.arange(60) % 17 + 0.5})
+    dfact.save_model(model, tmp_path / "m")
+    for what in ("loadings", "factors", "confounders"):
+        assert main(["export", str(tmp_path / "m"), str(tmp_path / f"{what}.csv"), "--what", what]) == 0
+    assert set(read(tmp_path / "loadings.csv")) == {"icqf0", "icqf1"}
+    assert len(read(tmp_path / "factors.csv")) == 60
+    assert list(read(tmp_path / "confounders.csv")) == ["age", "1-age", "intercept"]
+    assert main(["export", str(tmp_path / "m"), str(tmp_path / "loadings.csv")]) == 1
+    assert "exists already" in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "m"), str(tmp_path / "t.parquet"), "--suppress", "0.1"]) == 0
+    table = read(tmp_path / "t.parquet")
+    assert table.isna().to_numpy().any()
+    assert table.min(axis=None) >= 0.1
+    assert main(["export", str(tmp_path / "m"), str(tmp_path / "t.zarr")]) == 1
+    assert main(["export", str(tmp_path / "m"), str(tmp_path / "t.csv"), "--what", "factors", "--suppress", "1"]) == 2
+    assert not list(tmp_path.glob("*.incomplete"))
+    with pytest.raises(dfact.ParameterError, match="fitted without confounders"):
+        write_confounder_loadings(dfact.ICQF(2).fit(M), tmp_path / "n.csv")
+
+
+def test_transform_writes_in_the_same_order(tmp_path: Path) -> None:
+    stored = dfact.import_array(planted_answers(60, 8, 3, 2), tmp_path / "d.zarr")
+    dfact.save_model(dfact.ICQF(3).fit(stored), tmp_path / "m")
+    assert main(["transform", str(tmp_path / "m"), str(tmp_path / "d.zarr"), str(tmp_path / "new.csv")]) == 0
+    assert main(["export", str(tmp_path / "m"), str(tmp_path / "own.csv"), "--what", "factors"]) == 0
+    pd.testing.assert_frame_equal(read(tmp_path / "new.csv"), read(tmp_path / "own.csv"))
