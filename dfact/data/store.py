@@ -5,6 +5,7 @@ import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ import numpy as np
 import zarr
 from numcodecs import Blosc
 from numpy.typing import NDArray
+from zarr.abc.store import Store
 from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.errors import GroupNotFoundError, ZarrUserWarning
 
+from dfact.data.places import place_of
+from dfact.data.stores import AddressStore, FolderStore
 from dfact.errors import StoreError
 
 ATTRIBUTE = "dfact"
@@ -38,6 +42,22 @@ def compressor_for(sample: NDArray[Any]) -> tuple[BloscCodec, Crc32cCodec] | tup
         return compressor(sample.dtype)
     shrunk = Blosc(cname="lz4", clevel=1, shuffle=Blosc.SHUFFLE).encode(np.ascontiguousarray(sample))
     return compressor(sample.dtype) if len(shrunk) <= _WORTH * sample.nbytes else (Crc32cCodec(),)
+
+
+def store_at(path: str | PathLike[str], *, read_only: bool = False) -> Store:
+    """The Zarr store of a folder, or of an address such as ``s3://bucket/prefix`` (needs ``dfact[cloud]``).
+
+    Credentials, region and endpoint of an object store come from the environment, as obstore reads them
+    (``AWS_ENDPOINT_URL``, …). Requests that fail are tried again, with a limit. A store that is ``read_only``
+    refuses chunks that are not there, so whatever it reads must have been written with ``WRITE_ALL``.
+
+    Raises
+    ------
+    StoreError
+        No such address, or obstore is not installed. Whatever fails later is one, too, and names the object.
+    """
+    place = place_of(path)
+    return FolderStore(place, read_only=read_only) if isinstance(place, Path) else AddressStore(place, read_only=read_only)
 
 
 @contextmanager
