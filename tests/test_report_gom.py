@@ -24,10 +24,11 @@ from dfact.report.memberships import (
     highest_items,
     purity,
     summary,
-    summary_text,
+    summary_lines,
 )
 from dfact.report.plots import heatmap, save_figure
 from dfact.report.selections import selection_text
+from dfact.report.tables import aligned
 from tests.conftest import planted_answers
 
 
@@ -144,7 +145,7 @@ second: 40.0% of the memberships, 1 highly pure, 1 highly mixed
 
 def test_summary_text(small: Any) -> None:
     assert (
-        summary_text(small, ("data", "fingerprint 0"))
+        aligned([*summary_lines(small), ("data", "fingerprint 0")])
         == """\
 model   SimpleNamespace, 2 classes of 7 subjects × 3 items, responses 0 to 4
 fit     method srsc; modularity 0.01235

@@ -59,7 +59,8 @@ class Arrangement:
         """The model's ``loadings_``."""
         sizes = [A.shape[0] for A in model.factors_[1:]] if isinstance(model, CPModel) else [len(model.loadings_)]
         signs = np.repeat(np.asarray(self.signs), sizes, axis=0)
-        return (model.loadings_ * signs).iloc[:, self.order]
+        table: pd.DataFrame = model.loadings_
+        return (table * signs).iloc[:, self.order]
 
     def rows(self, factors: NDArray[Any]) -> NDArray[Any]:
         """Some of the row factors (rows, k)."""

@@ -7,21 +7,20 @@ import numpy as np
 import pandas as pd
 
 from dfact.report.factors import largest_items, under_headings
-from dfact.report.tables import aligned, row_chunks
+from dfact.report.tables import row_chunks
 
 Texts = Mapping[str, str] | None
 
 
-def summary_text(model: Any, *more: tuple[str, str]) -> str:
-    """Size and figures of the fit, and below them ``more`` lines (name, text)."""
+def summary_lines(model: Any) -> list[tuple[str, str]]:
+    """Size and figures of the fit, each with its name."""
     n, k = model.factors_.shape
     stopped = "converged after" if model.converged_ else "stopped before it converged, after"
-    lines = [
+    return [
         ("model", f"{type(model).__name__}, {k} components of {n} rows × {len(model.column_labels_)} columns"),
         ("loss", f"expectiles at omega {model.omega:g}, ridge {model.ridge:g}"),
         ("fit", f"{stopped} {model.n_iter_} iterations, objective {model.objective_history_[-1]:.6g}"),
     ]
-    return aligned([*lines, *more])
 
 
 def component_norms(model: Any) -> "pd.Series[Any]":

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from dfact.report.plots import heatmap
-from dfact.report.tables import aligned, indented, row_chunks, table_text, top_items
+from dfact.report.tables import indented, row_chunks, table_text, top_items
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,16 +15,15 @@ if TYPE_CHECKING:
 Texts = Mapping[str, str] | None
 
 
-def nmf_summary_text(model: Any, *more: tuple[str, str]) -> str:
-    """Size and figures of an ℓ1-NMF, and below them ``more`` lines (name, text)."""
+def nmf_summary_lines(model: Any) -> list[tuple[str, str]]:
+    """Size and figures of an ℓ1-NMF, each with its name."""
     stopped = "converged after" if model.converged_ else "stopped before it converged, after"
-    lines = [
+    return [
         _size(model),
         ("fit", f"{stopped} {model.n_iter_} iterations, objective {model.objective_history_[-1]:.6g}"),
         ("explained", f"{model.explained_share_:.1%} of the variance of the answers"),
         ("sparsity", f"{(model.components_ == 0).mean():.1%} of the loadings are zero"),
     ]
-    return aligned([*lines, *more])
 
 
 def nmf_factor_table(model: Any) -> pd.DataFrame:
@@ -50,19 +49,18 @@ def nmf_factors_text(model: Any, n: int = 5, texts: Texts = None) -> str:
     return under_headings(headings, list(table.index), top_items(model, n, texts))
 
 
-def analysis_summary_text(model: Any, *more: tuple[str, str]) -> str:
-    """Size and figures of a factor analysis, and below them ``more`` lines (name, text)."""
+def analysis_summary_lines(model: Any) -> list[tuple[str, str]]:
+    """Size and figures of a factor analysis, each with its name."""
     stopped = "converged after" if model.converged_ else "stopped before it converged, after"
     rotation = "no rotation" if model.rotation is None else f"{model.rotation} rotation"
     smoothed = ", smoothed" if model.smoothed_ else ""
-    lines = [
+    return [
         _size(model),
         ("fit", f"minimum residuals, {stopped} {model.n_iter_} iterations; {rotation}"),
         ("correlations", f"of {model.n_observations_} participants ({model.missing}){smoothed}"),
         ("explained", f"{model.explained_share_:.1%} of the variance of the items"),
         ("residuals", f"{model.rmsr_:.3f} root mean square of the correlations"),
     ]
-    return aligned([*lines, *more])
 
 
 def analysis_factors_text(model: Any, n: int = 5, texts: Texts = None) -> str:
@@ -102,12 +100,12 @@ def signed_heatmap(model: Any) -> "Figure":
     return figure
 
 
-def plain_summary_text(model: Any, *more: tuple[str, str]) -> str:
-    """Of a model of any class its size, and what it says of its fit; below them ``more`` lines (name, text)."""
+def plain_summary_lines(model: Any) -> list[tuple[str, str]]:
+    """Of a model of any class its size, and what it says of its fit."""
     lines = [_size(model)]
     if hasattr(model, "objective_history_"):
         lines.append(("fit", f"{model.n_iter_} iterations, objective {model.objective_history_[-1]:.6g}"))
-    return aligned([*lines, *more])
+    return lines
 
 
 def plain_factors_text(model: Any, n: int = 5, texts: Texts = None) -> str:

@@ -26,8 +26,8 @@ Texts = Mapping[str, str] | None
 
 @dataclass(frozen=True)
 class _Kind:
-    summary: Callable[..., str]
-    """Of a model and more lines (name, text)."""
+    summary: Callable[[Any], list[tuple[str, str]]]
+    """Size and figures of a model, each with its name."""
     sections: Callable[[Any, int, Texts], list[str]]
     """Of a model, the number of items to show of each component, and their texts."""
     rows: str
@@ -67,25 +67,30 @@ def _plain_sections(model: Any, top: int, texts: Texts) -> list[str]:
 
 # A model that does not stand here is shown plainly.
 _KINDS: dict[type[Any], _Kind] = {
-    ICQF: _Kind(tables.summary_text, _icqf_sections, "{k} factors of {n} participants", loadings_heatmap),
-    GradeOfMembership: _Kind(memberships.summary_text, _gom_sections, "memberships of {n} subjects in {k} classes", item_heatmap),
-    ExpectileMF: _Kind(expectiles.summary_text, _expectile_sections, "{k} components of {n} rows", factors.signed_heatmap),
-    ElasticCP: _Kind(tensors.summary_text, _tensor_sections, "weights of {n} slices in {k} components", modes_plot),
-    CPALS: _Kind(tensors.summary_text, _tensor_sections, "weights of {n} slices in {k} components", modes_plot),
-    L1NMF: _Kind(factors.nmf_summary_text, _nmf_sections, "{k} factors of {n} participants", loadings_heatmap),
+    ICQF: _Kind(tables.summary_lines, _icqf_sections, "{k} factors of {n} participants", loadings_heatmap),
+    GradeOfMembership: _Kind(memberships.summary_lines, _gom_sections, "memberships of {n} subjects in {k} classes", item_heatmap),
+    ExpectileMF: _Kind(expectiles.summary_lines, _expectile_sections, "{k} components of {n} rows", factors.signed_heatmap),
+    ElasticCP: _Kind(tensors.summary_lines, _tensor_sections, "weights of {n} slices in {k} components", modes_plot),
+    CPALS: _Kind(tensors.summary_lines, _tensor_sections, "weights of {n} slices in {k} components", modes_plot),
+    L1NMF: _Kind(factors.nmf_summary_lines, _nmf_sections, "{k} factors of {n} participants", loadings_heatmap),
     FactorAnalysis: _Kind(
-        factors.analysis_summary_text, _analysis_sections, "scores of {n} participants on {k} factors", factors.signed_heatmap
+        factors.analysis_summary_lines, _analysis_sections, "scores of {n} participants on {k} factors", factors.signed_heatmap
     ),
 }
 
 
-_PLAIN = _Kind(factors.plain_summary_text, _plain_sections, "{k} factors of {n} rows", factors.signed_heatmap)
+_PLAIN = _Kind(factors.plain_summary_lines, _plain_sections, "{k} factors of {n} rows", factors.signed_heatmap)
 
 
 def model_text(model: Any, top: int = 5, texts: Texts = None, more: tuple[tuple[str, str], ...] = ()) -> str:
     """A fitted model for people: its summary with ``more`` lines (name, text), and the ``top`` items of each component."""
     kind = _kind(model)
-    return "\n\n".join([kind.summary(model, *more), *kind.sections(model, top, texts)])
+    return "\n\n".join([tables.aligned([*kind.summary(model), *more]), *kind.sections(model, top, texts)])
+
+
+def summary_lines(model: Any) -> list[tuple[str, str]]:
+    """Size and figures of a model, each with its name."""
+    return _kind(model).summary(model)
 
 
 def rows_text(model: Any, n_rows: int) -> str:

@@ -8,7 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.models.gom_passes import MIXED, PURE
-from dfact.report.tables import aligned, indented, row_chunks, table_text
+from dfact.report.tables import indented, row_chunks, table_text
 
 LEVELS = ("highly pure", "moderately pure", "highly mixed")
 """Of a subject, by its highest membership: at least 0.9, between, at most 0.7."""
@@ -102,8 +102,8 @@ def summary(model: Any) -> "pd.Series[Any]":
     )
 
 
-def summary_text(model: Any, *more: tuple[str, str]) -> str:
-    """The summary for people, and below it ``more`` lines (name, text)."""
+def summary_lines(model: Any) -> list[tuple[str, str]]:
+    """Size and figures of the fit, each with its name."""
     s = summary(model)
     size = f"{s['subjects']} subjects × {s['items']} items"
     pure, mixed = f"{s['highly pure share']:.1%} of the subjects", f"{s['highly mixed share']:.1%}"
@@ -114,7 +114,7 @@ def summary_text(model: Any, *more: tuple[str, str]) -> str:
     ]
     if s["silent subjects"]:
         lines.append(("silent", f"{s['silent subjects']} without any response: their memberships are NaN"))
-    return aligned([*lines, *more])
+    return lines
 
 
 def classes_text(model: Any, n: int = 5, texts: Mapping[str, str] | None = None) -> str:

@@ -75,18 +75,22 @@ def summary(model: Any) -> "pd.Series[Any]":
     )
 
 
-def summary_text(model: Any, *more: tuple[str, str]) -> str:
-    """The summary for people, and below it ``more`` lines (name, text)."""
+def summary_lines(model: Any) -> list[tuple[str, str]]:
+    """Size and figures of the fit, each with its name."""
     s = summary(model)
     columns = f", {s['confounder columns']} confounder columns" if s["confounder columns"] else ""
     stopped = "converged after" if s["converged"] else "stopped before it converged, after"
-    lines = [
+    return [
         ("model", f"{type(model).__name__}, {s['factors']} factors of {s['participants']} participants × {s['items']} items{columns}"),
         ("fit", f"{stopped} {s['iterations']} iterations, objective {s['objective']:.6g}"),
         ("explained", f"{s['explained share']:.1%} of the variance of the answers"),
         ("sparsity", f"{s['loadings at zero']:.1%} of the loadings are zero"),
     ]
-    return aligned([*lines, *more])
+
+
+def summary_text(model: Any, *more: tuple[str, str]) -> str:
+    """The summary for people, and below it ``more`` lines (name, text)."""
+    return aligned([*summary_lines(model), *more])
 
 
 def factors_text(model: Any, n: int = 5, texts: Mapping[str, str] | None = None) -> str:

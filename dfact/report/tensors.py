@@ -7,13 +7,12 @@ import numpy as np
 import pandas as pd
 
 from dfact.report.factors import largest_items, under_headings
-from dfact.report.tables import aligned
 
 Texts = Mapping[str, str] | None
 
 
-def summary_text(model: Any, *more: tuple[str, str]) -> str:
-    """Size and figures of the fit, and below them ``more`` lines (name, text)."""
+def summary_lines(model: Any) -> list[tuple[str, str]]:
+    """Size and figures of the fit, each with its name."""
     sizes = "×".join(str(A.shape[0]) for A in model.factors_)
     stopped = "converged after" if model.converged_ else "stopped before it converged, after"
     others = model.factors_[1:]
@@ -26,7 +25,7 @@ def summary_text(model: Any, *more: tuple[str, str]) -> str:
     ]
     if hasattr(model, "lam"):
         lines.insert(1, ("penalty", f"lambda {model.lam:g}, share of l1 {model.l1_ratio:g}"))
-    return aligned([*lines, *more])
+    return lines
 
 
 def components_text(model: Any, n: int = 5, texts: Texts = None) -> str:
