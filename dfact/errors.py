@@ -23,3 +23,18 @@ class StoreError(DfactError, OSError):
 
 class MemoryPlanError(DfactError, MemoryError):
     """The work needs more memory than the limit; the message says how much."""
+
+
+class ClusterError(DfactError, RuntimeError):
+    """The Dask cluster cannot go on with the work: its workers or its scheduler are gone, or nothing moves."""
+
+
+class StoppedError(DfactError):
+    """A signal asked to stop."""
+
+    def __init__(self, signal: int, text: str) -> None:
+        super().__init__(signal, text)
+        self.signal = signal
+
+    def __str__(self) -> str:
+        return f"stopped by signal {self.signal}; {self.args[1]}"

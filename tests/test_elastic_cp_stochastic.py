@@ -1,6 +1,7 @@
 """ElasticCP's stochastic solver: a step, what its samples stand for, seeds, executors, bytes read, the objective reached, the path."""
 
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from dfact.engine.passes import Block
 from dfact.kernels.adamax import adamax_updates
 from dfact.models.cp_passes import Start
 from dfact.models.cp_problem import ElasticNet, Prior, RowPrior
-from dfact.models.elastic_cp_stochastic import StochasticSolver, aside_rows, batch_sizes_of
+from dfact.models.elastic_cp_stochastic import StochasticSolver, aside_rows, batch_sizes_of, samples
 from tests.test_elastic_cp import SHAPES, Array, answers, assert_same, many_partitions, model_of, objective, planted, variances_of
 
 __all__ = ["many_partitions"]
@@ -79,7 +80,7 @@ def test_a_step_on_everything_is_the_exact_update(missing: float) -> None:
     stochastic = solver(Z, others, batch_sizes=Z.shape)
     stochastic._begin_again(net)
     stochastic._step = 1e9  # the whole way
-    stochastic._move(block_of(Z), net)
+    stochastic._move(block_of(Z), net, rng)
     rows = np.zeros((2, 12))
     H = np.einsum("rj,rk->rjk", *others).reshape(2, -1)
     for i, row in enumerate(Z.reshape(12, -1)):
@@ -201,18 +202,23 @@ def test_chunks_come_once_before_any_comes_again(tmp_path: Path) -> None:
     path = tmp_path / "d.zarr"
     dfact.import_array(X, path)
     stochastic = solver(X, [np.ones((1, 12)), np.ones((1, 3))], batch_sizes=(50, 12, 3))
-    found = iter(stochastic._chunks)
-    n = len(stochastic._chunks._runs)
+    chunks, seed = stochastic._chunks, np.random.SeedSequence(5)
+    visits = chunks.visits(50, 0)
+    n = len(chunks._runs)
     assert n > 5
-    epochs = [[next(found)[1].start for _ in range(n)] for _ in range(2)]
-    assert sorted(epochs[0]) == sorted(epochs[1]) == [run.start for run in stochastic._chunks._runs]
+    epochs = [[next(visits)[2][1].start for _ in range(n)] for _ in range(2)]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == [run.start for run in chunks._runs]
     assert epochs[0] != epochs[1]
+    # From any sample on they are the same.
+    whole = [block.values for block in islice(samples(chunks, 50, seed), 400)]
+    for skip in (1, 37, 399):
+        assert np.array_equal(next(samples(chunks, 50, seed, skip)).values, whole[skip], equal_nan=True)
     # One chunk is many steps.
     dataset, before = counted(path), CountedSource.bytes_read
     stochastic = solver(X, [np.ones((1, 12)), np.ones((1, 3))], batch_sizes=(50, 12, 3))
     stochastic._chunks._source = dataset.source
-    for _ in range(30):
-        next(stochastic._batches)
+    for _ in islice(samples(stochastic._chunks, 50, seed), 30):
+        pass
     chunk = dataset.source.chunk_rows or 0
     assert CountedSource.bytes_read - before <= 3 * chunk * 36 * dataset.dtype.itemsize
 

@@ -25,7 +25,9 @@ from dfact.data import values as data_values
 from dfact.data.inputs import as_dataset
 from dfact.data.source import ArraySource, Layout, RowSource, SparseSource, SparseZarrSource, ZarrSource, path_of, reads
 from dfact.engine import partition as partition_module
-from dfact.engine.executors import DistributedExecutor, Executor, InlineExecutor, ThreadsExecutor, resolve_executor
+from dfact.engine.cluster import DistributedExecutor
+from dfact.engine.executors import InlineExecutor, ThreadsExecutor, resolve_executor
+from dfact.engine.session import Executor
 from dfact.engine.partition import InOrder, one_ahead, partitions
 from dfact.engine.passes import Block, Partial, State
 from dfact.engine.plan import Footprint, Plan, make_plan, parse_bytes

@@ -13,7 +13,8 @@ from sklearn.cluster import KMeans
 from sklearn.svm import OneClassSVM
 
 from dfact.data.inputs import as_dataset
-from dfact.engine.executors import InlineExecutor, Session
+from dfact.engine.executors import InlineExecutor
+from dfact.engine.session import Session
 from dfact.engine.partition import partitions
 from dfact.engine.plan import Footprint, make_plan
 from dfact.errors import DataError

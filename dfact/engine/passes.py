@@ -35,6 +35,10 @@ class Block:
         return self.matrix if isinstance(self.matrix, np.ndarray) else expanded(self.matrix, self.absent)
 
 
+PARTIALS: dict[str, type["Partial"]] = {}
+"""All of what passes add up, by name: a checkpoint names them."""
+
+
 @dataclass
 class Partial:
     """Base of what a pass returns for a block: arrays and numbers that add up.
@@ -42,6 +46,9 @@ class Partial:
     Sums run in block order and in double precision, whatever the block's own precision. What does
     not add up but, say, keeps the larger, brings an ``add`` of its own.
     """
+
+    def __init_subclass__(cls) -> None:
+        PARTIALS[f"{cls.__module__}.{cls.__qualname__}"] = cls
 
     def total(self) -> Self:
         """A copy in double precision, to add others to."""

@@ -4,14 +4,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.executors import Session
 from dfact.engine.passes import Block, Partial, Pass, Startless, State
+from dfact.engine.session import Arrays, Session
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Partial)
@@ -72,17 +71,11 @@ class Together(Startless):
         return new or None, Parts(parts)
 
 
-class MemberSession:
+class MemberSession(Session):
     """A member's session: a pass waits until all others have one to run, too."""
 
     def __init__(self, members: "Members", name: str, view: BlockView = whole) -> None:
         self._members, self.name, self.view = members, name, view
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """The data is the members'."""
 
     def run(self, pass_: Pass[Any, P], shared: Any) -> P:
         sums: P = self._members.ask(Member(self.name, self.view, pass_), shared)
@@ -90,6 +83,9 @@ class MemberSession:
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
         yield from self._members.session.rows(f"{self.name}.{name}")
+
+    def remember(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
+        return self._members.session.remember(f"{self.name}.{name}", compute)
 
 
 class Members:

@@ -11,8 +11,8 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
-from dfact.engine.executors import Session
 from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.engine.session import Session
 from dfact.kernels.clusters import assign, cluster_sums, nearest
 from dfact.linalg.points import Best, Coordinates, take
 

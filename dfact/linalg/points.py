@@ -8,8 +8,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.engine.executors import Session
 from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.engine.session import Session
 from dfact.linalg.svd import Matrix, View
 
 EMBEDDING = "embedding"

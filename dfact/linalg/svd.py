@@ -9,8 +9,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.linalg import eigh, qr
 
-from dfact.engine.executors import Session
 from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.engine.session import Session
 from dfact.kernels.entries import filled
 
 _GRAM_COLUMNS = 512  # up to here M'M costs no more than the passes of the block iteration

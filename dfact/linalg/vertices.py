@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from dfact.engine.executors import Session
 from dfact.engine.passes import Block, Startless, State
+from dfact.engine.session import Session
 from dfact.errors import DataError
 from dfact.linalg.kmeans import centers_of
 from dfact.linalg.points import Best, Coordinates, Points, Taken, best_of, squared_norms

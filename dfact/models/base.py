@@ -22,17 +22,22 @@ from dfact.data.dataset import Dataset
 from dfact.data.import_array import axis_labels
 from dfact.data.inputs import as_dataset, refuse_unobserved_columns, warn_of_unobserved_rows
 from dfact.data.source import Layout
-from dfact.data.store import compressor
-from dfact.engine.executors import Executor, Session, resolve_executor
+from dfact.data.store import compressor, create_array, reason, store_at
+from dfact.engine.checkpoint import CheckpointedSession
+from dfact.engine.executors import resolve_executor
 from dfact.engine.partition import partitions
 from dfact.engine.plan import Footprint, Plan, make_plan
 from dfact.engine.progress import Iteration
-from dfact.errors import DataError, ParameterError
+from dfact.engine.session import Executor, Session, Stateful
+from dfact.errors import DataError, ParameterError, StoreError
+from dfact.models.parameters import COUNT, as_text, check, is_count
 
 MODELS: dict[str, type["Factorization"]] = {}
 """All factorizations by name: a model is stored, and found again, as one of these."""
 PARTS: dict[str, type[Any]] = {}
 """The dataclasses among their fitted attributes."""
+FOR_THE_RUN = ("executor", "memory_limit", "callbacks", "checkpoint", "checkpoint_every")
+"""Parameters that change nothing of a model."""
 
 
 class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -40,6 +45,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     executor: Any
     memory_limit: int | str | None
+    checkpoint: str | PathLike[str] | None
+    checkpoint_every: int
     callbacks: Sequence[Callable[[Iteration], None]]
     dtype: Any
     components_: NDArray[Any]
@@ -145,11 +152,34 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         workers = executor.workers(self.memory_limit if memory_limit is None else memory_limit)
         return executor, make_plan(dataset.source, self._working_dtype(dataset), footprint, workers)
 
-    def _open(self, dataset: Dataset, covariates: NDArray[Any] | None, footprint: Footprint) -> Session:
+    def _open(self, dataset: Dataset, covariates: NDArray[Any] | None, footprint: Footprint) -> Stateful:
         """A session on the dataset's partitions, refused if the memory plan says so."""
         executor, plan = self._plan(dataset, footprint)
         plan.check()
         return executor.open(partitions(dataset.source, dataset.missing_code, covariates), plan)
+
+    def _open_to_fit(
+        self,
+        dataset: Dataset,
+        covariates: NDArray[Any] | None,
+        footprint: Footprint,
+        checkpoint: str | PathLike[str] | None = None,
+        **further: Any,
+    ) -> Session:
+        """The same for a fit, which a checkpoint keeps; ``further`` is what it follows from beside data and parameters."""
+        session, path = self._open(dataset, covariates, footprint), self.checkpoint if checkpoint is None else checkpoint
+        if path is None:
+            return session
+        check(self, {"checkpoint_every": (is_count(self.checkpoint_every), COUNT)})
+        parameters = {name: value for name, value in self.get_params(deep=False).items() if name not in FOR_THE_RUN}
+        known = {
+            "model": type(self).__name__,
+            "data": dataset.fingerprint,
+            "covariates": covariates,
+            "dtype": self._working_dtype(dataset).name,
+        }
+        identity = {name: as_text(value) for name, value in (parameters | further | known).items()}
+        return CheckpointedSession(session, path, self.checkpoint_every, identity)
 
     def _as_factors(self, factors: Any) -> NDArray[Any]:
         """What ``inverse_transform`` was given, as an array (n, k)."""
@@ -195,23 +225,27 @@ def gather_rows(
 ) -> NDArray[Any] | zarr.Array[Any]:
     """Row factors (n, k) from the partitions: an array, or where the data is ``stored`` a Zarr array.
 
-    Without ``out`` the Zarr array lies in a temporary folder that goes when the array does.
+    The Zarr array is at ``out``, a folder or an address, whole or not at all; without ``out`` it lies in a
+    temporary folder that goes when the array does.
     """
     if not stored and out is None:
         result = np.empty(shape, dtype)
         _write_rows(parts, result)
         return result
-    folder = tempfile.mkdtemp(prefix="dfact-factors-") if out is None else None
-    array = zarr.create_array(
-        Path(folder, "factors.zarr") if folder else Path(out or ""),
-        shape=shape,
-        chunks=(min(Layout.of(shape).chunk_rows, shape[0]), shape[1]),
-        dtype=dtype,
-        compressors=compressor(dtype),
-        dimension_names=("row", "component"),
-    )
-    if folder:
-        weakref.finalize(array, shutil.rmtree, folder, ignore_errors=True)
+    settings: dict[str, Any] = {
+        "shape": shape,
+        "chunks": (min(Layout.of(shape).chunk_rows, shape[0]), shape[1]),
+        "dtype": dtype,
+        "compressors": compressor(dtype),
+        "dimension_names": ("row", "component"),
+    }
+    if out is not None:
+        with create_array(out, "rows", **settings) as array:
+            _write_rows(parts, array)
+        return zarr.open_array(store_at(out, read_only=True), mode="r")
+    folder = tempfile.mkdtemp(prefix="dfact-factors-")
+    array = zarr.create_array(Path(folder, "factors.zarr"), **settings)
+    weakref.finalize(array, shutil.rmtree, folder, ignore_errors=True)
     _write_rows(parts, array)
     return array
 
@@ -219,5 +253,9 @@ def gather_rows(
 def _write_rows(parts: Iterator[NDArray[Any]], target: Any) -> None:
     start = 0
     for rows in parts:
-        target[start : start + len(rows)] = rows
+        try:
+            target[start : start + len(rows)] = rows
+        except OSError as error:
+            where = f"rows {start} to {start + len(rows)} of the factors to {getattr(target, 'store_path', 'memory')}"
+            raise StoreError(f"cannot write {where}: {reason(error)}; make room there, or name a larger place (out, TMPDIR)") from error
         start += len(rows)

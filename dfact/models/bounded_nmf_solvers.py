@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import check_random_state
 
 from dfact.data.dataset import Dataset
-from dfact.engine.executors import Session
 from dfact.engine.progress import Reporter, relative_change
+from dfact.engine.session import Session
 from dfact.linalg.svd import nndsvd
 from dfact.models.bounded_nmf_passes import ADMMPass, SplitlessPass, Start, Sums, WeightedRows
 from dfact.models.bounded_nmf_problem import Problem
+from dfact.models.parameters import drawn_seed
 
 _SWEEPS, _TOLERANCE = 200, 1e-7  # for the loadings, of which there are few
 _RHO_START, _RHO_GROWTH = 1 / 3, 1.05
@@ -132,7 +132,7 @@ def starting_point(
     """The loadings Qᵀ (k+c, m) to begin with, confounders at 0, and the rows' start; ``init`` is "nndsvd", "random" or loadings (k, m)."""
     k, m = problem.k, dataset.shape[1]
     if isinstance(init, str) and init == "random":
-        seed = int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+        seed = drawn_seed(random_state, session)
         # Without an upper bound up to the highest answer.
         top = np.minimum(problem.q_max, dataset.statistics.maximum.max())
         loadings = np.random.default_rng(seed).uniform(0, top, (k, m))

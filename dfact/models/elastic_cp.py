@@ -88,6 +88,11 @@ class ElasticCP(CPModel):
         Where passes run; see :func:`dfact.engine.executors.resolve_executor`. The result is the same.
     memory_limit : int or str, optional
         Bytes a process may use ("4GiB"); ``dfact.plan`` tells beforehand what a fit needs.
+    checkpoint : path, optional
+        A store, a folder or the URL of one, that keeps what is done: after an interruption the same fit goes on from
+        there, and ends with the same bits. See :mod:`dfact.engine.checkpoint`.
+    checkpoint_every : int
+        Passes from one version of it to the next.
     callbacks : sequence of callables
         Called with an :class:`dfact.engine.progress.Iteration` after each iteration, or each λ of a path.
     dtype : "float32" or "float64", optional
@@ -164,6 +169,8 @@ class ElasticCP(CPModel):
         random_state: Any = None,
         executor: Any = None,
         memory_limit: int | str | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        checkpoint_every: int = 10,
         callbacks: Sequence[Callable[[Iteration], None]] = (),
         dtype: Any = None,
     ) -> None:
@@ -182,14 +189,16 @@ class ElasticCP(CPModel):
         self.random_state = random_state
         self.executor = executor
         self.memory_limit = memory_limit
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def fit(self, X: Any, y: None = None) -> Self:
-        """Fit the tensor X (I_1, …, I_N): any array, path or Dataset; NaN is missing."""
+    def fit(self, X: Any, y: None = None, *, checkpoint: str | PathLike[str] | None = None) -> Self:
+        """Fit the tensor X (I_1, …, I_N): any array, path or Dataset; NaN is missing. ``checkpoint`` takes the parameter's place."""
         del y
         dataset, dtype = self._begin(X)
-        with self._open(dataset, given_rows(self, dataset, dtype), self._footprint(dataset.shape, 0, dtype)) as session:
+        with self._open_to_fit(dataset, given_rows(self, dataset, dtype), self._footprint(dataset.shape, 0, dtype), checkpoint) as session:
             self.prior_ = prior_of(self, session, dataset, dtype)
             solver = solver_of(self, session, dataset, self.prior_, dtype)
             objectives, self.converged_ = descend(solver, self._net(), self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
@@ -212,7 +221,7 @@ class ElasticCP(CPModel):
         Each starts from the one before. Where the entries that are not 0 change they are also fitted
         without shrinkage, on this support (algorithm 2, λ = 1e-8): the refined solution. ``lambdas`` are by
         default 1e-10, 1e-9, …, 1, then 10, 20, …, 90, 100, 200, …, 1e10. The rows are those of the
-        last iteration, of stored data on disk for every step.
+        last iteration, of stored data on disk for every step. No checkpoint is kept.
         """
         model = type(self)(**self.get_params(deep=False))
         grid = default_lambdas() if lambdas is None else np.asarray(lambdas, np.float64)

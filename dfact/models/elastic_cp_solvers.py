@@ -6,8 +6,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.executors import Session
 from dfact.engine.progress import Reporter, relative_change
+from dfact.engine.session import Arrays, Session
 from dfact.kernels.cp import residual_sweep, subtract
 from dfact.kernels.elastic_net import column_updates
 from dfact.models.cp_passes import EPSILON, FACTORS, REFINED, Census, CensusPass, FillPass, Start, Sums
@@ -144,9 +144,11 @@ class ExactSolver:
         sizes: Sequence[int],
         variances: NDArray[np.float64],
         A: NDArray[np.float64],
+        session: Session,
         support: NDArray[np.float64] | None = None,
     ) -> None:
         self._Z, self._sizes, self._variances, self._A = Z, np.asarray(sizes, np.int64), variances, A.copy()
+        self._session = session
         self._support = np.empty((0, 0)) if support is None else support
         self._before = np.ones(A.shape, np.uint8)
 
@@ -163,13 +165,19 @@ class ExactSolver:
         return E, subtract(self._Z, E)
 
     def iterate(self, net: ElasticNet) -> float:
+        found = self._session.remember("iteration", lambda: self._iterated(net))
+        self._A = found["factors"]
+        return float(found["objective"])
+
+    def _iterated(self, net: ElasticNet) -> Arrays:
         E, squares = self._residual()
         objective = 0.5 * squares + net.penalty(sizes_of(self._A, self._variances))
-        residual_sweep(E.ravel(), self._A, self._sizes, net.ridge(self._variances), net.l1, net.nonnegative, self._support)
-        modes, variances = self._modes(self._A), np.split(self._variances, np.cumsum(self._sizes)[:-1])
+        moved = self._A.copy()
+        residual_sweep(E.ravel(), moved, self._sizes, net.ridge(self._variances), net.l1, net.nonnegative, self._support)
+        modes, variances = self._modes(moved), np.split(self._variances, np.cumsum(self._sizes)[:-1])
         scales = net.balanced(np.stack([sizes_of(A, v) for A, v in zip(modes, variances, strict=True)]))
-        self._A = np.hstack([A * c[:, None] for A, c in zip(modes, scales, strict=True)])
-        return objective
+        factors = np.hstack([A * c[:, None] for A, c in zip(modes, scales, strict=True)])
+        return {"factors": factors, "objective": np.asarray(objective)}
 
     def evaluate(self) -> tuple[float, NDArray[np.float64]]:
         rows, *others = self._modes(self._A)
@@ -183,7 +191,7 @@ class ExactSolver:
 
     def refinement(self, supports: Factors) -> "ExactSolver":
         support = np.hstack([self._before[:, : self._sizes[0]], *supports]).astype(np.float64)
-        return ExactSolver(self._Z, self._sizes.tolist(), self._variances, self._A * support, support)
+        return ExactSolver(self._Z, self._sizes.tolist(), self._variances, self._A * support, self._session, support)
 
     def rows(self) -> Any:
         return iter([self._modes(self._A)[0].T])

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
-from sklearn.utils import check_random_state
 
 from dfact.data.dataset import Dataset
-from dfact.engine.executors import Session
 from dfact.engine.partition import partitions
+from dfact.engine.session import Session
 from dfact.linalg.svd import gram_size, right_singular
 from dfact.models.cp_passes import FACTORS, SlicesPass, Start, UnfoldingsPass, filled_rows, random_factors
 from dfact.models.cp_problem import (
@@ -26,6 +25,7 @@ from dfact.models.cp_problem import (
 )
 from dfact.models.elastic_cp_solvers import ExactSolver, FillSolver, Solver
 from dfact.models.elastic_cp_stochastic import StochasticSolver, batch_sizes_of
+from dfact.models.parameters import drawn_seed
 
 _EXACT_ENTRIES = 1 << 20  # up to which a residual tensor stays in a second-level cache or not far from it
 _EXACT_MISSING = 0.5  # the share from which filling in what is missing is slow, and ends in worse local minima
@@ -77,16 +77,17 @@ def solver_of(model: Any, session: Session, dataset: Dataset, prior: Prior, dtyp
         return solver
     # The start of mode 1 and its variances are those of the passes.
     solver.evaluate()
-    rows, variances = (np.concatenate(list(session.rows(name))).T.astype(np.float64) for name in (FACTORS, "variances"))
+    found = session.remember("rows", lambda: {name: np.concatenate(list(session.rows(name))) for name in (FACTORS, "variances")})
+    rows, variances = (found[name].T.astype(np.float64) for name in (FACTORS, "variances"))
     parts = partitions(dataset.source, dataset.missing_code, None)
     Z = np.concatenate([unfolded(block) for part in parts for block in part.blocks(np.dtype(np.float64))])
-    return ExactSolver(Z, dataset.shape, np.concatenate([variances[0], *prior.others]), np.hstack([rows, *others]))
+    return ExactSolver(Z, dataset.shape, np.concatenate([variances[0], *prior.others]), np.hstack([rows, *others]), session)
 
 
 def _start(model: Any, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> tuple[Start, Factors]:
     """How mode 1 begins, and the other modes' factors (R, I_n)."""
     k, shape, nonnegative = model.n_components, dataset.shape, model.nonnegative
-    seed = int(check_random_state(model.random_state).randint(np.iinfo(np.int32).max))
+    seed = drawn_seed(model.random_state, session)
     if not isinstance(model.init, str):
         others = [np.ascontiguousarray(A.T) for A in given_factors(model.init, shape, k)[1:]]
         return Start(k, seed, nonnegative, given=True), [np.abs(A) if nonnegative else A for A in others]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from math import prod
 from typing import Any
 
@@ -12,9 +13,9 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.data.source import Layout, absent_of, read_rows, reads
 from dfact.data.statistics import as_floating
-from dfact.engine.executors import Session
 from dfact.engine.partition import one_ahead
 from dfact.engine.passes import Block, State
+from dfact.engine.session import Arrays, Session
 from dfact.engine.threads import single_threaded
 from dfact.errors import ParameterError
 from dfact.kernels.adamax import BETA_1, adamax_updates
@@ -34,7 +35,8 @@ from dfact.models.cp_problem import (
 )
 from dfact.models.elastic_cp_solvers import FillSolver
 
-Rows = NDArray[Any] | sp.csr_array
+Chunk = tuple[NDArray[Any] | sp.csr_array, slice]
+"""Rows as they are stored, and which they are."""
 
 _STEPS = 30  # of an iteration
 _VISIT = 32  # least number of steps on a chunk while it is here
@@ -89,39 +91,63 @@ class Chunks:
     def __init__(self, dataset: Dataset, known: NDArray[Any] | None, seed: np.random.SeedSequence) -> None:
         self._source, self._code, self._known = dataset.source, dataset.missing_code, known
         self._runs = list(reads(dataset.source, Layout.of(dataset.shape)))
-        self._order = np.random.default_rng(seed)
+        self._seed = seed
 
-    def __iter__(self) -> Iterator[tuple[Rows, slice]]:
-        """Without an end; the one chunk of small data stays here."""
-        held = [(self._read(run), run) for run in self._runs] if len(self._runs) == 1 else None
-        while True:
-            for i in self._order.permutation(len(self._runs)):
-                run = self._runs[i]
-                yield held[i] if held else (self._read(run), run)
+    def visits(self, size: int, skip: int) -> Iterator[tuple[int, int, Chunk]]:
+        """Without an end: the number of a visit, how many of its samples are skipped, and the chunk.
 
-    def some(self, count: int) -> Iterator[tuple[Rows, slice]]:
+        What lies wholly before the sample number ``skip`` is not read. The one chunk of small data stays here.
+        """
+        order = np.random.default_rng(child(self._seed, 0))
+        held = self._read(self._runs[0]) if len(self._runs) == 1 else None
+        for number in count():
+            place = number % len(self._runs)
+            if place == 0:
+                runs = order.permutation(len(self._runs))
+            run = self._runs[runs[place]]
+            n_samples = samples_of_a_visit(run, size)
+            if skip < n_samples:
+                yield number, skip, held or self._read(run)
+            skip = max(0, skip - n_samples)
+
+    def some(self, number: int) -> Iterator[Chunk]:
         """A few of the chunks."""
-        for i in self._order.permutation(len(self._runs))[:count]:
-            yield self._read(self._runs[i]), self._runs[i]
+        for i in np.random.default_rng(child(self._seed, 1)).permutation(len(self._runs))[:number]:
+            yield self._read(self._runs[i])
 
-    def _read(self, run: slice) -> Rows:
-        return read_rows(self._source, run.start, run.stop)
+    def _read(self, run: slice) -> Chunk:
+        return read_rows(self._source, run.start, run.stop), run
 
-    def block(self, chunk: tuple[Rows, slice], rows: NDArray[np.int64]) -> Block:
+    def block(self, chunk: Chunk, rows: NDArray[np.int64]) -> Block:
         """Some rows of a chunk as a pass sees them."""
         raw, run = chunk
         known = None if self._known is None else self._known[run.start + rows]
         return Block(as_floating(raw[rows], self._code, _WIDE), known, 0, run.start, absent_of(self._source))
 
 
-def samples(chunks: Chunks, size: int, draws: np.random.Generator) -> Iterator[Block]:
-    """Slices of one chunk after the other, each slice as often as any other; the next chunk is read meanwhile."""
-    for chunk in one_ahead(chunks):
-        n = chunk[0].shape[0]
-        parts = -(-n // size)
-        for _ in range(-(-_VISIT // parts)):
-            for rows in np.array_split(draws.permutation(n), parts):
-                yield chunks.block(chunk, np.sort(rows))
+def child(seed: np.random.SeedSequence, number: int) -> np.random.SeedSequence:
+    """A seed of its own for each number, so that no draw depends on how many there were before."""
+    return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, number))
+
+
+def _parts(run: slice, size: int) -> int:
+    """Samples of so many slices out of all those of a chunk."""
+    return int(-(-(run.stop - run.start) // size))
+
+
+def samples_of_a_visit(run: slice, size: int) -> int:
+    """Number of samples that are taken of a chunk while it is here: all its slices equally often."""
+    return -(-_VISIT // _parts(run, size)) * _parts(run, size)
+
+
+def samples(chunks: Chunks, size: int, seed: np.random.SeedSequence, skip: int = 0) -> Iterator[Block]:
+    """Slices of one chunk after the other, from the sample number ``skip`` on; the next chunk is read meanwhile."""
+    for number, behind, chunk in one_ahead(chunks.visits(size, skip)):
+        n, draws, parts = chunk[0].shape[0], np.random.default_rng(child(seed, number)), _parts(chunk[1], size)
+        rounds = samples_of_a_visit(chunk[1], size) // parts
+        drawn = [rows for _ in range(rounds) for rows in np.array_split(draws.permutation(n), parts)]
+        for rows in drawn[behind:]:
+            yield chunks.block(chunk, np.sort(rows))
 
 
 class StochasticSolver:
@@ -152,13 +178,14 @@ class StochasticSolver:
         self._session, self._prior, self._begin, self._dtype = session, prior, begin, dtype
         self._others = [A.copy() for A in others]
         self._shape, self._sizes, self._step_size = dataset.shape, batch_sizes, step_size
-        order, draws = np.random.SeedSequence(begin.seed, spawn_key=(len(dataset.shape),)).spawn(2)
-        self._draws = np.random.default_rng(draws)
+        seed = np.random.SeedSequence(begin.seed, spawn_key=(len(dataset.shape),))
+        order, self._slices, self._entries, self._kept_aside = (child(seed, i) for i in range(4))
         self._chunks = Chunks(dataset, known, order)
-        self._batches = samples(self._chunks, batch_sizes[0], self._draws)
+        self._batches: Iterator[Block] | None = None
         self._monitor: list[Block] = []
         self._net = ElasticNet(np.nan, np.nan)  # none yet
         self._early = _EARLY
+        self._iteration = 0
 
     @property
     def others(self) -> Factors:
@@ -167,15 +194,24 @@ class StochasticSolver:
     def _begin_again(self, net: ElasticNet) -> None:
         # From the solution of another λ there is less of a way to go.
         self._step = self._step_size * (1.0 if np.isnan(self._net.lam) else _DECAY)
-        self._net, self._t, self._last = net, 0, np.inf
+        self._t, self._last = 0, np.inf
         self._M, self._Z = ([np.zeros_like(A) for A in self._others] for _ in range(2))
         self._S = [np.zeros(len(A)) for A in self._others]
         self._squares = np.zeros(0)  # ‖a_r⁽¹⁾‖², tracked over the samples
 
     def iterate(self, net: ElasticNet) -> float:
+        found = self._session.remember("iteration", lambda: self._iterated(net))
+        self._net, self._iteration, modes = net, self._iteration + 1, range(len(self._others))
+        self._others, self._M, self._Z, self._S = ([found[f"{name}{n}"] for n in modes] for name in "AMZS")
+        self._squares, (self._step, self._t, self._last, self._early) = found["squares"], found["scalars"]
+        return float(self._last)
+
+    def _iterated(self, net: ElasticNet) -> Arrays:
+        """All that the next iteration needs; the objective is the last."""
         with single_threaded():
             if net != self._net:
                 self._begin_again(net)
+                self._net = net
             objective, sizes = self._estimate()
             if objective > self._last:
                 self._step *= _DECAY
@@ -184,9 +220,14 @@ class StochasticSolver:
             if self._early:
                 self._early -= 1
                 net = replace(net, lam=_EARLY_SHARE * net.lam)
+            if self._batches is None:
+                self._batches = samples(self._chunks, self._sizes[0], self._slices, _STEPS * self._iteration)
+            draws = np.random.default_rng(child(self._entries, self._iteration))
             for _ in range(_STEPS):
-                self._move(next(self._batches), net)
-        return objective
+                self._move(next(self._batches), net, draws)
+        arrays = {"A": self._others, "M": self._M, "Z": self._Z, "S": self._S}
+        found = {f"{name}{n}": array for name, modes in arrays.items() for n, array in enumerate(modes)}
+        return found | {"squares": self._squares, "scalars": np.array([self._step, self._t, self._last, self._early])}
 
     def _estimate(self) -> tuple[float, list[NDArray[np.float64]]]:
         """The objective with all slices at their optimum, from those kept aside, and all modes' sizes."""
@@ -202,9 +243,9 @@ class StochasticSolver:
         return 0.5 * whole * squares + self._net.penalty(sum(all_sizes, np.zeros_like(sizes))), all_sizes
 
     def _aside(self) -> list[Block]:
-        chunks = list(self._chunks.some(_MONITOR_CHUNKS))
+        chunks, draws = list(self._chunks.some(_MONITOR_CHUNKS)), np.random.default_rng(self._kept_aside)
         each = -(-aside_rows(self._shape) // len(chunks))
-        drawn = (np.sort(self._draws.permutation(rows.shape[0])[:each]) for rows, _ in chunks)
+        drawn = (np.sort(draws.permutation(rows.shape[0])[:each]) for rows, _ in chunks)
         return [self._chunks.block(chunk, rows) for chunk, rows in zip(chunks, drawn, strict=True)]
 
     def _balance(self, sizes: list[NDArray[np.float64]]) -> None:
@@ -216,10 +257,10 @@ class StochasticSolver:
         if len(self._squares):
             self._squares *= scales[0] ** 2
 
-    def _move(self, block: Block, net: ElasticNet) -> None:
+    def _move(self, block: Block, net: ElasticNet, draws: np.random.Generator) -> None:
         """A step: the slices of the sample to their optimum, then every other mode towards its sample's solution."""
         drawn = [
-            np.arange(size) if s == size else np.sort(self._draws.choice(size, s, replace=False))
+            np.arange(size) if s == size else np.sort(draws.choice(size, s, replace=False))
             for s, size in zip(self._sizes[1:], self._shape[1:], strict=True)
         ]
         V = unfolded(block).reshape(-1, *self._shape[1:])

@@ -8,15 +8,14 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
 from dfact.data.inputs import locate_outside, refuse_infinite, stored_as_observed, warn_of_unobserved_columns, warn_of_unobserved_rows
 from dfact.data.source import SparseRows
-from dfact.engine.executors import Session
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration, Reporter, relative_change
+from dfact.engine.session import Session
 from dfact.engine.threads import single_threaded
 from dfact.engine.visits import Members, MemberSession
 from dfact.errors import DataError, ParameterError
@@ -25,7 +24,7 @@ from dfact.models.base import Factorization, gather_rows
 from dfact.models.emf_measurements import Measurements
 from dfact.models.emf_passes import ExactPass, Loss, Measured, Point, RowsPass, Start, SurrogatePass
 from dfact.models.emf_solver import Alternation
-from dfact.models.parameters import COUNT, check, is_count, is_within
+from dfact.models.parameters import COUNT, check, drawn_seed, is_count, is_within
 
 _SPARSE = 0.4  # observed share up to which rows are solved by their entries: a pass takes longer, but fewer of them are needed
 _START_TOLERANCE = 0.1  # of the singular vectors to start from
@@ -76,6 +75,11 @@ class ExpectileMF(Factorization):
     memory_limit : int or str, optional
         Bytes a process may use ("4GiB"). What of the solver's state exceeds it lies on disk, in TMPDIR;
         ``dfact.plan`` tells beforehand.
+    checkpoint : path, optional
+        A store, a folder or the URL of one, that keeps what is done: after an interruption the same fit goes on from
+        there, and ends with the same bits. See :mod:`dfact.engine.checkpoint`.
+    checkpoint_every : int
+        Passes from one version of it to the next.
     callbacks : sequence of callables
         Called with an :class:`dfact.engine.progress.Iteration` after each iteration, such as ``dfact.Progress("fit")``.
     dtype : "float32" or "float64", optional
@@ -137,6 +141,8 @@ class ExpectileMF(Factorization):
         random_state: Any = None,
         executor: Any = None,
         memory_limit: int | str | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        checkpoint_every: int = 10,
         callbacks: Sequence[Callable[[Iteration], None]] = (),
         dtype: Any = None,
     ) -> None:
@@ -151,20 +157,26 @@ class ExpectileMF(Factorization):
         self.random_state = random_state
         self.executor = executor
         self.memory_limit = memory_limit
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def fit(self, X: Any, y: None = None) -> Self:
-        """Fit the data X (n, m): any array, path or Dataset; NaN is missing, as is what a sparse matrix does not store."""
+    def fit(self, X: Any, y: None = None, *, checkpoint: str | PathLike[str] | None = None) -> Self:
+        """Fit the data X (n, m): any array, path or Dataset; NaN is missing, as is what a sparse matrix does not store.
+
+        ``checkpoint`` takes the parameter's place.
+        """
         del y
         self._check_parameters()
         dataset = self._observed(X, reset=True)
-        with self._open(dataset, None, self._footprint(dataset.shape, 0, self._working_dtype(dataset))) as session:
+        footprint = self._footprint(dataset.shape, 0, self._working_dtype(dataset))
+        with self._open_to_fit(dataset, None, footprint, checkpoint) as session:
             self._fit(session, dataset)
         return self
 
     def fit_each(self, X: Any, omegas: Sequence[float]) -> list[Self]:
-        """The models fitted with each ω and otherwise these parameters; they share every read of the data X."""
+        """The models fitted with each ω and otherwise these parameters; they share every read of the data X, and keep no checkpoint."""
         if np.ndim(omegas) != 1 or not len(omegas):
             raise ParameterError(f"omegas is {omegas!r}, expected a list of at least one number between 0 and 1")
         models = [type(self)(**self.get_params(deep=False) | {"omega": omega}) for omega in omegas]
@@ -233,7 +245,7 @@ class ExpectileMF(Factorization):
             projection[:, :rank] = V * (root / np.where(sigma > 0, sigma, 1.0))
             return Start(measured, projection), Y
         if isinstance(self.init, str):
-            seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+            seed = drawn_seed(self.random_state, session)
             statistics = dataset.statistics
             largest = max(-statistics.minimum.min(), statistics.maximum.max())
             Y = np.random.default_rng(seed).standard_normal((m, k)) * np.sqrt(largest / k)

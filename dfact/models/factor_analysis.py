@@ -13,9 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
 from dfact.data.inputs import refuse_infinite, refuse_unobserved_columns
-from dfact.engine.executors import Session
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration, Reporter
+from dfact.engine.session import Session
 from dfact.engine.threads import single_threaded
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.correlation import MomentsPass, is_indefinite, smoothed

@@ -8,20 +8,19 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
 from dfact.data.inputs import locate_fraction, locate_outside, refuse_unobserved_columns
-from dfact.engine.executors import Session
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration, Reporter
+from dfact.engine.session import Session
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.svd import gram_size
 from dfact.models.base import Factorization, gather_rows
 from dfact.models.gom_passes import PURE, Census, CensusPass, MembershipPass, MembershipSums, Responses
 from dfact.models.gom_search import HUNTS, METHODS, Candidate, Search
-from dfact.models.parameters import COUNT, check, is_count, is_within
+from dfact.models.parameters import COUNT, check, drawn_seed, is_count, is_within
 
 _N_STEPS = 5  # that the callbacks are told of
 
@@ -69,6 +68,11 @@ class GradeOfMembership(Factorization):
         Where passes run; see :func:`dfact.engine.executors.resolve_executor`. The result is the same.
     memory_limit : int or str, optional
         Bytes a process may use ("4GiB"); ``dfact.plan`` tells beforehand what a fit needs.
+    checkpoint : path, optional
+        A store, a folder or the URL of one, that keeps what is done: after an interruption the same fit goes on from
+        there, and ends with the same bits. See :mod:`dfact.engine.checkpoint`.
+    checkpoint_every : int
+        Passes from one version of it to the next.
     callbacks : sequence of callables
         Called with an :class:`dfact.engine.progress.Iteration` after each step, such as ``dfact.Progress("fit")``.
     dtype : "float32" or "float64", optional
@@ -137,6 +141,8 @@ class GradeOfMembership(Factorization):
         random_state: Any = None,
         executor: Any = None,
         memory_limit: int | str | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        checkpoint_every: int = 10,
         callbacks: Sequence[Callable[[Iteration], None]] = (),
         dtype: Any = None,
     ) -> None:
@@ -148,20 +154,22 @@ class GradeOfMembership(Factorization):
         self.random_state = random_state
         self.executor = executor
         self.memory_limit = memory_limit
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def fit(self, X: Any, y: None = None) -> Self:
-        """Fit the responses X (N, J): any array, path or Dataset."""
+    def fit(self, X: Any, y: None = None, *, checkpoint: str | PathLike[str] | None = None) -> Self:
+        """Fit the responses X (N, J): any array, path or Dataset. ``checkpoint`` takes the parameter's place."""
         del y
-        self.fit_candidates(X, [self.n_components])
+        self.fit_candidates(X, [self.n_components], checkpoint=checkpoint)
         return self
 
     @property
     def _row_factors(self) -> Any:
         return self.memberships_
 
-    def fit_candidates(self, X: Any, n_components: Sequence[int]) -> list[float]:
+    def fit_candidates(self, X: Any, n_components: Sequence[int], *, checkpoint: str | PathLike[str] | None = None) -> list[float]:
         """Fit with that of these numbers of classes whose memberships have the highest modularity (the first of equals).
 
         Returns the modularity of each. All share the singular vectors, the searches' passes, and one pass for their scores.
@@ -172,11 +180,12 @@ class GradeOfMembership(Factorization):
         self.n_levels_ = self._levels(dataset)
         dtype, responses, n = self._working_dtype(dataset), _responses(dataset), dataset.shape[0]
         report = Reporter(self.callbacks, _N_STEPS)
-        with self._open(dataset, None, self._footprint_of(dataset.shape, n_components, dtype)) as session:
+        footprint, further = self._footprint_of(dataset.shape, n_components, dtype), {"n_components": list(n_components)}
+        with self._open_to_fit(dataset, None, footprint, checkpoint, **further) as session:
             census = self._census(session, CensusPass(dtype, responses), n, max(n_components))
             report.step("responses")
             expected = bool(census.fractional)
-            tau, seed = self._tau(dataset), self._seed()
+            tau, seed = self._tau(dataset), self._seed(session)
             search = Search(session, responses, dtype, dataset.shape, expected, self.method, self.hunt, tau, seed)
             directions = search.directions(max(n_components))
             if expected and not search.spanned_by(directions):
@@ -210,9 +219,9 @@ class GradeOfMembership(Factorization):
         n, n_items = dataset.shape[0] - self.n_silent_, dataset.shape[1]
         return self.n_levels_ * max(n, n_items) if self.tau is None else float(self.tau)
 
-    def _seed(self) -> int:
+    def _seed(self, session: Session) -> int:
         seed = self.random_state
-        return int(seed if isinstance(seed, (int, np.integer)) else check_random_state(seed).randint(np.iinfo(np.int32).max))
+        return int(seed) if isinstance(seed, (int, np.integer)) else drawn_seed(seed, session)
 
     def _store(self, best: Candidate, sums: MembershipSums, census: Census, dataset: Dataset) -> None:
         n = dataset.shape[0] - self.n_silent_

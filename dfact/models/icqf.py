@@ -76,6 +76,11 @@ class ICQF(Factorization):
     memory_limit : int or str, optional
         Bytes a process may use ("4GiB"). What of the solver's state exceeds it lies on disk, in TMPDIR;
         ``dfact.plan`` tells beforehand.
+    checkpoint : path, optional
+        A store, a folder or the URL of one, that keeps what is done: after an interruption the same fit goes on from
+        there, and ends with the same bits. See :mod:`dfact.engine.checkpoint`.
+    checkpoint_every : int
+        Passes from one version of it to the next.
     callbacks : sequence of callables
         Called with an :class:`dfact.engine.progress.Iteration` after each iteration, such as ``dfact.Progress("fit")``.
     dtype : "float32" or "float64", optional
@@ -145,6 +150,8 @@ class ICQF(Factorization):
         random_state: Any = None,
         executor: Any = None,
         memory_limit: int | str | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        checkpoint_every: int = 10,
         callbacks: Sequence[Callable[[Iteration], None]] = (),
         dtype: Any = None,
     ) -> None:
@@ -163,15 +170,26 @@ class ICQF(Factorization):
         self.random_state = random_state
         self.executor = executor
         self.memory_limit = memory_limit
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def fit(self, X: Any, y: None = None, *, confounders: Any = None, sample_weight: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: None = None,
+        *,
+        confounders: Any = None,
+        sample_weight: Any = None,
+        checkpoint: str | PathLike[str] | None = None,
+    ) -> Self:
         """Fit the answers X (n, m): any array, path or Dataset; NaN is missing.
 
         ``confounders`` is a table of n rows; a Dataset or path brings its own. ``sample_weight`` (n,),
         such as survey weights, counts each row so often in the objective, its share of the penalty
-        and n in γ included: whole weights are rows that are there so often.
+        and n in γ included: whole weights are rows that are there so often. ``checkpoint`` takes the
+        parameter's place.
         """
         del y
         check_parameters(self)
@@ -184,7 +202,8 @@ class ICQF(Factorization):
         C = self._encode(dataset.confounders, dataset.shape[0])
         n_covariates = 0 if C is None else C.shape[1]
         known = [columns.astype(dtype) for columns in (C, weights) if columns is not None]
-        with self._open(dataset, np.column_stack(known) if known else None, self._footprint(dataset.shape, n_covariates, dtype)) as session:
+        footprint = self._footprint(dataset.shape, n_covariates, dtype)
+        with self._open_to_fit(dataset, np.column_stack(known) if known else None, footprint, checkpoint) as session:
             Q, begin = starting_point(self.init, self.random_state, session, dataset, problem, n_covariates, dtype)
             descent = descend(
                 session, self._solver(problem, begin, dtype), Q, self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter)

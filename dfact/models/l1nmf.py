@@ -57,6 +57,11 @@ class L1NMF(Factorization):
         Where passes run; see :func:`dfact.engine.executors.resolve_executor`. The result is the same.
     memory_limit : int or str, optional
         Bytes a process may use ("4GiB"); ``dfact.plan`` tells beforehand what a fit needs.
+    checkpoint : path, optional
+        A store, a folder or the URL of one, that keeps what is done: after an interruption the same fit goes on from
+        there, and ends with the same bits. See :mod:`dfact.engine.checkpoint`.
+    checkpoint_every : int
+        Passes from one version of it to the next.
     callbacks : sequence of callables
         Called with an :class:`dfact.engine.progress.Iteration` after each iteration, such as ``dfact.Progress("fit")``.
     dtype : "float32" or "float64", optional
@@ -113,6 +118,8 @@ class L1NMF(Factorization):
         random_state: Any = None,
         executor: Any = None,
         memory_limit: int | str | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        checkpoint_every: int = 10,
         callbacks: Sequence[Callable[[Iteration], None]] = (),
         dtype: Any = None,
     ) -> None:
@@ -124,16 +131,18 @@ class L1NMF(Factorization):
         self.random_state = random_state
         self.executor = executor
         self.memory_limit = memory_limit
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def fit(self, X: Any, y: None = None) -> Self:
-        """Fit the answers X (n, m): any array, path or Dataset; NaN is missing."""
+    def fit(self, X: Any, y: None = None, *, checkpoint: str | PathLike[str] | None = None) -> Self:
+        """Fit the answers X (n, m): any array, path or Dataset; NaN is missing. ``checkpoint`` takes the parameter's place."""
         del y
         self._check_parameters()
         dataset = self._dataset(X, None, reset=True)
         problem, dtype = self._problem(dataset), self._working_dtype(dataset)
-        with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
+        with self._open_to_fit(dataset, None, self._footprint(dataset.shape, 0, dtype), checkpoint) as session:
             Q, begin = starting_point(self.init, self.random_state, session, dataset, problem, 0, dtype)
             descent = descend(session, _Solver(problem, begin, dtype), Q, self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
             Q = descent.Q

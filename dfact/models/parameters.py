@@ -1,10 +1,13 @@
-"""Parameters of an estimator that cannot be, whatever the data."""
+"""Parameters of an estimator: those that cannot be, whatever the data; seeds; and as text."""
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from sklearn.utils import check_random_state
 
+from dfact.engine.session import Arrays, Session
 from dfact.errors import ParameterError
 
 
@@ -29,3 +32,24 @@ def check(model: Any, checks: Mapping[str, tuple[bool, str]]) -> None:
 
 COUNT = "an integer of at least 1"
 """What :func:`is_count` expects."""
+
+
+def drawn_seed(random_state: Any, session: Session) -> int:
+    """A seed out of the random state, or by chance; a fit that goes on from a checkpoint has that with which it began."""
+
+    def draw() -> Arrays:
+        return {"seed": np.asarray(check_random_state(random_state).randint(np.iinfo(np.int32).max))}
+
+    return int(session.remember("seed", draw)["seed"])
+
+
+def as_text(value: Any) -> str:
+    """The value for people, which differs where the values do: arrays by a digest, generators as such."""
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        digest = hashlib.blake2b(np.ascontiguousarray(value).data, digest_size=8).hexdigest()
+        return f"{value.dtype.name} {'×'.join(map(str, value.shape))} {digest}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(as_text, value))}]"
+    if isinstance(value, np.random.RandomState):
+        return "a generator"
+    return repr(value.item() if isinstance(value, np.generic) else value)

@@ -14,6 +14,7 @@ import pandas as pd
 from dfact.data.dataset import Dataset
 from dfact.engine.progress import Iteration
 from dfact.errors import DataError, ParameterError
+from dfact.models.base import FOR_THE_RUN
 from dfact.models.emf import ExpectileMF
 from dfact.models.parameters import COUNT, is_count, is_within
 from dfact.models.provenance import Choice
@@ -24,7 +25,7 @@ from dfact.selection.hidden_entries import ERRORS, Counts, Measure
 from dfact.selection.refits import unfitted
 from dfact.selection.result import Selection
 
-_FOR_THE_RUN = ("executor", "memory_limit", "callbacks", "dtype")  # parameters that all fits share
+_SHARED = (*FOR_THE_RUN, "dtype")  # parameters that all fits share
 
 
 def select_by_held_out(
@@ -139,7 +140,7 @@ def _check(model: Any, share: Any, error: Any, bins: Any, repeats: Any) -> None:
 
 
 def _prepared(model: ExpectileMF, parameters: Parameters) -> ExpectileMF:
-    shared = [name for name in parameters if name in _FOR_THE_RUN]
+    shared = [name for name in parameters if name in _SHARED]
     if shared:
         raise ParameterError(f"grid has {shared[0]!r}, which all fits share; set it in the model")
     configuration: ExpectileMF = unfitted(model, **parameters)

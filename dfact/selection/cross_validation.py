@@ -19,6 +19,7 @@ from dfact.engine.executors import resolve_executor
 from dfact.engine.partition import partitions
 from dfact.engine.progress import Iteration
 from dfact.errors import DataError, MemoryPlanError, ParameterError
+from dfact.models.base import FOR_THE_RUN
 from dfact.models.provenance import Choice
 from dfact.selection.configurations import Parameters, best_fit, check_estimator, expand, fits_of, index_of, most_components
 from dfact.selection.folds import Folds, check_blocks, deal_all, seed_of, strata_of
@@ -27,8 +28,6 @@ from dfact.selection.refits import takes_confounders, unfitted
 from dfact.selection.result import Selection
 from dfact.selection.rules import RULES, choose
 from dfact.selection.ways import Chain, Done, Warm, fits_in_memory, in_memory, shared_reads
-
-_FOR_THE_RUN = ("executor", "memory_limit", "callbacks", "checkpoint", "checkpoint_every")  # parameters that change no score
 
 
 def block_cross_validate(
@@ -270,6 +269,6 @@ def _text(parameters: Parameters) -> str:
 
 def _model_text(model: Any) -> str:
     """The estimator and its parameters, arrays entry by entry."""
-    values = {name: value for name, value in model.get_params(deep=False).items() if name not in _FOR_THE_RUN}
+    values = {name: value for name, value in model.get_params(deep=False).items() if name not in FOR_THE_RUN}
     plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
     return f"{type(model).__name__}({_text(plain)})"

@@ -17,8 +17,12 @@ from dfact.selection.warm_fits import Score
 
 
 def unfitted(model: Any, **parameters: Any) -> Any:
-    """The estimator with other parameters. scikit-learn's ``clone`` would copy the Dask client among them."""
-    return type(model)(**model.get_params(deep=False) | parameters)
+    """The estimator with other parameters, and without a checkpoint, which belongs to one fit.
+
+    scikit-learn's ``clone`` would copy the Dask client among them.
+    """
+    known = model.get_params(deep=False)
+    return type(model)(**known | {name: None for name in ("checkpoint",) if name in known} | parameters)
 
 
 def takes_confounders(model: Any) -> bool:

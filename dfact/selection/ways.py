@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.source import ArraySource, RowSource
-from dfact.engine.executors import DistributedExecutor, Executor, InlineExecutor, Session
+from dfact.engine.cluster import DistributedExecutor
+from dfact.engine.executors import InlineExecutor
 from dfact.engine.partition import Partition, partitions
 from dfact.engine.plan import Footprint, Plan, Workers, make_plan
+from dfact.engine.session import Executor, Session
 from dfact.engine.threads import single_threaded
 from dfact.engine.visits import Members
 from dfact.selection.folds import Folds

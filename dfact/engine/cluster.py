@@ -1,0 +1,204 @@
+"""The executor on a Dask cluster, and how long it waits for what does not come."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from uuid import uuid4
+
+import zarr
+from numpy.typing import NDArray
+
+from dfact.engine.kept import KeptState, Versions, rows_of, store, visit
+from dfact.engine.partition import Partition, add_up
+from dfact.engine.passes import Partial, Pass
+from dfact.engine.plan import GATHERED, Plan, Workers, cluster_workers
+from dfact.engine.session import Stateful
+from dfact.engine.spill import SpilledState
+from dfact.engine.streams import StoredState
+from dfact.engine.threads import single_threaded
+from dfact.errors import ClusterError
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+P = TypeVar("P", bound=Partial)
+_LOOK = 5.0  # seconds between two looks at a cluster that is silent
+
+
+def _task(partition: Partition, pass_and_shared: tuple[Pass[Any, P], Any], kept: KeptState, spill_to: Path | None) -> tuple[KeptState, P]:
+    pass_, shared = pass_and_shared
+    with single_threaded():
+        return visit(partition, pass_, shared, kept, spill_to, own=False)
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+def _item(pair: tuple[Any, Any], index: int) -> Any:
+    return pair[index]
+
+
+class Watch:
+    """Waits for what a cluster computes, but not for ever.
+
+    ``dask.config`` says how long: ``dfact.workers-wait`` (60 s) while there is no worker at all or the scheduler is
+    silent, ``dfact.progress-wait`` (10 min) while nothing is finished. What a single lost worker held is computed
+    again by the others; when a silent one counts as lost is the scheduler's ``worker-ttl``.
+    """
+
+    def __init__(self, client: "Client", *, progress: bool = True) -> None:
+        import dask
+        from dask.utils import parse_timedelta
+
+        def seconds(name: str, default: str) -> float:
+            return float(parse_timedelta(dask.config.get(f"dfact.{name}", default)))
+
+        self._client = client
+        self._workers_wait = seconds("workers-wait", "60s")
+        self._progress_wait = seconds("progress-wait", "10m") if progress else float("inf")
+
+    def gather(self, futures: Sequence["Future"], pending: Sequence["Future"] = ()) -> list[Any]:
+        """The results of the futures. It counts as progress when any of these or of those ``pending`` is finished."""
+        with lost_cluster():
+            found: list[Any] = self._client.sync(self._gather, list(futures), [*futures, *pending])
+        return found
+
+    async def _gather(self, futures: list["Future"], moving: list["Future"]) -> Any:
+        task = asyncio.ensure_future(self._client.gather(futures, asynchronous=True))
+        with_workers = moved = time.monotonic()
+        finished = -1
+        try:
+            while not (await asyncio.wait({task}, timeout=min(_LOOK, self._workers_wait / 4)))[0]:
+                now, count = time.monotonic(), sum(future.status == "finished" for future in moving)
+                if await self._has_workers():
+                    with_workers = now
+                if count != finished:
+                    finished, moved = count, now
+                if now - with_workers > self._workers_wait:
+                    raise ClusterError(f"for {self._workers_wait:g} s the Dask cluster has had no worker, or its scheduler did not answer")
+                if now - moved > self._progress_wait:
+                    raise ClusterError(f"for {self._progress_wait:g} s no partition was finished; can the workers reach each other?")
+            return task.result()
+        finally:
+            task.cancel()
+
+    async def _has_workers(self) -> bool:
+        try:
+            return bool(await asyncio.wait_for(self._client.scheduler.ncores(), self._workers_wait / 2))
+        except (OSError, TimeoutError):
+            return False
+
+
+@contextmanager
+def lost_cluster() -> Iterator[None]:
+    """What Dask raises when a cluster is lost, in words."""
+    from distributed import KilledWorker
+    from distributed.client import CancelledError, ClosedClientError
+    from distributed.comm import CommClosedError
+
+    try:
+        yield
+    except KilledWorker as error:
+        raise ClusterError(f"one worker after the other was lost in the same task: {error}; is their memory limit too low?") from error
+    except (CancelledError, ClosedClientError, CommClosedError) as error:
+        raise ClusterError(f"the Dask scheduler is lost: {error or type(error).__name__}") from error
+
+
+class DistributedSession(Stateful):
+    """Chains of pure futures, one for each partition: what a lost worker held is computed again.
+
+    Spilled states are files that all workers can reach; only their names travel, and so it is with what a
+    checkpoint holds: behind it the chains begin anew.
+    """
+
+    def __init__(self, client: "Client", partitions: list[Partition], plan: Plan) -> None:
+        self._client, self._plan, self._watch = client, plan, Watch(client)
+        self._versions = Versions(plan, take_turns=False)
+        self._kept: list[Any] = [None] * len(partitions)  # Future[KeptState] or KeptState
+        self._sources = partitions
+        self._partitions: list[Future] = []
+
+    def __enter__(self) -> Self:
+        import dask
+
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "10GB"}), lost_cluster():
+            # Data in memory travels to the workers once, as the task that returns it.
+            for i, partition in enumerate(self._sources):
+                load = Partition.load if i < self._plan.values_in_memory else _identity
+                self._partitions.append(self._submit(load, partition))
+        self._sources = []
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._partitions, self._kept = [], []  # the cluster forgets what nobody holds
+        self._versions.remove()
+
+    def _submit(self, function: Any, *args: Any) -> "Future":
+        return self._client.submit(function, *args, pure=False)
+
+    def run(self, pass_: Pass[Any, P], shared: Any) -> P:
+        self._versions.next_pass()
+        totals, handles = [], {}
+        with lost_cluster():
+            broadcast = self._submit(_identity, (pass_, shared))
+            for i, partition in enumerate(self._partitions):
+                place = self._versions.place(i)
+                result = self._submit(_task, partition, broadcast, self._kept[i], place)
+                kept = self._submit(_item, result, 0)
+                totals.append(self._submit(_item, result, 1))
+                if place is None:
+                    self._kept[i] = kept
+                else:
+                    handles[i] = kept
+        batches = (totals[start : start + GATHERED] for start in range(0, len(totals), GATHERED))
+        sums: P = add_up(total for batch in batches for total in self._watch.gather(batch, totals))
+        for i, state in zip(handles, self._watch.gather(list(handles.values())), strict=True):
+            self._keep(i, state)
+        return sums
+
+    def _keep(self, partition: int, state: KeptState) -> None:
+        # The driver holds the names of the files, so a version may go once the next is written.
+        if isinstance(self._kept[partition], SpilledState):
+            self._kept[partition].delete()
+        self._kept[partition] = state
+
+    def rows(self, name: str) -> Iterator[NDArray[Any]]:
+        for kept in self._kept:
+            yield self._watch.gather([self._submit(rows_of, kept, name)])[0]
+
+    def save(self, group: zarr.Group) -> list[StoredState | None]:
+        # Under a name of its own each: a worker that was given up for lost may still be writing.
+        names = (f"{i:06d}-{uuid4().hex}" for i in range(len(self._kept)))
+        with lost_cluster():
+            stored = [self._submit(store, kept, group, name) for kept, name in zip(self._kept, names, strict=True)]
+        states = self._watch.gather(stored)
+        for i, state in enumerate(states):
+            self._keep(i, state)
+        return states
+
+    def restore(self, states: Sequence[StoredState | None]) -> None:
+        self._kept = list(states)
+
+
+class DistributedExecutor:
+    """The workers of a Dask cluster."""
+
+    def __init__(self, client: "Client") -> None:
+        self.client = client
+
+    def workers(self, memory_limit: int | str | None) -> Workers:
+        found = self.client.scheduler_info(n_workers=-1)["workers"]
+        if not found:
+            self.client.wait_for_workers(1, timeout=60)
+            found = self.client.scheduler_info(n_workers=-1)["workers"]
+        limits = [worker["memory_limit"] or sys.maxsize for worker in found.values()]
+        return cluster_workers(limits, max(worker["nthreads"] for worker in found.values()), memory_limit)
+
+    def open(self, partitions: list[Partition], plan: Plan) -> DistributedSession:
+        return DistributedSession(self.client, partitions, plan)

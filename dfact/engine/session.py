@@ -1,0 +1,61 @@
+"""The contract of where passes run: a session on the partitions of a data set, and the executor that opens it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+import zarr
+from numpy.typing import NDArray
+
+from dfact.engine.partition import Partition
+from dfact.engine.passes import Partial, Pass
+from dfact.engine.plan import Plan, Workers
+from dfact.engine.streams import StoredState
+
+P = TypeVar("P", bound=Partial)
+Arrays = dict[str, NDArray[Any]]
+
+
+class Session(Protocol):
+    """The partitions of one data set with the state the passes keep for them."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        return
+
+    def run(self, pass_: Pass[Any, P], shared: Any) -> P:
+        """One pass over all rows; the sum of the partial results in block order."""
+        ...
+
+    def rows(self, name: str) -> Iterator[NDArray[Any]]:
+        """A state array, rows first, a partition at a time in order."""
+        ...
+
+    def remember(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
+        """What ``compute`` gives; a resumed fit has it from its checkpoint.
+
+        For what follows from more than parameters and passes, such as chance, and for steps that take no pass.
+        """
+        return compute()
+
+
+class Stateful(Session, Protocol):
+    """A session whose state a checkpoint can hold."""
+
+    def save(self, group: zarr.Group) -> list[StoredState | None]:
+        """Write the state of every partition to the group."""
+        ...
+
+    def restore(self, states: Sequence[StoredState | None]) -> None:
+        """Go on from what was saved."""
+        ...
+
+
+class Executor(Protocol):
+    """Where passes run."""
+
+    def workers(self, memory_limit: int | str | None) -> Workers: ...
+
+    def open(self, partitions: list[Partition], plan: Plan) -> Stateful: ...
