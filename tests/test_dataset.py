@@ -328,7 +328,7 @@ def test_row_compressed_values_that_make_no_sense(sparse, name, at, value):
 def test_chunk_lost_after_opening(sparse, name):
     source = open_dataset(sparse).source
     (sparse / "values" / name / "c" / "1").unlink()
-    with pytest.raises(StoreError, match=rf"of .*values/{name} are lost"):
+    with pytest.raises(StoreError, match=rf"of .*values/{name}: its chunk values/{name}/c/1 is not there"):
         source.read(0, 120)
 
 

@@ -12,6 +12,7 @@ from dfact.cli.options import (
     example,
     overwrite_option,
     path_type,
+    place_type,
     plan_option,
     plot_option,
     read_dataset,
@@ -19,6 +20,7 @@ from dfact.cli.options import (
     workplace,
 )
 from dfact.cli.select import numbers
+from dfact.data.places import Place
 
 
 def prior_of(_: click.Context, __: click.Parameter, value: str) -> str | None:
@@ -53,8 +55,8 @@ _problem_options = together(
 
 
 @click.command("cp", epilog=example("dfact fit cp amino.zarr amino.model -k 3 --lam 1e-6 --init nvecs"))
-@click.argument("data", type=path_type)
-@click.argument("model", type=path_type, required=False)
+@click.argument("data", type=place_type)
+@click.argument("model", type=place_type, required=False)
 @click.option("-k", "--components", "n_components", type=int, default=10, help="Number of components to start from.")
 @click.option("--lam", type=float, default=1.0, help="Weight of the penalties; see dfact select cp.")
 @_problem_options
@@ -71,8 +73,8 @@ _problem_options = together(
 @plot_option
 @overwrite_option
 def fit_cp(
-    data: Path,
-    model: Path | None,
+    data: Place,
+    model: Place | None,
     executor: str | None,
     scheduler: str | None,
     plan_only: bool,
@@ -93,8 +95,8 @@ def fit_cp(
 
 
 @click.command("cp", epilog=example("dfact select cp amino.zarr amino.model -k 8 --l1-ratio 0", "    --rule knee --seed 0 --plot path.png"))
-@click.argument("data", type=path_type)
-@click.argument("model", type=path_type, required=False)
+@click.argument("data", type=place_type)
+@click.argument("model", type=place_type, required=False)
 @click.option("-k", "--components", "n_components", type=int, default=10, help="Number of components to start from.")
 @click.option(
     "--criterion",
@@ -116,8 +118,8 @@ def fit_cp(
 @click.option("--plot", metavar="FILE", type=path_type, help="Draw rank, zeros and score over lambda: .png, .pdf or .svg.")
 @overwrite_option
 def select_cp(
-    data: Path,
-    model: Path | None,
+    data: Place,
+    model: Place | None,
     criterion: str,
     rule: str,
     lambdas: list[float] | None,

@@ -11,7 +11,7 @@ from dfact.cli.options import (
     computing_options,
     example,
     overwrite_option,
-    path_type,
+    place_type,
     plan_option,
     plot_option,
     read_dataset,
@@ -19,6 +19,7 @@ from dfact.cli.options import (
     workplace,
 )
 from dfact.cli.select import counts, numbers
+from dfact.data.places import Place
 
 if TYPE_CHECKING:
     from dfact.data.dataset import Dataset
@@ -43,8 +44,8 @@ _iteration_options = together(
 
 
 @click.command("emf", epilog=example("dfact fit emf times.zarr times.model -k 10 --omega 0.1,0.5,0.9", "    --ridge 0.1"))
-@click.argument("data", type=path_type)
-@click.argument("model", type=path_type, required=False)
+@click.argument("data", type=place_type)
+@click.argument("model", type=place_type, required=False)
 @click.option("-k", "--components", "n_components", type=int, default=10, help="Number of components; see dfact select emf.")
 @click.option("--omega", "omegas", default="0.5", metavar="NUMBERS", callback=numbers, help="Which expectile, between 0 and 1, or several.")
 @click.option("--ridge", type=float, default=1e-8, help="Weight of the factors' squares; noisy data with few entries want more.")
@@ -56,8 +57,8 @@ _iteration_options = together(
 @plot_option
 @overwrite_option
 def fit_emf(
-    data: Path,
-    model: Path | None,
+    data: Place,
+    model: Place | None,
     omegas: list[float],
     executor: str | None,
     scheduler: str | None,
@@ -86,13 +87,16 @@ def fit_emf(
             _run_each(estimator, dataset, omegas, path, plot, overwrite)
 
 
-def with_omega(path: Path, omega: float) -> Path:
+def with_omega(path: Place, omega: float) -> Place:
     """The path with ω before the ending of its name."""
+    if isinstance(path, str):
+        parent, _, name = path.rpartition("/")
+        return f"{parent}/{with_omega(Path(name), omega)}"
     return path.with_name(f"{path.stem}-{omega}{path.suffix}")
 
 
 def _run_each(
-    estimator: "ExpectileMF", dataset: "Dataset", omegas: list[float], path: Path | None, plot: Path | None, overwrite: bool
+    estimator: "ExpectileMF", dataset: "Dataset", omegas: list[float], path: Place | None, plot: Path | None, overwrite: bool
 ) -> None:
     """``run_fit`` for several ω."""
     from dfact.cli.results import places
@@ -106,7 +110,7 @@ def _run_each(
     planned.check()
     if path is None:
         return
-    paths = [(with_omega(path, omega), None if plot is None else with_omega(plot, omega)) for omega in omegas]
+    paths = [(with_omega(path, omega), None if plot is None else Path(with_omega(plot, omega))) for omega in omegas]
     with ExitStack() as stack:
         keeps = [stack.enter_context(places(*pair, overwrite=overwrite)) for pair in paths]
         with closing(Progress("fit")) as progress:
@@ -122,8 +126,8 @@ def _run_each(
         "dfact select emf times.zarr times.model -k 2-10", "    --ridge 0.01,0.1,1 --omega 0.1,0.5 --bins 0,0.3,3.1,20 --seed 0"
     ),
 )
-@click.argument("data", type=path_type)
-@click.argument("model", type=path_type, required=False)
+@click.argument("data", type=place_type)
+@click.argument("model", type=place_type, required=False)
 @click.option(
     "-k", "--components", "n_components", default="2-10", metavar="NUMBERS", callback=counts, help="Numbers of components to try."
 )
@@ -139,8 +143,8 @@ def _run_each(
 @plot_option
 @overwrite_option
 def select_emf(
-    data: Path,
-    model: Path | None,
+    data: Place,
+    model: Place | None,
     n_components: list[int],
     ridge: list[float],
     omega: list[float],

@@ -1,16 +1,16 @@
 """``dfact export``."""
 
 from contextlib import closing
-from pathlib import Path
 
 import click
 
-from dfact.cli.options import example, overwrite_option, path_type
+from dfact.cli.options import example, overwrite_option, place_type
+from dfact.data.places import Place
 
 
 @click.command(epilog=example("dfact export survey.model loadings.csv --suppress 0.1"))
-@click.argument("model", type=path_type)
-@click.argument("out", type=path_type)
+@click.argument("model", type=place_type)
+@click.argument("out", type=place_type)
 @click.option(
     "--what",
     type=click.Choice(["loadings", "factors", "confounders"]),
@@ -19,7 +19,7 @@ from dfact.cli.options import example, overwrite_option, path_type
 )
 @click.option("--suppress", type=click.FloatRange(0), metavar="NUMBER", help="Leave out loadings smaller than this, of either sign.")
 @overwrite_option
-def export(model: Path, out: Path, what: str, suppress: float | None, overwrite: bool) -> None:
+def export(model: Place, out: Place, what: str, suppress: float | None, overwrite: bool) -> None:
     """Write a model's tables.
 
     The fitted MODEL's loadings, with the items' labels, or what it found of the participants; OUT ends in .csv or

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfact.cli.gom import gom_options
-from dfact.cli.options import computing_options, example, overwrite_option, path_type, plan_option, plot_option, read_dataset, workplace
+from dfact.cli.options import computing_options, example, overwrite_option, place_type, plan_option, plot_option, read_dataset, workplace
+from dfact.data.places import Place
 
 if TYPE_CHECKING:
     from dfact.data.dataset import Dataset
@@ -30,8 +31,8 @@ def fit() -> None:
 
 
 @fit.command(epilog=example("dfact fit icqf survey.zarr survey.model -k 6"))
-@click.argument("data", type=path_type)
-@click.argument("model", type=path_type, required=False)
+@click.argument("data", type=place_type)
+@click.argument("model", type=place_type, required=False)
 @click.option("-k", "--components", "n_components", type=int, default=8, help="Number of factors.")
 @click.option("--beta", type=float, default=0.1, help="Weight of the penalties.")
 @click.option("--penalty", type=click.Choice(["l1", "l2"]), default="l1", help="Sparse factors and loadings, or small ones.")
@@ -55,8 +56,8 @@ def fit() -> None:
 @plot_option
 @overwrite_option
 def icqf(
-    data: Path,
-    model: Path | None,
+    data: Place,
+    model: Place | None,
     executor: str | None,
     scheduler: str | None,
     no_confounders: bool,
@@ -80,14 +81,14 @@ def icqf(
 
 
 @fit.command(epilog=example("dfact fit gom survey.zarr survey.model -k 3"))
-@click.argument("data", type=path_type)
-@click.argument("model", type=path_type, required=False)
+@click.argument("data", type=place_type)
+@click.argument("model", type=place_type, required=False)
 @click.option("-k", "--components", "n_components", type=int, default=3, help="Number of classes; see dfact select gom.")
 @plan_option
 @gom_options
 def gom(
-    data: Path,
-    model: Path | None,
+    data: Place,
+    model: Place | None,
     executor: str | None,
     scheduler: str | None,
     plan_only: bool,
@@ -109,8 +110,8 @@ def gom(
 
 
 @fit.command(epilog=example("dfact fit l1nmf survey.zarr survey.model -k 6"))
-@click.argument("data", type=path_type)
-@click.argument("model", type=path_type, required=False)
+@click.argument("data", type=place_type)
+@click.argument("model", type=place_type, required=False)
 @click.option("-k", "--components", "n_components", type=int, default=8, help="Number of factors.")
 @click.option("--beta", type=float, default=0.1, help="Weight of the sparsity penalties.")
 @click.option("--max-iter", type=int, default=200, help="Most iterations.")
@@ -122,8 +123,8 @@ def gom(
 @plot_option
 @overwrite_option
 def l1nmf(
-    data: Path,
-    model: Path | None,
+    data: Place,
+    model: Place | None,
     executor: str | None,
     scheduler: str | None,
     plan_only: bool,
@@ -144,8 +145,8 @@ def l1nmf(
 
 
 @fit.command(epilog=example("dfact fit fa survey.zarr survey.model -k 6"))
-@click.argument("data", type=path_type)
-@click.argument("model", type=path_type, required=False)
+@click.argument("data", type=place_type)
+@click.argument("model", type=place_type, required=False)
 @click.option("-k", "--components", "n_components", type=int, default=3, help="Number of factors.")
 @click.option(
     "--rotation", type=click.Choice(["promax", "varimax", "none"]), default="promax", help="promax lets the factors be correlated."
@@ -162,8 +163,8 @@ def l1nmf(
 @plot_option
 @overwrite_option
 def fa(
-    data: Path,
-    model: Path | None,
+    data: Place,
+    model: Place | None,
     rotation: str,
     executor: str | None,
     scheduler: str | None,
@@ -185,13 +186,13 @@ def fa(
         run_fit(estimator, read_dataset(data), None if plan_only else model, plot, overwrite)
 
 
-def check_model(model: Path | None, plan_only: bool) -> None:
+def check_model(model: Place | None, plan_only: bool) -> None:
     """A model goes somewhere."""
     if model is None and not plan_only:
         raise click.UsageError("Missing argument 'MODEL': where the model goes.")
 
 
-def run_fit(model: "Factorization", dataset: "Dataset", path: Path | None, plot: Path | None, overwrite: bool) -> None:
+def run_fit(model: "Factorization", dataset: "Dataset", path: Place | None, plot: Path | None, overwrite: bool) -> None:
     """Fit the model and write it to ``path``; without one, only tell the plan."""
     from dfact.cli.results import places
     from dfact.engine.progress import Progress

@@ -1,12 +1,12 @@
 """``dfact info``: what a dataset or a model is."""
 
 from math import isnan, prod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfact.cli.options import example, path_type, read_dataset
+from dfact.cli.options import example, place_type, read_dataset
+from dfact.data.places import Place
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog=example("dfact info survey.zarr"))
-@click.argument("path", type=path_type)
+@click.argument("path", type=place_type)
 @click.option("-n", "--top", type=click.IntRange(1), default=5, help="Items shown for each factor or class of a model.")
-def info(path: Path, top: int) -> None:
+def info(path: Place, top: int) -> None:
     """Say what a dataset or a model is."""
     from dfact.data.store import store_kind
     from dfact.models.persistence import KIND
@@ -81,9 +81,10 @@ def _storage(dataset: "Dataset") -> str:
     from dask.utils import format_bytes
 
     from dfact.data.source import SparseZarrSource
+    from dfact.data.store import stored_bytes
 
     source: Any = dataset.source  # an opened dataset lies in Zarr
-    on_disk = sum(file.stat().st_size for file in Path(str(dataset.path)).rglob("*") if file.is_file())
+    on_disk = 0 if dataset.path is None else stored_bytes(dataset.path)
     if isinstance(source, SparseZarrSource):
         array, entries, in_memory = source.data, source.data.shape[0], source.shape[0] * source.row_bytes
         absent = "missing" if isnan(source.absent) else "0"
@@ -91,10 +92,10 @@ def _storage(dataset: "Dataset") -> str:
     else:
         array, in_memory, kind = source.array, source.array.nbytes, ""
     chunk = " × ".join(map(str, array.chunks))
-    return f"{kind}{format_bytes(on_disk)} on disk, {format_bytes(in_memory)} in memory, {array.nchunks} chunk(s) of {chunk}"
+    return f"{kind}{format_bytes(on_disk)} in the store, {format_bytes(in_memory)} in memory, {array.nchunks} chunk(s) of {chunk}"
 
 
-def stored_model_text(path: Path, top: int) -> str:
+def stored_model_text(path: Place, top: int) -> str:
     """A model for people, with what its store says."""
     from dfact.models.persistence import load_model, saved_versions
     from dfact.report.kinds import model_text

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfact.errors import DataError, DfactError
+from dfact.data.places import Place, absolute, place_of
+from dfact.errors import DataError, DfactError, StoppedError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 
 _CONNECT_SECONDS, _WORKER_SECONDS = 10, 60
 
+
 path_type = click.Path(path_type=Path)
+place_type = click.types.FuncParamType(place_of)
+"""A folder, or an address in an object store."""
 scheduler_option = click.option(
     "--scheduler", metavar="ADDRESS", help="Run on the Dask cluster at this address, such as tcp://10.0.0.1:8786."
 )
@@ -90,7 +94,7 @@ def cluster(address: str | None) -> Iterator["Client | None"]:
         except (KilledWorker, CommClosedError, FutureCancelledError) as error:
             _hush()
             raise DfactError(f"the Dask cluster at {address} failed: {error}") from error
-        except KeyboardInterrupt:
+        except StoppedError:
             _hush()
             raise
 
@@ -110,13 +114,13 @@ async def _greet(address: str) -> None:
     await comm.close()
 
 
-def read_dataset(path: Path) -> "Dataset":
+def read_dataset(path: Place) -> "Dataset":
     """The dataset at ``path``. Its path is absolute: workers may have another working folder."""
     from dfact.data.dataset import open_dataset
 
-    if path.is_file():
+    if isinstance(path, Path) and path.is_file():
         raise DataError(f"{path} is a file, expected a dataset; make one of a table: dfact import {path} {path.stem}.zarr --items 'Q*'")
-    return open_dataset(path.absolute())
+    return open_dataset(absolute(path))
 
 
 def split_list(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[str]:

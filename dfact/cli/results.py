@@ -5,12 +5,14 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dfact.data.places import Place
+
 if TYPE_CHECKING:
     from dfact.models.base import Factorization
 
 
 @contextmanager
-def places(model: Path | None, plot: Path | None, *, overwrite: bool) -> Iterator[Callable[["Factorization"], None]]:
+def places(model: Place | None, plot: Path | None, *, overwrite: bool) -> Iterator[Callable[["Factorization"], None]]:
     """Makes the places before the work, so that what cannot be written is known at once; what it yields takes the fitted model."""
     from dfact.data.store import create_group
     from dfact.models.persistence import KIND, write_model

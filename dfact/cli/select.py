@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from dfact.cli.gom import gom_options
-from dfact.cli.options import computing_options, example, overwrite_option, path_type, read_dataset, workplace
+from dfact.cli.options import computing_options, example, overwrite_option, path_type, place_type, read_dataset, workplace
+from dfact.data.places import Place
 
 
 def counts(_: click.Context, __: click.Parameter, value: str) -> list[int]:
@@ -46,13 +47,13 @@ def select() -> None:
 
 
 @select.command(epilog=example("dfact select gom survey.zarr survey.model --components 2-10"))
-@click.argument("data", type=path_type)
-@click.argument("model", type=path_type, required=False)
+@click.argument("data", type=place_type)
+@click.argument("model", type=place_type, required=False)
 @click.option("-k", "--components", "n_components", default="2-10", metavar="NUMBERS", callback=counts, help="Numbers of classes to try.")
 @gom_options
 def gom(
-    data: Path,
-    model: Path | None,
+    data: Place,
+    model: Place | None,
     n_components: list[int],
     executor: str | None,
     scheduler: str | None,
@@ -88,8 +89,8 @@ def gom(
         "    --beta 0.05,0.1,0.2 --rule 1se --seed 0 --plot errors.png",
     )
 )
-@click.argument("data", type=path_type)
-@click.argument("model", type=path_type, required=False)
+@click.argument("data", type=place_type)
+@click.argument("model", type=place_type, required=False)
 @click.option("-k", "--components", "n_components", default="2-10", metavar="NUMBERS", callback=counts, help="Numbers of factors to try.")
 @click.option("--beta", default="0.1", metavar="NUMBERS", callback=numbers, help="Weights of the sparsity penalties to try.")
 @click.option(
@@ -112,8 +113,8 @@ def gom(
 @click.option("--plot", metavar="FILE", type=path_type, help="Draw the error against the number of factors: .png, .pdf or .svg.")
 @overwrite_option
 def icqf(
-    data: Path,
-    model: Path | None,
+    data: Place,
+    model: Place | None,
     executor: str | None,
     scheduler: str | None,
     no_confounders: bool,

@@ -1,21 +1,21 @@
 """``dfact transform``."""
 
 from contextlib import closing
-from pathlib import Path
 
 import click
 
-from dfact.cli.options import cluster, example, memory_option, overwrite_option, path_type, read_dataset, scheduler_option
+from dfact.cli.options import cluster, example, memory_option, overwrite_option, place_type, read_dataset, scheduler_option
+from dfact.data.places import Place
 
 
 @click.command(epilog=example("dfact transform survey.model new.zarr factors.csv"))
-@click.argument("model", type=path_type)
-@click.argument("data", type=path_type)
-@click.argument("out", type=path_type)
+@click.argument("model", type=place_type)
+@click.argument("data", type=place_type)
+@click.argument("out", type=place_type)
 @memory_option
 @scheduler_option
 @overwrite_option
-def transform(model: Path, data: Path, out: Path, memory_limit: str | None, scheduler: str | None, overwrite: bool) -> None:
+def transform(model: Place, data: Place, out: Place, memory_limit: str | None, scheduler: str | None, overwrite: bool) -> None:
     """Write the factors, or memberships, of participants.
 
     Those in the dataset DATA, given the fitted MODEL; OUT ends in .csv, .parquet or .zarr.

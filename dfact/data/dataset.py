@@ -5,7 +5,6 @@ import json
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import scipy.sparse as sp
 import zarr
 from numpy.typing import NDArray
 
+from dfact.data.places import Place, place_of
 from dfact.data.source import Layout, RowSource, absent_of, read_rows, reads
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.store import attributes, open_group, read_array, read_labels, store_kind, write_array, write_labels
@@ -37,7 +37,7 @@ class Dataset:
     offset: NDArray[np.float64]  # (columns,): stored value + offset = value in the file
     statistics: ColumnStatistics
     confounders: pd.DataFrame | None = None
-    path: Path | None = None
+    path: Place | None = None
     dropped_rows: int = 0  # rows without any answer that the import left out
     labels: NDArray[Any] | None = field(default=None, repr=False)
     stored_fingerprint: str | None = field(default=None, repr=False)
@@ -164,7 +164,7 @@ def open_dataset(path: str | PathLike[str]) -> Dataset:
 
     Raises StoreError if there is none at ``path``, if its import was interrupted, or if chunks are gone.
     """
-    path = Path(path)
+    path = place_of(path)
     group = open_group(path, KIND)
     info = attributes(group)
     source = open_values(group, path)

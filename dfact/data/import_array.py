@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from dfact.data.checks import EmptyRows, check_empty_rows, column_limits, stored_limits
 from dfact.data.confounders import as_frame
 from dfact.data.dataset import Dataset, open_dataset
+from dfact.data.places import place_of
 from dfact.data.source import ArraySource, Layout, RowSource, SparseRows, SparseSource, ZarrSource, read_rows, reads
 from dfact.data.writer import dataset_writer, missing_code_for
 from dfact.errors import DataError, ParameterError
@@ -169,7 +169,7 @@ def import_array(
     frame = None if confounders is None else as_frame(confounders, n)
     limits = None if valid_range is None else stored_limits(column_limits(valid_range, n_columns), dtype)
     with dataset_writer(
-        Path(path),
+        place_of(path),
         source.shape,
         dtype,
         missing_code=missing_code,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dfact.data.checks import EmptyRows, bad_value, check_empty_rows, column_limits, empty_row, refuse_empty_columns, stored_limits
 from dfact.data.confounders import Kind, is_categorical, tidy
 from dfact.data.dataset import Dataset, open_dataset
+from dfact.data.places import place_of
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.store import refuse_existing
 from dfact.data.table_reader import Table, open_table
@@ -109,7 +110,7 @@ def import_table(
     ... )  # doctest: +SKIP
     <Dataset 1004×40 uint8, 0.60% missing at ipip.zarr>
     """
-    path = Path(path)
+    path = place_of(path)
     check_empty_rows(empty_rows)
     refuse_existing(path, overwrite=overwrite)
     table = open_table(source, delimiter)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from os import PathLike
-from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from dfact.data.checks import bad_value
 from dfact.data.dataset import Dataset, open_dataset
 from dfact.data.import_table import Codes, MissingCodes, check_columns, refuse_changed, stamp
+from dfact.data.places import Place, place_of
 from dfact.data.runs import ENTRY, Entries, Runs
 from dfact.data.store import refuse_existing
 from dfact.data.table_reader import Table, open_table
@@ -93,7 +93,7 @@ def import_triplets(
     StoreError
         ``source`` cannot be read; ``path`` exists, or cannot be written. Nothing is left behind.
     """
-    path = Path(path)
+    path = place_of(path)
     if duplicates not in get_args(Duplicates):
         raise ParameterError(f"duplicates is {duplicates!r}, expected one of {', '.join(map(repr, get_args(Duplicates)))}")
     refuse_existing(path, overwrite=overwrite)
@@ -297,7 +297,7 @@ def _one_each(entries: Entries, triplets: _Triplets, duplicates: Duplicates) -> 
 
 
 def _write(
-    runs: Runs, triplets: _Triplets, path: Path, dtype: np.dtype[Any], overwrite: bool, progress: Callable[[int, int], None] | None
+    runs: Runs, triplets: _Triplets, path: Place, dtype: np.dtype[Any], overwrite: bool, progress: Callable[[int, int], None] | None
 ) -> None:
     """Write the runs, in the order of the matrix, as a dataset."""
     n, n_columns = triplets.shape

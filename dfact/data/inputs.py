@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from dfact.errors import DataError
 def as_dataset(X: Any, confounders: Any = None) -> Dataset:
     """X (array of any kind, path, Dataset) with its statistics; ``confounders`` replace those of a stored dataset."""
     if isinstance(X, (str, PathLike)):
-        X = open_dataset(Path(X))
+        X = open_dataset(X)
     dataset: Dataset = X if isinstance(X, Dataset) else _wrap(X)
     return dataset if confounders is None else dataset.with_confounders(as_frame(confounders, dataset.shape[0]))
 

@@ -5,7 +5,6 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import reduce
 from os import PathLike
-from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
 from typing import Any, Literal, get_args
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from dfact.data.confounders import Kind, as_levels, tidy
 from dfact.data.dataset import KIND, Dataset, open_dataset
+from dfact.data.places import name_of, place_of
 from dfact.data.source import Layout, RowSource, SparseRows, reads
 from dfact.data.statistics import as_floating
 from dfact.data.store import attributes, open_group, refuse_existing
@@ -85,7 +85,7 @@ def join_datasets(
     StoreError
         A dataset cannot be read; ``path`` exists, or cannot be written. Nothing is left behind.
     """
-    path = Path(path)
+    path = place_of(path)
     if how not in get_args(How):
         raise ParameterError(f"how is {how!r}, expected 'outer' or 'inner'")
     refuse_existing(path, overwrite=overwrite)
@@ -133,7 +133,7 @@ def _members(datasets: Mapping[str, Joinable] | Sequence[Joinable]) -> list[_Mem
     if len(given) < 2:
         raise ParameterError(f"datasets holds {len(given)} dataset(s), expected two or more")
     opened = [dataset if isinstance(dataset, Dataset) else open_dataset(dataset) for dataset in given]
-    names = list(map(str, datasets)) if named else [d.path.stem if d.path else f"dataset{i}" for i, d in enumerate(opened, 1)]
+    names = list(map(str, datasets)) if named else [name_of(d.path) if d.path else f"dataset{i}" for i, d in enumerate(opened, 1)]
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
         raise ParameterError(f"two datasets have the name {repeated!r}; rename the folder of one, or pass a dict from name to dataset")

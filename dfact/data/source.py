@@ -12,6 +12,8 @@ import scipy.sparse as sp
 import zarr
 from numpy.typing import NDArray
 
+from dfact.data.places import Place
+from dfact.data.stores import AddressStore
 from dfact.errors import StoreError
 from dfact.kernels.entries import scatter
 
@@ -284,9 +286,11 @@ class SparseZarrSource(SparseRows):
 def _read(array: zarr.Array[Any], start: int, stop: int, what: str) -> NDArray[Any]:
     try:
         return np.ascontiguousarray(array[start:stop])
-    except (OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # damaged metadata and bytes make Zarr and its codecs raise errors of every kind
         where = f"{what} {start} to {stop} of {array.store_path}"
-        raise StoreError(f"cannot read {where}: {error}; the store is damaged or out of reach") from error
+        raise StoreError(
+            f"cannot read {where}: {error}; the store is damaged or out of reach: bring it back, or import it again"
+        ) from error
 
 
 def read_rows(source: ReadableRows, start: int, stop: int) -> NDArray[Any] | sp.csr_array:
@@ -322,8 +326,11 @@ def reads(source: ReadableRows, layout: Layout) -> Iterator[slice]:
         yield slice(max(start, 0), min(start + step, n))
 
 
-def path_of(source: RowSource) -> Path | None:
-    """Where the source's array lies on disk, if it does."""
+def path_of(source: RowSource) -> Place | None:
+    """Where the source's array lies, if it is in a folder or at an address."""
     array = source.data if isinstance(source, SparseZarrSource) else getattr(source, "array", None)
-    root = getattr(getattr(array, "store", None), "root", None)
+    store = getattr(array, "store", None)
+    if isinstance(store, AddressStore):
+        return store.address
+    root = getattr(store, "root", None)
     return None if root is None else Path(root)

@@ -1,4 +1,4 @@
-"""Zarr groups that are whole or not there: written beside their place, marked complete, renamed."""
+"""Zarr groups that are whole or not there: on a disk written beside their place and renamed, in an object store marked complete last."""
 
 import errno
 import shutil
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import zarr
@@ -15,9 +15,9 @@ from numcodecs import Blosc
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 from zarr.codecs import BloscCodec, Crc32cCodec
-from zarr.errors import GroupNotFoundError, ZarrUserWarning
+from zarr.errors import ZarrUserWarning
 
-from dfact.data.places import place_of
+from dfact.data.places import Place, place_of
 from dfact.data.stores import AddressStore, FolderStore
 from dfact.errors import StoreError
 
@@ -61,43 +61,119 @@ def store_at(path: str | PathLike[str], *, read_only: bool = False) -> Store:
 
 
 @contextmanager
-def create_group(path: Path, kind: str, *, overwrite: bool = False) -> Iterator[zarr.Group]:
-    """A new Zarr v3 group that appears at ``path`` only when the block ends without an error.
+def create_group(path: str | PathLike[str], kind: str, *, overwrite: bool = False) -> Iterator[zarr.Group]:
+    """A new Zarr v3 group that is whole at ``path``, or not there at all.
 
-    It is written at ``path`` + ".incomplete"; the complete marker is set last, then the folder is
-    renamed. Whatever an earlier interrupted writer left there is removed. A full disk or any other
-    failure removes what was written and leaves an old store at ``path`` as it was.
+    A folder is written at ``path`` + ".incomplete", the complete marker is set last, then the folder is
+    renamed. In an object store nothing can be renamed: there the group is written in its place, where it is
+    refused until the marker is set, and one that it replaces (``overwrite``) is removed first. Whatever an
+    interrupted writer left is removed; a full disk or any other failure removes what was written, and
+    leaves an old folder at ``path`` as it was.
+
+    Raises
+    ------
+    StoreError
+        Something is at ``path`` that is not to be replaced, or it cannot be written.
     """
-    refuse_existing(path, overwrite=overwrite)
-    partial = incomplete_path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)
-        group = zarr.create_group(partial, attributes={ATTRIBUTE: {"kind": kind, "version": FORMAT_VERSION, "complete": False}})
+    with _writing(place_of(path), overwrite=overwrite) as store:
+        group = zarr.create_group(store, attributes={ATTRIBUTE: _begun(kind)})
         yield group
-        group.attrs[ATTRIBUTE] = {**attributes(group), "complete": True}
         with warnings.catch_warnings():
             # Consolidated metadata is an extension that we never require, but xarray looks for it first.
             warnings.simplefilter("ignore", ZarrUserWarning)
-            zarr.consolidate_metadata(group.store)
-        _put_in_place(partial, path)
-    except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        if isinstance(error, StoreError):
-            raise
-        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
-        raise StoreError(f"cannot write {path}: {reason}; nothing was left behind there") from error
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+            consolidated = zarr.consolidate_metadata(store)
+        update_attributes(consolidated, complete=True)
+
+
+@contextmanager
+def create_array(path: str | PathLike[str], kind: str, **settings: Any) -> Iterator[zarr.Array[Any]]:
+    """A new array of its own, whole at ``path`` or not there, as :func:`create_group`; ``settings`` are those of ``zarr.create_array``."""
+    with _writing(place_of(path), overwrite=False) as store:
+        array = zarr.create_array(store, attributes={ATTRIBUTE: _begun(kind)}, config=WRITE_ALL, **settings)
+        yield array
+        update_attributes(array, complete=True)
+
+
+def _begun(kind: str) -> dict[str, Any]:
+    return {"kind": kind, "version": FORMAT_VERSION, "complete": False}
+
+
+@contextmanager
+def _writing(place: Place, *, overwrite: bool) -> Iterator[Store]:
+    """An empty store for what shall be at ``place``; removed if the block fails."""
+    refuse_existing(place, overwrite=overwrite)
+    target = incomplete_path(place) if isinstance(place, Path) else place
+    try:
+        if isinstance(place, Path):
+            place.parent.mkdir(parents=True, exist_ok=True)
+        _remove(target)
+        yield store_at(target)
+        if isinstance(place, Path):
+            _put_in_place(incomplete_path(place), place)
+    except BaseException as error:
+        left = _remains(target)
+        # A connection that is lost to a cluster is an OSError, too, but none of the system's.
+        if isinstance(error, OSError) and (left if isinstance(error, StoreError) else error.errno is not None):
+            raise StoreError(f"cannot write {place}: {reason(error)}; {left or 'nothing was left behind there'}") from error
         raise
 
 
-def refuse_existing(path: Path, *, overwrite: bool) -> None:
-    """Refuse to write where something is, unless it is a dfact store that may be replaced."""
-    if path.exists() and not overwrite:
-        raise StoreError(f"{path} exists already; choose another path, or replace it with overwrite=True (--overwrite)")
-    if path.exists() and store_kind(path) is None:
-        raise StoreError(f"{path} exists and is no dfact store, so it is not replaced; choose another path")
+def reason(error: OSError) -> str:
+    """Why nothing can be written, in words."""
+    return "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
+
+
+def _remains(target: Place) -> str:
+    """Remove what a writer began; what is to be said if that fails, too."""
+    try:
+        _remove(target)
+    except OSError:
+        return f"what was begun may still be at {target}, marked as incomplete: remove it"
+    return ""
+
+
+def _remove(place: Place) -> None:
+    """Remove a store. What is left of it if that is interrupted is marked as incomplete."""
+    if isinstance(place, Path):
+        if place.exists():
+            shutil.rmtree(place)
+        return
+    store = AddressStore(place)
+    found = _dfact_attributes(place)
+    if found and found.get("complete") is True:
+        _open(store, mode="r+").attrs[ATTRIBUTE] = {**found, "complete": False}
+    keys = store.keys()
+    store.remove([key for key in keys if key != "zarr.json"])
+    store.remove([key for key in keys if key == "zarr.json"])
+
+
+def refuse_existing(path: str | PathLike[str], *, overwrite: bool) -> None:
+    """Refuse to write where something is, unless it is a dfact store that may be replaced.
+
+    One in an object store that was never finished may always.
+    """
+    place = place_of(path)
+    if not exists(place):
+        return
+    found = _dfact_attributes(place)
+    if isinstance(place, str) and found and found.get("complete") is not True:
+        return
+    if not overwrite:
+        raise StoreError(f"{place} exists already; choose another path, or replace it with overwrite=True (--overwrite)")
+    if found is None:
+        raise StoreError(f"{place} exists and is no dfact store, so it is not replaced; choose another path")
+
+
+def exists(place: Place) -> bool:
+    """Whether anything is there, whole or not."""
+    return place.exists() if isinstance(place, Path) else AddressStore(place).holds_any()
+
+
+def stored_bytes(place: Place) -> int:
+    """Size of all that lies there."""
+    if isinstance(place, Path):
+        return sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
+    return AddressStore(place).total_bytes()
 
 
 def _put_in_place(partial: Path, path: Path) -> None:
@@ -116,47 +192,64 @@ def _put_in_place(partial: Path, path: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def open_group(path: Path, kind: str) -> zarr.Group:
+def open_group(path: str | PathLike[str], kind: str) -> zarr.Group:
     """The complete group of this kind at ``path``, read-only; anything else is refused with the reason."""
-    if not path.exists():
-        hint = "; an import that was interrupted left it incomplete: run it again" if incomplete_path(path).exists() else ""
-        raise StoreError(f"{path} does not exist, expected a dfact {kind}{hint}")
+    place = place_of(path)
+    if not exists(place):
+        interrupted = isinstance(place, Path) and incomplete_path(place).exists()
+        hint = "; an import that was interrupted left it incomplete: run it again" if interrupted else ""
+        raise StoreError(f"{place} does not exist, expected a dfact {kind}{hint}")
     try:
         # The consolidated copy is for xarray: the arrays' own metadata is the truth.
-        group = zarr.open_group(path, mode="r", use_consolidated=False)
-    except (GroupNotFoundError, FileNotFoundError, NotADirectoryError, ValueError) as error:
-        raise StoreError(f"{path} is no Zarr group, expected a dfact {kind}") from error
+        group = zarr.open_group(store_at(place, read_only=True), mode="r", use_consolidated=False)
+    except StoreError:
+        raise
+    except Exception as error:  # damaged metadata makes Zarr raise errors of every kind
+        raise StoreError(f"{place} is no Zarr group, expected a dfact {kind} ({error})") from error
     found = group.attrs.get(ATTRIBUTE)
     if not isinstance(found, Mapping):
-        raise StoreError(f"{path} is a Zarr group but no dfact {kind}: write one with dfact.import_array or dfact.import_table")
+        raise StoreError(f"{place} is a Zarr group but no dfact {kind}: write one with dfact.import_array or dfact.import_table")
     if found.get("kind") != kind:
-        raise StoreError(f"{path} holds a dfact {found.get('kind')}, expected a {kind}")
+        raise StoreError(f"{place} holds a dfact {found.get('kind')}, expected a {kind}")
     if found.get("version") != FORMAT_VERSION:
-        raise StoreError(f"{path} has format version {found.get('version')}, this dfact reads version {FORMAT_VERSION}")
+        raise StoreError(f"{place} has format version {found.get('version')}, this dfact reads version {FORMAT_VERSION}")
     if found.get("complete") is not True:
-        raise StoreError(f"{path} is incomplete: its writer was interrupted; write it again")
+        raise StoreError(f"{place} is incomplete: its writer was interrupted; write it again")
     return group
 
 
-def store_kind(path: Path) -> str | None:
+def store_kind(path: str | PathLike[str]) -> str | None:
     """What kind of dfact store is at ``path``, whole or not; None if there is none."""
+    found = _dfact_attributes(place_of(path))
+    return None if found is None else str(found.get("kind"))
+
+
+def _dfact_attributes(place: Place) -> dict[str, Any] | None:
+    """Our attributes of the group or array there; None if there is none of ours."""
     try:
-        found = zarr.open_group(path, mode="r").attrs.get(ATTRIBUTE)
-    except (GroupNotFoundError, OSError, ValueError):
+        found = _open(store_at(place, read_only=True), mode="r").attrs.get(ATTRIBUTE)
+    except StoreError:
+        raise
+    except Exception:  # damaged metadata makes Zarr raise errors of every kind
         return None
-    return str(found.get("kind")) if isinstance(found, Mapping) else None
+    return dict(found) if isinstance(found, Mapping) else None
+
+
+def _open(store: Store, mode: Literal["r", "r+"]) -> Any:
+    """The group or array of a store."""
+    return zarr.open(store, mode=mode, zarr_format=3)
 
 
 def incomplete_path(path: Path) -> Path:
     return path.with_name(path.name + ".incomplete")
 
 
-def attributes(group: zarr.Group) -> dict[str, Any]:
-    """The group's dfact attributes."""
+def attributes(group: zarr.Group | zarr.Array[Any]) -> dict[str, Any]:
+    """The dfact attributes of a group or an array."""
     return dict(group.attrs[ATTRIBUTE])  # type: ignore[arg-type]  # written by us as a JSON object
 
 
-def update_attributes(group: zarr.Group, **values: Any) -> None:
+def update_attributes(group: zarr.Group | zarr.Array[Any], **values: Any) -> None:
     group.attrs[ATTRIBUTE] = {**attributes(group), **values}
 
 
@@ -193,7 +286,7 @@ def read_array(group: zarr.Group, name: str) -> NDArray[Any]:
         if array.size and array.nchunks_initialized < array.nchunks:
             raise ValueError("its values are gone")
         return np.asarray(array[...])
-    except (KeyError, ValueError, RuntimeError, OSError) as error:
+    except Exception as error:  # damaged metadata and bytes make Zarr and its codecs raise errors of every kind
         raise StoreError(f"array {name!r} of {group.store} is missing or damaged ({error}); write the store again") from error
 
 

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Self
 
 from zarr.abc.store import ByteRequest
@@ -100,12 +99,26 @@ class AddressStore(ObjectStore[Any]):
             async for key in super().list_dir(prefix):
                 yield key
 
+    def holds_any(self) -> bool:
+        """Whether there is an object under the prefix."""
+        import obstore
+
+        with self._telling(""):
+            return any(len(found) > 0 for found in obstore.list(self.store, chunk_size=1))
+
     def keys(self) -> Sequence[str]:
         """Every object under the prefix."""
         import obstore
 
         with self._telling(""):
             return [found["path"] for found in obstore.list(self.store).collect()]
+
+    def total_bytes(self) -> int:
+        """Size of all objects under the prefix."""
+        import obstore
+
+        with self._telling(""):
+            return sum(found["size"] for found in obstore.list(self.store).collect())
 
     def remove(self, keys: Sequence[str]) -> None:
         """Remove these objects."""
@@ -144,9 +157,3 @@ def _client(address: str, _: tuple[tuple[str, str], ...]) -> Any:
         return from_url(address, retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)})
     except (BaseError, ValueError) as error:
         raise StoreError(f"cannot open {address}: {error}; credentials, region and endpoint are read from the environment") from error
-
-
-def folder_of(store: Any) -> Path | None:
-    """The folder of a store on this machine."""
-    root = getattr(store, "root", None)
-    return None if root is None else Path(root)

@@ -6,7 +6,6 @@ entries that are not stored are "zero" or "missing". Data and column numbers are
 whatever rows they belong to; with the edges any run of rows is found.
 """
 
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +13,7 @@ import scipy.sparse as sp
 import zarr
 from numpy.typing import NDArray
 
+from dfact.data.places import Place
 from dfact.data.source import Layout, RowSource, SparseZarrSource, ZarrSource
 from dfact.data.store import WRITE_ALL, compressor_for, read_array
 from dfact.errors import StoreError
@@ -155,7 +155,7 @@ def _fill_attribute(missing_code: int | None) -> dict[str, Any]:
     return {} if missing_code is None else {"_FillValue": missing_code}
 
 
-def open_values(group: zarr.Group, path: Path) -> RowSource:
+def open_values(group: zarr.Group, path: Place) -> RowSource:
     """The values of the dataset at ``path``, whichever way they lie there; StoreError if anything of them is gone."""
     values = group.get(_NAME)
     if not isinstance(values, zarr.Group):
@@ -176,7 +176,7 @@ def open_values(group: zarr.Group, path: Path) -> RowSource:
     return source
 
 
-def _whole(group: zarr.Group, name: str, path: Path) -> zarr.Array[Any]:
+def _whole(group: zarr.Group, name: str, path: Place) -> zarr.Array[Any]:
     array = group.get(name)
     if not isinstance(array, zarr.Array):
         raise StoreError(f"{path} lacks its array {name!r}; import it again")

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from dfact.data.checks import EmptyRows, bad_value, empty_row, first_outside, refuse_empty_columns
 from dfact.data.dataset import KIND, Dataset, Fingerprint, write_metadata
+from dfact.data.places import Place
 from dfact.data.source import ArraySource
 from dfact.data.statistics import ColumnStatistics, as_floating
 from dfact.data.store import create_group, update_attributes
@@ -151,7 +151,7 @@ class DatasetWriter:
 
 @contextmanager
 def dataset_writer(
-    path: Path,
+    path: Place,
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
     *,

@@ -11,7 +11,6 @@ import platform
 from dataclasses import fields, is_dataclass
 from importlib.metadata import version
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,19 +27,21 @@ import dfact.models.gom
 import dfact.models.icqf
 import dfact.models.l1nmf
 import dfact.models.provenance  # noqa: F401  # imported for their names in MODELS and PARTS
+from dfact.data.places import absolute, place_of
 from dfact.data.source import Layout
-from dfact.data.store import attributes, compressor, create_group, open_group, update_attributes
+from dfact.data.store import WRITE_ALL, attributes, compressor, create_group, open_group, update_attributes
 from dfact.errors import ParameterError, StoreError
 from dfact.models.base import MODELS, PARTS, Factorization
 
 KIND = "model"
-_NOT_STORED = ("executor", "callbacks")  # they belong to the process that fitted
+_NOT_STORED = ("executor", "callbacks", "checkpoint", "checkpoint_every")  # they belong to the process that fitted
 _PACKAGES = ("dfact", "dask", "numba", "numpy", "pandas", "scikit-learn", "scipy", "zarr")
 _LABEL_ROWS = 1 << 16
 
 
 def save_model(model: Factorization, path: str | PathLike[str], *, overwrite: bool = False) -> None:
-    """Write a fitted model; it is at ``path`` (a folder, usually ``*.model``) whole or not at all.
+    """Write a fitted model; it is at ``path`` (a folder, usually ``*.model``, or an address
+    such as ``s3://bucket/a.model``) whole or not at all. In an object store a model that it replaces is removed first.
 
     The executor and the callbacks are not stored, nor is a ``random_state`` that is a generator:
     a loaded model has the default there. A model fitted on stored data keeps its factors in a Zarr
@@ -52,7 +53,7 @@ def save_model(model: Factorization, path: str | PathLike[str], *, overwrite: bo
         ``path`` exists (unless ``overwrite``), or cannot be written; nothing is left behind.
     """
     check_is_fitted(model)
-    with create_group(Path(path), KIND, overwrite=overwrite) as group:
+    with create_group(path, KIND, overwrite=overwrite) as group:
         write_model(group, model)
 
 
@@ -86,7 +87,7 @@ def load_model(path: str | PathLike[str]) -> Any:
     StoreError
         There is no model at ``path``, or it is incomplete, damaged, or of another format version.
     """
-    group, document = _open(Path(path))
+    group, document = _open(path)
     writer = f"it was written by dfact {document['versions']['dfact']}"
     if document["class"] not in MODELS:
         raise StoreError(f"{path} holds a {document['class']}, this dfact knows {', '.join(MODELS)}; {writer}")
@@ -106,11 +107,11 @@ def running_versions() -> dict[str, str]:
 
 def saved_versions(path: str | PathLike[str]) -> dict[str, str]:
     """The versions of Python and of the packages that wrote the model at ``path``."""
-    return dict(_open(Path(path))[1]["versions"])
+    return dict(_open(path)[1]["versions"])
 
 
-def _open(path: Path) -> tuple[zarr.Group, dict[str, Any]]:
-    group = open_group(path.absolute(), KIND)
+def _open(path: str | PathLike[str]) -> tuple[zarr.Group, dict[str, Any]]:
+    group = open_group(absolute(place_of(path)), KIND)
     found = attributes(group)
     document = found.get("model")
     if not isinstance(document, dict) or found.get("digest") != _document_digest(document):
@@ -167,6 +168,7 @@ def _write_array(group: zarr.Group, name: str, values: NDArray[Any] | zarr.Array
         chunks=(rows, *(max(1, size) for size in values.shape[1:])),
         dtype="string" if labels else values.dtype,
         compressors="auto" if labels else compressor(values.dtype),
+        config=WRITE_ALL,
     )
     digest = _Digest(values.shape, labels, values.dtype)
     for start in range(0, values.shape[0], rows):

@@ -17,6 +17,7 @@ import pyarrow.parquet
 import zarr
 from numpy.typing import NDArray
 
+from dfact.data.places import Place, place_of
 from dfact.data.source import Layout
 from dfact.data.store import compressor, create_group, incomplete_path, refuse_existing, write_labels
 from dfact.errors import ParameterError, StoreError
@@ -53,11 +54,12 @@ def write_factors(
     StoreError
         ``path`` exists (unless ``overwrite``), or cannot be written; nothing is left behind.
     """
-    path = Path(path)
+    path = place_of(path)
     check_destination(path, overwrite=overwrite)
     n, k = factors.shape
     step = min(Layout.of((n, k)).chunk_rows, _MOST_ROWS, n)
-    opened = _group(path, n, columns, factors.dtype, step, overwrite) if path.suffix == ".zarr" else _table(path, columns, factors.dtype)
+    tables = isinstance(path, Path) and path.suffix in TABLES
+    opened = _table(Path(path), columns, factors.dtype) if tables else _group(path, n, columns, factors.dtype, step, overwrite)
     with opened as write:
         for start in range(0, n, step):
             stop = min(start + step, n)
@@ -111,12 +113,15 @@ def _write_items(path: str | PathLike[str], table: pd.DataFrame, below: float, o
         write(0, table.index.to_numpy(dtype=object).astype(str).astype(object), np.where(np.abs(values) < below, np.nan, values))
 
 
-def check_destination(path: Path, *, overwrite: bool, formats: Sequence[str] = FORMATS) -> None:
+def check_destination(place: Place, *, overwrite: bool, formats: Sequence[str] = FORMATS) -> None:
     """Refuse what cannot be written, before the work begins."""
+    path = Path(place)
     if path.suffix not in formats:
-        raise ParameterError(f"{path} ends in {path.suffix!r}, expected one of {', '.join(formats)}")
+        raise ParameterError(f"{place} ends in {path.suffix!r}, expected one of {', '.join(formats)}")
     if path.suffix == ".zarr":
-        refuse_existing(path, overwrite=overwrite)
+        refuse_existing(place, overwrite=overwrite)
+    elif isinstance(place, str):
+        raise ParameterError(f"{place} is in an object store, expected a path: files ending in {path.suffix} are written to a disk alone")
     elif path.is_dir():
         raise StoreError(f"{path} is a folder, expected a file; choose another path")
     elif path.exists() and not overwrite:
@@ -145,7 +150,7 @@ def _table(path: Path, columns: Sequence[str], dtype: Any, labels_name: str = "r
 
 
 @contextmanager
-def _group(path: Path, n: int, columns: Sequence[str], dtype: Any, step: int, overwrite: bool) -> Iterator[Write]:
+def _group(path: Place, n: int, columns: Sequence[str], dtype: Any, step: int, overwrite: bool) -> Iterator[Write]:
     with create_group(path, KIND, overwrite=overwrite) as group:
         array = group.create_array(
             KIND,
