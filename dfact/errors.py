@@ -37,4 +37,4 @@ class StoppedError(DfactError):
         self.signal = signal
 
     def __str__(self) -> str:
-        return f"stopped by signal {self.signal}; {self.args[1]}"
+        return str(self.args[1])

@@ -19,7 +19,8 @@ from dfact.cli.fit import fit
 from dfact.cli.info import info
 from dfact.cli.select import select
 from dfact.cli.transform import transform
-from dfact.errors import DfactError
+from dfact.engine.interrupts import stopping_on_signals
+from dfact.errors import DfactError, StoppedError
 
 
 class Commands(click.Group):
@@ -29,7 +30,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except DfactError as error:
-            if ctx.params["debug"]:
+            if ctx.params["debug"] or isinstance(error, StoppedError):
                 raise
             raise click.ClickException(str(error)) from error
 
@@ -55,8 +56,11 @@ select.add_command(select_cp)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command. Returns 0: done, 1: refused or failed, 2: wrong usage, 130: interrupted."""
-    with warnings.catch_warnings():
+    """Run a command. Returns 0: done, 1: refused or failed, 2: wrong usage, 130 or 143: stopped by SIGINT or SIGTERM.
+
+    What keeps a checkpoint stops behind the pass at hand, anything else at once, and so does all at the second signal.
+    """
+    with warnings.catch_warnings(), stopping_on_signals():
         warnings.showwarning = _show_warning
         try:
             # Only with help and version does click return a number itself.
@@ -64,9 +68,9 @@ def main(arguments: list[str] | None = None) -> int:
         except click.ClickException as error:
             error.show()
             return error.exit_code
-        except click.Abort:
-            click.echo("Interrupted; nothing half-written was left behind.", err=True)
-            return 130
+        except StoppedError as error:
+            click.echo(f"Stopped: {error}.", err=True)
+            return 128 + error.signal
 
 
 def _show_warning(

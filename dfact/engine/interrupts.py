@@ -25,7 +25,7 @@ _wish = _Wish()
 def stopping_on_signals() -> Iterator[None]:
     """SIGTERM and SIGINT raise :class:`dfact.errors.StoppedError`, at once or, where a checkpoint is kept, behind the pass at hand.
 
-    The second of them always stops at once. For programs; only the main thread can.
+    The second of them always stops at once. For programs: in the main thread, which alone can.
     """
     _wish.signal = None
     before = {number: signal.signal(number, _handle) for number in _SIGNALS}
