@@ -18,6 +18,7 @@ from dfact.data.source import Layout, RowSource, absent_of, read_rows, reads
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.store import attributes, open_group, read_array, read_labels, store_kind, write_array, write_labels
 from dfact.data.values import open_values
+from dfact.errors import StoreError
 
 KIND = "dataset"
 
@@ -159,6 +160,13 @@ def write_metadata(group: zarr.Group, dataset: Dataset) -> None:
             write_array(group, f"confounder_{confounder}", codes, ("row",), **extra)
 
 
+def _check_values(source: RowSource, info: dict[str, Any], path: Place) -> None:
+    """Refuse values of another shape or type than were written; the first stores do not say."""
+    found, written = [[*source.shape], source.dtype.str], [info.get("shape", [*source.shape]), info.get("dtype", source.dtype.str)]
+    if found != written:
+        raise StoreError(f"{path}: its values are {found[0]} of {found[1]}, {written[0]} of {written[1]} were written; import it again")
+
+
 def open_dataset(path: str | PathLike[str]) -> Dataset:
     """Open a dataset that :func:`import_table` or :func:`import_array` wrote.
 
@@ -168,6 +176,7 @@ def open_dataset(path: str | PathLike[str]) -> Dataset:
     group = open_group(path, KIND)
     info = attributes(group)
     source = open_values(group, path)
+    _check_values(source, info, path)
     statistics = ColumnStatistics(
         read_array(group, "observed"),
         read_array(group, "minimum"),
