@@ -13,6 +13,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.data.places import Place
+from dfact.data.store import reading
 from dfact.data.stores import AddressStore
 from dfact.errors import StoreError
 from dfact.kernels.entries import scatter
@@ -284,13 +285,8 @@ class SparseZarrSource(SparseRows):
 
 
 def _read(array: zarr.Array[Any], start: int, stop: int, what: str) -> NDArray[Any]:
-    try:
+    with reading(f"{what} {start} to {stop} of {array.store_path}"):
         return np.ascontiguousarray(array[start:stop])
-    except Exception as error:  # damaged metadata and bytes make Zarr and its codecs raise errors of every kind
-        where = f"{what} {start} to {stop} of {array.store_path}"
-        raise StoreError(
-            f"cannot read {where}: {error}; the store is damaged or out of reach: bring it back, or import it again"
-        ) from error
 
 
 def read_rows(source: ReadableRows, start: int, stop: int) -> NDArray[Any] | sp.csr_array:

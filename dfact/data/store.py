@@ -14,15 +14,16 @@ import zarr
 from numcodecs import Blosc
 from numpy.typing import NDArray
 from zarr.abc.store import Store
-from zarr.codecs import BloscCodec, Crc32cCodec
+from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
 from zarr.errors import ZarrUserWarning
 
 from dfact.data.places import Place, place_of
 from dfact.data.stores import AddressStore, FolderStore
-from dfact.errors import StoreError
+from dfact.errors import DataError, StoreError
 
 ATTRIBUTE = "dfact"
 FORMAT_VERSION = 1
+_REASON = 500  # characters of a library's message: some hold the whole of what they refuse
 _WORTH = 0.75  # of its size at most, for compressing to be worth the time of every read
 WRITE_ALL: Any = {"write_empty_chunks": True}  # so that a chunk that is not there is known to be lost
 
@@ -118,6 +119,18 @@ def _writing(place: Place, *, overwrite: bool) -> Iterator[Store]:
         raise
 
 
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Damaged metadata and bytes make Zarr and its codecs raise errors of every kind: here they are a StoreError that names ``what``."""
+    try:
+        yield
+    except MemoryError as error:
+        raise StoreError(f"cannot read {what}: it says that it takes more memory than there is; the store is damaged") from error
+    except Exception as error:
+        words = f"{error or type(error).__name__}"[:_REASON]
+        raise StoreError(f"cannot read {what}: {words}; the store is damaged or out of reach: bring it back, or write it again") from error
+
+
 def reason(error: OSError) -> str:
     """Why nothing can be written, in words."""
     return "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
@@ -200,12 +213,12 @@ def open_group(path: str | PathLike[str], kind: str) -> zarr.Group:
         hint = "; an import that was interrupted left it incomplete: run it again" if interrupted else ""
         raise StoreError(f"{place} does not exist, expected a dfact {kind}{hint}")
     try:
-        # The consolidated copy is for xarray: the arrays' own metadata is the truth.
-        group = zarr.open_group(store_at(place, read_only=True), mode="r", use_consolidated=False)
+        # The consolidated copy is for xarray: the arrays' own metadata is the truth. Version 2 can hold pickles, which are code.
+        group = zarr.open_group(store_at(place, read_only=True), mode="r", use_consolidated=False, zarr_format=3)
     except StoreError:
         raise
     except Exception as error:  # damaged metadata makes Zarr raise errors of every kind
-        raise StoreError(f"{place} is no Zarr group, expected a dfact {kind} ({error})") from error
+        raise StoreError(f"{place} is no Zarr group, expected a dfact {kind} ({f'{error}'[:_REASON]})") from error
     found = group.attrs.get(ATTRIBUTE)
     if not isinstance(found, Mapping):
         raise StoreError(f"{place} is a Zarr group but no dfact {kind}: write one with dfact.import_array or dfact.import_table")
@@ -270,25 +283,46 @@ def write_array(group: zarr.Group, name: str, data: NDArray[Any], dimensions: tu
 
 
 def write_labels(group: zarr.Group, name: str, labels: NDArray[Any], dimension: str) -> None:
-    """Strings, one for each position along ``dimension``."""
+    """Strings, one for each position along ``dimension``, compressed and with a checksum."""
     chunk = min(max(1, len(labels)), 1 << 16)
-    array = group.create_array(name, shape=(len(labels),), chunks=(chunk,), dtype="string", dimension_names=(dimension,), config=WRITE_ALL)
-    if len(labels):
-        array[:] = np.asarray(labels, dtype=object)
-
-
-def read_array(group: zarr.Group, name: str) -> NDArray[Any]:
-    """A whole array of the group, with an error that names what is missing or damaged."""
+    array = group.create_array(
+        name,
+        shape=(len(labels),),
+        chunks=(chunk,),
+        dtype="string",
+        compressors=(ZstdCodec(), Crc32cCodec()),
+        dimension_names=(dimension,),
+        config=WRITE_ALL,
+    )
     try:
+        if len(labels):
+            array[:] = np.asarray(labels, dtype=object)
+    except UnicodeEncodeError as error:
+        raise DataError(f"the {dimension} label {str(error.object)!r} is no text in Unicode; give another") from error
+
+
+def read_array(group: zarr.Group, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """A whole array of the group, which must have this shape: a damaged one may say that it is larger than any memory."""
+    where = f"array {name!r} of {group.store}"
+    with reading(where):
         array = group[name]
-        if not isinstance(array, zarr.Array):
-            raise KeyError(name)
-        if array.size and array.nchunks_initialized < array.nchunks:
-            raise ValueError("its values are gone")
+    if not isinstance(array, zarr.Array) or array.shape != shape:
+        raise StoreError(f"{where} is {array}, expected shape {shape}; write the store again")
+    with reading(where):
         return np.asarray(array[...])
-    except Exception as error:  # damaged metadata and bytes make Zarr and its codecs raise errors of every kind
-        raise StoreError(f"array {name!r} of {group.store} is missing or damaged ({error}); write the store again") from error
 
 
-def read_labels(group: zarr.Group, name: str) -> NDArray[Any]:
-    return read_array(group, name).astype(object)
+def read_numbers(group: zarr.Group, name: str, n: int) -> NDArray[Any]:
+    """An array of one dimension and n numbers."""
+    found = read_array(group, name, (n,))
+    if found.dtype.kind not in "iuf":
+        raise StoreError(f"array {name!r} of {group.store} holds {found.dtype}, expected numbers; write the store again")
+    return found
+
+
+def read_labels(group: zarr.Group, name: str, n: int) -> NDArray[Any]:
+    """An array of n texts."""
+    found = read_array(group, name, (n,))
+    if found.dtype.kind not in "TUO":
+        raise StoreError(f"array {name!r} of {group.store} holds {found.dtype}, expected text; write the store again")
+    return found.astype(object)

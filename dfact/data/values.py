@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dfact.data.places import Place
 from dfact.data.source import Layout, RowSource, SparseZarrSource, ZarrSource
-from dfact.data.store import WRITE_ALL, compressor_for, read_array
+from dfact.data.store import WRITE_ALL, compressor_for
 from dfact.errors import StoreError
 
 _NAME = "values"
@@ -159,29 +159,39 @@ def open_values(group: zarr.Group, path: Place) -> RowSource:
     """The values of the dataset at ``path``, whichever way they lie there; StoreError if anything of them is gone."""
     values = group.get(_NAME)
     if not isinstance(values, zarr.Group):
-        array = _whole(group, _NAME, path)
-        if array.chunks[1:] != array.shape[1:]:
-            raise StoreError(
-                f"{path}: the chunks of 'values' are {array.chunks}, expected whole rows of {array.shape[1:]}; import it again"
-            )
-        return ZarrSource(array)
+        return ZarrSource(_checked(whole_array(group, _NAME, path), path))
     found = {name: values.attrs.get(name) for name in _ENCODING}
     if found != _ENCODING:
         raise StoreError(f"{path} holds values encoded as {found}, this dfact reads {_ENCODING}")
-    data, indices, indptr = (_whole(group, f"{_NAME}/{name}", path) for name in ("data", "indices", "indptr"))
+    data, indices, indptr = (whole_array(group, f"{_NAME}/{name}", path) for name in ("data", "indices", "indptr"))
     absent = str(values.attrs.get("absent", "zero"))  # the first stores do not say
     if absent not in _ABSENT:
         raise StoreError(f"{path} holds values whose absent entries are {absent!r}, this dfact knows {', '.join(map(repr, _ABSENT))}")
     shape: Any = values.attrs.get("shape", [0, 0])
-    n, n_columns = indptr.shape[0] - 1, len(read_array(group, "observed"))
+    n, n_columns = indptr.shape[0] - 1, whole_array(group, "observed", path).shape[0]
+    if (
+        {data.ndim, indices.ndim, indptr.ndim} != {1}
+        or [indices.dtype, indptr.dtype] != [np.dtype(np.int32), np.dtype(np.int64)]
+        or min(n, n_columns) < 1
+    ):
+        raise StoreError(f"{path}: the arrays of 'values' are of other types than an import writes; import it again")
     source = SparseZarrSource(data, indices, indptr, n_columns, absent=_ABSENT[absent])
+    _checked(data, path)
     # Rows and columns as the attributes and as the arrays say; entries as each array says.
     if [*shape, indices.shape[0], data.shape[0]] != [n, n_columns, data.shape[0], int(source.edges(n, n)[0])]:
         raise StoreError(f"{path}: the arrays of 'values' do not belong together; import it again")
     return source
 
 
-def _whole(group: zarr.Group, name: str, path: Place) -> zarr.Array[Any]:
+def _checked(array: zarr.Array[Any], path: Place) -> zarr.Array[Any]:
+    """The array, if it is one of numbers that an import writes."""
+    if array.dtype.kind not in "iuf" or (array.ndim > 1 and 0 in array.shape):
+        raise StoreError(f"{path} holds values of {array.dtype} and shape {array.shape}, expected rows of numbers; import it again")
+    return array
+
+
+def whole_array(group: zarr.Group, name: str, path: Place) -> zarr.Array[Any]:
+    """The array as it lies in the store; StoreError if it or a chunk of it is gone."""
     array = group.get(name)
     if not isinstance(array, zarr.Array):
         raise StoreError(f"{path} lacks its array {name!r}; import it again")

@@ -11,7 +11,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.data.checks import EmptyRows, bad_value, empty_row, first_outside, refuse_empty_columns
-from dfact.data.dataset import KIND, Dataset, Fingerprint, write_metadata
+from dfact.data.dataset import KIND, Dataset, Fingerprint, confounder_arrays, write_metadata
 from dfact.data.places import Place
 from dfact.data.source import ArraySource
 from dfact.data.statistics import ColumnStatistics, as_floating
@@ -139,10 +139,10 @@ class DatasetWriter:
         write_metadata(self._group, dataset)
         update_attributes(
             self._group,
-            shape=[self._written, *self._shape[1:]],
-            dtype=self._dtype.str,
             missing_code=self._missing_code,
             confounders=[] if confounders is None else [str(name) for name in confounders],
+            confounder_arrays=[] if confounders is None else confounder_arrays(confounders),
+            row_labels=row_labels is not None,
             dropped_rows=dropped_before + self._received - self._written,
             empty_rows=statistics.empty_rows,
             n_empty_rows=statistics.n_empty_rows,

@@ -88,14 +88,16 @@ def load_model(path: str | PathLike[str]) -> Any:
         There is no model at ``path``, or it is incomplete, damaged, or of another format version.
     """
     group, document = _open(path)
-    writer = f"it was written by dfact {document['versions']['dfact']}"
+    writer = f"it was written by dfact {document['versions'].get('dfact')}"
     if document["class"] not in MODELS:
         raise StoreError(f"{path} holds a {document['class']}, this dfact knows {', '.join(MODELS)}; {writer}")
     try:
         model = MODELS[document["class"]](**{key: _decode(group, value) for key, value in document["parameters"].items()})
         for key, value in document["fitted"].items():
+            if not key.isidentifier() or not key.endswith("_") or key.startswith("_"):
+                raise KeyError(key)
             setattr(model, key, _decode(group, value))
-    except (TypeError, KeyError) as error:
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise StoreError(f"{path} does not fit this dfact ({error}); {writer}") from error
     return model
 
@@ -116,6 +118,9 @@ def _open(path: str | PathLike[str]) -> tuple[zarr.Group, dict[str, Any]]:
     document = found.get("model")
     if not isinstance(document, dict) or found.get("digest") != _document_digest(document):
         raise StoreError(f"{path} is damaged: its attributes do not match their digest; save the model again")
+    parts = [document.get(name) for name in ("versions", "parameters", "fitted")]
+    if not all(isinstance(part, dict) for part in parts) or not isinstance(document.get("class"), str):
+        raise StoreError(f"{path} is damaged: it does not say what model it is; save the model again")
     return group, document
 
 
