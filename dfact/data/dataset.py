@@ -180,6 +180,13 @@ def confounder_arrays(names: Iterable[Any]) -> list[str]:
     ]
 
 
+def _check_values(source: RowSource, info: dict[str, Any], path: Place) -> None:
+    """Refuse values of another shape or type than were written; the first stores do not say."""
+    found, written = [[*source.shape], source.dtype.str], [info.get("shape", [*source.shape]), info.get("dtype", source.dtype.str)]
+    if found != written:
+        raise StoreError(f"{path}: its values are {found[0]} of {found[1]}, {written[0]} of {written[1]} were written; import it again")
+
+
 def open_dataset(path: str | PathLike[str]) -> Dataset:
     """Open a dataset that :func:`import_table` or :func:`import_array` wrote.
 
@@ -198,6 +205,7 @@ def open_dataset(path: str | PathLike[str]) -> Dataset:
 def _read_dataset(group: zarr.Group, path: Place) -> Dataset:
     info = attributes(group)
     source = open_values(group, path)
+    _check_values(source, info, path)
     n, m = source.shape[:2]
     n_entries = prod(source.shape[1:])
     statistics = ColumnStatistics(

@@ -107,7 +107,7 @@ def _writing(place: Place, *, overwrite: bool) -> Iterator[Store]:
     try:
         if isinstance(place, Path):
             place.parent.mkdir(parents=True, exist_ok=True)
-        _remove(target)
+        remove(target)
         yield store_at(target)
         if isinstance(place, Path):
             _put_in_place(incomplete_path(place), place)
@@ -139,13 +139,13 @@ def reason(error: OSError) -> str:
 def _remains(target: Place) -> str:
     """Remove what a writer began; what is to be said if that fails, too."""
     try:
-        _remove(target)
+        remove(target)
     except OSError:
         return f"what was begun may still be at {target}, marked as incomplete: remove it"
     return ""
 
 
-def _remove(place: Place) -> None:
+def remove(place: Place) -> None:
     """Remove a store. What is left of it if that is interrupted is marked as incomplete."""
     if isinstance(place, Path):
         if place.exists():

@@ -159,7 +159,12 @@ def open_values(group: zarr.Group, path: Place) -> RowSource:
     """The values of the dataset at ``path``, whichever way they lie there; StoreError if anything of them is gone."""
     values = group.get(_NAME)
     if not isinstance(values, zarr.Group):
-        return ZarrSource(_checked(whole_array(group, _NAME, path), path))
+        array = _checked(whole_array(group, _NAME, path), path)
+        if array.chunks[1:] != array.shape[1:]:
+            raise StoreError(
+                f"{path}: the chunks of 'values' are {array.chunks}, expected whole rows of {array.shape[1:]}; import it again"
+            )
+        return ZarrSource(array)
     found = {name: values.attrs.get(name) for name in _ENCODING}
     if found != _ENCODING:
         raise StoreError(f"{path} holds values encoded as {found}, this dfact reads {_ENCODING}")

@@ -139,6 +139,8 @@ class DatasetWriter:
         write_metadata(self._group, dataset)
         update_attributes(
             self._group,
+            shape=[self._written, *self._shape[1:]],
+            dtype=self._dtype.str,
             missing_code=self._missing_code,
             confounders=[] if confounders is None else [str(name) for name in confounders],
             confounder_arrays=[] if confounders is None else confounder_arrays(confounders),
