@@ -14,7 +14,7 @@ REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[LocalCluster]:
     """A Dask cluster of two worker processes."""
-    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", memory_limit="2GiB") as cluster:
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", memory_limit="2GiB") as cluster:
         yield cluster
 
 

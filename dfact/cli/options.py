@@ -14,18 +14,17 @@ from dfact.errors import DataError, DfactError, StoppedError
 
 if TYPE_CHECKING:
     from distributed import Client
+    from distributed.security import Security
 
     from dfact.data.dataset import Dataset
 
 _CONNECT_SECONDS, _WORKER_SECONDS = 10, 60
-
+_TLS = {"ca_file": "tls_ca_file", "cert": "tls_client_cert", "key": "tls_client_key"}
+"""Our options --tls-… and what Dask calls them."""
 
 path_type = click.Path(path_type=Path)
 place_type = click.types.FuncParamType(place_of)
 """A folder, or an address in an object store."""
-scheduler_option = click.option(
-    "--scheduler", metavar="ADDRESS", help="Run on the Dask cluster at this address, such as tcp://10.0.0.1:8786."
-)
 memory_option = click.option(
     "--memory-limit", metavar="SIZE", help="Memory a process may use, such as 4GiB.", show_default="most of what is free"
 )
@@ -56,6 +55,24 @@ def together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return decorate
 
 
+def _tls_option(name: str, help_text: str) -> Callable[[Any], Any]:
+    """An option that :func:`cluster` finds in the context, since all commands have it and none does anything with it."""
+
+    def keep(context: click.Context, _: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            context.meta[f"{__name__}.{name}"] = value
+
+    kind = click.Path(exists=True, dir_okay=False, resolve_path=True)
+    flag = f"--tls-{name.replace('_', '-')}"
+    return click.option(flag, metavar="FILE", type=kind, callback=keep, expose_value=False, help=help_text)
+
+
+scheduler_option = together(
+    click.option("--scheduler", metavar="ADDRESS", help="Run on the Dask cluster at this address, such as tls://10.0.0.1:8786."),
+    _tls_option("ca_file", "Certificate of the authority that signed those of the cluster; with --tls-cert and --tls-key."),
+    _tls_option("cert", "Your certificate, signed by it."),
+    _tls_option("key", "The key of your certificate."),
+)
 computing_options = together(_dtype_option, memory_option, _executor_option, scheduler_option)
 """In what precision a fit works, and where."""
 
@@ -72,6 +89,7 @@ def workplace(executor: str | None, scheduler: str | None) -> Iterator["str | Cl
 @contextmanager
 def cluster(address: str | None) -> Iterator["Client | None"]:
     """A client of the running cluster; None without an address."""
+    security = _security(address)
     if address is None:
         yield None
         return
@@ -80,11 +98,10 @@ def cluster(address: str | None) -> Iterator["Client | None"]:
     from distributed.comm import CommClosedError
 
     try:
-        asyncio.run(_greet(address))
-    except (OSError, ValueError) as error:
-        remedy = "expected an address such as tcp://10.0.0.1:8786; start one with: dask scheduler"
-        raise DfactError(f"no Dask scheduler answers at {address} ({error}); {remedy}") from error
-    with Client(address, set_as_default=False) as client:
+        asyncio.run(_greet(address, security))
+    except (OSError, ValueError, TypeError, RuntimeError) as error:  # of these the last two are about TLS
+        raise DfactError(f"no Dask scheduler answers at {address} ({error or type(error).__name__}); {_remedy(address)}") from error
+    with Client(address, set_as_default=False, security=security) as client:
         try:
             client.wait_for_workers(1, timeout=_WORKER_SECONDS)
         except TimeoutError as error:
@@ -105,13 +122,41 @@ def _hush() -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-async def _greet(address: str) -> None:
-    """Dask's handshake with the scheduler. A client that fails in it would stay behind and hold up the exit."""
-    from distributed.comm import connect
+def _security(address: str | None) -> "Security":
+    """TLS as the options say, else as Dask's configuration does."""
     from distributed.security import Security
 
-    comm = await connect(address, timeout=_CONNECT_SECONDS, **Security().get_connection_args("client"))
-    await comm.close()
+    context = click.get_current_context(silent=True)
+    files = {} if context is None else {name: context.meta.get(f"{__name__}.{name}") for name in _TLS}
+    given = {_TLS[name]: file for name, file in files.items() if file is not None}
+    if not given:
+        return Security()
+    if len(given) < len(_TLS) or address is None:
+        raise click.UsageError("--tls-ca-file, --tls-cert and --tls-key go together, and with --scheduler.")
+    if not address.startswith("tls://"):
+        raise click.UsageError(
+            f"--scheduler is {address}, which is not encrypted; with --tls-… expected an address that begins with tls://."
+        )
+    return Security(require_encryption=True, **given)
+
+
+async def _greet(address: str, security: "Security") -> None:
+    """Dask's handshake with the scheduler. A client that fails in it would stay behind and hold up the exit."""
+    from distributed.comm import connect
+
+    comm = await connect(address, timeout=_CONNECT_SECONDS, **security.get_connection_args("client"))
+    try:
+        # A scheduler refuses a certificate after the handshake, so only an answer tells that it took ours.
+        await comm.write({"op": "identity", "n_workers": 0, "reply": True})
+        await asyncio.wait_for(comm.read(), _CONNECT_SECONDS)
+    finally:
+        comm.abort()
+
+
+def _remedy(address: str) -> str:
+    if address.startswith("tls://"):
+        return "expected one that uses TLS and certificates of the same authority as yours: --tls-ca-file, --tls-cert, --tls-key"
+    return "expected an address such as tcp://10.0.0.1:8786, or tls://… of one that uses TLS; start one with: dask scheduler"
 
 
 def read_dataset(path: Place) -> "Dataset":

@@ -1,0 +1,159 @@
+"""A cluster that only speaks with those who have a certificate of its authority, as the README sets it up."""
+
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from ipaddress import ip_address
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from distributed import LocalCluster
+
+import dfact
+from dfact.cli.main import main
+from tests.conftest import planted_answers
+
+ROOT = Path(__file__).resolve().parents[1]
+OPTIONS = ("--tls-ca-file", "--tls-cert", "--tls-key")
+
+
+def documented() -> list[str]:
+    """The commands of the README's section."""
+    section = (ROOT / "README.md").read_text().split("## A cluster")[1].split("\n## ")[0]
+    return [line.strip() for line in section.splitlines() if line.startswith("    ")]
+
+
+def certificates(folder: Path) -> Path:
+    folder.mkdir()
+    for command in documented()[:3]:
+        subprocess.run(shlex.split(command), cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def listening(pid: int) -> list[str]:
+    """The addresses at which a process and its children listen."""
+    process = psutil.Process(pid)
+    found = [c.laddr.ip for p in [process, *process.children(recursive=True)] for c in p.net_connections("inet") if c.status == "LISTEN"]
+    assert found
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+class Secured:
+    """A running cluster of the documented commands, on loopback."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder = folder
+        self.address = f"tls://127.0.0.1:{free_port()}"
+        scheduler, worker, self.fit = (command.replace("10.0.0.1", "127.0.0.1") for command in documented()[3:])
+        self.processes = [self._start(scheduler, stack), self._start(worker, stack)]
+
+    def here(self, command: str) -> list[str]:
+        return shlex.split(command.replace("8786", self.address.rpartition(":")[2]).replace("127.0.0.1:8787", "127.0.0.1:0"))
+
+    def _start(self, command: str, stack: ExitStack) -> psutil.Process:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        program = [sys.executable, "-m", "dask", *self.here(command)[1:]]
+        log = stack.enter_context((self.folder / "log").open("a"))
+        process = subprocess.Popen(program, cwd=self.folder, stdout=log, stderr=log, env=environment)
+        stack.callback(self._stop, process)
+        return psutil.Process(process.pid)
+
+    def _stop(self, process: "subprocess.Popen[bytes]") -> None:
+        process.terminate()
+        process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    folder = certificates(tmp_path_factory.mktemp("tls") / "ours")
+    dfact.import_array(planted_answers(60, 8, 2, 0).astype(np.uint8), folder / "cohort.zarr")
+    with ExitStack() as stack:
+        yield Secured(folder, stack)
+
+
+def options(folder: Path) -> list[str]:
+    return [text for flag, name in zip(OPTIONS, ("ca", "cert", "key"), strict=True) for text in (flag, str(folder / f"{name}.pem"))]
+
+
+def test_a_fit_with_certificates_is_the_fit_without_a_cluster(
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(secured.folder)
+    arguments = [*secured.here(secured.fit)[1:], "-k", "2"]
+    assert arguments[4:6] == ["--scheduler", secured.address]
+    assert main(arguments) == 0, capsys.readouterr().err
+    assert main(["fit", "icqf", "cohort.zarr", str(tmp_path / "here.model"), "-k", "2"]) == 0
+    found, expected = dfact.load_model("model.zarr"), dfact.load_model(tmp_path / "here.model")
+    np.testing.assert_array_equal(found.components_, expected.components_)
+    np.testing.assert_array_equal(found.objective_history_, expected.objective_history_)
+    assert "Traceback" not in capsys.readouterr().err
+    for process in secured.processes:
+        assert all(ip_address(ip).is_loopback for ip in listening(process.pid))
+
+
+def test_certificates_in_dasks_configuration(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(secured.folder)
+    names = {"CA_FILE": "ca.pem", "CLIENT__CERT": "cert.pem", "CLIENT__KEY": "key.pem"}
+    environment = {f"DASK_DISTRIBUTED__COMM__TLS__{name}": file for name, file in names.items()}
+    command = [sys.executable, "-m", "dfact.cli.main", "fit", "icqf", "cohort.zarr", "-k", "2", "--plan", "--scheduler", secured.address]
+    done = subprocess.run(
+        command, env={**os.environ, **environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "distributed, 1 process(es)" in done.stdout
+
+
+def test_others_are_refused(secured: Secured, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    foreign = certificates(tmp_path / "foreign")
+    ours = secured.folder
+    mixed = [*options(ours)[:2], *options(foreign)[2:]]  # knows our authority, but has no certificate of it
+    torn = [*options(ours)[:4], "--tls-key", str(foreign / "key.pem")]
+    plain = secured.address.replace("tls", "tcp")
+    for address, given, words in (
+        (secured.address, mixed, "certificates of the same authority"),
+        (secured.address, options(foreign), "TLS certificate does not match"),
+        (secured.address, torn, "mismatch"),
+        (secured.address, [], "--tls-ca-file, --tls-cert, --tls-key"),
+        (plain, [], "tls://… of one that uses TLS"),
+    ):
+        began = time.monotonic()
+        assert main(["fit", "icqf", str(ours / "cohort.zarr"), "-k", "2", "--plan", "--scheduler", address, *given]) == 1
+        assert time.monotonic() - began < 12
+        error = capfd.readouterr().err
+        assert re.match(rf"Error: no Dask scheduler answers at {address} \(.+\); .*expected", error), error
+        assert words in error
+        assert "Traceback" not in error
+
+
+def test_a_cluster_without_tls_is_refused(cluster: LocalCluster, secured: Secured, capfd: pytest.CaptureFixture[str]) -> None:
+    data, address = str(secured.folder / "cohort.zarr"), cluster.scheduler_address
+    fit = ["fit", "icqf", data, "-k", "2", "--plan", "--scheduler"]
+    assert main([*fit, address.replace("tcp", "tls"), *options(secured.folder)]) == 1
+    assert "no Dask scheduler answers" in capfd.readouterr().err
+    for arguments, words in (
+        ([*fit, address, *options(secured.folder)], "is not encrypted"),
+        ([*fit, secured.address, *options(secured.folder)[:4]], "go together"),
+        ([*fit[:-1], *options(secured.folder)], "and with --scheduler"),
+        ([*fit, secured.address, "--tls-key", "nowhere.pem"], "does not exist"),
+    ):
+        assert main(arguments) == 2
+        assert words in capfd.readouterr().err
+
+
+def test_our_own_clusters_listen_to_this_machine_alone(cluster: LocalCluster) -> None:
+    assert all(ip_address(ip).is_loopback for ip in listening(os.getpid()))
+    assert cluster.workers
