@@ -8,6 +8,7 @@ import click
 
 from dfact.cli.fit import check_model, run_fit
 from dfact.cli.options import (
+    checkpoint_options,
     computing_options,
     example,
     overwrite_option,
@@ -69,6 +70,7 @@ _problem_options = together(
 )
 @click.option("--seed", "random_state", type=int, help="Seed of the start.")
 @computing_options
+@checkpoint_options
 @plan_option
 @plot_option
 @overwrite_option

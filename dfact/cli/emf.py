@@ -8,6 +8,7 @@ import click
 
 from dfact.cli.fit import check_model, run_fit
 from dfact.cli.options import (
+    checkpoint_options,
     computing_options,
     example,
     overwrite_option,
@@ -53,6 +54,7 @@ _iteration_options = together(
 @click.option("--seed", "random_state", type=int, help="Seed of the random start.")
 @_iteration_options
 @computing_options
+@checkpoint_options
 @plan_option
 @plot_option
 @overwrite_option
@@ -76,6 +78,8 @@ def fit_emf(
     before the ending of its name then: times-0.1.model for times.model. Confounders are not used.
     """
     check_model(model, plan_only)
+    if len(omegas) > 1 and parameters["checkpoint"] is not None:
+        raise click.UsageError("--checkpoint is for a single --omega; fit each by a command of its own.")
     from dfact.models.emf import ExpectileMF
 
     with workplace(executor, scheduler) as place:

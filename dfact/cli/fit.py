@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfact.cli.gom import gom_options
-from dfact.cli.options import computing_options, example, overwrite_option, place_type, plan_option, plot_option, read_dataset, workplace
+from dfact.cli.options import (
+    checkpoint_options,
+    computing_options,
+    example,
+    overwrite_option,
+    place_type,
+    plan_option,
+    plot_option,
+    read_dataset,
+    workplace,
+)
 from dfact.data.places import Place
 
 if TYPE_CHECKING:
@@ -51,6 +61,7 @@ def fit() -> None:
     "--bounds", type=float, nargs=2, metavar="LOW HIGH", help="Range of the reconstructed answers.", show_default="0 to the highest answer"
 )
 @computing_options
+@checkpoint_options
 @click.option("--no-confounders", is_flag=True, help="Leave the dataset's confounders out.")
 @plan_option
 @plot_option
@@ -84,6 +95,7 @@ def icqf(
 @click.argument("data", type=place_type)
 @click.argument("model", type=place_type, required=False)
 @click.option("-k", "--components", "n_components", type=int, default=3, help="Number of classes; see dfact select gom.")
+@checkpoint_options
 @plan_option
 @gom_options
 def gom(
@@ -119,6 +131,7 @@ def gom(
 @click.option("--init", type=click.Choice(["nndsvd", "random"]), default="nndsvd", help="Start of the loadings.")
 @click.option("--seed", "random_state", type=int, help="Seed of the random start.")
 @computing_options
+@checkpoint_options
 @plan_option
 @plot_option
 @overwrite_option
@@ -195,6 +208,8 @@ def check_model(model: Place | None, plan_only: bool) -> None:
 def run_fit(model: "Factorization", dataset: "Dataset", path: Place | None, plot: Path | None, overwrite: bool) -> None:
     """Fit the model and write it to ``path``; without one, only tell the plan."""
     from dfact.cli.results import places
+    from dfact.data.store import remove
+    from dfact.engine.checkpoint import resume_point
     from dfact.engine.progress import Progress
     from dfact.models.base import plan
     from dfact.report.kinds import model_text
@@ -205,8 +220,13 @@ def run_fit(model: "Factorization", dataset: "Dataset", path: Place | None, plot
     planned.check()
     if path is None:
         return
+    checkpoint = getattr(model, "checkpoint", None)
+    if checkpoint is not None and (done := resume_point(checkpoint)):
+        click.echo(f"Going on from step {done} of {checkpoint}.", err=True)
     with places(path, plot, overwrite=overwrite) as keep:
         with closing(Progress("fit")) as progress:
             model.set_params(callbacks=[progress]).fit(dataset)
         keep(model)
+    if checkpoint is not None:
+        remove(checkpoint)
     click.echo(model_text(model))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfact.data.places import Place, absolute, place_of
-from dfact.errors import DataError, DfactError, StoppedError
+from dfact.errors import ClusterError, DataError, DfactError, StoppedError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -73,6 +73,15 @@ scheduler_option = together(
     _tls_option("cert", "Your certificate, signed by it."),
     _tls_option("key", "The key of your certificate."),
 )
+checkpoint_options = together(
+    click.option(
+        "--checkpoint",
+        type=place_type,
+        metavar="STORE",
+        help="Keep what is done there, and go on from it after an interruption; removed once the model is written.",
+    ),
+    click.option("--checkpoint-every", type=int, default=10, metavar="PASSES", help="How often."),
+)
 computing_options = together(_dtype_option, memory_option, _executor_option, scheduler_option)
 """In what precision a fit works, and where."""
 
@@ -93,9 +102,9 @@ def cluster(address: str | None) -> Iterator["Client | None"]:
     if address is None:
         yield None
         return
-    from distributed import Client, KilledWorker
-    from distributed.client import FutureCancelledError
-    from distributed.comm import CommClosedError
+    from distributed import Client
+
+    from dfact.engine.cluster import lost_cluster
 
     try:
         asyncio.run(_greet(address, security))
@@ -107,11 +116,9 @@ def cluster(address: str | None) -> Iterator["Client | None"]:
         except TimeoutError as error:
             raise DfactError(f"the Dask cluster at {address} has no workers; start some with: dask worker {address}") from error
         try:
-            yield client
-        except (KilledWorker, CommClosedError, FutureCancelledError) as error:
-            _hush()
-            raise DfactError(f"the Dask cluster at {address} failed: {error}") from error
-        except StoppedError:
+            with lost_cluster():
+                yield client
+        except (ClusterError, StoppedError):
             _hush()
             raise
 

@@ -9,7 +9,6 @@ holds ``steps-N``, those up to number N since the version before, and ``state-N`
 written last and make the version whole. Older states go then.
 """
 
-import errno
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -25,8 +24,8 @@ import zarr
 from numpy.typing import NDArray
 from zarr.core.sync import sync
 
-from dfact.data.places import place_of
-from dfact.data.store import ATTRIBUTE, FORMAT_VERSION, open_group, store_at
+from dfact.data.places import Place, absolute, place_of
+from dfact.data.store import ATTRIBUTE, FORMAT_VERSION, open_group, reason, store_at
 from dfact.engine import interrupts
 from dfact.engine.passes import PARTIALS, Partial, Pass
 from dfact.engine.session import Arrays, Session, Stateful
@@ -98,7 +97,7 @@ class CheckpointedSession(Session):
     """
 
     def __init__(self, session: Stateful, path: str | PathLike[str], every: int, identity: Mapping[str, str]) -> None:
-        self._session, self._path, self._every, self._identity = session, path, every, dict(identity)
+        self._session, self._path, self._every, self._identity = session, absolute(place_of(path)), every, dict(identity)
         self._owner, self._thread = uuid4().hex, threading.get_ident()
         self._lock, self._stack = threading.Lock(), ExitStack()
         self._counts: Counter[str] = Counter()
@@ -175,7 +174,7 @@ class CheckpointedSession(Session):
         ours: Any = {"kind": KIND, "version": FORMAT_VERSION, "complete": True, "identity": self._identity, "owner": self._owner}
         if sync(store.is_empty("")):
             return zarr.create_group(store, attributes={ATTRIBUTE: ours})
-        found = _attributes(open_group(place_of(self._path), KIND))["identity"]
+        found = _attributes(open_group(self._path, KIND))["identity"]
         for name in [*self._identity, *found]:
             was, now = found.get(name, "not there"), self._identity.get(name, "not there")
             if was != now:
@@ -242,12 +241,13 @@ class CheckpointedSession(Session):
 
 
 @contextmanager
-def writing(path: str | PathLike[str]) -> Iterator[None]:
+def writing(path: Place) -> Iterator[None]:
     """What prevents a checkpoint from being written, in words."""
     try:
         yield
     except StoreError:
         raise
     except OSError as error:
-        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
-        raise StoreError(f"cannot keep the checkpoint {path}: {reason}; its last version is whole: mend that, and fit again") from error
+        raise StoreError(
+            f"cannot keep the checkpoint {path}: {reason(error)}; its last version is whole: mend that, and fit again"
+        ) from error
