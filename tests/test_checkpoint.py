@@ -1,5 +1,10 @@
 """Checkpoints: a fit that was interrupted goes on, and ends with the same bits."""
 
+import json
+import os
+import re
+import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,11 +12,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from distributed import Client
 from numpy.typing import NDArray
 
 import dfact
-from dfact.engine.checkpoint import resume_point
+from dfact.data.source import ArraySource
+from dfact.engine.checkpoint import CheckpointedSession, pack, resume_point, unpack
+from dfact.engine.executors import resolve_executor
+from dfact.engine.partition import partitions
+from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.engine.plan import Footprint, make_plan
+from dfact.engine.visits import Parts
+from dfact.errors import ParameterError, StoreError
 from tests.conftest import planted_answers
+from tests.test_elastic_cp import many_partitions
+
+__all__ = ["many_partitions"]
 
 
 class InterruptionError(Exception):
@@ -132,3 +148,194 @@ def test_a_fit_that_goes_on_has_the_seed_it_drew_by_chance(name: str, tmp_path: 
     resumed = case.make().set_params(**kept, callbacks=[listening(histories[1], -1)]).fit(X)
     assert np.array_equal(histories[1][: len(histories[0])], histories[0], equal_nan=True)
     same(case.make().set_params(**kept).fit(X), resumed)
+
+
+def kept(path: Path, **parameters: Any) -> Any:
+    settings = {"n_components": 3, "max_iter": 9, "tol": 0, "checkpoint": path, "checkpoint_every": 4} | parameters
+    return dfact.ICQF(**settings)
+
+
+def test_a_checkpoint_of_another_fit_is_refused(tmp_path: Path) -> None:
+    path, X = tmp_path / "checkpoint.zarr", planted_answers(200, 30, 3, 0, 0.1)
+    weights = np.ones(200)
+    kept(path).fit(X, sample_weight=weights)
+    other = X.copy()
+    other[5, 7] = 1 - np.nan_to_num(other[5, 7], nan=0) % 2
+    cases: dict[str, Callable[[], Any]] = {
+        "beta was 0.1 there and is 0.2 now": lambda: kept(path, beta=0.2).fit(X, sample_weight=weights),
+        "max_iter was 9 there and is 10 now": lambda: kept(path, max_iter=10).fit(X, sample_weight=weights),
+        "bounds was None there": lambda: kept(path, bounds=(0, np.full(30, 3.0))).fit(X, sample_weight=weights),
+        "data was": lambda: kept(path).fit(other, sample_weight=weights),
+        "covariates was": lambda: kept(path).fit(X, sample_weight=weights + np.eye(200)[3]),
+        "covariates was float64 200×1": lambda: kept(path).fit(X),
+        "dtype was 'float64' there and is 'float32' now": lambda: kept(path, dtype="float32").fit(X, sample_weight=weights),
+        "model was 'ICQF' there and is 'L1NMF' now": lambda: dfact.L1NMF(3, checkpoint=path).fit(X),
+    }
+    for message, fit in cases.items():
+        with pytest.raises(ParameterError, match=f"belongs to another fit: .*{re.escape(message)}|{re.escape(message)}"):
+            fit()
+    # What changes no result may change.
+    kept(path, checkpoint_every=1, memory_limit="3GiB", executor="threads").fit(X, sample_weight=weights)
+
+
+def test_the_checkpoint_of_a_fit_takes_the_parameter_s_place(tmp_path: Path) -> None:
+    X = planted_answers(100, 20, 3, 0)
+    kept(tmp_path / "unused.zarr").fit(X, checkpoint=tmp_path / "used.zarr")
+    assert [path.name for path in tmp_path.iterdir()] == ["used.zarr"]
+    with pytest.raises(ParameterError, match="checkpoint_every is 0, expected an integer of at least 1"):
+        kept(tmp_path / "unused.zarr", checkpoint_every=0).fit(X)
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    X = planted_answers(100, 20, 3, 0)
+    dfact.import_array(X, tmp_path / "data.zarr")
+    with pytest.raises(StoreError, match="holds a dfact dataset, expected a checkpoint"):
+        kept(tmp_path / "data.zarr").fit(X)
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "to a friend.txt").write_text("Dear friend")
+    with pytest.raises(StoreError, match=r"letters is no Zarr group, expected a dfact checkpoint"):
+        kept(tmp_path / "letters").fit(X)
+    assert [path.name for path in (tmp_path / "letters").iterdir()] == ["to a friend.txt"]
+    (tmp_path / "empty").mkdir()
+    kept(tmp_path / "empty").fit(X)
+
+
+def damage(file: Path, how: str) -> None:
+    content = bytearray(file.read_bytes())
+    if how == "lost":
+        file.unlink()
+        return
+    if how == "truncated":
+        file.write_bytes(content[: len(content) // 2])
+        return
+    content[len(content) // 2] ^= 16
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["lost", "truncated", "flipped"])
+@pytest.mark.parametrize("of", ["steps", "state"])
+def test_a_damaged_checkpoint_is_refused_with_its_place(of: str, how: str, tmp_path: Path) -> None:
+    path, X = tmp_path / "checkpoint.zarr", planted_answers(300, 30, 3, 0, 0.1)
+    with pytest.raises(InterruptionError):
+        kept(path, callbacks=[interrupted(7)]).fit(X)
+    [folder] = path.glob(f"{of}-*4*") if of == "steps" else path.glob("state-*")
+    [chunk] = folder.glob("*/c/0")
+    damage(chunk, how)
+    with pytest.raises(StoreError, match=rf"{of}-.* is missing or damaged .*; remove the checkpoint, and the fit begins anew"):
+        kept(path).fit(X)
+
+
+def test_a_version_that_is_not_whole_is_none(tmp_path: Path) -> None:
+    path, X = tmp_path / "checkpoint.zarr", planted_answers(300, 30, 3, 0, 0.1)
+    undisturbed = kept(path).set_params(checkpoint=None).fit(X)
+    kept(path, callbacks=[]).fit(X)
+    number = resume_point(path)
+    # As if the driver had been lost while it wrote the last version: its marker is not there yet, the state before has not gone.
+    [state] = path.glob("state-*")
+    before = path / f"state-{number - 4:06d}"
+    with pytest.raises(InterruptionError):
+        kept(tmp_path / "other.zarr", callbacks=[interrupted(7)]).fit(X)
+    [other] = (tmp_path / "other.zarr").glob("state-*")
+    assert other.name == before.name
+    shutil.copytree(other, before)
+    attributes = json.loads((state / "zarr.json").read_text())
+    (state / "zarr.json").write_text(json.dumps(attributes | {"attributes": {}}))
+    assert resume_point(path) == number - 4
+    same(kept(path).fit(X), undisturbed)
+    assert sorted(folder.name for folder in path.glob("state-*")) == [state.name]
+
+
+def test_two_processes_do_not_share_a_checkpoint(tmp_path: Path) -> None:
+    path, X = tmp_path / "checkpoint.zarr", planted_answers(300, 30, 3, 0, 0.1)
+
+    def overtake(iteration: Any) -> None:
+        if iteration.number == 5:
+            kept(path).fit(X)
+
+    with pytest.raises(StoreError, match="another process goes on with the checkpoint"):
+        kept(path, callbacks=[overtake]).fit(X)
+    same(kept(path).fit(X), kept(path).set_params(checkpoint=None).fit(X))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small disk of its own needs root")
+def test_a_disk_that_is_full(tmp_path: Path) -> None:
+    X, disk = planted_answers(3000, 100, 8, 0, 0.1), tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=False, capture_output=True).returncode:
+        pytest.skip("no disk can be mounted here")
+    try:
+        path = disk / "checkpoint.zarr"
+        settings = {"n_components": 8, "max_iter": 40, "checkpoint_every": 2}
+        with pytest.raises(StoreError, match=r"cannot keep the checkpoint .*: the disk is full; its last version is whole"):
+            kept(path, **settings).fit(X)
+        assert resume_point(path) > 0
+        subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
+        same(
+            kept(path, **settings).fit(X),
+            kept(
+                path,
+                **settings,
+            )
+            .set_params(checkpoint=None)
+            .fit(X),
+        )
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
+@pytest.mark.usefixtures("many_partitions")
+def test_a_fit_goes_on_wherever_it_runs(client: Client, tmp_path: Path) -> None:
+    """From this machine to a cluster and back, with state in memory, in files and in the checkpoint."""
+    X = planted_answers(9000, 40, 3, 0, 0.1)
+    dfact.import_array(X, tmp_path / "data.zarr", missing=None)
+    undisturbed = kept(tmp_path / "none", max_iter=14).set_params(checkpoint=None).fit(tmp_path / "data.zarr")
+    path = tmp_path / "checkpoint.zarr"
+    for executor, after in ((client, 5), ("threads", 9), (client, 13)):
+        with pytest.raises(InterruptionError):
+            kept(path, max_iter=14, executor=executor, callbacks=[interrupted(after)]).fit(tmp_path / "data.zarr")
+    assert resume_point(path) == 12
+    same(kept(path, max_iter=14, executor="inline").fit(tmp_path / "data.zarr"), undisturbed)
+
+
+@dataclass
+class Ones(Partial):
+    count: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class CountPass(Startless):
+    """Counts the passes."""
+
+    dtype: None = None
+
+    def step(self, block: Block, state: State | None, shared: None) -> tuple[State, Ones]:
+        counted = state["counted"] + 1 if state else np.ones((1, block.matrix.shape[0]))
+        return {"counted": counted}, Ones(counted.sum())
+
+
+def test_the_scheduler_forgets_what_a_checkpoint_holds(client: Client, tmp_path: Path) -> None:
+    X = np.zeros((500, 3), np.float32)
+    executor = resolve_executor(client, 1)
+    plan = make_plan(ArraySource(X), X.dtype, Footprint(8, 8, 8, 0), executor.workers(None))
+    session = executor.open(partitions(ArraySource(X), None, None), plan)
+    sizes = []
+    with CheckpointedSession(session, tmp_path / "checkpoint.zarr", 20, {}) as kept_session:
+        for number in range(1, 1001):
+            assert kept_session.run(CountPass(), None).count == number * 500
+            if number % 100 == 0:
+                sizes.append(client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)))
+        assert all((rows == 1000).all() for rows in kept_session.rows("counted"))
+    assert max(sizes) <= 3 * 20 + 10, sizes  # those of the passes since the last version, at most
+    # Each version replaces the one before; the sums of all passes are there.
+    assert len(list((tmp_path / "checkpoint.zarr").glob("state-*"))) == 1
+    assert len(list((tmp_path / "checkpoint.zarr").glob("steps-*"))) == 50
+
+
+def test_nested_sums_are_what_they_were() -> None:
+    sums = Parts([Ones(np.asarray(3.0)), Parts([Ones(np.arange(4.0))])])
+    arrays: list[NDArray[Any]] = []
+    packed = json.loads(json.dumps(pack(sums, arrays)))
+    sums.parts[0].count += 1  # what is packed is a copy
+    found = unpack(packed, arrays)
+    assert found.parts[0].count == 3
+    assert np.array_equal(found.parts[1].parts[0].count, np.arange(4.0))

@@ -178,7 +178,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             "covariates": covariates,
             "dtype": self._working_dtype(dataset).name,
         }
-        identity = {name: as_text(value) for name, value in (parameters | further | known).items()}
+        identity = {name: as_text(value) for name, value in (known | parameters | further | known).items()}
         return CheckpointedSession(session, path, self.checkpoint_every, identity)
 
     def _as_factors(self, factors: Any) -> NDArray[Any]:
