@@ -1,0 +1,363 @@
+"""Datasets, models and row factors in a real S3-compatible server, which answers, errs now and then, or errs for good."""
+
+import importlib.util
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from distributed import Client
+from numpy.typing import NDArray
+
+import dfact
+from dfact.cli.main import main
+from dfact.data import stores
+from dfact.data.places import place_of
+from dfact.data.store import create_group, store_at, store_kind
+from dfact.data.stores import AddressStore
+from dfact.errors import StoreError
+from tests.conftest import planted_answers
+
+N, M, K = 1000, 40, 3
+START_SECONDS = 60
+
+
+# the server
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[int]:
+    """The port of a server of its own process."""
+    for package in ("moto.server", "obstore"):
+        if importlib.util.find_spec(package.partition(".")[0]) is None:
+            pytest.skip(f"{package} is not installed: pip install 'dfact[test]'")
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            deadline = time.monotonic() + START_SECONDS
+            while not answers(port):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    pytest.skip("the S3-compatible server of moto does not start")
+                time.sleep(0.1)
+            yield port
+        finally:
+            process.kill()
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def send(port: int, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> tuple[int, dict[str, str], bytes]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request(method, path, body, headers or {})
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read()
+    finally:
+        connection.close()
+
+
+class Proxy(ThreadingHTTPServer):
+    """Between client and server; every ``every``-th request fails, in turn with 503, 500 and a lost connection; all with 1, none with 0."""
+
+    daemon_threads = True
+
+    def __init__(self, behind: int) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.behind, self.every, self.asked, self.failed, self.lock = behind, 0, 0, 0, threading.Lock()
+
+    def fails(self) -> int | None:
+        """What the next request is answered with; 0 for nothing at all, None if it is passed on."""
+        with self.lock:
+            self.asked += 1
+            if not self.every or self.asked % self.every:
+                return None
+            self.failed += 1
+            return (503, 500, 0)[self.failed % 3]
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Proxy
+
+    def pass_on(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        failure = self.server.fails()
+        if failure == 0:
+            self.close_connection = True
+            return
+        if failure:
+            status, headers, answer = failure, {}, b"<Error><Code>SlowDown</Code></Error>"
+        else:
+            status, headers, answer = send(self.server.behind, self.command, self.path, body, dict(self.headers.items()))
+        self.send_response_only(status)
+        for name, value in headers.items():
+            if name.lower() not in {"content-length", "connection", "transfer-encoding"}:
+                self.send_header(name, value)
+        size = headers.get("Content-Length", "0") if self.command == "HEAD" else str(len(answer))
+        self.send_header("Content-Length", size)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer)
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = pass_on  # noqa: N815  # the names are those of the protocol
+
+
+def settings(port: int) -> dict[str, str]:
+    names = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "very-secret", "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}
+    return {**names, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
+
+
+def use(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in settings(port).items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def bucket(server: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of a new bucket."""
+    use(server, monkeypatch)
+    name = f"bucket-{uuid4().hex[:8]}"
+    assert send(server, "PUT", f"/{name}")[0] == 200
+    return f"s3://{name}"
+
+
+@pytest.fixture
+def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """The proxy that the client sees; few and short tries, as nobody wants to wait."""
+    monkeypatch.setattr(stores, "RETRIES", 2)
+    with Proxy(server) as found:
+        thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        use(found.server_address[1], monkeypatch)
+        yield found
+        found.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def X() -> NDArray[np.float64]:
+    return planted_answers(N, M, K, seed=5, missing=0.1)
+
+
+@pytest.fixture(scope="module")
+def local(X: NDArray[np.float64], tmp_path_factory: pytest.TempPathFactory) -> dfact.Dataset:
+    return dfact.import_array(X, tmp_path_factory.mktemp("local") / "x.zarr")
+
+
+def icqf(**settings: Any) -> dfact.ICQF:
+    return dfact.ICQF(n_components=K, max_iter=3, random_state=1, **settings)
+
+
+# addresses
+
+
+def test_addresses_and_paths() -> None:
+    assert place_of("data/x.zarr") == Path("data/x.zarr")
+    assert place_of(Path("/data/x.zarr")) == Path("/data/x.zarr")
+    assert place_of("S3://bucket/a/x.zarr/") == "s3://bucket/a/x.zarr"
+    assert place_of("gs://bucket/x") == "gs://bucket/x"
+
+
+@pytest.mark.parametrize(
+    "wrong", ["s3://bucket", "s3://bucket/", "s3:///x", "s3://bucket//x", "s3://bucket/../x", "https://a/b", Path("s3://b/x")]
+)
+def test_what_is_no_address_is_refused(wrong: str | Path) -> None:
+    with pytest.raises(StoreError, match="expected"):
+        dfact.open_dataset(wrong)
+
+
+def test_without_the_client_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    with pytest.raises(StoreError, match=r"install dfact\[cloud\]"):
+        store_at("s3://nowhere/x")
+
+
+def test_a_store_travels_without_credentials(bucket: str) -> None:
+    store = store_at(f"{bucket}/x", read_only=True)
+    sent = pickle.dumps(store)
+    assert b"very-secret" not in sent
+    assert pickle.loads(sent) == store
+    assert pickle.loads(sent).read_only
+
+
+# the way through
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads", "cluster"])
+def test_the_same_bits_as_from_a_folder(
+    X: NDArray[np.float64], local: dfact.Dataset, bucket: str, server: int, request: pytest.FixtureRequest, executor: str
+) -> None:
+    where: Any = executor
+    if executor == "cluster":
+        where = client = request.getfixturevalue("client")
+        client.run(os.environ.update, settings(server))  # each process has credentials of its own
+    labels = np.array([f"p{i}" for i in range(N)], dtype=object)
+    dataset = dfact.import_array(X, f"{bucket}/a/x.zarr", row_labels=labels)
+    assert dfact.open_dataset(f"{bucket}/a/x.zarr").path == f"{bucket}/a/x.zarr"
+    assert list(dataset.row_labels[:2]) == ["p0", "p1"]
+    expected = icqf(executor=where).fit(local)
+    model = icqf(executor=where).fit(f"{bucket}/a/x.zarr")
+    assert isinstance(model.factors_, zarr.Array)  # never held whole, as of any stored data
+    dfact.save_model(model, f"{bucket}/a/x.model")
+    loaded = dfact.load_model(f"{bucket}/a/x.model")
+    np.testing.assert_array_equal(loaded.components_, expected.components_)
+    np.testing.assert_array_equal(np.asarray(loaded.factors_), np.asarray(expected.factors_))
+    assert list(loaded.row_labels_[:2]) == ["p0", "p1"]
+    out = loaded.set_params(executor=where).transform(dataset, out=f"{bucket}/a/factors.zarr")
+    np.testing.assert_array_equal(out[...], expected.transform(local)[...])
+    with pytest.raises(StoreError, match="exists already"):
+        loaded.transform(dataset, out=f"{bucket}/a/factors.zarr")
+
+
+def test_row_compressed_and_joined(X: NDArray[np.float64], bucket: str) -> None:
+    import scipy.sparse as sp
+
+    values = sp.csr_array(np.nan_to_num(X[:500]))
+    dataset = dfact.import_array(values, f"{bucket}/s.zarr")
+    np.testing.assert_array_equal(dataset.source.read(7, 30), values[7:30].toarray())
+    labels = np.arange(500).astype(str).astype(object)
+    parts = [dfact.import_array(X[:500], f"{bucket}/{name}.zarr", row_labels=labels) for name in ("one", "two")]
+    joined = dfact.join_datasets([str(part.path) for part in parts], f"{bucket}/joined.zarr")
+    assert joined.shape == (500, 2 * M)
+    assert joined.column_labels[0] == "one.0"
+
+
+def test_the_command_line(bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "x.npy", planted_answers(200, 10, 2, seed=2))
+    data, model, out = f"{bucket}/x.zarr", f"{bucket}/x.model", f"{bucket}/factors.zarr"
+    assert main(["import-array", str(tmp_path / "x.npy"), data]) == 0
+    assert main(["fit", "icqf", data, model, "-k", "2"]) == 0
+    assert main(["info", model]) == 0
+    assert main(["transform", model, data, out]) == 0
+    assert main(["info", data]) == 0
+    assert data in capsys.readouterr().out
+    assert xr.open_zarr(store_at(out, read_only=True))["factors"].shape == (200, 2)
+    assert main(["transform", model, data, f"{bucket}/factors.csv"]) == 1
+    assert "object store" in capsys.readouterr().err
+    assert not AddressStore(f"{bucket}/factors.csv").holds_any()
+
+
+# whole or not taken for it
+
+
+def test_a_failed_writer_removes_what_it_wrote(X: NDArray[np.float64], bucket: str) -> None:
+    bad = X.copy()
+    bad[-1, 0] = np.inf
+    with pytest.raises(dfact.DataError, match="row 999"):
+        dfact.import_array(bad, f"{bucket}/x.zarr")
+    assert not AddressStore(f"{bucket}/x.zarr").holds_any()
+
+
+def test_an_interrupted_writer_is_refused_and_replaced(X: NDArray[np.float64], bucket: str) -> None:
+    address = f"{bucket}/x.zarr"
+    script = f"""
+import os, signal, numpy
+from dfact.data.store import create_group, write_array
+with create_group({address!r}, "dataset") as group:
+    write_array(group, "values", numpy.zeros((10, 2)), ("row", "column"))
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
+    assert "values/c/0/0" in AddressStore(address).keys()  # noqa: SIM118  # no mapping
+    with pytest.raises(StoreError, match="is incomplete: its writer was interrupted"):
+        dfact.open_dataset(address)
+    assert dfact.import_array(X[:100], address).shape == (100, M)
+
+
+def test_what_is_replaced_is_refused_meanwhile(X: NDArray[np.float64], bucket: str) -> None:
+    address = f"{bucket}/x.zarr"
+    dfact.import_array(X[:100], address)
+    with pytest.raises(StoreError, match="exists already"):
+        dfact.import_array(X[:50], address)
+    with create_group(address, "dataset", overwrite=True), pytest.raises(StoreError, match="incomplete"):
+        dfact.open_dataset(address)
+    assert dfact.import_array(X[:50], address, overwrite=True).shape == (50, M)
+    assert store_kind(address) == "dataset"
+
+
+def test_what_is_not_ours_is_never_removed(bucket: str, server: int) -> None:
+    assert send(server, "PUT", f"/{bucket[5:]}/x.zarr/notes.txt", b"mine")[0] == 200
+    with pytest.raises(StoreError, match="is no dfact store"):
+        dfact.import_array(np.ones((5, 2)), f"{bucket}/x.zarr", overwrite=True)
+    assert AddressStore(f"{bucket}/x.zarr").keys() == ["notes.txt"]
+
+
+def test_a_chunk_lost_after_opening(X: NDArray[np.float64], bucket: str) -> None:
+    dataset = dfact.import_array(X, f"{bucket}/x.zarr")
+    AddressStore(f"{bucket}/x.zarr").remove(["values/c/0/0"])
+    with pytest.raises(StoreError, match=r"cannot read rows .* of s3://.*/x.zarr/values: its chunk values/c/0/0 is not there"):
+        icqf(executor="threads").fit(dataset)
+    with pytest.raises(StoreError, match="only 0 of 1 chunks"):
+        dfact.open_dataset(f"{bucket}/x.zarr")
+
+
+# a server that errs
+
+
+def test_a_server_that_errs_now_and_then(X: NDArray[np.float64], local: dfact.Dataset, bucket: str, proxy: Proxy) -> None:
+    proxy.every = 12
+    model = icqf(executor="threads").fit(dfact.import_array(X, f"{bucket}/x.zarr"))
+    dfact.save_model(model, f"{bucket}/x.model")
+    np.testing.assert_array_equal(dfact.load_model(f"{bucket}/x.model").components_, icqf(executor="inline").fit(local).components_)
+    assert proxy.failed > 5
+
+
+def test_a_server_that_errs_for_good(X: NDArray[np.float64], bucket: str, proxy: Proxy) -> None:
+    dataset = dfact.import_array(X, f"{bucket}/x.zarr")
+    model = icqf(executor="inline").fit(dataset)
+    proxy.every = 1
+    tried = r".*after 2 retries, max_retries: 2, retry_timeout: 60s"
+    with pytest.raises(StoreError, match=r"the object store failed at s3://.*/x.zarr/values/c/0/0: " + tried):
+        dataset.source.read(0, 10)
+    with pytest.raises(StoreError, match="the object store failed at s3://.*/x.model" + tried):
+        dfact.save_model(model, f"{bucket}/x.model")
+    proxy.every = 0
+    with pytest.raises(StoreError, match=r"what was begun may still be at s3://.*/z.zarr, marked as incomplete"):
+        fail_while_writing(f"{bucket}/z.zarr", proxy)
+    proxy.every = 0
+    with pytest.raises(StoreError, match="incomplete"):
+        dfact.open_dataset(f"{bucket}/z.zarr")
+
+
+def fail_while_writing(address: str, proxy: Proxy) -> None:
+    with create_group(address, "dataset") as group:
+        proxy.every = 1
+        group.create_group("values")
+
+
+@pytest.mark.usefixtures("bucket")
+def test_a_bucket_that_is_not_there_is_named() -> None:
+    with pytest.raises(StoreError, match=r"s3://nobody-has-this/x.zarr: .*NoSuchBucket"):
+        dfact.open_dataset("s3://nobody-has-this/x.zarr")
+
+
+def test_an_error_of_a_worker_comes_back(X: NDArray[np.float64], bucket: str, server: int, client: Client) -> None:
+    client.run(os.environ.update, settings(server))
+    dataset = dfact.import_array(X, f"{bucket}/x.zarr")
+    AddressStore(f"{bucket}/x.zarr").remove(["values/c/0/0"])
+    with pytest.raises(StoreError, match="its chunk values/c/0/0 is not there"):
+        icqf(executor=client).fit(dataset)
