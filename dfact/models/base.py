@@ -172,12 +172,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             return session
         check(self, {"checkpoint_every": (is_count(self.checkpoint_every), COUNT)})
         parameters = {name: value for name, value in self.get_params(deep=False).items() if name not in FOR_THE_RUN}
-        known = {
-            "model": type(self).__name__,
-            "data": dataset.fingerprint,
-            "covariates": covariates,
-            "dtype": self._working_dtype(dataset).name,
-        }
+        dtype = self._working_dtype(dataset).name
+        known = {"model": type(self).__name__, "data": dataset.fingerprint, "dtype": dtype, "covariates": covariates}
         identity = {name: as_text(value) for name, value in (known | parameters | further | known).items()}
         return CheckpointedSession(session, path, self.checkpoint_every, identity)
 
