@@ -1,0 +1,123 @@
+"""Several hosts as network namespaces: a fit survives what happens between them, and ends with the same bits.
+
+``python -m benchmarks.hosts`` tries more, and longer.
+"""
+
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks.hosts import SHORT_TIMEOUT, Certificates, Cluster, Ended, digest, make_data, model_of
+from benchmarks.namespaces import Hosts, available
+
+ITERATIONS = 18
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _namespaces() -> None:
+    possible, reason = available()
+    if not possible:
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Data of 8 partitions, and the digest of its model as this process alone fits it."""
+    data = make_data(tmp_path_factory.mktemp("hosts"))
+    return data, digest(model_of(ITERATIONS, executor="threads").fit(data))
+
+
+def seconds_lost(ended: Ended, struck: list[float]) -> list[float]:
+    """The longest wait for an iteration between each fault and the next."""
+    times = [*ended.times, ended.at]
+    begins = [max(i for i, done in enumerate(times) if done <= moment) for moment in struck] + [len(times) - 1]
+    return [max(times[i + 1] - times[i] for i in range(begin, max(end, begin + 1))) for begin, end in itertools.pairwise(begins)]
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "tls"])
+def test_cut_off_and_back_then_killed_then_cut_off_for_good(protocol: str, undisturbed: tuple[Path, str]) -> None:
+    data, expected = undisturbed
+    with Hosts(["scheduler", "driver", "a", "b", "c", "d"]) as hosts:
+        own = Certificates.make(hosts.folder / "own") if protocol == "tls" else None
+        foreign = Certificates.make(hosts.folder / "foreign")
+        cluster = Cluster(hosts, own, SHORT_TIMEOUT)
+        cluster.scheduler()
+        for name in "abc":
+            cluster.worker(name)
+        fit = cluster.fit(data, ITERATIONS, 3)
+        struck: list[float] = []
+
+        def strike(iteration: int, fault: Callable[[], None]) -> None:
+            fit.reached(iteration)
+            struck.append(time.monotonic())
+            fault()
+
+        def cut_and_restore() -> None:
+            hosts.cut("a")
+            time.sleep(2)
+            hosts.restore("a")
+
+        strike(3, cut_and_restore)
+        strike(7, lambda: cluster.processes["b"].send_signal(signal.SIGKILL))
+        if protocol == "tcp":
+            strike(11, lambda: hosts.cut("c"))
+        stranger = cluster.fit(data, 1, 1, foreign)
+        cluster.worker("d", foreign, "--no-nanny", "--death-timeout", "4")
+        ended, refused = fit.ended(), stranger.ended()
+        assert cluster.processes["d"].wait(timeout=30) != 0
+        assert "name: d" not in cluster.log("scheduler").read_text()
+    assert (ended.error, ended.digest) == ("", expected)
+    assert refused.error.startswith("FatalCommClosedError: TLS certificate does not match" if own else "RuntimeError: encryption required")
+    lost = seconds_lost(ended, struck)
+    assert 1 < lost[0] < 12
+    assert lost[1] < 10
+    if protocol == "tcp":
+        assert 9 < lost[2] < 25  # the timeout is 11 s
+
+
+def test_hosts_that_are_cut_off_from_each_other_alone() -> None:
+    reach = "import socket, sys; socket.create_connection((sys.argv[1], 7000), timeout=1).close()"
+    with Hosts(["a", "b", "c"]) as hosts:
+        for name in hosts.names:
+            hosts.run(name, [sys.executable, "-m", "http.server", "7000", "--bind", hosts.address(name)])
+
+        def reached(here: str, there: str) -> bool:
+            until = time.monotonic() + 1
+            command = [sys.executable, "-c", reach, hosts.address(there)]
+            return any(hosts.run(here, command).wait() == 0 for _ in range(50) if time.monotonic() < until)
+
+        time.sleep(0.5)
+        hosts.part("a", "b")
+        assert not reached("a", "b")
+        assert not reached("b", "a")
+        assert reached("a", "c")
+        assert reached("c", "b")
+        hosts.join("a", "b")
+        assert reached("a", "b")
+
+
+def test_what_a_killed_run_has_left_is_removed() -> None:
+    code = """
+import json, os, sys
+from benchmarks.namespaces import Hosts
+with Hosts(["a"]) as hosts:
+    process = hosts.run("a", [sys.executable, "-c", "import time; time.sleep(60)"])
+    print(json.dumps([process.pid, str(hosts.folder)]), flush=True)
+    os.kill(os.getpid(), 9)
+"""
+    killed = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
+    process, folder = json.loads(killed.stdout)
+    assert killed.returncode == -signal.SIGKILL
+    assert psutil.pid_exists(process)
+    with Hosts(["a"]):
+        pass
+    assert not Path(folder).exists()
+    assert not psutil.pid_exists(process) or psutil.Process(process).status() == psutil.STATUS_ZOMBIE
