@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dfact.models.icqf import ICQF
     from dfact.models.l1nmf import L1NMF
     from dfact.models.persistence import load_model, save_model
+    from dfact.report.html import write_report
 
 __version__ = "0.1.0"
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "plan",
     "save_model",
     "selection",
+    "write_report",
 ]
 
 # Imported when first asked for: numba and scikit-learn take seconds, which `dfact --help` need not wait for.
@@ -69,6 +71,7 @@ _HOMES = {
     "open_dataset": "dfact.data.dataset",
     "plan": "dfact.models.base",
     "save_model": "dfact.models.persistence",
+    "write_report": "dfact.report.html",
 }
 
 

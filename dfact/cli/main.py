@@ -17,6 +17,7 @@ from dfact.cli.emf import fit_emf, select_emf
 from dfact.cli.export import export
 from dfact.cli.fit import fit
 from dfact.cli.info import info
+from dfact.cli.report import report
 from dfact.cli.select import select
 from dfact.cli.transform import transform
 from dfact.engine.interrupts import stopping_on_signals
@@ -47,7 +48,7 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (demo, import_command, import_array_command, import_triplets_command, join, info, fit, select, transform, export):
+for command in (demo, import_command, import_array_command, import_triplets_command, join, info, fit, select, transform, export, report):
     cli.add_command(command)
 fit.add_command(fit_emf)
 fit.add_command(fit_cp)

@@ -1,5 +1,6 @@
 """Plots of a selection, with Matplotlib (the optional extra ``plot``)."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,21 +31,32 @@ def error_plot(selection: Selection) -> "Figure":
     names = [str(name) for name in table.index.names]
     if "error" not in table or "n_components" not in names:
         raise ParameterError(f"the selection has {list(table)} of {names}, expected the errors of numbers of components")
+    return score_plot(table, selection.best_params, "error", "se", "mean squared error of hidden answers")
+
+
+def score_plot(table: pd.DataFrame, best: Mapping[str, Any], score: str, error: str | None, label: str) -> "Figure":
+    """A score against the number of components, or else the first parameter; a line for each combination of the other parameters.
+
+    ``table`` is that of a selection; bars are the ``error``, where there is one; a ring is around the ``best``.
+    """
+    names = [str(name) for name in table.index.names]
+    across = "n_components" if "n_components" in names else names[0]
     frame = table.reset_index()
-    others = [name for name in names if name != "n_components"]
+    others = [name for name in names if name != across]
     figure = new_figure(7, 4.5)
     axes = figure.add_subplot()
     lines: Any = frame.groupby(others, sort=True) if others else [((), frame)]
     for i, (values, rows) in enumerate(lines):
-        line = rows.sort_values("n_components")
-        label = ", ".join(f"{name} = {value}" for name, value in zip(others, values, strict=True))
+        line = rows.sort_values(across)
+        of = ", ".join(f"{name} = {value}" for name, value in zip(others, values, strict=True))
         style = f"{_MARKERS[i % len(_MARKERS)]}-"
-        axes.errorbar(line["n_components"], line["error"], line["se"].fillna(0), fmt=style, capsize=3, markersize=5, label=label)
-    chosen = frame[(frame[names] == pd.Series(selection.best_params)).all(axis=1)]
-    axes.plot(chosen["n_components"], chosen["error"], "o", markersize=14, markerfacecolor="none", markeredgecolor="black", label="chosen")
-    axes.set_xticks(sorted(frame["n_components"].unique()))
-    axes.set_xlabel("number of components")
-    axes.set_ylabel("mean squared error of hidden answers")
+        spread = None if error is None else line[error].fillna(0)
+        axes.errorbar(line[across], line[score], spread, fmt=style, capsize=3, markersize=5, label=of)
+    chosen = frame[(frame[names] == pd.Series(best)).all(axis=1)]
+    axes.plot(chosen[across], chosen[score], "o", markersize=14, markerfacecolor="none", markeredgecolor="black", label="chosen")
+    axes.set_xticks(sorted(frame[across].unique()))
+    axes.set_xlabel("number of components" if across == "n_components" else across)
+    axes.set_ylabel(label)
     axes.legend()
     return figure
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.errors import ParameterError
+from dfact.models.elastic_cp_path import SolutionPath
 from dfact.report.plots import new_figure
 from dfact.report.tensors import mode_table
 from dfact.selection.result import Selection
@@ -84,6 +85,23 @@ def path_plot(selection: Selection) -> "Figure":
     together = panels[-1] if criterion == "held_out" else []
     together.append((criterion, _TITLES[criterion]))
     panels += [together] if together is not panels[-1] else []
+    figure = _along_lambda(table, panels)
+    for axes in figure.axes:
+        axes.axvline(selection.best_params["lam"], color="black", linestyle="--", linewidth=1)
+    return figure
+
+
+def solutions_plot(path: SolutionPath) -> "Figure":
+    """Rank, zeros, and errors over λ, of :meth:`dfact.ElasticCP.path`."""
+    table = path.table.set_index("lambda")
+    together = [("relative_error", "shrunk")]
+    if table["refined_error"].notna().any():
+        together.append(("refined_error", "refined"))
+    return _along_lambda(table, [[("rank", "rank")], [("zeros", "zeros")], together])
+
+
+def _along_lambda(table: "pd.DataFrame", panels: list[list[tuple[str, str]]]) -> "Figure":
+    """A panel for each list of columns and what they are called, over the λ of the index."""
     figure = new_figure(7, 2 * len(panels) + 0.5)
     positive = table.index[table.index > 0]
     for axes, lines in zip(figure.subplots(len(panels), 1, sharex=True), panels, strict=True):
@@ -94,7 +112,6 @@ def path_plot(selection: Selection) -> "Figure":
         else:  # λ = 0 has no place on a logarithmic axis
             axes.set_xscale("symlog", linthresh=positive.min() if len(positive) else 1.0)
         axes.set_yscale("log" if lines[0][0] == "relative_error" and (table["relative_error"] > 0).all() else "linear")
-        axes.axvline(selection.best_params["lam"], color="black", linestyle="--", linewidth=1)
         axes.set_ylabel(lines[0][1] if len(lines) == 1 else "relative error")
         if len(lines) > 1:
             axes.legend()

@@ -1,0 +1,44 @@
+"""``dfact report``."""
+
+import csv
+from pathlib import Path
+
+import click
+
+from dfact.cli.options import example, overwrite_option, path_type, read_dataset
+from dfact.errors import DataError
+
+
+@click.command(epilog=example("dfact report survey.model survey.html --data survey.zarr"))
+@click.argument("model", type=path_type)
+@click.argument("out", metavar="REPORT", type=path_type)
+@click.option("--data", type=path_type, metavar="DATASET", help="What the model was fitted to: adds missing rates and errors by item.")
+@click.option("--items", type=path_type, metavar="FILE", help="A csv file of the items, with columns item and text, group or both.")
+@overwrite_option
+def report(model: Path, out: Path, data: Path | None, items: Path | None, overwrite: bool) -> None:
+    """Write a model as a page to read.
+
+    One HTML file, REPORT, that loads nothing and opens in any browser: what was fitted and on what, the items of each
+    factor, all loadings as a heat map and as a table that sorts, how the factors are distributed and go together,
+    and, where the fitted MODEL has them, confounders, convergence, how it was chosen, and stability. Needs Matplotlib.
+    """
+    from dfact.report.html import write_report
+
+    texts, groups = ({}, {}) if items is None else read_items(items)
+    dataset = None if data is None else read_dataset(data)
+    write_report(model, out, dataset, texts=texts, groups=groups, overwrite=overwrite)
+    click.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB, open it in a browser")
+
+
+def read_items(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Texts and groups of the items, of those that have any."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"cannot read {path}: {error}; expected a csv file with columns item and text, group or both") from error
+    columns = list(rows[0]) if rows else []
+    if "item" not in columns or not {"text", "group"} & set(columns):
+        raise DataError(f"{path} has columns {columns}, expected item and text, group or both")
+    texts, groups = ({row["item"]: row[name] for row in rows if row.get(name)} for name in ("text", "group"))
+    return texts, groups

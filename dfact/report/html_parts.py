@@ -1,0 +1,165 @@
+"""What an HTML report is made of: sections of text, facts, cards, tables and pictures."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+_STEPS = 6  # of the shades of a cell
+_LONG = 24  # letters beyond which a text may take several lines
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph."""
+
+    text: str
+    kind: ClassVar[str] = "text"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names and what they stand for."""
+
+    facts: Sequence[tuple[str, str]]
+    kind: ClassVar[str] = "facts"
+
+
+@dataclass(frozen=True)
+class Card:
+    """A component and its items: numbers, names, texts."""
+
+    title: str
+    note: str
+    rows: Sequence[tuple[str, str, str]]
+
+
+@dataclass(frozen=True)
+class Cards:
+    """A card for each component."""
+
+    cards: Sequence[Card]
+    kind: ClassVar[str] = "cards"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image in the colours of light and of dark pages, as data: addresses."""
+
+    light: str
+    dark: str
+    width: int
+    height: int
+    alt: str
+    caption: str
+    kind: ClassVar[str] = "picture"
+
+
+@dataclass(frozen=True)
+class Heading:
+    """Of a column."""
+
+    text: str
+    numeric: bool
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A text and the class that styles it: n number, z zero, p1-p6 and m1-m6 shades of positive and negative numbers, t long text."""
+
+    text: str
+    style: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows that can be sorted by any column; the first cell of a row is its name."""
+
+    caption: str
+    headings: Sequence[Heading]
+    rows: Sequence[Sequence[Cell]]
+    kind: ClassVar[str] = "table"
+
+
+Block = Text | Facts | Cards | Picture | Table
+
+
+@dataclass(frozen=True)
+class Section:
+    """Of a report; ``name`` is its anchor."""
+
+    name: str
+    title: str
+    blocks: Sequence[Block]
+
+
+def table_of(frame: pd.DataFrame, caption: str, *, shaded: Sequence[Any] = (), formats: Mapping[str, str] | None = None) -> Table:
+    """The table of a frame with its index as names of the rows.
+
+    Numbers of the ``shaded`` columns have a background by their size, on a scale that these columns share, and as many
+    decimals; ``formats`` of others by name replace what suits their size. NaN is a dash.
+    """
+    inside = list(shaded)
+    numbered = is_numeric_dtype(frame.index)
+    columns: list[list[Cell]] = [[Cell(f"{label:g}", "n") if numbered else Cell(str(label)) for label in frame.index]]
+    headings = [Heading(str(frame.index.name or "name"), numbered)]
+    scale = frame[inside].to_numpy(np.float64) if inside else np.empty(0)
+    largest = float(np.nanmax(np.abs(scale))) if np.isfinite(scale).any() else 0.0
+    for place, name in enumerate(frame):
+        values = frame.iloc[:, place]
+        numeric = is_numeric_dtype(values) and not is_bool_dtype(values)
+        headings.append(Heading(str(name), numeric))
+        if not numeric:
+            style = "t" if values.astype(str).str.len().max() > _LONG else ""
+            columns.append([Cell(str(value), style) for value in values])
+            continue
+        numbers = values.to_numpy(np.float64)
+        style = (formats or {}).get(str(name)) or (number_format(scale) if name in inside else _column_format(values))
+        columns.append([Cell(_number(value, style), _shade(value, largest) if name in inside else "n") for value in numbers.tolist()])
+    return Table(caption, headings, list(zip(*columns, strict=True)))
+
+
+def with_intervals(table: Table, low: pd.DataFrame, high: pd.DataFrame, style: str) -> Table:
+    """The table with the ends of an interval behind each number."""
+    rows = []
+    for (name, *cells), *ends in zip(table.rows, low.to_numpy().tolist(), high.to_numpy().tolist(), strict=True):
+        spans = (f"[{_number(a, style)}, {_number(b, style)}]" for a, b in zip(*ends, strict=True))
+        rows.append([name, *(Cell(f"{cell.text} {span}", cell.style) for cell, span in zip(cells, spans, strict=True))])
+    return replace(table, rows=rows)
+
+
+def number_format(values: NDArray[Any]) -> str:
+    """As many decimals as suit the largest of the numbers."""
+    finite = np.abs(values[np.isfinite(values)])
+    largest = float(finite.max()) if finite.size else 0.0
+    if largest == 0:
+        return "{:.2f}"
+    if 1e-3 <= largest < 1e6:
+        return f"{{:.{0 if largest >= 1e4 else 1 if largest >= 1e3 else 2 if largest >= 0.5 else 3 if largest >= 0.05 else 4}f}}"
+    return "{:.3g}"
+
+
+def _column_format(values: "pd.Series[Any]") -> str:
+    numbers = values.dropna().to_numpy(np.float64)
+    return "{:.0f}" if len(numbers) and (numbers % 1 == 0).all() and numbers.any() else number_format(numbers)
+
+
+def _number(value: float, style: str) -> str:
+    """Without the sign of a number that rounds to 0."""
+    if np.isnan(value):
+        return "–"
+    text = style.format(value)
+    return text[1:] if text.startswith("-") and not text.strip("-0.%") else text
+
+
+def _shade(value: float, largest: float) -> str:
+    if np.isnan(value) or largest == 0:
+        return "z"
+    step = int(np.ceil(abs(value) / largest * (_STEPS + 1))) - 1
+    if step < 1:
+        return "z"
+    return f"{'p' if value > 0 else 'm'}{step}"

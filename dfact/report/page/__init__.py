@@ -1,0 +1,1 @@
+"""The template of the HTML report, its style and its script."""

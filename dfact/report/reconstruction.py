@@ -1,0 +1,162 @@
+"""How well a model rebuilds the data it was fitted to: by item, and by the size of the entries."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dfact.data.dataset import Dataset
+from dfact.data.inputs import as_dataset, stored_as_observed
+from dfact.data.source import Layout, absent_of, expanded, read_rows, reads
+from dfact.data.statistics import as_floating
+from dfact.errors import DataError
+from dfact.models.emf import ExpectileMF
+from dfact.models.gom import GradeOfMembership
+from dfact.selection.hidden_entries import Counts, Measure
+
+_AS_GIVEN = (ExpectileMF, GradeOfMembership)  # they take shifted answers as they were given
+_SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99)  # of the entries, at whose quantiles bins end
+
+
+def fitted_dataset(model: Any, data: Any) -> Dataset:
+    """The data that a model was fitted to, refused where it is seen to be another."""
+    dataset = as_dataset(data)
+    if isinstance(model, ExpectileMF):
+        dataset = stored_as_observed(dataset)
+    n, items = model._row_factors.shape[0], [str(label) for label in model.column_labels_]
+    slices = (len(items), *getattr(model, "slice_shape_", [0])[1:])
+    if dataset.shape != (n, *slices):
+        found, fitted = ("×".join(map(str, shape)) for shape in (dataset.shape, (n, *slices)))
+        raise DataError(f"the data is {found}, the model was fitted to {fitted}; give the data it was fitted to")
+    labels = [str(label) for label in dataset.column_labels]
+    if labels != items and [str(j) for j in range(len(items))] not in (labels, items):
+        j = next(j for j, label in enumerate(labels) if label != items[j])
+        raise DataError(f"column {j} of the data is {labels[j]!r}, of the fitted data {items[j]!r}; give the data the model was fitted to")
+    known, given = model.fingerprint_, dataset.stored_fingerprint
+    if known is not None and given is not None and known != given:
+        raise DataError(f"the data has the fingerprint {given}, the model was fitted to {known}; give the data it was fitted to")
+    return dataset
+
+
+def item_errors(model: Any, dataset: Dataset) -> pd.DataFrame:
+    """Of each item how many are ``observed``, the share ``missing``, ``mean`` and ``deviation`` of the answers, ``rmse`` and ``explained``.
+
+    ``rmse`` is the root of the mean squared error of the model's answers, ``explained`` the share of the variance about
+    the item's mean. Of a tensor items are the slices of mode 2. A model without ``inverse_transform`` has the first four alone.
+    """
+    m = len(model.column_labels_)
+    count, total, squares, errors = np.zeros(m, np.int64), np.zeros(m), np.zeros(m), np.zeros(m)
+    statistics = dataset.statistics
+    seen = statistics.observed.reshape(m, -1) > 0
+    low, high = (limit.reshape(m, -1) for limit in (statistics.minimum, statistics.maximum))
+    middle = (np.where(seen, low, np.inf).min(axis=1) + np.where(seen, high, -np.inf).max(axis=1)) / 2
+    shift = np.where(seen.any(axis=1), middle, 0) + dataset.offset
+    for pair in entries(model, dataset):
+        M, R = (values.reshape(len(values), m, -1) - shift[:, None] for values in pair)
+        known = ~np.isnan(M)
+        count += known.sum(axis=(0, 2))
+        total += np.where(known, M, 0).sum(axis=(0, 2))
+        squares += np.where(known, M * M, 0).sum(axis=(0, 2))
+        errors += np.where(known, (M - R) ** 2, 0).sum(axis=(0, 2))
+    n = np.maximum(count, 1)
+    variance = np.maximum(squares / n - (total / n) ** 2, 0)
+    entries_of_item = np.prod(dataset.shape) // m
+    table = pd.DataFrame({"observed": count, "missing": 1 - count / entries_of_item}, index=model.column_labels_.astype(str))
+    table = table.rename_axis("item").assign(mean=total / n + shift, deviation=np.sqrt(variance))
+    if hasattr(model, "inverse_transform"):
+        share = np.divide(errors / n, variance, out=np.full(m, np.nan), where=variance > 1e-12 * (1 + (total / n) ** 2))
+        table = table.assign(rmse=np.sqrt(errors / n), explained=1 - share)
+    table.loc[count == 0, table.columns[2:]] = np.nan
+    return table
+
+
+def entries(model: Any, dataset: Dataset) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Blocks of the data (rows, …), NaN where missing, and the model of them; both as the answers were given.
+
+    Rows without factors are left out, as missing.
+    """
+    layout, offset = Layout.of(dataset.shape), dataset.offset.reshape(-1, *[1] * (len(dataset.shape) - 2))
+    for rows in reads(dataset.source, layout):
+        chunk = read_rows(dataset.source, rows.start, rows.stop)
+        factors = np.asarray(model._row_factors[rows])
+        for start in range(0, chunk.shape[0], layout.block_rows):
+            block = slice(start, min(start + layout.block_rows, chunk.shape[0]))
+            part: Any = as_floating(chunk[block], dataset.missing_code, np.dtype(np.float64))
+            M = (part if isinstance(part, np.ndarray) else expanded(part, absent_of(dataset.source))) + offset
+            R = _rebuilt(model, factors[block], dataset, slice(rows.start + block.start, rows.start + block.stop))
+            R = R if isinstance(model, _AS_GIVEN) else R + offset
+            M[np.isnan(factors[block]).any(axis=1)] = np.nan
+            yield M, R
+
+
+def _rebuilt(model: Any, factors: NDArray[Any], dataset: Dataset, rows: slice) -> NDArray[np.float64]:
+    """The model's entries of some rows; zeros of a model that does not tell."""
+    if not hasattr(model, "inverse_transform"):
+        return np.zeros((len(factors), *dataset.shape[1:]))
+    factors = np.nan_to_num(factors.astype(np.float64))
+    if getattr(model, "confounder_encoding_", None) is None:
+        return np.asarray(model.inverse_transform(factors))
+    if dataset.confounders is None:
+        raise DataError(
+            f"the model was fitted with confounders {list(model.confounder_encoding_.names)}, the data has none; give it with them"
+        )
+    return np.asarray(model.inverse_transform(factors, confounders=dataset.confounders.iloc[rows]))
+
+
+@dataclass(frozen=True, eq=False)
+class BinErrors:
+    """Errors of the entries in bins of their size."""
+
+    edges: tuple[float, ...]
+    table: pd.DataFrame
+    """A row for each bin: ``entries``, quartiles and ``median`` of the relative errors |b̂ − b|/|b|, ``absolute`` the median |b̂ − b|."""
+
+    @classmethod
+    def of(cls, model: Any, dataset: Dataset) -> "BinErrors":
+        """Two reads: the first tells the bins, which end at quantiles of |b|; quantiles are exact to 0.1 %."""
+        statistics, offset = dataset.statistics, dataset.offset
+        seen = statistics.observed > 0
+        largest = max(np.abs(limit + offset)[seen].max() for limit in (statistics.minimum, statistics.maximum))
+        size = Measure("absolute", unit=float(largest) or 1.0)
+        sizes = _sum(size.count(b, np.zeros_like(b)) for b, _ in _sizes(model, dataset))
+        inner = size.quantiles(sizes.counts.sum(axis=0), _SHARES)
+        edges = (0.0, *_apart(inner), np.inf)
+        measures = Measure("relative", edges), Measure("absolute", edges, size.unit)
+        found = [_sum(measure.count(b, R) for b, R in _sizes(model, dataset)) for measure in measures]
+        rows = []
+        for i in range(len(edges) - 1):
+            relative, absolute = (total.counts[i] for total in found)
+            median, low, high = measures[0].quantiles(relative, (0.5, 0.25, 0.75))
+            (away,) = measures[1].quantiles(absolute, (0.5,))
+            rows.append({"entries": int(absolute.sum()), "lower quartile": low, "median": median, "upper quartile": high, "absolute": away})
+        names = [f"{low:.3g} to {high:.3g}" if high < np.inf else f"from {low:.3g}" for low, high in pairwise(edges)]
+        return cls(edges, pd.DataFrame(rows, index=pd.Index(names, name="size of the entry")))
+
+
+def _sizes(model: Any, dataset: Dataset) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Sizes |b| of the observed entries, and the model of them turned alike."""
+    for M, R in entries(model, dataset):
+        known = ~np.isnan(M)
+        b = M[known]
+        sign = np.where(b < 0, -1.0, 1.0)
+        yield b * sign, R[known] * sign
+
+
+def _apart(numbers: list[float]) -> Iterator[float]:
+    """Of rising numbers those above 0 that are more than a hundredth above the one before."""
+    last = 0.0
+    for number in numbers:
+        if last * 1.01 < number < np.inf:
+            last = number
+            yield number
+
+
+def _sum(parts: Iterator[Counts]) -> Counts:
+    total = next(parts).total()
+    for part in parts:
+        total.add(part)
+    return total

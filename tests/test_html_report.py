@@ -1,0 +1,510 @@
+"""The HTML report, opened in a real browser; and the figures in it, against NumPy."""
+
+import base64
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from numpy.testing import assert_allclose
+from numpy.typing import NDArray
+
+import dfact
+from dfact.cli.main import main
+from dfact.data.examples import ipip_ascado, ipip_ascado_items
+from dfact.data.inputs import as_dataset
+from dfact.models.base import MODELS
+from dfact.models.provenance import Stability
+from dfact.report import row_statistics
+from dfact.report.html_figures import clustered
+from dfact.report.html_parts import number_format, table_of
+from dfact.report.html_pictures import COLORS
+from dfact.report.html_sections import choice as how_chosen
+from dfact.report.html_subject import Subject
+from dfact.report.reconstruction import BinErrors, fitted_dataset, item_errors
+from dfact.report.row_statistics import RowStatistics
+from tests.conftest import REAL_DATA, planted_answers
+from tests.test_adding_a_factorization import PoissonMF, counts
+
+EVIL = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "</script>",
+    "{{7*7}}",
+    "$x^{$",
+    "a & b",
+    "\x08bell\x00",
+    "評価",
+    "it's",
+]
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+
+
+# Reports of real data, with settings that take seconds.
+def ipip(folder: Path) -> Path:
+    dataset = dfact.import_table(
+        ipip_ascado(),
+        folder / "d.zarr",
+        items=["AS*", "SC*", "AD*", "DO*"],
+        missing=[0],
+        confounders={"age": "continuous", "gender": "categorical"},
+        confounder_missing=[0],
+        empty_rows="drop",
+    )
+    grid = {"n_components": [3, 4], "beta": [0.1, 0.2]}
+    model: Any = dfact.selection.block_cross_validate(dfact.ICQF(max_iter=20), dataset, grid, n_folds=3, random_state=0).model
+    model.stability_ = stability(model, 12)
+    dfact.save_model(model, folder / "m")
+    texts = ipip_ascado_items()
+    groups = {item: item[:2] for item in texts}
+    dfact.write_report(folder / "m", folder / "r.html", folder / "d.zarr", texts=texts, groups=groups)
+    return folder / "r.html"
+
+
+def real(name: str) -> Path:
+    path = REAL_DATA / name
+    if not path.exists():
+        pytest.skip(f"{name} is not beside the project")
+    return path
+
+
+def eqsq(folder: Path) -> Path:
+    source = real("questionnaires/eqsq.tsv.gz")
+    dataset = dfact.import_table(source, folder / "d.zarr", items=["E*", "S*"], missing=[0], confounders=["gender"], empty_rows="drop")
+    dfact.write_report(dfact.ICQF(6, max_iter=8).fit(dataset), folder / "r.html", dataset)
+    return folder / "r.html"
+
+
+def npi(folder: Path) -> Path:
+    dataset = dfact.import_table(real("questionnaires/npi.csv"), folder / "d.zarr", items="Q*", missing=[0], empty_rows="drop")
+    model = dfact.selection.select_by_modularity(dfact.GradeOfMembership(method="srsc", random_state=0), dataset, [3]).model
+    dfact.write_report(model, folder / "r.html", dataset)
+    return folder / "r.html"
+
+
+def amino(folder: Path) -> Path:
+    X = np.load(real("tensors/amino.npz"))["X"]
+    model = dfact.ElasticCP(4, l1_ratio=0, init="nvecs", max_iter=20)
+    selection = dfact.selection.select_on_path(model, X, lambdas=[1e-6, 1e3, 1e5], rule="knee", random_state=0)
+    dfact.write_report(selection.model, folder / "r.html", X, solutions=model.path(X, [1e-6, 1e5]))
+    return folder / "r.html"
+
+
+def latency(folder: Path) -> Path:
+    X = np.load(real("latency/wsdream2_rt_8slots.npz"))["X"][:, :300, 0]
+    X = X[:, ~np.isnan(X).all(axis=0)][~np.isnan(X).all(axis=1)]
+    model = dfact.ExpectileMF(ridge=0.1, max_iter=10)
+    selection = dfact.selection.select_by_held_out(model, X, {"n_components": [2, 4], "omega": [0.1, 0.5]}, random_state=0)
+    dfact.write_report(selection.model, folder / "r.html", X)
+    return folder / "r.html"
+
+
+REPORTS: dict[str, Callable[[Path], Path]] = {"ipip": ipip, "eqsq": eqsq, "npi": npi, "amino": amino, "latency": latency}
+SECTIONS = {
+    "ipip": {"loadings", "confounders", "errors", "stability", "selection", "convergence"},
+    "eqsq": {"loadings", "confounders", "errors", "convergence"},
+    "npi": {"loadings", "classes", "errors", "selection"},
+    "amino": {"loadings", "errors", "selection", "path", "convergence"},
+    "latency": {"loadings", "errors", "bins", "selection", "convergence"},
+}
+
+
+def stability(model: Any, refits: int) -> Stability:
+    k = len(model.components_)
+    H = model.components_.astype(np.float64)
+    similarity = 1 - np.random.default_rng(0).random((refits, k)) * np.linspace(0.05, 0.3, k)
+    return Stability(similarity, H, H - 0.1, H + 0.1, 0.95)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright for Python is not installed: pip install playwright")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no Chromium: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+class Opened:
+    """A page, and all that it complained of or asked the network for."""
+
+    def __init__(self, browser: Any, path: Path) -> None:
+        self.complaints: list[str] = []
+        self.page = browser.new_page(viewport={"width": 1200, "height": 900})
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.complaints.append(dialog.message), dialog.dismiss()))
+        self.page.on("request", lambda request: self._asked(request.url, path))
+        self.page.goto(path.as_uri())
+
+    def _asked(self, url: str, path: Path) -> None:
+        if url != path.as_uri() and not url.startswith("data:"):
+            self.complaints.append(f"asked for {url}")
+
+
+@pytest.fixture
+def opened(browser: Any) -> Iterator[Callable[[Path], Opened]]:
+    pages = []
+
+    def look(path: Path) -> Opened:
+        pages.append(Opened(browser, path))
+        return pages[-1]
+
+    yield look
+    for one in pages:
+        one.page.close()
+        assert one.complaints == []
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_reports_of_real_data(name: str, opened: Callable[[Path], Opened], tmp_path: Path) -> None:
+    page = opened(REPORTS[name](tmp_path)).page
+    assert SECTIONS[name] <= set(page.eval_on_selector_all("main > section", "all => all.map(one => one.id)"))
+    assert (tmp_path / "r.html").stat().st_size < 2e6
+    sorts(page)
+    pictures(page)
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme, media="screen")
+        assert page.evaluate(WORST_CONTRAST)[0] >= 4.5, page.evaluate(WORST_CONTRAST)
+        pictures(page)
+    prints(page)
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def sorts(page: Any) -> None:
+    """By mouse, and by keyboard alone."""
+    table = page.locator("#loadings table").first
+    head = table.locator("thead th.n").first
+    column = head.evaluate("head => head.cellIndex")
+    read = "(table, column) => [...table.tBodies[0].rows].map(row => parseFloat(row.cells[column].textContent))"
+    before = table.evaluate(read, column)
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") == "descending"
+    assert table.evaluate(read, column) == sorted(before, reverse=True)
+    page.keyboard.press("Enter")
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert table.evaluate(read, column) == sorted(before)
+    names = table.locator("thead th").first
+    names.locator("button").focus()
+    page.keyboard.press("Space")
+    assert names.get_attribute("aria-sort") == "ascending"
+    assert head.get_attribute("aria-sort") == "none"
+    assert page.locator("th:not([scope])").count() == 0
+
+
+def wait(page: Any, condition: str, *given: Any) -> None:
+    """Until it holds; Playwright's own wait would evaluate text, which the report's policy forbids."""
+    for _ in range(100):
+        if page.evaluate(condition, *given):
+            return
+        page.wait_for_timeout(20)
+    pytest.fail(f"waited in vain for {condition}")
+
+
+def pictures(page: Any) -> None:
+    wait(page, "[...document.images].every(image => image.complete)")
+    images = page.eval_on_selector_all("img", "all => all.map(one => [one.naturalWidth, one.alt.length])")
+    assert images
+    assert all(width > 0 and alt > 20 for width, alt in images)
+
+
+def prints(page: Any) -> None:
+    """In dark mode, too, in the colours of paper; whole tables, and no navigation."""
+    dark = page.eval_on_selector("img", "one => one.currentSrc")
+    page.emulate_media(color_scheme="dark", media="print")
+    wait(page, "dark => document.images[0].currentSrc !== dark", dark)
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
+    hidden = "all => all.filter(one => one.scrollHeight > one.clientHeight + 1 && getComputedStyle(one).overflowY !== 'visible').length"
+    assert page.eval_on_selector_all(".scroll", hidden) == 0
+    page.emulate_media(media="screen")
+
+
+WORST_CONTRAST = """() => {
+  const numbers = text => text.match(/[\\d.e-]+/g).map(Number);
+  const color = text => { const n = numbers(text); return text.startsWith("color(") ? n.map((v, i) => i < 3 ? 255 * v : v) : n; };
+  const light = c => c.slice(0, 3).map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = one => { for (; one; one = one.parentElement) {
+    const c = color(getComputedStyle(one).backgroundColor); if (c.length < 4 || c[3] > 0) return c; } return [255, 255, 255]; };
+  let worst = [99, ""];
+  for (const one of document.body.querySelectorAll("*:not(script)")) {
+    if (![...one.childNodes].some(node => node.nodeType === 3 && node.textContent.trim())) continue;
+    const [a, b] = [light(color(getComputedStyle(one).color)), light(behind(one))];
+    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (contrast < worst[0]) worst = [contrast, one.outerHTML.slice(0, 99)];
+  }
+  return worst;
+}"""
+
+
+def test_labels_are_text(opened: Callable[[Path], Opened], tmp_path: Path) -> None:
+    M = planted_answers(60, len(EVIL), 2, 0)
+    dataset = as_dataset(pd.DataFrame(M, columns=EVIL), {EVIL[0]: ["x", EVIL[1]] * 30})
+    model = dfact.ICQF(2, max_iter=5).fit(dataset)
+    texts = dict(zip(EVIL, EVIL[::-1], strict=True))
+    dfact.write_report(model, tmp_path / "r.html", dataset, texts=texts, groups=dict.fromkeys(EVIL[:4], EVIL[2]))
+    page = opened(tmp_path / "r.html").page
+    assert page.locator("script").count() == 1
+    assert page.locator("img[src=x]").count() == 0
+    found = page.eval_on_selector_all("#loadings tbody th", "all => all.map(one => one.textContent)")
+    assert {label for label in EVIL if label.isprintable()} <= set(found)
+    assert not {"49", "alert"} & set(found)
+    pictures(page)
+
+
+def test_the_policy_forbids_what_is_not_the_reports_own(browser: Any, tmp_path: Path) -> None:
+    dfact.write_report(dfact.ICQF(2, max_iter=3).fit(planted_answers(40, 6, 2, 0)), tmp_path / "r.html")
+    one = Opened(browser, tmp_path / "r.html")
+    one.page.evaluate("""() => { const s = document.createElement("script"); s.textContent = "window.seen = 1"; document.body.append(s);
+        document.body.insertAdjacentHTML("beforeend", "<img src='http://127.0.0.1:9/x.png'>"); }""")
+    one.page.wait_for_timeout(100)
+    assert one.page.evaluate("window.seen") is None
+    assert sum("Content Security Policy" in text for text in one.complaints) == 2
+    one.page.close()
+
+
+def test_the_skip_link_and_the_contents(opened: Callable[[Path], Opened], tmp_path: Path) -> None:
+    dfact.write_report(dfact.ICQF(2, max_iter=3).fit(planted_answers(40, 6, 2, 0)), tmp_path / "r.html")
+    page = opened(tmp_path / "r.html").page
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.evaluate("location.hash") == "#main"
+    for link in page.locator("nav a").all():
+        assert page.locator(link.get_attribute("href")).count() == 1
+    levels = page.eval_on_selector_all("h1, h2, h3", "all => all.map(one => +one.tagName[1])")
+    assert levels[0] == 1
+    assert (np.diff(levels) <= 1).all()
+
+
+# What needs no browser.
+@cache
+def fits() -> dict[str, tuple[Any, Any]]:
+    """A model of each kind with the data it was fitted to."""
+    rng = np.random.default_rng(0)
+    M = planted_answers(80, 10, 2, 0, 0.1) + 1
+    N = rng.normal(size=(80, 2)) @ rng.normal(size=(2, 8)) + rng.normal(size=(80, 8))
+    Z = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((size, 2)) for size in (9, 8, 7)))
+    models: list[tuple[Any, Any]] = [
+        (dfact.ICQF(2), M),
+        (dfact.L1NMF(2), M),
+        (dfact.FactorAnalysis(2), N),
+        (dfact.GradeOfMembership(2, random_state=0), np.nan_to_num(M)),
+        (dfact.ExpectileMF(2, ridge=0.1), M),
+        (dfact.ElasticCP(2, lam=0.1, random_state=0), Z),
+        (dfact.CPALS(2), Z),
+        (PoissonMF(2, max_iter=5), counts(0, 80, 10)),
+    ]
+    return {type(model).__name__: (model.fit(X), X) for model, X in models}
+
+
+def test_every_model_has_a_report(tmp_path: Path) -> None:
+    known = fits()
+    assert {name for name, model in MODELS.items() if model.__module__.startswith("dfact.")} <= {*known, "CPModel"}
+    for name, (model, X) in known.items():
+        dfact.write_report(model, tmp_path / f"{name}.html", X)
+        text = (tmp_path / f"{name}.html").read_text()
+        assert f'<p class="kind">{name}</p>' in text
+        assert 'id="loadings"' in text
+        assert 'id="errors"' in text
+
+
+@pytest.mark.parametrize("name", ["ICQF", "L1NMF", "FactorAnalysis", "GradeOfMembership", "ExpectileMF", "ElasticCP"])
+def test_errors_by_item(name: str) -> None:
+    model, X = fits()[name]
+    table = item_errors(model, fitted_dataset(model, X))
+    R = model.inverse_transform(np.asarray(model._row_factors, np.float64))
+    others = (0, *range(2, X.ndim))
+    assert_allclose(table["observed"], (~np.isnan(X)).sum(axis=others))
+    assert_allclose(table["rmse"], np.sqrt(np.nanmean((X - R) ** 2, axis=others)), rtol=1e-5)
+    assert_allclose(table["explained"], 1 - np.nanmean((X - R) ** 2, axis=others) / np.nanvar(X, axis=others), atol=1e-5)
+    assert_allclose(table["mean"], np.nanmean(X, axis=others), atol=1e-9)
+
+
+def test_errors_of_stored_answers_are_told_as_they_were_given(tmp_path: Path) -> None:
+    M = planted_answers(300, 8, 2, 1, 0.1)
+    frame = pd.DataFrame(np.where(np.isnan(M), 0, M + 1).astype(int), columns=[f"q{j}" for j in range(8)])
+    frame["age"] = np.arange(300) % 40 + 20
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    dataset = dfact.import_table(tmp_path / "t.csv", tmp_path / "d.zarr", items="q*", missing=[0], confounders=["age"], empty_rows="drop")
+    kept = np.nan_to_num(M + 1).any(axis=1)
+    given = M[kept] + 1
+    for model, shift in ((dfact.ICQF(2), 1), (dfact.ExpectileMF(2, ridge=0.1), 0), (dfact.GradeOfMembership(2, random_state=0), 0)):
+        rows = np.asarray(model.fit_transform(dataset), np.float64)
+        known = {"confounders": dataset.confounders} if shift else {}
+        table = item_errors(model, fitted_dataset(model, dataset))
+        assert_allclose(table["mean"], np.nanmean(given, axis=0))
+        R = model.inverse_transform(rows, **known) + shift  # type: ignore[arg-type]
+        assert_allclose(table["rmse"], np.sqrt(np.nanmean((given - R) ** 2, axis=0)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_errors_by_size(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    X = np.where(rng.random((80, 60)) < 0.8, rng.lognormal(0, 2, (80, 60)), np.nan)
+    model = dfact.ExpectileMF(3, ridge=0.1).fit(X)
+    found = BinErrors.of(model, fitted_dataset(model, X))
+    b, R = X[~np.isnan(X)], model.inverse_transform(model.row_factors_)[~np.isnan(X)]
+    assert found.table["entries"].sum() == len(b)
+    for (low, high), (_, row) in zip(zip(found.edges, found.edges[1:], strict=False), found.table.iterrows(), strict=True):
+        inside = (low <= b) & (b < high)
+        assert row["entries"] == inside.sum()
+        assert_allclose(row["median"], np.median(np.abs(R - b)[inside] / b[inside]), rtol=2e-3)
+        assert_allclose(row["absolute"], np.median(np.abs(R - b)[inside]), rtol=2e-3)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_row_statistics(stored: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    W = np.random.default_rng(0).gamma(1, 1, (5000, 3)) * [1, 10, 0] + [0, 1e4, 0]
+    W[:, 0] -= W[:, 0].min()
+    W[7] = np.nan
+    monkeypatch.setattr(row_statistics, "row_chunks", lambda rows: (np.asarray(rows[i : i + 700]) for i in range(0, 5000, 700)))
+    rows: Any = zarr.create_array(tmp_path / "w", data=W, chunks=(700, 3)) if stored else W
+    found, known = RowStatistics.of(rows), np.delete(W, 7, axis=0)
+    assert found.n == 4999
+    assert_allclose(found.mean, known.mean(axis=0))
+    assert_allclose(found.deviation, known.std(axis=0), atol=1e-9)
+    assert_allclose(found.correlations[:2, :2], np.corrcoef(known[:, :2].T))
+    assert np.isnan(found.correlations[2]).all()
+    assert found.counts.sum(axis=1).tolist() == [4999] * 3
+    assert_allclose(found.zeros, (known == 0).mean(axis=0))
+
+
+def test_like_items_stand_together_within_their_groups() -> None:
+    rng = np.random.default_rng(0)
+    kinds = rng.permutation(np.repeat(np.arange(3), 8))
+    H = pd.DataFrame(np.eye(3)[kinds] + 0.1 * rng.random((24, 3)), index=[f"i{j}" for j in range(24)])
+    order, groups = clustered(H, {})
+    assert (np.diff(kinds[order]) != 0).sum() == 2
+    assert groups == []
+    order, groups = clustered(H, {f"i{j}": "ab"[j % 2] for j in range(20)})
+    assert [size for _, size in groups] == [10, 10, 4]
+    assert [name for name, _ in groups] == ["a", "b", ""]
+    assert sorted(order) == list(range(24))
+    for part in np.split(order, [10, 20]):
+        assert (np.diff(kinds[part]) != 0).sum() <= 2
+
+
+def test_a_report_of_a_thousand_items_is_small(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    M = pd.DataFrame(rng.integers(0, 4, (120, 1000)).astype(float), columns=[f"questionnaire{j % 7}_item{j}" for j in range(1000)])
+    model: Any = dfact.ICQF(20, max_iter=1).fit(M)
+    model.stability_ = stability(model, 50)
+    dfact.write_report(model, tmp_path / "r.html", M)
+    assert (tmp_path / "r.html").stat().st_size < 3e6
+
+
+def test_the_same_model_gives_the_same_file(tmp_path: Path) -> None:
+    model = dfact.ICQF(2).fit(planted_answers(40, 6, 2, 0))
+    for name in "ab":
+        dfact.write_report(model, tmp_path / f"{name}.html")
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
+def test_a_chosen_model_tells_how_it_was_chosen(tmp_path: Path) -> None:
+    M = planted_answers(60, 10, 2, 0)
+    select = dfact.selection
+    chosen = [
+        select.block_cross_validate(dfact.ICQF(max_iter=5), M, {"n_components": [1, 2]}, n_folds=3, n_blocks=(3, 3), rule="1se"),
+        select.select_by_criterion(dfact.ICQF(max_iter=5), M, [1, 2], restarts=0),
+        select.select_by_modularity(dfact.GradeOfMembership(random_state=0), M + 1, [2, 3]),
+        select.select_by_held_out(dfact.ExpectileMF(ridge=0.1, max_iter=5), M, {"n_components": [1, 2], "omega": [0.2, 0.5]}),
+        select.select_on_path(dfact.ElasticCP(2, random_state=0), M, lambdas=[1e-3, 1], random_state=0),
+    ]
+    for i, (selection, rule) in enumerate(zip(chosen, ["1se", "lowest", "highest", "lowest", "lowest"], strict=True)):
+        dfact.save_model(selection.model, tmp_path / f"{i}")
+        choice = dfact.load_model(tmp_path / f"{i}").choice_
+        assert dict(zip(choice.names, choice.values[choice.best], strict=True)) == selection.best_params
+        assert choice.rule == rule
+        assert_allclose(choice.scores, selection.table[choice.criterion])
+        section = how_chosen(Subject(dfact.load_model(tmp_path / f"{i}"), None, {}))
+        assert section is not None
+        assert f"{len(selection.table)} candidates were compared" in section.blocks[0].text  # type: ignore[union-attr]
+    assert_allclose(chosen[0].model.choice_.errors, chosen[0].table["se"])  # type: ignore[attr-defined]
+
+
+def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    M = planted_answers(40, 6, 2, 0)
+    stored = dfact.import_array(M, tmp_path / "d.zarr")
+    other = dfact.import_array(np.roll(M, 1, axis=0), tmp_path / "e.zarr")
+    model, place = dfact.ICQF(2, max_iter=3).fit(stored), tmp_path / "r.html"
+    for data, message in ((M[:9], "data is 9×6, the model was fitted to 40×6"), (other, "the fingerprint"), (tmp_path / "no", "not exist")):
+        with pytest.raises(dfact.DfactError, match=message):
+            dfact.write_report(model, place, data)
+    named = dfact.ICQF(2, max_iter=3).fit(pd.DataFrame(M, columns=list("abcdef")))
+    with pytest.raises(dfact.DataError, match="column 0 of the data is 'f'"):
+        dfact.write_report(named, place, pd.DataFrame(M, columns=list("fabcde")))
+    with pytest.raises(dfact.ParameterError, match="no items of the model"):
+        dfact.write_report(named, place, texts={"x": "y"})
+    with pytest.raises(dfact.ParameterError, match=r"ends in '.pdf'"):
+        dfact.write_report(model, tmp_path / "r.pdf")
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "matplotlib.figure", None)
+        with pytest.raises(dfact.DfactError, match=r"dfact\[plot\]"):
+            dfact.write_report(model, place)
+    assert not list(tmp_path.glob("r.*"))
+    dfact.write_report(model, place)
+    with pytest.raises(dfact.StoreError, match="exists already"):
+        dfact.write_report(model, place)
+
+
+def test_report_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dataset = dfact.import_array(planted_answers(40, 3, 2, 0), tmp_path / "d.zarr", column_labels=["a", "b", "c"])
+    dfact.save_model(dfact.ICQF(2, max_iter=3).fit(dataset), tmp_path / "m")
+    (tmp_path / "items.csv").write_text("item,text,group\na,I am <i>,one\nb,,two\nz,unknown,\n")
+    command = ["report", str(tmp_path / "m"), str(tmp_path / "r.html"), "--data", str(tmp_path / "d.zarr")]
+    assert main([*command, "--items", str(tmp_path / "items.csv")]) == 0
+    text = (tmp_path / "r.html").read_text()
+    assert "I am &lt;i&gt;" in text
+    assert dataset.fingerprint in text
+    assert main(command) == 1
+    assert main([*command, "--overwrite"]) == 0
+    (tmp_path / "items.csv").write_text("name\na\n")
+    assert main([*command, "--overwrite", "--items", str(tmp_path / "items.csv")]) == 1
+    assert "expected item and text, group or both" in capsys.readouterr().err
+
+
+def luminance(color: str) -> float:
+    parts = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear: NDArray[np.float64] = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def test_pictures_can_be_seen_on_either_page(tmp_path: Path) -> None:
+    pages = {"light": luminance("#ffffff"), "dark": luminance("#16181d")}
+    for color in COLORS:
+        for page in pages.values():
+            a, b = sorted([luminance(color), page])
+            assert (b + 0.05) / (a + 0.05) >= 3
+    dfact.write_report(dfact.ICQF(2, max_iter=3).fit(planted_answers(40, 6, 2, 0)), tmp_path / "r.html")
+    drawings = re.findall(r"data:image/svg\+xml;base64,([\w+/=]+)", (tmp_path / "r.html").read_text())
+    for i, (drawing, page) in enumerate(zip(drawings, [pages["dark"], pages["light"]] * (len(drawings) // 2), strict=True)):
+        svg = base64.b64decode(drawing).decode()
+        ink = re.search(r"text\{fill:(#\w+)\}", svg)
+        assert ink is not None, i
+        a, b = sorted([luminance(ink[1]), page])
+        assert (b + 0.05) / (a + 0.05) >= 7
+        assert "$" not in svg
+
+
+def test_numbers_and_shades() -> None:
+    assert [number_format(np.array([v])).format(v) for v in (0, 1234.5, 12.345, 0.7, 0.0123, 1e-7, 2e7)] == [
+        "0.00", "1234.5", "12.35", "0.70", "0.0123", "1e-07", "2e+07"
+    ]  # fmt: skip
+    table = table_of(pd.DataFrame({"a": [1.0, -1.0, 0.0, np.nan, -0.001]}), "t", shaded=["a"])
+    cells = [row[1] for row in table.rows]
+    assert [cell.style for cell in cells] == ["p6", "m6", "z", "z", "z"]
+    assert [cell.text for cell in cells] == ["1.00", "-1.00", "0.00", "–", "0.00"]
