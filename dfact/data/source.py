@@ -285,8 +285,24 @@ class SparseZarrSource(SparseRows):
 
 
 def _read(array: zarr.Array[Any], start: int, stop: int, what: str) -> NDArray[Any]:
-    with reading(f"{what} {start} to {stop} of {array.store_path}"):
+    try:
         return np.ascontiguousarray(array[start:stop])
+    except Exception as error:
+        # A store names the chunk itself; codecs do not know which they decode.
+        first, last = (start, stop) if isinstance(error, StoreError) else _unreadable(array, start, stop)
+        with reading(f"{what} {first} to {last} of {array.store_path}"):
+            raise
+
+
+def _unreadable(array: zarr.Array[Any], start: int, stop: int) -> tuple[int, int]:
+    """The rows of the first chunk that cannot be read."""
+    step = array.chunks[0]
+    for first in range(start - start % step, stop, step):
+        try:
+            array[first : first + step]
+        except Exception:
+            return max(first, start), min(first + step, stop)
+    return start, stop
 
 
 def read_rows(source: ReadableRows, start: int, stop: int) -> NDArray[Any] | sp.csr_array:
