@@ -19,7 +19,7 @@ from zarr.errors import ZarrUserWarning
 
 from dfact.data.places import Place, place_of
 from dfact.data.stores import AddressStore, FolderStore
-from dfact.errors import DataError, StoreError
+from dfact.errors import StoreError
 
 ATTRIBUTE = "dfact"
 FORMAT_VERSION = 1
@@ -294,11 +294,8 @@ def write_labels(group: zarr.Group, name: str, labels: NDArray[Any], dimension: 
         dimension_names=(dimension,),
         config=WRITE_ALL,
     )
-    try:
-        if len(labels):
-            array[:] = np.asarray(labels, dtype=object)
-    except UnicodeEncodeError as error:
-        raise DataError(f"the {dimension} label {str(error.object)!r} is no text in Unicode; give another") from error
+    if len(labels):
+        array[:] = np.asarray(labels, dtype=object)
 
 
 def read_array(group: zarr.Group, name: str, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -167,7 +167,7 @@ class ParquetTable:
                     others = [_as_text(batch[name]) for name in texts]
                     done += batch.num_rows
                     yield _matrix(pa.record_batch(columns, list(numbers))), pa.record_batch(others, list(texts))
-            except (pa.ArrowException, OSError) as error:
+            except (pa.ArrowException, OSError, UnicodeError) as error:
                 raise self._unreadable(error) from error
 
     def place(self, row: int) -> str:
@@ -176,7 +176,7 @@ class ParquetTable:
     def _open(self) -> Any:
         try:
             return pa.parquet.ParquetFile(self._path, buffer_size=_PAGE_BUFFER, pre_buffer=False)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeError) as error:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: Exception) -> StoreError:

@@ -154,6 +154,17 @@ class DatasetWriter:
 
 
 @contextmanager
+def _unicode(name: str) -> Iterator[None]:
+    """Half a pair of UTF-16 is a character to Python, and to nobody else."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{name}: {error.object[max(0, error.start - 40) : error.end]!r} is no text in Unicode; give another label or name"
+        ) from error
+
+
+@contextmanager
 def dataset_writer(
     path: Place,
     shape: tuple[int, ...],
@@ -175,5 +186,5 @@ def dataset_writer(
     such columns, too. The dataset appears at ``path`` when the block ends without an error, otherwise
     nothing is left there.
     """
-    with create_group(path, KIND, overwrite=overwrite) as group:
+    with create_group(path, KIND, overwrite=overwrite) as group, _unicode(name):
         yield DatasetWriter(group, shape, dtype, missing_code, column_labels, name, empty, row_compressed, absent)

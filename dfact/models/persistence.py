@@ -97,6 +97,7 @@ def load_model(path: str | PathLike[str]) -> Any:
             if not key.isidentifier() or not key.endswith("_") or key.startswith("_"):
                 raise KeyError(key)
             setattr(model, key, _decode(group, value))
+        check_is_fitted(model)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise StoreError(f"{path} does not fit this dfact ({error}); {writer}") from error
     return model

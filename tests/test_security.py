@@ -1,0 +1,239 @@
+"""What comes from others runs no code and reaches nothing beside its store."""
+
+import ast
+import hashlib
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+
+import dfact
+from dfact.data.array_file import read_array_file
+from dfact.data.store import ATTRIBUTE
+from tests.conftest import planted_answers
+
+SOURCES = sorted(Path(dfact.__file__).parent.rglob("*.py"))
+N, M = 30, 5
+NAMES = ["../../x", "a/b", "a", "", ".", "..", "con", "x" * 5000, "a\0b", "a\nb", "été", "Age", "age", "/etc/passwd", "a//b", "a/c/0"]
+NAMES += ["c:\\x", "100%", "a.", " ", "zarr.json", "\x1b[2J"]
+
+
+class Trap:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_no_code_is_made_of_data(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
+            assert not {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"} & {name.split(".")[0] for name in names}
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in {"eval", "exec", "compile", "__import__", "os.system", "pd.eval", "pd.read_pickle", "yaml.load"}
+            if called == "np.load":
+                assert "allow_pickle=False" in ast.unparse(node)
+            assert "shell=True" not in ast.unparse(node)
+
+
+def test_pickles_in_numpys_files(tmp_path: Path) -> None:
+    trap = np.array([[Trap(tmp_path / "sprung")]], dtype=object)
+    np.save(tmp_path / "a.npy", trap)
+    np.savez(tmp_path / "a.npz", x=trap)
+    (tmp_path / "b.npy").write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
+    for name in ("a.npy", "a.npz", "b.npy"):
+        with pytest.raises(dfact.DataError, match="file of numbers"):
+            read_array_file(tmp_path / name)
+    assert not (tmp_path / "sprung").exists()
+
+
+def planted_dataset(path: Path) -> dfact.Dataset:
+    return dfact.import_array(planted_answers(N, M, 2, 0).astype(np.uint8), path, row_labels=[f"p{i}" for i in range(N)])
+
+
+def test_a_store_with_pickles(tmp_path: Path) -> None:
+    """Version 2 of Zarr knows a codec that unpickles; which of its versions would run it does not matter here."""
+    planted_dataset(tmp_path / "good.zarr")
+    attributes = zarr.open_group(tmp_path / "good.zarr", mode="r").attrs.asdict()
+    old = {"zarr_format": 2, "shape": [1], "chunks": [1], "dtype": "<f8", "filters": None, "fill_value": 0, "order": "C"}
+    evil = tmp_path / "evil"
+    evil.mkdir()
+    (evil / ".zarray").write_text(json.dumps({**old, "compressor": {"id": "pickle", "protocol": 5}}))
+    (evil / "0").write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
+    whole = tmp_path / "whole.zarr"
+    for name in ("values", "column", "observed", "row"):
+        shutil.copytree(evil, whole / name)
+        mixed = tmp_path / f"{name}.zarr"  # within a group of version 3
+        planted_dataset(mixed)
+        shutil.rmtree(mixed / name)
+        shutil.copytree(evil, mixed / name)
+        with pytest.raises(dfact.StoreError):
+            np.asarray(dfact.open_dataset(mixed).row_labels)
+    (whole / ".zgroup").write_text('{"zarr_format": 2}')
+    (whole / ".zattrs").write_text(json.dumps(attributes))
+    with pytest.raises(dfact.StoreError, match="is no Zarr group"):
+        dfact.open_dataset(whole)
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("name", [*NAMES, NAMES], ids=lambda name: repr(name)[:12])
+def test_names_stay_in_their_store(name: Any, tmp_path: Path) -> None:
+    names = name if isinstance(name, list) else [name]
+    levels = np.random.default_rng(0).choice(["u/../..", "\0"], (N, len(names)))
+    frame = pd.DataFrame(levels, columns=names)
+    columns, rows = [*names, *map(str, range(M))], [*names, *map(str, range(N))][:N]
+    X = planted_answers(N, len(columns), 2, 0)
+    place = tmp_path / "in" / "d.zarr"
+    dfact.import_array(X, place, column_labels=columns, row_labels=rows, confounders=frame)
+    dataset = dfact.open_dataset(place)
+    assert dataset.confounders is not None
+    assert list(dataset.confounders) == names
+    np.testing.assert_array_equal(dataset.confounders.to_numpy(str), levels)
+    assert (list(dataset.column_labels), list(dataset.row_labels)) == (columns, rows)
+    model = dfact.ICQF(2, max_iter=2).fit(dataset)
+    dfact.save_model(model, tmp_path / "in" / "m.model")
+    assert list(dfact.load_model(tmp_path / "in" / "m.model").column_labels_) == columns
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    assert sorted(path.name for path in (tmp_path / "in").iterdir()) == ["d.zarr", "m.model"]
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    X = planted_answers(N, M, 2, 0)
+    odd = "half a pair \ud800"
+    for given in ({"column_labels": [odd, *"abcd"]}, {"row_labels": [odd, *map(str, range(N - 1))]}):
+        with pytest.raises(dfact.DataError, match="is no text in Unicode"):
+            dfact.import_array(X, tmp_path / "d.zarr", **given)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_stores_of_before(tmp_path: Path) -> None:
+    """Their attributes do not say how the confounders' arrays are called, nor that there are row labels."""
+    frame = pd.DataFrame({"age": np.arange(N) + 0.5, "sex": ["f", "m"] * (N // 2)})
+    written = dfact.import_array(planted_answers(N, M, 2, 0), tmp_path / "d.zarr", confounders=frame)
+    document = tmp_path / "d.zarr" / "zarr.json"
+    tree = json.loads(document.read_text())
+    for name in ("confounder_arrays", "row_labels"):
+        del tree["attributes"][ATTRIBUTE][name]
+    document.write_text(json.dumps(tree))
+    pd.testing.assert_frame_equal(dfact.open_dataset(tmp_path / "d.zarr").confounders, written.confounders)
+
+
+@pytest.mark.parametrize("outside", ["../other", "../d.zarr/values", "/etc", "x/../../d.zarr/values", "..\\d.zarr\\values"])
+def test_a_model_that_names_arrays_elsewhere(outside: str, tmp_path: Path) -> None:
+    dataset = planted_dataset(tmp_path / "d.zarr")
+    dfact.save_model(dfact.ICQF(2, max_iter=2).fit(dataset), tmp_path / "m.model")
+    document = tmp_path / "m.model" / "zarr.json"
+    tree = json.loads(document.read_text())
+    found = tree["attributes"][ATTRIBUTE]
+    found["model"]["fitted"]["components_"]["array"] = outside
+    found["digest"] = hashlib.blake2b(json.dumps(found["model"], sort_keys=True).encode(), digest_size=16).hexdigest()
+    document.write_text(json.dumps(tree))
+    with pytest.raises(dfact.StoreError, match="is damaged"):
+        dfact.load_model(tmp_path / "m.model")
+
+
+@pytest.mark.parametrize("change", [{"fit": 1}, {"__class__": 1}, {"_private_": 1}, {"loadings_": 1}, {"components_": {"part": "Popen"}}])
+def test_a_model_with_attributes_of_its_own(change: dict[str, Any], tmp_path: Path) -> None:
+    dfact.save_model(dfact.ICQF(2, max_iter=2).fit(planted_answers(N, M, 2, 0)), tmp_path / "m.model")
+    document = tmp_path / "m.model" / "zarr.json"
+    tree = json.loads(document.read_text())
+    found = tree["attributes"][ATTRIBUTE]
+    found["model"]["fitted"].update(change)
+    found["digest"] = hashlib.blake2b(json.dumps(found["model"], sort_keys=True).encode(), digest_size=16).hexdigest()
+    document.write_text(json.dumps(tree))
+    with pytest.raises(dfact.StoreError, match="does not fit this dfact"):
+        dfact.load_model(tmp_path / "m.model")
+
+
+def edit(path: Path, change: Any) -> None:
+    tree = json.loads(path.read_text())
+    tree.pop("consolidated_metadata", None)
+    change(tree)
+    path.write_text(json.dumps(tree))
+
+
+@pytest.mark.parametrize(
+    ("array", "shape"), [("values", [1 << 50, M]), ("values", [N, 1 << 50]), ("column", [1 << 50]), ("observed", [1 << 50]), ("row", [-1])]
+)
+def test_sizes_that_are_lies_are_not_allocated(array: str, shape: list[int], tmp_path: Path) -> None:
+    planted_dataset(tmp_path / "d.zarr")
+
+    def grow(tree: Any) -> None:
+        tree["shape"] = tree["chunk_grid"]["configuration"]["chunk_shape"] = shape
+
+    edit(tmp_path / "d.zarr" / array / "zarr.json", grow)
+    with pytest.raises(dfact.StoreError):
+        dfact.open_dataset(tmp_path / "d.zarr")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"missing_code": "x"},
+        {"missing_code": True},
+        {"missing_code": 10**30},
+        {"confounders": 5},
+        {"confounders": ["age"]},
+        {"dropped_rows": -1},
+        {"empty_rows": [10**9]},
+        {"n_empty_rows": float("nan")},
+        {"fingerprint": None},
+        {"kind": []},
+    ],
+)
+def test_attributes_that_no_import_writes(change: dict[str, Any], tmp_path: Path) -> None:
+    planted_dataset(tmp_path / "d.zarr")
+    edit(tmp_path / "d.zarr" / "zarr.json", lambda tree: tree["attributes"][ATTRIBUTE].update(change))
+    with pytest.raises(dfact.StoreError):
+        dfact.open_dataset(tmp_path / "d.zarr")
+
+
+def test_metadata_nested_without_end(tmp_path: Path) -> None:
+    planted_dataset(tmp_path / "d.zarr")
+    (tmp_path / "d.zarr" / "column" / "zarr.json").write_text("[" * 100_000)
+    with pytest.raises(dfact.StoreError, match="'column'"):
+        dfact.open_dataset(tmp_path / "d.zarr")
+
+
+@pytest.mark.parametrize("name", ["column", "row"])
+def test_damaged_labels(name: str, tmp_path: Path) -> None:
+    dataset = planted_dataset(tmp_path / "d.zarr")
+    chunk = next(path for path in (tmp_path / "d.zarr" / name).rglob("*") if path.is_file() and path.name != "zarr.json")
+    whole = chunk.read_bytes()
+    for at in range(0, len(whole), 7):
+        chunk.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(dfact.StoreError):
+            np.asarray(dfact.open_dataset(tmp_path / "d.zarr").row_labels)
+    chunk.unlink()
+    with pytest.raises(dfact.StoreError):
+        dfact.open_dataset(tmp_path / "d.zarr")
+    assert dataset.shape == (N, M)
+
+
+def test_row_labels_that_are_gone(tmp_path: Path) -> None:
+    planted_dataset(tmp_path / "d.zarr")
+    (tmp_path / "d.zarr" / "row" / "zarr.json").unlink()
+    with pytest.raises(dfact.StoreError, match="lacks its array 'row'"):
+        dfact.open_dataset(tmp_path / "d.zarr")
+
+
+def test_a_parquet_file_whose_names_are_no_text(tmp_path: Path) -> None:
+    table = pd.DataFrame({"Q0": [1, 2], "Q1": [2, 1]})
+    table.to_parquet(tmp_path / "t.parquet")
+    whole = (tmp_path / "t.parquet").read_bytes()
+    (tmp_path / "t.parquet").write_bytes(whole.replace(b"Q0", b"\xff0"))
+    with pytest.raises(dfact.DfactError):
+        dfact.import_table(tmp_path / "t.parquet", tmp_path / "d.zarr", items=["Q1"])
