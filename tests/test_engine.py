@@ -3,6 +3,9 @@
 import io
 import os
 import pickle
+import subprocess
+import sys
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -27,11 +30,12 @@ from dfact.data.source import ArraySource, Layout, RowSource, SparseSource, Spar
 from dfact.engine import partition as partition_module
 from dfact.engine.cluster import DistributedExecutor
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor, resolve_executor
-from dfact.engine.session import Executor
 from dfact.engine.partition import InOrder, one_ahead, partitions
 from dfact.engine.passes import Block, Partial, State
 from dfact.engine.plan import Footprint, Plan, make_plan, parse_bytes
 from dfact.engine.progress import Iteration, Progress
+from dfact.engine.scratch import Scratch
+from dfact.engine.session import Executor
 from dfact.engine.threads import single_threaded
 
 FLOAT32 = np.dtype(np.float32)
@@ -494,3 +498,22 @@ def test_a_pass_over_the_state_alone_knows_how_many_rows_there_are() -> None:
     rows = [block.values.shape for part in parts for block in part.blocks(None)]
     assert rows == [(len(block.values), 0) for part in parts for block in part.blocks(FLOAT32)]
     assert rows[-1][0] < rows[0][0], "the last block is a short one"
+
+
+def test_the_scratch_of_killed_processes_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ours, lost = Scratch("state"), tmp_path / "lost"
+    code = "import os; from dfact.engine.scratch import Scratch; print(Scratch('state').path, flush=True); os.kill(os.getpid(), 9)"
+    with lost.open("w") as out:
+        subprocess.run([sys.executable, "-c", code], check=False, stdout=out, env=os.environ | {"TMPDIR": str(tmp_path)})
+    abandoned = Path(lost.read_text().strip())
+    assert abandoned.is_dir()
+    other = tmp_path / "dfact-of-mine"  # not one of these
+    other.mkdir()
+    second = Scratch("state")
+    assert not abandoned.exists()
+    assert ours.path.is_dir()
+    assert other.is_dir()
+    second.remove()
+    ours.remove()
+    assert sorted(tmp_path.iterdir()) == [other, lost]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 import dfact
 from dfact import DataError, GradeOfMembership, MemoryPlanError, ParameterError
 from dfact.engine.executors import LocalSession
+from dfact.engine.scratch import Scratch
 from dfact.models.gom_search import METHODS
 
 Array = NDArray[np.float64]
@@ -201,7 +202,7 @@ def test_state_on_disk_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = fit(R)
     limit = dfact.plan(GradeOfMembership(3), R, memory_limit="8GiB")
     with monkeypatch.context() as patched:
-        patched.setattr("dfact.engine.executors._Versions.place", _always_on_disk)
+        patched.setattr("dfact.engine.kept.Versions.place", _always_on_disk)
         np.testing.assert_array_equal(fit(R).memberships_, expected.memberships_)
     assert limit.fits
     with pytest.raises(MemoryPlanError, match="needs at least"):
@@ -209,12 +210,10 @@ def test_state_on_disk_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _always_on_disk(self: Any, partition: int) -> Path:
-    self._spills = True
-    if self._folder == Path():
-        import tempfile
-
-        self._folder = Path(tempfile.mkdtemp(prefix="dfact-state-"))
-    return Path(self._folder, f"{partition}-{self._version % 2}.state")
+    if self._scratch is None:
+        self._scratch = Scratch("state")
+        self._scratch.belongs_to(self)
+    return Path(self._scratch.path, f"{partition}-{self._version % 2}.state")
 
 
 @pytest.mark.filterwarnings(ALONE)

@@ -1,7 +1,5 @@
 """What a session keeps for its partitions between passes, and the visit that takes it and hands on the new."""
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +11,7 @@ from numpy.typing import NDArray
 from dfact.engine.partition import Partition, one_ahead, walk
 from dfact.engine.passes import Partial, Pass, State
 from dfact.engine.plan import Plan
+from dfact.engine.scratch import Scratch
 from dfact.engine.spill import SpilledState, SpillWriter
 from dfact.engine.streams import StoredState, store_state
 
@@ -72,21 +71,22 @@ class Versions:
         self._take_turns = take_turns
         self._n_resident = plan.state_in_memory
         self._spills = plan.state_in_memory < plan.n_partitions
-        self._folder = Path()
+        self._scratch: Scratch | None = None
         self._version = 0
 
     def next_pass(self) -> None:
-        if self._spills and self._version == 0:
-            self._folder = Path(tempfile.mkdtemp(prefix="dfact-state-"))
+        if self._spills and self._scratch is None:
+            self._scratch = Scratch("state")
+            self._scratch.belongs_to(self)
         self._version += 1
 
     def place(self, partition: int) -> Path | None:
         """Where the partition's new state goes; None if it stays in memory."""
-        if partition < self._n_resident:
+        if partition < self._n_resident or self._scratch is None:
             return None
         version = self._version % 2 if self._take_turns else self._version
-        return self._folder / f"{partition}-{version}.state"
+        return self._scratch.path / f"{partition}-{version}.state"
 
     def remove(self) -> None:
-        if self._spills and self._version:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._scratch is not None:
+            self._scratch.remove()

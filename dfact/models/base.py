@@ -1,12 +1,8 @@
 """What all factorizations share: scikit-learn's contract, input, memory plan, executor, row factors."""
 
-import shutil
-import tempfile
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from os import PathLike
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -28,6 +24,7 @@ from dfact.engine.executors import resolve_executor
 from dfact.engine.partition import partitions
 from dfact.engine.plan import Footprint, Plan, make_plan
 from dfact.engine.progress import Iteration
+from dfact.engine.scratch import Scratch
 from dfact.engine.session import Executor, Session, Stateful
 from dfact.errors import DataError, ParameterError, StoreError
 from dfact.models.parameters import COUNT, as_text, check, is_count
@@ -239,9 +236,9 @@ def gather_rows(
         with create_array(out, "rows", **settings) as array:
             _write_rows(parts, array)
         return zarr.open_array(store_at(out, read_only=True), mode="r")
-    folder = tempfile.mkdtemp(prefix="dfact-factors-")
-    array = zarr.create_array(Path(folder, "factors.zarr"), **settings)
-    weakref.finalize(array, shutil.rmtree, folder, ignore_errors=True)
+    folder = Scratch("factors")
+    array = zarr.create_array(folder.path / "factors.zarr", **settings)
+    folder.belongs_to(array)
     _write_rows(parts, array)
     return array
 

@@ -1,0 +1,42 @@
+"""Folders for what need not outlive the process; those of killed processes are removed by the next."""
+
+import fcntl
+import os
+import shutil
+import tempfile
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_PREFIX = "dfact-"
+_LOCK = "in-use"  # held by the process that has the folder, however that ends
+
+
+class Scratch:
+    """A new folder in TMPDIR."""
+
+    def __init__(self, purpose: str) -> None:
+        _remove_abandoned()
+        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-"))
+        unlocked = self.path / f"{_LOCK}-soon"
+        self._lock = os.open(unlocked, os.O_CREAT | os.O_WRONLY)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        unlocked.rename(self.path / _LOCK)  # nobody finds it before it is held
+
+    def remove(self) -> None:
+        if self.path.exists():
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._lock)
+
+    def belongs_to(self, owner: Any) -> None:
+        """The folder goes with its owner, or with the process."""
+        weakref.finalize(owner, self.remove)
+
+
+def _remove_abandoned() -> None:
+    for place in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
+        # In use, gone already, or not ours to remove.
+        with suppress(OSError), place.open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(place.parent)
