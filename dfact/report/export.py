@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dfact.data.places import Place, place_of
 from dfact.data.source import Layout
-from dfact.data.store import compressor, create_group, incomplete_path, refuse_existing, write_labels
+from dfact.data.store import WRITE_ALL, compressor, create_group, incomplete_path, refuse_existing, write_labels
 from dfact.errors import ParameterError, StoreError
 from dfact.report.arrangement import Arrangement
 
@@ -159,8 +159,9 @@ def _group(path: Place, n: int, columns: Sequence[str], dtype: Any, step: int, o
             dtype=dtype,
             compressors=compressor(dtype),
             dimension_names=("row", "component"),
+            config=WRITE_ALL,
         )
-        rows = group.create_array("row", shape=(n,), chunks=(step,), dtype="string", dimension_names=("row",))
+        rows = group.create_array("row", shape=(n,), chunks=(step,), dtype="string", dimension_names=("row",), config=WRITE_ALL)
         write_labels(group, "component", np.asarray(columns, dtype=object), "component")
 
         def write(start: int, labels: NDArray[Any], factors: NDArray[Any]) -> None:
