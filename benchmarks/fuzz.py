@@ -280,7 +280,7 @@ def parquet_target() -> Target:
 
     def read(folder: Path, out: Path, same: bool) -> None:
         dataset = dfact.import_table(folder / "t.parquet", out / "d.zarr", **IMPORT)
-        table = pq.read_table(folder / "t.parquet")
+        table = pq.ParquetFile(folder / "t.parquet").read()
         check_table(dataset, table.to_pylist(), table.column_names)
 
     return Target(make, mutate_file("t.parquet", mutate_bytes), read)
@@ -313,7 +313,7 @@ def triplets_target(name: str) -> Target:
 
     def read(folder: Path, out: Path, same: bool) -> None:
         dataset = dfact.import_triplets(folder / name, out / "d.zarr", duplicates="last", missing="NA")
-        rows = text_rows(folder / name, ",")[0] if name.endswith("csv") else pq.read_table(folder / name).to_pylist()
+        rows = text_rows(folder / name, ",")[0] if name.endswith("csv") else pq.ParquetFile(folder / name).read().to_pylist()
         cells = [(row["row"], row["column"], "" if row["value"] is None else str(row["value"]).strip()) for row in rows]
         known = {(row, column): float(value) for row, column, value in cells if value not in ("", "NA") and float(value) == float(value)}
         expect(list(dataset.row_labels) == list(dict.fromkeys(row for row, _, _ in cells)), "other row labels")
