@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 P = TypeVar("P", bound=Partial)
+T = TypeVar("T")
 _LOOK = 5.0  # seconds between two looks at a cluster that is silent
 
 
@@ -69,8 +70,21 @@ class Watch:
             found: list[Any] = self._client.sync(self._gather, list(futures), [*futures, *pending])
         return found
 
+    def completed(self, futures: Sequence["Future"]) -> Iterator[tuple[int, Any]]:
+        """The results as they come, each with its number."""
+        from distributed import as_completed
+
+        numbers, stream = {future.key: i for i, future in enumerate(futures)}, as_completed(futures, loop=self._client.loop)
+        for _ in futures:
+            with lost_cluster():
+                future = self._client.sync(self._wait, stream.__anext__, futures)
+            yield numbers[future.key], self.gather([future])[0]
+
     async def _gather(self, futures: list["Future"], moving: list["Future"]) -> Any:
-        task = asyncio.ensure_future(self._client.gather(futures, asynchronous=True))
+        return await self._wait(lambda: self._client.gather(futures, asynchronous=True), moving)
+
+    async def _wait(self, what: Callable[[], Awaitable[T]], moving: Sequence["Future"]) -> T:
+        task = asyncio.ensure_future(what())
         with_workers = moved = time.monotonic()
         finished = -1
         try:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.source import ArraySource, RowSource
-from dfact.engine.cluster import DistributedExecutor
+from dfact.engine.cluster import DistributedExecutor, Watch
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.partition import Partition, partitions
 from dfact.engine.plan import Footprint, Plan, Workers, make_plan
@@ -152,18 +152,17 @@ def _on_workers(
     keep: Keep,
 ) -> None:
     import dask
-    from distributed import as_completed
 
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "10GB"}):
         # The data travels to the workers once, as the task that returns it.
         data = client.submit(dense, parts, dtype, pure=False)
-        tasks = {client.submit(_whole_chain, fits, data, folds[chain.repeat], chain, pure=False): chain for chain in chains}
+        tasks = [client.submit(_whole_chain, fits, data, folds[chain.repeat], chain, pure=False) for chain in chains]
     try:
-        for future in as_completed(tasks, loop=client.loop):
-            for done in future.result():
-                keep(tasks[future], done)
+        for number, finished in Watch(client, progress=False).completed(tasks):
+            for done in finished:
+                keep(chains[number], done)
     finally:
-        client.cancel(list(tasks))
+        client.cancel(tasks)
 
 
 def _whole_chain(fits: Fits, data: tuple[NDArray[Any], NDArray[Any] | None], folds: Folds, chain: Chain) -> list[Done]:
