@@ -2,10 +2,12 @@
 
 import ast
 import hashlib
+import io
 import json
 import os
 import pickle
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -237,3 +239,20 @@ def test_a_parquet_file_whose_names_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "t.parquet").write_bytes(whole.replace(b"Q0", b"\xff0"))
     with pytest.raises(dfact.DfactError):
         dfact.import_table(tmp_path / "t.parquet", tmp_path / "d.zarr", items=["Q1"])
+
+
+def test_archives_that_are_broken_or_lie(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, x=np.ones((30, 5)))
+    whole = path.read_bytes()
+    directory = whole.rindex(b"PK\x01\x02")
+    for offset, value in ((10, 99), (8, 1)):  # a compression that nobody knows; encrypted
+        path.write_bytes(whole[: directory + offset] + bytes([value]) + whole[directory + offset + 1 :])
+        with pytest.raises(dfact.DataError, match="file of numbers"):
+            read_array_file(path)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (1 << 40, 5)})
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", header.getvalue() + bytes(1200))
+    with pytest.raises(dfact.DataError, match="for which the file is too short"):
+        read_array_file(path)
