@@ -299,6 +299,26 @@ def test_what_is_replaced_is_refused_meanwhile(X: NDArray[np.float64], bucket: s
     assert store_kind(address) == "dataset"
 
 
+def test_what_is_still_to_be_read_is_not_replaced(X: NDArray[np.float64], bucket: str) -> None:
+    labels = np.arange(100).astype(str).astype(object)
+    one, two = (dfact.import_array(X[:100], f"{bucket}/{name}.zarr", row_labels=labels) for name in ("one", "two"))
+    dfact.save_model(icqf().fit(one), f"{bucket}/x.model")
+    loaded = dfact.load_model(f"{bucket}/x.model")
+    for write in (
+        lambda: dfact.save_model(loaded, f"{bucket}/x.model", overwrite=True),
+        lambda: dfact.join_datasets([one, two], f"{bucket}/one.zarr", overwrite=True),
+        lambda: dfact.import_array(store_values(f"{bucket}/two.zarr"), f"{bucket}/two.zarr", overwrite=True),
+    ):
+        with pytest.raises(StoreError, match="is still to be read"):
+            write()
+    assert dfact.load_model(f"{bucket}/x.model").factors_.shape == (100, K)
+    assert dfact.open_dataset(f"{bucket}/one.zarr").shape == dfact.open_dataset(f"{bucket}/two.zarr").shape == (100, M)
+
+
+def store_values(address: str) -> Any:
+    return zarr.open_group(store_at(address, read_only=True), mode="r")["values"]
+
+
 def test_what_is_not_ours_is_never_removed(bucket: str, server: int) -> None:
     assert send(server, "PUT", f"/{bucket[5:]}/x.zarr/notes.txt", b"mine")[0] == 200
     with pytest.raises(StoreError, match="is no dfact store"):

@@ -15,6 +15,8 @@ from dfact.data.confounders import as_frame
 from dfact.data.dataset import Dataset, open_dataset
 from dfact.data.places import place_of
 from dfact.data.source import ArraySource, Layout, RowSource, SparseRows, SparseSource, ZarrSource, read_rows, reads
+from dfact.data.store import refuse_replacing
+from dfact.data.stores import place_of_store
 from dfact.data.writer import dataset_writer, missing_code_for
 from dfact.errors import DataError, ParameterError
 
@@ -120,7 +122,7 @@ def import_array(
         NumPy, SciPy sparse, pandas, dask, xarray or Zarr. A sparse matrix stays row-compressed; zeros that
         it stores are kept.
     path : str or path
-        Where the dataset goes (a folder, usually ``*.zarr``).
+        Where the dataset goes (a folder, usually ``*.zarr``, or an address such as ``s3://bucket/a.zarr``).
     missing : number or numbers
         The codes that stand for a missing entry; NaN is always missing. Not 0 where entries that are not stored are zeros.
     row_labels, column_labels : sequences
@@ -168,6 +170,7 @@ def import_array(
     rows = _labels(row_labels, axis_labels(X, 0), n, "row") if row_labels is not None or axis_labels(X, 0) is not None else None
     frame = None if confounders is None else as_frame(confounders, n)
     limits = None if valid_range is None else stored_limits(column_limits(valid_range, n_columns), dtype)
+    refuse_replacing(path, [place_of_store(getattr(X, "store", None))])
     with dataset_writer(
         place_of(path),
         source.shape,

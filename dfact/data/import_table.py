@@ -59,7 +59,7 @@ def import_table(
         A csv, tsv or txt file (tsv and txt with tabs), each also with .gz, or a parquet file. Text is
         UTF-8 with the column names in its first line.
     path : str or path
-        Where the dataset goes (a folder, usually ``*.zarr``).
+        Where the dataset goes (a folder, usually ``*.zarr``, or an address such as ``s3://bucket/a.zarr``).
     items : name or pattern, or several
         The columns with the answers. A pattern such as "Q*" stands for all columns that match it, in
         the file's order, but for the id and the confounders.

@@ -58,7 +58,7 @@ def import_triplets(
         A csv, tsv or txt file (tsv and txt with tabs), each also with .gz, or a parquet file. Text is
         UTF-8 with the column names in its first line.
     path : str or path
-        Where the dataset goes (a folder, usually ``*.zarr``).
+        Where the dataset goes (a folder, usually ``*.zarr``, or an address such as ``s3://bucket/a.zarr``).
     row, column : names
         The columns that say where an entry is: labels of any kind, which are numbered as they first
         appear and kept as the dataset's; or with ``shape`` whole numbers from 0.

@@ -17,7 +17,7 @@ from dfact.data.dataset import KIND, Dataset, open_dataset
 from dfact.data.places import name_of, place_of
 from dfact.data.source import Layout, RowSource, SparseRows, reads
 from dfact.data.statistics import as_floating
-from dfact.data.store import attributes, open_group, refuse_existing
+from dfact.data.store import attributes, open_group, refuse_existing, refuse_replacing
 from dfact.data.writer import dataset_writer, missing_code_for, smallest_integer
 from dfact.errors import DataError, ParameterError, StoreError
 
@@ -55,7 +55,7 @@ def join_datasets(
         Two or more datasets (n_d, m_d) of two modes or their paths, with row labels; not row-compressed
         ones. In a sequence a dataset's name is that of its folder, without the ending.
     path : str or path
-        Where the joined dataset goes (a folder, usually ``*.zarr``).
+        Where the joined dataset goes (a folder, usually ``*.zarr``, or an address such as ``s3://bucket/a.zarr``).
     how : {"outer", "inner"}
         Keep whoever is in any of the datasets, or in all of them.
     prefix : bool
@@ -90,6 +90,7 @@ def join_datasets(
         raise ParameterError(f"how is {how!r}, expected 'outer' or 'inner'")
     refuse_existing(path, overwrite=overwrite)
     members = _members(datasets)
+    refuse_replacing(path, [member.dataset.path for member in members])
     labels = _participants(members, how)
     positions = [member.labels.get_indexer(labels) for member in members]
     confounders = _confounders(members, positions, labels)

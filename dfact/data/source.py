@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from dfact.data.places import Place
 from dfact.data.store import reading
-from dfact.data.stores import AddressStore
+from dfact.data.stores import place_of_store
 from dfact.errors import StoreError
 from dfact.kernels.entries import scatter
 
@@ -341,8 +340,4 @@ def reads(source: ReadableRows, layout: Layout) -> Iterator[slice]:
 def path_of(source: RowSource) -> Place | None:
     """Where the source's array lies, if it is in a folder or at an address."""
     array = source.data if isinstance(source, SparseZarrSource) else getattr(source, "array", None)
-    store = getattr(array, "store", None)
-    if isinstance(store, AddressStore):
-        return store.address
-    root = getattr(store, "root", None)
-    return None if root is None else Path(root)
+    return place_of_store(getattr(array, "store", None))

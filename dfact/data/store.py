@@ -3,7 +3,7 @@
 import errno
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -175,6 +175,13 @@ def refuse_existing(path: str | PathLike[str], *, overwrite: bool) -> None:
         raise StoreError(f"{place} exists already; choose another path, or replace it with overwrite=True (--overwrite)")
     if found is None:
         raise StoreError(f"{place} exists and is no dfact store, so it is not replaced; choose another path")
+
+
+def refuse_replacing(path: str | PathLike[str], sources: Iterable[Place | None]) -> None:
+    """Refuse to write where something lies that is still to be read: in an object store the old goes before the new is written."""
+    place = place_of(path)
+    if isinstance(place, str) and place in sources:
+        raise StoreError(f"{place} is still to be read, and in an object store it would be removed first; choose another place")
 
 
 def exists(place: Place) -> bool:

@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Self
 
 from zarr.abc.store import ByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import LocalStore, ObjectStore
 
+from dfact.data.places import Place
 from dfact.errors import StoreError
 
 _METADATA = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")  # Zarr asks for these to find out what there is
@@ -138,6 +140,14 @@ class AddressStore(ObjectStore[Any]):
             # It begins with what was asked, in how many tries and seconds; then the client's inner structures follow.
             said = " ".join(str(error).split("\n\nDebug source")[0].split())
             raise StoreError(f"the object store failed at {self.address}/{key}".rstrip("/") + f": {said}") from error
+
+
+def place_of_store(store: Any) -> Place | None:
+    """Where a store lies, if it is in a folder or at an address."""
+    if isinstance(store, AddressStore):
+        return store.address
+    root = getattr(store, "root", None)
+    return None if root is None else Path(root)
 
 
 def _settings() -> tuple[tuple[str, str], ...]:

@@ -29,7 +29,8 @@ import dfact.models.l1nmf
 import dfact.models.provenance  # noqa: F401  # imported for their names in MODELS and PARTS
 from dfact.data.places import absolute, place_of
 from dfact.data.source import Layout
-from dfact.data.store import WRITE_ALL, attributes, compressor, create_group, open_group, update_attributes
+from dfact.data.store import WRITE_ALL, attributes, compressor, create_group, open_group, refuse_replacing, update_attributes
+from dfact.data.stores import place_of_store
 from dfact.errors import ParameterError, StoreError
 from dfact.models.base import MODELS, PARTS, Factorization
 
@@ -53,6 +54,7 @@ def save_model(model: Factorization, path: str | PathLike[str], *, overwrite: bo
         ``path`` exists (unless ``overwrite``), or cannot be written; nothing is left behind.
     """
     check_is_fitted(model)
+    refuse_replacing(path, [place_of_store(value.store) for value in vars(model).values() if isinstance(value, zarr.Array)])
     with create_group(path, KIND, overwrite=overwrite) as group:
         write_model(group, model)
 
