@@ -61,6 +61,8 @@ class Watch:
             return float(parse_timedelta(dask.config.get(f"dfact.{name}", default)))
 
         self._client = client
+        self._known: set[str] = set()
+        self._next_look = 0.0
         self._workers_wait = seconds("workers-wait", "60s")
         self._progress_wait = seconds("progress-wait", "10m") if progress else float("inf")
 
@@ -90,7 +92,7 @@ class Watch:
         try:
             while not (await asyncio.wait({task}, timeout=min(_LOOK, self._workers_wait / 4)))[0]:
                 now, count = time.monotonic(), sum(future.status == "finished" for future in moving)
-                if await self._has_workers():
+                if await self._workers():
                     with_workers = now
                 if count != finished:
                     finished, moved = count, now
@@ -102,11 +104,21 @@ class Watch:
         finally:
             task.cancel()
 
-    async def _has_workers(self) -> bool:
+    def newcomers(self) -> list[str]:
+        """All workers, if some have come since the last look; not oftener than every few seconds."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return []
+        self._next_look = now + _LOOK
+        known, self._known = self._known, set(self._client.sync(self._workers))
+        return sorted(self._known) if known and self._known - known else []
+
+    async def _workers(self) -> list[str]:
+        """Their addresses; none if the scheduler does not answer."""
         try:
-            return bool(await asyncio.wait_for(self._client.scheduler.ncores(), self._workers_wait / 2))
+            return list(await asyncio.wait_for(self._client.scheduler.ncores(), self._workers_wait / 2))
         except (OSError, TimeoutError):
-            return False
+            return []
 
 
 @contextmanager
@@ -153,13 +165,23 @@ class DistributedSession(Stateful):
         self._partitions, self._kept = [], []  # the cluster forgets what nobody holds
         self._versions.remove()
 
-    def _submit(self, function: Any, *args: Any) -> "Future":
-        return self._client.submit(function, *args, pure=False)
+    def _submit(self, function: Any, *args: Any, **where: Any) -> "Future":
+        return self._client.submit(function, *args, pure=False, **where)
+
+    def _spread(self) -> None:
+        """Tasks go where their inputs are, so those who come later get none, unless inputs are moved there."""
+        workers = self._watch.newcomers()
+        for i in range(len(self._partitions)) if workers else ():
+            there = {"workers": [workers[i % len(workers)]], "allow_other_workers": True}
+            self._partitions[i] = self._submit(_identity, self._partitions[i], **there)
+            if isinstance(self._kept[i], type(self._partitions[i])):  # what is on disk is not moved
+                self._kept[i] = self._submit(_identity, self._kept[i], **there)
 
     def run(self, pass_: Pass[Any, P], shared: Any) -> P:
         self._versions.next_pass()
         totals, handles = [], {}
         with lost_cluster():
+            self._spread()
             broadcast = self._submit(_identity, (pass_, shared))
             for i, partition in enumerate(self._partitions):
                 place = self._versions.place(i)
