@@ -21,7 +21,7 @@ from dfact.report.export import check_destination
 from dfact.report.html_items import bins, classes, confounders, loadings, solutions, top_items
 from dfact.report.html_parts import Section
 from dfact.report.html_sections import choice, convergence, distributions, errors, overview, parameters, stability
-from dfact.report.html_subject import Subject
+from dfact.report.html_subject import Subject, checked_model
 from dfact.report.plots import new_figure
 from dfact.report.reconstruction import fitted_dataset
 
@@ -101,7 +101,7 @@ def write_report(
     new_figure(1, 1)  # is Matplotlib there?
     stored = isinstance(model, (str, PathLike))
     versions = saved_versions(model) if stored else running_versions()
-    fitted = load_model(model) if stored else model
+    fitted = load_model(model) if stored else checked_model(model)
     dataset = None if data is None else fitted_dataset(fitted, data)
     _write(path, _rendered(Subject(fitted, dataset, versions, texts or {}, groups or {}, solutions)))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 COLORS = ("#2f7fc1", "#cf6a24", "#2a9767", "#b04fae", "#8b7d1d", "#c9485f", "#7070d2", "#4b8d9c")
 """Of lines and bars: each has a contrast of 3 or more with either page."""
 _LIGHT = {"#000000": "#1c1e21"}
-_DARK = {"#000000": "#e4e6ea", "#ffffff": "#16181d", "#4d4d4d": "#b9bdc6", "#cccccc": "#5a5f69"}
+_DARK = {"#000000": "#e4e6ea", "#ffffff": "#16181d", "#4c4c4c": "#b9bdc6", "#cccccc": "#5a5f69"}
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "dfact",  # the same model gives the same file

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
 from dfact.errors import ParameterError
@@ -55,8 +56,6 @@ class Subject:
     solutions: SolutionPath | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.model, Factorization):
-            raise ParameterError(f"a {type(self.model).__name__} cannot be reported; expected a fitted model or a path to one")
         known = {str(item) for item in self.all_loadings.index}
         for name, given in (("texts", self.texts), ("groups", self.groups)):
             if given and not known & set(given):
@@ -120,6 +119,14 @@ class Subject:
             if given:
                 out.insert(0, name, [given.get(str(item), "") for item in table.index])
         return out
+
+
+def checked_model(model: Any) -> Any:
+    """The model, refused if it is none, or not fitted."""
+    if not isinstance(model, Factorization):
+        raise ParameterError(f"a {type(model).__name__} cannot be reported; expected a fitted model or a path to one")
+    check_is_fitted(model)
+    return model
 
 
 @dataclass(frozen=True, eq=False)
