@@ -37,6 +37,7 @@ from dfact.engine.progress import Iteration, Progress
 from dfact.engine.scratch import Scratch
 from dfact.engine.session import Executor
 from dfact.engine.threads import single_threaded
+from tests.conftest import planted_answers
 
 FLOAT32 = np.dtype(np.float32)
 FOOTPRINT = Footprint(state_per_row=200, work_per_row=200, shared=1000, result_per_row=8)
@@ -517,3 +518,11 @@ def test_the_scratch_of_killed_processes_is_removed(tmp_path: Path, monkeypatch:
     second.remove()
     ours.remove()
     assert sorted(tmp_path.iterdir()) == [other, lost]
+
+
+def test_the_driver_of_a_cluster_computes_as_that_of_this_machine(client: Client) -> None:
+    """With more than one BLAS thread its products would have other bits."""
+    X = planted_answers(3000, 300, 6, 0, 0.1).astype(np.float64)
+    fits = [dfact.ICQF(6, max_iter=15, tol=0, executor=executor).fit(X) for executor in ("inline", client)]
+    np.testing.assert_array_equal(fits[0].components_, fits[1].components_)
+    np.testing.assert_array_equal(fits[0].objective_history_, fits[1].objective_history_)

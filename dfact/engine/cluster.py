@@ -4,7 +4,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -149,6 +149,7 @@ class DistributedSession(Stateful):
         self._kept: list[Any] = [None] * len(partitions)  # Future[KeptState] or KeptState
         self._sources = partitions
         self._partitions: list[Future] = []
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         import dask
@@ -159,11 +160,14 @@ class DistributedSession(Stateful):
                 load = Partition.load if i < self._plan.values_in_memory else _identity
                 self._partitions.append(self._submit(load, partition))
         self._sources = []
+        self._stack.callback(self._versions.remove)
+        # For the driver's own products: more threads give other bits than those of a session on this machine.
+        self._stack.enter_context(single_threaded())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._partitions, self._kept = [], []  # the cluster forgets what nobody holds
-        self._versions.remove()
+        self._stack.close()
 
     def _submit(self, function: Any, *args: Any, **where: Any) -> "Future":
         return self._client.submit(function, *args, pure=False, **where)

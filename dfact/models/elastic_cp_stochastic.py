@@ -16,7 +16,6 @@ from dfact.data.statistics import as_floating
 from dfact.engine.partition import one_ahead
 from dfact.engine.passes import Block, State
 from dfact.engine.session import Arrays, Session
-from dfact.engine.threads import single_threaded
 from dfact.errors import ParameterError
 from dfact.kernels.adamax import BETA_1, adamax_updates
 from dfact.kernels.cp import fill_missing
@@ -208,23 +207,22 @@ class StochasticSolver:
 
     def _iterated(self, net: ElasticNet) -> Arrays:
         """All that the next iteration needs; the objective is the last."""
-        with single_threaded():
-            if net != self._net:
-                self._begin_again(net)
-                self._net = net
-            objective, sizes = self._estimate()
-            if objective > self._last:
-                self._step *= _DECAY
-            self._last = objective
-            self._balance(sizes)
-            if self._early:
-                self._early -= 1
-                net = replace(net, lam=_EARLY_SHARE * net.lam)
-            if self._batches is None:
-                self._batches = samples(self._chunks, self._sizes[0], self._slices, _STEPS * self._iteration)
-            draws = np.random.default_rng(child(self._entries, self._iteration))
-            for _ in range(_STEPS):
-                self._move(next(self._batches), net, draws)
+        if net != self._net:
+            self._begin_again(net)
+            self._net = net
+        objective, sizes = self._estimate()
+        if objective > self._last:
+            self._step *= _DECAY
+        self._last = objective
+        self._balance(sizes)
+        if self._early:
+            self._early -= 1
+            net = replace(net, lam=_EARLY_SHARE * net.lam)
+        if self._batches is None:
+            self._batches = samples(self._chunks, self._sizes[0], self._slices, _STEPS * self._iteration)
+        draws = np.random.default_rng(child(self._entries, self._iteration))
+        for _ in range(_STEPS):
+            self._move(next(self._batches), net, draws)
         arrays = {"A": self._others, "M": self._M, "Z": self._Z, "S": self._S}
         found = {f"{name}{n}": array for name, modes in arrays.items() for n, array in enumerate(modes)}
         return found | {"squares": self._squares, "scalars": np.array([self._step, self._t, self._last, self._early])}

@@ -201,14 +201,12 @@ class ExpectileMF(Factorization):
 
     def _solve(self, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> None:
         """All but what the rows have of their own, whose factors are the session's state "factors"."""
-        # One thread for the driver's products, too, wherever passes run: more of them give other bits.
-        with single_threaded():
-            measured = measured_of(dataset)
-            begin, Y = self._start(session, dataset, measured, dtype)
-            loss, kind = Loss(self.omega, self.ridge), ExactPass if self._is_exact(dataset) else SurrogatePass
-            alternation = Alternation(loss, Y, dtype, orthogonalize=self.orthogonalize)
-            self._iterate(session, kind(measured, loss, begin, dtype), alternation)
-            point, objective = self._finish(session, RowsPass(measured, loss, begin, dtype), alternation)
+        measured = measured_of(dataset)
+        begin, Y = self._start(session, dataset, measured, dtype)
+        loss, kind = Loss(self.omega, self.ridge), ExactPass if self._is_exact(dataset) else SurrogatePass
+        alternation = Alternation(loss, Y, dtype, orthogonalize=self.orthogonalize)
+        self._iterate(session, kind(measured, loss, begin, dtype), alternation)
+        point, objective = self._finish(session, RowsPass(measured, loss, begin, dtype), alternation)
         self.column_factors_ = point.Y.astype(dtype)
         self.objective_history_ = np.asarray([*alternation.history, objective])
 

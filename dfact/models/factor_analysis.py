@@ -16,7 +16,6 @@ from dfact.data.inputs import refuse_infinite, refuse_unobserved_columns
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration, Reporter
 from dfact.engine.session import Session
-from dfact.engine.threads import single_threaded
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.correlation import MomentsPass, is_indefinite, smoothed
 from dfact.linalg.minres import LOWEST, explained, minres, ordered, promax, varimax
@@ -160,8 +159,7 @@ class FactorAnalysis(Factorization):
         _check_answers(dataset, self.n_components)
         dtype, shape = self._working_dtype(dataset), (dataset.shape[0], self.n_components)
         report = Reporter(self.callbacks, _N_STEPS)
-        # One thread for the factors, too, wherever passes run: more of them give other bits.
-        with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session, single_threaded():
+        with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
             found = self._correlate(session, dataset)
             report.step("correlations")
             self._extract(found.R, dtype)

@@ -12,7 +12,6 @@ from dfact.data.dataset import Dataset
 from dfact.engine.executors import resolve_executor
 from dfact.engine.partition import partitions
 from dfact.engine.plan import Footprint
-from dfact.engine.threads import single_threaded
 from dfact.engine.visits import Members, MemberSession
 from dfact.models.emf import ExpectileMF, measured_of
 from dfact.selection.hidden_entries import Counts, EntryVeil, ErrorsPass, Measure
@@ -63,8 +62,7 @@ class EntryFits:
 
     def _start(self, model: ExpectileMF, repeat: int, members: Members, name: str) -> NDArray[np.float64]:
         session: Any = MemberSession(members, name, self._veil(repeat, hidden=False))
-        with single_threaded():
-            return model._start(session, self.dataset, measured_of(self.dataset), self.dtype)[1]
+        return model._start(session, self.dataset, measured_of(self.dataset), self.dtype)[1]
 
     def _count(self, fit: Fit, start: NDArray[np.float64] | None, members: Members, name: str) -> Counts:
         model, seen, hidden = fit.model, self._veil(fit.repeat, hidden=False), self._veil(fit.repeat, hidden=True)
