@@ -18,7 +18,7 @@ from dfact.data.dataset import Dataset
 from dfact.data.import_array import axis_labels
 from dfact.data.inputs import as_dataset, refuse_unobserved_columns, warn_of_unobserved_rows
 from dfact.data.source import Layout
-from dfact.data.store import compressor, create_array, reason, store_at
+from dfact.data.store import WRITE_ALL, compressor, create_array, reason, store_at
 from dfact.engine.checkpoint import CheckpointedSession
 from dfact.engine.executors import resolve_executor
 from dfact.engine.partition import partitions
@@ -237,9 +237,15 @@ def gather_rows(
             _write_rows(parts, array)
         return zarr.open_array(store_at(out, read_only=True), mode="r")
     folder = Scratch("factors")
-    array = zarr.create_array(folder.path / "factors.zarr", **settings)
+    place = folder.path / "factors.zarr"
+    written = zarr.create_array(place, config=WRITE_ALL, **settings)
+    try:
+        _write_rows(parts, written)
+    except BaseException:
+        folder.remove()
+        raise
+    array = zarr.open_array(store_at(place, read_only=True), mode="r")
     folder.belongs_to(array)
-    _write_rows(parts, array)
     return array
 
 
