@@ -69,7 +69,10 @@ class Heading:
 
 @dataclass(frozen=True)
 class Cell:
-    """A text and the class that styles it: n number, z zero, p1-p6 and m1-m6 shades of positive and negative numbers, t long text."""
+    """A text and the class that styles it: n number, p1-p6 and m1-m6 shades of positive and negative ones, s text, t long text.
+
+    Without a class it is a small number among shaded ones: most cells of a large table are, and their classes would be a sixth of the file.
+    """
 
     text: str
     style: str = ""
@@ -105,7 +108,8 @@ def table_of(frame: pd.DataFrame, caption: str, *, shaded: Sequence[Any] = (), f
     """
     inside = list(shaded)
     numbered = is_numeric_dtype(frame.index)
-    columns: list[list[Cell]] = [[Cell(f"{label:g}", "n") if numbered else Cell(str(label)) for label in frame.index]]
+    labels = [f"{label:g}" if numbered else str(label) for label in frame.index]
+    columns: list[list[Cell]] = [[Cell(label, "n" if numbered else _text_style(labels)) for label in labels]]
     headings = [Heading(str(frame.index.name or "name"), numbered)]
     scale = frame[inside].to_numpy(np.float64) if inside else np.empty(0)
     largest = float(np.nanmax(np.abs(scale))) if np.isfinite(scale).any() else 0.0
@@ -114,8 +118,8 @@ def table_of(frame: pd.DataFrame, caption: str, *, shaded: Sequence[Any] = (), f
         numeric = is_numeric_dtype(values) and not is_bool_dtype(values)
         headings.append(Heading(str(name), numeric))
         if not numeric:
-            style = "t" if values.astype(str).str.len().max() > _LONG else ""
-            columns.append([Cell(str(value), style) for value in values])
+            texts = [str(value) for value in values]
+            columns.append([Cell(text, _text_style(texts)) for text in texts])
             continue
         numbers = values.to_numpy(np.float64)
         style = (formats or {}).get(str(name)) or (number_format(scale) if name in inside else _column_format(values))
@@ -156,10 +160,14 @@ def _number(value: float, style: str) -> str:
     return text[1:] if text.startswith("-") and not text.strip("-0.%") else text
 
 
+def _text_style(texts: Sequence[str]) -> str:
+    return "t" if max(map(len, texts), default=0) > _LONG else "s"
+
+
 def _shade(value: float, largest: float) -> str:
     if np.isnan(value) or largest == 0:
-        return "z"
+        return ""
     step = int(np.ceil(abs(value) / largest * (_STEPS + 1))) - 1
     if step < 1:
-        return "z"
+        return ""
     return f"{'p' if value > 0 else 'm'}{step}"
