@@ -93,7 +93,7 @@ def _run(places: dict[str, Path]) -> None:
     from dfact.engine.progress import Progress
     from dfact.models.icqf import ICQF
     from dfact.models.persistence import save_model
-    from dfact.report.export import write_factors
+    from dfact.report.export import write_model_factors
     from dfact.report.tables import confounders_text, factors_text, summary_text
 
     places["answers"].parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def _run(places: dict[str, Path]) -> None:
     with closing(Progress("fit")) as progress:
         model = ICQF(n_components=4, callbacks=[progress]).fit(dataset)
     save_model(model, places["model"], overwrite=True)
-    write_factors(places["factors"], model.factors_, list(model.get_feature_names_out()), dataset.label_source, overwrite=True)
+    write_model_factors(model, places["factors"], overwrite=True)
     texts = ipip_ascado_items()
     click.echo(summary_text(model))
     click.echo(_FACTORS + factors_text(model, texts=texts))
