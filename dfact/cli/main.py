@@ -18,6 +18,7 @@ from dfact.cli.export import export
 from dfact.cli.fit import fit
 from dfact.cli.info import info
 from dfact.cli.report import report
+from dfact.cli.run import run
 from dfact.cli.select import select
 from dfact.cli.transform import transform
 from dfact.engine.interrupts import stopping_on_signals
@@ -48,7 +49,20 @@ def cli(debug: bool) -> None:
     """
 
 
-for command in (demo, import_command, import_array_command, import_triplets_command, join, info, fit, select, transform, export, report):
+for command in (
+    demo,
+    import_command,
+    import_array_command,
+    import_triplets_command,
+    join,
+    info,
+    fit,
+    select,
+    transform,
+    run,
+    export,
+    report,
+):
     cli.add_command(command)
 fit.add_command(fit_emf)
 fit.add_command(fit_cp)
