@@ -1,0 +1,328 @@
+"""What faults befall: fits of every solver, on small data in several partitions, that take long enough to be struck in their midst."""
+
+import asyncio
+import itertools
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import dask
+import numpy as np
+import zarr
+from distributed import Scheduler, Worker
+from numpy.typing import NDArray
+
+import dfact
+from dfact.data import source
+from dfact.data.synthetic import PlantedQuestionnaire
+from dfact.engine import kept
+
+_LAYOUT = {"_BLOCK_ENTRIES": 1 << 11, "_CHUNK_ENTRIES": 1 << 13, "_PARTITION_ENTRIES": 1 << 14}
+Array = NDArray[Any]
+
+
+@contextmanager
+def small_partitions() -> Iterator[None]:
+    """Cut data so small that what is fitted in a second has five partitions."""
+    before = {name: getattr(source, name) for name in _LAYOUT}
+    for name, size in _LAYOUT.items():
+        setattr(source, name, size)
+    try:
+        yield
+    finally:
+        for name, size in before.items():
+            setattr(source, name, size)
+
+
+def slow(seconds: float) -> None:
+    """Make every visit of a partition in this process take so much longer."""
+    walk: Callable[..., Any] = kept.walk
+
+    def slow_walk(*arguments: Any) -> Any:
+        time.sleep(seconds)
+        return walk(*arguments)
+
+    kept.walk = slow_walk
+
+
+def answers(seed: int) -> Array:
+    """Answers 0..3, NaN where missing."""
+    planted = PlantedQuestionnaire(2000, 40, 4, seed=seed)
+    codes = np.concatenate(list(planted.chunks(2000)))
+    return np.where(codes == planted.MISSING_CODE, np.float32(np.nan), codes.astype(np.float32))
+
+
+def memberships(seed: int) -> Array:
+    """Responses 0..4 of mixed members of three classes."""
+    rng = np.random.default_rng(seed)
+    shares = np.vstack([np.eye(3)[rng.integers(0, 3, 1500)], rng.dirichlet([1, 1, 1], 500)])
+    return rng.binomial(4, shares @ rng.random((3, 40))).astype(np.float64)
+
+
+def skewed(seed: int) -> Array:
+    """Measurements with skewed noise, half of them missing."""
+    rng = np.random.default_rng(seed)
+    X = rng.random((1200, 3)) @ rng.random((3, 60)) + 0.05 * rng.chisquare(3, (1200, 60))
+    X[rng.random(X.shape) < 0.5] = np.nan
+    return X
+
+
+def tensor(seed: int) -> Array:
+    """Three modes, a tenth missing."""
+    rng = np.random.default_rng(seed)
+    X = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((size, 3)) for size in (700, 12, 8))) + 0.1 * rng.standard_normal((700, 12, 8))
+    X[rng.random(X.shape) < 0.1] = np.nan
+    return X
+
+
+@dataclass(frozen=True)
+class Solver:
+    """A model, data for it, and the iterations behind which more passes follow."""
+
+    model: type[Any]
+    data: Callable[[int], Array]
+    parameters: dict[str, Any] = field(default_factory=lambda: {"max_iter": 8, "tol": 0})
+    last: int = 7
+
+    def make(self, **settings: Any) -> Any:
+        return self.model(3, random_state=0, **self.parameters, **settings)
+
+
+_ITERATES = {"max_iter": 8, "tol": 0}
+_EXPECTILE = _ITERATES | {"omega": 0.2, "ridge": 0.1}
+SOLVERS = {
+    "ICQF splitless": Solver(dfact.ICQF, answers, _ITERATES | {"solver": "splitless"}),
+    "ICQF admm": Solver(dfact.ICQF, answers, _ITERATES | {"solver": "admm"}),
+    "L1NMF": Solver(dfact.L1NMF, answers),
+    "GradeOfMembership crsc": Solver(dfact.GradeOfMembership, memberships, {"method": "crsc"}, last=4),
+    "ExpectileMF exact": Solver(dfact.ExpectileMF, skewed, _EXPECTILE | {"solver": "exact"}),
+    "ExpectileMF surrogate": Solver(dfact.ExpectileMF, skewed, _EXPECTILE | {"solver": "surrogate"}),
+    "ElasticCP bcd, fill": Solver(dfact.ElasticCP, tensor, _ITERATES | {"lam": 0.5, "missing": "fill"}),
+}
+
+
+def block_selection(**settings: Any) -> Callable[..., Any]:
+    """Block cross-validation of ICQF."""
+
+    def run(executor: Any, callbacks: Any = ()) -> Any:
+        model = dfact.ICQF(max_iter=6, executor=executor)
+        grid = {"n_components": [2, 3]}
+        return dfact.selection.block_cross_validate(
+            model, answers(0), grid, n_blocks=(3, 3), n_folds=3, random_state=0, callbacks=callbacks, **settings
+        )
+
+    return run
+
+
+def held_out_selection(executor: Any, callbacks: Any = ()) -> Any:
+    """Selection of an expectile factorization by entries held out."""
+    model = dfact.ExpectileMF(max_iter=6, ridge=0.1, executor=executor)
+    grid = {"n_components": [2, 3]}
+    return dfact.selection.select_by_held_out(model, skewed(0), grid, random_state=0, callbacks=callbacks)
+
+
+SELECTIONS: dict[str, Callable[..., Any]] = {
+    "block_cross_validate, in memory": block_selection(load=True),
+    "block_cross_validate, shared reads": block_selection(load=False),
+    "select_by_held_out": held_out_selection,
+}
+
+
+def bits(model: Any) -> dict[str, bytes]:
+    """All numbers and names that a fit has found, byte by byte."""
+    if hasattr(model, "best_params"):
+        table = model.table.drop(columns=["seconds"], errors="ignore")
+        return bits(model.model) | {"table": table.to_csv().encode(), "best": repr(model.best_params).encode()}
+    found = {name: value for name, value in vars(model).items() if name.endswith("_") and not name.startswith("_")}
+    return {name: _bytes(value) for name, value in found.items() if isinstance(value, (np.ndarray, zarr.Array, list, float, int, str))}
+
+
+def _bytes(value: Any) -> bytes:
+    if isinstance(value, list):
+        return b"".join(map(_bytes, value))
+    array = np.asarray(value)
+    return repr(array.tolist()).encode() if array.dtype.kind in "OUT" else array.tobytes()
+
+
+def differing(one: dict[str, bytes], other: dict[str, bytes]) -> int:
+    """The number of bytes in which two results differ."""
+    count = 0
+    for name in one.keys() | other.keys():
+        a, b = one.get(name, b""), other.get(name, b"")
+        count += abs(len(a) - len(b)) + sum(x != y for x, y in zip(a, b, strict=False))
+    return count
+
+
+class Strike:
+    """A callback that does something once: so many seconds after a certain iteration, while the fit goes on."""
+
+    def __init__(self, iteration: int, seconds: float, act: Callable[[], Any]) -> None:
+        self._iteration, self._seconds, self._act = iteration, seconds, act
+        self._timer: threading.Timer | None = None
+        self.at: float | None = None
+        """When it was done."""
+
+    def __call__(self, iteration: Any) -> None:
+        if iteration.number >= self._iteration and self._timer is None:
+            self._timer = threading.Timer(self._seconds, self._do)
+            self._timer.start()
+
+    def _do(self) -> None:
+        self._act()
+        self.at = time.monotonic()
+
+    def before(self, moment: float) -> bool:
+        """Whether it was done before then; afterwards it will not be."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer.join()
+        return self.at is not None and self.at < moment
+
+
+_context = multiprocessing.get_context("forkserver")  # its server imports once, so that a new process is there in a moment
+_context.set_forkserver_preload(["distributed", "dfact", "dfact.models.base", "dfact.selection", "dfact.cli.main"])
+
+
+def _log_to(path: Path) -> None:
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+
+
+class Processes:
+    """A Dask scheduler and workers without nannies on loopback, each a process of its own; they end with the ``with`` block."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any] | None = None, pause: float = 0) -> None:
+        self._given, self._pause = (str(folder), settings or {}), pause
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            self._port = int(found.getsockname()[1])
+        self.address = f"tcp://127.0.0.1:{self._port}"
+        self._running: dict[str, Any] = {}
+        self._numbers = itertools.count()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill(*self._running)
+
+    def start(self, n_workers: int) -> None:
+        """A scheduler, at the same address each time, and workers, until there are so many."""
+        if "scheduler" not in self._running:
+            self._start("scheduler", _schedule, self._port)
+        while len(self.workers) < n_workers:
+            self.start_worker()
+
+    def start_worker(self) -> str:
+        """Another one; returns its name."""
+        name = f"worker-{next(self._numbers)}"
+        self._start(name, _work, self.address, name, self._pause)
+        return name
+
+    def _start(self, name: str, target: Callable[..., None], *arguments: Any) -> None:
+        self._running[name] = _context.Process(target=target, args=(*self._given, *arguments), daemon=True)
+        self._running[name].start()
+
+    @property
+    def workers(self) -> list[str]:
+        return [name for name in self._running if name != "scheduler"]
+
+    def send(self, number: signal.Signals, name: str) -> None:
+        os.kill(self._running[name].pid, number)
+
+    def kill(self, *names: str) -> None:
+        for name in list(names):
+            process = self._running.pop(name)
+            process.kill()
+            process.join()
+
+
+def _serve(server: Callable[[], Any], folder: str, settings: dict[str, Any], name: str) -> None:
+    """In a new process: be a scheduler or a worker until that is told to close."""
+    _log_to(Path(folder) / f"{name}.log")
+
+    async def serve() -> None:
+        async with server() as running:
+            await running.finished()
+
+    with dask.config.set(settings):
+        asyncio.run(serve())
+
+
+def _schedule(folder: str, settings: dict[str, Any], port: int) -> None:
+    _serve(lambda: Scheduler(host="127.0.0.1", port=port, dashboard_address="127.0.0.1:0"), folder, settings, "scheduler")
+
+
+def _work(folder: str, settings: dict[str, Any], address: str, name: str, pause: float) -> None:
+    slow(pause)
+    own = {"name": name, "nthreads": 1, "local_directory": folder, "memory_limit": "2GiB", "death_timeout": 20}
+    with small_partitions():
+        _serve(lambda: Worker(address, host="127.0.0.1", dashboard_address="127.0.0.1:0", **own), folder, settings, name)
+
+
+class Command:
+    """``dfact …`` in a process of its own, with small partitions; what it prints and its temporary files go to the folder."""
+
+    def __init__(self, folder: Path, *arguments: str | Path, pause: float = 0, settings: dict[str, Any] | None = None) -> None:
+        self._log = folder / "command.log"
+        self._log.unlink(missing_ok=True)
+        own = folder / "tmp"
+        own.mkdir(exist_ok=True)
+        self._process = _context.Process(
+            target=_command, args=(str(self._log), str(own), [str(argument) for argument in arguments], pause, settings or {})
+        )
+        self._process.start()
+
+    def send(self, number: signal.Signals) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+    def ended(self, seconds: float = 60) -> int:
+        """Its exit code, once it has one; negative is the signal that killed it."""
+        self._process.join(seconds)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
+            raise TimeoutError(f"not within {seconds} s: {self.said}")
+        return self._process.exitcode
+
+    def reached(self, checkpoint: Path, steps: int, seconds: float = 60) -> None:
+        """Wait until the checkpoint has a version of so many steps, or the command has ended."""
+        until = time.monotonic() + seconds
+        while versions(checkpoint)[-1] < steps and self._process.is_alive():
+            if time.monotonic() > until:
+                raise TimeoutError(f"not within {seconds} s: {self.said}")
+            time.sleep(0.005)
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text() if self._log.exists() else ""
+
+
+def versions(checkpoint: Path) -> list[int]:
+    """Numbers of the versions in a checkpoint that is being written, from 0."""
+    return sorted([0, *(int(path.name.removeprefix("steps-")) for path in checkpoint.glob("steps-*"))])
+
+
+def _command(log: str, folder: str, arguments: list[str], pause: float, settings: dict[str, Any]) -> None:
+    from dfact.cli.main import main
+
+    _log_to(Path(log))
+    tempfile.tempdir = folder
+    slow(pause)
+    with small_partitions(), dask.config.set(settings):
+        code = main(arguments)
+    sys.stdout.flush()
+    sys.exit(code)

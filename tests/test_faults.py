@@ -1,0 +1,217 @@
+"""Workers, schedulers and drivers that are killed or paused while a fit runs: it ends with the same bits.
+
+``python -m benchmarks.faults`` tries more faults, more often, and prints what they cost.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+import dfact
+from benchmarks.fault_fits import SELECTIONS, SOLVERS, Command, Processes, Strike, answers, bits, small_partitions, versions
+from dfact.data import source
+from dfact.engine.checkpoint import resume_point
+
+PAUSE = 0.02
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small() -> Iterator[None]:
+    with small_partitions():
+        yield
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """A cluster of slow workers."""
+    with Processes(tmp_path_factory.mktemp("cluster"), pause=PAUSE) as processes:
+        yield processes
+
+
+def connected(processes: Processes, n_workers: int) -> Client:
+    """A client of the cluster, once that has so many workers."""
+    processes.start(n_workers)
+    client = Client(processes.address, set_as_default=False)
+    client.wait_for_workers(n_workers, timeout=30)
+    return client
+
+
+@pytest.fixture
+def client(processes: Processes) -> Iterator[Client]:
+    """A client of it, with two workers."""
+    with connected(processes, 2) as client:
+        yield client
+
+
+def killing(processes: Processes, seed: int, last: int) -> Strike:
+    """Kills one of two workers, at a random moment of the pass behind a random iteration; a new one comes then."""
+    rng = np.random.default_rng(seed)
+    victim = str(rng.choice(processes.workers))
+
+    def kill() -> None:
+        processes.kill(victim)
+        processes.start_worker()
+
+    return Strike(int(rng.integers(1, last + 1)), rng.uniform(0, 3 * PAUSE), kill)
+
+
+@pytest.mark.parametrize("checkpoint", [False, True], ids=["", "checkpoint"])
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_killed_worker(name: str, checkpoint: bool, processes: Processes, client: Client, tmp_path: Path) -> None:
+    solver, seed = SOLVERS[name], 2 * list(SOLVERS).index(name) + checkpoint
+    X = solver.data(seed)
+    assert dfact.plan(solver.make(), X).n_partitions >= 4
+    expected = bits(solver.make(executor="inline").fit(X))
+    strike = killing(processes, seed, solver.last)
+    kept: dict[str, Any] = {"checkpoint": tmp_path / "checkpoint.zarr", "checkpoint_every": 3} if checkpoint else {}
+    model = solver.make(executor=client, callbacks=[strike], **kept).fit(X)
+    assert strike.before(time.monotonic())
+    assert bits(model) == expected
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_a_worker_killed_in_a_selection(name: str, processes: Processes, client: Client) -> None:
+    expected = bits(SELECTIONS[name]("inline"))
+    strike = killing(processes, 7, 2)
+    chosen = SELECTIONS[name](client, [strike])
+    assert strike.before(time.monotonic())
+    assert bits(chosen) == expected
+
+
+def long_fit(**settings: Any) -> dfact.ICQF:
+    return dfact.ICQF(3, max_iter=20, tol=0, **settings)
+
+
+def test_a_killed_worker_whose_nanny_brings_a_new_one() -> None:
+    X = answers(1)
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", memory_limit="2GiB") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        [victim] = client.run(os.getpid).values()
+        strike = Strike(3, 0, lambda: os.kill(victim, signal.SIGKILL))
+        assert bits(long_fit(executor=client, callbacks=[strike]).fit(X)) == bits(long_fit(executor="inline").fit(X))
+        assert strike.before(time.monotonic())
+        assert [*client.run(os.getpid).values()] != [victim]
+
+
+def test_a_worker_that_joins_is_used(processes: Processes, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_PARTITION_ENTRIES", 1 << 10)
+    X = answers(2)
+    assert dfact.plan(long_fit(), X).n_partitions > 30
+    before = {worker["name"] for worker in client.scheduler_info()["workers"].values()}
+    client.get_task_stream()  # from now on
+    model = dfact.ICQF(3, max_iter=9, tol=0, executor=client, callbacks=[Strike(1, 0, processes.start_worker)]).fit(X)
+    assert bits(model) == bits(dfact.ICQF(3, max_iter=9, tol=0, executor="inline").fit(X))
+    names = {address: worker["name"] for address, worker in client.scheduler_info()["workers"].items()}
+    visited = [names[task["worker"]] for task in client.get_task_stream() if task["key"].startswith("_task-")]
+    [newcomer] = set(names.values()) - before
+    assert visited.count(newcomer) >= 10
+    processes.kill(newcomer)
+
+
+def test_a_paused_worker(tmp_path: Path) -> None:
+    X = answers(3)
+    with Processes(tmp_path, {"distributed.scheduler.worker-ttl": "2s"}, PAUSE) as processes, connected(processes, 2) as client:
+        strike = Strike(3, PAUSE, lambda: processes.send(signal.SIGSTOP, processes.workers[0]))
+        began = time.monotonic()
+        model = long_fit(executor=client, callbacks=[strike]).fit(X)
+        assert strike.before(time.monotonic())
+        assert time.monotonic() - began > 4  # it counted as lost only then
+        assert bits(model) == bits(long_fit(executor="inline").fit(X))
+
+
+class Fit:
+    """``dfact fit icqf`` of data on disk, as often as need be, and what it finds undisturbed."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.data, self.model, self.checkpoint = folder / "data.zarr", folder / "found.model", folder / "checkpoint.zarr"
+        self._folder, self._options = folder, options
+        dfact.import_array(answers(4), self.data)
+        dfact.save_model(long_fit(executor="inline").fit(self.data), folder / "undisturbed.model")
+        self.expected = bits(dfact.load_model(folder / "undisturbed.model"))
+
+    def run(self, settings: dict[str, Any] | None = None) -> Command:
+        """The same command."""
+        options = ["-k", "3", "--max-iter", "20", "--tol", "0", "--checkpoint", self.checkpoint, "--checkpoint-every", "4", *self._options]
+        return Command(self._folder, "fit", "icqf", self.data, self.model, *options, pause=PAUSE / 2, settings=settings)
+
+    def check(self) -> None:
+        """Nothing is lost and nothing left."""
+        assert bits(dfact.load_model(self.model)) == self.expected
+        assert {path.name for path in self._folder.iterdir()} == {"data.zarr", "found.model", "undisturbed.model", "command.log", "tmp"}
+        assert not [*(self._folder / "tmp").iterdir()]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_killed_driver(seed: int, tmp_path: Path) -> None:
+    fit, rng = Fit(tmp_path, "--executor", "threads"), np.random.default_rng(seed)
+    reached = []
+    for _ in range(3):
+        command = fit.run()
+        command.reached(fit.checkpoint, max(reached, default=0) + int(rng.integers(1, 8)))
+        time.sleep(rng.uniform(0, 0.1))
+        command.send(signal.SIGKILL)
+        assert command.ended() == -signal.SIGKILL
+        assert not fit.model.exists()
+        reached.append(versions(fit.checkpoint)[-1])
+    command = fit.run()
+    assert command.ended() == 0, command.said
+    assert "Going on from step" in command.said
+    assert 0 < reached[0] < reached[-1]
+    fit.check()
+
+
+def test_a_driver_that_is_asked_to_stop(tmp_path: Path) -> None:
+    fit = Fit(tmp_path, "--executor", "threads")
+    done = [0]
+    for number in (signal.SIGTERM, signal.SIGINT):
+        command = fit.run()
+        command.reached(fit.checkpoint, done[-1] + 2)
+        command.send(number)
+        assert command.ended() == 128 + number
+        done.append(resume_point(fit.checkpoint))
+        assert f"holds {done[-1]} steps, from which the same fit goes on" in command.said
+    assert done[0] < done[1] < done[2]
+    command = fit.run()
+    assert command.ended() == 0, command.said
+    fit.check()
+
+
+def test_all_workers_gone_then_the_scheduler(tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster"
+    cluster.mkdir()
+    folder = tmp_path / "fit"
+    folder.mkdir()
+    with Processes(cluster, pause=PAUSE) as processes:
+        fit = Fit(folder, "--scheduler", processes.address)
+        processes.start(2)
+        command = fit.run({"dfact.workers-wait": "2s"})
+        command.reached(fit.checkpoint, 8)
+        struck = time.monotonic()
+        processes.kill(*processes.workers)
+        assert command.ended() == 1
+        assert 2 <= time.monotonic() - struck < 15
+        assert "for 2 s the Dask cluster has had no worker" in command.said
+        processes.kill("scheduler")
+        processes.start(2)
+        command = fit.run()
+        command.reached(fit.checkpoint, versions(fit.checkpoint)[-1] + 4)
+        struck = time.monotonic()
+        processes.kill("scheduler")
+        assert command.ended() == 1
+        assert time.monotonic() - struck < 10
+        assert "the Dask scheduler is lost" in command.said
+        processes.kill(*processes.workers)
+        processes.start(2)
+        command = fit.run()
+        assert command.ended() == 0, command.said
+        assert f"Going on from step {versions(fit.checkpoint)[-1]}" not in command.said
+    fit.check()
