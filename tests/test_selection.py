@@ -267,7 +267,7 @@ def test_resume(answers: NDArray[np.float64], tmp_path: Path, load: bool) -> Non
     whole = select(answers, load=load)
     with pytest.raises(KeyboardInterrupt):
         select(answers, load=load, checkpoint=tmp_path / "kept", callbacks=[Interrupt(4)])
-    kept = {file.name for file in (tmp_path / "kept").glob("*.npz")}
+    kept = {folder.name for folder in (tmp_path / "kept").glob("*-*-*")}
     assert 4 <= len(kept) < 12
     seen: list[Iteration] = []
     resumed = select(answers, load=load, checkpoint=tmp_path / "kept", callbacks=[seen.append])
@@ -286,15 +286,13 @@ def test_another_selection_is_refused(answers: NDArray[np.float64], tmp_path: Pa
             select(answers, **({"grid": grid, "checkpoint": path} | change))
     with pytest.raises(dfact.ParameterError, match="belongs to another selection: data was"):
         select(answers[:-1], grid, checkpoint=path)
-    (path / "0-0-0.npz").write_bytes(b"torn")
-    with pytest.raises(dfact.StoreError, match=r"cannot read .*0-0-0.npz"):
-        select(answers, grid, checkpoint=path)
-    (path / "selection.json").write_text("{")
-    with pytest.raises(dfact.StoreError, match="remove it to begin again"):
+    [chunk] = (path / "0-0-0").glob("*/c/0")
+    chunk.write_bytes(b"torn")
+    with pytest.raises(dfact.StoreError, match=r"0-0-0 is missing or damaged .*; remove the checkpoint"):
         select(answers, grid, checkpoint=path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
-    with pytest.raises(dfact.StoreError, match="holds something else"):
+    with pytest.raises(dfact.StoreError, match="other is no Zarr group, expected a dfact checkpoint of a selection"):
         select(answers, grid, checkpoint=tmp_path / "other")
 
 

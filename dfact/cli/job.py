@@ -203,6 +203,8 @@ def _clashes(steps: Sequence[Step]) -> list[Problem]:
     problems, written = [], dict[str, Step]()
     later = {str(place): step for step in reversed(steps) for place in step.outputs}
     for step in steps:
+        if not step.outputs:
+            problems.append(Problem(step.line, f"{step.name}: 'model' is missing: where the model goes"))
         for place in step.inputs:
             first = later.get(str(place))
             if str(place) not in written and first is not None and first.number > step.number:

@@ -188,6 +188,9 @@ class Record:
         self._keep(step, digest, done=False)
 
     def finish(self, step: Step) -> None:
+        from dfact.data.store import remove
+
+        remove(self._checkpoint(step))
         self._keep(step, self._digests[str(step.outputs[0])], done=True)
 
     def parameters(self, step: Step) -> dict[str, Any]:

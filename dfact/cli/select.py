@@ -107,7 +107,7 @@ def gom(
 @click.option("--q-max", type=float, help="Upper bound of the loadings.", show_default="the highest answer")
 @click.option("--w-max", type=float, default=1.0, help="Upper bound of the factors.")
 @click.option("--tol", type=float, default=1e-4, help="Stop when an iteration changes the objective by less, relatively.")
-@click.option("--checkpoint", type=path_type, metavar="FOLDER", help="Keep what is finished there, and go on from it.")
+@click.option("--checkpoint", type=place_type, metavar="STORE", help="Keep what is finished there, and go on from it.")
 @computing_options
 @click.option("--no-confounders", is_flag=True, help="Leave the dataset's confounders out.")
 @click.option("--plot", metavar="FILE", type=path_type, help="Draw the error against the number of factors: .png, .pdf or .svg.")

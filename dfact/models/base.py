@@ -99,6 +99,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         # What an import subtracted from the answers; of an array nobody knows.
         offset = dataset.offset if isinstance(X, (str, PathLike, Dataset)) else None
         if reset:
+            for told in ("choice_", "stability_"):  # of an earlier fit
+                self.__dict__.pop(told, None)
             self.column_labels_ = np.asarray(dataset.column_labels, dtype=object)
             self.offset_ = offset
             self.row_labels_ = dataset.label_source

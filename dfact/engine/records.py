@@ -1,0 +1,110 @@
+"""Stores of named records of arrays, each whole or not there, that belong to one piece of work: what checkpoints are."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from os import PathLike
+from typing import Any
+from uuid import uuid4
+
+import zarr
+from numpy.typing import NDArray
+from zarr.core.sync import sync
+
+from dfact.data.places import Place, absolute, place_of
+from dfact.data.store import ATTRIBUTE, FORMAT_VERSION, open_group, reason, store_at
+from dfact.engine.streams import StreamWriter, read_stream
+from dfact.errors import ParameterError, StoreError
+
+_STREAM = "arrays"
+
+
+class Records:
+    """A Zarr group at ``path`` of the records of some ``work``, each a group whose attributes are written last.
+
+    ``identity`` is what the records follow from, name by name: a store with another one is refused. ``drawn``
+    is kept with it when the store is made; of one that is there it is what was drawn then.
+    """
+
+    def __init__(self, path: str | PathLike[str], work: str, identity: Mapping[str, Any], drawn: Any = None) -> None:
+        kind = f"checkpoint of a {work}"
+        self.place, self._owner = absolute(place_of(path)), uuid4().hex
+        identity = json.loads(json.dumps(identity))
+        with writing(self.place):
+            store = store_at(self.place)
+            if not sync(store.is_empty("")):
+                found = attributes_of(open_group(self.place, kind))
+                for name in [*identity, *found["identity"]]:
+                    was, now = (known.get(name, "not there") for known in (found["identity"], identity))
+                    if was != now:
+                        met = f"{name} was {was} there and is {now} now"
+                        raise ParameterError(
+                            f"the checkpoint {self.place} belongs to another {work}: {met}; give another path, or remove it"
+                        )
+                drawn = found["drawn"]
+            self.drawn = drawn
+            self.group = zarr.open_group(store, mode="a")
+            described = {"kind": kind, "version": FORMAT_VERSION, "complete": True}
+            _describe(self.group, **described, identity=identity, drawn=drawn, owner=self._owner)
+
+    def names(self, prefix: str = "") -> list[str]:
+        """Of the records that are whole, in their order."""
+        return sorted(name for name, group in self.group.groups() if name.startswith(prefix) and attributes_of(group))
+
+    def write(self, name: str, arrays: Iterable[NDArray[Any]], **attributes: Any) -> None:
+        """A record of arrays and attributes."""
+        with self.begun(name) as (group, described):
+            writer = StreamWriter(group, _STREAM)
+            for array in arrays:
+                writer.put(array)
+            described.update(attributes, checksum=writer.close())
+
+    @contextmanager
+    def begun(self, name: str) -> Iterator[tuple[zarr.Group, dict[str, Any]]]:
+        """A new record's group, whole when the block ends, and its attributes."""
+        with writing(self.place):
+            owner = attributes_of(zarr.open_group(store_at(self.place, read_only=True), mode="r")).get("owner")
+            if owner != self._owner:
+                raise StoreError(f"another process goes on with {self.place}; this one stops")
+            group = self.group.create_group(name, overwrite=True)
+            described: dict[str, Any] = {}
+            yield group, described
+            _describe(group, **described)
+
+    def read(self, name: str) -> tuple[Mapping[str, Any], Iterator[NDArray[Any]]]:
+        """The attributes and the arrays of a record; StoreError, at the latest behind the last, if they are not those written."""
+        group: Any = self.group[name]
+        found = attributes_of(group)
+        return found, read_stream(group, _STREAM, found["checksum"])
+
+    def remove(self, name: str) -> None:
+        sync(self.group.store.delete_dir(name))
+
+    def remove_torn(self) -> None:
+        """What was begun and never became whole."""
+        whole = set(self.names())
+        for name in list(self.group.group_keys()):
+            if name not in whole:
+                self.remove(name)
+
+
+def attributes_of(group: zarr.Group) -> Mapping[str, Any]:
+    """Dfact's attributes of a group, which are not there before it is whole."""
+    found: Any = group.attrs.get(ATTRIBUTE, {})
+    return found if isinstance(found, Mapping) else {}
+
+
+def _describe(group: zarr.Group, **attributes: Any) -> None:
+    group.attrs[ATTRIBUTE] = attributes
+
+
+@contextmanager
+def writing(place: Place) -> Iterator[None]:
+    """What prevents records from being written, in words."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        remedy = "what it holds already is whole: mend that, and run the same again"
+        raise StoreError(f"cannot keep the checkpoint {place}: {reason(error)}; {remedy}") from error
