@@ -266,7 +266,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     try:
         path = disk / "checkpoint.zarr"
         settings = {"n_components": 8, "max_iter": 40, "checkpoint_every": 2}
-        with pytest.raises(StoreError, match=r"cannot keep the checkpoint .*: the disk is full; its last version is whole"):
+        with pytest.raises(StoreError, match=r"cannot keep the checkpoint .*: the disk is full; what it holds already is whole"):
             kept(path, **settings).fit(X)
         assert resume_point(path) > 0
         subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)

@@ -65,7 +65,7 @@ class Records:
         with writing(self.place):
             owner = attributes_of(zarr.open_group(store_at(self.place, read_only=True), mode="r")).get("owner")
             if owner != self._owner:
-                raise StoreError(f"another process goes on with {self.place}; this one stops")
+                raise StoreError(f"another process goes on with the checkpoint {self.place}; this one stops")
             group = self.group.create_group(name, overwrite=True)
             described: dict[str, Any] = {}
             yield group, described
