@@ -136,7 +136,8 @@ def _step(
             except click.UsageError as error:
                 found.append(Problem(lines.of(part, key), f"{name}: {key}: {error.message}"))
     context = click.Context(command, info_name=str(name), default_map=values)
-    for parameter in command.params if not found else ():
+    wrong = {names[key].name for at in (job, table) for key in names if key in at} - set(values)
+    for parameter in (parameter for parameter in command.params if parameter.name not in wrong):
         try:
             parameter.handle_parse_result(context, {}, [])
         except click.UsageError as error:

@@ -1,0 +1,296 @@
+"""``dfact run``: checked as a whole, done once, gone on with after any interruption."""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dfact
+from dfact.cli.main import main
+from dfact.data.examples import ipip_ascado
+from tests.conftest import planted_answers
+
+RUN = [sys.executable, "-m", "dfact.cli.main", "run"]
+JOB = """
+[job]
+memory-limit = "8GiB"
+
+[[step]]
+run = "import"
+source = "answers.csv"
+dest = "answers.zarr"
+items = ["AS*", "SC*", "AD*", "DO*"]
+
+[[step]]
+run = "select icqf"
+data = "answers.zarr"
+model = "chosen.model"
+components = "2-3"
+folds = 4
+blocks = "4x4"
+seed = 0
+
+[[step]]
+run = "fit icqf"
+data = "answers.zarr"
+model = "fitted.model"
+components = 3
+tol = 0
+max-iter = 60
+checkpoint-every = 3
+
+[[step]]
+run = "transform"
+model = "fitted.model"
+data = "answers.zarr"
+out = "factors.csv"
+
+[[step]]
+run = "export"
+model = "chosen.model"
+out = "loadings.csv"
+
+[[step]]
+run = "report"
+model = "chosen.model"
+report = "chosen.html"
+data = "answers.zarr"
+"""
+WRITTEN = ["answers.zarr", "chosen.model", "fitted.model", "factors.csv", "loadings.csv", "chosen.html"]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    shutil.copy(ipip_ascado(), tmp_path / "answers.csv")
+    (tmp_path / "job.toml").write_text(JOB)
+    return tmp_path / "job.toml"
+
+
+def results(folder: Path) -> list[bytes]:
+    """What a job has found, as bytes; a model's own names the place and time of nothing."""
+    models = [dfact.load_model(folder / name) for name in ("chosen.model", "fitted.model")]
+    arrays = [np.asarray(values).tobytes() for model in models for values in (model.components_, model.factors_, model.objective_history_)]
+    return [*arrays, *((folder / name).read_bytes() for name in ("factors.csv", "loadings.csv", "chosen.html"))]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    shutil.copy(ipip_ascado(), folder / "answers.csv")
+    (folder / "job.toml").write_text(JOB)
+    assert main(["run", str(folder / "job.toml")]) == 0
+    return results(folder)
+
+
+def steps_done(error: str) -> list[int]:
+    return [int(number) for number in re.findall(r"step (\d+) \([\w ]+\) is done, in", error)]
+
+
+def test_a_job_is_done_once(job: Path, undisturbed: list[bytes], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(job)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert steps_done(captured.err) == [1, 2, 3, 4, 5, 6]
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (info|warning) +step \d \(", line) for line in captured.err.splitlines())
+    assert sorted(path.name for path in job.parent.iterdir()) == sorted([*WRITTEN, "answers.csv", "job.toml", "job.toml.state"])
+    assert results(job.parent) == undisturbed
+    before = {name: (job.parent / name).stat().st_mtime_ns for name in WRITTEN}
+    assert main(["run", str(job)]) == 0
+    assert steps_done(capsys.readouterr().err) == []
+    assert {name: (job.parent / name).stat().st_mtime_ns for name in WRITTEN} == before
+
+
+@pytest.mark.parametrize(
+    ("change", "again"),
+    [
+        (lambda folder: (folder / "job.toml").write_text(JOB.replace("max-iter = 60", "max-iter = 61")), [3, 4]),
+        (lambda folder: (folder / "factors.csv").unlink(), [4]),
+        (lambda folder: shutil.rmtree(folder / "chosen.model"), [2]),
+        (lambda folder: (folder / "job.toml").write_text(JOB.replace('"8GiB"', '"7GiB"')), []),
+        (lambda folder: (folder / "answers.csv").touch(), [1, 2, 3, 4, 5, 6]),
+        (lambda folder: (folder / "job.toml").write_text(JOB.replace("seed = 0", "seed = 1")), [2, 5, 6]),
+    ],
+    ids=["parameter", "gone", "model gone", "memory", "source", "seed"],
+)
+def test_what_has_changed_is_done_anew_with_what_follows_from_it(job: Path, change, again: list[int], capsys) -> None:  # type: ignore[no-untyped-def]
+    assert main(["run", str(job)]) == 0
+    capsys.readouterr()
+    change(job.parent)
+    assert main(["run", str(job)]) == 0
+    assert steps_done(capsys.readouterr().err) == again
+
+
+def test_all_that_is_wrong_is_told_with_its_line_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "there.csv").write_text("taken")
+    (tmp_path / "job.toml").write_text(
+        """[job]
+memory-limit = "8GiB"
+memory = 3
+
+[[step]]
+run = "import"
+source = "nowhere.csv"
+dest = "answers.zarr"
+
+[[step]]
+run = "fit icqff"
+
+[[step]]
+data = "answers.zarr"
+
+[[step]]
+run = "fit icqf"
+data = "later.zarr"
+model = "m.model"
+components = "many"
+bta = 0.1
+checkpoint = true
+
+[[step]]
+run = "fit icqf"
+data = "answers.zarr"
+
+[other]
+x = 1
+"""
+    )
+    assert main(["run", str(tmp_path / "job.toml")]) == 2
+    told = capsys.readouterr().err
+    found = {int(line): text for line, text in re.findall(r"job\.toml:(\d+): (.*)", told)}
+    expected = {
+        5: "import: 'items' is missing",
+        11: "run = 'fit icqff' is no command; did you mean 'fit icqf'?",
+        13: "a step lacks 'run'; expected one of import, ",
+        20: "fit icqf: components: 'many' is not a valid integer.",
+        21: "'bta' is unknown; did you mean 'beta'?",
+        22: "fit icqf: checkpoint: true is no value here.",
+        24: "fit icqf: 'model' is missing: where the model goes",
+        28: "'other' is no part of a job; expected [job] and [[step]]",
+    }
+    for line, text in expected.items():
+        assert text in found.get(line, ""), (line, told)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["job.toml", "there.csv"]
+
+
+def test_what_does_not_go_together_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dfact.import_array(planted_answers(60, 10, 2, 0), tmp_path / "answers.zarr")
+    (tmp_path / "taken.csv").write_text("mine")
+    step = '[[step]]\nrun = "{}"\n'
+    (tmp_path / "job.toml").write_text(
+        step.format("export")
+        + 'model = "m.model"\nout = "l.csv"\n'
+        + step.format("fit icqf")
+        + 'data = "answers.zarr"\nmodel = "m.model"\ncomponents = 2\n'
+        + step.format("fit gom")
+        + 'data = "answers.zarr"\nmodel = "m.model"\ncomponents = 2\n'
+        + step.format("transform")
+        + 'data = "nowhere.zarr"\nmodel = "m.model"\nout = "taken.csv"\n'
+    )
+    assert main(["run", str(tmp_path / "job.toml")]) == 2
+    told = capsys.readouterr().err
+    assert "job.toml:1: step 1 (export) reads m.model, which step 2 (fit icqf) writes after it" in told
+    assert "job.toml:10: step 3 (fit gom) writes m.model, as step 2 (fit icqf) does" in told
+    (tmp_path / "job.toml").write_text(
+        step.format("fit icqf")
+        + 'data = "answers.zarr"\nmodel = "m.model"\ncomponents = 2\n'
+        + step.format("transform")
+        + 'data = "nowhere.zarr"\nmodel = "m.model"\nout = "taken.csv"\n'
+    )
+    assert main(["run", str(tmp_path / "job.toml")]) == 2
+    told = capsys.readouterr().err
+    assert "step 2 (transform) reads nowhere.zarr, which does not exist and no step before makes" in told
+    assert "step 2 (transform) writes taken.csv, which exists and is not of this job: remove it, or give the step overwrite = true" in told
+    assert (tmp_path / "taken.csv").read_text() == "mine"
+    (tmp_path / "job.toml").write_text("[[step]\n")
+    assert main(["run", str(tmp_path / "job.toml")]) == 2
+    assert re.search(r"job\.toml:1: no TOML: ", capsys.readouterr().err)
+
+
+def test_dry_run(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(job), "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert "step 1 (import): to do (not done yet), writes answers.zarr" in told
+    assert told.count("memory and time are known once answers.zarr is there") == 2
+    assert not (job.parent / "answers.zarr").exists()
+    dfact.import_table(job.parent / "answers.csv", job.parent / "elsewhere.zarr", items=["AS*"])
+    job.write_text(JOB.replace('data = "answers.zarr"', f'data = "{job.parent}/elsewhere.zarr"'))
+    assert main(["run", str(job), "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert len(re.findall(r"peak of a process +[\d.]+ [GM]iB", told)) == 2
+    assert len(re.findall(r"time +at most about (a second|\d+ (s|min))", told)) == 2
+    assert ", 8 fits one after the other, by a trial on the first rows" in told
+
+
+def test_the_log_as_json(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(job), "--log", "json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert {line["step"] for line in lines} == {0, 1, 2, 3, 4, 5, 6}
+    assert {"time", "level", "step", "command", "message"} == set(lines[0])
+    assert lines[-1]["message"].startswith("all 6 steps are done")
+
+
+def test_a_step_that_fails(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job.write_text(JOB.replace("components = 3\n", "components = 300\n"))
+    assert main(["run", str(job)]) == 1
+    told = capsys.readouterr().err
+    assert "Error: step 3 (fit icqf) has failed: n_components=300 is larger than the data allows" in told
+    assert "Traceback" not in told
+    assert steps_done(told) == [1, 2]
+    job.write_text(JOB)
+    assert main(["run", str(job)]) == 0
+    assert steps_done(capsys.readouterr().err) == [3, 4, 5, 6]
+
+
+def stopped_at(job: Path, line: str, number: int) -> str:
+    """Run the job, and send it a signal once its log says so; returns the log."""
+    with subprocess.Popen([*RUN, job.name], cwd=job.parent, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        told = ""
+        for text in process.stderr:
+            told += text
+            if line in text:
+                process.send_signal(number)
+                break
+        told += process.stderr.read()
+        assert process.wait(60) in (0, -number, 128 + number)
+    return told
+
+
+def test_killed_at_every_step_and_within_a_fit_it_ends_with_the_same_result(job: Path, undisturbed: list[bytes]) -> None:
+    for number in range(1, 7):
+        for line in (f"step {number} ", "is done, in"):
+            stopped_at(job, line, signal.SIGKILL)
+    stopped_at(job, "step 3 (fit icqf) fit: ", signal.SIGKILL)
+    done = subprocess.run([*RUN, job.name], cwd=job.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert results(job.parent) == undisturbed
+    assert sorted(path.name for path in job.parent.iterdir()) == sorted([*WRITTEN, "answers.csv", "job.toml", "job.toml.state"])
+
+
+def test_sigterm_within_a_fit_leaves_a_checkpoint(job: Path) -> None:
+    job.write_text(JOB.replace("max-iter = 60", "max-iter = 200000").split('[[step]]\nrun = "transform"')[0])
+    with subprocess.Popen([*RUN, job.name], cwd=job.parent, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for text in process.stderr:
+            if "step 3 (fit icqf) fit: " in text:
+                break
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        told = process.stderr.read()
+        assert process.wait(60) == 143, told
+    assert re.search(r"warning step 3 \(fit icqf\) stopped: the checkpoint .* holds \d+ steps, from which the same fit goes on", told)
+    with subprocess.Popen([*RUN, job.name], cwd=job.parent, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for text in process.stderr:
+            if "Going on from step" in text:
+                break
+        else:
+            pytest.fail("it began anew")
+        process.kill()
