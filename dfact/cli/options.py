@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from dfact.data.dataset import Dataset
 
-_CONNECT_SECONDS, _WORKER_SECONDS = 10, 60
+_CONNECT_SECONDS = 10
 _TLS = {"ca_file": "tls_ca_file", "cert": "tls_client_cert", "key": "tls_client_key"}
 """Our options --tls-… and what Dask calls them."""
 
@@ -33,7 +33,7 @@ plan_option = click.option("--plan", "plan_only", is_flag=True, help="Print what
 plot_option = click.option(
     "--plot", metavar="FILE", type=path_type, help="Draw what the model says of the items: .png, .pdf or .svg; needs Matplotlib."
 )
-_executor_option = click.option(
+executor_option = click.option(
     "--executor",
     type=click.Choice(["inline", "threads"]),
     help="Run in one thread or on all cores.",
@@ -67,8 +67,22 @@ def _tls_option(name: str, help_text: str) -> Callable[[Any], Any]:
     return click.option(flag, metavar="FILE", type=kind, callback=keep, expose_value=False, help=help_text)
 
 
+def _configured_scheduler() -> str | None:
+    """Dask's own setting, with which a batch system tells all processes alike where the scheduler is."""
+    import dask
+
+    address: str | None = dask.config.get("scheduler-address", None)
+    return address
+
+
 scheduler_option = together(
-    click.option("--scheduler", metavar="ADDRESS", help="Run on the Dask cluster at this address, such as tls://10.0.0.1:8786."),
+    click.option(
+        "--scheduler",
+        metavar="ADDRESS",
+        default=_configured_scheduler,
+        help="Run on the Dask cluster at this address, such as tls://10.0.0.1:8786.",
+        show_default="DASK_SCHEDULER_ADDRESS, else this machine",
+    ),
     _tls_option("ca_file", "Certificate of the authority that signed those of the cluster; with --tls-cert and --tls-key."),
     _tls_option("cert", "Your certificate, signed by it."),
     _tls_option("key", "The key of your certificate."),
@@ -82,7 +96,7 @@ checkpoint_options = together(
     ),
     click.option("--checkpoint-every", type=int, default=10, metavar="PASSES", help="How often."),
 )
-computing_options = together(_dtype_option, memory_option, _executor_option, scheduler_option)
+computing_options = together(_dtype_option, memory_option, executor_option, scheduler_option)
 """In what precision a fit works, and where."""
 
 
@@ -102,19 +116,24 @@ def cluster(address: str | None) -> Iterator["Client | None"]:
     if address is None:
         yield None
         return
+    import dask
+    from dask.utils import parse_timedelta
     from distributed import Client
 
     from dfact.engine.cluster import lost_cluster
 
+    # A plan for the workers of a batch job is one for all of them, so it begins when they are there.
+    expected, wait = int(dask.config.get("dfact.workers", 1)), float(parse_timedelta(dask.config.get("dfact.workers-wait", "60s")))
     try:
         asyncio.run(_greet(address, security))
     except (OSError, ValueError, TypeError, RuntimeError) as error:  # of these the last two are about TLS
         raise DfactError(f"no Dask scheduler answers at {address} ({error or type(error).__name__}); {_remedy(address)}") from error
     with Client(address, set_as_default=False, security=security) as client:
         try:
-            client.wait_for_workers(1, timeout=_WORKER_SECONDS)
+            client.wait_for_workers(expected, timeout=wait)
         except TimeoutError as error:
-            raise DfactError(f"the Dask cluster at {address} has no workers; start some with: dask worker {address}") from error
+            found = f"{len(client.scheduler_info(n_workers=-1)['workers'])} of {expected}" if expected > 1 else "no"
+            raise DfactError(f"the Dask cluster at {address} has {found} workers; start some with: dask worker {address}") from error
         try:
             with lost_cluster():
                 yield client
