@@ -5,14 +5,14 @@ pass are kept, and the state of the partitions as the last of them left it. A fi
 the sums again, without a look at the data, until it is where it was, and ends with the same bits.
 
 A step is a pass, or what the driver asks to be remembered beside the passes. The group of a checkpoint
-holds ``steps-N``, those up to number N since the version before, and ``state-N``, whose attributes are
-written last and make the version whole. Older states go then.
+holds ``steps-N``, those from number N on up to the next version, and ``state-N``, that behind step N, whose
+attributes are written last and make the version whole. Older states go then.
 """
 
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from os import PathLike
 from types import TracebackType
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from dfact.data.store import store_at
 from dfact.engine import interrupts
 from dfact.engine.passes import PARTIALS, Partial, Pass
-from dfact.engine.records import Records, attributes_of
+from dfact.engine.records import NewRecord, Records, attributes_of
 from dfact.engine.session import Arrays, Session, Stateful
 from dfact.engine.streams import StoredState
 from dfact.errors import StoppedError, StoreError
@@ -46,20 +46,23 @@ def resume_point(path: str | PathLike[str]) -> int:
 
 
 def _number(name: str) -> int:
-    return int(name.partition("-")[2])
+    return int(name.split("-")[1])
 
 
-def pack(partial: Partial, arrays: list[NDArray[Any]]) -> dict[str, Any]:
-    """Sums as JSON that refers to copies of their arrays, which are appended."""
+def pack(partial: Partial, put: Callable[[NDArray[Any]], None], first: int = 0) -> tuple[dict[str, Any], int]:
+    """Sums as JSON that refers to their arrays by number, from ``first`` on, and the number of the next; the arrays are put."""
     packed: dict[str, Any] = {"of": f"{type(partial).__module__}.{type(partial).__qualname__}"}
     for field in fields(partial):
         value = getattr(partial, field.name)
         if isinstance(value, list):
-            packed[field.name] = [pack(part, arrays) for part in value]
+            packed[field.name] = []
+            for part in value:
+                inner, first = pack(part, put, first)
+                packed[field.name].append(inner)
         else:
-            packed[field.name] = len(arrays)
-            arrays.append(np.array(value))
-    return packed
+            put(np.asarray(value))
+            packed[field.name], first = first, first + 1
+    return packed, first
 
 
 def unpack(packed: Mapping[str, Any], arrays: list[NDArray[Any]]) -> Any:
@@ -82,8 +85,11 @@ class CheckpointedSession(Session):
         self._counts: Counter[str] = Counter()
         self._ahead: dict[str, Record] = {}  # read and not yet asked for
         self._unread: list[str] = []  # records with the steps that come then
-        self._new: dict[str, Record] = {}  # steps that no version holds yet
+        self._new: list[dict[str, Any]] = []  # steps that no version holds yet; their arrays are written already
+        self._record: NewRecord | None = None  # where
         self._version = 0
+        self._steps: list[str] = []  # the names of all records of steps
+        self._state = ""  # and that of the state
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -109,8 +115,9 @@ class CheckpointedSession(Session):
         if self._ahead or self._unread:
             raise self._other_course(key, "none", name)
         sums = self._session.run(pass_, shared)
-        arrays = []
-        self._keep(key, ({"pass": name, "sums": pack(sums, arrays)}, arrays))
+        with self._keeping(key) as (step, put):
+            packed, count = pack(sums, put)
+            step.update(record={"pass": name, "sums": packed}, arrays=count)
         self._save_if_due()
         return sums
 
@@ -118,7 +125,10 @@ class CheckpointedSession(Session):
         key, found = self._recall(name)
         if found is None:
             remembered = compute()
-            self._keep(key, ({"names": list(remembered)}, [np.array(array) for array in remembered.values()]))
+            with self._keeping(key) as (step, put):
+                for array in remembered.values():
+                    put(array)
+                step.update(record={"names": list(remembered)}, arrays=len(remembered))
             if threading.get_ident() == self._thread:  # beside other members' threads the next pass is soon enough
                 self._save_if_due()
             return remembered
@@ -136,9 +146,15 @@ class CheckpointedSession(Session):
                 self._ahead |= self._read_steps(self._unread.pop(0))
             return key, self._ahead.pop(key, None)
 
-    def _keep(self, key: str, record: Record) -> None:
-        with self._lock:
-            self._new[key] = record
+    @contextmanager
+    def _keeping(self, key: str) -> Iterator[tuple[dict[str, Any], Callable[[NDArray[Any]], None]]]:
+        """A step that is filled in, and what takes its arrays: they are written at once, as who has them may change them."""
+        with self._lock, self._records.writing():
+            if self._record is None:
+                self._record = self._begin("steps", self._version + 1)
+            step: dict[str, Any] = {"key": key}
+            yield step, self._record.put
+            self._new.append(step)
 
     def _other_course(self, key: str, was: str, now: str) -> StoreError:
         met = f"{key} was {was} there and is {now} now"
@@ -146,20 +162,17 @@ class CheckpointedSession(Session):
         return StoreError(f"the fit takes another course than in {self._records.place}: {met}; {reason}: remove it to begin anew")
 
     def _restore(self) -> None:
-        """Remove what is not whole, and give the session the state of the last version."""
-        records = self._records
-        records.remove_torn()
+        """Give the session the state of the last version, and remove what is not of it."""
+        records, kept = self._records, set[str]()
         states = records.names("state-")
-        self._version = _number(states[-1]) if states else 0
-        for name in [*records.names("steps-"), *states]:
-            if _number(name) > self._version or (name in states and _number(name) < self._version):
-                records.remove(name)
-        if not self._version:
-            return
-        self._unread = records.names("steps-")
-        state: Any = records.group[states[-1]]
-        kept = attributes_of(state)["states"]
-        self._session.restore([s and StoredState(state, s["stream"], tuple(s["names"]), s["checksum"]) for s in kept])
+        if states:
+            state: Any = records.group[states[-1]]
+            found = attributes_of(state)
+            self._version, self._steps = _number(states[-1]), list(found["steps"])
+            self._unread, self._state, kept = list(self._steps), states[-1], {states[-1], *self._steps}
+            self._session.restore([s and StoredState(state, s["stream"], tuple(s["names"]), s["checksum"]) for s in found["states"]])
+        for name in set(records.group.group_keys()) - kept:
+            records.remove(name)
 
     def _read_steps(self, name: str) -> dict[str, Record]:
         found, arrays = self._records.read(name)
@@ -176,14 +189,21 @@ class CheckpointedSession(Session):
         if stop is not None:
             raise StoppedError(stop, f"the checkpoint {self._records.place} holds {self._version} steps, from which the same fit goes on")
 
+    def _begin(self, what: str, number: int) -> NewRecord:
+        # The name is ours alone: a process that was given up for lost may still be writing its own.
+        return self._records.begin(f"{what}-{number:06d}-{self._records.owner[:8]}")
+
     def _save(self) -> None:
-        with self._lock:
-            new, self._new = self._new, {}
-        before, self._version = self._version, self._version + len(new)
-        steps = [{"key": key, "record": record, "arrays": len(arrays)} for key, (record, arrays) in new.items()]
-        self._records.write(f"steps-{self._version:06d}", (array for _, arrays in new.values() for array in arrays), steps=steps)
-        with self._records.begun(f"state-{self._version:06d}") as (state, described):
-            saved = self._session.save(state)
-            described["states"] = [s and {"stream": s.stream, "names": s.names, "checksum": s.checksum} for s in saved]
-        if before:
-            self._records.remove(f"state-{before:06d}")
+        before, after = self._state, self._version + len(self._new)
+        with self._lock, self._records.writing():
+            assert self._record is not None, "there are new steps"
+            self._record.finish(steps=self._new)
+            self._steps.append(self._record.name)
+            self._new, self._record, self._version = [], None, after
+            state = self._begin("state", after)
+            saved = self._session.save(state.group)
+            states = [s and {"stream": s.stream, "names": s.names, "checksum": s.checksum} for s in saved]
+            state.finish(states=states, steps=self._steps)
+            self._state = state.name
+            if before:
+                self._records.remove(before)

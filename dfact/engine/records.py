@@ -1,8 +1,8 @@
 """Stores of named records of arrays, each whole or not there, that belong to one piece of work: what checkpoints are."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from os import PathLike
 from typing import Any
 from uuid import uuid4
@@ -28,9 +28,9 @@ class Records:
 
     def __init__(self, path: str | PathLike[str], work: str, identity: Mapping[str, Any], drawn: Any = None) -> None:
         kind = f"checkpoint of a {work}"
-        self.place, self._owner = absolute(place_of(path)), uuid4().hex
+        self.place, self.owner = absolute(place_of(path)), uuid4().hex
         identity = json.loads(json.dumps(identity))
-        with writing(self.place):
+        with self.writing():
             store = store_at(self.place)
             if not sync(store.is_empty("")):
                 found = attributes_of(open_group(self.place, kind))
@@ -45,7 +45,7 @@ class Records:
             self.drawn = drawn
             self.group = zarr.open_group(store, mode="a")
             described = {"kind": kind, "version": FORMAT_VERSION, "complete": True}
-            _describe(self.group, **described, identity=identity, drawn=drawn, owner=self._owner)
+            _describe(self.group, **described, identity=identity, drawn=drawn, owner=self.owner)
 
     def names(self, prefix: str = "") -> list[str]:
         """Of the records that are whole, in their order."""
@@ -53,23 +53,23 @@ class Records:
 
     def write(self, name: str, arrays: Iterable[NDArray[Any]], **attributes: Any) -> None:
         """A record of arrays and attributes."""
-        with self.begun(name) as (group, described):
-            writer = StreamWriter(group, _STREAM)
+        with self.writing():
+            record = self.begin(name)
             for array in arrays:
-                writer.put(array)
-            described.update(attributes, checksum=writer.close())
+                record.put(array)
+            record.finish(**attributes)
 
-    @contextmanager
-    def begun(self, name: str) -> Iterator[tuple[zarr.Group, dict[str, Any]]]:
-        """A new record's group, whole when the block ends, and its attributes."""
-        with writing(self.place):
-            owner = attributes_of(zarr.open_group(store_at(self.place, read_only=True), mode="r")).get("owner")
-            if owner != self._owner:
-                raise StoreError(f"another process goes on with the checkpoint {self.place}; this one stops")
-            group = self.group.create_group(name, overwrite=True)
-            described: dict[str, Any] = {}
-            yield group, described
-            _describe(group, **described)
+    def begin(self, name: str) -> "NewRecord":
+        """A record, which is whole once it is finished."""
+        return NewRecord(self.group.create_group(name, overwrite=True), self._check_owner)
+
+    def _check_owner(self) -> None:
+        if attributes_of(zarr.open_group(store_at(self.place, read_only=True), mode="r")).get("owner") != self.owner:
+            raise StoreError(f"another process goes on with the checkpoint {self.place}; this one stops")
+
+    def writing(self) -> AbstractContextManager[None]:
+        """What prevents records from being written, in words."""
+        return _writing(self.place)
 
     def read(self, name: str) -> tuple[Mapping[str, Any], Iterator[NDArray[Any]]]:
         """The attributes and the arrays of a record; StoreError, at the latest behind the last, if they are not those written."""
@@ -88,6 +88,26 @@ class Records:
                 self.remove(name)
 
 
+class NewRecord:
+    """A record that is being written."""
+
+    def __init__(self, group: zarr.Group, check: Callable[[], None]) -> None:
+        self.group, self._check = group, check
+        self._writer = StreamWriter(group, _STREAM)
+
+    @property
+    def name(self) -> str:
+        return self.group.basename
+
+    def put(self, array: NDArray[Any]) -> None:
+        self._writer.put(array)
+
+    def finish(self, **attributes: Any) -> None:
+        checksum = self._writer.close()
+        self._check()
+        _describe(self.group, **attributes, checksum=checksum)
+
+
 def attributes_of(group: zarr.Group) -> Mapping[str, Any]:
     """Dfact's attributes of a group, which are not there before it is whole."""
     found: Any = group.attrs.get(ATTRIBUTE, {})
@@ -99,7 +119,7 @@ def _describe(group: zarr.Group, **attributes: Any) -> None:
 
 
 @contextmanager
-def writing(place: Place) -> Iterator[None]:
+def _writing(place: Place) -> Iterator[None]:
     """What prevents records from being written, in words."""
     try:
         yield
