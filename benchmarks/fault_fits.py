@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,6 +110,11 @@ SOLVERS = {
     "ExpectileMF surrogate": Solver(dfact.ExpectileMF, skewed, _EXPECTILE | {"solver": "surrogate"}),
     "ElasticCP bcd, fill": Solver(dfact.ElasticCP, tensor, _ITERATES | {"lam": 0.5, "missing": "fill"}),
 }
+
+
+def long_fit(**settings: Any) -> dfact.ICQF:
+    """What is struck where it is not all solvers."""
+    return dfact.ICQF(3, max_iter=20, tol=0, **settings)
 
 
 def block_selection(**settings: Any) -> Callable[..., Any]:
@@ -301,7 +306,7 @@ class Command:
     def reached(self, checkpoint: Path, steps: int, seconds: float = 60) -> None:
         """Wait until the checkpoint has a version of so many steps, or the command has ended."""
         until = time.monotonic() + seconds
-        while versions(checkpoint)[-1] < steps and self._process.is_alive():
+        while reached_by(checkpoint) < steps and self._process.is_alive():
             if time.monotonic() > until:
                 raise TimeoutError(f"not within {seconds} s: {self.said}")
             time.sleep(0.005)
@@ -311,9 +316,37 @@ class Command:
         return self._log.read_text() if self._log.exists() else ""
 
 
-def versions(checkpoint: Path) -> list[int]:
-    """Numbers of the versions in a checkpoint that is being written, from 0."""
-    return sorted([0, *(int(path.name.removeprefix("steps-")) for path in checkpoint.glob("steps-*"))])
+def reached_by(checkpoint: Path) -> int:
+    """The number of steps in a checkpoint that may just be being written."""
+    return max((int(path.name.split("-")[1]) for path in checkpoint.glob("state-*")), default=0)
+
+
+class StoredFit:
+    """``dfact fit icqf`` of data on disk with a checkpoint, as often as need be, and what it finds undisturbed."""
+
+    def __init__(self, folder: Path, pause: float, *options: str) -> None:
+        self.data, self.model, self.checkpoint = folder / "data.zarr", folder / "found.model", folder / "checkpoint.zarr"
+        self._folder, self._pause, self._options = folder, pause, options
+        dfact.import_array(answers(4), self.data)
+        dfact.save_model(long_fit(executor="inline").fit(self.data), folder / "undisturbed.model")
+        self._expected = bits(dfact.load_model(folder / "undisturbed.model"))
+
+    def run(self, settings: dict[str, Any] | None = None) -> Command:
+        """The same command each time."""
+        fit = ["fit", "icqf", self.data, self.model, "-k", "3", "--max-iter", str(long_fit().max_iter), "--tol", "0"]
+        kept = ["--checkpoint", self.checkpoint, "--checkpoint-every", "4"]
+        return Command(self._folder, *fit, *kept, *self._options, pause=self._pause, settings=settings)
+
+    def lost(self) -> int:
+        """The bytes in which the model differs from the undisturbed one, and those of files that should not be there."""
+        ours = {"data.zarr", "found.model", "undisturbed.model", "command.log", "tmp"}
+        left = [path for path in self._folder.iterdir() if path.name not in ours]
+        return differing(bits(dfact.load_model(self.model)), self._expected) + size_of([*left, *(self._folder / "tmp").iterdir()])
+
+
+def size_of(places: Iterable[Path]) -> int:
+    """Bytes of files and folders; an empty one counts as one."""
+    return sum(max(1, sum(file.lstat().st_size for file in [place, *place.rglob("*")] if file.is_file())) for place in places)
 
 
 def _command(log: str, folder: str, arguments: list[str], pause: float, settings: dict[str, Any]) -> None:
