@@ -17,6 +17,7 @@ import pytest
 import zarr
 
 import dfact
+from dfact.cli.main import main
 from dfact.data.array_file import read_array_file
 from dfact.data.store import ATTRIBUTE
 from tests.conftest import planted_answers
@@ -256,3 +257,15 @@ def test_archives_that_are_broken_or_lie(tmp_path: Path) -> None:
         archive.writestr("x.npy", header.getvalue() + bytes(1200))
     with pytest.raises(dfact.DataError, match="for which the file is too short"):
         read_array_file(path)
+
+
+def test_labels_do_nothing_to_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    labels = ["\x1b]0;title\x07", "\x1b[2J", "a\rb", "é"]
+    dfact.import_array(planted_answers(60, 4, 2, 0), tmp_path / "data.zarr", column_labels=labels)
+    assert main(["info", str(tmp_path / "data.zarr")]) == 0
+    assert main(["fit", "icqf", str(tmp_path / "data.zarr"), str(tmp_path / "m.model"), "-k", "2"]) == 0
+    assert main(["info", str(tmp_path / "m.model")]) == 0
+    told = capsys.readouterr().out
+    assert r"\x1b[2J" in told
+    assert "é" in told
+    assert all(character.isprintable() or character == "\n" for character in told)
