@@ -29,6 +29,7 @@ from dfact.data import stores
 from dfact.data.places import place_of
 from dfact.data.store import create_group, store_at, store_kind
 from dfact.data.stores import AddressStore
+from dfact.engine.checkpoint import resume_point
 from dfact.errors import StoreError
 from tests.conftest import planted_answers
 
@@ -169,7 +170,7 @@ def local(X: NDArray[np.float64], tmp_path_factory: pytest.TempPathFactory) -> d
 
 
 def icqf(**settings: Any) -> dfact.ICQF:
-    return dfact.ICQF(n_components=K, max_iter=3, random_state=1, **settings)
+    return dfact.ICQF(**{"n_components": K, "max_iter": 3, "random_state": 1} | settings)
 
 
 # addresses
@@ -381,3 +382,62 @@ def test_an_error_of_a_worker_comes_back(X: NDArray[np.float64], bucket: str, se
     AddressStore(f"{bucket}/x.zarr").remove(["values/c/0/0"])
     with pytest.raises(StoreError, match="its chunk values/c/0/0 is not there"):
         icqf(executor=client).fit(dataset)
+
+
+def test_a_fit_goes_on_from_a_checkpoint_in_the_store(X: NDArray[np.float64], local: dfact.Dataset, bucket: str, proxy: Proxy) -> None:
+    """Also while the server errs now and then; and a selection from its own."""
+
+    def interrupt(iteration: Any) -> None:
+        if iteration.number == 7:
+            raise InterruptedError
+
+    address, parameters = f"{bucket}/fit.checkpoint", {"tol": 0, "max_iter": 12, "checkpoint_every": 2}
+    undisturbed = icqf(**parameters).fit(local)
+    proxy.every = 5
+    with pytest.raises(InterruptedError):
+        icqf(**parameters, checkpoint=address, callbacks=[interrupt]).fit(local)
+    assert resume_point(address) == 8
+    resumed = icqf(**parameters, checkpoint=address).fit(local)
+    assert proxy.failed > 3
+    proxy.every = 0
+    np.testing.assert_array_equal(resumed.components_, undisturbed.components_)
+    np.testing.assert_array_equal(resumed.objective_history_, undisturbed.objective_history_)
+    with pytest.raises(dfact.ParameterError, match=r"the checkpoint s3://.* belongs to another fit: beta was 0.1 there"):
+        icqf(**parameters, beta=0.2, checkpoint=address).fit(local)
+    grid = {"n_components": [1, 2]}
+    selections = [
+        dfact.selection.block_cross_validate(icqf(), X, grid, (3, 3), 3, random_state=0, checkpoint=f"{bucket}/select.checkpoint")
+        for _ in range(2)
+    ]
+    assert selections[0].folds.equals(selections[1].folds)
+    assert selections[0].table.equals(selections[1].table)  # the seconds, too: nothing was computed again
+
+
+def test_a_job_keeps_its_record_in_the_store(
+    X: NDArray[np.float64], bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dfact.import_array(X, f"{bucket}/job.zarr")
+    job = f"""
+[job]
+state = "{bucket}/job.state"
+
+[[step]]
+run = "fit icqf"
+data = "{bucket}/job.zarr"
+model = "{bucket}/job.model"
+components = 2
+
+[[step]]
+run = "transform"
+model = "{bucket}/job.model"
+data = "{bucket}/job.zarr"
+out = "factors.csv"
+"""
+    (tmp_path / "job.toml").write_text(job)
+    for done in (2, 0):
+        assert main(["run", str(tmp_path / "job.toml")]) == 0
+        assert capsys.readouterr().err.count("is done, in") == done
+    (tmp_path / "job.toml").write_text(job.replace("components = 2", "components = 1"))
+    assert main(["run", str(tmp_path / "job.toml")]) == 0
+    assert dfact.load_model(f"{bucket}/job.model").n_components == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["factors.csv", "job.toml"]
