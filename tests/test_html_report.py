@@ -28,8 +28,9 @@ from dfact.report.html_parts import number_format, table_of
 from dfact.report.html_pictures import COLORS
 from dfact.report.html_sections import choice as how_chosen
 from dfact.report.html_subject import Subject
-from dfact.report.reconstruction import BinErrors, fitted_dataset, item_errors
+from dfact.report.reconstruction import BinErrors, item_errors
 from dfact.report.row_statistics import RowStatistics
+from dfact.selection.fitted_data import fitted_dataset
 from tests.conftest import REAL_DATA, planted_answers
 from tests.test_adding_a_factorization import PoissonMF, counts
 
@@ -122,7 +123,7 @@ def stability(model: Any, refits: int) -> Stability:
     k = len(model.components_)
     H = model.components_.astype(np.float64)
     similarity = 1 - np.random.default_rng(0).random((refits, k)) * np.linspace(0.05, 0.3, k)
-    return Stability(similarity, H, H - 0.1, H + 0.1, 0.95)
+    return Stability(similarity, H, H - 0.1, H + 0.1, 0.95, (H != 0).astype(float))
 
 
 @pytest.fixture(scope="module")

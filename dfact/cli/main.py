@@ -20,6 +20,7 @@ from dfact.cli.info import info
 from dfact.cli.report import report
 from dfact.cli.run import run
 from dfact.cli.select import select
+from dfact.cli.stability import stability
 from dfact.cli.transform import transform
 from dfact.engine.interrupts import stopping_on_signals
 from dfact.errors import DfactError, StoppedError
@@ -58,6 +59,7 @@ for command in (
     info,
     fit,
     select,
+    stability,
     transform,
     run,
     export,

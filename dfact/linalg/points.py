@@ -132,10 +132,12 @@ def dense(M: Matrix) -> NDArray[Any]:
 
 
 def best_of(scores: Sequence[NDArray[Any]], points: Sequence[Matrix], start: int) -> Best:
-    """The best row of a block for each search; ``start`` is the block's first row."""
+    """The best row of a block for each search; ``start`` is the block's first row. A block without rows has none."""
     width = max(found.shape[1] for found in points)
-    best = Best(np.empty(len(points)), np.empty(len(points)), np.zeros((len(points), width)))
+    best = Best(np.full(len(points), -np.inf), np.full(len(points), -1.0), np.zeros((len(points), width)))
     for s, (score, found) in enumerate(zip(scores, points, strict=True)):
+        if not len(score):
+            continue
         i = int(score.argmax())
         best.scores[s], best.rows[s] = score[i], start + i
         best.points[s, : found.shape[1]] = dense(found[[i]])[0]

@@ -54,9 +54,14 @@ def save_model(model: Factorization, path: str | PathLike[str], *, overwrite: bo
         ``path`` exists (unless ``overwrite``), or cannot be written; nothing is left behind.
     """
     check_is_fitted(model)
-    refuse_replacing(path, [place_of_store(value.store) for value in vars(model).values() if isinstance(value, zarr.Array)])
+    check_replaceable(model, path)
     with create_group(path, KIND, overwrite=overwrite) as group:
         write_model(group, model)
+
+
+def check_replaceable(model: Factorization, path: str | PathLike[str]) -> None:
+    """Refuse to write a model where arrays of its own lie that would be removed before they are read."""
+    refuse_replacing(path, [place_of_store(value.store) for value in vars(model).values() if isinstance(value, zarr.Array)])
 
 
 def write_model(group: zarr.Group, model: Factorization) -> None:

@@ -1,5 +1,6 @@
 """What a model tells beside its fit: how its parameters were chosen, and how it varies from refit to refit."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -38,7 +39,8 @@ class Choice:
         """Of a selection's table: a row for each candidate, parameters as index, scores in the columns ``criterion`` and ``error``."""
         index = table.index.to_frame(index=False)
         names = [str(name) for name in index]
-        others = [name for name in table if name not in (criterion, error) and table[name].dtype.kind in "iufb"]
+        left_out = (criterion, error, "seconds")  # the time it took is no part of a result
+        others = [name for name in table if name not in left_out and table[name].dtype.kind in "iufb"]
         return cls(
             names,
             [[_plain(value) for value in row] for row in zip(*(index[name] for name in names), strict=True)],
@@ -78,11 +80,19 @@ class Stability:
     """(k, m): upper ends of the intervals."""
     level: float
     """Of the intervals, such as 0.95."""
+    selected: NDArray[np.float64]
+    """(k, m): share of the refits in which the loading is not 0."""
 
     @property
     def n_refits(self) -> int:
         """B."""
         return len(self.similarity)
+
+    def summary(self, names: Sequence[str]) -> pd.DataFrame:
+        """Of each factor the ``median`` and the 5th percentile of its similarities, and of how many loadings the interval is off 0."""
+        median, low = np.nanquantile(self.similarity, [0.5, 0.05], axis=0)
+        off = ((self.low > 0) | (self.high < 0)).sum(axis=1)
+        return pd.DataFrame({"median": median, "5 %": low, "loadings": off}, index=pd.Index(list(names), name="factor"))
 
 
 def _plain(value: Any) -> Any:

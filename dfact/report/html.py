@@ -23,7 +23,7 @@ from dfact.report.html_parts import Section
 from dfact.report.html_sections import choice, convergence, distributions, errors, overview, parameters, stability
 from dfact.report.html_subject import Subject, checked_model
 from dfact.report.plots import new_figure
-from dfact.report.reconstruction import fitted_dataset
+from dfact.selection.fitted_data import fitted_dataset
 
 FORMATS = (".html", ".htm")
 _SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (

@@ -7,10 +7,12 @@ from dfact.selection.cross_validation import block_cross_validate
 from dfact.selection.modularity import select_by_modularity
 from dfact.selection.on_path import select_on_path
 from dfact.selection.result import Selection
+from dfact.selection.stability import bootstrap
 
 __all__ = [
     "Selection",
     "block_cross_validate",
+    "bootstrap",
     "core_consistency",
     "select_by_criterion",
     "select_by_held_out",

@@ -29,6 +29,10 @@ def takes_confounders(model: Any) -> bool:
     return "confounders" in signature(model.fit).parameters
 
 
+def takes_weights(model: Any) -> bool:
+    return "sample_weight" in signature(model.fit).parameters
+
+
 @dataclass(frozen=True, eq=False)
 class Refits:
     """For estimators that fit data with NaN and rebuild it by ``inverse_transform`` of their ``factors_``."""

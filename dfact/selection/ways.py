@@ -1,11 +1,11 @@
 """Where the fits of all folds run: each on its own copy of data in memory, or all on the same reads of data that is stored."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ from dfact.selection.warm_fits import Group, Score, Settings, WarmFits
 if TYPE_CHECKING:
     from distributed import Client
 
+T = TypeVar("T")
+D = TypeVar("D")
 Done = tuple[int, list[Score], NDArray[Any]]
 """Number of a group of configurations, their scores, and the loadings from which the next group starts."""
 
@@ -112,19 +114,26 @@ def in_memory(
 ) -> None:
     """Run each chain as one Dask task, on threads or on workers."""
     if isinstance(executor, DistributedExecutor):
-        _on_workers(executor.client, fits, parts, dtype, folds, chains, keep)
+
+        def keep_all(number: int, finished: list[Done]) -> None:
+            for done in finished:
+                keep(chains[number], done)
+
+        works = [partial(_whole_chain, fits, folds[chain.repeat], chain) for chain in chains]
+        on_workers(executor.client, partial(dense, parts, dtype), works, keep_all)
         return
     with single_threaded():
         M, C = dense(parts, dtype)
-        _on_threads(lambda chain: fits.run(M, C, folds[chain.repeat], chain), chains, keep, executor.workers(None).threads)
+        on_threads(lambda chain: fits.run(M, C, folds[chain.repeat], chain), chains, keep, executor.workers(None).threads)
 
 
-def _on_threads(run: Callable[[Chain], Iterator[Done]], chains: list[Chain], keep: Keep, threads: int) -> None:
+def on_threads(run: Callable[[T], Iterable[D]], chains: Sequence[T], keep: Callable[[T, D], None], threads: int) -> None:
+    """Run each chain as a task on Dask's threads, and keep what comes of it as it comes."""
     from dask.threaded import get
 
     stopped = threading.Event()
 
-    def work(chain: Chain) -> None:
+    def work(chain: T) -> None:
         try:
             for done in run(chain):
                 keep(chain, done)
@@ -142,30 +151,22 @@ def _on_threads(run: Callable[[Chain], Iterator[Done]], chains: list[Chain], kee
             stopped.set()
 
 
-def _on_workers(
-    client: "Client",
-    fits: Fits,
-    parts: list[Partition],
-    dtype: np.dtype[Any],
-    folds: Sequence[Folds],
-    chains: list[Chain],
-    keep: Keep,
-) -> None:
+def on_workers(client: "Client", data: Callable[[], T], works: Sequence[Callable[[T], D]], keep: Callable[[int, D], None]) -> None:
+    """Run each work on the data as a task on the workers, and keep what comes of it, with its number."""
     import dask
 
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "10GB"}):
         # The data travels to the workers once, as the task that returns it.
-        data = client.submit(dense, parts, dtype, pure=False)
-        tasks = [client.submit(_whole_chain, fits, data, folds[chain.repeat], chain, pure=False) for chain in chains]
+        held = client.submit(data, pure=False)
+        tasks = [client.submit(work, held, pure=False) for work in works]
     try:
         for number, finished in Watch(client, progress=False).completed(tasks):
-            for done in finished:
-                keep(chains[number], done)
+            keep(number, finished)
     finally:
         client.cancel(tasks)
 
 
-def _whole_chain(fits: Fits, data: tuple[NDArray[Any], NDArray[Any] | None], folds: Folds, chain: Chain) -> list[Done]:
+def _whole_chain(fits: Fits, folds: Folds, chain: Chain, data: tuple[NDArray[Any], NDArray[Any] | None]) -> list[Done]:
     with single_threaded():
         return list(fits.run(*data, folds, chain))
 

@@ -1,0 +1,65 @@
+"""``dfact stability``."""
+
+from contextlib import closing
+from copy import copy
+from pathlib import Path
+
+import click
+
+from dfact.cli.options import example, executor_option, memory_option, path_type, place_type, read_dataset, scheduler_option, workplace
+from dfact.data.places import Place
+
+
+@click.command(epilog=example("dfact stability survey.model survey.zarr --seed 0"))
+@click.argument("model", type=place_type)
+@click.argument("data", type=place_type)
+@click.option("--resamples", "n_resamples", type=int, default=100, help="Number of refits.")
+@click.option("--level", type=float, default=0.95, help="Share of the refits that an interval holds.")
+@click.option("--fresh", is_flag=True, help="Begin each refit as the model says, not with its loadings; takes longer.")
+@click.option("--seed", "random_state", type=int, help="Seed of the resamples.")
+@click.option("--checkpoint", type=path_type, metavar="FOLDER", help="Keep what is finished there, and go on from it.")
+@memory_option
+@executor_option
+@scheduler_option
+def stability(
+    model: Place,
+    data: Place,
+    n_resamples: int,
+    level: float,
+    fresh: bool,
+    random_state: int | None,
+    checkpoint: Path | None,
+    memory_limit: str | None,
+    executor: str | None,
+    scheduler: str | None,
+) -> None:
+    """Tell how a model varies from sample to sample.
+
+    The fitted MODEL is refitted to participants of the dataset DATA drawn with replacement, so many times as are in
+    the data. The factors of the refits are matched with the model's; how alike they are, and the intervals of the
+    loadings, become part of MODEL, and of its report. The table tells of each factor the median and the 5th
+    percentile of the similarities, of which 1 is the same and below 0.85 another factor, and how many loadings have an
+    interval without 0.
+    """
+    from dfact.engine.progress import Progress
+    from dfact.models.persistence import check_replaceable, load_model, save_model
+    from dfact.selection.stability import bootstrap
+
+    estimator = load_model(model)
+    check_replaceable(estimator, model)
+    dataset = read_dataset(data)
+    with workplace(executor, scheduler) as place, closing(Progress("refits")) as progress:
+        there = copy(estimator).set_params(executor=place, memory_limit=memory_limit)
+        estimator.stability_ = found = bootstrap(
+            there,
+            dataset,
+            n_resamples,
+            level=level,
+            warm=not fresh,
+            random_state=random_state,
+            callbacks=[progress],
+            checkpoint=checkpoint,
+        )
+    save_model(estimator, model, overwrite=True)
+    table = found.summary(estimator.get_feature_names_out())
+    click.echo(f"{model}: {found.n_refits} refits, intervals of {level:.0%}\n\n{table.to_string(float_format='{:.3f}'.format)}")
