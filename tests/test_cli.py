@@ -369,7 +369,7 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert "Don't mind being the center of attention." in done.stdout
     assert "intercept:" in done.stdout
     assert "converged after" in done.stdout
-    assert sorted(path.name for path in folder.iterdir()) == ["answers.csv", "answers.zarr", "factors.csv", "factors4.model"]
+    assert sorted(path.name for path in folder.iterdir()) == ["answers.csv", "answers.zarr", "factors.csv", "factors4.model", "items.csv"]
     factors = pd.read_csv(folder / "factors.csv")
     assert factors.shape == (1004, 5)
     # What it says to try next works as it stands.

@@ -37,6 +37,7 @@ What age and gender explain
 
 _WRITTEN = {
     "answers": "the answers as a table",
+    "items": "what the items say",
     "data": "the dataset made of it, a Zarr group",
     "model": "the fitted model, a Zarr group",
     "factors": "the factors of every participant as a table",
@@ -78,6 +79,7 @@ def demo(output: Path) -> None:
 
 _FILES = {
     "answers": "answers.csv",
+    "items": "items.csv",
     "data": "answers.zarr",
     "model": "factors4.model",
     "other": "factors6.model",
@@ -88,7 +90,7 @@ _FILES = {
 
 def _run(places: dict[str, Path]) -> None:
     """Import, fit, print and write; the same calls in Python do the same."""
-    from dfact.data.examples import ipip_ascado, ipip_ascado_items
+    from dfact.data.examples import ipip_ascado, ipip_ascado_items, ipip_ascado_items_file
     from dfact.data.import_table import import_table
     from dfact.engine.progress import Progress
     from dfact.models.icqf import ICQF
@@ -98,6 +100,7 @@ def _run(places: dict[str, Path]) -> None:
 
     places["answers"].parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(ipip_ascado(), places["answers"])
+    shutil.copyfile(ipip_ascado_items_file(), places["items"])
     dataset = import_table(
         places["answers"],
         places["data"],

@@ -18,5 +18,10 @@ def ipip_ascado() -> Path:
 
 def ipip_ascado_items() -> dict[str, str]:
     """The text of each item of :func:`ipip_ascado`; participants read "I" before it."""
-    lines = (files(__name__) / "ipip_ascado_items.csv").read_text().splitlines()
+    lines = ipip_ascado_items_file().read_text().splitlines()
     return {row["item"]: row["text"] for row in csv.DictReader(lines)}
+
+
+def ipip_ascado_items_file() -> Path:
+    """The same as a table, which ``dfact report --items`` takes."""
+    return Path(str(files(__name__) / "ipip_ascado_items.csv"))
