@@ -13,6 +13,7 @@ import dfact
 from dfact.cli.cp import fit_cp, select_cp
 from dfact.cli.data import import_array_command, import_command, import_triplets_command, join
 from dfact.cli.demo import demo
+from dfact.cli.deploy import deploy
 from dfact.cli.emf import fit_emf, select_emf
 from dfact.cli.export import export
 from dfact.cli.fit import fit
@@ -62,6 +63,7 @@ for command in (
     stability,
     transform,
     run,
+    deploy,
     export,
     report,
 ):
