@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -214,18 +215,19 @@ class Processes:
             found.bind(("127.0.0.1", 0))
             self._port = int(found.getsockname()[1])
         self.address = f"tcp://127.0.0.1:{self._port}"
-        self._running: dict[str, Any] = {}
+        self.running: dict[str, Any] = {}
+        self.stopped: set[str] = set()
         self._numbers = itertools.count()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.kill(*self._running)
+        self.kill(*self.running)
 
     def start(self, n_workers: int) -> None:
         """A scheduler, at the same address each time, and workers, until there are so many."""
-        if "scheduler" not in self._running:
+        if "scheduler" not in self.running:
             self._start("scheduler", _schedule, self._port)
         while len(self.workers) < n_workers:
             self.start_worker()
@@ -237,19 +239,21 @@ class Processes:
         return name
 
     def _start(self, name: str, target: Callable[..., None], *arguments: Any) -> None:
-        self._running[name] = _context.Process(target=target, args=(*self._given, *arguments), daemon=True)
-        self._running[name].start()
+        self.running[name] = _context.Process(target=target, args=(*self._given, *arguments), daemon=True)
+        self.running[name].start()
 
     @property
     def workers(self) -> list[str]:
-        return [name for name in self._running if name != "scheduler"]
+        return [name for name in self.running if name != "scheduler"]
 
     def send(self, number: signal.Signals, name: str) -> None:
-        os.kill(self._running[name].pid, number)
+        os.kill(self.running[name].pid, number)
+        (self.stopped.add if number == signal.SIGSTOP else self.stopped.discard)(name)
 
     def kill(self, *names: str) -> None:
-        for name in list(names):
-            process = self._running.pop(name)
+        for name in set(names):
+            self.stopped.discard(name)
+            process = self.running.pop(name)
             process.kill()
             process.join()
 
@@ -291,8 +295,10 @@ class Command:
         self._process.start()
 
     def send(self, number: signal.Signals) -> None:
-        assert self._process.pid is not None
-        os.kill(self._process.pid, number)
+        """Unless it has ended."""
+        if self._process.is_alive():
+            assert self._process.pid is not None
+            os.kill(self._process.pid, number)
 
     def ended(self, seconds: float = 60) -> int:
         """Its exit code, once it has one; negative is the signal that killed it."""
@@ -336,6 +342,16 @@ class StoredFit:
         fit = ["fit", "icqf", self.data, self.model, "-k", "3", "--max-iter", str(long_fit().max_iter), "--tol", "0"]
         kept = ["--checkpoint", self.checkpoint, "--checkpoint-every", "4"]
         return Command(self._folder, *fit, *kept, *self._options, pause=self._pause, settings=settings)
+
+    def undisturbed(self) -> float:
+        """The seconds that the command takes if nothing happens; as often as it was called."""
+        began = time.monotonic()
+        command = self.run()
+        if command.ended() != 0:
+            raise RuntimeError(command.said)
+        seconds = time.monotonic() - began
+        shutil.rmtree(self.model)
+        return seconds
 
     def lost(self) -> int:
         """The bytes in which the model differs from the undisturbed one, and those of files that should not be there."""
