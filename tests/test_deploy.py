@@ -1,0 +1,391 @@
+"""What goes to a cluster: manifests that Kubernetes and the Dask operator take, safe pods, and the commands in them."""
+
+import copy
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import yaml
+
+import dfact
+from benchmarks.manifests import DEPLOY, VERSIONS, Manifest, operator_schemas, pods, problems, render, schema_problems
+from dfact.cli.deploy import Pods
+from dfact.cli.main import main
+from dfact.data.inputs import as_dataset
+from tests.conftest import planted_answers
+
+FOLDERS = ("overlays/example-s3", "overlays/example-pvc", "daskjob")
+IMAGE = "registry.example.com/dfact:0.1.0"
+needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+
+
+@pytest.fixture(scope="module")
+def operator(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    try:
+        return operator_schemas(tmp_path_factory.mktemp("operator"))
+    except subprocess.SubprocessError as error:
+        pytest.skip(f"the operator's wheel cannot be downloaded: {error}")
+
+
+@pytest.fixture(scope="module")
+def rendered() -> dict[str, list[Manifest]]:
+    return {folder: render(DEPLOY / "kubernetes" / folder) for folder in FOLDERS}
+
+
+# Manifests
+
+
+@needs_kubectl
+@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_is_rendered_is_valid(folder: str, version: str, rendered: dict[str, list[Manifest]], operator: dict[str, Any]) -> None:
+    assert list(schema_problems(rendered[folder], version, operator)) == []
+
+
+@needs_kubectl
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_what_is_rendered_works_and_is_safe(folder: str, rendered: dict[str, list[Manifest]]) -> None:
+    assert problems(rendered[folder]) == []
+    assert len(pods(rendered[folder])) == (3 if folder == "daskjob" else 1)
+
+
+def _put(*path: Any) -> Callable[[Manifest], None]:
+    """Set the value at a path; the first entries are the keys, the last is the value."""
+
+    def change(manifest: Manifest) -> None:
+        *keys, last, value = path
+        for key in keys:
+            manifest = manifest[key]
+        manifest[last] = value
+
+    return change
+
+
+def _drop(*path: Any) -> Callable[[Manifest], None]:
+    def change(manifest: Manifest) -> None:
+        *keys, last = path
+        for key in keys:
+            manifest = manifest[key]
+        del manifest[last]
+
+    return change
+
+
+POD = ("spec", "template", "spec")
+BOX = (*POD, "containers", 0)
+ENV = (*BOX, "env")
+OTHERS = [{"podSelector": {"matchLabels": {"role": "scheduler"}}}]
+BROKEN: dict[str, tuple[str, Callable[[Manifest], None], str]] = {
+    # what is wrong: in which kind, how it came about, what is told
+    "root": ("Job", _put(*POD, "securityContext", "runAsNonRoot", False), "may run as root"),
+    "no seccomp": ("Job", _drop(*POD, "securityContext", "seccompProfile"), "no seccomp"),
+    "privileged": ("Job", _put(*BOX, "securityContext", "privileged", True), "privileged"),
+    "escalation": ("Job", _drop(*BOX, "securityContext", "allowPrivilegeEscalation"), "gain privileges"),
+    "writable root": ("Job", _put(*BOX, "securityContext", "readOnlyRootFilesystem", False), "root is writable"),
+    "capability": ("Job", _put(*BOX, "securityContext", "capabilities", {"drop": ["ALL"], "add": ["NET_ADMIN"]}), "capabilities"),
+    "host network": ("Job", _put(*POD, "hostNetwork", True), "node's namespaces"),
+    "host path": ("Job", _put(*POD, "volumes", 0, {"name": "tmp", "hostPath": {"path": "/"}}), "node's files"),
+    "host port": ("Job", _put(*BOX, "ports", 0, "hostPort", 8786), "port of the node"),
+    "token": ("Job", _drop(*POD, "automountServiceAccountToken"), "token"),
+    "latest": ("Job", _put(*BOX, "image", "dfact:latest"), "no version"),
+    "no limit": ("Job", _drop(*BOX, "resources", "limits", "memory"), "not promised"),
+    "account": ("Job", _put(*POD, "serviceAccountName", "other"), "no ServiceAccount other"),
+    "mount": ("Job", _put(*BOX, "volumeMounts", 0, "name", "tsl"), "mounts differ"),
+    "settings": ("Job", _put(*BOX, "envFrom", 0, "configMapRef", "name", "setings"), "no ConfigMap setings"),
+    "order of variables": ("Job", lambda job: job["spec"]["template"]["spec"]["containers"][0]["env"].reverse(), "not defined before"),
+    "probe": ("Job", _put(*BOX, "livenessProbe", {"tcpSocket": {"port": 8787}}), "probe of port 8787"),
+    "container of a resource": ("Job", _put(*BOX, "env", 2, "valueFrom", "resourceFieldRef", "containerName", "x"), "no container x"),
+    "tcp": ("Job", _put(*BOX, "env", 1, "value", "tcp://a:8786"), "settings of TLS"),
+    "port": ("Job", _put(*BOX, "env", 1, "value", "tls://a:8787"), "not of port"),
+    "size": ("Job", _put("spec", "parallelism", 2), "size"),
+    "success": ("Job", _put("spec", "successPolicy", "rules", 0, "succeededIndexes", "1"), "end with its driver"),
+    "tries": ("Job", _drop("spec", "backoffLimitPerIndex"), "limit of tries"),
+    "two drivers": ("Job", _put("spec", "podReplacementPolicy", "TerminatingOrFailed"), "two drivers"),
+    "lost node": ("Job", _put("spec", "podFailurePolicy", "rules", 0, "action", "Count"), "lost node"),
+    "lost scheduler": ("Job", _put("spec", "podFailurePolicy", "rules", 1, "action", "Count"), "lost scheduler"),
+    "wrong usage": ("Job", _put("spec", "podFailurePolicy", "rules", 2, "action", "Count"), "wrong usage"),
+    "other container": ("Job", _put("spec", "podFailurePolicy", "rules", 1, "onExitCodes", "containerName", "x"), "not there"),
+    "no deadline": ("Job", _drop("spec", "activeDeadlineSeconds"), "never ends"),
+    "grace": ("Job", _put(*POD, "terminationGracePeriodSeconds", 30), "time for a checkpoint"),
+    "long name": ("Job", _put("metadata", "name", "n" * 62), "host names"),
+    "subdomain": ("Job", _put(*POD, "subdomain", "dask"), "no Service"),
+    "enum": ("Job", _put(*BOX, "imagePullPolicy", "Sometimes"), "imagePullPolicy is Sometimes"),
+    "credential of the job": ("Job", _put(*ENV, 2, {"name": "AWS_SECRET_ACCESS_KEY", "value": "x"}), "looks like a credential"),
+    "address for each": ("Service", _drop("spec", "clusterIP"), "does not name each pod"),
+    "selector": ("Service", _put("spec", "selector", {"app.kubernetes.io/name": "other"}), "selects other pods"),
+    "port of the service": ("Service", _put("spec", "ports", 0, "targetPort", "http"), "port that no pod has"),
+    "dashboard": ("NetworkPolicy", _put("spec", "ingress", 0, "ports", [{"port": 8786}, {"port": 8787}]), "more than the job's own port"),
+    "open to all": ("NetworkPolicy", _drop("spec", "ingress", 0, "from"), "cannot reach each other: Ingress"),
+    "workers apart": ("NetworkPolicy", _put("spec", "egress", 0, "to", OTHERS), "cannot reach each other: Egress"),
+    "no names": ("NetworkPolicy", _drop("spec", "egress", 1), "names cannot be looked up"),
+    "no policy": ("NetworkPolicy", _put("spec", "podSelector", "matchLabels", {"app": "other"}), "no NetworkPolicy limits its Ingress"),
+    "credential": ("ConfigMap", _put("data", "AWS_SECRET_ACCESS_KEY", "x"), "looks like a credential"),
+    "short timeout": ("ConfigMap", _put("data", "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP", "5s"), "11 s"),
+    "silent workers": ("ConfigMap", _put("data", "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "5s"), "worker-ttl"),
+    "failures": ("ConfigMap", _put("data", "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "3"), "too few workers"),
+    "key elsewhere": ("ConfigMap", _put("data", "DASK_DISTRIBUTED__COMM__TLS__WORKER__KEY", "/etc/tls/tls.key"), "nothing is mounted"),
+    "worker's port": ("ConfigMap", _put("data", "DFACT_WORKER_PORT", "0"), "nobody may reach them"),
+    "claim": ("PersistentVolumeClaim", _put("metadata", "name", "other"), "claims that are made and mounted differ"),
+    "mode of a claim": ("PersistentVolumeClaim", _put("spec", "accessModes", ["ReadWriteAll"]), "accessModes is ReadWriteAll"),
+}  # fmt: skip
+
+
+@needs_kubectl
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_broken_is_told(what: str, rendered: dict[str, list[Manifest]]) -> None:
+    kind, change, told = BROKEN[what]
+    manifests = copy.deepcopy(rendered["overlays/example-pvc"])
+    for manifest in manifests:
+        if manifest["kind"] == kind and "job.toml" not in manifest.get("data", {}):
+            change(manifest)
+    assert told in "\n".join(problems(manifests))
+
+
+@needs_kubectl
+@pytest.mark.parametrize(
+    ("folder", "kind", "change", "told"),
+    [
+        ("overlays/example-pvc", "Job", _put("spec", "backofLimitPerIndex", 1), "backofLimitPerIndex"),
+        ("overlays/example-pvc", "Job", _put("spec", "completions", "three"), "three"),
+        ("overlays/example-pvc", "Job", _drop(*BOX, "name"), "name"),
+        ("overlays/example-pvc", "Service", _put("spec", "ports", 0, "portt", 1), "portt"),
+        ("overlays/example-pvc", "NetworkPolicy", _put("spec", "egres", []), "egres"),
+        ("daskjob", "DaskJob", _put("spec", "cluster", "spec", "worker", "replica", 2), "replica"),
+        ("daskjob", "DaskJob", _put("spec", "job", "spec", "containers", 0, "comand", []), "comand"),
+        ("daskjob", "DaskJob", _drop("spec", "cluster", "spec", "scheduler", "service"), "service"),
+    ],
+)  # fmt: skip
+def test_what_kubernetes_would_refuse_or_drop_is_told(
+    folder: str, kind: str, change: Callable[[Manifest], None], told: str, rendered: dict[str, list[Manifest]], operator: dict[str, Any]
+) -> None:
+    manifests = copy.deepcopy([manifest for manifest in rendered[folder] if manifest["kind"] == kind])
+    change(manifests[0])
+    for version in VERSIONS:
+        assert told in "\n".join(schema_problems(manifests, version, operator))
+
+
+def test_the_lock_file_pins_all_that_the_image_needs() -> None:
+    lock = (DEPLOY / "container" / "requirements.lock").read_text()
+    pinned = {name.lower().replace("_", "-") for name in re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)}
+    project = re.findall(r'^    "([\w.-]+)>=', (DEPLOY.parent / "pyproject.toml").read_text(), re.MULTILINE)
+    assert {*project, "obstore", "setuptools"} <= pinned
+    assert lock.count("==") - lock.count("python_version ==") <= lock.count("--hash=sha256:")
+
+
+# dfact deploy
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A job over data on a volume; the data is made by the job, so no plan is known here."""
+    path = tmp_path / "study.toml"
+    path.write_text(
+        '[job]\nstate = "/data/state"\n\n[[step]]\nrun = "import"\nsource = "/data/a.csv"\ndest = "/data/a.zarr"\n'
+        'items = ["Q*"]\n\n[[step]]\nrun = "fit icqf"\ndata = "/data/a.zarr"\nmodel = "s3://studies/icqf.model"\n'
+    )
+    return path
+
+
+def deploy(job: Path, *options: str) -> tuple[int, Path]:
+    folder = job.parent / "deployed"
+    return main(["deploy", str(job), str(folder), "--image", IMAGE, "--manifests", str(DEPLOY / "kubernetes"), *options]), folder
+
+
+@needs_kubectl
+def test_manifests_for_a_job(job: Path) -> None:
+    endpoint = "AWS_ENDPOINT_URL=http://minio.storage:9000"
+    options = ("--claim", "shared", "--workers", "7", "--cpu", "4", "--memory", "6GiB", "--setting", endpoint, "--namespace", "lab")
+    code, folder = deploy(job, *options)
+    assert code == 0
+    manifests = render(folder)
+    assert problems(manifests) == []
+    assert list(schema_problems(manifests, VERSIONS[0], {})) == []
+    found = {manifest["kind"]: manifest for manifest in manifests if "s3" not in manifest["metadata"]["name"]}
+    of_job = found["Job"]["spec"]
+    assert (found["Job"]["metadata"]["name"], found["Job"]["metadata"]["namespace"]) == ("dfact-study", "lab")
+    assert of_job["completions"] == of_job["parallelism"] == 8
+    pod = pods(manifests)[0]
+    assert pod.container["image"] == IMAGE
+    assert pod.container["resources"]["limits"] == {"cpu": "4", "memory": str(6 << 30)}
+    assert {"claimName": "shared"} in [volume.get("persistentVolumeClaim") for volume in pod.spec["volumes"]]
+    assert pod.settings["TMPDIR"] == "/data"
+    assert pod.settings["DASK_SCHEDULER_ADDRESS"].startswith("tls://")
+    outside = next(m for m in manifests if m["metadata"]["name"] == "dfact-s3-study")["spec"]["egress"]
+    assert [port["port"] for port in outside[0]["ports"]] == [443, 9000]
+    assert next(m for m in manifests if "job.toml" in m.get("data", {}))["data"]["job.toml"] == job.read_text()
+
+
+@needs_kubectl
+def test_two_jobs_in_a_namespace_do_not_meet(job: Path) -> None:
+    found = []
+    for name in ("one", "two"):
+        _, folder = deploy(job, "--claim", "shared", "--memory", "2GiB", "--name", name, "--overwrite", "--no-tls")
+        found.append(render(folder))
+        assert problems(found[-1]) == []
+    names = [{(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests} for manifests in found]
+    assert not names[0] & names[1]
+    assert (
+        len(problems([*(m for m in found[0] if m["kind"] != "NetworkPolicy"), *(m for m in found[1] if m["kind"] == "NetworkPolicy")])) == 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "told"),
+    [
+        (("", ""), [], "pods see no such place; expected an address s3://… or gs://…, or a path below /data with --claim"),
+        (("/data/a.csv", "a.csv"), ["--claim", "c"], ":4: step 1 (import): a.csv: pods see no such place"),
+        (("/data/a.csv", "/data/../etc/a.csv"), ["--claim", "c"], "pods see no such place"),
+        (("s3:", "az:"), ["--claim", "c"], "az://studies/icqf.model: pods see no such place"),
+        (('state = "/data/state"', ""), ["--claim", "c"], "[job] has no 'state'"),
+        (('[job]', '[job]\nscheduler = "tcp://a:1"'), ["--claim", "c"], "'scheduler' is for the manifests to say"),
+        (("", ""), ["--claim", "c"], "--memory is missing"),
+        (("", ""), ["--claim", "c", "--memory", "10MiB"], "expected 1 GiB or more"),
+        (("", ""), ["--claim", "c", "--memory", "2GiB", "--image", "dfact:latest"], "expected one with a version"),
+        (("", ""), ["--claim", "c", "--memory", "2GiB", "--name", "My_job"], "as Kubernetes has it"),
+        (("", ""), ["--claim", "c", "--memory", "2GiB", "--setting", "AWS_SECRET_ACCESS_KEY=x"], "looks like a credential"),
+        (("", ""), ["--claim", "c", "--memory", "2GiB", "--setting", "here"], "expected NAME=VALUE"),
+        (("", ""), ["--manifests", "elsewhere"], "expected the folder deploy/kubernetes"),
+        (('components', 'componens'), ["--claim", "c"], ""),
+    ],
+)  # fmt: skip
+def test_what_could_not_run_is_refused(
+    change: tuple[str, str], options: list[str], told: str, job: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job.write_text(job.read_text().replace(*change) if change[0] else job.read_text())
+    code, folder = deploy(job, *options)
+    assert code in (1, 2)
+    assert told in " ".join(capfd.readouterr().err.split("\n"))
+    assert not folder.exists()
+
+
+def test_a_folder_with_something_in_it_is_left_alone(job: Path) -> None:
+    (job.parent / "deployed").mkdir()
+    (job.parent / "deployed" / "kustomization.yaml").write_text("mine")
+    assert deploy(job, "--claim", "c", "--memory", "2GiB")[0] == 1
+    assert (job.parent / "deployed" / "kustomization.yaml").read_text() == "mine"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows that nobody reads: all that a plan wants to know of them."""
+
+    shape: tuple[int, ...]
+    dtype: "np.dtype[Any]" = field(default_factory=lambda: np.dtype(np.uint8))
+    chunk_rows: int = 16384
+
+
+def test_pods_get_what_the_plan_needs(job: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    dataset = as_dataset(planted_answers(300, 60, 3, seed=0).astype(np.float32))
+    monkeypatch.setattr("dfact.cli.deploy._here", lambda _: True)
+    monkeypatch.setattr("dfact.cli.options.read_dataset", lambda _: dataset)
+    step = '[[step]]\nrun = "fit icqf"\ndata = "s3://b/a.zarr"\nmodel = "s3://b/a.model"\nsolver = "admm"\n'
+    job.write_text('[job]\nstate = "s3://b/state"\n' + step)
+
+    def size(*options: str) -> int:
+        code, folder = deploy(job, "--overwrite", *options)
+        assert code == 0, capfd.readouterr().err
+        limits = yaml.safe_load((folder / "job.yaml").read_text())["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+        return int(limits["memory"])
+
+    assert size() == 2 << 30
+    dataset = replace(dataset, source=Rows((20_000_000, 60)), missing_code=255)
+    few, many = size("--workers", "2"), size("--workers", "16")
+    assert 2 << 30 < many < few
+    for workers, memory in ((2, few), (16, many)):  # enough, and half of it is not
+        planned = [dfact.plan(dfact.ICQF(solver="admm", executor=Pods(workers, 2, part)), dataset) for part in (memory, memory // 2)]
+        assert [plan.fits and not plan.spilled for plan in planned] == [True, False]
+    assert deploy(job, "--overwrite", "--memory", "2GiB", "--workers", "16")[0] == 1
+    assert "of its state do not fit into 16 pods of 2.00 GiB, and pods share no disk; raise --memory or --workers" in capfd.readouterr().err
+    assert size("--memory", "4GiB", "--workers", "16", "--claim", "shared") == 4 << 30
+    assert deploy(job, "--overwrite", "--memory", "1GiB", "--cpu", "64")[0] == 1
+    assert "1.00 GiB are too few" in capfd.readouterr().err
+
+
+# The processes of a job
+
+_SRUN = """#!/bin/sh
+# As srun: all tasks of the job, and the highest of their exit codes.
+while [ "${1#--}" != "$1" ]; do shift; done
+number=0 highest=0 tasks=""
+while [ "$number" -lt "$SLURM_NTASKS" ]; do
+    SLURM_PROCID=$number "$@" > "$SLURM_SUBMIT_DIR/../task-$number.log" 2>&1 & tasks="$tasks $!"
+    number=$((number + 1))
+done
+trap 'kill -TERM $tasks' TERM
+for task in $tasks; do
+    while :; do wait "$task"; code=$?; kill -0 "$task" 2> /dev/null || break; done
+    [ "$code" -gt "$highest" ] && highest=$code
+done
+exit "$highest"
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Callable[..., "subprocess.Popen[bytes]"]:
+    """Runs the batch script as SLURM would, all tasks on this machine."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, text in {"srun": _SRUN, "scontrol": '#!/bin/sh\n[ "$1" = show ] && echo 127.0.0.1 || echo "$@" >> requeued\n'}.items():
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "deploy").symlink_to(DEPLOY)
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "SLURM_", "DFACT_"))}
+    given = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NODELIST": "a[1-3]", "SLURM_NTASKS": "3", "SLURM_CPUS_PER_TASK": "1"}
+    given |= {"SLURM_MEM_PER_CPU": "2048", "SLURM_SUBMIT_DIR": str(tmp_path / "source"), "DFACT_BIN": str(Path(sys.executable).parent)}
+    given |= {"PATH": f"{tools}:{os.environ['PATH']}", "DFACT_LINGER": "20"}
+
+    def start(job: Path) -> "subprocess.Popen[bytes]":
+        with (tmp_path / "batch.log").open("ab") as log:
+            return subprocess.Popen(
+                ["bash", str(DEPLOY / "slurm" / "job.sbatch"), str(job)], env=known | given, cwd=tmp_path, stdout=log, stderr=log
+            )
+
+    return start
+
+
+def test_a_batch_job_is_stopped_and_goes_on(slurm: Callable[..., "subprocess.Popen[bytes]"], tmp_path: Path) -> None:
+    answers = planted_answers(20000, 40, 3, seed=1)
+    dataset = dfact.import_array(answers, tmp_path / "a.zarr")
+    job = tmp_path / "job.toml"
+    job.write_text(
+        f'[job]\nstate = "{tmp_path}/state"\n[[step]]\nrun = "fit icqf"\ndata = "a.zarr"\nmodel = "icqf.model"\ncomponents = 3\n'
+        "max-iter = 80\ntol = 0\n"
+    )
+    driver = tmp_path / "task-0.log"
+    batch = slurm(job)
+    until = time.monotonic() + 60
+    while not list(tmp_path.glob("state.*")):  # the checkpoint
+        assert batch.poll() is None, driver.read_text()
+        assert time.monotonic() < until, driver.read_text()
+        time.sleep(0.05)
+    for srun in psutil.Process(batch.pid).children():  # --signal=TERM is for the tasks alone
+        srun.send_signal(signal.SIGTERM)
+    assert batch.wait(timeout=60) == 143, driver.read_text()
+    assert (tmp_path / "requeued").read_text() == f"requeue {os.getpid()}\n"
+    assert "stopped" in driver.read_text()
+    assert slurm(job).wait(timeout=60) == 0, driver.read_text()
+    assert "Going on from step" in driver.read_text()
+    found, expected = dfact.load_model(tmp_path / "icqf.model"), dfact.ICQF(3, max_iter=80, tol=0).fit(dataset)
+    np.testing.assert_array_equal(found.components_, expected.components_)
+    np.testing.assert_array_equal(found.factors_[:], expected.factors_[:])
+
+
+def test_workers_without_a_scheduler_end_with_a_failure() -> None:
+    take_part = DEPLOY / "container" / "take-part"
+    environment = {"JOB_COMPLETION_INDEX": "1", "DASK_SCHEDULER_ADDRESS": "tcp://127.0.0.1:9", "DFACT_THREADS": "1", "DFACT_MEMORY": "1GiB"}
+    path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "DFACT_DEATH_TIMEOUT": "1"}
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "SLURM_"))}
+    done = subprocess.run([str(take_part), "job.toml"], env=known | environment | path, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 1, done.stderr
