@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any, Self
 
 import dask
@@ -138,10 +138,18 @@ def held_out_selection(executor: Any, callbacks: Any = ()) -> Any:
     return dfact.selection.select_by_held_out(model, skewed(0), grid, random_state=0, callbacks=callbacks)
 
 
+def bootstrap(executor: Any, callbacks: Any = ()) -> Any:
+    """The stability of an ICQF, by refits of a few passes."""
+    model = dfact.ICQF(3, max_iter=8, tol=0).fit(answers(0)).set_params(executor=executor)
+    found = dfact.selection.bootstrap(model, answers(0), 12, warm=False, random_state=0, callbacks=callbacks)
+    return SimpleNamespace(**{f"{name}_": value for name, value in vars(found).items()})
+
+
 SELECTIONS: dict[str, Callable[..., Any]] = {
     "block_cross_validate, in memory": block_selection(load=True),
     "block_cross_validate, shared reads": block_selection(load=False),
     "select_by_held_out": held_out_selection,
+    "bootstrap": bootstrap,
 }
 
 

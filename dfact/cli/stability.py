@@ -62,4 +62,4 @@ def stability(
         )
     save_model(estimator, model, overwrite=True)
     table = found.summary(estimator.get_feature_names_out())
-    click.echo(f"{model}: {found.n_refits} refits, intervals of {level:.0%}\n\n{table.to_string(float_format='{:.3f}'.format)}")
+    click.echo(f"{model}: {found.n_refits} refits, intervals of {100 * level:g}%\n\n{table.to_string(float_format='{:.3f}'.format)}")

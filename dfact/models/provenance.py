@@ -71,7 +71,8 @@ class Stability:
     """
 
     similarity: NDArray[np.float64]
-    """(B, k): of each of B refits the similarity of its loadings on each factor to the model's, 1 being the same direction."""
+    """(B, k): of each of B refits the similarity of its loadings on each factor to the model's, 1 being the same
+    direction; NaN of a resample that the model could not be fitted to."""
     mean: NDArray[np.float64]
     """(k, m): mean loadings over the refits; m is the number of rows of ``loadings_``."""
     low: NDArray[np.float64]

@@ -150,9 +150,10 @@ class Resamples:
 
     def _fits_in_memory(self, workers: Workers, count: int) -> bool:
         """Whether the values are, and for every thread the state and the working arrays of a refit."""
-        one, values = self.footprint, _bytes(self.dataset)
-        a_refit = self.dataset.shape[0] * one.state_per_row + make_plan(self.dataset.source, self.dtype, one, workers).working
-        return workers.baseline + values + min(count, workers.threads) * a_refit <= workers.limit
+        one = self.footprint
+        states = min(count, workers.threads) * self.dataset.shape[0] * one.state_per_row
+        working = make_plan(self.dataset.source, self.dtype, one, workers).working
+        return workers.baseline + _bytes(self.dataset) + states + working <= workers.limit
 
     def _in_memory(self, numbers: list[int], keep: Keep, executor: Executor) -> None:
         if isinstance(executor, DistributedExecutor):

@@ -66,6 +66,8 @@ def bootstrap(
     with its own start (``init``) and ``tol``: that adds what start and end have to do with it, and takes more passes.
     Grade of membership and factor analysis need no start. What is drawn at random in a fit has another seed in each refit.
 
+    Where the model determines its factors up to a rotation alone and takes the one of the singular vectors (expectile
+    factorization), those with nearly the same singular value turn among one another from sample to sample, and are told to be unstable.
     Intervals of penalised and of bounded loadings are of the estimates, which the penalty draws to 0, not of what they estimate:
     one that is 0 in nearly every refit has an interval without width.
 
