@@ -148,7 +148,9 @@ def stability(subject: Subject) -> Section | None:
         "Similarity of each refit's loadings to the model's; 1 is the same direction, the bar is the median.",
     )
     caption = f"Median and 5th percentile of the similarities, and how many {words.value}s have a {found.level:.0%} interval without 0"
-    summary = table_of(found.summary(names).rename_axis(words.one), caption, formats={"loadings": "{:.0f}"})
+    summary = table_of(
+        found.summary(names).rename_axis(words.one), caption, formats={"median": "{:.3f}", "5 %": "{:.3f}", "loadings": "{:.0f}"}
+    )
     order = shown[subject.order[0]]
     mean, low, high = (pd.DataFrame(part[:, order].T, columns=names) for part in (found.mean, found.low, found.high))
     caption = f"Mean {words.value} of each item over the refits, with the ends of its {found.level:.0%} interval"

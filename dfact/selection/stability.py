@@ -197,6 +197,7 @@ class _Refits:
         self._failed: dict[int, DataError] = {}
         self._lock, self._began = threading.Lock(), time.perf_counter()
         self.waiting = [number for number in range(count) if (number, 0, 0) not in kept.entries]
+        self._done = 0
         self._start: Refit | None = None
 
     def start(self) -> NDArray[Any]:
@@ -216,10 +217,11 @@ class _Refits:
                 self._failed[number] = refit
             else:
                 self._kept.add((number, 0, 0), [], refit)
-            done = len([i for i in range(self._count) if (i, 0, 0) in self._kept.entries]) + len(self._failed)
-            seconds = time.perf_counter() - self._began
+            self._done += 1
+            done, seconds = self._count - len(self.waiting) + self._done, time.perf_counter() - self._began
+            step = f"{seconds * (self._count - done) / self._done:.0f} s left"
             for callback in self._callbacks:
-                callback(Iteration(done, self._count, float("nan"), float("nan"), seconds, "refits"))
+                callback(Iteration(done, self._count, float("nan"), float("nan"), seconds, step))
 
     def found(self) -> list[NDArray[Any] | None]:
         """The loadings of each; None where there are none."""
