@@ -37,6 +37,7 @@ from benchmarks.fault_fits import (
     bits,
     differing,
     long_fit,
+    reached_by,
     small_partitions,
 )
 from benchmarks.fault_storage import Outcome
@@ -159,10 +160,10 @@ def struck_driver(number: Signals, code: int, tries: int, rng: Random) -> list[O
             undisturbed = fit.undisturbed()
             began, codes = time.monotonic(), [code]
             while codes[-1] == code:
-                command = fit.run()
+                before, command = reached_by(fit.checkpoint), fit.run()
                 if codes.count(code) < 3:
                     if number != SIGKILL:  # before the program's first line the signal is Python's
-                        command.reached(fit.checkpoint, 1)
+                        command.reached(fit.checkpoint, before + 1)
                     time.sleep(rng.uniform(0, 0.5 * undisturbed))
                     command.send(number)
                 codes.append(command.ended())
