@@ -340,3 +340,16 @@ def test_nested_sums_are_what_they_were() -> None:
     found = unpack(json.loads(json.dumps(packed)), arrays)
     assert found.parts[0].count == 3
     assert np.array_equal(found.parts[1].parts[0].count, np.arange(4.0))
+
+
+def test_a_record_of_which_there_is_only_a_folder(tmp_path: Path) -> None:
+    path, X = tmp_path / "checkpoint.zarr", planted_answers(300, 30, 3, 0, 0.1)
+    with pytest.raises(InterruptionError):
+        kept(path, callbacks=[interrupted(7)]).fit(X)
+    reached = resume_point(path)
+    torn = [path / "state-000099-killed", path / "steps-000099-killed"]
+    for folder in torn:
+        folder.mkdir()
+    assert resume_point(path) == reached > 0
+    same(kept(path).fit(X), kept(path).set_params(checkpoint=None).fit(X))
+    assert not any(folder.exists() for folder in torn)

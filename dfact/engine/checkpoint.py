@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from dfact.data.store import store_at
 from dfact.engine import interrupts
 from dfact.engine.passes import PARTIALS, Partial, Pass
-from dfact.engine.records import NewRecord, Records, attributes_of
+from dfact.engine.records import NewRecord, Records, attributes_of, records_of
 from dfact.engine.session import Arrays, Session, Stateful
 from dfact.engine.streams import StoredState
 from dfact.errors import StoppedError, StoreError
@@ -42,7 +42,8 @@ def resume_point(path: str | PathLike[str]) -> int:
         group = zarr.open_group(store_at(path, read_only=True), mode="r")
     except FileNotFoundError:
         return 0
-    return max((_number(name) for name, state in group.groups() if name.startswith("state-") and attributes_of(state)), default=0)
+    found = records_of(group).items()
+    return max((_number(name) for name, attributes in found if name.startswith("state-") and attributes), default=0)
 
 
 def _number(name: str) -> int:
@@ -172,7 +173,7 @@ class CheckpointedSession(Session):
             self._version, self._steps = _number(states[-1]), list(found["steps"])
             self._unread, self._state, kept = list(self._steps), states[-1], {states[-1], *self._steps}
             self._session.restore([s and StoredState(state, s["stream"], tuple(s["names"]), s["checksum"]) for s in found["states"]])
-        for name in set(records.group.group_keys()) - kept:
+        for name in records_of(records.group).keys() - kept:
             records.remove(name)
 
     def _read_steps(self, name: str) -> dict[str, Record]:

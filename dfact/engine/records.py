@@ -49,7 +49,7 @@ class Records:
 
     def names(self, prefix: str = "") -> list[str]:
         """Of the records that are whole, in their order."""
-        return sorted(name for name, group in self.group.groups() if name.startswith(prefix) and attributes_of(group))
+        return sorted(name for name, attributes in records_of(self.group).items() if name.startswith(prefix) and attributes)
 
     def write(self, name: str, arrays: Iterable[NDArray[Any]], **attributes: Any) -> None:
         """A record of arrays and attributes."""
@@ -82,9 +82,8 @@ class Records:
 
     def remove_torn(self) -> None:
         """What was begun and never became whole."""
-        whole = set(self.names())
-        for name in list(self.group.group_keys()):
-            if name not in whole:
+        for name, attributes in records_of(self.group).items():
+            if not attributes:
                 self.remove(name)
 
 
@@ -106,6 +105,16 @@ class NewRecord:
         checksum = self._writer.close()
         self._check()
         _describe(self.group, **attributes, checksum=checksum)
+
+
+def records_of(group: zarr.Group) -> dict[str, Mapping[str, Any]]:
+    """The attributes of all that lies there by name; empty of what is not whole, be it a folder in which Zarr sees nothing yet."""
+
+    async def listed() -> list[str]:
+        return [name async for name in group.store.list_dir(group.path)]
+
+    names = [name for name in sync(listed()) if name != "zarr.json"]
+    return {name: attributes_of(found) if isinstance(found := group.get(name), zarr.Group) else {} for name in names}
 
 
 def attributes_of(group: zarr.Group) -> Mapping[str, Any]:
