@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -25,10 +26,13 @@ ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = ("--tls-ca-file", "--tls-cert", "--tls-key")
 
 
+SECTION = (ROOT / "README.md").read_text().split("## A cluster")[1].split("\n## ")[0]
+BEFORE, PYTHON = SECTION.split("```")[:2]
+
+
 def documented() -> list[str]:
     """The commands of the README's section."""
-    section = (ROOT / "README.md").read_text().split("## A cluster")[1].split("\n## ")[0]
-    return [line.strip() for line in section.splitlines() if line.startswith("    ")]
+    return [line.strip() for line in BEFORE.splitlines() if line.startswith("    ")]
 
 
 def certificates(folder: Path) -> Path:
@@ -103,6 +107,13 @@ def test_a_fit_with_certificates_is_the_fit_without_a_cluster(
     assert "Traceback" not in capsys.readouterr().err
     for process in secured.processes:
         assert all(ip_address(ip).is_loopback for ip in listening(process.pid))
+
+
+def test_the_documented_lines_of_python(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(secured.folder)
+    names: dict[str, Any] = {}
+    exec(PYTHON.removeprefix("python\n").replace("tls://10.0.0.1:8786", secured.address), names)
+    assert names["model"].factors_.shape == (60, 8)
 
 
 def test_certificates_in_dasks_configuration(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:

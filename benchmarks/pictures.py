@@ -1,0 +1,59 @@
+"""The pictures of the README's tour: its commands run in a temporary folder, and the page that they write is photographed.
+
+Needs Chromium on the PATH, and Playwright. The pictures go to ``benchmarks/pictures``.
+"""
+
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from io import BytesIO
+from pathlib import Path
+
+from PIL import Image
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+PICTURES = Path(__file__).resolve().parent / "pictures"
+COLORS = 128
+
+
+def tour() -> list[str]:
+    """The tour's commands."""
+    section = README.read_text().split("## A five-minute tour")[1].split("\n## ")[0].replace("\\\n", " ")
+    return [line.strip() for line in section.splitlines() if line.startswith("    dfact ")]
+
+
+def photographs(page: Path) -> dict[str, bytes]:
+    """What the factors are, and the loadings, as the report shows them."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        raise SystemExit("there is no Chromium on the PATH")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        opened = browser.new_page(viewport={"width": 1000, "height": 4000})
+        opened.goto(page.as_uri())
+        found = {"factors": opened.locator("#top").screenshot(), "loadings": opened.locator("#loadings figure picture").first.screenshot()}
+        browser.close()
+    return found
+
+
+def main() -> int:
+    PICTURES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for command in tour():
+            print(f"$ {command}")
+            subprocess.run(shlex.split(command), cwd=folder, check=True)
+        found = {"errors": (folder / "errors.png").read_bytes(), **photographs(folder / "survey.html")}
+    for name, content in found.items():
+        path = PICTURES / f"{name}.png"
+        Image.open(BytesIO(content)).convert("RGB").quantize(COLORS).save(path, optimize=True)
+        print(f"{path.name}: {path.stat().st_size // 1000} kB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
