@@ -136,7 +136,7 @@ class CheckpointedSession(Session):
         return dict(zip(found[0]["names"], found[1], strict=True))
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
-        assert not (self._ahead or self._unread), "the state is that of the last version, which the fit has not come to yet"
+        assert not [*self._ahead, *self._unread], "the state is that of the last version, which the fit has not come to yet"
         return self._session.rows(name)
 
     def _recall(self, name: str) -> tuple[str, Record | None]:
