@@ -14,9 +14,9 @@ from sklearn.svm import OneClassSVM
 
 from dfact.data.inputs import as_dataset
 from dfact.engine.executors import InlineExecutor
-from dfact.engine.session import Session
 from dfact.engine.partition import partitions
 from dfact.engine.plan import Footprint, make_plan
+from dfact.engine.session import Session
 from dfact.errors import DataError
 from dfact.linalg import kmeans as kmeans_module
 from dfact.linalg.kmeans import kmeans, nearest_rows
