@@ -24,10 +24,12 @@ from distributed import Client
 from numpy.typing import NDArray
 
 import dfact
-from dfact.cli.main import main
+from dfact.cli.job import read_job
+from dfact.cli.main import cli, main
+from dfact.cli.run import Record
 from dfact.data import stores
 from dfact.data.places import place_of
-from dfact.data.store import create_group, store_at, store_kind
+from dfact.data.store import ATTRIBUTE, create_group, store_at, store_kind
 from dfact.data.stores import AddressStore
 from dfact.engine.checkpoint import resume_point
 from dfact.errors import StoreError
@@ -195,6 +197,22 @@ def test_without_the_client_the_error_names_the_extra(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "obstore.store", None)
     with pytest.raises(StoreError, match=r"install dfact\[cloud\]"):
         store_at("s3://nowhere/x")
+
+
+def test_a_job_whose_step_was_killed_does_it_again(bucket: str, local: dfact.Dataset, tmp_path: Path) -> None:
+    job, model = tmp_path / "job.toml", f"{bucket}/icqf.model"
+    job.write_text(
+        f'[job]\nstate = "{bucket}/state"\n[[step]]\nrun = "fit icqf"\ndata = "{local.path}"\nmodel = "{model}"\ncomponents = {K}\n'
+        "max-iter = 3\n"
+    )
+    (step,), _ = read_job(job, cli)
+    record = Record(place_of(f"{bucket}/state"))
+    record.compare([step])
+    record.begin(step)
+    zarr.create_group(store_at(model), attributes={ATTRIBUTE: {"kind": "model", "version": 1, "complete": False}})
+    assert main(["run", str(job)]) == 0
+    assert dfact.load_model(model).n_iter_ == 3
+    assert not Record(place_of(f"{bucket}/state")).compare([step])
 
 
 def test_a_store_travels_without_credentials(bucket: str) -> None:

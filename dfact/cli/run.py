@@ -107,6 +107,12 @@ def _exists(place: Place) -> bool:
     return exists(place)
 
 
+def _is_whole(place: Place) -> bool:
+    from dfact.data.store import is_whole
+
+    return is_whole(place)
+
+
 def _run(steps: Sequence[Step], todo: Mapping[int, str], record: "Record", log: logging.LoggerAdapter[Any]) -> None:
     """Do the steps that are not done yet."""
     began = time.monotonic()
@@ -156,7 +162,7 @@ class Record:
                 todo[step.number] = "not done yet"
             elif known["digest"] != digest:
                 todo[step.number] = "it, or what it reads, has changed"
-            elif not all(_exists(place) for place in step.outputs):
+            elif not all(_is_whole(place) for place in step.outputs):
                 todo[step.number] = "not finished yet" if not known["done"] else "what it wrote is gone"
             elif not known["done"] and step.name == "stability":  # it writes into what is there already
                 todo[step.number] = "not finished yet"

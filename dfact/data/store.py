@@ -244,6 +244,12 @@ def store_kind(path: str | PathLike[str]) -> str | None:
     return None if found is None else str(found.get("kind"))
 
 
+def is_whole(place: Place) -> bool:
+    """Whether what is there was written to its end: in an object store what was interrupted lies in its place, without the mark."""
+    found = None if isinstance(place, Path) and place.is_file() else _dfact_attributes(place)
+    return exists(place) if found is None else found.get("complete") is True
+
+
 def _dfact_attributes(place: Place) -> dict[str, Any] | None:
     """Our attributes of the group or array there; None if there is none of ours."""
     try:
