@@ -96,6 +96,10 @@ class Hosts:
         """The host's address, the same in every run: other namespaces do not see it."""
         return f"10.77.0.{self.names.index(name) + 1}"
 
+    def network(self, name: str) -> str:
+        """The host's network as podman takes it, for a container."""
+        return f"ns:/var/run/netns/{self._space(name)}"
+
     def run(
         self, name: str, command: Sequence[str], settings: dict[str, str] | None = None, log: Path | None = None
     ) -> "subprocess.Popen[bytes]":
