@@ -294,3 +294,73 @@ def test_sigterm_within_a_fit_leaves_a_checkpoint(job: Path) -> None:
         else:
             pytest.fail("it began anew")
         process.kill()
+
+
+FIT = '[[step]]\nrun = "fit icqf"\ndata = "answers.zarr"\nmodel = "m.model"\ncomponents = 2\nmax-iter = 3\n'
+
+
+def test_settings_of_all_steps_count_and_paths_may_be_written_in_several_ways(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dfact.import_array(planted_answers(60, 10, 2, 0), tmp_path / "answers.zarr")
+    job = tmp_path / "job.toml"
+    export = f'[[step]]\nrun = "export"\nmodel = "{tmp_path}/answers.zarr/../m.model"\nout = "l.csv"\n'
+    text = "\ufeff[job]\nseed = 0\n# a line for TOML, though not for all:\u2028\n" + FIT + 'init = "random"\n' + export
+    job.write_text(text, encoding="utf-8", newline="\r\n")
+    assert main(["run", str(job)]) == 0
+    first = (tmp_path / "l.csv").read_bytes()
+    job.write_text(text.replace("seed = 0", "seed = 1"), encoding="utf-8")
+    assert main(["run", str(job)]) == 0
+    assert (tmp_path / "l.csv").read_bytes() != first
+    job.write_text(text + "foo = 1\nsuppress = [true]\n", encoding="utf-8")
+    assert main(["run", str(job)]) == 2
+    told = capsys.readouterr().err
+    assert "job.toml:16: 'foo' is unknown" in told
+    assert "job.toml:17: export: suppress: expected a list" in told
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        (
+            '[[step]]\nrun = "report"\nmodel = "m.model"\nreport = "m.model/r.html"\n',
+            "7: step 2 (report) writes m.model/r.html, and of that",
+        ),
+        ('[[step]]\nrun = "fit gom"\ndata = "answers.zarr"\nmodel = "x/../answers.zarr"\noverwrite = true\n', ", which it reads"),
+        ('[[step]]\nrun = "fit gom"\ndata = "ftp://a/b"\nmodel = "n.model"\n', "9: fit gom: data: ftp://a/b is an address of a kind"),
+        ("plan = true\n", "7: 'plan' is unknown"),
+    ],
+)
+def test_steps_that_would_spoil_one_another_are_refused(tmp_path: Path, more: str, problem: str, capsys) -> None:  # type: ignore[no-untyped-def]
+    dfact.import_array(planted_answers(60, 10, 2, 0), tmp_path / "answers.zarr")
+    (tmp_path / "job.toml").write_text(FIT + more)
+    assert main(["run", str(tmp_path / "job.toml")]) == 2
+    assert problem in capsys.readouterr().err
+
+
+def killed(job: Path, where: str) -> None:
+    """Runs a job whose process ends when this function is called."""
+    module, name = where.rsplit(".", 1)
+    end = f"import sys, os, {module} as m; m.{name} = lambda *a, **k: os._exit(9)"
+    code = f"{end}; from dfact.cli.main import main; main(['run', sys.argv[1]])"
+    assert subprocess.run([sys.executable, "-c", code, str(job)], capture_output=True, check=False).returncode == 9
+
+
+def test_what_is_to_be_overwritten_does_not_count_as_done_and_stability_goes_with_its_model(tmp_path: Path) -> None:
+    dfact.import_array(planted_answers(60, 10, 2, 0), tmp_path / "answers.zarr")
+    job, out = tmp_path / "job.toml", tmp_path / "l.csv"
+    stability = '[[step]]\nrun = "stability"\nmodel = "m.model"\ndata = "answers.zarr"\nresamples = 3\nseed = 0\n'
+    job.write_text(FIT + stability + '[[step]]\nrun = "export"\nmodel = "m.model"\nout = "l.csv"\noverwrite = true\n')
+    out.write_text("of another")
+    killed(job, "dfact.report.export.write_loadings")
+    assert out.read_text() == "of another"
+    assert main(["run", str(job)]) == 0
+    assert out.read_text().startswith('"item"')
+    shutil.rmtree(tmp_path / "m.model")
+    killed(job, "dfact.selection.stability.bootstrap")
+    assert main(["run", str(job)]) == 0
+    assert hasattr(dfact.load_model(tmp_path / "m.model"), "stability_")
+    shutil.rmtree(tmp_path / "m.model")
+    (tmp_path / "m.model").mkdir()
+    (tmp_path / "m.model" / "mine").touch()
+    job.write_text(job.read_text().replace("max-iter = 3", "max-iter = 4"))
+    assert main(["run", str(job)]) == 1
+    assert (tmp_path / "m.model" / "mine").exists()

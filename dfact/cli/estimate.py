@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dfact.models.base import Factorization
 
 _TRIAL_ITERATIONS = 4
-_GRIDS = ("n_components", "beta", "ridge", "omegas")
+_GRIDS = ("n_components", "beta", "ridge", "omega")
 """Parameters of which a selection tries several values."""
 
 
@@ -60,11 +60,15 @@ def estimator_of(step: Step) -> "tuple[Factorization, int]":
 
     kinds = {"icqf": "ICQF", "gom": "GradeOfMembership", "l1nmf": "L1NMF", "fa": "FactorAnalysis", "emf": "ExpectileMF", "cp": "ElasticCP"}
     model: Callable[..., Any] = MODELS[kinds[step.name.split()[1]]]
-    taken = dict(step.parameters) | {"omega": (step.parameters.get("omegas") or [None])[0]}
-    grids = {name: value for name in _GRIDS if isinstance(value := step.parameters.get(name), list)}
+    taken = dict(step.parameters)
+    if "omegas" in taken:
+        taken["omega"] = taken.pop("omegas")
+    grids = {name: value for name in _GRIDS if isinstance(value := taken.get(name), list)}
     taken |= {name: max(values) if name == "n_components" else values[0] for name, values in grids.items()}
     known = signature(model).parameters
     parameters = {name: value for name, value in taken.items() if name in known and value is not None and name != "checkpoint"}
+    if parameters.get("rotation") == "none":
+        parameters["rotation"] = None
     fits = 1 if step.name == "select gom" else prod(len(values) for values in grids.values())
     if step.name.startswith("select "):
         fits *= int(step.parameters.get("n_folds") or 1) * int(step.parameters.get("repeats") or 1)

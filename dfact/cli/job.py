@@ -1,9 +1,11 @@
 """Job files: the steps of a job, each a command with its options by name, checked as a whole before any of them runs."""
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import click
 
 from dfact.data.places import Place
-from dfact.errors import ParameterError
+from dfact.errors import DfactError, ParameterError
 
 _OUTPUTS = ("destination", "out", "model", "plot")
 """Parameters that name what a command writes; a model is read where a command writes something else."""
@@ -30,7 +32,7 @@ class Step:
     name: str
     command: click.Command
     given: Mapping[str, Any]
-    """As in the file."""
+    """As in the file, there or for all steps."""
     parameters: Mapping[str, Any]
     """As the command's function takes them."""
     meta: Mapping[str, Any] = field(default_factory=dict)
@@ -81,7 +83,7 @@ class JobError(ParameterError):
 def read_job(path: Path, commands: click.Group) -> tuple[list[Step], Mapping[str, Any]]:
     """The steps of a job file, and its table ``[job]``; JobError tells of everything that is wrong with it."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         document = tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         raise ParameterError(f"cannot read {path}: {error}; expected a job file, see dfact run --help") from error
@@ -96,14 +98,12 @@ def read_job(path: Path, commands: click.Group) -> tuple[list[Step], Mapping[str
         raise JobError(path, [Problem(1, "expected a table [job] and tables [[step]]")])
     if not tables:
         problems.append(Problem(1, "there is no [[step]]; expected at least one"))
-    steps = []
-    for number, table in enumerate(tables, start=1):
-        step = _step(number, table, job, lines, commands, problems)
-        if step is not None:
-            steps.append(step)
-    known = {name for step in steps for parameter in step.command.params for name in names_of(parameter)} | {"state"}
+    with chdir(path.absolute().parent):  # from which its paths are seen
+        made = [_step(number, table, job, lines, commands, problems) for number, table in enumerate(tables, start=1)]
+        steps = [step for step in made if step is not None]
+        problems += _clashes(steps)
+    known = {name for step in steps for name in _settings(step.command)} | {"state"}
     problems += [Problem(lines.of(0, name), _unknown(name, known)) for name in job if name not in known and len(steps) == len(tables)]
-    problems += _clashes(steps)
     if problems:
         raise JobError(path, problems)
     return steps, job
@@ -122,7 +122,7 @@ def _step(
         what = f"a step lacks {_RUN!r}" if name is None else f"{_RUN} = {name!r} is no command"
         problems.append(Problem(line if name is None else lines.of(number, _RUN), what + hint))
         return None
-    names = {key: parameter for parameter in command.params for key in names_of(parameter)}
+    names = _settings(command)
     problems += [Problem(lines.of(number, key), _unknown(key, names)) for key in table if key not in names and key != _RUN]
     # What a file says is click's default map: it is checked as if it had been typed.
     values: dict[str, Any] = {}
@@ -140,13 +140,19 @@ def _step(
     for parameter in (parameter for parameter in command.params if parameter.name not in wrong):
         try:
             parameter.handle_parse_result(context, {}, [])
-        except click.UsageError as error:
+        except (click.UsageError, DfactError) as error:
             found.append(Problem(places.get(parameter.name, line), f"{name}: {_message(error, parameter)}"))
     problems += found
     if found:
         return None
     context = command.make_context(str(name), [], default_map=values)
-    return Step(number, line, str(name), command, dict(table), dict(context.params), dict(context.meta))
+    given = {key: at[key] for at in (job, table) for key in (_RUN, *names) if key in at}
+    return Step(number, line, str(name), command, given, dict(context.params), dict(context.meta))
+
+
+def _settings(command: click.Command) -> dict[str, click.Parameter]:
+    """The parameters that a job may give a command; a plan alone is no step."""
+    return {key: parameter for parameter in command.params if parameter.name != "plan_only" for key in names_of(parameter)}
 
 
 def names_of(parameter: click.Parameter) -> list[str]:
@@ -163,6 +169,8 @@ def _plain(value: Any, parameter: click.Parameter) -> Any:
             raise click.BadParameter(f"{str(value).lower()} is no value here.")
         return value
     if isinstance(value, list):
+        if any(isinstance(entry, (bool, list, dict)) for entry in value):
+            raise click.BadParameter("expected a list of texts or numbers.")
         several = parameter.multiple or parameter.nargs != 1 if isinstance(parameter, click.Option) else parameter.nargs != 1
         return tuple(str(entry) for entry in value) if several else ",".join(map(str, value))
     if isinstance(value, dict):
@@ -172,10 +180,10 @@ def _plain(value: Any, parameter: click.Parameter) -> Any:
     return (str(value),) if getattr(parameter, "multiple", False) else str(value)
 
 
-def _message(error: click.UsageError, parameter: click.Parameter) -> str:
+def _message(error: click.UsageError | DfactError, parameter: click.Parameter) -> str:
     if isinstance(error, click.MissingParameter):
         return f"{names_of(parameter)[0]!r} is missing"
-    return f"{names_of(parameter)[0]}: {error.message}"
+    return f"{names_of(parameter)[0]}: {error.message if isinstance(error, click.UsageError) else error}"
 
 
 def _unknown(name: str, known: Any) -> str:
@@ -199,23 +207,42 @@ def _names(commands: click.Group, before: str = "") -> Iterator[str]:
             yield before + name
 
 
+def name_in_job(place: Place) -> str:
+    """The same of all ways to write a path; in the job's folder the path from there, which it keeps when that is moved."""
+    if isinstance(place, str):
+        return place
+    path = Path(os.path.abspath(place))  # noqa: PTH100  # resolve would follow links, to where a path does not say
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
 def _clashes(steps: Sequence[Step]) -> list[Problem]:
-    """Two steps that write the same, and steps that read what only a later one writes."""
+    """Steps that write the same, or into what they or another step reads or writes, and that read what only a later one writes."""
     problems, written = [], dict[str, Step]()
-    later = {str(place): step for step in reversed(steps) for place in step.outputs}
+    later = {name_in_job(place): step for step in reversed(steps) for place in step.outputs}
     for step in steps:
+        read = [name_in_job(place) for place in step.inputs]
         if not step.outputs:
             problems.append(Problem(step.line, f"{step.name}: 'model' is missing: where the model goes"))
-        for place in step.inputs:
-            first = later.get(str(place))
-            if str(place) not in written and first is not None and first.number > step.number:
+        for place, name in zip(step.inputs, read, strict=True):
+            first = later.get(name)
+            if name not in written and first is not None and first.number > step.number:
                 problems.append(Problem(step.line, f"{step.title} reads {place}, which {first.title} writes after it"))
-        for place in step.outputs:
-            other = written.get(str(place))
-            if other is not None and step.name != "stability":
-                problems.append(Problem(step.line, f"{step.title} writes {place}, as {other.title} does"))
-            written.setdefault(str(place), step)
+        for place in step.outputs if step.name != "stability" else ():
+            name = name_in_job(place)
+            if name in read:
+                problems.append(Problem(step.line, f"{step.title} writes {place}, which it reads"))
+            elif name in written:
+                problems.append(Problem(step.line, f"{step.title} writes {place}, as {written[name].title} does"))
+            around = next((other for other in (*read, *written) if _is_inside(name, other) or _is_inside(other, name)), None)
+            if around is not None:
+                problems.append(Problem(step.line, f"{step.title} writes {place}, and of that and {around} one lies within the other"))
+            written.setdefault(name, step)
+        written |= {name: step for name in map(name_in_job, step.outputs) if name not in written}
     return problems
+
+
+def _is_inside(name: str, folder: str) -> bool:
+    return name.startswith(f"{folder}/")
 
 
 class _Lines:
@@ -225,7 +252,7 @@ class _Lines:
         self._places: dict[tuple[int | None, str | None], int] = {}
         part: int | None = None
         steps, quotes = 0, ""
-        for number, line in enumerate(text.splitlines(), start=1):
+        for number, line in enumerate(text.split("\n"), start=1):
             if quotes:
                 quotes = "" if quotes in line else quotes
                 continue

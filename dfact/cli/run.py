@@ -13,10 +13,10 @@ from typing import Any
 
 import click
 
-from dfact.cli.job import JobError, Problem, Step, read_job
+from dfact.cli.job import JobError, Problem, Step, name_in_job, read_job
 from dfact.cli.options import example, path_type
 from dfact.data.places import Place, place_of
-from dfact.errors import DfactError, StoppedError
+from dfact.errors import DfactError, StoppedError, StoreError
 
 KIND = "job"
 _NO_MATTER = (
@@ -90,9 +90,9 @@ def run(context: click.Context, job: Path, dry_run: bool, log_format: str) -> No
 
 def _problems(step: Step, record: "Record", steps: Sequence[Step]) -> Iterator[Problem]:
     """What stands in the way of a step."""
-    made = {str(place) for other in steps if other.number < step.number for place in other.outputs}
+    made = {name_in_job(place) for other in steps if other.number < step.number for place in other.outputs}
     for place in step.inputs:
-        if str(place) not in made and not _exists(place):
+        if name_in_job(place) not in made and not _exists(place):
             yield Problem(step.line, f"{step.title} reads {place}, which does not exist and no step before makes")
     if step.name != "stability" and not step.parameters.get("overwrite"):
         for place in step.outputs:
@@ -156,7 +156,7 @@ class Record:
         todo = {}
         for step in steps:
             digest = self._digest(step)
-            self._digests |= {str(place): digest for place in step.outputs}
+            self._digests |= {name_in_job(place): digest for place in step.outputs}
             known = self._steps.get(_key(step))
             if known is None:
                 todo[step.number] = "not done yet"
@@ -164,40 +164,46 @@ class Record:
                 todo[step.number] = "it, or what it reads, has changed"
             elif not all(_is_whole(place) for place in step.outputs):
                 todo[step.number] = "not finished yet" if not known["done"] else "what it wrote is gone"
-            elif not known["done"] and step.name == "stability":  # it writes into what is there already
+            elif not known["done"] and (step.name == "stability" or step.parameters.get("overwrite")):  # what is there may be older
                 todo[step.number] = "not finished yet"
         return todo
 
     def _digest(self, step: Step) -> str:
         """Of all that its results follow from."""
         given = {name: value for name, value in step.given.items() if name not in _NO_MATTER}
-        read = {str(place): self._digests.get(str(place)) or _identity(place) for place in step.inputs}
+        read = {name: self._digests.get(name) or _identity(place) for place in step.inputs for name in [name_in_job(place)]}
         return hashlib.blake2b(json.dumps([given, read], sort_keys=True, default=str).encode(), digest_size=12).hexdigest()
 
     def made(self, place: Place) -> bool:
         """Whether this job wrote what is there."""
-        return any(str(place) in known["outputs"] for known in self._steps.values())
+        return any(name_in_job(place) in known["outputs"] for known in self._steps.values())
 
     def begin(self, step: Step) -> None:
         """Make room for a step. What it writes is whole or not there, so that what is there behind this is of this step."""
-        from dfact.data.store import remove
+        from dfact.data.store import remove, store_kind
 
-        known, digest = self._steps.get(_key(step)), self._digests[str(step.outputs[0])]
+        known, digest = self._steps.get(_key(step)), self._digests[name_in_job(step.outputs[0])]
         if known is not None and known["digest"] != digest:
             remove(self._checkpoint(step))
         if step.name != "stability":
-            for place in step.outputs:
-                if self.made(place) and isinstance(place, Path) and place.is_file():
+            for place in filter(self.made, step.outputs):
+                if isinstance(place, Path) and place.is_file():
                     place.unlink()
-                elif self.made(place):
-                    remove(place)
+                    continue
+                if isinstance(place, Path) and place.exists() and store_kind(place) is None:
+                    raise StoreError(f"{step.title} would replace {place}, which is no dfact store any more; move it away")
+                remove(place)
+                # With a model goes what was told of its stability.
+                self._steps |= {
+                    key: {**known, "done": False} for key, known in self._steps.items() if name_in_job(place) in known["outputs"]
+                }
         self._keep(step, digest, done=False)
 
     def finish(self, step: Step) -> None:
         from dfact.data.store import remove
 
         remove(self._checkpoint(step))
-        self._keep(step, self._digests[str(step.outputs[0])], done=True)
+        self._keep(step, self._digests[name_in_job(step.outputs[0])], done=True)
 
     def parameters(self, step: Step) -> dict[str, Any]:
         """Those with which a step runs: with a checkpoint of its own, if it can have one and names none."""
@@ -215,7 +221,12 @@ class Record:
 
         from dfact.data.store import ATTRIBUTE, FORMAT_VERSION, exists, store_at
 
-        self._steps[_key(step)] = {"digest": digest, "outputs": [str(place) for place in step.outputs], "done": done, "time": _now()}
+        self._steps[_key(step)] = {
+            "digest": digest,
+            "outputs": [name_in_job(place) for place in step.outputs],
+            "done": done,
+            "time": _now(),
+        }
         written: Any = {"kind": KIND, "version": FORMAT_VERSION, "complete": True, "steps": self._steps}
         if exists(self._place):
             zarr.open_group(store_at(self._place), mode="r+").attrs[ATTRIBUTE] = written
@@ -224,7 +235,7 @@ class Record:
 
 
 def _key(step: Step) -> str:
-    return f"{step.name} {step.outputs[0]}"
+    return f"{step.name} {name_in_job(step.outputs[0])}"
 
 
 def _identity(place: Place) -> Any:
