@@ -26,7 +26,7 @@ from benchmarks.namespaces import Hosts
 
 _CACHE = Path("/var/tmp/dfact-containers")
 _KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "not-a-secret"}
-_ITERATIONS = 8000
+_ITERATIONS = 250
 _JOB = f"""\
 [job]
 state = "s3://studies/eqsq/state"
