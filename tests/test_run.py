@@ -313,8 +313,8 @@ def test_settings_of_all_steps_count_and_paths_may_be_written_in_several_ways(tm
     job.write_text(text + "foo = 1\nsuppress = [true]\n", encoding="utf-8")
     assert main(["run", str(job)]) == 2
     told = capsys.readouterr().err
-    assert "job.toml:16: 'foo' is unknown" in told
-    assert "job.toml:17: export: suppress: expected a list" in told
+    assert "job.toml:15: 'foo' is unknown" in told
+    assert "job.toml:16: export: suppress: expected a list" in told
 
 
 @pytest.mark.parametrize(
