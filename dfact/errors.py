@@ -29,8 +29,11 @@ class ClusterError(DfactError, RuntimeError):
     """The Dask cluster cannot go on with the work: its workers or its scheduler are gone, or nothing moves."""
 
 
-class StoppedError(DfactError):
-    """A signal asked to stop."""
+class StoppedError(BaseException):
+    """A signal asked to stop.
+
+    No ``Exception``, as KeyboardInterrupt is none: what reads a store would take it for damage there.
+    """
 
     def __init__(self, signal: int, text: str) -> None:
         super().__init__(signal, text)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from distributed import Client
 from numpy.typing import NDArray
@@ -353,3 +354,22 @@ def test_a_record_of_which_there_is_only_a_folder(tmp_path: Path) -> None:
     assert resume_point(path) == reached > 0
     same(kept(path).fit(X), kept(path).set_params(checkpoint=None).fit(X))
     assert not any(folder.exists() for folder in torn)
+
+
+def test_what_a_process_leaves_that_is_killed_as_it_begins(tmp_path: Path) -> None:
+    path, X = tmp_path / "checkpoint.zarr", planted_answers(300, 30, 3, 0, 0.1)
+    path.mkdir()
+    (path / "zarr.0123.partial").write_bytes(b"{")  # of the group itself
+    with pytest.raises(InterruptionError):
+        kept(path, callbacks=[interrupted(7)]).fit(X)
+    (path / "zarr.4567.partial").write_bytes(b"{")  # of the owner that it has behind that
+    assert resume_point(path) > 0
+    same(kept(path).fit(X), kept(path).set_params(checkpoint=None).fit(X))
+
+
+def test_a_start_in_a_table_is_known_by_all_its_numbers(tmp_path: Path) -> None:
+    X, H = planted_answers(300, 80, 3, 0, 0.1), pd.DataFrame(np.random.default_rng(0).random((3, 80)))
+    kept(tmp_path / "checkpoint.zarr", init=H).fit(X)
+    H.iloc[1, 40] += 1  # in the middle, which a table does not show
+    with pytest.raises(ParameterError, match="init was"):
+        kept(tmp_path / "checkpoint.zarr", init=H).fit(X)

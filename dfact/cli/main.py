@@ -34,7 +34,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except DfactError as error:
-            if ctx.params["debug"] or isinstance(error, StoppedError):
+            if ctx.params["debug"]:
                 raise
             raise click.ClickException(str(error)) from error
 

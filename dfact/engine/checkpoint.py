@@ -97,12 +97,17 @@ class CheckpointedSession(Session):
             self._records = Records(self._path, "fit", self._identity)
             stack.enter_context(self._session)
             stack.enter_context(interrupts.obeying())
+            stack.push(self._end)
             self._restore()
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stack.__exit__(kind, error, trace)
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self._save_if_due()  # a signal may have come behind the last pass
 
     def run(self, pass_: Pass[Any, P], shared: Any) -> P:
         name = type(pass_).__name__

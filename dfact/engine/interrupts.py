@@ -8,6 +8,7 @@ from types import FrameType
 from dfact.errors import StoppedError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_CLEAN = "nothing half-written was left behind"
 
 
 class _Wish:
@@ -34,6 +35,7 @@ def stopping_on_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        _wish.signal = None  # or it would stop the fits that follow
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
@@ -41,17 +43,19 @@ def _handle(number: int, frame: FrameType | None) -> None:
     if _wish.obeying and _wish.signal is None:
         _wish.signal = number
         return
-    raise StoppedError(number, "nothing half-written was left behind")
+    raise StoppedError(number, _CLEAN)
 
 
 @contextmanager
 def obeying() -> Iterator[None]:
-    """Whoever asks :func:`asked` now and then, and stops."""
+    """Whoever asks :func:`asked` now and then, and stops; at the end at the latest."""
     _wish.obeying += 1
     try:
         yield
     finally:
         _wish.obeying -= 1
+    if _wish.signal is not None:
+        raise StoppedError(_wish.signal, _CLEAN)
 
 
 def asked() -> int | None:

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import zarr
 from numpy.typing import NDArray
+from zarr.abc.store import Store
 from zarr.core.sync import sync
 
 from dfact.data.places import Place, absolute, place_of
@@ -17,6 +18,7 @@ from dfact.engine.streams import StreamWriter, read_stream
 from dfact.errors import ParameterError, StoreError
 
 _STREAM = "arrays"
+_PARTIAL = ".partial"  # what Zarr calls a file until it is written
 
 
 class Records:
@@ -32,7 +34,7 @@ class Records:
         identity = json.loads(json.dumps(identity))
         with self.writing():
             store = store_at(self.place)
-            if not sync(store.is_empty("")):
+            if any(not name.endswith(_PARTIAL) for name in _names(store)):
                 found = attributes_of(open_group(self.place, kind))
                 for name in [*identity, *found["identity"]]:
                     was, now = (known.get(name, "not there") for known in (found["identity"], identity))
@@ -43,9 +45,11 @@ class Records:
                         )
                 drawn = found["drawn"]
             self.drawn = drawn
-            self.group = zarr.open_group(store, mode="a")
-            described = {"kind": kind, "version": FORMAT_VERSION, "complete": True}
-            _describe(self.group, **described, identity=identity, drawn=drawn, owner=self.owner)
+            described: dict[str, Any] = {"kind": kind, "version": FORMAT_VERSION, "complete": True}
+            described |= {"identity": identity, "drawn": drawn, "owner": self.owner}
+            # A new one is told in the write that makes it: a process that is killed here leaves none that nobody knows.
+            self.group = zarr.open_group(store, mode="a", attributes={ATTRIBUTE: described})
+            _describe(self.group, **described)
 
     def names(self, prefix: str = "") -> list[str]:
         """Of the records that are whole, in their order."""
@@ -109,12 +113,15 @@ class NewRecord:
 
 def records_of(group: zarr.Group) -> dict[str, Mapping[str, Any]]:
     """The attributes of all that lies there by name; empty of what is not whole, be it a folder in which Zarr sees nothing yet."""
-
-    async def listed() -> list[str]:
-        return [name async for name in group.store.list_dir(group.path)]
-
-    names = [name for name in sync(listed()) if name != "zarr.json"]
+    names = [name for name in _names(group.store, group.path) if "." not in name]  # a file is no record: Zarr's own, or who knows whose
     return {name: attributes_of(found) if isinstance(found := group.get(name), zarr.Group) else {} for name in names}
+
+
+def _names(store: Store, path: str = "") -> list[str]:
+    async def listed() -> list[str]:
+        return [name async for name in store.list_dir(path)]
+
+    return sync(listed())
 
 
 def attributes_of(group: zarr.Group) -> Mapping[str, Any]:

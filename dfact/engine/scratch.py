@@ -20,14 +20,15 @@ class Scratch:
         _remove_abandoned()
         self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-"))
         unlocked = self.path / f"{_LOCK}-soon"
-        self._lock = os.open(unlocked, os.O_CREAT | os.O_WRONLY)
+        self._lock: int | None = os.open(unlocked, os.O_CREAT | os.O_WRONLY)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         unlocked.rename(self.path / _LOCK)  # nobody finds it before it is held
 
     def remove(self) -> None:
-        if self.path.exists():
-            shutil.rmtree(self.path, ignore_errors=True)
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:  # once: the number may be another file's by now
             os.close(self._lock)
+            self._lock = None
 
     def belongs_to(self, owner: Any) -> None:
         """The folder goes with its owner, or with the process."""
