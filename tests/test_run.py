@@ -344,7 +344,7 @@ def killed(job: Path, where: str) -> None:
     assert subprocess.run([sys.executable, "-c", code, str(job)], capture_output=True, check=False).returncode == 9
 
 
-def test_what_is_to_be_overwritten_does_not_count_as_done_and_stability_goes_with_its_model(tmp_path: Path) -> None:
+def test_what_is_to_be_overwritten_does_not_count_as_done_and_stability_goes_with_its_model(tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
     dfact.import_array(planted_answers(60, 10, 2, 0), tmp_path / "answers.zarr")
     job, out = tmp_path / "job.toml", tmp_path / "l.csv"
     stability = '[[step]]\nrun = "stability"\nmodel = "m.model"\ndata = "answers.zarr"\nresamples = 3\nseed = 0\n'
@@ -354,6 +354,9 @@ def test_what_is_to_be_overwritten_does_not_count_as_done_and_stability_goes_wit
     assert out.read_text() == "of another"
     assert main(["run", str(job)]) == 0
     assert out.read_text().startswith('"item"')
+    capsys.readouterr()
+    assert main(["run", str(job)]) == 0
+    assert capsys.readouterr().err.count("is done already") == 3
     shutil.rmtree(tmp_path / "m.model")
     killed(job, "dfact.selection.stability.bootstrap")
     assert main(["run", str(job)]) == 0

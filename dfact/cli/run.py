@@ -150,12 +150,15 @@ class Record:
         self._place = place
         self._steps: dict[str, dict[str, Any]] = dict(attributes(open_group(place, KIND))["steps"]) if exists(place) else {}
         self._digests: dict[str, str] = {}
+        """By what is written last of each place: the model with its stability, not the fit alone."""
+        self._own: dict[int, str] = {}
 
     def compare(self, steps: Sequence[Step]) -> dict[int, str]:
         """The steps that are to be done, each with the reason."""
         todo = {}
         for step in steps:
             digest = self._digest(step)
+            self._own[step.number] = digest
             self._digests |= {name_in_job(place): digest for place in step.outputs}
             known = self._steps.get(_key(step))
             if known is None:
@@ -182,7 +185,7 @@ class Record:
         """Make room for a step. What it writes is whole or not there, so that what is there behind this is of this step."""
         from dfact.data.store import remove, store_kind
 
-        known, digest = self._steps.get(_key(step)), self._digests[name_in_job(step.outputs[0])]
+        known, digest = self._steps.get(_key(step)), self._own[step.number]
         if known is not None and known["digest"] != digest:
             remove(self._checkpoint(step))
         if step.name != "stability":
@@ -203,7 +206,7 @@ class Record:
         from dfact.data.store import remove
 
         remove(self._checkpoint(step))
-        self._keep(step, self._digests[name_in_job(step.outputs[0])], done=True)
+        self._keep(step, self._own[step.number], done=True)
 
     def parameters(self, step: Step) -> dict[str, Any]:
         """Those with which a step runs: with a checkpoint of its own, if it can have one and names none."""
