@@ -240,9 +240,11 @@ def test_a_step_that_fails(job: Path, capsys: pytest.CaptureFixture[str]) -> Non
     job.write_text(JOB.replace("components = 3\n", "components = 300\n"))
     assert main(["run", str(job)]) == 1
     told = capsys.readouterr().err
-    assert "Error: step 3 (fit icqf) has failed: n_components=300 is larger than the data allows" in told
+    assert re.search(r"error +step 3 \(fit icqf\) failed: n_components=300 is larger than the data allows", told)
     assert "Traceback" not in told
     assert steps_done(told) == [1, 2]
+    assert main(["run", str(job), "--log", "json"]) == 1
+    assert [json.loads(line)["level"] for line in capsys.readouterr().err.splitlines()][-1] == "error"
     job.write_text(JOB)
     assert main(["run", str(job)]) == 0
     assert steps_done(capsys.readouterr().err) == [3, 4, 5, 6]
@@ -367,3 +369,19 @@ def test_what_is_to_be_overwritten_does_not_count_as_done_and_stability_goes_wit
     job.write_text(job.read_text().replace("max-iter = 3", "max-iter = 4"))
     assert main(["run", str(job)]) == 1
     assert (tmp_path / "m.model" / "mine").exists()
+
+
+def test_a_job_that_another_process_has_taken_stops_at_its_next_step(job: Path, undisturbed: list[bytes]) -> None:
+    with subprocess.Popen([*RUN, job.name], cwd=job.parent, stderr=subprocess.PIPE, text=True) as first:
+        assert first.stderr is not None
+        for text in first.stderr:
+            if "step 2 (select icqf) begins" in text:
+                break
+        first.send_signal(signal.SIGSTOP)
+        second = subprocess.run([*RUN, job.name], cwd=job.parent, capture_output=True, text=True, check=False)
+        assert second.returncode == 0, second.stderr
+        first.send_signal(signal.SIGCONT)
+        told = first.stderr.read()
+        assert first.wait(60) == 1, told
+    assert "another process" in told
+    assert results(job.parent) == undisturbed

@@ -10,6 +10,7 @@ from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from io import TextIOBase
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import click
 
@@ -116,26 +117,26 @@ def _is_whole(place: Place) -> bool:
 def _run(steps: Sequence[Step], todo: Mapping[int, str], record: "Record", log: logging.LoggerAdapter[Any]) -> None:
     """Do the steps that are not done yet."""
     began = time.monotonic()
+    record.take()
     for step in steps:
         log.extra = {"step": step.number, "command": step.name}
         if step.number not in todo:
             log.info("is done already")
             continue
         log.info(f"begins: {todo[step.number]}")
-        record.begin(step)
         since = time.monotonic()
         try:
+            record.begin(step)
             with _written_to(log), click.Context(step.command, info_name=step.name) as context:
                 context.meta.update(step.meta)
                 context.invoke(step.command, **record.parameters(step))
+            record.finish(step)
         except StoppedError as error:
             log.warning(f"stopped: {error}")
-            raise
+            raise click.exceptions.Exit(128 + error.signal) from error
         except (DfactError, click.ClickException) as error:
-            text = error.format_message() if isinstance(error, click.ClickException) else str(error)
-            log.error(f"failed: {text}")
-            raise DfactError(f"{step.title} has failed: {text}") from error
-        record.finish(step)
+            log.error(f"failed: {error.format_message() if isinstance(error, click.ClickException) else error}")
+            raise click.exceptions.Exit(1) from error  # the log has told why
         log.info(f"is done, in {time.monotonic() - since:.1f} s")
     log.extra = {"step": 0, "command": "job"}
     log.info(f"all {len(steps)} steps are done, in {time.monotonic() - began:.1f} s")
@@ -152,6 +153,17 @@ class Record:
         self._digests: dict[str, str] = {}
         """By what is written last of each place: the model with its stability, not the fit alone."""
         self._own: dict[int, str] = {}
+        self._owner = uuid4().hex
+
+    def take(self) -> None:
+        """The job is this process's from now on: one that ran it before, and was given up for lost, stops at its next step."""
+        self._write()
+
+    def _check_owner(self) -> None:
+        from dfact.data.store import attributes, open_group
+
+        if attributes(open_group(self._place, KIND)).get("owner") != self._owner:
+            raise StoreError(f"another process runs the job of {self._place} now; this one stops")
 
     def compare(self, steps: Sequence[Step]) -> dict[int, str]:
         """The steps that are to be done, each with the reason."""
@@ -185,6 +197,7 @@ class Record:
         """Make room for a step. What it writes is whole or not there, so that what is there behind this is of this step."""
         from dfact.data.store import remove, store_kind
 
+        self._check_owner()
         known, digest = self._steps.get(_key(step)), self._own[step.number]
         if known is not None and known["digest"] != digest:
             remove(self._checkpoint(step))
@@ -205,6 +218,7 @@ class Record:
     def finish(self, step: Step) -> None:
         from dfact.data.store import remove
 
+        self._check_owner()
         remove(self._checkpoint(step))
         self._keep(step, self._own[step.number], done=True)
 
@@ -220,17 +234,20 @@ class Record:
         return place_of(f"{self._place}.{name}")
 
     def _keep(self, step: Step, digest: str, *, done: bool) -> None:
-        import zarr
-
-        from dfact.data.store import ATTRIBUTE, FORMAT_VERSION, exists, store_at
-
         self._steps[_key(step)] = {
             "digest": digest,
             "outputs": [name_in_job(place) for place in step.outputs],
             "done": done,
             "time": _now(),
         }
-        written: Any = {"kind": KIND, "version": FORMAT_VERSION, "complete": True, "steps": self._steps}
+        self._write()
+
+    def _write(self) -> None:
+        import zarr
+
+        from dfact.data.store import ATTRIBUTE, FORMAT_VERSION, exists, store_at
+
+        written: Any = {"kind": KIND, "version": FORMAT_VERSION, "complete": True, "owner": self._owner, "steps": self._steps}
         if exists(self._place):
             zarr.open_group(store_at(self._place), mode="r+").attrs[ATTRIBUTE] = written
         else:
