@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -373,3 +374,11 @@ def test_a_start_in_a_table_is_known_by_all_its_numbers(tmp_path: Path) -> None:
     H.iloc[1, 40] += 1  # in the middle, which a table does not show
     with pytest.raises(ParameterError, match="init was"):
         kept(tmp_path / "checkpoint.zarr", init=H).fit(X)
+
+
+def test_fits_that_begin_at_once_with_one_checkpoint(tmp_path: Path) -> None:
+    X = planted_answers(300, 30, 3, 0, 0.1)
+    with ThreadPoolExecutor(4) as pool:
+        fits = [pool.submit(kept(tmp_path / "checkpoint.zarr").fit, X) for _ in range(4)]
+    errors = [fit.exception() for fit in fits]
+    assert all(error is None or isinstance(error, StoreError) for error in errors), errors

@@ -11,6 +11,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.abc.store import Store
 from zarr.core.sync import sync
+from zarr.errors import ContainsGroupError
 
 from dfact.data.places import Place, absolute, place_of
 from dfact.data.store import ATTRIBUTE, FORMAT_VERSION, open_group, reason, store_at
@@ -48,7 +49,10 @@ class Records:
             described: dict[str, Any] = {"kind": kind, "version": FORMAT_VERSION, "complete": True}
             described |= {"identity": identity, "drawn": drawn, "owner": self.owner}
             # A new one is told in the write that makes it: a process that is killed here leaves none that nobody knows.
-            self.group = zarr.open_group(store, mode="a", attributes={ATTRIBUTE: described})
+            try:
+                self.group = zarr.open_group(store, mode="a", attributes={ATTRIBUTE: described})
+            except ContainsGroupError as error:  # made since we looked
+                raise self._taken() from error
             _describe(self.group, **described)
 
     def names(self, prefix: str = "") -> list[str]:
@@ -69,7 +73,10 @@ class Records:
 
     def _check_owner(self) -> None:
         if attributes_of(zarr.open_group(store_at(self.place, read_only=True), mode="r")).get("owner") != self.owner:
-            raise StoreError(f"another process goes on with the checkpoint {self.place}; this one stops")
+            raise self._taken()
+
+    def _taken(self) -> StoreError:
+        return StoreError(f"another process goes on with the checkpoint {self.place}; this one stops")
 
     def writing(self) -> AbstractContextManager[None]:
         """What prevents records from being written, in words."""
