@@ -24,6 +24,7 @@ from dfact.engine.executors import resolve_executor
 from dfact.engine.partition import partitions
 from dfact.engine.passes import Block, Partial, Startless, State
 from dfact.engine.plan import Footprint, make_plan
+from dfact.engine.records import Records
 from dfact.engine.visits import Parts
 from dfact.errors import ParameterError, StoreError
 from tests.conftest import planted_answers
@@ -382,3 +383,19 @@ def test_fits_that_begin_at_once_with_one_checkpoint(tmp_path: Path) -> None:
         fits = [pool.submit(kept(tmp_path / "checkpoint.zarr").fit, X) for _ in range(4)]
     errors = [fit.exception() for fit in fits]
     assert all(error is None or isinstance(error, StoreError) for error in errors), errors
+
+
+def test_a_record_that_is_finished_while_another_process_takes_over_is_none(tmp_path: Path) -> None:
+    records = Records(tmp_path / "checkpoint.zarr", "fit", {})
+    record, check = records.begin("state-000001-old"), records.check_owner
+
+    def taken_over_behind_it() -> None:
+        check()
+        records.check_owner = check  # type: ignore[method-assign]
+        Records(tmp_path / "checkpoint.zarr", "fit", {}).remove(record.name)
+
+    records.check_owner = taken_over_behind_it  # type: ignore[method-assign]
+    record.put(np.arange(3))
+    with pytest.raises(StoreError, match="another process goes on"):
+        record.finish(steps=[], states=[])
+    assert Records(tmp_path / "checkpoint.zarr", "fit", {}).names() == []

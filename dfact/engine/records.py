@@ -1,7 +1,7 @@
 """Stores of named records of arrays, each whole or not there, that belong to one piece of work: what checkpoints are."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from os import PathLike
 from typing import Any
@@ -69,9 +69,10 @@ class Records:
 
     def begin(self, name: str) -> "NewRecord":
         """A record, which is whole once it is finished."""
-        return NewRecord(self.group.create_group(name, overwrite=True), self._check_owner)
+        return NewRecord(self, self.group.create_group(name, overwrite=True))
 
-    def _check_owner(self) -> None:
+    def check_owner(self) -> None:
+        """Stop if another process has taken the records over."""
         if attributes_of(zarr.open_group(store_at(self.place, read_only=True), mode="r")).get("owner") != self.owner:
             raise self._taken()
 
@@ -101,8 +102,8 @@ class Records:
 class NewRecord:
     """A record that is being written."""
 
-    def __init__(self, group: zarr.Group, check: Callable[[], None]) -> None:
-        self.group, self._check = group, check
+    def __init__(self, records: Records, group: zarr.Group) -> None:
+        self.group, self._records = group, records
         self._writer = StreamWriter(group, _STREAM)
 
     @property
@@ -114,8 +115,14 @@ class NewRecord:
 
     def finish(self, **attributes: Any) -> None:
         checksum = self._writer.close()
-        self._check()
+        self._records.check_owner()
         _describe(self.group, **attributes, checksum=checksum)
+        try:
+            self._records.check_owner()
+        except StoreError:
+            # Whoever took over meanwhile has removed what was torn: these attributes alone would look whole.
+            self._records.remove(self.name)
+            raise
 
 
 def records_of(group: zarr.Group) -> dict[str, Mapping[str, Any]]:
