@@ -33,7 +33,7 @@ from dfact.engine.partition import Partition
 from dfact.engine.passes import Block, Partial, Startless, State
 from dfact.engine.plan import Footprint, Workers, make_plan
 
-_PASSES = 5
+_PASSES = 3
 _PROCESSES = 4
 _ENTRY_SECONDS = 1.5e-9
 """A thread's time for an entry of ICQF with 20 factors, read from disk: benchmarks/icqf_out_of_core."""

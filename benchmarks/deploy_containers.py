@@ -26,6 +26,7 @@ from benchmarks.namespaces import Hosts
 
 _CACHE = Path("/var/tmp/dfact-containers")
 _KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "not-a-secret"}
+_KERNELS = {"OPENBLAS_CORETYPE": "Haswell"}  # the same products everywhere: what OpenBLAS chooses by itself follows the processor
 _ITERATIONS = 250
 _JOB = f"""\
 [job]
@@ -44,6 +45,7 @@ run = "fit gom"
 data = "s3://studies/eqsq/answers.zarr"
 model = "s3://studies/eqsq/gom4.model"
 components = 4
+seed = 0
 """
 _DESK = """
 import json, sys
@@ -59,17 +61,34 @@ else:
 
 def digests(models: list[Any]) -> list[str]:
     """Of all bits of each model."""
-    parts = [(m.components_, m.factors_) if hasattr(m, "components_") else (m.item_parameters_, m.memberships_) for m in models]
+    parts = [(m.components_, m.factors_) if hasattr(m, "factors_") else (m.item_parameters_, m.memberships_) for m in models]
     return [hashlib.sha256(b"".join(np.ascontiguousarray(array[:]).tobytes() for array in arrays)).hexdigest() for arrays in parts]
 
 
-def local(data: Path) -> list[str]:
-    """The same models in this process alone."""
+def fit_alone(data: str) -> list[str]:
+    """The same models in one process, without a cluster."""
     import dfact
 
     dataset = dfact.open_dataset(data)
-    icqf = dfact.ICQF(8, max_iter=_ITERATIONS, tol=0).fit(dataset)
-    return digests([icqf, dfact.GradeOfMembership(4).fit(dataset)])
+    return digests([dfact.ICQF(8, max_iter=_ITERATIONS, tol=0).fit(dataset), dfact.GradeOfMembership(4, random_state=0).fit(dataset)])
+
+
+def local(folder: Path) -> list[str]:
+    """The same models in one container of the image: other builds of the same libraries give other last bits."""
+    code = "import json; from benchmarks.deploy_containers import fit_alone; print('DIGESTS' + json.dumps(fit_alone('/data')))"
+    mounts = [
+        "--volume",
+        f"{folder}:/data:ro",
+        "--volume",
+        f"{DEPLOY.parent / 'benchmarks'}:/opt/benchmarks:ro",
+        "--env",
+        "PYTHONPATH=/opt",
+    ]
+    run = ["podman", "run", "--rm", "--network", "none", *mounts, "--entrypoint", json.dumps(["python", "-c", code]), IMAGE]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr[-2000:])
+    return list(json.loads(done.stdout.split("DIGESTS")[1]))
 
 
 class Desk:
@@ -78,7 +97,7 @@ class Desk:
     def __init__(self, hosts: Hosts) -> None:
         self.hosts = hosts
         self.endpoint = f"http://{hosts.address('store')}:9000"
-        self.settings = {"AWS_ENDPOINT_URL": self.endpoint, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
+        self.settings = {"AWS_ENDPOINT_URL": self.endpoint, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"} | _KERNELS
 
     def run(self, *command: str, seconds: float = 120) -> str:
         log = self.hosts.folder / "desk.log"
