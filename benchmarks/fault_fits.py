@@ -237,6 +237,7 @@ class Processes:
         """A scheduler, at the same address each time, and workers, until there are so many."""
         if "scheduler" not in self.running:
             self._start("scheduler", _schedule, self._port)
+            self._wait_for_the_scheduler()
         while len(self.workers) < n_workers:
             self.start_worker()
 
@@ -249,6 +250,15 @@ class Processes:
     def _start(self, name: str, target: Callable[..., None], *arguments: Any) -> None:
         self.running[name] = _context.Process(target=target, args=(*self._given, *arguments), daemon=True)
         self.running[name].start()
+
+    def _wait_for_the_scheduler(self, seconds: float = 60) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self._port)) == 0:
+                    return
+            time.sleep(0.02)
+        raise TimeoutError(f"no scheduler within {seconds} s")
 
     @property
     def workers(self) -> list[str]:
@@ -324,6 +334,10 @@ class Command:
             if time.monotonic() > until:
                 raise TimeoutError(f"not within {seconds} s: {self.said}")
             time.sleep(0.005)
+
+    @property
+    def alive(self) -> bool:
+        return bool(self._process.is_alive())
 
     @property
     def said(self) -> str:

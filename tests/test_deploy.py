@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -332,7 +333,7 @@ exit "$highest"
 
 
 @pytest.fixture
-def slurm(tmp_path: Path) -> Callable[..., "subprocess.Popen[bytes]"]:
+def slurm(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
     """Runs the batch script as SLURM would, all tasks on this machine."""
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -346,13 +347,19 @@ def slurm(tmp_path: Path) -> Callable[..., "subprocess.Popen[bytes]"]:
     given |= {"SLURM_MEM_PER_CPU": "2048", "SLURM_SUBMIT_DIR": str(tmp_path / "source"), "DFACT_BIN": str(Path(sys.executable).parent)}
     given |= {"PATH": f"{tools}:{os.environ['PATH']}", "DFACT_LINGER": "20"}
 
-    def start(job: Path) -> "subprocess.Popen[bytes]":
-        with (tmp_path / "batch.log").open("ab") as log:
-            return subprocess.Popen(
-                ["bash", str(DEPLOY / "slurm" / "job.sbatch"), str(job)], env=known | given, cwd=tmp_path, stdout=log, stderr=log
-            )
+    started: list[subprocess.Popen[bytes]] = []
 
-    return start
+    def start(job: Path) -> "subprocess.Popen[bytes]":
+        command = ["bash", str(DEPLOY / "slurm" / "job.sbatch"), str(job)]
+        with (tmp_path / "batch.log").open("ab") as log:
+            started.append(subprocess.Popen(command, env=known | given, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True))
+        return started[-1]
+
+    yield start
+    for batch in started:  # with all that it started and that has not ended
+        with suppress(ProcessLookupError):
+            os.killpg(batch.pid, signal.SIGKILL)
+        batch.wait()
 
 
 def test_a_batch_job_is_stopped_and_goes_on(slurm: Callable[..., "subprocess.Popen[bytes]"], tmp_path: Path) -> None:
@@ -372,10 +379,10 @@ def test_a_batch_job_is_stopped_and_goes_on(slurm: Callable[..., "subprocess.Pop
         time.sleep(0.05)
     for srun in psutil.Process(batch.pid).children():  # --signal=TERM is for the tasks alone
         srun.send_signal(signal.SIGTERM)
-    assert batch.wait(timeout=60) == 143, driver.read_text()
+    assert batch.wait(timeout=150) == 143, driver.read_text()
     assert (tmp_path / "requeued").read_text() == f"requeue {os.getpid()}\n"
     assert "stopped" in driver.read_text()
-    assert slurm(job).wait(timeout=60) == 0, driver.read_text()
+    assert slurm(job).wait(timeout=150) == 0, driver.read_text()
     assert "Going on from step" in driver.read_text()
     found, expected = (
         dfact.load_model(tmp_path / "icqf.model"),
