@@ -81,8 +81,7 @@ def local(folder: Path) -> list[str]:
         f"{folder}:/data:ro",
         "--volume",
         f"{DEPLOY.parent / 'benchmarks'}:/opt/benchmarks:ro",
-        "--env",
-        "PYTHONPATH=/opt",
+        *(f"--env={name}={value}" for name, value in ({"PYTHONPATH": "/opt"} | _KERNELS).items()),
     ]
     run = ["podman", "run", "--rm", "--network", "none", *mounts, "--entrypoint", json.dumps(["python", "-c", code]), IMAGE]
     done = subprocess.run(run, capture_output=True, text=True, check=False)
