@@ -42,8 +42,8 @@ class Pods:
         return cluster_workers([self.memory] * self.count, self.threads, memory_limit)
 
     def open(self, partitions: Any, plan: Any) -> Any:
-        """No pass can run."""
-        raise NotImplementedError
+        """No pass can run: these workers are planned for and do not exist yet."""
+        raise NotImplementedError("pods that are yet to be started run no pass")
 
 
 @click.command(

@@ -299,7 +299,7 @@ def _unreadable(array: zarr.Array[Any], start: int, stop: int) -> tuple[int, int
     for first in range(start - start % step, stop, step):
         try:
             array[first : first + step]
-        except Exception:
+        except Exception:  # whatever it is: the caller raises what was met first, this only finds its place
             return max(first, start), min(first + step, stop)
     return start, stop
 

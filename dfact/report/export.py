@@ -4,7 +4,7 @@ Components come in the order and with the signs of :mod:`dfact.report.arrangemen
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from dfact.data.places import Place, place_of
 from dfact.data.source import Layout
-from dfact.data.store import WRITE_ALL, compressor, create_group, incomplete_path, refuse_existing, write_labels
+from dfact.data.store import WRITE_ALL, compressor, create_group, refuse_existing, write_labels
 from dfact.errors import ParameterError, StoreError
 from dfact.report.arrangement import Arrangement
+from dfact.report.files import whole_file
 
 KIND = "factors"
 FORMATS = (".csv", ".parquet", ".zarr")
@@ -131,22 +132,13 @@ def check_destination(place: Place, *, overwrite: bool, formats: Sequence[str] =
 @contextmanager
 def _table(path: Path, columns: Sequence[str], dtype: Any, labels_name: str = "row") -> Iterator[Write]:
     """A csv or parquet file, written beside its place; its first column holds the labels."""
-    unfinished = incomplete_path(path)
     schema = pa.schema([(labels_name, pa.string()), *((name, pa.from_numpy_dtype(dtype)) for name in columns)])
     open_writer: Any = pa.csv.CSVWriter if path.suffix == ".csv" else pa.parquet.ParquetWriter
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open_writer(str(unfinished), schema) as writer:
-            # Rows come in order, so their number is not needed here.
-            yield lambda _, labels, factors: writer.write_table(
-                pa.table([pa.array(labels, pa.string()), *(pa.array(values, from_pandas=True) for values in factors.T)], schema=schema)
-            )
-        unfinished.replace(path)
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror or error}; nothing was left behind there") from error
-    finally:
-        with suppress(OSError):  # it is not there where all went well, or its folder could not be made
-            unfinished.unlink()
+    with whole_file(path) as unfinished, open_writer(str(unfinished), schema) as writer:
+        # Rows come in order, so their number is not needed here.
+        yield lambda _, labels, factors: writer.write_table(
+            pa.table([pa.array(labels, pa.string()), *(pa.array(values, from_pandas=True) for values in factors.T)], schema=schema)
+        )
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from importlib.metadata import version
 from importlib.resources import files
 from os import PathLike
@@ -13,11 +12,10 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from dfact.data.store import incomplete_path
-from dfact.errors import StoreError
 from dfact.models.elastic_cp_path import SolutionPath
 from dfact.models.persistence import load_model, running_versions, saved_versions
 from dfact.report.export import check_destination
+from dfact.report.files import whole_file
 from dfact.report.html_items import bins, classes, confounders, loadings, solutions, top_items
 from dfact.report.html_parts import Section
 from dfact.report.html_sections import choice, convergence, distributions, errors, overview, parameters, stability
@@ -135,13 +133,5 @@ def _digest(text: str) -> str:
 
 def _write(path: Path, text: str) -> None:
     """All of it or nothing."""
-    unfinished = incomplete_path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as unfinished:
         unfinished.write_bytes(text.encode("utf-8", "replace"))
-        unfinished.replace(path)
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror or error}; nothing was left behind there") from error
-    finally:
-        with suppress(OSError):  # it is not there where all went well, or its folder could not be made
-            unfinished.unlink()

@@ -1,14 +1,13 @@
 """Plots, with Matplotlib (the optional extra ``plot``)."""
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from dfact.data.store import incomplete_path
-from dfact.errors import DfactError, StoreError
+from dfact.errors import DfactError
+from dfact.report.files import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,16 +27,8 @@ def new_figure(width: float, height: float) -> "Figure":
 
 def save_figure(figure: "Figure", path: Path) -> None:
     """Write a figure, whole or not at all; the ending of ``path`` says in which of ``FORMATS``."""
-    unfinished = incomplete_path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as unfinished:
         figure.savefig(unfinished, format=path.suffix[1:])
-        unfinished.replace(path)
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror or error}; nothing was left behind there") from error
-    finally:
-        with suppress(OSError):  # it is not there where all went well, or its folder could not be made
-            unfinished.unlink()
 
 
 def loadings_heatmap(model: Any) -> "Figure":
