@@ -373,7 +373,7 @@ def test_a_batch_job_is_stopped_and_goes_on(slurm: Callable[..., "subprocess.Pop
     driver = tmp_path / "task-0.log"
     batch = slurm(job)
     until = time.monotonic() + 60
-    while not list(tmp_path.glob("state.*")):  # the checkpoint
+    while not list(tmp_path.glob("state.*/steps-*")):  # a pass is kept
         assert batch.poll() is None, driver.read_text()
         assert time.monotonic() < until, driver.read_text()
         time.sleep(0.05)

@@ -377,6 +377,11 @@ def test_a_job_that_another_process_has_taken_stops_at_its_next_step(job: Path, 
         for text in first.stderr:
             if "step 2 (select icqf) begins" in text:
                 break
+        until = time.monotonic() + 60
+        while not list(job.parent.glob("job.toml.state.*")):  # its checkpoint: in the midst of the step
+            assert first.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.01)
         first.send_signal(signal.SIGSTOP)
         second = subprocess.run([*RUN, job.name], cwd=job.parent, capture_output=True, text=True, check=False)
         assert second.returncode == 0, second.stderr

@@ -136,6 +136,8 @@ def _run(steps: Sequence[Step], todo: Mapping[int, str], record: "Record", log: 
             raise click.exceptions.Exit(128 + error.signal) from error
         except (DfactError, click.ClickException) as error:
             log.error(f"failed: {error.format_message() if isinstance(error, click.ClickException) else error}")
+            if not record.is_ours():
+                log.error(f"another process runs this job now, by its record {record.place}; this one stops")
             raise click.exceptions.Exit(1) from error  # the log has told why
         log.info(f"is done, in {time.monotonic() - since:.1f} s")
     log.extra = {"step": 0, "command": "job"}
@@ -148,7 +150,7 @@ class Record:
     def __init__(self, place: Place) -> None:
         from dfact.data.store import attributes, exists, open_group
 
-        self._place = place
+        self.place = place
         self._steps: dict[str, dict[str, Any]] = dict(attributes(open_group(place, KIND))["steps"]) if exists(place) else {}
         self._digests: dict[str, str] = {}
         """By what is written last of each place: the model with its stability, not the fit alone."""
@@ -159,11 +161,14 @@ class Record:
         """The job is this process's from now on: one that ran it before, and was given up for lost, stops at its next step."""
         self._write()
 
-    def _check_owner(self) -> None:
+    def is_ours(self) -> bool:
         from dfact.data.store import attributes, open_group
 
-        if attributes(open_group(self._place, KIND)).get("owner") != self._owner:
-            raise StoreError(f"another process runs the job of {self._place} now; this one stops")
+        return attributes(open_group(self.place, KIND)).get("owner") == self._owner
+
+    def _check_owner(self) -> None:
+        if not self.is_ours():
+            raise StoreError("the job is not this process's any more")
 
     def compare(self, steps: Sequence[Step]) -> dict[int, str]:
         """The steps that are to be done, each with the reason."""
@@ -231,7 +236,7 @@ class Record:
 
     def _checkpoint(self, step: Step) -> Place:
         name = hashlib.blake2b(_key(step).encode(), digest_size=4).hexdigest()
-        return place_of(f"{self._place}.{name}")
+        return place_of(f"{self.place}.{name}")
 
     def _keep(self, step: Step, digest: str, *, done: bool) -> None:
         self._steps[_key(step)] = {
@@ -248,10 +253,10 @@ class Record:
         from dfact.data.store import ATTRIBUTE, FORMAT_VERSION, exists, store_at
 
         written: Any = {"kind": KIND, "version": FORMAT_VERSION, "complete": True, "owner": self._owner, "steps": self._steps}
-        if exists(self._place):
-            zarr.open_group(store_at(self._place), mode="r+").attrs[ATTRIBUTE] = written
+        if exists(self.place):
+            zarr.open_group(store_at(self.place), mode="r+").attrs[ATTRIBUTE] = written
         else:
-            zarr.create_group(store_at(self._place), attributes={ATTRIBUTE: written})
+            zarr.create_group(store_at(self.place), attributes={ATTRIBUTE: written})
 
 
 def _key(step: Step) -> str:
