@@ -286,7 +286,7 @@ def test_another_selection_is_refused(answers: NDArray[np.float64], tmp_path: Pa
             select(answers, **({"grid": grid, "checkpoint": path} | change))
     with pytest.raises(dfact.ParameterError, match="belongs to another selection: data was"):
         select(answers[:-1], grid, checkpoint=path)
-    [chunk] = (path / "0-0-0").glob("*/c/0")
+    [chunk] = (path / "0-0-0").glob("*/0")
     chunk.write_bytes(b"torn")
     with pytest.raises(dfact.StoreError, match=r"0-0-0 is missing or damaged .*; remove the checkpoint"):
         select(answers, grid, checkpoint=path)

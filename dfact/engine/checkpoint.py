@@ -177,7 +177,9 @@ class CheckpointedSession(Session):
             found = attributes_of(state)
             self._version, self._steps = _number(states[-1]), list(found["steps"])
             self._unread, self._state, kept = list(self._steps), states[-1], {states[-1], *self._steps}
-            self._session.restore([s and StoredState(state, s["stream"], tuple(s["names"]), s["checksum"]) for s in found["states"]])
+            self._session.restore(
+                [s and StoredState(state, s["stream"], tuple(s["names"]), tuple(s["checksums"])) for s in found["states"]]
+            )
         for name in records_of(records.group).keys() - kept:
             records.remove(name)
 
@@ -186,7 +188,6 @@ class CheckpointedSession(Session):
         records: dict[str, Record] = {}
         for step in found["steps"]:
             records[step["key"]] = step["record"], [next(arrays) for _ in range(step["arrays"])]
-        next(arrays, None)  # the checksum is compared behind the last
         return records
 
     def _save_if_due(self) -> None:
@@ -209,7 +210,7 @@ class CheckpointedSession(Session):
             self._new, self._record, self._version = [], None, after
             state = self._begin("state", after)
             saved = self._session.save(state.group)
-            states = [s and {"stream": s.stream, "names": s.names, "checksum": s.checksum} for s in saved]
+            states = [s and {"stream": s.stream, "names": s.names, "checksums": s.checksums} for s in saved]
             state.finish(states=states, steps=self._steps)
             self._state = state.name
             if before:

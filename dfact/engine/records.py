@@ -84,10 +84,10 @@ class Records:
         return _writing(self.place)
 
     def read(self, name: str) -> tuple[Mapping[str, Any], Iterator[NDArray[Any]]]:
-        """The attributes and the arrays of a record; StoreError, at the latest behind the last, if they are not those written."""
+        """The attributes and the arrays of a record; StoreError if they are not those written."""
         group: Any = self.group[name]
         found = attributes_of(group)
-        return found, read_stream(group, _STREAM, found["checksum"])
+        return found, read_stream(group, _STREAM, found["checksums"])
 
     def remove(self, name: str) -> None:
         sync(self.group.store.delete_dir(name))
@@ -114,9 +114,9 @@ class NewRecord:
         self._writer.put(array)
 
     def finish(self, **attributes: Any) -> None:
-        checksum = self._writer.close()
+        checksums = self._writer.close()
         self._records.check_owner()
-        _describe(self.group, **attributes, checksum=checksum)
+        _describe(self.group, **attributes, checksums=checksums)
         try:
             self._records.check_owner()
         except StoreError:

@@ -1,21 +1,24 @@
-"""Arrays one after the other in one Zarr array of bytes, each in NumPy's own format: what a checkpoint is made of."""
+"""Arrays one after the other, each in NumPy's own format, as bare objects in a Zarr store: what a checkpoint is made of.
 
-from collections.abc import Iterable, Iterator
+A stream is named within a group of the store, and its pieces are the objects ``name/0``, ``name/1`` and so on. An
+array of bytes would do as well, but its metadata cost several times what the bytes of a partition's state do.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
-import numpy as np
 import zarr
 from numpy.lib import format as npy
 from numpy.typing import NDArray
-from zarr.codecs import Crc32cCodec
+from zarr.buffer import default_buffer_prototype
+from zarr.core.sync import sync
 
-from dfact.data.store import WRITE_ALL
 from dfact.engine.passes import State
 from dfact.errors import StoreError
 
-_CHUNK = 1 << 23  # bytes that a writer holds
+_PIECE = 1 << 23  # bytes that a writer holds before it writes them
 
 
 class StreamWriter:
@@ -23,8 +26,8 @@ class StreamWriter:
 
     def __init__(self, group: zarr.Group, name: str) -> None:
         self._group, self._name = group, name
-        self._held, self._checksum = bytearray(), 0
-        self._array: zarr.Array[Any] | None = None
+        self._held = bytearray()
+        self._checksums: list[int] = []
 
     def put(self, array: NDArray[Any]) -> None:
         npy.write_array(self, array, allow_pickle=False)
@@ -32,52 +35,36 @@ class StreamWriter:
     def write(self, data: bytes) -> int:
         """As of a file, which NumPy takes this for."""
         self._held += data
-        if len(self._held) >= _CHUNK:
-            self._flush(len(self._held) // _CHUNK * _CHUNK)
+        if len(self._held) >= _PIECE:
+            self._flush()
         return len(data)
 
-    def close(self) -> int:
-        """Write the rest; returns the checksum of all."""
-        if self._held or self._array is None:
-            self._flush(len(self._held))
-        return self._checksum
+    def close(self) -> tuple[int, ...]:
+        """Write the rest; returns the checksums of all pieces."""
+        if self._held:
+            self._flush()
+        return tuple(self._checksums)
 
-    def _flush(self, size: int) -> None:
-        data = bytes(self._held[:size])
-        del self._held[:size]
-        self._checksum, part = crc32(data, self._checksum), np.frombuffer(data, np.uint8)
-        if self._array is None:
-            # Most streams end here: theirs is one chunk of their size.
-            self._array = self._group.create_array(
-                self._name,
-                shape=part.shape,
-                chunks=(min(max(1, size), _CHUNK),),
-                dtype=np.uint8,
-                compressors=Crc32cCodec(),
-                config=WRITE_ALL,
-            )
-            if size:
-                self._array[:] = part
-        else:
-            self._array.append(part)
+    def _flush(self) -> None:
+        data, self._held = self._held, bytearray()
+        key = _key(self._group, self._name, len(self._checksums))
+        sync(self._group.store.set(key, default_buffer_prototype().buffer.from_bytes(data)))
+        self._checksums.append(crc32(data))
 
 
 class StreamReader:
     """Reads the arrays that a :class:`StreamWriter` wrote, in their order."""
 
-    def __init__(self, group: zarr.Group, name: str) -> None:
-        array = group[name]
-        assert isinstance(array, zarr.Array), "a group"
-        self._array, self._next = array, 0
+    def __init__(self, group: zarr.Group, name: str, checksums: Sequence[int]) -> None:
+        self._group, self._name, self._checksums = group, name, checksums
+        self._next = 0
         self._held = memoryview(b"")
-        self.checksum = 0
 
     def read(self, size: int, /) -> bytes:
         """As of a file, which NumPy takes this for."""
-        if not len(self._held):
-            self._held = np.asarray(self._array[self._next : self._next + self._array.chunks[0]]).data
-            self._next += len(self._held)
-            self.checksum = crc32(self._held, self.checksum)
+        if not self._held and not self.ended:
+            self._held = self._piece()
+            self._next += 1
         taken, self._held = self._held[:size], self._held[size:]
         return bytes(taken)
 
@@ -87,18 +74,30 @@ class StreamReader:
 
     @property
     def ended(self) -> bool:
-        return not len(self._held) and self._next >= self._array.shape[0]
+        return not self._held and self._next == len(self._checksums)
+
+    def _piece(self) -> memoryview:
+        key = _key(self._group, self._name, self._next)
+        found = sync(self._group.store.get(key, default_buffer_prototype()))
+        if found is None:
+            raise ValueError(f"there is no {key}")
+        data = found.as_numpy_array().data
+        if crc32(data) != self._checksums[self._next]:
+            raise ValueError(f"the bytes of {key} do not match their checksum")
+        return data
 
 
-def read_stream(group: zarr.Group, name: str, checksum: int) -> Iterator[NDArray[Any]]:
-    """All arrays of a stream; StoreError, at the latest behind the last, if they are not those that were written."""
+def _key(group: zarr.Group, name: str, piece: int) -> str:
+    return f"{group.path}/{name}/{piece}"
+
+
+def read_stream(group: zarr.Group, name: str, checksums: Sequence[int]) -> Iterator[NDArray[Any]]:
+    """All arrays of a stream; StoreError if they are not those that were written."""
     try:
-        reader = StreamReader(group, name)
+        reader = StreamReader(group, name, checksums)
         while not reader.ended:
             yield reader.get()
-        if reader.checksum != checksum:
-            raise ValueError("its bytes do not match their checksum")
-    except Exception as error:  # damaged bytes make Zarr, its codecs and NumPy raise errors of every kind
+    except Exception as error:  # damaged bytes make the store and NumPy raise errors of every kind
         where = f"{name!r} of {group.store_path}"
         raise StoreError(f"{where} is missing or damaged ({error}); remove the checkpoint, and the fit begins anew") from error
 
@@ -110,10 +109,10 @@ class StoredState:
     group: zarr.Group
     stream: str
     names: tuple[str, ...]
-    checksum: int
+    checksums: tuple[int, ...]
 
     def __iter__(self) -> Iterator[State]:
-        arrays = read_stream(self.group, self.stream, self.checksum)
+        arrays = read_stream(self.group, self.stream, self.checksums)
         for first in arrays:
             yield {name: first if i == 0 else next(arrays) for i, name in enumerate(self.names)}
 
