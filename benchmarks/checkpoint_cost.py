@@ -1,9 +1,9 @@
 """What checkpoints at the default interval cost a fit of data on disk, and where the time of a version goes.
 
-    python -m benchmarks.checkpoint_cost [--rows 500000] [--columns 1000] [--iterations 30] [--repeats 3] [--folder DIR]
+    python -m benchmarks.checkpoint_cost [--rows 500000] [--columns 1000] [--iterations 30] [--repeats 5] [--folder DIR]
 
-Fits with and without a checkpoint take turns; the cost is that of the median fit. ICQF on planted answers, and expectile
-factorization on skewed measurements of half the rows and a third of the columns.
+Fits with and without a checkpoint take turns, each as often first; the cost is the median of those of the pairs. ICQF on
+planted answers, and expectile factorization on skewed measurements of half the rows and a third of the columns.
 """
 
 import argparse
@@ -61,23 +61,27 @@ def size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
+def pairs(seconds: dict[bool, list[float]]) -> list[float]:
+    """What a fit with a checkpoint took more than the one without beside it."""
+    return [kept / plain - 1 for plain, kept in zip(seconds[False], seconds[True], strict=True)]
+
+
 def cost(name: str, make: Callable[..., Any], data: Path, folder: Path, repeats: int) -> dict[str, Any]:
     """A row of the table."""
     make().set_params(max_iter=2).fit(data)  # kernels are compiled, pages in memory
     seconds: Counter[str] = Counter()
-    plain, kept, versions = [], [], []
+    versions: list[int] = []
+    times: dict[bool, list[float]] = {False: [], True: []}
     work: dict[bool, list[float]] = {False: [], True: []}  # seconds of processors, which others on the machine disturb less
     checkpoint = folder / "checkpoint.zarr"
-    for _ in range(repeats):
-        began, worked = time.perf_counter(), time.process_time()
-        make().fit(data)
-        plain.append(time.perf_counter() - began)
-        work[False].append(time.process_time() - worked)
-        began, worked = time.perf_counter(), time.process_time()
-        with timed(seconds):
-            make(checkpoint=checkpoint).fit(data)
-        kept.append(time.perf_counter() - began)
-        work[True].append(time.process_time() - worked)
+    for repeat in range(repeats):
+        for kept in (False, True) if repeat % 2 else (True, False):
+            model = make(checkpoint=checkpoint) if kept else make()
+            began, worked = time.perf_counter(), time.process_time()
+            with timed(seconds):
+                model.fit(data)
+            times[kept].append(time.perf_counter() - began)
+            work[kept].append(time.process_time() - worked)
         steps = sorted(checkpoint.glob("steps-*"))
         [state] = checkpoint.glob("state-*")
         versions.append(len(steps))
@@ -88,13 +92,14 @@ def cost(name: str, make: Callable[..., Any], data: Path, folder: Path, repeats:
     return {
         "fit": name,
         "iterations": make().max_iter,
-        "plain_s": statistics.median(plain),
-        "kept_s": statistics.median(kept),
-        "cost": statistics.median(kept) / statistics.median(plain) - 1,
-        "cost in work": statistics.median(work[True]) / statistics.median(work[False]) - 1,
-        "spread of plain": (max(plain) - min(plain)) / statistics.median(plain),
+        "plain_s": statistics.median(times[False]),
+        "kept_s": statistics.median(times[True]),
+        "cost": statistics.median(pairs(times)),
+        "of each pair": " ".join(f"{part:+.1%}" for part in pairs(times)),
+        "cost in work": statistics.median(pairs(work)),
+        "spread of plain": (max(times[False]) - min(times[False])) / statistics.median(times[False]),
         "versions": versions[0],
-        "in versions": seconds["CheckpointedSession._save"] / sum(plain),
+        "in versions": seconds["CheckpointedSession._save"] / sum(times[False]),
         "version_s": version,
         "state_s": state_seconds,
         "sums, markers, removal_s": version - state_seconds,
@@ -109,7 +114,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--columns", type=int, default=1000)
     parser.add_argument("--iterations", type=int, default=30)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="where the data goes and stays; a temporary folder by default")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
