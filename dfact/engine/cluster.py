@@ -172,6 +172,11 @@ class DistributedSession(Stateful):
     def _submit(self, function: Any, *args: Any, **where: Any) -> "Future":
         return self._client.submit(function, *args, pure=False, **where)
 
+    def _map(self, function: Any, *lists: Sequence[Any], **how: Any) -> "list[Future]":
+        """A task for each partition, all in one message: one each takes the scheduler more than twice the time."""
+        futures: list[Future] = self._client.map(function, *lists, pure=False, **how)
+        return futures
+
     def _spread(self) -> None:
         """Tasks go where their inputs are, so those who come later get none, unless inputs are moved there."""
         workers = self._watch.newcomers()
@@ -183,22 +188,19 @@ class DistributedSession(Stateful):
 
     def run(self, pass_: Pass[Any, P], shared: Any) -> P:
         self._versions.next_pass()
-        totals, handles = [], {}
         with lost_cluster():
             self._spread()
+            places = [self._versions.place(i) for i in range(len(self._partitions))]
             broadcast = self._submit(_identity, (pass_, shared))
-            for i, partition in enumerate(self._partitions):
-                place = self._versions.place(i)
-                result = self._submit(_task, partition, broadcast, self._kept[i], place)
-                kept = self._submit(_item, result, 0)
-                totals.append(self._submit(_item, result, 1))
-                if place is None:
-                    self._kept[i] = kept
-                else:
-                    handles[i] = kept
+            visits = self._map(_task, self._partitions, [broadcast] * len(places), self._kept, places)
+            # At once: what is to be added up need not wait for the last visit.
+            states = self._map(_item, visits, [0] * len(places), priority=1)
+            totals = self._map(_item, visits, [1] * len(places), priority=1)
+        spilled = [i for i, place in enumerate(places) if place is not None]
+        self._kept = [kept if place else state for kept, state, place in zip(self._kept, states, places, strict=True)]
         batches = (totals[start : start + GATHERED] for start in range(0, len(totals), GATHERED))
         sums: P = add_up(total for batch in batches for total in self._watch.gather(batch, totals))
-        for i, state in zip(handles, self._watch.gather(list(handles.values())), strict=True):
+        for i, state in zip(spilled, self._watch.gather([states[i] for i in spilled]), strict=True):
             self._keep(i, state)
         return sums
 
@@ -214,9 +216,9 @@ class DistributedSession(Stateful):
 
     def save(self, group: zarr.Group) -> list[StoredState | None]:
         # Under a name of its own each: a worker that was given up for lost may still be writing.
-        names = (f"{i:06d}-{uuid4().hex}" for i in range(len(self._kept)))
+        names = [f"{i:06d}-{uuid4().hex}" for i in range(len(self._kept))]
         with lost_cluster():
-            stored = [self._submit(store, kept, group, name) for kept, name in zip(self._kept, names, strict=True)]
+            stored = self._map(store, self._kept, [group] * len(names), names)
         states = self._watch.gather(stored)
         for i, state in enumerate(states):
             self._keep(i, state)
