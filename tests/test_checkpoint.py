@@ -189,6 +189,21 @@ def test_the_checkpoint_of_a_fit_takes_the_parameter_s_place(tmp_path: Path) -> 
         kept(tmp_path / "unused.zarr", checkpoint_every=0).fit(X)
 
 
+@pytest.mark.parametrize("place", [5, "", 0.5, b"x", ["x"]])
+def test_a_checkpoint_that_names_no_place_is_refused(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    X = planted_answers(60, 10, 2, 0)
+    kinds = (dfact.ICQF, dfact.L1NMF, dfact.GradeOfMembership, dfact.ExpectileMF, dfact.ElasticCP)
+    fits: list[Any] = [lambda kind=kind: kind(2, checkpoint=place).fit(X) for kind in kinds]
+    fits.append(lambda: dfact.ICQF(2).fit(X, checkpoint=place))
+    fits.append(lambda: dfact.selection.block_cross_validate(dfact.ICQF(), X, {"n_components": [2]}, checkpoint=place))
+    fits.append(lambda: dfact.selection.bootstrap(dfact.ICQF(2).fit(X), X, 2, checkpoint=place))
+    for fit in fits:
+        with pytest.raises(ParameterError, match="names no place; expected a path, or an address such as s3://bucket/prefix"):
+            fit()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     X = planted_answers(100, 20, 3, 0)
     dfact.import_array(X, tmp_path / "data.zarr")

@@ -119,3 +119,14 @@ def test_transform_writes_in_the_same_order(tmp_path: Path) -> None:
     assert main(["transform", str(tmp_path / "m"), str(tmp_path / "d.zarr"), str(tmp_path / "new.csv")]) == 0
     assert main(["export", str(tmp_path / "m"), str(tmp_path / "own.csv"), "--what", "factors"]) == 0
     pd.testing.assert_frame_equal(read(tmp_path / "new.csv"), read(tmp_path / "own.csv"))
+
+
+def test_labels_stand_in_a_csv_file_as_they_are_and_its_help_says_for_whom_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["=1+1", "+Q2", "-Q3", "@SUM(A1)", "Q5", "Q6"]
+    model = dfact.ICQF(2).fit(pd.DataFrame(planted_answers(100, 6, 2, 0), columns=names))
+    write_loadings(model, tmp_path / "t.csv")
+    assert list(read(tmp_path / "t.csv").index) == names
+    assert main(["export", "--help"]) == 0
+    assert "A csv file is for programs" in capsys.readouterr().out

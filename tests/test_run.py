@@ -338,6 +338,39 @@ def test_steps_that_would_spoil_one_another_are_refused(tmp_path: Path, more: st
     assert problem in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("step", "line", "problem"),
+    [
+        ('run = "report"\nmodel = "m.model"\nreport = "r.pdf"', 4, "report: report: r.pdf ends in '.pdf', expected one of .html, .htm"),
+        ('run = "export"\nout = "x.foo"\nmodel = "m.model"', 3, "export: out: x.foo ends in '.foo', expected one of .csv, .parquet"),
+        ('run = "export"\nmodel = "m.model"\nout = "x.zarr"', 4, "export: out: x.zarr ends in '.zarr', expected one of .csv, .parquet"),
+        (
+            'run = "export"\nmodel = "m.model"\nout = "x"\nwhat = "factors"',
+            4,
+            "export: out: x ends in '', expected one of .csv, .parquet, .zarr",
+        ),
+        ('run = "export"\nmodel = "m.model"\nout = "s3://a/b.csv"', 4, "export: out: s3://a/b.csv is in an object store, expected a path"),
+        ('run = "transform"\nmodel = "m.model"\ndata = "a.zarr"\nout = "x.xlsx"', 5, "transform: out: x.xlsx ends in '.xlsx', expected"),
+        (
+            'run = "fit icqf"\ndata = "a.zarr"\nmodel = "m.model"\nplot = "p.gif"',
+            5,
+            "fit icqf: plot: p.gif ends in '.gif', expected one of .png",
+        ),
+        ('run = "select icqf"\ndata = "a.zarr"\nplot = "p.txt"', 4, "select icqf: plot: p.txt ends in '.txt', expected one of .png"),
+        ('run = "select cp"\ndata = "a.zarr"\nplot = "p.txt"', 4, "select cp: plot: p.txt ends in '.txt', expected one of .png"),
+        (
+            'run = "fit gom"\ndata = "a.zarr"\nmodel = "m.model"\ncheckpoint = ""',
+            5,
+            "fit gom: checkpoint: '' names no place; expected a path",
+        ),
+    ],
+)
+def test_an_output_that_cannot_be_is_told_before_anything_starts(tmp_path: Path, step: str, line: int, problem: str, capsys) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "job.toml").write_text(f"[[step]]\n{step}\n")
+    assert main(["run", str(tmp_path / "job.toml")]) == 2
+    assert f"job.toml:{line}: {problem}" in capsys.readouterr().err
+
+
 def killed(job: Path, where: str) -> None:
     """Runs a job whose process ends when this function is called."""
     module, name = where.rsplit(".", 1)

@@ -12,9 +12,9 @@ from dfact.cli.options import (
     computing_options,
     example,
     overwrite_option,
-    path_type,
     place_type,
     plan_option,
+    plot_ending,
     plot_option,
     read_dataset,
     together,
@@ -117,7 +117,9 @@ def fit_cp(
 @click.option("--seed", "random_state", type=int, help="Seed of the start and of what is hidden.")
 @_problem_options
 @computing_options
-@click.option("--plot", metavar="FILE", type=path_type, help="Draw rank, zeros and score over lambda: .png, .pdf or .svg.")
+@click.option(
+    "--plot", metavar="FILE", type=place_type, callback=plot_ending, help="Draw rank, zeros and score over lambda: .png, .pdf or .svg."
+)
 @overwrite_option
 def select_cp(
     data: Place,

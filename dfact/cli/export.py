@@ -1,20 +1,28 @@
 """``dfact export``."""
 
+from collections.abc import Sequence
 from contextlib import closing
 
 import click
 
-from dfact.cli.options import example, overwrite_option, place_type
+from dfact.cli.options import ending_among, example, overwrite_option, place_type
 from dfact.data.places import Place
+
+
+def _formats(context: click.Context) -> Sequence[str]:
+    from dfact.report.export import FORMATS, TABLES
+
+    return FORMATS if context.params.get("what", "factors") == "factors" else TABLES  # it lacks where that is itself refused
 
 
 @click.command(epilog=example("dfact export survey.model loadings.csv --suppress 0.1"))
 @click.argument("model", type=place_type)
-@click.argument("out", type=place_type)
+@click.argument("out", type=place_type, callback=ending_among(_formats))
 @click.option(
     "--what",
     type=click.Choice(["loadings", "factors", "confounders"]),
     default="loadings",
+    is_eager=True,  # it says what OUT may end in
     help="Loadings of the items; factors, memberships or scores of the fitted participants; loadings of the items on confounders.",
 )
 @click.option("--suppress", type=click.FloatRange(0), metavar="NUMBER", help="Leave out loadings smaller than this, of either sign.")
@@ -28,14 +36,17 @@ def export(model: Place, out: Place, what: str, suppress: float | None, overwrit
     Factors come by how much of the answers they make, the largest first, or in the model's own order: classes by size,
     components by singular value or weight, factors of a factor analysis by explained variance. Where signs are open,
     the largest loading of a factor is positive.
+
+    A csv file is for programs: labels stand there as they are, and a spreadsheet takes one that begins with =, +, - or @
+    for a formula. Do not open tables with labels of strangers in one; R and pandas read them as text.
     """
     if what == "factors" and suppress is not None:
         raise click.UsageError("--suppress is for loadings.")
     from dfact.engine.progress import Progress
     from dfact.models.persistence import load_model
-    from dfact.report.export import FORMATS, TABLES, check_destination, write_confounder_loadings, write_loadings, write_model_factors
+    from dfact.report.export import check_destination, write_confounder_loadings, write_loadings, write_model_factors
 
-    check_destination(out, overwrite=overwrite, formats=FORMATS if what == "factors" else TABLES)
+    check_destination(out, overwrite=overwrite)
     fitted = load_model(model)
     if what == "factors":
         with closing(Progress("write")) as progress:

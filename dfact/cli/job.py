@@ -137,7 +137,8 @@ def _step(
                 found.append(Problem(lines.of(part, key), f"{name}: {key}: {error.message}"))
     context = click.Context(command, info_name=str(name), default_map=values)
     wrong = {names[key].name for at in (job, table) for key in names if key in at} - set(values)
-    for parameter in (parameter for parameter in command.params if parameter.name not in wrong):
+    read = sorted(command.params, key=lambda parameter: not parameter.is_eager)  # as click does: others may follow from eager ones
+    for parameter in (parameter for parameter in read if parameter.name not in wrong):
         try:
             parameter.handle_parse_result(context, {}, [])
         except (click.UsageError, DfactError) as error:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfact.data.places import Place, absolute, place_of
-from dfact.errors import ClusterError, DataError, DfactError, StoppedError
+from dfact.errors import ClusterError, DataError, DfactError, ParameterError, StoppedError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -23,15 +23,54 @@ _TLS = {"ca_file": "tls_ca_file", "cert": "tls_client_cert", "key": "tls_client_
 """Our options --tls-… and what Dask calls them."""
 
 path_type = click.Path(path_type=Path)
-place_type = click.types.FuncParamType(place_of)
-"""A folder, or an address in an object store."""
+
+
+class _PlaceType(click.ParamType[Place]):
+    """A folder, or an address in an object store."""
+
+    name = "place"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Place:
+        try:
+            return place_of(value)
+        except ParameterError as error:
+            self.fail(str(error), param, ctx)
+
+
+place_type = _PlaceType()
 memory_option = click.option(
     "--memory-limit", metavar="SIZE", help="Memory a process may use, such as 4GiB.", show_default="most of what is free"
 )
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace what is there.")
 plan_option = click.option("--plan", "plan_only", is_flag=True, help="Print what the fit would hold in memory, and stop.")
+
+
+def ending_among(formats: Callable[[click.Context], Sequence[str]]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """A check of a file to be written by its ending, as the command is read: a job tells of it before hours of other steps."""
+
+    def check(context: click.Context, _: click.Parameter, place: Place | None) -> Place | None:
+        if place is not None:
+            from dfact.report.export import check_ending
+
+            check_ending(place, formats(context))
+        return place
+
+    return check
+
+
+def _plot_formats(_: click.Context) -> Sequence[str]:
+    from dfact.report.plots import FORMATS
+
+    return FORMATS
+
+
+plot_ending = ending_among(_plot_formats)
 plot_option = click.option(
-    "--plot", metavar="FILE", type=path_type, help="Draw what the model says of the items: .png, .pdf or .svg; needs Matplotlib."
+    "--plot",
+    metavar="FILE",
+    type=place_type,
+    callback=plot_ending,
+    help="Draw what the model says of the items: .png, .pdf or .svg; needs Matplotlib.",
 )
 executor_option = click.option(
     "--executor",

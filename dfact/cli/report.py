@@ -1,21 +1,29 @@
 """``dfact report``."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from dfact.cli.options import example, overwrite_option, path_type, read_dataset
+from dfact.cli.options import ending_among, example, overwrite_option, path_type, place_type, read_dataset
+from dfact.data.places import Place
 from dfact.errors import DataError
 
 
+def _formats(_: click.Context) -> Sequence[str]:
+    from dfact.report.html import FORMATS
+
+    return FORMATS
+
+
 @click.command(epilog=example("dfact report survey.model survey.html --data survey.zarr"))
-@click.argument("model", type=path_type)
-@click.argument("out", metavar="REPORT", type=path_type)
-@click.option("--data", type=path_type, metavar="DATASET", help="What the model was fitted to: adds missing rates and errors by item.")
+@click.argument("model", type=place_type)
+@click.argument("out", metavar="REPORT", type=place_type, callback=ending_among(_formats))
+@click.option("--data", type=place_type, metavar="DATASET", help="What the model was fitted to: adds missing rates and errors by item.")
 @click.option("--items", type=path_type, metavar="FILE", help="A csv file of the items, with columns item and text, group or both.")
 @overwrite_option
-def report(model: Path, out: Path, data: Path | None, items: Path | None, overwrite: bool) -> None:
+def report(model: Place, out: Path, data: Place | None, items: Path | None, overwrite: bool) -> None:
     """Write a model as a page to read.
 
     One HTML file, REPORT, that loads nothing and opens in any browser: what was fitted and on what, the items of each

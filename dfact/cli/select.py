@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from dfact.cli.gom import gom_options
-from dfact.cli.options import computing_options, example, overwrite_option, path_type, place_type, read_dataset, workplace
+from dfact.cli.options import computing_options, example, overwrite_option, place_type, plot_ending, read_dataset, workplace
 from dfact.data.places import Place
 
 
@@ -110,7 +110,13 @@ def gom(
 @click.option("--checkpoint", type=place_type, metavar="STORE", help="Keep what is finished there, and go on from it.")
 @computing_options
 @click.option("--no-confounders", is_flag=True, help="Leave the dataset's confounders out.")
-@click.option("--plot", metavar="FILE", type=path_type, help="Draw the error against the number of factors: .png, .pdf or .svg.")
+@click.option(
+    "--plot",
+    metavar="FILE",
+    type=place_type,
+    callback=plot_ending,
+    help="Draw the error against the number of factors: .png, .pdf or .svg.",
+)
 @overwrite_option
 def icqf(
     data: Place,

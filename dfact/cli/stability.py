@@ -2,11 +2,10 @@
 
 from contextlib import closing
 from copy import copy
-from pathlib import Path
 
 import click
 
-from dfact.cli.options import example, executor_option, memory_option, path_type, place_type, read_dataset, scheduler_option, workplace
+from dfact.cli.options import example, executor_option, memory_option, place_type, read_dataset, scheduler_option, workplace
 from dfact.data.places import Place
 
 
@@ -17,7 +16,7 @@ from dfact.data.places import Place
 @click.option("--level", type=float, default=0.95, help="Share of the refits that an interval holds.")
 @click.option("--fresh", is_flag=True, help="Begin each refit as the model says, not with its loadings; takes longer.")
 @click.option("--seed", "random_state", type=int, help="Seed of the resamples.")
-@click.option("--checkpoint", type=path_type, metavar="FOLDER", help="Keep what is finished there, and go on from it.")
+@click.option("--checkpoint", type=place_type, metavar="STORE", help="Keep what is finished there, and go on from it.")
 @memory_option
 @executor_option
 @scheduler_option
@@ -28,7 +27,7 @@ def stability(
     level: float,
     fresh: bool,
     random_state: int | None,
-    checkpoint: Path | None,
+    checkpoint: Place | None,
     memory_limit: str | None,
     executor: str | None,
     scheduler: str | None,

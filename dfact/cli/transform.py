@@ -1,17 +1,24 @@
 """``dfact transform``."""
 
+from collections.abc import Sequence
 from contextlib import closing
 
 import click
 
-from dfact.cli.options import cluster, example, memory_option, overwrite_option, place_type, read_dataset, scheduler_option
+from dfact.cli.options import cluster, ending_among, example, memory_option, overwrite_option, place_type, read_dataset, scheduler_option
 from dfact.data.places import Place
+
+
+def _formats(_: click.Context) -> Sequence[str]:
+    from dfact.report.export import FORMATS
+
+    return FORMATS
 
 
 @click.command(epilog=example("dfact transform survey.model new.zarr factors.csv"))
 @click.argument("model", type=place_type)
 @click.argument("data", type=place_type)
-@click.argument("out", type=place_type)
+@click.argument("out", type=place_type, callback=ending_among(_formats))
 @memory_option
 @scheduler_option
 @overwrite_option

@@ -4,7 +4,7 @@ import re
 from os import PathLike
 from pathlib import Path
 
-from dfact.errors import StoreError
+from dfact.errors import ParameterError, StoreError
 
 Place = Path | str
 """A folder, or an address such as ``s3://bucket/prefix`` without a slash at its end."""
@@ -18,9 +18,13 @@ def place_of(path: str | PathLike[str]) -> Place:
 
     Raises
     ------
+    ParameterError
+        No path at all, or an empty one, which would be the working folder.
     StoreError
         An address of a kind that we do not read, without a bucket or a prefix, or that went through a ``Path``.
     """
+    if not isinstance(path, (str, PathLike)) or not str(path):
+        raise ParameterError(f"{path!r} names no place; expected a path, or an address such as s3://bucket/prefix")
     found = _ADDRESS.fullmatch(str(path))
     if found is None:
         return Path(path)

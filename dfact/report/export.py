@@ -114,15 +114,21 @@ def _write_items(path: str | PathLike[str], table: pd.DataFrame, below: float, o
         write(0, table.index.to_numpy(dtype=object).astype(str).astype(object), np.where(np.abs(values) < below, np.nan, values))
 
 
+def check_ending(place: Place, formats: Sequence[str] = FORMATS) -> None:
+    """Refuse a place by its name alone."""
+    ending = Path(place).suffix
+    if ending not in formats:
+        raise ParameterError(f"{place} ends in {ending!r}, expected one of {', '.join(formats)}")
+    if isinstance(place, str) and ending != ".zarr":
+        raise ParameterError(f"{place} is in an object store, expected a path: files ending in {ending} are written to a disk alone")
+
+
 def check_destination(place: Place, *, overwrite: bool, formats: Sequence[str] = FORMATS) -> None:
     """Refuse what cannot be written, before the work begins."""
+    check_ending(place, formats)
     path = Path(place)
-    if path.suffix not in formats:
-        raise ParameterError(f"{place} ends in {path.suffix!r}, expected one of {', '.join(formats)}")
     if path.suffix == ".zarr":
         refuse_existing(place, overwrite=overwrite)
-    elif isinstance(place, str):
-        raise ParameterError(f"{place} is in an object store, expected a path: files ending in {path.suffix} are written to a disk alone")
     elif path.is_dir():
         raise StoreError(f"{path} is a folder, expected a file; choose another path")
     elif path.exists() and not overwrite:
