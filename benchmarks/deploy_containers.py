@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.common import answers, report
 from benchmarks.containers import IMAGE, Job, available, build_image
-from benchmarks.hosts import Certificates
+from benchmarks.host_cluster import Certificates
 from benchmarks.manifests import DEPLOY, problems, render
 from benchmarks.namespaces import Hosts
 

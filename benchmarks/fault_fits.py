@@ -4,14 +4,11 @@ import asyncio
 import itertools
 import multiprocessing
 import os
-import shutil
 import signal
 import socket
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +18,7 @@ from typing import Any, Self
 import dask
 import numpy as np
 import zarr
-from distributed import Scheduler, Worker
+from distributed import Client, Scheduler, Worker
 from numpy.typing import NDArray
 
 import dfact
@@ -142,7 +139,7 @@ def bootstrap(executor: Any, callbacks: Any = ()) -> Any:
     """The stability of an ICQF, by refits of a few passes."""
     model = dfact.ICQF(3, max_iter=8, tol=0).fit(answers(0)).set_params(executor=executor)
     found = dfact.selection.bootstrap(model, answers(0), 12, warm=False, random_state=0, callbacks=callbacks)
-    return SimpleNamespace(**{f"{name}_": value for name, value in vars(found).items()})
+    return SimpleNamespace(stability_=found)
 
 
 SELECTIONS: dict[str, Callable[..., Any]] = {
@@ -159,6 +156,8 @@ def bits(model: Any) -> dict[str, bytes]:
         table = model.table.drop(columns=["seconds"], errors="ignore")
         return bits(model.model) | {"table": table.to_csv().encode(), "best": repr(model.best_params).encode()}
     found = {name: value for name, value in vars(model).items() if name.endswith("_") and not name.startswith("_")}
+    if "stability_" in found:
+        found |= {f"stability {name}": value for name, value in vars(found["stability_"]).items()}
     return {name: _bytes(value) for name, value in found.items() if isinstance(value, (np.ndarray, zarr.Array, list, float, int, str))}
 
 
@@ -204,11 +203,22 @@ class Strike:
         return self.at is not None and self.at < moment
 
 
-_context = multiprocessing.get_context("forkserver")  # its server imports once, so that a new process is there in a moment
-_context.set_forkserver_preload(["distributed", "dfact", "dfact.models.base", "dfact.selection", "dfact.cli.main"])
+def joined(client: Client, n_workers: int, behind: int) -> Callable[[Any], None]:
+    """A callback that waits, behind a certain iteration, until the cluster has so many workers."""
+
+    def wait(iteration: Any) -> None:
+        if iteration.number == behind:
+            client.wait_for_workers(n_workers, timeout=60)
+
+    return wait
 
 
-def _log_to(path: Path) -> None:
+FORKSERVER = multiprocessing.get_context("forkserver")  # its server imports once, so that a new process is there in a moment
+FORKSERVER.set_forkserver_preload(["distributed", "dfact", "dfact.models.base", "dfact.selection", "dfact.cli.main"])
+
+
+def log_to(path: Path) -> None:
+    """From now on all that this process prints goes there."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -248,7 +258,7 @@ class Processes:
         return name
 
     def _start(self, name: str, target: Callable[..., None], *arguments: Any) -> None:
-        self.running[name] = _context.Process(target=target, args=(*self._given, *arguments), daemon=True)
+        self.running[name] = FORKSERVER.Process(target=target, args=(*self._given, *arguments), daemon=True)
         self.running[name].start()
 
     def _wait_for_the_scheduler(self, seconds: float = 60) -> None:
@@ -278,7 +288,7 @@ class Processes:
 
 def _serve(server: Callable[[], Any], folder: str, settings: dict[str, Any], name: str) -> None:
     """In a new process: be a scheduler or a worker until that is told to close."""
-    _log_to(Path(folder) / f"{name}.log")
+    log_to(Path(folder) / f"{name}.log")
 
     async def serve() -> None:
         async with server() as running:
@@ -297,103 +307,3 @@ def _work(folder: str, settings: dict[str, Any], address: str, name: str, pause:
     own = {"name": name, "nthreads": 1, "local_directory": folder, "memory_limit": "2GiB", "death_timeout": 20}
     with small_partitions():
         _serve(lambda: Worker(address, host="127.0.0.1", dashboard_address="127.0.0.1:0", **own), folder, settings, name)
-
-
-class Command:
-    """``dfact …`` in a process of its own, with small partitions; what it prints and its temporary files go to the folder."""
-
-    def __init__(self, folder: Path, *arguments: str | Path, pause: float = 0, settings: dict[str, Any] | None = None) -> None:
-        self._log = folder / "command.log"
-        self._log.unlink(missing_ok=True)
-        own = folder / "tmp"
-        own.mkdir(exist_ok=True)
-        self._process = _context.Process(
-            target=_command, args=(str(self._log), str(own), [str(argument) for argument in arguments], pause, settings or {})
-        )
-        self._process.start()
-
-    def send(self, number: signal.Signals) -> None:
-        """Unless it has ended."""
-        if self._process.is_alive():
-            assert self._process.pid is not None
-            os.kill(self._process.pid, number)
-
-    def ended(self, seconds: float = 60) -> int:
-        """Its exit code, once it has one; negative is the signal that killed it."""
-        self._process.join(seconds)
-        if self._process.exitcode is None:
-            self._process.kill()
-            self._process.join()
-            raise TimeoutError(f"not within {seconds} s: {self.said}")
-        return self._process.exitcode
-
-    def reached(self, checkpoint: Path, steps: int, seconds: float = 60) -> None:
-        """Wait until the checkpoint has a version of so many steps, or the command has ended."""
-        until = time.monotonic() + seconds
-        while reached_by(checkpoint) < steps and self._process.is_alive():
-            if time.monotonic() > until:
-                raise TimeoutError(f"not within {seconds} s: {self.said}")
-            time.sleep(0.005)
-
-    @property
-    def alive(self) -> bool:
-        return bool(self._process.is_alive())
-
-    @property
-    def said(self) -> str:
-        return self._log.read_text() if self._log.exists() else ""
-
-
-def reached_by(checkpoint: Path) -> int:
-    """The number of steps in a checkpoint that may just be being written."""
-    return max((int(path.name.split("-")[1]) for path in checkpoint.glob("state-*")), default=0)
-
-
-class StoredFit:
-    """``dfact fit icqf`` of data on disk with a checkpoint, as often as need be, and what it finds undisturbed."""
-
-    def __init__(self, folder: Path, pause: float, *options: str) -> None:
-        self.data, self.model, self.checkpoint = folder / "data.zarr", folder / "found.model", folder / "checkpoint.zarr"
-        self._folder, self._pause, self._options = folder, pause, options
-        dfact.import_array(answers(4), self.data)
-        dfact.save_model(long_fit(executor="inline").fit(self.data), folder / "undisturbed.model")
-        self._expected = bits(dfact.load_model(folder / "undisturbed.model"))
-
-    def run(self, settings: dict[str, Any] | None = None) -> Command:
-        """The same command each time."""
-        fit = ["fit", "icqf", self.data, self.model, "-k", "3", "--max-iter", str(long_fit().max_iter), "--tol", "0"]
-        kept = ["--checkpoint", self.checkpoint, "--checkpoint-every", "4"]
-        return Command(self._folder, *fit, *kept, *self._options, pause=self._pause, settings=settings)
-
-    def undisturbed(self) -> float:
-        """The seconds that the command takes if nothing happens; as often as it was called."""
-        began = time.monotonic()
-        command = self.run()
-        if command.ended() != 0:
-            raise RuntimeError(command.said)
-        seconds = time.monotonic() - began
-        shutil.rmtree(self.model)
-        return seconds
-
-    def lost(self) -> int:
-        """The bytes in which the model differs from the undisturbed one, and those of files that should not be there."""
-        ours = {"data.zarr", "found.model", "undisturbed.model", "command.log", "tmp"}
-        left = [path for path in self._folder.iterdir() if path.name not in ours]
-        return differing(bits(dfact.load_model(self.model)), self._expected) + size_of([*left, *(self._folder / "tmp").iterdir()])
-
-
-def size_of(places: Iterable[Path]) -> int:
-    """Bytes of files and folders; an empty one counts as one."""
-    return sum(max(1, sum(file.lstat().st_size for file in [place, *place.rglob("*")] if file.is_file())) for place in places)
-
-
-def _command(log: str, folder: str, arguments: list[str], pause: float, settings: dict[str, Any]) -> None:
-    from dfact.cli.main import main
-
-    _log_to(Path(log))
-    tempfile.tempdir = folder
-    slow(pause)
-    with small_partitions(), dask.config.set(settings):
-        code = main(arguments)
-    sys.stdout.flush()
-    sys.exit(code)

@@ -20,7 +20,8 @@ from unittest import mock
 import numpy as np
 
 import dfact
-from benchmarks.fault_fits import answers, bits, differing, long_fit, size_of
+from benchmarks.fault_commands import size_of
+from benchmarks.fault_fits import answers, bits, differing, long_fit
 from dfact.engine.executors import LocalSession
 from dfact.engine.partition import Partition
 from dfact.engine.plan import Plan, Workers, local_workers

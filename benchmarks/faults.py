@@ -24,20 +24,20 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from benchmarks import fault_storage, hosts
+from benchmarks import fault_storage, host_cluster, hosts
 from benchmarks.common import exit_code, report
+from benchmarks.fault_commands import Stored, StoredBootstrap, StoredFit, reached_by
 from benchmarks.fault_fits import (
     SELECTIONS,
     SOLVERS,
     Processes,
     Solver,
-    StoredFit,
     Strike,
     answers,
     bits,
     differing,
+    joined,
     long_fit,
-    reached_by,
     small_partitions,
 )
 from benchmarks.fault_storage import Outcome
@@ -81,7 +81,8 @@ def on_a_cluster(
             client.wait_for_workers(2, timeout=60)
             strike = Strike(int(rng.integers(1, last + 1)), rng.uniform(0, 3 * PAUSE), partial(act, processes, rng))
             checkpoint = Path(folder) / f"{number}.zarr" if number % 2 else None
-            found, seconds = timed(partial(fit, client, [strike], checkpoint))
+            strikes = [strike, joined(client, 3, last + 1)] if act is start_one else [strike]
+            found, seconds = timed(partial(fit, client, strikes, checkpoint))
             outcomes.append(Outcome(strike.before(time.monotonic()), differing(found, expected), seconds - undisturbed))
             processes.kill(*processes.workers[2:], *processes.stopped)
     return outcomes
@@ -151,12 +152,12 @@ def lost_cluster(what: str, said: str, tries: int, rng: Random) -> list[Outcome]
     return outcomes
 
 
-def struck_driver(number: Signals, code: int, tries: int, rng: Random) -> list[Outcome]:
-    """``dfact fit`` that gets a signal at any moment, from its first second on, twice if it takes so long; then again."""
+def struck_driver(number: Signals, code: int, tries: int, rng: Random, stored: type[Stored] = StoredFit) -> list[Outcome]:
+    """A command that gets a signal at any moment, from its first second on, twice if it takes so long; then again."""
     outcomes: list[Outcome] = []
     while len(outcomes) < tries:
         with tempfile.TemporaryDirectory() as folder:
-            fit = StoredFit(Path(folder), PAUSE / 2, "--executor", "threads")
+            fit = stored(Path(folder), PAUSE / 2, "--executor", "threads")
             undisturbed = fit.undisturbed()
             began, codes = time.monotonic(), [code]
             while codes[-1] == code:
@@ -179,8 +180,8 @@ def between_hosts(name: str, tries: int, rng: Random) -> list[Outcome]:
     fault = next(fault for fault in hosts.FAULTS if fault.name == name)
     outcomes = []
     with tempfile.TemporaryDirectory() as folder:
-        data = hosts.make_data(Path(folder))
-        expected = hosts.digest(hosts.model_of(fault.iterations, executor="threads").fit(data))
+        data = host_cluster.make_data(Path(folder))
+        expected = host_cluster.digest(host_cluster.model_of(fault.iterations, executor="threads").fit(data))
         for _ in range(tries):
             row = hosts.suffer(fault, data, expected, tls=True)
             # Only a digest comes back: if it is another, at least one byte is.
@@ -205,6 +206,7 @@ def faults() -> dict[str, Fault]:
         "all workers killed, resumed": partial(lost_cluster, "workers", "the Dask cluster has had no worker"),
         "scheduler killed, resumed": partial(lost_cluster, "scheduler", "the Dask scheduler is lost"),
         "driver SIGKILL, resumed": partial(struck_driver, SIGKILL, -SIGKILL),
+        "driver SIGKILL, bootstrap, resumed": partial(struck_driver, SIGKILL, -SIGKILL, stored=StoredBootstrap),
         "driver SIGTERM, resumed": partial(struck_driver, SIGTERM, 128 + SIGTERM),
         "driver SIGINT, resumed": partial(struck_driver, SIGINT, 128 + SIGINT),
     }

@@ -15,7 +15,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dfact
-from benchmarks.fault_fits import SELECTIONS, SOLVERS, Processes, StoredFit, Strike, answers, bits, long_fit, reached_by, small_partitions
+from benchmarks.fault_commands import StoredBootstrap, StoredFit, reached_by
+from benchmarks.fault_fits import SELECTIONS, SOLVERS, Processes, Strike, answers, bits, joined, long_fit, small_partitions
 from dfact.data import source
 from dfact.engine.checkpoint import resume_point
 
@@ -104,7 +105,8 @@ def test_a_worker_that_joins_is_used(processes: Processes, client: Client, monke
     assert dfact.plan(long_fit(), X).n_partitions > 30
     before = {worker["name"] for worker in client.scheduler_info()["workers"].values()}
     client.get_task_stream()  # from now on
-    model = dfact.ICQF(3, max_iter=9, tol=0, executor=client, callbacks=[Strike(1, 0, processes.start_worker)]).fit(X)
+    strikes = [Strike(1, 0, processes.start_worker), joined(client, 3, behind=4)]
+    model = dfact.ICQF(3, max_iter=9, tol=0, executor=client, callbacks=strikes).fit(X)
     assert bits(model) == bits(dfact.ICQF(3, max_iter=9, tol=0, executor="inline").fit(X))
     names = {address: worker["name"] for address, worker in client.scheduler_info()["workers"].items()}
     visited = [names[task["worker"]] for task in client.get_task_stream() if task["key"].startswith("_task-")]
@@ -141,6 +143,24 @@ def test_a_killed_driver(seed: int, tmp_path: Path) -> None:
     assert "Going on from step" in command.said
     assert 0 < reached[0] < reached[-1]
     assert fit.lost() == 0
+
+
+def test_a_killed_bootstrap(tmp_path: Path) -> None:
+    stored = StoredBootstrap(tmp_path, PAUSE / 8, "--executor", "threads")
+    finished: dict[Path, int] = {}
+    for _ in range(2):
+        command = stored.run()
+        command.reached(stored.checkpoint, len(finished) + 3)
+        command.send(signal.SIGKILL)
+        assert command.ended() == -signal.SIGKILL
+        whole = [path for path in stored.checkpoint.glob("[0-9]*/zarr.json") if "checksums" in path.read_text()]  # not those torn
+        assert len(finished) < len(whole) < stored.RESAMPLES
+        assert finished.items() <= {path: path.stat().st_mtime_ns for path in whole}.items()
+        finished = {path: path.stat().st_mtime_ns for path in whole}
+    command = stored.run()
+    assert command.ended() == 0, command.said
+    assert finished.items() <= {path: path.stat().st_mtime_ns for path in stored.checkpoint.glob("[0-9]*/zarr.json")}.items()
+    assert stored.lost() == 0
 
 
 def test_a_driver_that_is_asked_to_stop(tmp_path: Path) -> None:

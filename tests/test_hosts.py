@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.hosts import SHORT_TIMEOUT, Certificates, Cluster, Ended, digest, make_data, model_of
+from benchmarks.host_cluster import SHORT_TIMEOUT, Certificates, Cluster, Ended, digest, make_data, model_of
 from benchmarks.namespaces import Hosts, available
 
 ITERATIONS = 18
