@@ -114,6 +114,7 @@ def cut_short(case: Case, X: NDArray[np.float64], after: int, **settings: Any) -
         case.make().set_params(**settings, callbacks=[interrupted(after)]).fit(X)
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("name", CASES)
 def test_an_interrupted_fit_goes_on_and_ends_with_the_same_bits(name: str, every: int, tmp_path: Path) -> None:
@@ -230,6 +231,7 @@ def damage(file: Path, how: str) -> None:
     file.write_bytes(content)
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("how", ["lost", "truncated", "flipped"])
 @pytest.mark.parametrize("of", ["steps", "state"])
 def test_a_damaged_checkpoint_is_refused_with_its_place(of: str, how: str, tmp_path: Path) -> None:
@@ -243,6 +245,7 @@ def test_a_damaged_checkpoint_is_refused_with_its_place(of: str, how: str, tmp_p
         kept(path).fit(X)
 
 
+@pytest.mark.faults
 def test_a_version_that_is_not_whole_is_none(tmp_path: Path) -> None:
     path, X = tmp_path / "checkpoint.zarr", planted_answers(300, 30, 3, 0, 0.1)
     undisturbed = kept(path).set_params(checkpoint=None).fit(X)
@@ -264,6 +267,7 @@ def test_a_version_that_is_not_whole_is_none(tmp_path: Path) -> None:
     assert len(list(path.glob("steps-*"))) == 3
 
 
+@pytest.mark.faults
 def test_two_processes_do_not_share_a_checkpoint(tmp_path: Path) -> None:
     path, X = tmp_path / "checkpoint.zarr", planted_answers(300, 30, 3, 0, 0.1)
 
@@ -276,6 +280,7 @@ def test_two_processes_do_not_share_a_checkpoint(tmp_path: Path) -> None:
     same(kept(path).fit(X), kept(path).set_params(checkpoint=None).fit(X))
 
 
+@pytest.mark.faults
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small disk of its own needs root")
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
     X, disk = planted_answers(3000, 100, 8, 0, 0.1), tmp_path / "disk"
@@ -360,6 +365,7 @@ def test_nested_sums_are_what_they_were() -> None:
     assert np.array_equal(found.parts[1].parts[0].count, np.arange(4.0))
 
 
+@pytest.mark.faults
 def test_a_record_of_which_there_is_only_a_folder(tmp_path: Path) -> None:
     path, X = tmp_path / "checkpoint.zarr", planted_answers(300, 30, 3, 0, 0.1)
     with pytest.raises(InterruptionError):
@@ -373,6 +379,7 @@ def test_a_record_of_which_there_is_only_a_folder(tmp_path: Path) -> None:
     assert not any(folder.exists() for folder in torn)
 
 
+@pytest.mark.faults
 def test_what_a_process_leaves_that_is_killed_as_it_begins(tmp_path: Path) -> None:
     path, X = tmp_path / "checkpoint.zarr", planted_answers(300, 30, 3, 0, 0.1)
     path.mkdir()

@@ -342,6 +342,7 @@ def test_a_cluster_that_is_lost(cluster: LocalCluster, monkeypatch: pytest.Monke
         raise CommClosedError("the scheduler is gone")
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_a_fit_that_keeps_no_checkpoint_at_once(number: signal.Signals, tmp_path: Path) -> None:
     data, model = tmp_path / "a.zarr", tmp_path / "a.model"

@@ -400,6 +400,7 @@ def in_process(folder, mode):
     return subprocess.run([sys.executable, "-c", _IMPORT, str(folder), mode], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.faults
 def test_killed_import(tmp_path):
     assert in_process(tmp_path, "kill").returncode == -signal.SIGKILL
     assert (tmp_path / "d.zarr.incomplete").is_dir()
@@ -412,6 +413,7 @@ def test_killed_import(tmp_path):
     assert not (tmp_path / "d.zarr.incomplete").exists()
 
 
+@pytest.mark.faults
 def test_files_that_may_not_grow(tmp_path):
     result = in_process(tmp_path, "limit")
     assert result.returncode == 0, result.stderr

@@ -362,6 +362,7 @@ def slurm(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
         batch.wait()
 
 
+@pytest.mark.faults
 def test_a_batch_job_is_stopped_and_goes_on(slurm: Callable[..., "subprocess.Popen[bytes]"], tmp_path: Path) -> None:
     answers = planted_answers(4000, 40, 3, seed=1)
     dataset = dfact.import_array(answers, tmp_path / "a.zarr")
@@ -392,6 +393,7 @@ def test_a_batch_job_is_stopped_and_goes_on(slurm: Callable[..., "subprocess.Pop
     np.testing.assert_array_equal(found.factors_[:], expected.factors_[:])
 
 
+@pytest.mark.faults
 def test_workers_without_a_scheduler_end_with_a_failure() -> None:
     take_part = DEPLOY / "container" / "take-part"
     environment = {"JOB_COMPLETION_INDEX": "1", "DASK_SCHEDULER_ADDRESS": "tcp://127.0.0.1:9", "DFACT_THREADS": "1", "DFACT_MEMORY": "1GiB"}

@@ -501,6 +501,7 @@ def test_a_pass_over_the_state_alone_knows_how_many_rows_there_are() -> None:
     assert rows[-1][0] < rows[0][0], "the last block is a short one"
 
 
+@pytest.mark.faults
 def test_the_scratch_of_killed_processes_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     ours, lost = Scratch("state"), tmp_path / "lost"

@@ -20,6 +20,7 @@ from benchmarks.fault_fits import SELECTIONS, SOLVERS, Processes, Strike, answer
 from dfact.data import source
 from dfact.engine.checkpoint import resume_point
 
+pytestmark = pytest.mark.faults
 PAUSE = 0.02
 
 

@@ -18,6 +18,7 @@ import pytest
 from benchmarks.host_cluster import SHORT_TIMEOUT, Certificates, Cluster, Ended, digest, make_data, model_of
 from benchmarks.namespaces import Hosts, available
 
+pytestmark = pytest.mark.faults
 ITERATIONS = 18
 
 

@@ -15,6 +15,8 @@ from dfact.errors import StoppedError
 from tests.conftest import planted_answers
 from tests.test_checkpoint import same
 
+pytestmark = pytest.mark.faults
+
 
 def send(number: int) -> None:
     os.kill(os.getpid(), number)

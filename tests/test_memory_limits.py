@@ -18,6 +18,7 @@ from dfact.data.synthetic import PlantedQuestionnaire
 from dfact.engine.plan import Plan, Workers, cluster_workers
 from dfact.errors import MemoryPlanError
 
+pytestmark = pytest.mark.faults
 THREADS = 2
 
 

@@ -199,6 +199,7 @@ def test_without_the_client_the_error_names_the_extra(monkeypatch: pytest.Monkey
         store_at("s3://nowhere/x")
 
 
+@pytest.mark.faults
 def test_a_job_whose_step_was_killed_does_it_again(bucket: str, local: dfact.Dataset, tmp_path: Path) -> None:
     job, model = tmp_path / "job.toml", f"{bucket}/icqf.model"
     job.write_text(
@@ -284,6 +285,7 @@ def test_the_command_line(bucket: str, tmp_path: Path, capsys: pytest.CaptureFix
 # whole or not taken for it
 
 
+@pytest.mark.faults
 def test_a_failed_writer_removes_what_it_wrote(X: NDArray[np.float64], bucket: str) -> None:
     bad = X.copy()
     bad[-1, 0] = np.inf
@@ -292,6 +294,7 @@ def test_a_failed_writer_removes_what_it_wrote(X: NDArray[np.float64], bucket: s
     assert not AddressStore(f"{bucket}/x.zarr").holds_any()
 
 
+@pytest.mark.faults
 def test_an_interrupted_writer_is_refused_and_replaced(X: NDArray[np.float64], bucket: str) -> None:
     address = f"{bucket}/x.zarr"
     script = f"""
@@ -346,6 +349,7 @@ def test_what_is_not_ours_is_never_removed(bucket: str, server: int) -> None:
     assert AddressStore(f"{bucket}/x.zarr").keys() == ["notes.txt"]
 
 
+@pytest.mark.faults
 def test_a_chunk_lost_after_opening(X: NDArray[np.float64], bucket: str) -> None:
     dataset = dfact.import_array(X, f"{bucket}/x.zarr")
     AddressStore(f"{bucket}/x.zarr").remove(["values/c/0/0"])
@@ -358,6 +362,7 @@ def test_a_chunk_lost_after_opening(X: NDArray[np.float64], bucket: str) -> None
 # a server that errs
 
 
+@pytest.mark.faults
 def test_a_server_that_errs_now_and_then(X: NDArray[np.float64], local: dfact.Dataset, bucket: str, proxy: Proxy) -> None:
     proxy.every = 12
     model = icqf(executor="threads").fit(dfact.import_array(X, f"{bucket}/x.zarr"))
@@ -366,6 +371,7 @@ def test_a_server_that_errs_now_and_then(X: NDArray[np.float64], local: dfact.Da
     assert proxy.failed > 5
 
 
+@pytest.mark.faults
 def test_a_server_that_errs_for_good(X: NDArray[np.float64], bucket: str, proxy: Proxy) -> None:
     dataset = dfact.import_array(X, f"{bucket}/x.zarr")
     model = icqf(executor="inline").fit(dataset)
@@ -403,6 +409,7 @@ def test_an_error_of_a_worker_comes_back(X: NDArray[np.float64], bucket: str, se
         icqf(executor=client).fit(dataset)
 
 
+@pytest.mark.faults
 def test_a_fit_goes_on_from_a_checkpoint_in_the_store(X: NDArray[np.float64], local: dfact.Dataset, bucket: str, proxy: Proxy) -> None:
     """Also while the server errs now and then; and a selection from its own."""
 

@@ -265,6 +265,7 @@ def stopped_at(job: Path, line: str, number: int) -> str:
     return told
 
 
+@pytest.mark.faults
 def test_killed_at_every_step_and_within_a_fit_it_ends_with_the_same_result(job: Path, undisturbed: list[bytes]) -> None:
     for number in range(1, 7):
         for line in (f"step {number} ", "is done, in"):
@@ -276,6 +277,7 @@ def test_killed_at_every_step_and_within_a_fit_it_ends_with_the_same_result(job:
     assert sorted(path.name for path in job.parent.iterdir()) == sorted([*WRITTEN, "answers.csv", "job.toml", "job.toml.state"])
 
 
+@pytest.mark.faults
 def test_sigterm_within_a_fit_leaves_a_checkpoint(job: Path) -> None:
     job.write_text(JOB.replace("max-iter = 60", "max-iter = 200000").split('[[step]]\nrun = "transform"')[0])
     with subprocess.Popen([*RUN, job.name], cwd=job.parent, stderr=subprocess.PIPE, text=True) as process:
@@ -404,6 +406,7 @@ def test_what_is_to_be_overwritten_does_not_count_as_done_and_stability_goes_wit
     assert (tmp_path / "m.model" / "mine").exists()
 
 
+@pytest.mark.faults
 def test_a_job_that_another_process_has_taken_stops_at_its_next_step(job: Path, undisturbed: list[bytes]) -> None:
     with subprocess.Popen([*RUN, job.name], cwd=job.parent, stderr=subprocess.PIPE, text=True) as first:
         assert first.stderr is not None

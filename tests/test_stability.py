@@ -248,6 +248,7 @@ def test_any_factorization_can_be_refitted() -> None:
     assert found.similarity.shape == (4, 2)
 
 
+@pytest.mark.faults
 def test_a_checkpoint_goes_on(tmp_path: Path) -> None:
     M = planted_answers(200, 10, 2, 0)
     model, told = dfact.ICQF(2).fit(M), list[Iteration]()

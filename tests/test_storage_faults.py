@@ -23,6 +23,7 @@ from dfact.data.store import create_group, incomplete_path
 from dfact.errors import DfactError, StoreError
 from tests.conftest import planted_answers
 
+pytestmark = pytest.mark.faults
 N, M, K = 1200, 20, 3
 
 
