@@ -11,6 +11,7 @@ and the driver's processor, since all share this machine's. The model of larger 
 import argparse
 import asyncio
 import importlib
+import logging
 import multiprocessing
 import os
 import sys
@@ -41,6 +42,11 @@ _NETWORK = 1.25e9
 """Bytes a second that the scheduler's and the driver's machine take in: 10 Gbit/s."""
 
 
+def noise(size: int) -> NDArray[Any]:
+    """So many bytes, which no compression on their way makes less."""
+    return np.random.default_rng(0).random(size // 8)
+
+
 @dataclass
 class Sums(Partial):
     """As large as those of a model."""
@@ -56,7 +62,7 @@ class Idle(Startless):
     dtype: None = None
 
     def step(self, block: Block, state: State | None, shared: Any) -> tuple[State, Sums]:
-        return {"rows": np.zeros((1, block.matrix.shape[0]))}, Sums(np.zeros(self.bytes // 8))
+        return {"rows": np.zeros((1, block.matrix.shape[0]))}, Sums(noise(self.bytes))
 
 
 def _run_scheduler(connection: Any) -> None:
@@ -65,6 +71,7 @@ def _run_scheduler(connection: Any) -> None:
             connection.send(scheduler.address)
             await scheduler.finished()
 
+    logging.disable(logging.INFO)
     asyncio.run(run())
 
 
@@ -74,6 +81,7 @@ def _run_workers(address: str, count: int) -> None:
         workers = [await Worker(address, name=f"{os.getpid()}-{i}", **settings) for i in range(count)]
         await asyncio.gather(*(worker.finished() for worker in workers))
 
+    logging.disable(logging.INFO)
     asyncio.run(run())
 
 
@@ -126,7 +134,7 @@ def measure(partitions: int, workers: int, sums: int) -> Cost:
     footprint, few = Footprint(8, 0, sums, 0), Workers("distributed", workers, 1, 1 << 40, 0)
     plan = make_plan(ArraySource(np.zeros((partitions, 1))), np.dtype(np.float64), footprint, few)
     plan = replace(plan, n_partitions=partitions, state_in_memory=partitions, values_in_memory=0)
-    shared, me, rows = np.zeros(sums // 8), psutil.Process(), []
+    shared, me, rows = noise(sums), psutil.Process(), []
     with cluster(workers) as (client, scheduler), DistributedSession(client, parts, plan) as session:
 
         def moved() -> float:

@@ -30,7 +30,7 @@ from dfact.data.source import ArraySource, Layout, RowSource, SparseSource, Spar
 from dfact.engine import partition as partition_module
 from dfact.engine.cluster import DistributedExecutor
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor, resolve_executor
-from dfact.engine.partition import InOrder, one_ahead, partitions
+from dfact.engine.partition import GROUP, InOrder, add_up, one_ahead, partitions
 from dfact.engine.passes import Block, Partial, State
 from dfact.engine.plan import Footprint, Plan, make_plan, parse_bytes
 from dfact.engine.progress import Iteration, Progress
@@ -468,12 +468,13 @@ def test_one_and_many_chunks_a_partition_cut_the_same_blocks() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_sums_are_added_in_order_as_they_come(seed: int) -> None:
-    """Whoever is far ahead waits, unless somebody has failed; the bits are those of the sum in order."""
+    """Whoever is far ahead waits, unless somebody has failed; the bits are those of the sums of groups in order."""
     rng = np.random.default_rng(seed)
     parts = [Sums(rng.random(3), np.asarray(float(i))) for i in range(60)]
-    expected = parts[0].total()
-    for part in parts[1:]:
-        expected.add(part)
+    groups = [add_up([parts[i].total(), *parts[i + 1 : i + GROUP]]) for i in range(0, 60, GROUP)]
+    expected = groups[0]
+    for group in groups[1:]:
+        expected.add(group)
     sums: InOrder[Sums] = InOrder(5)
     late, waiting = threading.Event(), []
 

@@ -14,7 +14,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.engine.kept import KeptState, Versions, rows_of, store, visit
-from dfact.engine.partition import Partition, add_up
+from dfact.engine.partition import GROUP, Partition, add_up
 from dfact.engine.passes import Partial, Pass
 from dfact.engine.plan import GATHERED, Plan, Workers, cluster_workers
 from dfact.engine.session import Stateful
@@ -43,6 +43,10 @@ def _identity(value: Any) -> Any:
 
 def _item(pair: tuple[Any, Any], index: int) -> Any:
     return pair[index]
+
+
+def _add_up(totals: list[P]) -> P:
+    return add_up([totals[0].total(), *totals[1:]])  # what a task is given stays as it is
 
 
 class Watch:
@@ -196,10 +200,12 @@ class DistributedSession(Stateful):
             # At once: what is to be added up need not wait for the last visit.
             states = self._map(_item, visits, [0] * len(places), priority=1)
             totals = self._map(_item, visits, [1] * len(places), priority=1)
+            groups = self._map(_add_up, [totals[i : i + GROUP] for i in range(0, len(totals), GROUP)], priority=1)
+            del visits, totals  # the workers keep no longer what is added up
         spilled = [i for i, place in enumerate(places) if place is not None]
         self._kept = [kept if place else state for kept, state, place in zip(self._kept, states, places, strict=True)]
-        batches = (totals[start : start + GATHERED] for start in range(0, len(totals), GATHERED))
-        sums: P = add_up(total for batch in batches for total in self._watch.gather(batch, totals))
+        batches = (groups[start : start + GATHERED] for start in range(0, len(groups), GATHERED))
+        sums: P = add_up(group for batch in batches for group in self._watch.gather(batch, states))
         for i, state in zip(spilled, self._watch.gather([states[i] for i in spilled]), strict=True):
             self._keep(i, state)
         return sums

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dfact.engine.cluster import DistributedExecutor
 from dfact.engine.kept import KeptState, Versions, rows_of, store, visit
-from dfact.engine.partition import InOrder, Partition, add_up
+from dfact.engine.partition import InOrder, Partition, Sum
 from dfact.engine.passes import Partial, Pass
 from dfact.engine.plan import Plan, Workers, local_workers
 from dfact.engine.session import Executor, Stateful
@@ -53,7 +53,10 @@ class LocalSession(Stateful):
     def run(self, pass_: Pass[Any, P], shared: Any) -> P:
         self._versions.next_pass()
         if self._threads == 1:
-            return add_up(self._visit(i, pass_, shared) for i in range(len(self._partitions)))
+            total = Sum[P]()
+            for i in range(len(self._partitions)):
+                total.add(self._visit(i, pass_, shared))
+            return total.result
         sums: InOrder[P] = InOrder(2 * self._threads)
 
         def work(index: int) -> None:

@@ -17,6 +17,8 @@ from dfact.engine.passes import Block, Partial, Pass, State
 T = TypeVar("T")
 P = TypeVar("P", bound=Partial)
 Rows = NDArray[Any] | sp.csr_array
+GROUP = 8
+"""Partitions whose sums are added up before those of others join them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,12 +95,48 @@ def walk(
 
 
 def add_up(totals: Iterable[P]) -> P:
-    """The sum over partitions, in their order."""
+    """The sum of what is given, in its order, added to the first."""
     iterator = iter(totals)
     result = next(iterator)
     for total in iterator:
         result.add(total)
     return result
+
+
+class Sum(Generic[P]):
+    """The sum over partitions, given in their order: of groups of GROUP of them, whose sums are added up then.
+
+    The workers of a cluster do the groups, so that what goes to the driver is a part of it. The bits are those of
+    this order, wherever it is done.
+    """
+
+    def __init__(self) -> None:
+        self._groups: P | None = None
+        self._group: P | None = None
+        self._count = 0
+
+    def add(self, total: P) -> None:
+        """Take in the partial result of the next partition."""
+        if self._count % GROUP == 0:
+            self._close()
+            self._group = total
+        else:
+            assert self._group is not None, "its first partition has come"
+            self._group.add(total)
+        self._count += 1
+
+    def _close(self) -> None:
+        if self._groups is None:
+            self._groups = self._group
+        elif self._group is not None:
+            self._groups.add(self._group)
+        self._group = None
+
+    @property
+    def result(self) -> P:
+        self._close()
+        assert self._groups is not None, "there is at least one partition"
+        return self._groups
 
 
 class InOrder(Generic[P]):
@@ -109,7 +147,7 @@ class InOrder(Generic[P]):
         self._ahead = ahead
         self._waiting: dict[int, P] = {}
         self._next = 0
-        self._sum: P | None = None
+        self._sum = Sum[P]()
         self._failed = False
 
     def add(self, index: int, total: P) -> None:
@@ -118,11 +156,7 @@ class InOrder(Generic[P]):
             self._change.wait_for(lambda: index < self._next + self._ahead or self._failed)
             self._waiting[index] = total
             while self._next in self._waiting:
-                part = self._waiting.pop(self._next)
-                if self._sum is None:
-                    self._sum = part
-                else:
-                    self._sum.add(part)
+                self._sum.add(self._waiting.pop(self._next))
                 self._next += 1
             self._change.notify_all()
 
@@ -134,8 +168,7 @@ class InOrder(Generic[P]):
 
     @property
     def result(self) -> P:
-        assert self._sum is not None, "there is at least one partition"
-        return self._sum
+        return self._sum.result
 
 
 def one_ahead(items: Iterable[T]) -> Iterator[T]:

@@ -9,13 +9,14 @@ import numpy as np
 import psutil
 
 from dfact.data.source import Layout, RowSource, SparseRows
+from dfact.engine.partition import GROUP
 from dfact.errors import MemoryPlanError, ParameterError
 
 _WORKER_BASELINE = 300 << 20  # a Dask worker with dfact imported and its kernels compiled
 _LOCAL_GROWTH = 96 << 20  # what this process still loads and compiles once passes run
 _DASK_TARGET = 0.6  # a Dask worker starts to spill at this share of its limit
 _SLACK = 1.1  # allocators keep some of what is freed
-GATHERED = 16  # partitions whose sums a driver takes from a cluster at once
+GATHERED = 16  # groups of partitions whose sums a driver takes from a cluster at once
 _DISK_RATE = 1e9  # bytes a second, read or written through the page cache of an ordinary disk
 
 
@@ -134,6 +135,7 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
     visit = 3 * chunk + block * (converted + row_bytes + footprint.work_per_row + 3 * footprint.state_per_row) + 2 * footprint.shared
     if workers.kind == "distributed":
         visit += partition * footprint.state_per_row  # the old state stays until its successor is there
+        visit += GROUP * footprint.shared  # that are added up
     working = round(_SLACK * workers.threads * visit)
     # Sums of partitions are added as they come; on the way are those that overtook others.
     on_their_way = min(layout.n_partitions, GATHERED if workers.kind == "distributed" else 3 * workers.threads)
