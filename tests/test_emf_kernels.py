@@ -135,3 +135,16 @@ def test_observed_entries_of_a_block() -> None:
     np.testing.assert_array_equal(indices, columns)
     np.testing.assert_array_equal(values, V[rows, columns])
     np.testing.assert_array_equal(np.diff(indptr), (~np.isnan(V)).sum(axis=1))
+
+
+@pytest.mark.parametrize("k", [3, 10])
+def test_the_same_inputs_give_the_same_bits_wherever_the_heap_has_room(k: int) -> None:
+    A, Y = problem(0, n=60, m=30, k=k, observed=0.3)
+    X, rng = np.random.default_rng(1).random((k, 60)), np.random.default_rng(2)
+    found = set()
+    for _ in range(1500):
+        held = [np.empty(size) for size in rng.integers(1, 40, rng.integers(0, 30))]
+        rng.shuffle(held)
+        del held[: len(held) // 2]  # holes
+        found.add(b"".join(array.tobytes() for array in solve(A, Y, 0.5, 0.1, X)))
+    assert len(found) == 1

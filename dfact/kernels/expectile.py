@@ -185,10 +185,13 @@ def expectile_rows(
     room = 0
     for i in range(n):
         room = max(room, indptr[i + 1] - indptr[i])
-    row = Row(
-        np.empty(room), np.empty((k, room)), np.empty(room), np.empty(room), np.empty(room), np.empty((k, k)), np.empty(k), np.empty((k, k))
-    )
-    x, new, square = np.empty(k), np.empty(k), np.empty(k * (k + 1) // 2)
+    # Parts of one array: which instructions run, and how they round, follows from what lies how close to what.
+    longs, squares = (k + 4) * room, 2 * k * k
+    work = np.empty(longs + squares + 3 * k)
+    entries, GL = work[:longs].reshape((k + 4, room)), work[longs : longs + squares].reshape((2, k, k))
+    h, x, new = work[longs + squares :].reshape((3, k))
+    row = Row(entries[0], entries[4:], entries[1], entries[2], entries[3], GL[0], h, GL[1])
+    square = np.empty(k * (k + 1) // 2)
     for i in range(n):
         start, p = indptr[i], indptr[i + 1] - indptr[i]
         load_row(indices, values, start, p, Y, row)
