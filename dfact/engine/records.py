@@ -15,7 +15,7 @@ from zarr.errors import ContainsGroupError
 
 from dfact.data.places import Place, absolute, place_of
 from dfact.data.store import ATTRIBUTE, FORMAT_VERSION, open_group, reason, store_at
-from dfact.engine.streams import StreamWriter, read_stream
+from dfact.engine.streams import StreamWriter, read_stream, undamaged
 from dfact.errors import ParameterError, StoreError
 
 _STREAM = "arrays"
@@ -85,9 +85,10 @@ class Records:
 
     def read(self, name: str) -> tuple[Mapping[str, Any], Iterator[NDArray[Any]]]:
         """The attributes and the arrays of a record; StoreError if they are not those written."""
-        group: Any = self.group[name]
-        found = attributes_of(group)
-        return found, read_stream(group, _STREAM, found["checksums"])
+        with undamaged(f"{name!r} of {self.group.store_path}"):
+            group: Any = self.group[name]
+            found = attributes_of(group)
+            return found, read_stream(group, _STREAM, found["checksums"])
 
     def remove(self, name: str) -> None:
         sync(self.group.store.delete_dir(name))
@@ -128,7 +129,12 @@ class NewRecord:
 def records_of(group: zarr.Group) -> dict[str, Mapping[str, Any]]:
     """The attributes of all that lies there by name; empty of what is not whole, be it a folder in which Zarr sees nothing yet."""
     names = [name for name in _names(group.store, group.path) if "." not in name]  # a file is no record: Zarr's own, or who knows whose
-    return {name: attributes_of(found) if isinstance(found := group.get(name), zarr.Group) else {} for name in names}
+    records: dict[str, Mapping[str, Any]] = {}
+    for name in names:
+        with undamaged(f"{name!r} of {group.store_path}"):
+            found = group.get(name)
+        records[name] = attributes_of(found) if isinstance(found, zarr.Group) else {}
+    return records
 
 
 def _names(store: Store, path: str = "") -> list[str]:

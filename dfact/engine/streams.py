@@ -5,6 +5,7 @@ array of bytes would do as well, but its metadata cost several times what the by
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -93,13 +94,21 @@ def _key(group: zarr.Group, name: str, piece: int) -> str:
 
 def read_stream(group: zarr.Group, name: str, checksums: Sequence[int]) -> Iterator[NDArray[Any]]:
     """All arrays of a stream; StoreError if they are not those that were written."""
-    try:
+    with undamaged(f"{name!r} of {group.store_path}"):
         reader = StreamReader(group, name, checksums)
         while not reader.ended:
             yield reader.get()
-    except Exception as error:  # damaged bytes make the store and NumPy raise errors of every kind
-        where = f"{name!r} of {group.store_path}"
-        raise StoreError(f"{where} is missing or damaged ({error}); remove the checkpoint, and the fit begins anew") from error
+
+
+@contextmanager
+def undamaged(what: str) -> Iterator[None]:
+    """What is gone or damaged, in words: the store, JSON and NumPy raise errors of every kind of it."""
+    try:
+        yield
+    except StoreError:  # out of reach, say: told already
+        raise
+    except Exception as error:
+        raise StoreError(f"{what} is missing or damaged ({error}); remove the checkpoint, and the fit begins anew") from error
 
 
 @dataclass(frozen=True)
