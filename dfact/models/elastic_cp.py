@@ -26,7 +26,7 @@ from dfact.models.cp_problem import (
     khatri_rao,
     sizes_of,
 )
-from dfact.models.elastic_cp_path import REFINING_LAMBDA, PathStep, SolutionPath, default_lambdas, follow
+from dfact.models.elastic_cp_path import REFINING_LAMBDA, PathStep, SolutionPath, follow, increasing
 from dfact.models.elastic_cp_solvers import Solver, descend
 from dfact.models.elastic_cp_starts import given_rows, is_exact, prior_of, solver_of, start_size
 from dfact.models.elastic_cp_stochastic import aside_rows
@@ -89,8 +89,8 @@ class ElasticCP(CPModel):
     memory_limit : int or str, optional
         Bytes a process may use ("4GiB"); ``dfact.plan`` tells beforehand what a fit needs.
     checkpoint : path, optional
-        A store, a folder or the URL of one, that keeps what is done: after an interruption the same fit goes on from
-        there, and ends with the same bits. See :mod:`dfact.engine.checkpoint`.
+        A store, a folder or the URL of one, that keeps what is done: after an interruption the same fit, or path, goes
+        on from there, and ends with the same bits. See :mod:`dfact.engine.checkpoint`.
     checkpoint_every : int
         Passes from one version of it to the next.
     callbacks : sequence of callables
@@ -215,21 +215,26 @@ class ElasticCP(CPModel):
         report_unfinished(int(sums.unfinished))
         return self
 
-    def path(self, X: Any, lambdas: Sequence[float] | None = None, refine: bool = True) -> SolutionPath:
+    def path(
+        self,
+        X: Any,
+        lambdas: Sequence[float] | None = None,
+        refine: bool = True,
+        *,
+        checkpoint: str | PathLike[str] | None = None,
+    ) -> SolutionPath:
         """Solutions along increasing λ (algorithm 3), up to that at which nothing is left; the model itself stays as it is.
 
         Each starts from the one before. Where the entries that are not 0 change they are also fitted
         without shrinkage, on this support (algorithm 2, λ = 1e-8): the refined solution. ``lambdas`` are by
         default 1e-10, 1e-9, …, 1, then 10, 20, …, 90, 100, 200, …, 1e10. The rows are those of the
-        last iteration, of stored data on disk for every step. No checkpoint is kept.
+        last iteration, of stored data on disk for every step. ``checkpoint`` takes the parameter's place; it holds
+        the factors of every step, too.
         """
         model = type(self)(**self.get_params(deep=False))
-        grid = default_lambdas() if lambdas is None else np.asarray(lambdas, np.float64)
-        if grid.ndim != 1 or not grid.size or not (np.diff(grid) > 0).all() or grid[0] < 0 or not np.isfinite(grid).all():
-            raise ParameterError(f"lambdas are {lambdas!r}, expected increasing numbers of at least 0")
-        return model._path(X, grid.tolist(), refine)
+        return model._path(X, increasing(lambdas), bool(refine), checkpoint)
 
-    def _path(self, X: Any, lambdas: Sequence[float], refine: bool) -> SolutionPath:
+    def _path(self, X: Any, lambdas: list[float], refine: bool, checkpoint: str | PathLike[str] | None) -> SolutionPath:
         dataset, dtype = self._begin(X)
         report = Reporter(self.callbacks, len(lambdas))
         steps: list[PathStep] = []
@@ -237,7 +242,8 @@ class ElasticCP(CPModel):
         def gather(solver: Solver, weights: NDArray[np.float64]) -> list[Any]:
             return gathered(solver.rows(), solver.others, weights, dataset, dtype)
 
-        with self._open(dataset, given_rows(self, dataset, dtype), self._footprint(dataset.shape, 0, dtype)) as session:
+        known, footprint = given_rows(self, dataset, dtype), self._footprint(dataset.shape, 0, dtype)
+        with self._open_to_fit(dataset, known, footprint, checkpoint, lambdas=lambdas, refine=refine) as session:
             self.prior_ = prior_of(self, session, dataset, dtype)
             solver = solver_of(self, session, dataset, self.prior_, dtype)
             norm = float(session.run(SlicesPass(dtype), None).columns.sum())

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dfact.errors import ParameterError
 from dfact.models.cp_passes import EPSILON
 from dfact.models.cp_problem import ElasticNet, alive
 from dfact.models.elastic_cp_solvers import Solver, descend
@@ -26,6 +27,15 @@ def default_lambdas() -> NDArray[np.float64]:
     """1e-10, 1e-9, …, 1, then 10, 20, …, 90, 100, 200, …, 1e10."""
     small = [10.0**e for e in range(-10, 1)]
     return np.array([*small, *(digit * 10.0**e for e in range(1, 10) for digit in range(1, 10)), 1e10])
+
+
+def increasing(lambdas: Sequence[float] | None) -> list[float]:
+    """The λ of a path, if they are some that can be."""
+    grid = default_lambdas() if lambdas is None else np.asarray(lambdas, np.float64)
+    if grid.ndim != 1 or not grid.size or not (np.diff(grid) > 0).all() or grid[0] < 0 or not np.isfinite(grid).all():
+        raise ParameterError(f"lambdas are {lambdas!r}, expected increasing numbers of at least 0")
+    found: list[float] = grid.tolist()
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,6 @@
 """CP's block coordinate descent in its two forms: by passes over the rows, and on the residual tensor in memory."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,7 +40,7 @@ class Solver(Protocol):
         """A solver that goes on from a copy, with mode 1 on the support of the last census and the others on the given ones."""
         ...
 
-    def rows(self) -> Any:
+    def rows(self) -> Iterator[NDArray[Any]]:
         """The factors of mode 1, rows first, a run of rows after the other."""
         ...
 
@@ -128,8 +128,17 @@ class FillSolver:
         others = [A * support for A, support in zip(self._others, supports, strict=True)]
         return FillSolver(self._session, self._prior, self._begin, self._dtype, others, supports)
 
-    def rows(self) -> Any:
-        return self._session.rows(self._key)
+    def rows(self) -> Iterator[NDArray[Any]]:
+        return rows_between_passes(self._session, self._key)
+
+
+def rows_between_passes(session: Session, name: str) -> Iterator[NDArray[Any]]:
+    """A state array, rows first, a run of rows after the other, though passes follow that change it.
+
+    A path that goes on has it from its checkpoint, whose state is a later one.
+    """
+    found = session.remember(name, lambda: {f"{i}": part for i, part in enumerate(session.rows(name))})
+    return iter(found.values())
 
 
 class ExactSolver:
@@ -193,5 +202,5 @@ class ExactSolver:
         support = np.hstack([self._before[:, : self._sizes[0]], *supports]).astype(np.float64)
         return ExactSolver(self._Z, self._sizes.tolist(), self._variances, self._A * support, self._session, support)
 
-    def rows(self) -> Any:
+    def rows(self) -> Iterator[NDArray[Any]]:
         return iter([self._modes(self._A)[0].T])

@@ -32,7 +32,7 @@ from dfact.models.cp_problem import (
     sizes_of,
     unfolded,
 )
-from dfact.models.elastic_cp_solvers import FillSolver
+from dfact.models.elastic_cp_solvers import FillSolver, rows_between_passes
 
 Chunk = tuple[NDArray[Any] | sp.csr_array, slice]
 """Rows as they are stored, and which they are."""
@@ -316,8 +316,8 @@ class StochasticSolver:
     def refinement(self, supports: Factors) -> FillSolver:
         return FillSolver(self._session, self._prior, self._begin, self._dtype, self._others).refinement(supports)
 
-    def rows(self) -> Any:
-        return self._session.rows(FACTORS)
+    def rows(self) -> Iterator[NDArray[Any]]:
+        return rows_between_passes(self._session, FACTORS)
 
 
 def _sampled(V: NDArray[np.float64], drawn: list[NDArray[np.int64]]) -> NDArray[np.float64]:

@@ -1,0 +1,144 @@
+"""Checkpoints of solution paths: one that was interrupted anywhere goes on, and ends with the same bits."""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import dfact
+from dfact.engine.checkpoint import CheckpointedSession, resume_point
+from dfact.errors import ParameterError, StoreError
+from dfact.models.elastic_cp_path import SolutionPath
+from tests.test_checkpoint import InterruptionError, damage, tensor
+from tests.test_elastic_cp import answers, assert_same, many_partitions
+
+__all__ = ["many_partitions"]
+LAMBDAS = [1.0, 60.0, 100.0, 1e6]
+KINDS: dict[str, dict[str, Any]] = {"fill": {"missing": "fill"}, "exact": {"missing": "exact"}, "stochastic": {"solver": "stochastic"}}
+
+
+def cp(**parameters: Any) -> dfact.ElasticCP:
+    return dfact.ElasticCP(**{"n_components": 4, "l1_ratio": 0.5, "max_iter": 6, "tol": 1e-2, "random_state": 0} | parameters)
+
+
+def same(first: SolutionPath, second: SolutionPath) -> None:
+    """All that is found, to the last bit."""
+    assert first.table.equals(second.table)
+    for i, step in enumerate(first.steps):
+        for refined in {False, step.refined is not None}:
+            assert_same(first.at(i, refined=refined), second.at(i, refined=refined))
+        assert (step.refined is None) == (second.steps[i].refined is None)
+
+
+@contextmanager
+def lost_at(number: int) -> Iterator[None]:
+    """The driver is lost where any session asks for this step."""
+    recall, asked = CheckpointedSession._recall, 0
+
+    def counted(session: CheckpointedSession, name: str) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == number:
+            raise InterruptionError
+        return recall(session, name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CheckpointedSession, "_recall", counted)
+        yield
+
+
+def steps_of(work: Callable[[], Any]) -> int:
+    """How many steps all sessions of the work ask for."""
+    recall, asked = CheckpointedSession._recall, 0
+
+    def counted(session: CheckpointedSession, name: str) -> Any:
+        nonlocal asked
+        asked += 1
+        return recall(session, name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CheckpointedSession, "_recall", counted)
+        work()
+    return asked
+
+
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_path_goes_on_wherever_it_was_lost_and_ends_with_the_same_bits(kind: str, every: int, tmp_path: Path) -> None:
+    X, settings = tensor(every, 0.3), KINDS[kind] | {"random_state": every, "checkpoint_every": every}
+    undisturbed = cp(**settings).path(X, LAMBDAS)
+    assert undisturbed.table["rank"].nunique() > 2
+    total = steps_of(lambda: same(cp(**settings).path(X, LAMBDAS, checkpoint=tmp_path / "whole.zarr"), undisturbed))
+    assert total - every < resume_point(tmp_path / "whole.zarr") <= total
+    lost = np.sort(np.random.default_rng(every).choice(np.arange(2, total + 1), 6, replace=False))
+    done = []
+    for number in lost:  # each goes on from the one before
+        with pytest.raises(InterruptionError), lost_at(number):
+            cp(**settings).path(X, LAMBDAS, checkpoint=tmp_path / "lost.zarr")
+        done.append(resume_point(tmp_path / "lost.zarr"))
+    assert done == sorted(done)
+    assert done[-1] > lost[-1] - 1 - every
+    same(cp(**settings, checkpoint=tmp_path / "lost.zarr").path(X, LAMBDAS), undisturbed)
+    same(cp(**settings, checkpoint=tmp_path / "lost.zarr").path(X, LAMBDAS), undisturbed)  # nothing is left to be done
+
+
+@pytest.mark.usefixtures("many_partitions")
+def test_a_path_of_stored_data_goes_on_wherever_it_runs(client: Client, tmp_path: Path) -> None:
+    dataset = dfact.import_array(answers(4000, 5), tmp_path / "data.zarr")
+    settings: dict[str, Any] = {"n_components": 3, "random_state": 1, "checkpoint_every": 3}
+    undisturbed = cp(**settings, executor="inline").path(dataset, [1.0, 30.0])
+    for executor, number in ((client, 6), ("threads", 11), (client, 16)):
+        with pytest.raises(InterruptionError), lost_at(number):
+            cp(**settings, executor=executor).path(dataset, [1.0, 30.0], checkpoint=tmp_path / "path.zarr")
+    assert resume_point(tmp_path / "path.zarr") == 15
+    for executor in (client, "threads", "inline"):
+        kept = shutil.copytree(tmp_path / "path.zarr", tmp_path / f"{executor}.zarr".replace("/", ""))
+        same(cp(**settings, executor=executor).path(dataset, [1.0, 30.0], checkpoint=kept), undisturbed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_path_that_goes_on_has_the_seed_it_drew_by_chance(kind: str, tmp_path: Path) -> None:
+    X, settings = tensor(0), KINDS[kind] | {"random_state": None, "checkpoint_every": 1, "checkpoint": tmp_path / "path.zarr"}
+    with pytest.raises(InterruptionError), lost_at(9):
+        cp(**settings).path(X, LAMBDAS)
+    resumed = cp(**settings).path(X, LAMBDAS)
+    same(cp(**settings).path(X, LAMBDAS), resumed)
+
+
+def test_the_checkpoint_of_another_path_is_refused(tmp_path: Path) -> None:
+    path, X = tmp_path / "path.zarr", tensor(0)
+    cp(checkpoint=path).path(X, LAMBDAS)
+    other = np.where(np.arange(60)[:, None, None] == 7, 0.0, X)
+    cases: dict[str, Callable[[], Any]] = {
+        "lambdas was [1.0, 60.0, 100.0, 1000000.0] there and is [1.0, 60.0] now": lambda: cp(checkpoint=path).path(X, LAMBDAS[:2]),
+        "refine was True there and is False now": lambda: cp(checkpoint=path).path(X, LAMBDAS, refine=False),
+        "l1_ratio was 0.5 there and is 0.2 now": lambda: cp(checkpoint=path, l1_ratio=0.2).path(X, LAMBDAS),
+        "data was": lambda: cp(checkpoint=path).path(other, LAMBDAS),
+        "lambdas was [1.0, 60.0, 100.0, 1000000.0] there and is not there now": lambda: cp(checkpoint=path).fit(X),
+    }
+    for message, work in cases.items():
+        with pytest.raises(ParameterError, match=f"belongs to another fit: {re.escape(message)}"):
+            work()
+    same(cp(checkpoint=path, executor="threads").path(X, np.array(LAMBDAS)), cp().path(X, LAMBDAS))
+
+
+@pytest.mark.parametrize("how", ["lost", "flipped", "metadata", "record"])
+def test_a_checkpoint_from_which_something_is_gone_is_refused(how: str, tmp_path: Path) -> None:
+    path, X = tmp_path / "path.zarr", tensor(0)
+    with pytest.raises(InterruptionError), lost_at(12):
+        cp(checkpoint=path, checkpoint_every=1).path(X, LAMBDAS)
+    record = sorted(path.glob("steps-*"))[8]
+    if how == "record":
+        shutil.rmtree(record)
+    elif how == "metadata":
+        damage(record / "zarr.json", "truncated")
+    else:
+        damage(record / "arrays" / "0", how)
+    with pytest.raises(StoreError, match=rf"{record.name}.* is missing or damaged .*; remove the checkpoint, and the fit begins anew"):
+        cp(checkpoint=path).path(X, LAMBDAS)
