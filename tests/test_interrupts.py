@@ -1,6 +1,7 @@
 """Signals to stop: obeyed once, wherever they come, and taken for nothing else."""
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,12 @@ from typing import Any
 import pytest
 
 import dfact
-from dfact.data.store import reading
+from dfact.cli.main import main
+from dfact.data import store
+from dfact.data.store import reading, remove
 from dfact.engine.checkpoint import CheckpointedSession, resume_point
-from dfact.engine.interrupts import asked, obeying, stopping_on_signals
+from dfact.engine.interrupts import asked, finishing, obeying, stopping_on_signals
+from dfact.engine.scratch import Scratch
 from dfact.errors import StoppedError
 from tests.conftest import planted_answers
 from tests.test_checkpoint import same
@@ -55,3 +59,62 @@ def test_a_signal_behind_the_last_pass_of_a_fit_stops_it_and_is_forgotten(tmp_pa
     monkeypatch.undo()
     assert resume_point(tmp_path / "one") == 7
     same(model("one").fit(X), model("other").fit(X))
+
+
+def test_a_signal_comes_too_late_for_what_is_all_but_done() -> None:
+    with stopping_on_signals():
+        with finishing():
+            send(signal.SIGTERM)
+        assert asked() == signal.SIGTERM  # which a fit that follows obeys
+        with finishing(), pytest.raises(StoppedError):
+            send(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("at", ["_put_in_place", "remove", "model_text"])
+def test_a_fit_that_is_stopped_behind_its_model_is_done(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the same command would find the model there, and be refused."""
+    data, model, checkpoint = tmp_path / "a.zarr", tmp_path / "a.model", tmp_path / "checkpoint.zarr"
+    dfact.import_array(planted_answers(200, 20, 3, 0, 0.1), data)
+    home: Any = dfact.report.kinds if at == "model_text" else store
+    function = getattr(home, at)
+
+    def signalled(*arguments: Any) -> Any:
+        if arguments[0] != store.incomplete_path(model):  # removed before anything begins
+            send(signal.SIGTERM)
+        return function(*arguments)
+
+    monkeypatch.setattr(home, at, signalled)
+    assert main(["fit", "icqf", str(data), str(model), "-k", "3", "--max-iter", "4", "--checkpoint", str(checkpoint)]) == 0
+    assert dfact.load_model(model).n_iter_ == 4
+    assert not checkpoint.exists()
+
+
+def test_a_folder_is_removed_whatever_signal_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch, rmtree = Scratch("state"), shutil.rmtree
+
+    def signalled(*arguments: Any, **settings: Any) -> None:
+        send(signal.SIGTERM)
+        rmtree(*arguments, **settings)
+
+    monkeypatch.setattr(shutil, "rmtree", signalled)
+    with stopping_on_signals():
+        scratch.remove()
+    assert not scratch.path.exists()
+
+
+def test_a_store_whose_removal_is_interrupted_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint of which half is left would be refused."""
+    place = tmp_path / "a.zarr"
+    dfact.import_array(planted_answers(200, 20, 3, 0, 0.1), place)
+
+    def killed(path: Path) -> None:
+        (path / "zarr.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            remove(place)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.zarr.incomplete"]
+    remove(place)
+    assert list(tmp_path.iterdir()) == []

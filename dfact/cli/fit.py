@@ -1,6 +1,6 @@
 """``dfact fit``."""
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -210,6 +210,7 @@ def run_fit(model: "Factorization", dataset: "Dataset", path: Place | None, plot
     from dfact.cli.results import places
     from dfact.data.store import remove
     from dfact.engine.checkpoint import resume_point
+    from dfact.engine.interrupts import finishing
     from dfact.engine.progress import Progress
     from dfact.models.base import plan
     from dfact.report.kinds import model_text
@@ -223,10 +224,12 @@ def run_fit(model: "Factorization", dataset: "Dataset", path: Place | None, plot
     checkpoint = getattr(model, "checkpoint", None)
     if checkpoint is not None and (done := resume_point(checkpoint)):
         click.echo(f"Going on from step {done} of {checkpoint}.", err=True)
-    with places(path, plot, overwrite=overwrite) as keep:
-        with closing(Progress("fit")) as progress:
-            model.set_params(callbacks=[progress]).fit(dataset)
-        keep(model)
-    if checkpoint is not None:
-        remove(checkpoint)
-    click.echo(model_text(model))
+    with ExitStack() as rest:
+        with places(path, plot, overwrite=overwrite) as keep:
+            with closing(Progress("fit")) as progress:
+                model.set_params(callbacks=[progress]).fit(dataset)
+            rest.enter_context(finishing())  # stopped behind the model, the same command would be refused
+            keep(model)
+        if checkpoint is not None:
+            remove(checkpoint)
+        click.echo(model_text(model))

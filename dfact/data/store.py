@@ -23,6 +23,7 @@ from dfact.errors import StoreError
 
 ATTRIBUTE = "dfact"
 FORMAT_VERSION = 1
+_INCOMPLETE = ".incomplete"
 _REASON = 500  # characters of a library's message: some hold the whole of what they refuse
 _WORTH = 0.75  # of its size at most, for compressing to be worth the time of every read
 WRITE_ALL: Any = {"write_empty_chunks": True}  # so that a chunk that is not there is known to be lost
@@ -148,8 +149,12 @@ def _remains(target: Place) -> str:
 def remove(place: Place) -> None:
     """Remove a store. What is left of it if that is interrupted is marked as incomplete."""
     if isinstance(place, Path):
+        partial = place if place.suffix == _INCOMPLETE else incomplete_path(place)
+        if partial.exists():
+            shutil.rmtree(partial)
         if place.exists():
-            shutil.rmtree(place)
+            place.rename(partial)
+            shutil.rmtree(partial)
         return
     store = AddressStore(place)
     found = _dfact_attributes(place)
@@ -267,7 +272,7 @@ def _open(store: Store, mode: Literal["r", "r+"]) -> Any:
 
 
 def incomplete_path(path: Path) -> Path:
-    return path.with_name(path.name + ".incomplete")
+    return path.with_name(path.name + _INCOMPLETE)
 
 
 def attributes(group: zarr.Group | zarr.Array[Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Signals to stop, which a fit that keeps a checkpoint obeys at the end of its pass."""
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -56,6 +57,17 @@ def obeying() -> Iterator[None]:
         _wish.obeying -= 1
     if _wish.signal is not None:
         raise StoppedError(_wish.signal, _CLEAN)
+
+
+@contextmanager
+def finishing() -> Iterator[None]:
+    """What is all but done is done: a signal within comes too late to stop it, and fits that follow obey it. The second stops at once."""
+    here = threading.current_thread() is threading.main_thread()  # signals come to no other
+    _wish.obeying += here
+    try:
+        yield
+    finally:
+        _wish.obeying -= here
 
 
 def asked() -> int | None:

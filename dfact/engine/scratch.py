@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from dfact.engine.interrupts import finishing
+
 _PREFIX = "dfact-"
 _LOCK = "in-use"  # held by the process that has the folder, however that ends
 
@@ -25,7 +27,8 @@ class Scratch:
         unlocked.rename(self.path / _LOCK)  # nobody finds it before it is held
 
     def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        with finishing():  # in a finalizer, where an error stops nothing but the removal
+            shutil.rmtree(self.path, ignore_errors=True)
         if self._lock is not None:  # once: the number may be another file's by now
             os.close(self._lock)
             self._lock = None
