@@ -122,7 +122,7 @@ class StoredFit(Stored):
 
     def _arguments(self) -> list[str | Path]:
         fit = ["fit", "icqf", self.data, self.model, "-k", "3", "--max-iter", str(long_fit().max_iter), "--tol", "0"]
-        return [*fit, "--checkpoint-every", "4"]
+        return [*fit, "--checkpoint-every", "4", "--overwrite"]  # the model of one that was killed behind it
 
 
 class StoredBootstrap(Stored):

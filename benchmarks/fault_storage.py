@@ -110,7 +110,7 @@ def damaged_checkpoint(damage: Callable[[Path], None], tries: int, rng: Random) 
             began = time.monotonic()
             expected = bits(long_fit(checkpoint=checkpoint).fit(X))
             undisturbed = time.monotonic() - began
-            chunks = [path for path in sorted(checkpoint.glob("*/*/c/*")) if path.is_file()]
+            chunks = [path for path in sorted(checkpoint.glob("*/*/*")) if path.is_file()]
             damage(chunks[rng.integers(len(chunks))])
             began, told = time.monotonic(), False
             try:
