@@ -20,6 +20,7 @@ from dfact.report.selections import selection_text
 from dfact.selection import Selection, entry_fits, select_by_held_out
 from dfact.selection.entry_fits import EntryFits, Fit
 from dfact.selection.hidden_entries import EntryVeil, Measure
+from dfact.selection.kept import Batches
 
 GRID: dict[str, Any] = {"n_components": [1, 2, 4], "omega": [0.1, 0.5]}
 
@@ -171,7 +172,7 @@ def test_nothing_leaks(solver: str) -> None:
     for data in (X, other):
         model = dfact.ExpectileMF(2, ridge=0.1, solver=solver)
         dataset = model._observed(data, reset=True)
-        fits = EntryFits(dataset, Measure("relative"), 0.1, 5, np.dtype("float64"), "inline", None)
+        fits = EntryFits(dataset, Measure("relative"), 0.1, Batches(None, {"seed": 5}, 10), np.dtype("float64"), "inline", None)
         fit = Fit(dfact.ExpectileMF(2, ridge=0.1, solver=solver, init="svd"), 0)
         start = fits._starts([fit])[0]
         (counts,) = fits.counts([fit])

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,13 @@ from dfact.engine.progress import Iteration
 from dfact.errors import DataError, ParameterError
 from dfact.models.base import FOR_THE_RUN
 from dfact.models.emf import ExpectileMF
-from dfact.models.parameters import COUNT, is_count, is_within
+from dfact.models.parameters import COUNT, as_text, check, is_count, is_within
 from dfact.models.provenance import Choice
 from dfact.selection.configurations import Parameters, expand, index_of
 from dfact.selection.entry_fits import EntryFits, Fit
 from dfact.selection.folds import seed_of
 from dfact.selection.hidden_entries import ERRORS, Counts, Measure
+from dfact.selection.kept import Batches, model_text, parameters_text
 from dfact.selection.refits import unfitted
 from dfact.selection.result import Selection
 
@@ -38,6 +40,7 @@ def select_by_held_out(
     bins: Sequence[float] | None = None,
     repeats: int = 1,
     random_state: Any = None,
+    checkpoint: str | PathLike[str] | None = None,
     callbacks: Sequence[Callable[[Iteration], None]] = (),
 ) -> Selection:
     """Choose the number of components, the ridge and ω by how well entries are told that no fit has seen.
@@ -73,6 +76,11 @@ def select_by_held_out(
         How often entries are drawn anew; errors of all repeats are taken together.
     random_state : int, RandomState or None
         Seed of the entries.
+    checkpoint : path, optional
+        A store, a folder or the URL of one, that keeps what is done: after an interruption the same call goes on from there,
+        and ends with the same bits; another one is refused. Every ``model.checkpoint_every`` passes it has what all fits
+        that share them need to go on, as much as a checkpoint of each of them would hold, until these fits have finished.
+        With less memory than before fewer fits share a read: those at hand begin anew then, and their result is the same.
     callbacks : sequence of callables
         Called with an :class:`dfact.engine.progress.Iteration` as the fits advance, such as ``dfact.Progress("select")``.
 
@@ -86,7 +94,7 @@ def select_by_held_out(
     Raises
     ------
     ParameterError
-        A share, bins, or a grid that cannot be.
+        A share, bins, or a grid that cannot be; a checkpoint of something else.
     DataError, MemoryPlanError
         No entry is hidden that has an error; and as ``model.fit`` does.
 
@@ -113,15 +121,17 @@ def select_by_held_out(
         dataset = unfitted(model)._observed(X, reset=True)
     unit = _largest(dataset) if error == "absolute" else 1.0
     measure = Measure(error, () if bins is None else tuple(float(edge) for edge in bins), unit)
-    seed = _seed(random_state)
-    found = EntryFits(dataset, measure, share, seed, model._working_dtype(dataset), model.executor, model.memory_limit).counts(fits)
+    what = {"data": None if checkpoint is None else dataset.fingerprint, "model": model_text(model)}
+    what |= {"grid": [parameters_text(c) for c in configurations], "share": float(share), "error": error, "bins": as_text(measure.edges)}
+    kept = Batches(checkpoint, what | {"repeats": int(repeats), "seed": seed_of(random_state)}, model.checkpoint_every)
+    found = EntryFits(dataset, measure, share, kept, model._working_dtype(dataset), model.executor, model.memory_limit).counts(fits)
     totals = [_sum(found[i :: len(models)]) for i in range(len(models))]
     if not all(total.counts.any() for total in totals):
         observed = int(dataset.statistics.observed.sum())
         raise DataError(f"no entry is hidden that has a {error} error: a share of {share:g} of {observed} entries; expected a larger one")
     table = _table(configurations, measure, totals)
     place = int(table["median"].to_numpy().argmin())
-    fitted = unfitted(model, **configurations[place]).fit(X)
+    fitted = unfitted(model, **configurations[place]).fit(X, checkpoint=kept.last())
     fitted.choice_ = Choice.of_table(table, place, "median", "lowest")
     return Selection(table, configurations[place], fitted)
 
@@ -135,6 +145,7 @@ def _check(model: Any, share: Any, error: Any, bins: Any, repeats: Any) -> None:
         raise ParameterError(f"error is {error!r}, expected one of {', '.join(map(repr, ERRORS))}")
     if not is_count(repeats):
         raise ParameterError(f"repeats is {repeats!r}, expected {COUNT}")
+    check(model, {"checkpoint_every": (is_count(model.checkpoint_every), COUNT)})
     if bins is not None and (len(bins) < 2 or not all(low < high for low, high in pairwise(bins))):
         raise ParameterError(f"bins are {list(bins)!r}, expected at least two numbers, each larger than the one before")
 
@@ -146,11 +157,6 @@ def _prepared(model: ExpectileMF, parameters: Parameters) -> ExpectileMF:
     configuration: ExpectileMF = unfitted(model, **parameters)
     configuration._check_parameters()
     return configuration
-
-
-def _seed(random_state: Any) -> int:
-    given = seed_of(random_state)
-    return int(np.random.SeedSequence().generate_state(1)[0]) if given is None else given
 
 
 def _largest(dataset: Dataset) -> float:

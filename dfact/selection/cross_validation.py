@@ -19,11 +19,10 @@ from dfact.engine.executors import resolve_executor
 from dfact.engine.partition import partitions
 from dfact.engine.progress import Iteration
 from dfact.errors import DataError, MemoryPlanError, ParameterError
-from dfact.models.base import FOR_THE_RUN
 from dfact.models.provenance import Choice
 from dfact.selection.configurations import Parameters, best_fit, check_estimator, expand, fits_of, index_of, most_components
 from dfact.selection.folds import Folds, check_blocks, deal_all, seed_of, strata_of
-from dfact.selection.kept import Kept
+from dfact.selection.kept import Kept, model_text, parameters_text
 from dfact.selection.refits import takes_confounders, unfitted
 from dfact.selection.result import Selection
 from dfact.selection.rules import RULES, choose
@@ -133,10 +132,10 @@ def block_cross_validate(
     shape = (dataset.shape[0], dataset.shape[1])
     blocks = check_blocks(shape, n_blocks, n_folds)
     strata = strata_of(stratify, dataset.confounders, shape[0])
-    what = {"grid": [_text(c) for c in configurations], "n_blocks": blocks, "n_folds": int(n_folds), "repeats": int(repeats)}
+    what = {"grid": [parameters_text(c) for c in configurations], "n_blocks": blocks, "n_folds": int(n_folds), "repeats": int(repeats)}
     what |= {"restarts": int(restarts), "strata": None if strata is None else blake2b(strata.tobytes(), digest_size=8).hexdigest()}
     fingerprint = None if checkpoint is None else dataset.fingerprint
-    kept = Kept(checkpoint, {"data": fingerprint, "model": _model_text(model), "seed": seed_of(random_state), **what})
+    kept = Kept(checkpoint, {"data": fingerprint, "model": model_text(model), "seed": seed_of(random_state), **what})
     folds = deal_all(shape, blocks, n_folds, repeats, kept.seed, strata)
     _check_size(most_components(model, configurations), folds)
     members = _run(model, dataset, configurations, folds, kept, restarts, callbacks, load)
@@ -237,7 +236,7 @@ class _Progress:
         # A fit takes longer the more components it has.
         finished = sum(self._weights[entry[2]] for entry in self._kept.entries)
         left = seconds * (self._whole - finished) / max(finished - self._before, 1e-9)
-        parameters = _text(self._configurations[self._members[group][0]])
+        parameters = parameters_text(self._configurations[self._members[group][0]])
         step = f"fold {chain.fold + 1}, {parameters}, {left:.0f} s left"
         number = sum(len(self._members[entry[2]]) for entry in self._kept.entries)
         for callback in self._callbacks:
@@ -261,14 +260,3 @@ def _tables(configurations: list[Parameters], members: list[tuple[int, ...]], ke
     index = index_of(configurations)
     folds = pd.MultiIndex.from_tuples(chains, names=["repeat", "fold"])
     return pd.DataFrame(columns, index=index), pd.DataFrame(errors, index=index, columns=folds)
-
-
-def _text(parameters: Parameters) -> str:
-    return ", ".join(f"{name}={value}" for name, value in parameters.items())
-
-
-def _model_text(model: Any) -> str:
-    """The estimator and its parameters, arrays entry by entry."""
-    values = {name: value for name, value in model.get_params(deep=False).items() if name not in FOR_THE_RUN}
-    plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
-    return f"{type(model).__name__}({_text(plain)})"

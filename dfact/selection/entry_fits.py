@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,11 @@ from dfact.engine.plan import Footprint
 from dfact.engine.visits import Members, MemberSession
 from dfact.models.emf import ExpectileMF, measured_of
 from dfact.selection.hidden_entries import Counts, EntryVeil, ErrorsPass, Measure
+from dfact.selection.kept import Batches, Results
 from dfact.selection.refits import unfitted
 from dfact.selection.ways import as_many
 
-T = TypeVar("T")
-Work = Callable[[Members, str], T]
+Work = Callable[[Members, str], Results]
 """What needs passes as a member of this name."""
 
 
@@ -39,7 +39,8 @@ class EntryFits:
     dataset: Dataset
     measure: Measure
     share: float
-    seed: int
+    kept: Batches
+    """With the seed of the hidden entries."""
     dtype: np.dtype[Any]
     executor: Any
     memory_limit: int | str | None
@@ -48,7 +49,8 @@ class EntryFits:
         """The errors of each fit on what its repeat hides; fits of a repeat stand together."""
         starts = self._starts(fits)
         work = [partial(self._count, fit, starts.get(fit.repeat)) for fit in fits]
-        return self._together(work, [self._footprint(fit.model) for fit in fits])
+        found = self._together("errors", work, [self._footprint(fit.model) for fit in fits])
+        return [Counts(*results) for results in found]
 
     def _starts(self, fits: Sequence[Fit]) -> dict[int, NDArray[np.float64]]:
         """Of each repeat the columns' factors (m, k) to start from with the most components, which hold those with fewer."""
@@ -58,38 +60,43 @@ class EntryFits:
         largest = max((fit.model for fit in decomposed), key=lambda model: model.n_components)
         repeats = list(dict.fromkeys(fit.repeat for fit in decomposed))
         work = [partial(self._start, largest, repeat) for repeat in repeats]
-        return dict(zip(repeats, self._together(work, [self._footprint(largest)] * len(repeats)), strict=True))
+        found = self._together("starts", work, [self._footprint(largest)] * len(repeats))
+        return {repeat: start for repeat, (start,) in zip(repeats, found, strict=True)}
 
-    def _start(self, model: ExpectileMF, repeat: int, members: Members, name: str) -> NDArray[np.float64]:
+    def _start(self, model: ExpectileMF, repeat: int, members: Members, name: str) -> Results:
         session: Any = MemberSession(members, name, self._veil(repeat, hidden=False))
-        return model._start(session, self.dataset, measured_of(self.dataset), self.dtype)[1]
+        return [model._start(session, self.dataset, measured_of(self.dataset), self.dtype)[1]]
 
-    def _count(self, fit: Fit, start: NDArray[np.float64] | None, members: Members, name: str) -> Counts:
+    def _count(self, fit: Fit, start: NDArray[np.float64] | None, members: Members, name: str) -> Results:
         model, seen, hidden = fit.model, self._veil(fit.repeat, hidden=False), self._veil(fit.repeat, hidden=True)
         if start is not None and isinstance(model.init, str) and model.init == "svd":
             model = unfitted(model, init=start[:, : model.n_components].T)
         session: Any = MemberSession(members, name, seen)
         model._solve(session, self.dataset, self.dtype)
         pass_ = ErrorsPass(measured_of(self.dataset), self.measure, self.dtype)
-        return MemberSession(members, name, hidden).run(pass_, model.column_factors_.astype(np.float64))
+        found = MemberSession(members, name, hidden).run(pass_, model.column_factors_.astype(np.float64))
+        return [found.counts, found.zeros]
 
     def _veil(self, repeat: int, *, hidden: bool) -> EntryVeil:
-        return EntryVeil(self.share, self.seed, repeat, hidden)
+        return EntryVeil(self.share, self.kept.seed, repeat, hidden)
 
     def _footprint(self, model: ExpectileMF) -> Footprint:
         one = model._footprint(self.dataset.shape, 0, self.dtype)
         return Footprint(one.state_per_row, one.work_per_row, one.shared + self.measure.bytes, 0)
 
-    def _together(self, work: Sequence[Work[T]], footprints: Sequence[Footprint]) -> list[T]:
-        """As many at once on each read as the memory holds the state of."""
+    def _together(self, what: str, work: Sequence[Work], footprints: Sequence[Footprint]) -> list[Results]:
+        """As many at once on each read as the memory holds the state of, or as were when they were interrupted, if those are fewer."""
         source = self.dataset.source
         parts = partitions(source, self.dataset.missing_code, None)
         executor = resolve_executor(self.executor, len(parts))
-        workers, found = executor.workers(self.memory_limit), list[T]()
-        while len(found) < len(work):
-            count, plan = as_many(source, self.dtype, footprints[len(found) :], workers)
-            now = work[len(found) : len(found) + count]
-            with executor.open(list(parts), plan) as session:
+        workers, found = executor.workers(self.memory_limit), self.kept.results(what)
+        while (first := len(found)) < len(work):
+            most = self.kept.begun(what, first) or len(work)
+            count, plan = as_many(source, self.dtype, footprints[first : first + most], workers)
+            now = work[first : first + count]
+            with self.kept.keeping(executor.open(list(parts), plan), what, first, count) as session:
                 members = Members(session, self.dtype)
-                found += members.run([partial(one, members, f"{i:06d}") for i, one in enumerate(now)])
+                batch = members.run([partial(one, members, f"{i:06d}") for i, one in enumerate(now)])
+            self.kept.add(what, first, batch)
+            found += batch
         return found

@@ -18,14 +18,14 @@ from dfact.data.dataset import Dataset
 from dfact.data.inputs import as_dataset
 from dfact.engine.progress import Iteration
 from dfact.errors import DataError, ParameterError
-from dfact.models.base import FOR_THE_RUN, Factorization
+from dfact.models.base import Factorization
 from dfact.models.cp import CPModel
 from dfact.models.gom import GradeOfMembership
 from dfact.models.parameters import as_text, is_within
 from dfact.models.provenance import Stability
 from dfact.selection.fitted_data import fitted_dataset
 from dfact.selection.folds import seed_of
-from dfact.selection.kept import Kept
+from dfact.selection.kept import Kept, model_text
 from dfact.selection.refits import takes_weights, unfitted
 from dfact.selection.resampling import WHOLE, Refit, Resamples
 
@@ -154,9 +154,7 @@ def _check(model: Any, n_resamples: Any, level: Any) -> None:
 
 def _text(model: Factorization, warm: bool) -> str:
     """What the refits follow from beside the data."""
-    known = {name: value for name, value in model.get_params(deep=False).items() if name not in FOR_THE_RUN}
-    parameters = ", ".join(f"{name}={as_text(value)}" for name, value in known.items())
-    return f"{type(model).__name__}({parameters}), components {as_text(np.asarray(model.components_))}, warm={bool(warm)}"
+    return f"{model_text(model)}, components {as_text(np.asarray(model.components_))}, warm={bool(warm)}"
 
 
 def _resamples(model: Any, dataset: Dataset, confounders: Any, seed: int) -> Resamples:
