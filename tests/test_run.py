@@ -228,6 +228,48 @@ def test_dry_run(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ", 8 fits one after the other, by a trial on the first rows" in told
 
 
+def test_dry_run_tells_of_a_step_that_would_fail_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    dfact.import_array(rng.random((30, 6, 4)), tmp_path / "tensor.zarr")
+    dfact.import_array(planted_answers(60, 10, 2, 0), tmp_path / "answers.zarr")
+    step = '[[step]]\nrun = "fit icqf"\ndata = "{}.zarr"\nmodel = "{}.model"\ncomponents = {}\n'
+    steps = [("tensor", "a", 2), ("answers", "b", 40), ("answers", "c", 2)]
+    (tmp_path / "job.toml").write_text("".join(step.format(*fields) for fields in steps))
+    assert main(["run", str(tmp_path / "job.toml"), "--dry-run"]) == 1
+    told = capsys.readouterr().out
+    assert "fails in a trial on the first rows: X has 3 modes, expected rows (participants) and columns (items)" in told
+    assert "fails in a trial on the first rows: n_components=40 is larger than the data allows" in told
+    assert re.search(r"step 3 \(fit icqf\): to do \(not done yet\), writes c.model\n(  .*\n)+  time +at most about", told)
+    assert main(["run", str(tmp_path / "job.toml")]) == 1
+    assert "step 1 (fit icqf) failed: X has 3 modes, expected rows (participants) and columns (items)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seed", ["", "seed = 0\n"], ids=["another each time", "the same"])
+def test_what_reads_a_model_is_done_again_if_that_came_out_another(seed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dfact.import_array(planted_answers(60, 10, 2, 0), tmp_path / "answers.zarr")
+    job, out = tmp_path / "job.toml", tmp_path / "l.csv"
+    export = '[[step]]\nrun = "export"\nmodel = "m.model"\nout = "{}.csv"\n'
+    stability = '[[step]]\nrun = "stability"\nmodel = "m.model"\ndata = "answers.zarr"\nresamples = 2\nseed = 0\nfresh = true\n'
+    job.write_text(FIT + 'init = "random"\n' + seed + export.format("l") + stability + export.format("after"))
+    assert main(["run", str(job)]) == 0
+    first = out.read_bytes()
+    assert main(["run", str(job)]) == 0
+    assert capsys.readouterr().err.count("is done already") == 4  # stability changes the model, which is no other fit
+    shutil.rmtree(tmp_path / "m.model")
+    assert main(["run", str(job), "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert "step 1 (fit icqf): to do (what it wrote is gone)" in told
+    assert all(
+        f"step {i} ({name}): depends on step {on} (" in told for i, name, on in ((2, "export", 1), (3, "stability", 1), (4, "export", 3))
+    )
+    assert told.count("depends on") == 3
+    assert main(["run", str(job)]) == 0
+    assert steps_done(capsys.readouterr().err) == ([1, 3] if seed else [1, 2, 3, 4])
+    assert (out.read_bytes() == first) == bool(seed)
+    assert main(["run", str(job)]) == 0
+    assert steps_done(capsys.readouterr().err) == []
+
+
 def test_the_log_as_json(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(job), "--log", "json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]

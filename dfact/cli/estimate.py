@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfact.cli.job import Step
+from dfact.errors import DfactError
 
 if TYPE_CHECKING:
     from dfact.data.dataset import Dataset
@@ -19,38 +20,47 @@ _GRIDS = ("n_components", "beta", "ridge", "omega")
 """Parameters of which a selection tries several values."""
 
 
-def tell(steps: Sequence[Step], todo: Mapping[int, str]) -> None:
-    """Print what would be done."""
+def tell(steps: Sequence[Step], todo: Mapping[int, str]) -> bool:
+    """Print what would be done. Returns whether no step is seen to fail."""
     from dfact.data.store import exists
 
     made: set[str] = set()
+    good = True
     for step in steps:
-        state = f"to do ({todo[step.number]})" if step.number in todo else "done already"
-        click.echo(f"{step.title}: {state}, writes {', '.join(map(str, step.outputs))}")
+        click.echo(f"{step.title}: {todo.get(step.number, 'done already')}, writes {', '.join(map(str, step.outputs))}")
         if step.number in todo and step.name.startswith(("fit ", "select ")):
             data = step.parameters["data"]
             if str(data) in made or not exists(data):
                 click.echo(f"  memory and time are known once {data} is there")
             else:
-                _tell_fit(step, data)
+                good &= _tell_fit(step, data)
         if step.number in todo:
             made |= {str(place) for place in step.outputs}
+    return good
 
 
-def _tell_fit(step: Step, data: Any) -> None:
+def _tell_fit(step: Step, data: Any) -> bool:
+    """What a fit takes, or why it fails."""
     from dfact.cli.options import cluster, read_dataset
     from dfact.models.base import plan
 
-    with cluster(step.parameters.get("scheduler")) as client:
-        dataset = read_dataset(data)
-        model, fits = estimator_of(step)
-        model.set_params(executor=client or step.parameters.get("executor"))
-        planned = plan(model, dataset)
-        planned.check()
-        seconds = fits * seconds_of(model, dataset) / (planned.workers.processes * planned.workers.threads)
+    fails = "fails"
+    try:
+        with cluster(step.parameters.get("scheduler")) as client:
+            dataset = read_dataset(data)
+            model, fits = estimator_of(step)
+            model.set_params(executor=client or step.parameters.get("executor"))
+            planned = plan(model, dataset)
+            planned.check()
+            fails = "fails in a trial on the first rows"
+            seconds = fits * seconds_of(model, dataset) / (planned.workers.processes * planned.workers.threads)
+    except (DfactError, click.ClickException) as error:  # as a step fails of them in a run
+        click.echo(f"  {fails}: {error.format_message() if isinstance(error, click.ClickException) else error}")
+        return False
     click.echo("\n".join(f"  {line}" for line in str(planned).splitlines()))
     many = f", {fits} fits one after the other" if fits > 1 else ""
     click.echo(f"  {'time':<22}at most about {in_words(seconds)}{many}, by a trial on the first rows")
+    return True
 
 
 def estimator_of(step: Step) -> "tuple[Factorization, int]":
@@ -79,6 +89,7 @@ def seconds_of(model: "Factorization", dataset: "Dataset") -> float:
     """How long a fit of all iterations would take one thread, by the first rows."""
     import numpy as np
 
+    from dfact.data.inputs import as_dataset
     from dfact.data.source import Layout
     from dfact.data.statistics import as_floating
     from dfact.engine.threads import single_threaded
@@ -96,7 +107,7 @@ def seconds_of(model: "Factorization", dataset: "Dataset") -> float:
         trial = {**parameters, "executor": "inline"} | ({"max_iter": iterations, "tol": 0} if iterates else {})
         since = time.perf_counter()
         with single_threaded():
-            type(model)(**trial).fit(sample[:rows])
+            type(model)(**trial).fit(as_dataset(sample[:rows]))  # what it refuses it refuses as it would a stored dataset
         return time.perf_counter() - since
 
     seconds(1, n)  # kernels are compiled

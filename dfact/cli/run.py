@@ -5,7 +5,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from io import TextIOBase
 from pathlib import Path
@@ -64,10 +64,10 @@ def run(context: click.Context, job: Path, dry_run: bool, log_format: str) -> No
         components = 6
 
     All of it is checked before anything starts. What is finished is not done again by the same job, what was interrupted
-    goes on from its checkpoint, and steps that changed are done anew with those that follow from them. The record of that
+    goes on from its checkpoint, and steps that changed are done anew with those that read something else now. The record of that
     and the checkpoints lie beside the file, as JOB.state, or at the place "state" in [job], such as one in an object store.
 
-    Ends with 0: done; 1: a step has failed; 2: the job is wrong; 130 and 143: stopped by SIGINT and SIGTERM, with a checkpoint.
+    Ends with 0: done; 1: a step has failed, or would; 2: the job is wrong; 130 and 143: stopped by SIGINT and SIGTERM, with a checkpoint.
     """
     commands = context.find_root().command
     assert isinstance(commands, click.Group), "dfact's commands"
@@ -75,16 +75,16 @@ def run(context: click.Context, job: Path, dry_run: bool, log_format: str) -> No
         steps, settings = read_job(job, commands)
         with chdir(job.absolute().parent):
             record = Record(place_of(str(settings.get("state", f"{job.name}.state"))))
-            todo = record.compare(steps)
             problems = [problem for step in steps for problem in _problems(step, record, steps)]
             if problems:
                 raise JobError(job, problems)
             if dry_run:
                 from dfact.cli.estimate import tell
 
-                tell(steps, todo)
+                if not tell(steps, record.compare(steps)):
+                    raise click.exceptions.Exit(1)
                 return
-            _run(steps, todo, record, _logger(log_format))
+            _run(steps, record, _logger(log_format))
     except JobError as error:
         raise click.UsageError(str(error)) from error
 
@@ -114,16 +114,18 @@ def _is_whole(place: Place) -> bool:
     return is_whole(place)
 
 
-def _run(steps: Sequence[Step], todo: Mapping[int, str], record: "Record", log: logging.LoggerAdapter[Any]) -> None:
+def _run(steps: Sequence[Step], record: "Record", log: logging.LoggerAdapter[Any]) -> None:
     """Do the steps that are not done yet."""
     began = time.monotonic()
     record.take()
     for step in steps:
         log.extra = {"step": step.number, "command": step.name}
-        if step.number not in todo:
+        reason = record.reason(step)
+        if reason is None:
+            record.finish(step)
             log.info("is done already")
             continue
-        log.info(f"begins: {todo[step.number]}")
+        log.info(f"begins: {reason}")
         since = time.monotonic()
         try:
             record.begin(step)
@@ -152,8 +154,8 @@ class Record:
 
         self.place = place
         self._steps: dict[str, dict[str, Any]] = dict(attributes(open_group(place, KIND))["steps"]) if exists(place) else {}
-        self._digests: dict[str, str] = {}
-        """By what is written last of each place: the model with its stability, not the fit alone."""
+        self._written: dict[str, str] = {}
+        """What the steps so far have made of each place: of the model with its stability, not of the fit alone."""
         self._own: dict[int, str] = {}
         self._owner = uuid4().hex
 
@@ -171,28 +173,38 @@ class Record:
             raise StoreError("the job is not this process's any more")
 
     def compare(self, steps: Sequence[Step]) -> dict[int, str]:
-        """The steps that are to be done, each with the reason."""
-        todo = {}
+        """What is to be done of each step that is not done, or on which step before it that depends."""
+        todo: dict[int, str] = {}
+        pending: dict[str, Step] = {}
         for step in steps:
-            digest = self._digest(step)
-            self._own[step.number] = digest
-            self._digests |= {name_in_job(place): digest for place in step.outputs}
-            known = self._steps.get(_key(step))
-            if known is None:
-                todo[step.number] = "not done yet"
-            elif known["digest"] != digest:
-                todo[step.number] = "it, or what it reads, has changed"
-            elif not all(_is_whole(place) for place in step.outputs):
-                todo[step.number] = "not finished yet" if not known["done"] else "what it wrote is gone"
-            elif not known["done"] and (step.name == "stability" or step.parameters.get("overwrite")):  # what is there may be older
-                todo[step.number] = "not finished yet"
+            before = next((pending[name] for name in _by_name(step.inputs) if name in pending), None)
+            if before is not None and _key(step) in self._steps:
+                todo[step.number] = f"depends on {before.title}"
+            elif (reason := self.reason(step)) is not None:
+                todo[step.number] = f"to do ({reason})"
+            if step.number in todo:
+                pending |= dict.fromkeys(_by_name(step.outputs), step)
         return todo
 
+    def reason(self, step: Step) -> str | None:
+        """Why a step is to be done, once those before it are; None if it is done."""
+        digest = self._own[step.number] = self._digest(step)
+        known = self._steps.get(_key(step))
+        if known is None:
+            return "not done yet"
+        if known["digest"] != digest:
+            return "it, or what it reads, has changed"
+        if not all(_is_whole(place) for place in step.outputs):
+            return "not finished yet" if not known["done"] else "what it wrote is gone"
+        if not known["done"] and (step.name == "stability" or step.parameters.get("overwrite")):  # what is there may be older
+            return "not finished yet"
+        self._written |= dict.fromkeys(known["outputs"], known["written"] if known["done"] else self._result(step))
+        return None
+
     def _digest(self, step: Step) -> str:
-        """Of all that its results follow from."""
+        """Of all that its results follow from: its settings and what it reads, which a fit without a seed makes another each time."""
         given = {name: value for name, value in step.given.items() if name not in _NO_MATTER}
-        read = {name: self._digests.get(name) or _identity(place) for place in step.inputs for name in [name_in_job(place)]}
-        return hashlib.blake2b(json.dumps([given, read], sort_keys=True, default=str).encode(), digest_size=12).hexdigest()
+        return _hash(given, {name: self._written.get(name) or _identity(place) for name, place in _by_name(step.inputs).items()})
 
     def made(self, place: Place) -> bool:
         """Whether this job wrote what is there."""
@@ -221,11 +233,20 @@ class Record:
         self._keep(step, digest, done=False)
 
     def finish(self, step: Step) -> None:
+        """A step is done, by this process or by one that was killed before it could say so."""
         from dfact.data.store import remove
 
+        if _key(step) in self._steps and self._steps[_key(step)]["done"]:
+            return
         self._check_owner()
         remove(self._checkpoint(step))
-        self._keep(step, self._own[step.number], done=True)
+        written = self._result(step)
+        self._written |= dict.fromkeys(_by_name(step.outputs), written)
+        self._keep(step, self._own[step.number], done=True, written=written)
+
+    def _result(self, step: Step) -> str:
+        """Of what a step has written, and of how: a store may not tell of all that it holds."""
+        return _hash(self._own[step.number], {name: _identity(place) for name, place in _by_name(step.outputs).items()})
 
     def parameters(self, step: Step) -> dict[str, Any]:
         """Those with which a step runs: with a checkpoint of its own, if it can have one and names none."""
@@ -238,11 +259,12 @@ class Record:
         name = hashlib.blake2b(_key(step).encode(), digest_size=4).hexdigest()
         return place_of(f"{self.place}.{name}")
 
-    def _keep(self, step: Step, digest: str, *, done: bool) -> None:
+    def _keep(self, step: Step, digest: str, *, done: bool, written: str | None = None) -> None:
         self._steps[_key(step)] = {
             "digest": digest,
             "outputs": [name_in_job(place) for place in step.outputs],
             "done": done,
+            "written": written,
             "time": _now(),
         }
         self._write()
@@ -261,6 +283,14 @@ class Record:
 
 def _key(step: Step) -> str:
     return f"{step.name} {name_in_job(step.outputs[0])}"
+
+
+def _by_name(places: Sequence[Place]) -> dict[str, Place]:
+    return {name_in_job(place): place for place in places}
+
+
+def _hash(*parts: Any) -> str:
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=12).hexdigest()
 
 
 def _identity(place: Place) -> Any:
