@@ -15,6 +15,8 @@ import dfact
 from dfact.engine.checkpoint import CheckpointedSession, resume_point
 from dfact.errors import ParameterError, StoreError
 from dfact.models.elastic_cp_path import SolutionPath
+from dfact.selection import Selection, select_on_path
+from dfact.selection.on_path import CRITERIA
 from tests.test_checkpoint import InterruptionError, damage, tensor
 from tests.test_elastic_cp import answers, assert_same, many_partitions
 
@@ -141,4 +143,85 @@ def test_a_checkpoint_from_which_something_is_gone_is_refused(how: str, tmp_path
     else:
         damage(record / "arrays" / "0", how)
     with pytest.raises(StoreError, match=rf"{record.name}.* is missing or damaged .*; remove the checkpoint, and the fit begins anew"):
+        cp(checkpoint=path).path(X, LAMBDAS)
+
+
+def chosen(X: Any, criterion: str = "held_out", path: Path | None = None, model: Any = None, **settings: Any) -> Selection:
+    settings = {"random_state": 0, "checkpoint": path} | settings
+    return select_on_path(cp(checkpoint_every=3) if model is None else model, X, criterion, LAMBDAS, **settings)
+
+
+def the_same_choice(first: Selection, second: Selection) -> None:
+    assert first.table.equals(second.table)
+    assert first.best_params == second.best_params
+    assert_same(first.model, second.model)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+def test_a_choice_goes_on_wherever_it_was_lost(criterion: str, tmp_path: Path) -> None:
+    X = tensor(1, 0.2)
+    undisturbed = chosen(X, criterion)
+    total = steps_of(lambda: the_same_choice(chosen(X, criterion, tmp_path / "whole.zarr"), undisturbed))
+    last = 0
+    for number in np.sort(np.random.default_rng(0).choice(np.arange(2, total + 1), 4, replace=False)):
+        with pytest.raises(InterruptionError), lost_at(number):
+            chosen(X, criterion, tmp_path / "lost.zarr")
+        done = sum(resume_point(path) for path in (tmp_path / "lost.zarr").iterdir() if path.is_dir())
+        assert done >= last
+        last = done
+    the_same_choice(chosen(X, criterion, tmp_path / "lost.zarr"), undisturbed)
+
+
+def test_another_criterion_finds_the_path_on_all_the_data(tmp_path: Path) -> None:
+    X = tensor(0, 0.2)
+    undisturbed, knee = chosen(X, "bic", tmp_path / "kept.zarr"), chosen(X, "bic", rule="knee")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dfact.engine.executors.LocalSession.run", lambda *_: pytest.fail("a pass that was done already"))
+        the_same_choice(chosen(X, "bic", tmp_path / "kept.zarr"), undisturbed)
+        the_same_choice(chosen(X, "bic", tmp_path / "kept.zarr", rule="knee"), knee)
+    the_same_choice(chosen(X, "held_out", tmp_path / "kept.zarr"), chosen(X, "held_out"))
+
+
+@pytest.mark.parametrize("criterion", ["held_out", "split_half"])
+def test_a_choice_that_goes_on_has_the_seeds_it_drew(criterion: str, tmp_path: Path) -> None:
+    X, path, settings = tensor(0, 0.2), tmp_path / "kept.zarr", {"checkpoint_every": 1}
+    total = steps_of(lambda: chosen(X, criterion, tmp_path / "whole.zarr"))
+    by_chance: dict[str, Any] = {"model": cp(**settings, random_state=None), "random_state": None}
+    with pytest.raises(InterruptionError), lost_at(total * 2 // 3):
+        chosen(X, criterion, path, **by_chance)
+    resumed = chosen(X, criterion, path, **by_chance)
+    the_same_choice(chosen(X, criterion, path, **by_chance), resumed)
+
+
+def test_of_a_generator_every_path_draws_the_next(tmp_path: Path) -> None:
+    X = tensor(0, 0.2)
+
+    def drawing(path: Path | None) -> Selection:
+        return chosen(X, "held_out", path, cp(random_state=np.random.RandomState(2)), random_state=np.random.RandomState(1))
+
+    with pytest.raises(InterruptionError), lost_at(9):
+        drawing(tmp_path / "kept.zarr")
+    the_same_choice(drawing(tmp_path / "kept.zarr"), drawing(None))
+
+
+def test_the_checkpoint_of_another_choice_is_refused(tmp_path: Path) -> None:
+    path, X = tmp_path / "kept.zarr", tensor(0)
+    for wrong, message in ((cp(n_components=0), "n_components is 0"), (cp(init="best"), "init is 'best'")):
+        with pytest.raises(ParameterError, match=message):
+            chosen(X, "bic", path, wrong)
+    assert not path.exists(), "a wrong call leaves nothing that the right one would be refused for"
+    chosen(X, "bic", path)
+    cases: dict[str, Callable[[], Any]] = {
+        "share was 0.1 there and is 0.2 now": lambda: chosen(X, "bic", path, share=0.2),
+        "seed was": lambda: chosen(X, "bic", path, random_state=1),
+        "l1_ratio was 0.5 there and is 0.2 now": lambda: chosen(X, "bic", path, cp(l1_ratio=0.2)),
+        "data was": lambda: chosen(np.abs(X), "bic", path),
+        "lambdas was [1.0, 60.0, 100.0, 1000000.0] there and is [1.0] now": lambda: select_on_path(
+            cp(), X, "bic", [1.0], random_state=0, checkpoint=path
+        ),
+    }
+    for message, work in cases.items():
+        with pytest.raises(ParameterError, match=f"belongs to another selection: {re.escape(message)}"):
+            work()
+    with pytest.raises(StoreError, match="holds a dfact checkpoint of a selection, expected a checkpoint of a fit"):
         cp(checkpoint=path).path(X, LAMBDAS)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from dfact.engine.session import Arrays, Session
+from dfact.engine.session import Session
 from dfact.errors import ParameterError
 
 
@@ -36,11 +36,9 @@ COUNT = "an integer of at least 1"
 
 def drawn_seed(random_state: Any, session: Session) -> int:
     """A seed out of the random state, or by chance; a fit that goes on from a checkpoint has that with which it began."""
-
-    def draw() -> Arrays:
-        return {"seed": np.asarray(check_random_state(random_state).randint(np.iinfo(np.int32).max))}
-
-    return int(session.remember("seed", draw)["seed"])
+    # Drawn in any case: of a generator it is the next fit's turn then, as it was before an interruption.
+    seed = check_random_state(random_state).randint(np.iinfo(np.int32).max)
+    return int(session.remember("seed", lambda: {"seed": np.asarray(seed)})["seed"])
 
 
 def as_text(value: Any) -> str:

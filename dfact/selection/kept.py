@@ -46,6 +46,10 @@ class Finished:
             self.seed = int(self._records.drawn)
             self._records.remove_torn()
 
+    def place(self, name: str) -> Place | None:
+        """For the checkpoint of a fit, beside the records."""
+        return None if self._records is None else place_of(f"{self._records.place}/{name}")
+
 
 class Kept(Finished):
     """Finished groups of configurations."""
@@ -125,10 +129,9 @@ class Batches(Finished):
 
     def last(self) -> Place | None:
         """The place for the checkpoint of the fit that follows from all results."""
-        if self._records is None:
-            return None
-        _remove_passes(self._records)
-        return place_of(f"{self._records.place}/model")
+        if self._records is not None:
+            _remove_passes(self._records)
+        return self.place("model")
 
 
 def _passes(what: str, first: int) -> str:

@@ -1,8 +1,10 @@
 """The penalty, and with it the number of components, of a CP decomposition along its solution path."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -16,14 +18,16 @@ from dfact.data.parts import rows_of
 from dfact.data.source import Layout, reads
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import fill_missing
+from dfact.models.base import FOR_THE_RUN
 from dfact.models.cp_problem import khatri_rao
 from dfact.models.elastic_cp import ElasticCP
-from dfact.models.elastic_cp_path import PathStep, SolutionPath, relative_error
-from dfact.models.parameters import is_within
+from dfact.models.elastic_cp_path import PathStep, SolutionPath, increasing, relative_error
+from dfact.models.parameters import as_text, is_within
 from dfact.models.provenance import Choice
 from dfact.selection.configurations import check_estimator
 from dfact.selection.folds import seed_of
 from dfact.selection.hidden_entries import EntryVeil
+from dfact.selection.kept import Finished
 from dfact.selection.refits import unfitted
 from dfact.selection.result import Selection
 from dfact.selection.rules import choose
@@ -43,6 +47,7 @@ def select_on_path(
     rule: str = "lowest",
     share: float = 0.1,
     random_state: Any = None,
+    checkpoint: str | PathLike[str] | None = None,
 ) -> Selection:
     """Choose λ, and the number of components that it leaves, among the refined solutions of a path.
 
@@ -79,6 +84,10 @@ def select_on_path(
         Of the entries that are held out.
     random_state : int, RandomState or None
         Seed of what is hidden, or of the halves.
+    checkpoint : path, optional
+        A store, a folder or the URL of one, that keeps every path as :meth:`ElasticCP.path` does: after an interruption the
+        same call goes on from there, and ends with the same bits. One of other data, parameters, lambdas, share or seed is
+        refused; another criterion or rule finds the path on all the data there.
 
     Returns
     -------
@@ -90,7 +99,7 @@ def select_on_path(
     Raises
     ------
     ParameterError
-        Another model, criterion or rule; a share that is none.
+        Another model, criterion or rule; a share that is none; a checkpoint of something else.
     DataError
         Too few rows or entries for the criterion; and as ``model.fit`` does.
 
@@ -113,9 +122,8 @@ def select_on_path(
     _check(model, criterion, rule, share)
     check_estimator(model)
     dataset = as_dataset(X)
-    seed = seed_of(random_state)
-    task = _Task(unfitted(model), dataset, lambdas, share, np.random.default_rng(seed))
-    whole = task.path(dataset)
+    task = _Task.of(unfitted(model), dataset, increasing(lambdas), share, seed_of(random_state), checkpoint)
+    whole = task.path("whole", dataset)
     table = whole.table.set_index("lambda")
     table = table.rename_axis("lam")[["rank", "zeros"]].assign(relative_error=[_best(step)[1] for step in whole.steps])
     table[criterion] = _SCORES[criterion](task, whole)
@@ -143,18 +151,45 @@ class _Task:
 
     model: ElasticCP
     dataset: Dataset
-    lambdas: Sequence[float] | None
+    lambdas: list[float]
     share: float
     generator: np.random.Generator
+    kept: Finished
+    """With the seed."""
 
-    def path(self, dataset: Dataset, model: ElasticCP | None = None) -> SolutionPath:
-        return (model or self.model).path(dataset, self.lambdas)
+    @classmethod
+    def of(
+        cls,
+        model: ElasticCP,
+        dataset: Dataset,
+        lambdas: list[float],
+        share: float,
+        seed: int | None,
+        checkpoint: str | PathLike[str] | None,
+    ) -> "_Task":
+        with _quiet():
+            unfitted(model)._begin(dataset)  # refuses what has no path before anything is kept of it
+        what: dict[str, Any] = {"data": None if checkpoint is None else dataset.fingerprint}
+        what |= {name: as_text(value) for name, value in model.get_params(deep=False).items() if name not in FOR_THE_RUN}
+        what |= {"lambdas": as_text(lambdas), "share": float(share), "seed": seed}
+        kept = Finished(checkpoint, what)
+        return cls(model, dataset, lambdas, share, np.random.default_rng(kept.seed), kept)
 
-    def part(self, dataset: Dataset, model: ElasticCP | None = None) -> tuple[PathStep, ...]:
-        """The path of a part of the data, in which slices may be empty that are not in the whole."""
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".* no observed entry", UserWarning)
-            return self.path(dataset, model).steps
+    def path(self, name: str, dataset: Dataset, model: ElasticCP | None = None) -> SolutionPath:
+        return (model or self.model).path(dataset, self.lambdas, checkpoint=self.kept.place(name))
+
+    def part(self, name: str, dataset: Dataset, model: ElasticCP | None = None) -> tuple[PathStep, ...]:
+        """The path of a part of the data."""
+        with _quiet():
+            return self.path(name, dataset, model).steps
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without a word of empty slices: those of a part may not be so in the whole, and of the whole its own path tells."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* no observed entry", UserWarning)
+        yield
 
 
 def _best(step: PathStep) -> tuple[list[Any], float]:
@@ -164,7 +199,7 @@ def _best(step: PathStep) -> tuple[list[Any], float]:
 
 def _held_out(task: _Task, whole: SolutionPath) -> list[float]:
     veil = EntryVeil(task.share, int(task.generator.integers(2**31)), 0, hidden=False)
-    steps = task.part(veiled(task.dataset, veil))
+    steps = task.part("seen", veiled(task.dataset, veil))
     hidden = veiled(task.dataset, replace(veil, hidden=True))
     if not hidden.statistics.observed.any():
         observed = int(task.dataset.statistics.observed.sum())
@@ -213,7 +248,7 @@ def _split_half(task: _Task, whole: SolutionPath) -> list[float]:
         raise DataError(f"X has {n} rows, expected at least 4, of which either half has 2; choose by 'held_out' or 'bic'")
     order = task.generator.permutation(n)
     halves = [np.sort(order[: n // 2]), np.sort(order[n // 2 :])]
-    first, second = (task.part(rows_of(task.dataset, rows), _of_rows(task.model, rows)) for rows in halves)
+    first, second = (task.part(f"half-{i}", rows_of(task.dataset, rows), _of_rows(task.model, rows)) for i, rows in enumerate(halves, 1))
     scores = [stability(a, b) if a.rank == b.rank == step.rank else 0.0 for a, b, step in zip(first, second, whole.steps, strict=False)]
     if np.isnan(scores).all():
         raise DataError("no component is left in either half at any lambda, expected some to compare; begin with smaller lambdas")
