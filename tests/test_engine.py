@@ -33,7 +33,7 @@ from dfact.engine.executors import InlineExecutor, ThreadsExecutor, resolve_exec
 from dfact.engine.partition import GROUP, InOrder, add_up, one_ahead, partitions
 from dfact.engine.passes import Block, Partial, State
 from dfact.engine.plan import Footprint, Plan, make_plan, parse_bytes
-from dfact.engine.progress import Iteration, Progress
+from dfact.engine.progress import Iteration, Progress, TimeLeft
 from dfact.engine.scratch import Scratch
 from dfact.engine.session import Executor
 from dfact.engine.threads import single_threaded
@@ -427,7 +427,8 @@ def test_progress_writes_lines_to_a_log_and_a_bar_to_a_terminal() -> None:
     progress = Progress("fit", log, every=0)
     progress(Iteration(3, 10, 1234.5, 0.01, 0.5))
     progress.close()
-    assert log.getvalue() == "fit: 3 of 10, objective 1234.5, change 1.0e-02\n"
+    progress(Iteration(4, 10, float("nan"), float("nan"), 0.6))
+    assert log.getvalue().splitlines() == ["fit: 3 of 10, objective 1234.5, change 1.0e-02", "fit: 4 of 10"]
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -439,6 +440,21 @@ def test_progress_writes_lines_to_a_log_and_a_bar_to_a_terminal() -> None:
     bar.close()
     assert "50%" in terminal.getvalue()
     assert os.linesep not in terminal.getvalue().strip()
+
+
+@pytest.mark.parametrize("together", [1, 4], ids=["one by one", "four at once"])
+def test_the_time_left_is_told_by_the_recent_past(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("dfact.engine.progress.time.perf_counter", lambda: now)
+    left, told = TimeLeft(400), {}
+    for done in range(1, 401):
+        now = 60 + 2.0 * together * ((done - 1) // together)  # what is done but once takes a minute
+        words = left.words(done)
+        told[done] = words and float(words.removesuffix(" s left"))
+    assert told[1] == told[4] == told[8] == "", "by then next to all of the time went to the start"
+    for done in range(32, 400):
+        assert told[done] == pytest.approx(2.0 * (400 - done), rel=0.25, abs=1)
+    assert told[400] == 0
 
 
 def test_log_lines_are_rare() -> None:

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import isnan
 from typing import Any, TextIO
 
 from tqdm import tqdm
@@ -54,6 +55,27 @@ def relative_change(history: Sequence[float]) -> float:
     return abs(history[-1] - history[-2]) / max(abs(history[-2]), sys.float_info.min)
 
 
+class TimeLeft:
+    """Tells how long the rest of some work takes, ``whole`` of any unit, by the rate of the later half of its steps so far.
+
+    What comes first, such as compiling, is no measure of the rest. So nothing is told before that half has taken
+    a quarter of the time since the work began; of steps that end together the half alone may take next to none.
+    """
+
+    def __init__(self, whole: float) -> None:
+        self._whole, self._began = whole, time.perf_counter()
+        self._past: list[tuple[float, float]] = []
+
+    def words(self, done: float) -> str:
+        """A step has ended, with which so much is done; what can be said of the rest, if anything can."""
+        now = time.perf_counter() - self._began
+        self._past.append((now, done))
+        since, had = self._past[(len(self._past) - 1) // 2]
+        if now - since < now / 4 or done <= had:
+            return ""
+        return f"{(self._whole - done) * (now - since) / (done - had):.0f} s left"
+
+
 class Progress:
     """Shows how far something is; call it as a solver's callback or with :meth:`update`.
 
@@ -69,8 +91,11 @@ class Progress:
         self._line = ""
 
     def __call__(self, iteration: Iteration) -> None:
-        change = f", change {iteration.change:.1e}" if iteration.number > 1 else ""
-        self.update(iteration.number, iteration.limit, iteration.step or f"objective {iteration.objective:.6g}{change}")
+        text = iteration.step
+        if not text and not isnan(iteration.objective):
+            change = f", change {iteration.change:.1e}" if iteration.number > 1 else ""
+            text = f"objective {iteration.objective:.6g}{change}"
+        self.update(iteration.number, iteration.limit, text)
 
     def update(self, done: int, total: int, text: str = "") -> None:
         if self.stream.isatty():

@@ -17,7 +17,7 @@ from dfact.data.dataset import Dataset
 from dfact.data.inputs import as_dataset
 from dfact.engine.executors import resolve_executor
 from dfact.engine.partition import partitions
-from dfact.engine.progress import Iteration
+from dfact.engine.progress import Iteration, TimeLeft
 from dfact.errors import DataError, MemoryPlanError, ParameterError
 from dfact.models.provenance import Choice
 from dfact.selection.configurations import Parameters, best_fit, check_estimator, expand, fits_of, index_of, most_components
@@ -219,9 +219,7 @@ class _Progress:
         self._configurations, self._members, self._kept, self._callbacks = configurations, members, kept, callbacks
         self._limit = n_chains * len(configurations)
         self._weights = [sum(float(configurations[i].get("n_components", 1)) for i in numbers) for numbers in members]
-        self._whole = n_chains * sum(self._weights)
-        self._before = sum(self._weights[group] for _, _, group in kept.entries)
-        self._began = time.perf_counter()
+        self._left, self._began = TimeLeft(n_chains * sum(self._weights)), time.perf_counter()
         self._lock = threading.Lock()
 
     def keep(self, chain: Chain, done: Done) -> None:
@@ -235,9 +233,8 @@ class _Progress:
         seconds = time.perf_counter() - self._began
         # A fit takes longer the more components it has.
         finished = sum(self._weights[entry[2]] for entry in self._kept.entries)
-        left = seconds * (self._whole - finished) / max(finished - self._before, 1e-9)
         parameters = parameters_text(self._configurations[self._members[group][0]])
-        step = f"fold {chain.fold + 1}, {parameters}, {left:.0f} s left"
+        step = ", ".join(filter(None, [f"fold {chain.fold + 1}", parameters, self._left.words(finished)]))
         number = sum(len(self._members[entry[2]]) for entry in self._kept.entries)
         for callback in self._callbacks:
             callback(Iteration(number, self._limit, float("nan"), float("nan"), seconds, step))

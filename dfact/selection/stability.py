@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.data.confounders import ConfounderEncoding
 from dfact.data.dataset import Dataset
 from dfact.data.inputs import as_dataset
-from dfact.engine.progress import Iteration
+from dfact.engine.progress import Iteration, TimeLeft
 from dfact.errors import DataError, ParameterError
 from dfact.models.base import Factorization
 from dfact.models.cp import CPModel
@@ -195,7 +195,7 @@ class _Refits:
         self._failed: dict[int, DataError] = {}
         self._lock, self._began = threading.Lock(), time.perf_counter()
         self.waiting = [number for number in range(count) if (number, 0, 0) not in kept.entries]
-        self._done = 0
+        self._done, self._left = 0, TimeLeft(count)
         self._start: Refit | None = None
 
     def start(self) -> NDArray[Any]:
@@ -217,7 +217,7 @@ class _Refits:
                 self._kept.add((number, 0, 0), [], refit)
             self._done += 1
             done, seconds = self._count - len(self.waiting) + self._done, time.perf_counter() - self._began
-            step = f"{seconds * (self._count - done) / self._done:.0f} s left"
+            step = self._left.words(done)
             for callback in self._callbacks:
                 callback(Iteration(done, self._count, float("nan"), float("nan"), seconds, step))
 
