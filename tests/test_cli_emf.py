@@ -1,8 +1,10 @@
 """``dfact fit emf``, ``select emf``, and the commands that take their models."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -13,6 +15,7 @@ from distributed import LocalCluster
 import dfact
 from dfact.cli.emf import with_omega
 from dfact.cli.main import cli, main
+from dfact.engine.executors import LocalSession
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +132,60 @@ def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "24 fits, iteration" in said
 
 
+SELECT = ["--ridge", "0.1", "--omega", "0.1,0.5", "--seed", "0", "--max-iter", "20", "--tol", "0"]
+
+
+def test_select_goes_on_from_a_checkpoint(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["select", "emf", str(data), "-k", "1,2", *SELECT, "--checkpoint", str(tmp_path / "kept")]
+    assert main(arguments) == 0
+    first = capsys.readouterr()
+    assert main(arguments) == 0
+    again = capsys.readouterr()
+    assert again.out == first.out
+    assert "4 fits, iteration" in first.err
+    assert "4 fits, iteration" not in again.err
+    assert main([*arguments, "--repeats", "2"]) == 1
+    assert "belongs to another selection: repeats was 1 there and is 2 now" in capsys.readouterr().err
+
+
+@pytest.mark.faults
+def test_killed_within_a_job_the_selection_goes_on(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    visits: list[str] = []
+    run = LocalSession.run
+
+    def counted(self: LocalSession, pass_: Any, shared: Any) -> Any:
+        visits.append(type(pass_).__name__)
+        return run(self, pass_, shared)
+
+    monkeypatch.setattr(LocalSession, "run", counted)
+    assert main(["select", "emf", str(data), str(tmp_path / "expected.model"), "-k", "1,2", *SELECT]) == 0
+    total, last = len(visits), len(visits) - visits[::-1].index("Together")
+    job = tmp_path / "job.toml"
+    options = "components = '1,2'\nridge = '0.1'\nomega = '0.1,0.5'\nseed = 0\nmax-iter = 20\ntol = 0"
+    job.write_text(f'[[step]]\nrun = "select emf"\ndata = "{data}"\nmodel = "found.model"\n{options}\n')
+    kill = """
+import itertools, os, signal, sys
+from dfact.cli.main import main
+from dfact.engine.executors import LocalSession
+run, left = LocalSession.run, itertools.count(int(sys.argv[2]), -1)
+LocalSession.run = lambda *given: os.kill(os.getpid(), signal.SIGKILL) if next(left) == 0 else run(*given)
+main(["run", sys.argv[1]])
+"""
+    # In the midst of the fits that share reads, and of the last fit: what a checkpoint of every 10 passes lacks is less.
+    for number in (last - 5, 25):
+        killed = subprocess.run([sys.executable, "-c", kill, str(job), str(number)], capture_output=True, check=False)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+    visits.clear()
+    assert main(["run", str(job)]) == 0
+    assert 0 < len(visits) < total - last
+    found, expected = (dfact.load_model(tmp_path / name) for name in ("found.model", "expected.model"))
+    for name in ("column_factors_", "row_factors_", "objective_history_"):
+        np.testing.assert_array_equal(getattr(found, name)[:], getattr(expected, name)[:])
+    assert found.choice_.best == expected.choice_.best
+    np.testing.assert_array_equal(found.choice_.figures, expected.choice_.figures)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["expected.model", "found.model", "job.toml", "job.toml.state"]
+
+
 def test_info_and_transform(model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", str(model), "--top", "1"]) == 0
     text = capsys.readouterr().out
@@ -156,7 +213,7 @@ def test_info_and_transform(model: Path, data: Path, tmp_path: Path, capsys: pyt
         (["fit", "emf", "{data}", "new.model", "--solver", "best"], 2, "'best' is not one of 'exact', 'surrogate'"),
         (["fit", "emf", "{data}", "new.model", "--memory-limit", "1MB"], 1, "needs at least"),
         (["fit", "emf", "{data}", "new.model", "--omega", "0.1,0.5", "--memory-limit", "1MB"], 1, "needs at least"),
-        (["fit", "emf", "{data}", "new.model", "--omega", "0.1,0.5", "--plot", "p.txt"], 1, "p-0.1.txt ends in '.txt'"),
+        (["fit", "emf", "{data}", "new.model", "--omega", "0.1,0.5", "--plot", "p.txt"], 1, "p.txt ends in '.txt'"),
         (["select", "emf"], 2, "Missing argument 'DATA'"),
         (["select", "emf", "{data}", "{model}"], 1, "exists already"),
         (["select", "emf", "{data}", "--share", "1"], 1, "share is 1.0, expected a number between 0 and 1"),

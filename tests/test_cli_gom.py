@@ -4,6 +4,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -15,6 +16,7 @@ import dfact
 from dfact.cli.main import cli, main
 from dfact.cli.select import counts
 from dfact.data.examples import ipip_ascado
+from dfact.engine.executors import LocalSession
 from dfact.models.gom_search import HUNTS, METHODS
 from tests.conftest import planted_answers
 
@@ -58,7 +60,7 @@ def test_the_options_are_those_of_the_class(command: str) -> None:
     assert (tuple(choices["method"]), tuple(choices["hunt"])) == (METHODS, HUNTS)
     with gom.make_context("gom", ["data", "model"]) as context:
         expected = defaults | {"n_components": list(range(2, 11))} if command == "select" else defaults
-        lacking = {"callbacks"} | ({"checkpoint", "checkpoint_every"} if command == "select" else set())
+        lacking = {"callbacks"} | ({"checkpoint_every"} if command == "select" else set())
         assert set(defaults) - set(context.params) == lacking
         assert {name: context.params[name] for name in set(defaults) - lacking} == {
             name: expected[name] for name in set(defaults) - lacking
@@ -125,6 +127,26 @@ def test_the_papers_figures(data: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert found.n_components == 2
     figures = [round(value, 4) for value in (found.modularity_, found.highly_pure_share_, found.highly_mixed_share_)]
     assert figures == [0.0067, 0.6036, 0.2112]
+
+
+def test_select_goes_on_from_a_checkpoint(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
+    passes: list[str] = []
+    run = LocalSession.run
+
+    def counted(self: LocalSession, pass_: Any, shared: Any) -> Any:
+        passes.append(type(pass_).__name__)
+        return run(self, pass_, shared)
+
+    monkeypatch.setattr(LocalSession, "run", counted)
+    # Without a seed: the store has the one that was drawn.
+    arguments = ["select", "gom", str(data), "--components", "2-10", "--checkpoint", str(tmp_path / "kept")]
+    assert main(arguments) == 0
+    first, done = capsys.readouterr().out, len(passes)
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == first
+    assert 0 < done <= len(passes) < done + 10  # those behind the last version
+    assert main([*arguments[:-3], "2-9", *arguments[-2:]]) == 1
+    assert "belongs to another fit: n_components was [2, 3" in capsys.readouterr().err
 
 
 def test_a_plot_without_matplotlib_is_refused_before_the_work(

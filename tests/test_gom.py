@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact import DataError, GradeOfMembership, MemoryPlanError, ParameterError
+from dfact.engine.checkpoint import resume_point
 from dfact.engine.executors import LocalSession
 from dfact.engine.scratch import Scratch
 from dfact.models.gom_search import METHODS
@@ -256,6 +257,29 @@ def test_selection_gives_what_single_fits_do_with_one_decomposition(method: str,
     assert selection.model.get_params()["n_components"] == best
     np.testing.assert_allclose(selection.model.memberships_, single[best].memberships_, atol=1e-9)
     assert not hasattr(prototype, "memberships_")
+
+
+@pytest.mark.filterwarnings(ALONE)
+@pytest.mark.parametrize("after", [2, 3, 4])
+def test_a_choice_of_classes_that_is_interrupted_ends_with_the_same_bits(after: int, tmp_path: Path) -> None:
+    _, _, R = planted(after, n=300, m=40)
+
+    def stop(iteration: Any) -> None:
+        if iteration.number == after:
+            raise KeyboardInterrupt
+
+    def chosen(callbacks: Any = (), **kept: Any) -> Any:
+        model = GradeOfMembership(random_state=0, checkpoint_every=1, callbacks=callbacks)
+        return dfact.selection.select_by_modularity(model, R, range(2, 6), **kept)
+
+    undisturbed = chosen()
+    with pytest.raises(KeyboardInterrupt):
+        chosen([stop], checkpoint=tmp_path / "kept")
+    assert resume_point(tmp_path / "kept") > 0
+    found = chosen(checkpoint=tmp_path / "kept")
+    pd.testing.assert_frame_equal(found.table, undisturbed.table, check_exact=True)
+    for name in ("memberships_", "components_", "pure_subjects_"):
+        np.testing.assert_array_equal(getattr(found.model, name), getattr(undisturbed.model, name))
 
 
 @pytest.mark.parametrize("seed", range(3))

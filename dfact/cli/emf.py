@@ -11,6 +11,7 @@ from dfact.cli.options import (
     checkpoint_options,
     computing_options,
     example,
+    kept_option,
     overwrite_option,
     place_type,
     plan_option,
@@ -142,6 +143,7 @@ def _run_each(
 @click.option("--bins", metavar="NUMBERS", callback=edges, help="Edges of bins of the true value, to tell the median of each.")
 @click.option("--repeats", type=int, default=1, help="How often entries are drawn anew.")
 @click.option("--seed", "random_state", type=int, help="Seed of the hidden entries.")
+@kept_option
 @_iteration_options
 @computing_options
 @plot_option

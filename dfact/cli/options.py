@@ -135,6 +135,8 @@ checkpoint_options = together(
     ),
     click.option("--checkpoint-every", type=int, default=10, metavar="PASSES", help="How often."),
 )
+kept_option = click.option("--checkpoint", type=place_type, metavar="STORE", help="Keep what is finished there, and go on from it.")
+"""For what is no fit, but many."""
 computing_options = together(_dtype_option, memory_option, executor_option, scheduler_option)
 """In what precision a fit works, and where."""
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from dfact.cli.gom import gom_options
-from dfact.cli.options import computing_options, example, overwrite_option, place_type, plot_ending, read_dataset, workplace
+from dfact.cli.options import computing_options, example, kept_option, overwrite_option, place_type, plot_ending, read_dataset, workplace
 from dfact.data.places import Place
 
 
@@ -50,11 +50,13 @@ def select() -> None:
 @click.argument("data", type=place_type)
 @click.argument("model", type=place_type, required=False)
 @click.option("-k", "--components", "n_components", default="2-10", metavar="NUMBERS", callback=counts, help="Numbers of classes to try.")
+@kept_option
 @gom_options
 def gom(
     data: Place,
     model: Place | None,
     n_components: list[int],
+    checkpoint: Place | None,
     executor: str | None,
     scheduler: str | None,
     plot: Path | None,
@@ -78,7 +80,7 @@ def gom(
         with places(model, plot, overwrite=overwrite) as keep:
             with closing(Progress("select")) as progress:
                 estimator = GradeOfMembership(**parameters, executor=place, callbacks=[progress])
-                selection = select_by_modularity(estimator, dataset, n_components)
+                selection = select_by_modularity(estimator, dataset, n_components, checkpoint=checkpoint)
             keep(selection.model)
     click.echo(f"{selection_text(selection)}\n\n{model_text(selection.model)}")
 
@@ -107,7 +109,7 @@ def gom(
 @click.option("--q-max", type=float, help="Upper bound of the loadings.", show_default="the highest answer")
 @click.option("--w-max", type=float, default=1.0, help="Upper bound of the factors.")
 @click.option("--tol", type=float, default=1e-4, help="Stop when an iteration changes the objective by less, relatively.")
-@click.option("--checkpoint", type=place_type, metavar="STORE", help="Keep what is finished there, and go on from it.")
+@kept_option
 @computing_options
 @click.option("--no-confounders", is_flag=True, help="Leave the dataset's confounders out.")
 @click.option(

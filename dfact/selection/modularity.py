@@ -1,6 +1,7 @@
 """The number of classes by fuzzy modularity."""
 
 from collections.abc import Iterable
+from os import PathLike
 from typing import Any
 
 import pandas as pd
@@ -11,7 +12,13 @@ from dfact.models.provenance import Choice
 from dfact.selection.result import Selection
 
 
-def select_by_modularity(model: GradeOfMembership, X: Any, n_components: Iterable[int] = range(2, 11)) -> Selection:
+def select_by_modularity(
+    model: GradeOfMembership,
+    X: Any,
+    n_components: Iterable[int] = range(2, 11),
+    *,
+    checkpoint: str | PathLike[str] | None = None,
+) -> Selection:
     """The number of classes whose memberships have the highest fuzzy modularity, and the model fitted with it.
 
     One singular value decomposition serves all candidates, and one pass over the data scores them
@@ -25,6 +32,9 @@ def select_by_modularity(model: GradeOfMembership, X: Any, n_components: Iterabl
         The responses.
     n_components : numbers
         The candidates.
+    checkpoint : path, optional
+        A store, a folder or the URL of one, that keeps what is done, every ``model.checkpoint_every`` passes: after an
+        interruption the same call goes on from there, and ends with the same bits; another one is refused.
 
     Returns
     -------
@@ -54,7 +64,7 @@ def select_by_modularity(model: GradeOfMembership, X: Any, n_components: Iterabl
     if not candidates:
         raise ParameterError("n_components has no candidates, expected at least one number of classes")
     fitted = GradeOfMembership(**model.get_params(deep=False))
-    scores = fitted.fit_candidates(X, candidates)
+    scores = fitted.fit_candidates(X, candidates, checkpoint=checkpoint)
     best = len(fitted.components_)
     table = pd.DataFrame({"modularity": scores}, index=pd.Index(candidates, name="n_components"))
     fitted.set_params(n_components=best).choice_ = Choice.of_table(table, candidates.index(best), "modularity", "highest")
