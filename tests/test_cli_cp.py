@@ -14,6 +14,7 @@ from distributed import LocalCluster
 import dfact
 from dfact.cli.main import cli, main
 from dfact.data.array_file import read_array_file
+from dfact.engine.checkpoint import resume_point
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +115,42 @@ def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     for criterion in ("bic", "split_half"):
         assert main(["select", "cp", str(data), "-k", "3", "--lambdas", "10,100", "--criterion", criterion, "--seed", "0"]) == 0
         assert criterion in capsys.readouterr().out
+
+
+def test_select_keeps_what_it_has_done(data: Path, tmp_path: Path) -> None:
+    options = ["--lambdas", "1,100", "--seed", "0", "-k", "3", "--checkpoint", str(tmp_path / "kept.zarr")]
+    for name in ("first", "again"):
+        assert main(["select", "cp", str(data), str(tmp_path / f"{name}.model"), *options]) == 0
+    assert {path.name for path in (tmp_path / "kept.zarr").iterdir()} == {"zarr.json", "whole", "seen"}
+    first, again = (dfact.load_model(tmp_path / f"{name}.model").components_ for name in ("first", "again"))
+    np.testing.assert_array_equal(first, again)
+
+
+def test_a_job_that_was_killed_within_select_goes_on(data: Path, tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(f'[[step]]\nrun = "select cp"\ndata = "{data}"\nmodel = "m.model"\ncomponents = 3\nlambdas = [1, 100]\nseed = 0\n')
+    # Killed behind the first version of the path on what is not hidden.
+    code = """
+import os, sys
+from dfact.cli.main import main
+from dfact.engine.checkpoint import CheckpointedSession
+save = CheckpointedSession._save
+def killed(session):
+    save(session)
+    if "seen" in str(session._path):
+        os._exit(9)
+CheckpointedSession._save = killed
+main(["run", sys.argv[1]])
+"""
+    assert subprocess.run([sys.executable, "-c", code, str(job)], capture_output=True, check=False).returncode == 9
+    [kept] = tmp_path.glob("job.toml.state.*")
+    assert resume_point(kept / "whole") > 0
+    assert resume_point(kept / "seen") > 0
+    assert main(["run", str(job)]) == 0
+    assert not kept.exists()
+    model = dfact.ElasticCP(3, random_state=0)
+    expected = dfact.selection.select_on_path(model, dfact.open_dataset(data), lambdas=[1, 100], random_state=0)
+    np.testing.assert_array_equal(dfact.load_model(tmp_path / "m.model").components_, expected.model.components_)
 
 
 def test_info_and_transform(data: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

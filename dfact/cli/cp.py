@@ -11,6 +11,7 @@ from dfact.cli.options import (
     checkpoint_options,
     computing_options,
     example,
+    kept_option,
     overwrite_option,
     place_type,
     plan_option,
@@ -115,6 +116,7 @@ def fit_cp(
 @click.option("--lambdas", metavar="NUMBERS", callback=penalties, help="Weights of the penalties to try.", show_default="1e-10 to 1e10")
 @click.option("--share", type=float, default=0.1, help="Share of the observed entries to hide.")
 @click.option("--seed", "random_state", type=int, help="Seed of the start and of what is hidden.")
+@kept_option
 @_problem_options
 @computing_options
 @click.option(
@@ -129,6 +131,7 @@ def select_cp(
     lambdas: list[float] | None,
     share: float,
     random_state: int | None,
+    checkpoint: Place | None,
     executor: str | None,
     scheduler: str | None,
     plot: Path | None,
@@ -157,7 +160,8 @@ def select_cp(
         with places(model, None, overwrite=overwrite) as keep:
             with closing(Progress("select")) as progress:
                 estimator = ElasticCP(**parameters, random_state=random_state, executor=place, callbacks=[progress])
-                selection = select_on_path(estimator, dataset, criterion, lambdas, rule=rule, share=share, random_state=random_state)
+                settings: dict[str, Any] = {"rule": rule, "share": share, "random_state": random_state, "checkpoint": checkpoint}
+                selection = select_on_path(estimator, dataset, criterion, lambdas, **settings)
             keep(selection.model)
     if plot is not None:
         save_figure(path_plot(selection), plot)
