@@ -132,8 +132,8 @@ def pause_one_for_a_second(processes: Processes, rng: Random) -> None:
 
 def lost_cluster(what: str, said: str, tries: int, rng: Random) -> list[Outcome]:
     """``dfact fit`` on a cluster whose workers, or scheduler, are killed; then again on a new one."""
-    outcomes = []
-    for _ in range(tries):
+    outcomes: list[Outcome] = []
+    while len(outcomes) < tries:
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as own, Processes(Path(own), pause=PAUSE) as processes:
             fit = StoredFit(Path(folder), 0, "--scheduler", processes.address)
             processes.start(2)
@@ -148,7 +148,8 @@ def lost_cluster(what: str, said: str, tries: int, rng: Random) -> list[Outcome]
             processes.start(2)
             again = fit.run().ended() == 0
             seconds = time.monotonic() - began
-            outcomes.append(Outcome(refused and again, fit.lost(), seconds - undisturbed))
+            if command.ended() != 0:  # else it had ended before
+                outcomes.append(Outcome(refused and again, fit.lost(), seconds - undisturbed))
     return outcomes
 
 

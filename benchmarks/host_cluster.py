@@ -87,11 +87,11 @@ class Fit:
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return [json.loads(line.removeprefix(_MARK)) for line in lines if line.startswith(_MARK) and line.endswith("}")]
 
-    def reached(self, iteration: int, seconds: float = 60) -> None:
+    def reached(self, iteration: int, seconds: float = 180) -> None:
         """Wait until an iteration is done."""
         self._wait(lambda lines: any(line.get("iteration", -1) >= iteration or "error" in line for line in lines), seconds)
 
-    def ended(self, seconds: float = 60) -> Ended:
+    def ended(self, seconds: float = 180) -> Ended:
         """Wait until it has ended, well or not; what has not ended by then is an error too."""
         try:
             self._wait(lambda lines: any("at" in line for line in lines), seconds)
@@ -129,7 +129,7 @@ class Cluster:
         """Start a worker on the host of its name; ``certificates`` are the cluster's unless given."""
         here = ["--host", self.hosts.address(name), "--name", name, "--nthreads", "1", "--memory-limit", "2GiB"]
         places = ["--no-dashboard", "--dashboard-address", "127.0.0.1:0", "--local-directory", str(self.hosts.folder)]
-        own = [*here, *places, *(options or ("--no-nanny", "--death-timeout", "30"))]
+        own = [*here, *places, *(options or ("--no-nanny", "--death-timeout", "120"))]
         self._start(name, "worker", [self.address, *own], certificates or self.certificates)
 
     def _start(self, name: str, what: str, options: list[str], certificates: Certificates | None) -> None:
@@ -197,8 +197,8 @@ def drive(
     files = {} if known is None else {"tls_ca_file": known.authority, "tls_client_cert": known.certificate, "tls_client_key": known.key}
     began = time.monotonic()
     try:
-        client = Client(address, security=Security(require_encryption=known is not None, **files), timeout=15)
-        client.wait_for_workers(n_workers, timeout=60)
+        client = Client(address, security=Security(require_encryption=known is not None, **files), timeout=60)
+        client.wait_for_workers(n_workers, timeout=120)
         client.get_task_stream()  # from now on
         began = time.monotonic()
         model = model_of(iterations, executor=client, callbacks=[done], **kept)
