@@ -1,12 +1,16 @@
 """Some inputs of the fuzz benchmark on every reader: each is read as it stands or refused in words."""
 
+import random
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import dfact
 from benchmarks import fuzz
 
-EACH = 20
+EACH, USED, LOADED = 20, 4, 40
 
 
 @pytest.fixture(scope="module")
@@ -19,10 +23,25 @@ def workers() -> Iterator[list[fuzz.Worker]]:
 
 @pytest.mark.parametrize("target", list(fuzz.TARGETS))
 def test_damaged_inputs(target: str, workers: list[fuzz.Worker]) -> None:
-    outcomes = list(fuzz.run([(target, 7, number) for number in range(EACH)], workers))
+    count = USED if target.startswith("forged") else EACH
+    outcomes = list(fuzz.run([(target, 7, number) for number in range(count)], workers))
     assert [(number, words) for (_, _, number), verdict, words in outcomes if verdict == "failed"] == []
     assert {verdict for _, verdict, _ in outcomes} <= {"right", "refused"}
-    assert len(outcomes) == EACH
+    assert len(outcomes) == count
+
+
+@pytest.mark.parametrize("name", list(fuzz.FORGED))
+def test_a_forged_model_is_loaded_or_refused_in_words(name: str, tmp_path: Path) -> None:
+    fuzz.forged_target(name).make(tmp_path)
+    verdicts = set()
+    for number in range(LOADED):
+        path = tmp_path / f"{number}.model"
+        shutil.copytree(tmp_path / "m.model", path)
+        fuzz.forge_model(path, random.Random(f"{name} {number}"))
+        verdict, words = fuzz._outcome(lambda path=path: dfact.load_model(path))  # type: ignore[misc]
+        assert verdict != "failed", words
+        verdicts.add(verdict)
+    assert "refused" in verdicts
 
 
 def test_what_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

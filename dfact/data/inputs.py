@@ -128,3 +128,12 @@ def refuse_infinite(dataset: Dataset) -> None:
     seen = statistics.observed > 0
     if np.isinf(statistics.minimum[seen]).any() or np.isinf(statistics.maximum[seen]).any():
         raise DataError(f"X holds infinity: {locate_outside(dataset, -1e300, 1e300)}; expected finite entries, NaN where missing")
+
+
+def refuse_huge(dataset: Dataset, dtype: np.dtype[Any]) -> None:
+    """Refuse entries whose squares are beyond the working precision once some thousands of them are added up."""
+    limit = 1e-3 * np.sqrt(float(np.finfo(dtype).max))
+    statistics = dataset.statistics
+    if max(-statistics.minimum.min(), statistics.maximum.max()) > limit:
+        where = locate_outside(dataset, -limit, limit)
+        raise DataError(f"X holds entries beyond {limit:.0e}, whose squares {dtype} does not hold: {where}; divide X by a number")

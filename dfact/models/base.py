@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from os import PathLike
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,7 @@ from dfact.engine.progress import Iteration
 from dfact.engine.scratch import Scratch
 from dfact.engine.session import Executor, Session, Stateful
 from dfact.errors import DataError, ParameterError, StoreError
+from dfact.models.declared import MAY_LACK, Shape, Size
 from dfact.models.parameters import COUNT, as_text, check, is_count
 
 MODELS: dict[str, type["Factorization"]] = {}
@@ -46,12 +47,23 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     checkpoint_every: int
     callbacks: Sequence[Callable[[Iteration], None]]
     dtype: Any
-    components_: NDArray[Any]
+    components_: Annotated[NDArray[Any], Shape(("k", "m"))]
     factors_: Any
+    n_features_in_: Annotated[int, Size("m")]
+    feature_names_in_: Annotated[NDArray[Any], Shape(("m",), "texts"), MAY_LACK]
+    column_labels_: Annotated[NDArray[Any], Shape(("m",), "texts")]
+    row_labels_: Annotated[Any, Shape(("n",), "texts", rows=True)] | None
+    offset_: Annotated[NDArray[Any], Shape(("m",))] | None
+    fingerprint_: str | None
+    objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False), MAY_LACK]
+    n_iter_: Annotated[int, MAY_LACK]
+    converged_: Annotated[bool, MAY_LACK]
+    explained_share_: Annotated[float, MAY_LACK]
     _non_negative = False
     """Whether negative values are refused."""
     _parts: tuple[type[Any], ...] = ()
     """Dataclasses among the fitted attributes."""
+    # What is fitted is declared by its type; here what all have, and what a subclass may have without a word.
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
@@ -175,6 +187,13 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         known = {"model": type(self).__name__, "data": dataset.fingerprint, "dtype": dtype, "covariates": covariates}
         identity = {name: as_text(value) for name, value in (known | parameters | further | known).items()}
         return CheckpointedSession(session, path, self.checkpoint_every, identity)
+
+    def _check_parameters(self) -> None:
+        """Refuse parameters that cannot be, whatever the data."""
+
+    def _check_loaded(self) -> None:
+        """Refuse what was loaded where it cannot be, though its attributes are what the class declares."""
+        self._check_parameters()
 
     def _as_factors(self, factors: Any) -> NDArray[Any]:
         """What ``inverse_transform`` was given, as an array (n, k)."""

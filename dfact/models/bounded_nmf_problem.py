@@ -1,7 +1,7 @@
 """Bounded non-negative factorization, which ICQF and ℓ1-NMF are: its problem, and what is checked of it."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +11,13 @@ from dfact.data.inputs import locate_outside, refuse_infinite
 from dfact.engine.passes import Block
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.box_qp import coordinate_descent, fista
+from dfact.models.declared import Shape, Size
 from dfact.models.parameters import COUNT, check, is_count, is_within
 
 INNER = {"cd": coordinate_descent, "fista": fista}
 PENALTIES = ("l1", "l2")
 
-PerItem = float | NDArray[np.float64]
+PerItem = float | Annotated[NDArray[np.float64], Shape(("m",), finite=False)]
 """One number for all items, or one for each (m,)."""
 
 
@@ -24,7 +25,7 @@ PerItem = float | NDArray[np.float64]
 class Problem:
     """The constants of the objective, for one data set."""
 
-    k: int
+    k: Annotated[int, Size("k")]
     beta: float
     gamma: PerItem
     rho: float
@@ -32,8 +33,8 @@ class Problem:
     q_max: PerItem
     lower: PerItem
     upper: PerItem
-    penalty: str = "l1"
-    inner: str = "cd"
+    penalty: Literal["l1", "l2"] = "l1"
+    inner: Literal["cd", "fista"] = "cd"
     weighted: bool = False
     """Whether the last of a block's covariates is the weight of its rows."""
 

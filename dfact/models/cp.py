@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterable
 from math import prod
 from os import PathLike
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -18,16 +18,34 @@ from dfact.errors import DataError
 from dfact.models.base import Factorization, gather_rows
 from dfact.models.cp_passes import FACTORS, GRAM_COLUMNS, RowsPass
 from dfact.models.cp_problem import ElasticNet, Factors, RowPrior, alive, check_size, khatri_rao, unobserved
+from dfact.models.declared import Shape
 
 
 class CPModel(Factorization):
     """Base of the models Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾ of a tensor (I_1, …, I_N), N ≥ 2; mode 1 is the rows'."""
 
     _tensors = True
-    factors_: list[Any]
+    objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False)]
+    n_iter_: int
+    converged_: bool
+    explained_share_: float
+    rank_: int
+    factors_: list[Annotated[Any, Shape((None, "k"), rows=True)]]
     """(I_n, R) of each mode, heaviest component first; the first a Zarr array where the data is stored."""
-    weights_: NDArray[np.float64]
+    weights_: Annotated[NDArray[np.float64], Shape(("k",))]
     slice_shape_: tuple[int, ...]
+
+    def _check_loaded(self) -> None:
+        super()._check_loaded()
+        first, *others = self.factors_ or [np.empty((0, 0))]
+        if len(self.slice_shape_) < 1 or self.slice_shape_[0] != self.n_features_in_:
+            raise DataError(f"slice_shape_ is {self.slice_shape_}, expected {self.n_features_in_} items first")
+        if [A.shape[0] for A in others] != list(self.slice_shape_) or not all(isinstance(A, np.ndarray) for A in others):
+            raise DataError(f"factors_ have {[A.shape[0] for A in others]} rows beyond mode 1, expected {self.slice_shape_}, as arrays")
+        if not all(np.isfinite(A).all() for A in others):
+            raise DataError("factors_ hold infinity or NaN beyond mode 1, expected finite numbers")
+        if self.row_labels_ is not None and self.row_labels_.shape[0] != first.shape[0]:
+            raise DataError(f"row_labels_ are {self.row_labels_.shape[0]}, expected one for each of {first.shape[0]} rows")
 
     def inverse_transform(self, factors: Any) -> NDArray[Any]:
         """The model's slices (n, I_2, …, I_N) of factors A⁽¹⁾ (n, R)."""

@@ -6,7 +6,7 @@ Factors lie components first, (R, I_n).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from dfact.data.dataset import Dataset
 from dfact.engine.passes import Block
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import balance, observed_squares
+from dfact.models.declared import Shape
 from dfact.models.parameters import COUNT, check, is_count, is_within
 
 FLOOR = 1e-8  # of a prior variance
@@ -61,7 +62,7 @@ def sizes_of(A: NDArray[Any], variances: NDArray[Any]) -> NDArray[np.float64]:
 class RowPrior:
     """R_1 of the rows of a block: ``scale`` times what each row's squares would be without gaps, given ones, or 1."""
 
-    kind: str
+    kind: Literal["estimate", "given", "none"]
     """"estimate", "given" (the first of a block's covariates) or "none"."""
     scale: float = 1.0
 
@@ -80,7 +81,7 @@ class Prior:
     """The variances R_n: of the rows by a rule, of the other modes as they are, (I_n) each."""
 
     rows: RowPrior
-    others: tuple[NDArray[np.float64], ...]
+    others: tuple[Annotated[NDArray[np.float64], Shape((None,))], ...]
 
 
 def unfolded(block: Block) -> NDArray[Any]:

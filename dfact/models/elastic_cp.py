@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.data.dataset import Dataset
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration, Reporter
-from dfact.errors import ParameterError
+from dfact.errors import DataError, ParameterError
 from dfact.models.cp import CPModel, explained_share, gathered, report_unfinished, rows_footprint
 from dfact.models.cp_passes import FACTORS, RowsPass, SlicesPass
 from dfact.models.cp_problem import (
@@ -149,6 +149,7 @@ class ElasticCP(CPModel):
     [(30, 3), (20, 3), (10, 3)]
     """
 
+    prior_: Prior
     _parts = (Prior, RowPrior)
 
     def __init__(
@@ -273,6 +274,19 @@ class ElasticCP(CPModel):
         check_parameters(self)
         dataset = self._slices(X, reset=True)
         return dataset, self._working_dtype(dataset)
+
+    def _check_parameters(self) -> None:
+        check_parameters(self)
+
+    def _check_loaded(self) -> None:
+        super()._check_loaded()
+        given, found = isinstance(self.prior, (list, tuple)), [variances.shape for variances in self.prior_.others]
+        if found != [(size,) for size in self.slice_shape_] or not all((variances > 0).all() for variances in self.prior_.others):
+            raise DataError(f"prior_ holds variances of shapes {found}, expected some above 0 of the slices {self.slice_shape_}")
+        if given != (self.prior_.rows.kind == "given") or not np.isfinite(self.prior_.rows.scale):
+            raise DataError(f"prior_ has rows by {self.prior_.rows}, which is not what the parameter prior says")
+        if given:
+            given_variances(self.prior, [self.factors_[0].shape[0], *self.slice_shape_])
 
     def _net(self) -> ElasticNet:
         return ElasticNet(float(self.lam), float(self.l1_ratio), bool(self.nonnegative))

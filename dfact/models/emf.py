@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from os import PathLike
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
-from dfact.data.inputs import locate_outside, refuse_infinite, stored_as_observed, warn_of_unobserved_columns, warn_of_unobserved_rows
+from dfact.data.inputs import refuse_huge, refuse_infinite, stored_as_observed, warn_of_unobserved_columns, warn_of_unobserved_rows
 from dfact.data.source import SparseRows
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration, Reporter, relative_change
@@ -21,6 +21,7 @@ from dfact.engine.visits import Members, MemberSession
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.svd import gram_size, right_singular
 from dfact.models.base import Factorization, gather_rows
+from dfact.models.declared import Shape
 from dfact.models.emf_measurements import Measurements
 from dfact.models.emf_passes import ExactPass, Loss, Measured, Point, RowsPass, Start, SurrogatePass
 from dfact.models.emf_solver import Alternation
@@ -126,6 +127,12 @@ class ExpectileMF(Factorization):
     >>> bool(np.allclose(model.predict([0, 1], [5, 6]), M[[0, 1], [5, 6]], atol=1e-3))
     True
     """
+
+    objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False)]
+    n_iter_: int
+    converged_: bool
+    row_factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
+    column_factors_: Annotated[NDArray[Any], Shape(("m", "k"))]
 
     def __init__(
         self,
@@ -344,7 +351,7 @@ class ExpectileMF(Factorization):
         if not dataset.statistics.observed.any():
             raise DataError("X has no observed entry, expected some")
         refuse_infinite(dataset)
-        _refuse_huge(dataset, self._working_dtype(dataset))
+        refuse_huge(dataset, self._working_dtype(dataset))
         warn_of_unobserved_rows(dataset)
         if reset:
             warn_of_unobserved_columns(dataset)
@@ -381,15 +388,6 @@ class ExpectileMF(Factorization):
             shared=8 * (columns + gram_size(m, k)),
             result_per_row=size * k,
         )
-
-
-def _refuse_huge(dataset: Dataset, dtype: np.dtype[Any]) -> None:
-    """Refuse entries whose squares are beyond the working precision once some thousands of them are added up."""
-    limit = 1e-3 * np.sqrt(float(np.finfo(dtype).max))
-    statistics = dataset.statistics
-    if max(-statistics.minimum.min(), statistics.maximum.max()) > limit:
-        where = locate_outside(dataset, -limit, limit)
-        raise DataError(f"X holds entries beyond {limit:.0e}, whose squares {dtype} does not hold: {where}; divide X by a number")
 
 
 def measured_of(dataset: Dataset) -> Measured:

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,7 @@ from dfact.errors import DataError, ParameterError
 from dfact.linalg.correlation import MomentsPass, is_indefinite, smoothed
 from dfact.linalg.minres import LOWEST, explained, minres, ordered, promax, varimax
 from dfact.models.base import Factorization, gather_rows
+from dfact.models.declared import Shape
 from dfact.models.factor_analysis_passes import ScorePass, Scorer
 from dfact.models.parameters import COUNT, check, is_count, is_within
 
@@ -123,6 +124,20 @@ class FactorAnalysis(Factorization):
     >>> dfact.FactorAnalysis(n_components=2).fit(answers).loadings_.shape
     (12, 2)
     """
+
+    n_iter_: int
+    converged_: bool
+    explained_share_: float
+    factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
+    factor_correlations_: Annotated[NDArray[Any], Shape(("k", "k"))]
+    communalities_: Annotated[NDArray[Any], Shape(("m",))]
+    uniquenesses_: Annotated[NDArray[Any], Shape(("m",))]
+    mean_: Annotated[NDArray[Any], Shape(("m",))]
+    scale_: Annotated[NDArray[Any], Shape(("m",))]
+    correlations_: Annotated[NDArray[Any], Shape(("m", "m"))]
+    n_observations_: int
+    smoothed_: bool
+    rmsr_: float
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ from dfact.engine.session import Session
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.svd import gram_size
 from dfact.models.base import Factorization, gather_rows
+from dfact.models.declared import Shape
 from dfact.models.gom_passes import PURE, Census, CensusPass, MembershipPass, MembershipSums, Responses
 from dfact.models.gom_search import HUNTS, METHODS, Candidate, Search
 from dfact.models.parameters import COUNT, check, drawn_seed, is_count, is_within
@@ -128,6 +129,14 @@ class GradeOfMembership(Factorization):
     (400, 2)
     """
 
+    memberships_: Annotated[Any, Shape(("n", "k"), rows=True)]
+    projection_: Annotated[NDArray[Any], Shape(("m", "k"))]
+    pure_subjects_: Annotated[NDArray[Any], Shape(("k",), "integers")]
+    n_levels_: float
+    n_silent_: int
+    modularity_: float
+    highly_pure_share_: float
+    highly_mixed_share_: float
     _non_negative = True
 
     def __init__(
@@ -274,8 +283,16 @@ class GradeOfMembership(Factorization):
         if reset:
             refuse_unobserved_columns(dataset)
 
-    def _check_parameters(self, n_components: Sequence[int]) -> None:
-        for k in n_components:
+    def _check_loaded(self) -> None:
+        super()._check_loaded()
+        n = self.memberships_.shape[0]
+        if self.pure_subjects_.min() < 0 or self.pure_subjects_.max() >= n or self.n_silent_ >= n:
+            raise DataError(
+                f"pure_subjects_ are {self.pure_subjects_.tolist()} and n_silent_ is {self.n_silent_}, expected some of {n} rows"
+            )
+
+    def _check_parameters(self, n_components: Sequence[int] = ()) -> None:
+        for k in n_components or [self.n_components]:
             if not is_count(k):
                 raise ParameterError(f"n_components is {k!r}, expected {COUNT}")
         check(

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from os import PathLike
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,7 @@ from dfact.models.base import Factorization, gather_rows
 from dfact.models.bounded_nmf_passes import RowsPass, Start
 from dfact.models.bounded_nmf_problem import Problem, check_parameters, check_range, checked_weights, problem_of
 from dfact.models.bounded_nmf_solvers import ADMM, Splitless, descend, starting_point
+from dfact.models.declared import Shape
 
 _ACTIVE_SHARE = 0.04  # of the entries, for which the plan counts multipliers of bounds; questionnaires have up to 0.016
 
@@ -128,7 +129,15 @@ class ICQF(Factorization):
     (12, 3)
     """
 
-    objective_history_: NDArray[np.float64]
+    objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False)]
+    n_iter_: int
+    converged_: bool
+    lagrangian_history_: Annotated[NDArray[Any], Shape((None,), finite=False)]
+    explained_share_: float
+    factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
+    confounder_components_: Annotated[NDArray[Any], Shape(("c", "m"))]
+    confounder_encoding_: ConfounderEncoding | None
+    problem_: Problem
     _non_negative = True
     _parts = (Problem, ConfounderEncoding, Confounder)
 
@@ -224,6 +233,16 @@ class ICQF(Factorization):
         self.confounder_components_ = Q[problem.k :].copy()
         self.problem_ = problem
         return self
+
+    def _check_parameters(self) -> None:
+        check_parameters(self)
+
+    def _check_loaded(self) -> None:
+        super()._check_loaded()
+        found, encoding = len(self.confounder_components_), self.confounder_encoding_
+        columns = () if encoding is None else encoding.columns
+        if found != len(columns) or any(len(c.means) != len(c.columns) for c in (() if encoding is None else encoding.confounders)):
+            raise DataError(f"confounder_components_ have {found} rows, expected those of the encoded columns {list(columns)}")
 
     def _solver(self, problem: Problem, begin: Start, dtype: np.dtype[Any]) -> ADMM | Splitless:
         if self.solver == "splitless":

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from dfact.models.base import Factorization, gather_rows
 from dfact.models.bounded_nmf_passes import RowsPass, Start, Sums
 from dfact.models.bounded_nmf_problem import Problem, check_size
 from dfact.models.bounded_nmf_solvers import Splitless, descend, starting_point
+from dfact.models.declared import Shape
 from dfact.models.parameters import COUNT, check, is_count, is_within
 
 _RHO = 3.0  # without bounds it has no effect
@@ -104,6 +105,12 @@ class L1NMF(Factorization):
     (12, 3)
     """
 
+    objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False)]
+    n_iter_: int
+    converged_: bool
+    explained_share_: float
+    factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
+    problem_: Problem
     _non_negative = True
     _parts = (Problem,)
 

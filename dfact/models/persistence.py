@@ -25,19 +25,23 @@ import dfact.models.emf
 import dfact.models.factor_analysis
 import dfact.models.gom
 import dfact.models.icqf
-import dfact.models.l1nmf
-import dfact.models.provenance  # noqa: F401  # imported for their names in MODELS and PARTS
+import dfact.models.l1nmf  # noqa: F401  # imported for their names in MODELS and PARTS
 from dfact.data.places import absolute, place_of
 from dfact.data.source import Layout
 from dfact.data.store import WRITE_ALL, attributes, compressor, create_group, open_group, refuse_replacing, update_attributes
 from dfact.data.stores import place_of_store
-from dfact.errors import ParameterError, StoreError
+from dfact.errors import DataError, ParameterError, StoreError
 from dfact.models.base import MODELS, PARTS, Factorization
+from dfact.models.declared import check_fitted
+from dfact.models.parameters import is_count
+from dfact.models.provenance import Choice, Stability
 
 KIND = "model"
 _NOT_STORED = ("executor", "callbacks", "checkpoint", "checkpoint_every")  # they belong to the process that fitted
 _PACKAGES = ("dfact", "dask", "numba", "numpy", "pandas", "scikit-learn", "scipy", "zarr")
 _LABEL_ROWS = 1 << 16
+_TOLD = {"choice_": Choice, "stability_": Stability}
+"""What any model may have beside its fit."""
 
 
 def save_model(model: Factorization, path: str | PathLike[str], *, overwrite: bool = False) -> None:
@@ -80,6 +84,7 @@ def write_model(group: zarr.Group, model: Factorization) -> None:
         "parameters": {key: _encode(group, key, value) for key, value in parameters.items()},
         "fitted": {key: _encode(group, key, value) for key, value in fitted.items()},
     }
+    check_fitted(model, _TOLD)
     update_attributes(group, model=document, digest=_document_digest(document))
 
 
@@ -99,15 +104,28 @@ def load_model(path: str | PathLike[str]) -> Any:
     if document["class"] not in MODELS:
         raise StoreError(f"{path} holds a {document['class']}, this dfact knows {', '.join(MODELS)}; {writer}")
     try:
-        model = MODELS[document["class"]](**{key: _decode(group, value) for key, value in document["parameters"].items()})
+        json.dumps(document, ensure_ascii=False).encode()  # JSON may hold halves of characters, which nothing can write
+        parameters = {key: _decode(group, value) for key, value in document["parameters"].items() if key not in _NOT_STORED}
+        model = MODELS[document["class"]](**parameters)
         for key, value in document["fitted"].items():
             if not key.isidentifier() or not key.endswith("_") or key.startswith("_"):
                 raise KeyError(key)
             setattr(model, key, _decode(group, value))
-        check_is_fitted(model)
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise StoreError(f"{path} does not fit this dfact ({error}); {writer}") from error
+        _check(model)
+    except (StoreError, MemoryError):
+        raise
+    except Exception as error:  # whoever writes a document of their own may write anything
+        raise StoreError(f"{path} does not fit this dfact ({error or type(error).__name__}); {writer}") from error
     return model
+
+
+def _check(model: Any) -> None:
+    """Refuse a model that could not be used."""
+    limit, dtype = model.memory_limit, model.dtype
+    if not (limit is None or isinstance(limit, str) or is_count(limit)) or not (dtype is None or dtype in ("float32", "float64")):
+        raise DataError(f"memory_limit is {limit!r} and dtype {dtype!r}, expected bytes or None, and 'float32', 'float64' or None")
+    check_fitted(model, _TOLD)
+    model._check_loaded()
 
 
 def running_versions() -> dict[str, str]:
@@ -127,7 +145,12 @@ def _open(path: str | PathLike[str]) -> tuple[zarr.Group, dict[str, Any]]:
     if not isinstance(document, dict) or found.get("digest") != _document_digest(document):
         raise StoreError(f"{path} is damaged: its attributes do not match their digest; save the model again")
     parts = [document.get(name) for name in ("versions", "parameters", "fitted")]
-    if not all(isinstance(part, dict) for part in parts) or not isinstance(document.get("class"), str):
+    versions = parts[0].values() if isinstance(parts[0], dict) else ()
+    if (
+        not all(isinstance(part, dict) for part in parts)
+        or not all(isinstance(of, str) for of in versions)
+        or not isinstance(document.get("class"), str)
+    ):
         raise StoreError(f"{path} is damaged: it does not say what model it is; save the model again")
     return group, document
 

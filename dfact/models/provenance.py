@@ -2,36 +2,37 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.models.base import PARTS
+from dfact.models.declared import Below, Length, Shape
 
 
 @dataclass(frozen=True, eq=False)
 class Choice:
     """How the parameters of a model were chosen: a fitted model has it as ``choice_``, set by the selection that returned it."""
 
-    names: list[str]
+    names: Annotated[list[str], Length(("parameters",))]
     """Of the parameters that were tried."""
-    values: list[list[Any]]
+    values: Annotated[list[list[Any]], Length(("candidates", "parameters"))]
     """Their values, a list for each candidate in the order of ``names``."""
     criterion: str
     """Name of the score, as the column of the selection's table: "error", "median", "modularity", "held_out", …."""
-    scores: NDArray[np.float64]
+    scores: Annotated[NDArray[np.float64], Shape(("candidates",), finite=False)]
     """(candidates,); NaN where a candidate has none."""
-    errors: NDArray[np.float64]
+    errors: Annotated[NDArray[np.float64], Shape(("candidates",), finite=False, low=0)]
     """Standard error of each score; NaN where it is not known."""
     rule: str
     """How the best was taken of the scores: "lowest", "highest", "1se", "knee" or "stable"."""
-    best: int
+    best: Annotated[int, Below("candidates")]
     """The number of the candidate that was chosen."""
-    figure_names: list[str]
+    figure_names: Annotated[list[str], Length(("figures",))]
     """Of what else the selection's table tells of each candidate."""
-    figures: NDArray[np.float64]
+    figures: Annotated[NDArray[np.float64], Shape(("candidates", "figures"), finite=False)]
     """(candidates, figures)."""
 
     @classmethod
@@ -70,18 +71,18 @@ class Stability:
     share ``level`` of the refits' loadings, matched and with the model's sign, in the units of ``loadings_``.
     """
 
-    similarity: NDArray[np.float64]
+    similarity: Annotated[NDArray[np.float64], Shape(("refits", "k"), finite=False)]
     """(B, k): of each of B refits the similarity of its loadings on each factor to the model's, 1 being the same
     direction; NaN of a resample that the model could not be fitted to."""
-    mean: NDArray[np.float64]
+    mean: Annotated[NDArray[np.float64], Shape(("k", "m"))]
     """(k, m): mean loadings over the refits; m is the number of rows of ``loadings_``."""
-    low: NDArray[np.float64]
+    low: Annotated[NDArray[np.float64], Shape(("k", "m"))]
     """(k, m): lower ends of the intervals."""
-    high: NDArray[np.float64]
+    high: Annotated[NDArray[np.float64], Shape(("k", "m"))]
     """(k, m): upper ends of the intervals."""
     level: float
     """Of the intervals, such as 0.95."""
-    selected: NDArray[np.float64]
+    selected: Annotated[NDArray[np.float64], Shape(("k", "m"))]
     """(k, m): share of the refits in which the loading is not 0."""
 
     @property
