@@ -421,3 +421,11 @@ def test_a_record_that_is_finished_while_another_process_takes_over_is_none(tmp_
     with pytest.raises(StoreError, match="another process goes on"):
         record.finish(steps=[], states=[])
     assert Records(tmp_path / "checkpoint.zarr", "fit", {}).names() == []
+
+
+def test_a_precision_may_be_given_as_a_class(tmp_path: Path) -> None:
+    X = planted_answers(60, 10, 2, 0)
+    settings: dict[str, Any] = {"n_components": 2, "max_iter": 3, "checkpoint": tmp_path / "c.zarr"}
+    assert dfact.ICQF(dtype=np.float32, **settings).fit(X).factors_.dtype == np.float32
+    with pytest.raises(ParameterError, match="belongs to another fit: dtype"):
+        dfact.ICQF(dtype=np.float64, **settings).fit(X)

@@ -50,7 +50,7 @@ def as_text(value: Any) -> str:
         return f"[{', '.join(map(as_text, value))}]"
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{as_text(key)}: {as_text(found)}' for key, found in value.items())}}}"
-    if hasattr(value, "__array__") and not isinstance(value, np.generic):  # a table; and objects, whose repr leaves most out
+    if hasattr(value, "__array__") and not isinstance(value, (np.generic, type)):  # a table; and objects, whose repr leaves most out
         found = np.asarray(value)
         return as_text(found.tolist() if found.dtype == object else found)
     if isinstance(value, np.random.RandomState):
