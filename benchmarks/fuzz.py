@@ -45,7 +45,7 @@ from dfact.cli.info import stored_model_text
 from dfact.models import persistence
 from dfact.models.provenance import Choice, Stability
 
-SECONDS, ROOM = 10.0, 1 << 30  # for an input: time, and bytes of address space beyond those of the process
+SECONDS, ROOM = 60.0, 1 << 30  # for an input: time, and bytes of address space beyond those of the process
 N, M = 40, 6
 
 

@@ -74,6 +74,17 @@ class Length(_Check):
 
 
 @dataclass(frozen=True)
+class Sortable(_Check):
+    """Lists whose entries in the same place are all finite numbers, or all texts."""
+
+    def __call__(self, value: Any, sizes: _Sizes) -> None:
+        for entries in zip(*value, strict=True):
+            texts = all(isinstance(entry, str) for entry in entries)
+            numbers = not any(isinstance(entry, str) for entry in entries) and bool(np.isfinite(entries).all())
+            _expect(texts or numbers, "either finite numbers or texts", list(entries))
+
+
+@dataclass(frozen=True)
 class Size(_Check):
     """A number that is a size."""
 

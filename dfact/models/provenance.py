@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.models.base import PARTS
-from dfact.models.declared import Below, Length, Shape
+from dfact.models.declared import Below, Length, Shape, Sortable
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,8 +18,8 @@ class Choice:
 
     names: Annotated[list[str], Length(("parameters",))]
     """Of the parameters that were tried."""
-    values: Annotated[list[list[Any]], Length(("candidates", "parameters"))]
-    """Their values, a list for each candidate in the order of ``names``."""
+    values: Annotated[list[list[float | str]], Length(("candidates", "parameters")), Sortable()]
+    """Their values, a list for each candidate in the order of ``names``: of a parameter all are numbers, or texts."""
     criterion: str
     """Name of the score, as the column of the selection's table: "error", "median", "modularity", "held_out", …."""
     scores: Annotated[NDArray[np.float64], Shape(("candidates",), finite=False)]
@@ -44,7 +44,7 @@ class Choice:
         others = [name for name in table if name not in left_out and table[name].dtype.kind in "iufb"]
         return cls(
             names,
-            [[_plain(value) for value in row] for row in zip(*(index[name] for name in names), strict=True)],
+            [list(row) for row in zip(*(_plain(index[name]) for name in names), strict=True)],
             criterion,
             table[criterion].to_numpy(np.float64),
             np.full(len(table), np.nan) if error is None else table[error].to_numpy(np.float64),
@@ -97,8 +97,12 @@ class Stability:
         return pd.DataFrame({"median": median, "5 %": low, "loadings": off}, index=pd.Index(list(names), name="factor"))
 
 
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+def _plain(values: "pd.Series[Any]") -> list[float] | list[str]:
+    """Values of a parameter as numbers, or if they are not all that, as texts."""
+    if values.dtype.kind in "iuf" and np.isfinite(values).all():
+        numbers: list[float] = values.tolist()
+        return numbers
+    return [str(value) for value in values]
 
 
 PARTS.update({part.__name__: part for part in (Choice, Stability)})  # any model may have them
