@@ -128,6 +128,48 @@ def plain_sweep(Z: Array, factors: list[Array], ridges: list[Array], l1: float, 
         U = np.where(seen, W - outer([A[:, r] for A in factors]), 0)
 
 
+def scattered(arrays: list[Array], rng: np.random.Generator) -> list[Array]:
+    """Copies in a common buffer: in any order, near each other, at any multiple of 8 bytes."""
+    buffer, place, copies = np.empty(sum(array.nbytes + 400 for array in arrays), np.uint8), 0, list(arrays)
+    for i in rng.permutation(len(arrays)):
+        place += 8 * int(rng.integers(0, 40))
+        copies[i] = buffer[place : place + arrays[i].nbytes].view(arrays[i].dtype).reshape(arrays[i].shape)
+        copies[i][...] = arrays[i]
+        place += -(-arrays[i].nbytes // 8) * 8
+    return copies
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_column_updates_give_the_same_bits_wherever_the_arrays_lie(dtype: type, nonnegative: bool) -> None:
+    """The sign of a zero is one of them."""
+    rng = np.random.default_rng(0)
+    for k, n in [(3, 4), (3, 7), (8, 9), (8, 64)]:
+        L = rng.standard_normal((k, 9))
+        X, H, ridge = rng.standard_normal((k, n)), 3 * rng.standard_normal((k, n)), rng.random(n)
+        found = set()
+        for _ in range(300):
+            solution, *given = scattered([array.astype(dtype) for array in (X, H, L @ L.T, ridge)], rng)
+            column_updates(solution, *given, 0.7, nonnegative, solution[:0], 2)
+            found.add(solution.tobytes())
+        assert len(found) == 1
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+def test_residual_sweeps_give_the_same_bits_wherever_the_arrays_lie(nonnegative: bool) -> None:
+    rng = np.random.default_rng(0)
+    for shape in [(9, 8, 1), (17, 4, 6), (33, 3)]:
+        sizes = np.array(shape)
+        E, A, ridge = rng.standard_normal(sizes.prod()), np.abs(rng.standard_normal((4, sizes.sum()))), rng.random(sizes.sum())
+        E[rng.random(len(E)) < 0.2] = np.nan
+        found = set()
+        for _ in range(300):
+            residual, factors, *given = scattered([E, A, sizes, ridge], rng)
+            residual_sweep(residual, factors, *given, 0.3, nonnegative, A[:0])
+            found.add(residual.tobytes() + factors.tobytes())
+        assert len(found) == 1
+
+
 @pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize("nonnegative", [False, True])
 @pytest.mark.parametrize("missing", [0.0, 0.4])

@@ -132,7 +132,7 @@ def residual_sweep(E: Doubles, A: Doubles, shape: Sizes, ridge: Doubles, l1: flo
     ridge λ(1−α)R_n⁻¹ of all modes one after the other (ΣI_n). With a ``support`` (R, ΣI_n), 0 where an
     entry stays 0, it is algorithm 2; (0, 0) is none.
     """
-    below = 0.0 if nonnegative else 1.0
+    least = 0.0 if nonnegative else -np.inf
     for r in range(len(A)):
         a = A[r]
         if not a.any():  # and so it would stay
@@ -144,7 +144,8 @@ def residual_sweep(E: Doubles, A: Doubles, shape: Sizes, ridge: Doubles, l1: flo
             slice_sums(E, kronecker(a, shape, 0, n), kronecker(a, shape, n + 1, len(shape)), u, d)
             for i in range(shape[n]):
                 curvature = d[i] + ridge[start + i]
-                moved = max(u[i] - l1, 0.0) + below * min(u[i] + l1, 0.0)
+                # No product with 0, whose sign would be that of the instructions the loop happens to run in.
+                moved = max(max(u[i] - l1, 0.0) + min(u[i] + l1, 0.0), least)
                 free = len(support) == 0 or support[r, start + i] != 0.0
                 a[start + i] = moved / curvature if free and curvature > 0.0 else 0.0
             start += shape[n]

@@ -26,7 +26,7 @@ def column_updates(X: Floats, H: Floats, G: Floats, ridge: Floats, l1: float, no
     """
     k, n = X.shape
     dtype = X.dtype.type
-    zero, threshold, below = dtype(0), dtype(l1), dtype(0 if nonnegative else 1)
+    zero, threshold, least = dtype(0), dtype(l1), dtype(0.0 if nonnegative else -np.inf)
     u = np.empty(n, X.dtype)
     for _ in range(sweeps):
         for r in range(k):
@@ -41,7 +41,8 @@ def column_updates(X: Floats, H: Floats, G: Floats, ridge: Floats, l1: float, no
             curvature = G[r, r]
             for i in range(n):
                 d = curvature + ridge[i]
-                moved = max(u[i] - threshold, zero) + below * min(u[i] + threshold, zero)
+                # No product with 0, whose sign would be that of the instructions the loop happens to run in.
+                moved = max(max(u[i] - threshold, zero) + min(u[i] + threshold, zero), least)
                 X[r, i] = moved / d if d > zero else zero
             if len(support):
                 for i in range(n):
