@@ -88,8 +88,10 @@ class Fit:
         return [json.loads(line.removeprefix(_MARK)) for line in lines if line.startswith(_MARK) and line.endswith("}")]
 
     def reached(self, iteration: int, seconds: float = 180) -> None:
-        """Wait until an iteration is done."""
+        """Wait until an iteration is done; it is wrong if the fit has failed before."""
         self._wait(lambda lines: any(line.get("iteration", -1) >= iteration or "error" in line for line in lines), seconds)
+        if failed := [line["error"] for line in self._lines() if "error" in line]:
+            raise RuntimeError(f"failed before iteration {iteration}: {failed[0]}")
 
     def ended(self, seconds: float = 180) -> Ended:
         """Wait until it has ended, well or not; what has not ended by then is an error too."""

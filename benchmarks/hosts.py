@@ -114,9 +114,9 @@ def _join(cluster: Cluster) -> None:
 
 
 _STOP, _GO, _KILL = signal.SIGSTOP, signal.SIGCONT, signal.SIGKILL
-_TTL = {"distributed.scheduler.worker-ttl": "10s"}
+_TTL = {"distributed.scheduler.worker-ttl": "30s"}
 _WORKERS_WAIT = {"dfact.workers-wait": "5s"}
-_PROGRESS_WAIT = {"dfact.progress-wait": "20s"}
+_PROGRESS_WAIT = {"dfact.progress-wait": "60s"}
 FAULTS = [
     Fault("none", _signals(_GO, "a")),
     Fault("worker killed", _signals(_KILL, "b")),
@@ -125,11 +125,11 @@ FAULTS = [
     Fault("worker cut off", _cut("b"), _restore("b")),
     Fault("worker cut off; short timeouts", _cut("b"), _restore("b"), SHORT_TIMEOUT),
     Fault("workers cut off from each other for 5 s", _for_a_while(_part, _join)),
-    Fault("workers cut off from each other; progress-wait 20 s", _part, _join, _PROGRESS_WAIT),
-    Fault("two of three workers cut off from each other; progress-wait 20 s", _part, _join, _PROGRESS_WAIT, ("a", "b", "c")),
+    Fault("workers cut off from each other; progress-wait 60 s", _part, _join, _PROGRESS_WAIT),
+    Fault("two of three workers cut off from each other; progress-wait 60 s", _part, _join, _PROGRESS_WAIT, ("a", "b", "c")),
     Fault("worker paused for 5 s", _for_a_while(_signals(_STOP, "b"), _signals(_GO, "b"))),
-    Fault("worker paused; progress-wait 20 s", _signals(_STOP, "b"), settings=_PROGRESS_WAIT),
-    Fault("worker paused; worker-ttl 10 s", _signals(_STOP, "b"), settings=_TTL),
+    Fault("worker paused; progress-wait 60 s", _signals(_STOP, "b"), settings=_PROGRESS_WAIT),
+    Fault("worker paused; worker-ttl 30 s", _signals(_STOP, "b"), settings=_TTL),
     Fault("all workers killed; workers-wait 5 s", _signals(_KILL, "a", "b"), settings=_WORKERS_WAIT),
     Fault("scheduler killed", _signals(_KILL, "scheduler")),
     Fault("scheduler paused for 5 s", _for_a_while(_signals(_STOP, "scheduler"), _signals(_GO, "scheduler"))),
