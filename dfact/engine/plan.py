@@ -12,7 +12,7 @@ from dfact.data.source import Layout, RowSource, SparseRows
 from dfact.engine.partition import GROUP
 from dfact.errors import MemoryPlanError, ParameterError
 
-_WORKER_BASELINE = 300 << 20  # a Dask worker with dfact imported and its kernels compiled
+_WORKER_BASELINE = 320 << 20  # a Dask worker with dfact imported, which has compiled its kernels itself
 _LOCAL_GROWTH = 96 << 20  # what this process still loads and compiles once passes run
 _DASK_TARGET = 0.6  # a Dask worker starts to spill at this share of its limit
 _SLACK = 1.1  # allocators keep some of what is freed
