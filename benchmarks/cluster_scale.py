@@ -30,7 +30,7 @@ import dfact
 from benchmarks.common import exit_code, report
 from dfact.data.source import ArraySource, Layout
 from dfact.engine.cluster import DistributedSession
-from dfact.engine.partition import Partition
+from dfact.engine.partition import GROUP, Partition
 from dfact.engine.passes import Block, Partial, Startless, State
 from dfact.engine.plan import Footprint, Workers, make_plan
 
@@ -107,6 +107,10 @@ def cluster(workers: int) -> Iterator[tuple[Client, psutil.Process]]:
             process.join()
 
 
+def groups(partitions: int) -> int:
+    return -(-partitions // GROUP)
+
+
 @dataclass(frozen=True)
 class Cost:
     """Of one pass."""
@@ -120,7 +124,12 @@ class Cost:
     """Seconds of its processor."""
     driver: float
     moved: float
-    """Bytes that workers gave each other and the scheduler; it hands on the sums to the driver."""
+    """Bytes that workers gave each other."""
+
+    @property
+    def gathered(self) -> int:
+        """Bytes that the scheduler took from them, and handed on to the driver: the sums of groups of partitions."""
+        return groups(self.partitions) * self.sums
 
 
 def _busy(process: psutil.Process) -> float:
@@ -164,7 +173,7 @@ class Constants:
         """By least squares, none of them negative."""
         from scipy.optimize import nnls
 
-        what = np.array([[cost.partitions, cost.workers, cost.partitions * cost.sums] for cost in costs], dtype=float)
+        what = np.array([[cost.partitions, cost.workers, cost.gathered] for cost in costs], dtype=float)
         scale = what.max(axis=0)
         found, _ = nnls(what / scale, np.array([cost.scheduler + cost.driver for cost in costs]))
         return cls(*(float(value) for value in found / scale))
@@ -172,8 +181,9 @@ class Constants:
     def seconds(self, fit: "Fit", workers: int, partitions: int) -> float:
         """A pass: the partitions of the busiest worker, and what is not shared. Nothing of it is taken to overlap."""
         sums = self.per_byte + 2 / _NETWORK  # into the scheduler and on to the driver
-        alone = partitions * (self.per_task_set + fit.sums * sums) + workers * (self.per_worker + fit.sums / _NETWORK)
-        return alone + -(-partitions // workers) * fit.rows * fit.columns / partitions * _ENTRY_SECONDS
+        alone = partitions * self.per_task_set + groups(partitions) * fit.sums * sums + workers * (self.per_worker + fit.sums / _NETWORK)
+        each = fit.rows * fit.columns / partitions * _ENTRY_SECONDS + fit.sums / _NETWORK  # and to the worker that adds up
+        return alone + -(-partitions // workers) * each
 
 
 @dataclass(frozen=True)
@@ -219,7 +229,7 @@ def main() -> None:
     first = costs[0]
     ours = (first.scheduler + first.driver) / first.partitions
     bars = [(f"scheduler and driver take {ours * 1e3:.1f} ms for a partition in a pass, at most 10", ours < 0.01)]
-    report("cluster_scale", [vars(cost) for cost in costs], bars)
+    report("cluster_scale", [vars(cost) | {"gathered": cost.gathered} for cost in costs], bars)
     fits = [Fit(500_000, 1_000), Fit(1_000_000, 10_000)]
     cuts = [(fit, partitions) for fit in fits for partitions in (Layout.of((fit.rows, fit.columns)).n_partitions, 1000)]
     report("cluster_scale_outlook", [fit.outlook(constants, partitions) for fit, partitions in cuts])
