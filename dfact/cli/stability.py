@@ -5,7 +5,7 @@ from copy import copy
 
 import click
 
-from dfact.cli.options import example, executor_option, memory_option, place_type, read_dataset, scheduler_option, workplace
+from dfact.cli.options import example, executor_option, kept_option, memory_option, place_type, read_dataset, scheduler_option, workplace
 from dfact.data.places import Place
 
 
@@ -16,7 +16,7 @@ from dfact.data.places import Place
 @click.option("--level", type=float, default=0.95, help="Share of the refits that an interval holds.")
 @click.option("--fresh", is_flag=True, help="Begin each refit as the model says, not with its loadings; takes longer.")
 @click.option("--seed", "random_state", type=int, help="Seed of the resamples.")
-@click.option("--checkpoint", type=place_type, metavar="STORE", help="Keep what is finished there, and go on from it.")
+@kept_option
 @memory_option
 @executor_option
 @scheduler_option
