@@ -91,12 +91,12 @@ class AddressStore(ObjectStore[Any]):
             async for key in super().list():
                 yield key
 
-    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:  # type: ignore[override]
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:  # type: ignore[override]  # as of list
         with self._telling(prefix):
             async for key in super().list_prefix(prefix):
                 yield key
 
-    async def list_dir(self, prefix: str) -> AsyncIterator[str]:  # type: ignore[override]
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:  # type: ignore[override]  # as of list
         with self._telling(prefix):
             async for key in super().list_dir(prefix):
                 yield key
