@@ -1,9 +1,11 @@
 """Choosing by block cross-validation and by criteria."""
 
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pandas as pd
 import pytest
@@ -224,6 +226,25 @@ def test_other_estimators(answers: NDArray[np.float64]) -> None:
     select(answers, {"power": [1.0]}, Means(), n_blocks=(1, 4))
 
 
+class Overlapping(Means):
+    """Two folds at once: the second one's fit warns, but not before the first one's has ended."""
+
+    both = threading.Barrier(2)
+    first_is_done = threading.Event()
+
+    def fit(self, X: NDArray[np.float64]) -> "Means":
+        if self.both.wait(100) == 1:
+            assert self.first_is_done.wait(100)
+            warnings.warn("row 7 has no observed entry", UserWarning, stacklevel=1)
+        return super().fit(X)
+
+
+def test_rows_that_a_fold_hides_are_not_told_of_by_whatever_thread(answers: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dfact.selection.cross_validation.best_fit", lambda *_: Means().fit(answers))
+    with dask.config.set(num_workers=2):
+        select(answers, {"power": [1.0]}, Overlapping(), n_folds=2, callbacks=[lambda _: Overlapping.first_is_done.set()])
+
+
 def test_l1nmf() -> None:
     M = icqf_simulation(0.1, 0).M
     selection = block_cross_validate(dfact.L1NMF(), M, {"n_components": [8, 10, 12]}, random_state=0)
@@ -323,14 +344,14 @@ def test_resume_without_a_seed_takes_the_one_that_was_drawn(answers: NDArray[np.
 def test_members_tell_the_error_of_the_first_that_fails() -> None:
     members = Members(None, np.dtype("float64"))  # type: ignore[arg-type]
 
-    def wait() -> None:
-        MemberSession(members, "b").run(None, None)  # type: ignore[arg-type]
+    def wait(name: str) -> None:
+        MemberSession(members, name).run(None, None)  # type: ignore[arg-type]
 
     def fail() -> None:
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        members.run([wait, fail, wait])
+        members.run([lambda: wait("a"), fail, lambda: wait("c")])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The fits of one fold by an estimator's own ``fit``, each from its own start."""
 
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from inspect import signature
@@ -50,9 +49,7 @@ class Refits:
             began = time.perf_counter()
             inline = {"executor": "inline"} if "executor" in self.model.get_params(deep=False) else {}
             model = unfitted(self.model, **self.configurations[number], **inline)
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "row .* no observed entry", UserWarning)
-                model.fit(np.ascontiguousarray(seen[:, given]))
+            model.fit(np.ascontiguousarray(seen[:, given]))
             if not hasattr(model, "factors_"):
                 raise ParameterError(
                     f"a {type(model).__name__} has no factors_ once fitted, expected an estimator that has, such as ICQF()"

@@ -1,8 +1,10 @@
 """Where the fits of all folds run: each on its own copy of data in memory, or all on the same reads of data that is stored."""
 
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -122,9 +124,20 @@ def in_memory(
         works = [partial(_whole_chain, fits, folds[chain.repeat], chain) for chain in chains]
         on_workers(executor.client, partial(dense, parts, dtype), works, keep_all)
         return
-    with single_threaded():
+    with _computing():
         M, C = dense(parts, dtype)
         on_threads(lambda chain: fits.run(M, C, folds[chain.repeat], chain), chains, keep, executor.workers(None).threads)
+
+
+@contextmanager
+def _computing() -> Iterator[None]:
+    """One BLAS thread, and no word of rows of which a fold hides every answer.
+
+    Around all threads, as the filters of warnings are the process's: of two threads each would undo what the other sets.
+    """
+    with single_threaded(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "row .* no observed entry", UserWarning)
+        yield
 
 
 def on_threads(run: Callable[[T], Iterable[D]], chains: Sequence[T], keep: Callable[[T, D], None], threads: int) -> None:
@@ -167,7 +180,7 @@ def on_workers(client: "Client", data: Callable[[], T], works: Sequence[Callable
 
 
 def _whole_chain(fits: Fits, folds: Folds, chain: Chain, data: tuple[NDArray[Any], NDArray[Any] | None]) -> list[Done]:
-    with single_threaded():
+    with _computing():
         return list(fits.run(*data, folds, chain))
 
 
