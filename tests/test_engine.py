@@ -32,7 +32,7 @@ from dfact.engine.cluster import DistributedExecutor
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor, resolve_executor
 from dfact.engine.partition import GROUP, InOrder, add_up, one_ahead, partitions
 from dfact.engine.passes import Block, Partial, State
-from dfact.engine.plan import Footprint, Plan, make_plan, parse_bytes
+from dfact.engine.plan import Footprint, Plan, Workers, make_plan, parse_bytes
 from dfact.engine.progress import Iteration, Progress, TimeLeft
 from dfact.engine.scratch import Scratch
 from dfact.engine.session import Executor
@@ -269,9 +269,9 @@ def test_the_next_item_is_made_while_this_one_is_in_use() -> None:
             yield i
 
     for i in one_ahead(items()):
-        assert made.acquire(timeout=5), "the item itself"
+        assert made.acquire(timeout=100), "the item itself"
         if i == 0:
-            assert made.acquire(timeout=5), "the next one was not begun"
+            assert made.acquire(timeout=100), "the next one was not begun"
             made.release()
 
 
@@ -367,10 +367,15 @@ def test_number_of_threads_is_dasks() -> None:
         assert ThreadsExecutor().threads == 5
 
 
+def two_threads(limit: str) -> Workers:
+    """Of a process that has 300 MiB: this one has more the more tests it has run."""
+    return Workers("threads", 1, 2, parse_bytes(limit), 300 << 20)
+
+
 def plan_for(limit: str, n: int = 500_000, m: int = 1000) -> Plan:
     source = ArraySource(np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), (n, m), (0, 0)))
     footprint = Footprint(4 * (m + 20), 12 * (m + 20), 8 * (40 * m + 400), 0)
-    return make_plan(source, np.dtype(np.float32), footprint, ThreadsExecutor(2).workers(limit))
+    return make_plan(source, np.dtype(np.float32), footprint, two_threads(limit))
 
 
 def test_sparse_data_is_planned_by_what_it_stores(tmp_path: Path) -> None:
@@ -381,7 +386,7 @@ def test_sparse_data_is_planned_by_what_it_stores(tmp_path: Path) -> None:
     stored = dfact.import_array(X, tmp_path / "d.zarr").source
     for source, kept in ((stored, 256), (SparseSource(X), 0)):
         assert Layout.of(source.shape).n_partitions <= 256
-        plan = make_plan(source, FLOAT32, Footprint(80, 4 * 100, 1000, 80), ThreadsExecutor(2).workers("2GiB"))
+        plan = make_plan(source, FLOAT32, Footprint(80, 4 * 100, 1000, 80), two_threads("2GiB"))
         assert plan.values_in_memory == min(kept, plan.n_partitions)
         assert plan.held < 50e6
         plan.check()
@@ -508,7 +513,7 @@ def test_sums_are_added_in_order_as_they_come(seed: int) -> None:
     with ThreadPoolExecutor(1) as pool:
         ahead = pool.submit(sums.add, 5, parts[5])
         sums.fail()
-        ahead.result(timeout=10)
+        ahead.result(timeout=100)
 
 
 def test_a_pass_over_the_state_alone_knows_how_many_rows_there_are() -> None:
