@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,20 @@ from benchmarks.fault_fits import FORKSERVER, answers, bits, differing, log_to, 
 
 
 class Command:
-    """``dfact …`` in a process of its own, with small partitions; what it prints and its temporary files go to the folder."""
+    """``dfact …`` in a process of its own, with small partitions; what it prints and its temporary files go to the folder.
 
-    def __init__(self, folder: Path, *arguments: str | Path, pause: float = 0, settings: dict[str, Any] | None = None) -> None:
+    With ``last_words`` it is killed as soon as it has said them.
+    """
+
+    def __init__(
+        self, folder: Path, *arguments: str | Path, pause: float = 0, settings: dict[str, Any] | None = None, last_words: str = ""
+    ) -> None:
         self._log = folder / "command.log"
         self._log.unlink(missing_ok=True)
         own = folder / "tmp"
         own.mkdir(exist_ok=True)
-        self._process = FORKSERVER.Process(
-            target=_command, args=(str(self._log), str(own), [str(argument) for argument in arguments], pause, settings or {})
-        )
+        given = [str(argument) for argument in arguments]
+        self._process = FORKSERVER.Process(target=_command, args=(str(self._log), str(own), given, pause, settings or {}, last_words))
         self._process.start()
 
     def send(self, number: signal.Signals) -> None:
@@ -37,7 +41,7 @@ class Command:
             assert self._process.pid is not None
             os.kill(self._process.pid, number)
 
-    def ended(self, seconds: float = 60) -> int:
+    def ended(self, seconds: float = 120) -> int:
         """Its exit code, once it has one; negative is the signal that killed it."""
         self._process.join(seconds)
         if self._process.exitcode is None:
@@ -46,10 +50,18 @@ class Command:
             raise TimeoutError(f"not within {seconds} s: {self.said}")
         return self._process.exitcode
 
-    def reached(self, checkpoint: Path, steps: int, seconds: float = 60) -> None:
+    def reached(self, checkpoint: Path, steps: int) -> None:
         """Wait until the checkpoint has a version of so many steps, or the command has ended."""
+        self.wait(lambda: reached_by(checkpoint) >= steps)
+
+    def says(self, words: str) -> None:
+        """Wait until it has said this, or has ended."""
+        self.wait(lambda: words in self.said)
+
+    def wait(self, there: Callable[[], bool], seconds: float = 120) -> None:
+        """Wait for this, or until the command has ended."""
         until = time.monotonic() + seconds
-        while reached_by(checkpoint) < steps and self._process.is_alive():
+        while not there() and self._process.is_alive():
             if time.monotonic() > until:
                 raise TimeoutError(f"not within {seconds} s: {self.said}")
             time.sleep(0.005)
@@ -154,13 +166,29 @@ def size_of(places: Iterable[Path]) -> int:
     return sum(max(1, sum(file.lstat().st_size for file in [place, *place.rglob("*")] if file.is_file())) for place in places)
 
 
-def _command(log: str, folder: str, arguments: list[str], pause: float, settings: dict[str, Any]) -> None:
+def _command(log: str, folder: str, arguments: list[str], pause: float, settings: dict[str, Any], last_words: str) -> None:
     from dfact.cli.main import main
 
     log_to(Path(log))
+    if last_words:
+        _die_at(last_words)
     tempfile.tempdir = folder
     slow(pause)
     with small_partitions(), dask.config.set(settings):
         code = main(arguments)
     sys.stdout.flush()
     sys.exit(code)
+
+
+def _die_at(words: str) -> None:
+    """Kill this process as soon as they are among its errors."""
+    write = sys.stderr.write
+
+    def last(text: str) -> int:
+        written = write(text)
+        if words in text:
+            sys.stderr.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return written
+
+    sys.stderr.write = last  # type: ignore[method-assign]

@@ -178,29 +178,34 @@ def differing(one: dict[str, bytes], other: dict[str, bytes]) -> int:
 
 
 class Strike:
-    """A callback that does something once: so many seconds after a certain iteration, while the fit goes on."""
+    """A callback that does something once: so many seconds after a certain iteration, while the fit goes on.
+
+    A fit that has come to the iteration after that waits, so that it is not over before.
+    """
 
     def __init__(self, iteration: int, seconds: float, act: Callable[[], Any]) -> None:
-        self._iteration, self._seconds, self._act = iteration, seconds, act
-        self._timer: threading.Timer | None = None
-        self.at: float | None = None
-        """When it was done."""
+        self._iteration, self._act = iteration, act
+        self._timer = threading.Timer(seconds, self._do)
+        self._due, self._begun = False, threading.Event()
 
     def __call__(self, iteration: Any) -> None:
-        if iteration.number >= self._iteration and self._timer is None:
-            self._timer = threading.Timer(self._seconds, self._do)
+        if self._due:
+            self._begun.wait()
+        elif iteration.number >= self._iteration:
+            self._due = True
             self._timer.start()
 
     def _do(self) -> None:
+        self._begun.set()
         self._act()
-        self.at = time.monotonic()
 
-    def before(self, moment: float) -> bool:
-        """Whether it was done before then; afterwards it will not be."""
-        if self._timer is not None:
-            self._timer.cancel()
+    def done(self) -> bool:
+        """Whether it was done before this is asked; from now on it will not be."""
+        done = self._begun.is_set()
+        self._timer.cancel()
+        if self._due:
             self._timer.join()
-        return self.at is not None and self.at < moment
+        return done
 
 
 def joined(client: Client, n_workers: int, behind: int) -> Callable[[Any], None]:
@@ -214,7 +219,9 @@ def joined(client: Client, n_workers: int, behind: int) -> Callable[[Any], None]
 
 
 FORKSERVER = multiprocessing.get_context("forkserver")  # its server imports once, so that a new process is there in a moment
-FORKSERVER.set_forkserver_preload(["distributed", "dfact", "dfact.models.base", "dfact.selection", "dfact.cli.main"])
+FORKSERVER.set_forkserver_preload(
+    ["distributed", "dfact", "dfact.models.base", "dfact.selection", "dfact.report.export", "dfact.report.html", "dfact.cli.main"]
+)
 
 
 def log_to(path: Path) -> None:

@@ -83,7 +83,7 @@ def on_a_cluster(
             checkpoint = Path(folder) / f"{number}.zarr" if number % 2 else None
             strikes = [strike, joined(client, 3, last + 1)] if act is start_one else [strike]
             found, seconds = timed(partial(fit, client, strikes, checkpoint))
-            outcomes.append(Outcome(strike.before(time.monotonic()), differing(found, expected), seconds - undisturbed))
+            outcomes.append(Outcome(strike.done(), differing(found, expected), seconds - undisturbed))
             processes.kill(*processes.workers[2:], *processes.stopped)
     return outcomes
 

@@ -6,18 +6,19 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import dfact
+from benchmarks.fault_commands import Command, reached_by
+from benchmarks.fault_fits import small_partitions
 from dfact.cli.main import main
 from dfact.data.examples import ipip_ascado
 from tests.conftest import planted_answers
 
-RUN = [sys.executable, "-m", "dfact.cli.main", "run"]
 JOB = """
 [job]
 memory-limit = "8GiB"
@@ -63,7 +64,14 @@ model = "chosen.model"
 report = "chosen.html"
 data = "answers.zarr"
 """
+STEPS = {1: "import", 2: "select icqf", 3: "fit icqf", 4: "transform", 5: "export", 6: "report"}
 WRITTEN = ["answers.zarr", "chosen.model", "fitted.model", "factors.csv", "loadings.csv", "chosen.html"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small() -> Iterator[None]:
+    with small_partitions():
+        yield
 
 
 @pytest.fixture
@@ -292,54 +300,42 @@ def test_a_step_that_fails(job: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert steps_done(capsys.readouterr().err) == [3, 4, 5, 6]
 
 
-def stopped_at(job: Path, line: str, number: int) -> str:
-    """Run the job, and send it a signal once its log says so; returns the log."""
-    with subprocess.Popen([*RUN, job.name], cwd=job.parent, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        told = ""
-        for text in process.stderr:
-            told += text
-            if line in text:
-                process.send_signal(number)
-                break
-        told += process.stderr.read()
-        assert process.wait(60) in (0, -number, 128 + number)
-    return told
-
-
 @pytest.mark.faults
-def test_killed_at_every_step_and_within_a_fit_it_ends_with_the_same_result(job: Path, undisturbed: list[bytes]) -> None:
-    for number in range(1, 7):
-        for line in (f"step {number} ", "is done, in"):
-            stopped_at(job, line, signal.SIGKILL)
-    stopped_at(job, "step 3 (fit icqf) fit: ", signal.SIGKILL)
-    done = subprocess.run([*RUN, job.name], cwd=job.parent, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_killed_at_every_step_and_within_a_fit_it_ends_with_the_same_result(
+    job: Path, undisturbed: list[bytes], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("command")
+    for number, name in STEPS.items():
+        for moment in ("begins", "is done, in"):
+            command = Command(folder, "run", job, last_words=f"step {number} ({name}) {moment}")
+            assert command.ended() == -signal.SIGKILL, command.said
+            if (number, moment) == (3, "begins"):
+                command = Command(folder, "run", job, pause=0.01)
+                command.wait(lambda: any(reached_by(checkpoint) >= 20 for checkpoint in job.parent.glob("job.toml.state.*")))
+                command.send(signal.SIGKILL)
+                assert command.ended() == -signal.SIGKILL, command.said
+    command = Command(folder, "run", job)
+    assert command.ended() == 0, command.said
     assert results(job.parent) == undisturbed
     assert sorted(path.name for path in job.parent.iterdir()) == sorted([*WRITTEN, "answers.csv", "job.toml", "job.toml.state"])
 
 
 @pytest.mark.faults
-def test_sigterm_within_a_fit_leaves_a_checkpoint(job: Path) -> None:
+def test_sigterm_within_a_fit_leaves_a_checkpoint(job: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     job.write_text(JOB.replace("max-iter = 60", "max-iter = 200000").split('[[step]]\nrun = "transform"')[0])
-    with subprocess.Popen([*RUN, job.name], cwd=job.parent, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for text in process.stderr:
-            if "step 3 (fit icqf) fit: " in text:
-                break
-        time.sleep(0.5)
-        process.send_signal(signal.SIGTERM)
-        told = process.stderr.read()
-        assert process.wait(60) == 143, told
-    assert re.search(r"warning step 3 \(fit icqf\) stopped: the checkpoint .* holds \d+ steps, from which the same fit goes on", told)
-    with subprocess.Popen([*RUN, job.name], cwd=job.parent, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for text in process.stderr:
-            if "Going on from step" in text:
-                break
-        else:
-            pytest.fail("it began anew")
-        process.kill()
+    folder = tmp_path_factory.mktemp("command")
+    command = Command(folder, "run", job)
+    command.says("step 3 (fit icqf) fit: ")
+    command.send(signal.SIGTERM)
+    assert command.ended() == 143, command.said
+    assert re.search(
+        r"warning step 3 \(fit icqf\) stopped: the checkpoint .* holds \d+ steps, from which the same fit goes on", command.said
+    )
+    command = Command(folder, "run", job)
+    command.says("Going on from step")
+    assert command.alive, command.said
+    command.send(signal.SIGKILL)
+    command.ended()
 
 
 FIT = '[[step]]\nrun = "fit icqf"\ndata = "answers.zarr"\nmodel = "m.model"\ncomponents = 2\nmax-iter = 3\n'
@@ -449,22 +445,17 @@ def test_what_is_to_be_overwritten_does_not_count_as_done_and_stability_goes_wit
 
 
 @pytest.mark.faults
-def test_a_job_that_another_process_has_taken_stops_at_its_next_step(job: Path, undisturbed: list[bytes]) -> None:
-    with subprocess.Popen([*RUN, job.name], cwd=job.parent, stderr=subprocess.PIPE, text=True) as first:
-        assert first.stderr is not None
-        for text in first.stderr:
-            if "step 2 (select icqf) begins" in text:
-                break
-        until = time.monotonic() + 60
-        while not list(job.parent.glob("job.toml.state.*")):  # its checkpoint: in the midst of the step
-            assert first.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.01)
-        first.send_signal(signal.SIGSTOP)
-        second = subprocess.run([*RUN, job.name], cwd=job.parent, capture_output=True, text=True, check=False)
-        assert second.returncode == 0, second.stderr
-        first.send_signal(signal.SIGCONT)
-        told = first.stderr.read()
-        assert first.wait(60) == 1, told
-    assert "another process" in told
+def test_a_job_that_another_process_has_taken_stops_at_its_next_step(
+    job: Path, undisturbed: list[bytes], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    first = Command(tmp_path_factory.mktemp("first"), "run", job, pause=0.01)
+    first.says("step 2 (select icqf) begins")
+    first.wait(lambda: any(job.parent.glob("job.toml.state.*")))  # its checkpoint: in the midst of the step
+    assert first.alive, first.said
+    first.send(signal.SIGSTOP)
+    second = Command(tmp_path_factory.mktemp("second"), "run", job)
+    assert second.ended() == 0, second.said
+    first.send(signal.SIGCONT)
+    assert first.ended() == 1, first.said
+    assert "another process" in first.said
     assert results(job.parent) == undisturbed
