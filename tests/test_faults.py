@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
@@ -90,6 +91,7 @@ def test_a_worker_killed_in_a_selection(name: str, processes: Processes, client:
 def test_a_killed_worker_whose_nanny_brings_a_new_one() -> None:
     X = answers(1)
     with (
+        dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}),
         LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", memory_limit="2GiB") as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
