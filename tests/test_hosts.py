@@ -73,7 +73,7 @@ def test_cut_off_and_back_then_killed_then_cut_off_for_good(protocol: str, undis
         stranger = cluster.fit(data, 1, 1, foreign)
         cluster.worker("d", foreign, "--no-nanny", "--death-timeout", "4")
         ended, refused = fit.ended(), stranger.ended()
-        assert cluster.processes["d"].wait(timeout=30) != 0
+        assert cluster.processes["d"].wait(timeout=120) != 0
         assert "name: d" not in cluster.log("scheduler").read_text()
     assert (ended.error, ended.digest) == ("", expected)
     assert refused.error.startswith("FatalCommClosedError: TLS certificate does not match" if own else "RuntimeError: encryption required")
