@@ -1,6 +1,9 @@
 """Fixtures shared by all tests."""
 
+import random
+import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +35,15 @@ def questionnaires() -> Path:
     if not folder.is_dir():
         pytest.skip("the real questionnaires are not beside the project")
     return folder
+
+
+def free_port() -> int:
+    """A port of this machine that nobody has, of those that the system gives to nobody who does not name them: it stays free."""
+    for port in random.sample(range(30_000, 32_768), 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("all ports are taken")
 
 
 def planted_answers(n: int, m: int, k: int, seed: int, missing: float = 0.0) -> NDArray[np.float64]:

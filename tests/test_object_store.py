@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,19 +34,13 @@ from dfact.data.store import ATTRIBUTE, create_group, store_at, store_kind
 from dfact.data.stores import AddressStore
 from dfact.engine.checkpoint import resume_point
 from dfact.errors import StoreError
-from tests.conftest import planted_answers
+from tests.conftest import free_port, planted_answers
 
 N, M, K = 1000, 40, 3
-START_SECONDS = 60
+START_SECONDS = 150
 
 
 # the server
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @pytest.fixture(scope="session")
@@ -84,20 +79,25 @@ def send(port: int, method: str, path: str, body: bytes = b"", headers: dict[str
 
 
 class Proxy(ThreadingHTTPServer):
-    """Between client and server; every ``every``-th request fails, in turn with 503, 500 and a lost connection; all with 1, none with 0."""
+    """Between client and server; every ``every``-th request fails, in turn with 503, 500 and a lost connection; all with 1, none with 0.
+
+    But for 1, none fails as often as the client tries it: which is the ``every``-th depends on the order of the client's threads.
+    """
 
     daemon_threads = True
 
     def __init__(self, behind: int) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.behind, self.every, self.asked, self.failed, self.lock = behind, 0, 0, 0, threading.Lock()
+        self.failures: Counter[tuple[str, str]] = Counter()
 
-    def fails(self) -> int | None:
+    def fails(self, *request: str) -> int | None:
         """What the next request is answered with; 0 for nothing at all, None if it is passed on."""
         with self.lock:
             self.asked += 1
-            if not self.every or self.asked % self.every:
+            if not self.every or self.asked % self.every or (self.every > 1 and self.failures[request] == stores.RETRIES):
                 return None
+            self.failures[request] += 1
             self.failed += 1
             return (503, 500, 0)[self.failed % 3]
 
@@ -108,7 +108,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def pass_on(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        failure = self.server.fails()
+        failure = self.server.fails(self.command, self.path)
         if failure == 0:
             self.close_connection = True
             return

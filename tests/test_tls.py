@@ -3,12 +3,11 @@
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,11 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from distributed import LocalCluster
+from distributed import Client, LocalCluster, Security
 
 import dfact
 from dfact.cli.main import main
-from tests.conftest import planted_answers
+from tests.conftest import free_port, planted_answers
 
 ROOT = Path(__file__).resolve().parents[1]
 OPTIONS = ("--tls-ca-file", "--tls-cert", "--tls-key")
@@ -45,15 +44,12 @@ def certificates(folder: Path) -> Path:
 def listening(pid: int) -> list[str]:
     """The addresses at which a process and its children listen."""
     process = psutil.Process(pid)
-    found = [c.laddr.ip for p in [process, *process.children(recursive=True)] for c in p.net_connections("inet") if c.status == "LISTEN"]
+    found = []
+    for one in [process, *process.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):  # it ended while we looked
+            found += [c.laddr.ip for c in one.net_connections("inet") if c.status == "LISTEN"]
     assert found
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class Secured:
@@ -64,6 +60,10 @@ class Secured:
         self.address = f"tls://127.0.0.1:{free_port()}"
         scheduler, worker, self.fit = (command.replace("10.0.0.1", "127.0.0.1") for command in documented()[3:])
         self.processes = [self._start(scheduler, stack), self._start(worker, stack)]
+        files = dict(zip(("tls_ca_file", "tls_client_cert", "tls_client_key"), options(folder)[1::2], strict=True))
+        security = Security(require_encryption=True, **files)
+        with Client(self.address, security=security, set_as_default=False, timeout=100) as client:
+            client.wait_for_workers(1, timeout=100)
 
     def here(self, command: str) -> list[str]:
         return shlex.split(command.replace("8786", self.address.rpartition(":")[2]).replace("127.0.0.1:8787", "127.0.0.1:0"))
@@ -78,7 +78,7 @@ class Secured:
 
     def _stop(self, process: "subprocess.Popen[bytes]") -> None:
         process.terminate()
-        process.wait(20)
+        process.wait(100)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_certificates_in_dasks_configuration(secured: Secured, monkeypatch: pyte
     environment = {f"DASK_DISTRIBUTED__COMM__TLS__{name}": file for name, file in names.items()}
     command = [sys.executable, "-m", "dfact.cli.main", "fit", "icqf", "cohort.zarr", "-k", "2", "--plan", "--scheduler", secured.address]
     done = subprocess.run(
-        command, env={**os.environ, **environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False, timeout=60
+        command, env={**os.environ, **environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False, timeout=200
     )
     assert done.returncode == 0, done.stderr
     assert "distributed, 1 process(es)" in done.stdout
