@@ -344,15 +344,15 @@ def test_the_scheduler_forgets_what_a_checkpoint_holds(client: Client, tmp_path:
     session = executor.open(partitions(ArraySource(X), None, None), plan)
     sizes = []
     with CheckpointedSession(session, tmp_path / "checkpoint.zarr", 20, {}) as kept_session:
-        for number in range(1, 201):
+        for number in range(1, 1001):
             assert kept_session.run(CountPass(), None).count == number * 500
-            if number % 50 == 0:
+            if number % 100 == 0:
                 sizes.append(client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)))
-        assert all((rows == 200).all() for rows in kept_session.rows("counted"))
+        assert all((rows == 1000).all() for rows in kept_session.rows("counted"))
     assert max(sizes) <= 3 * 20 + 10, sizes  # those of the passes since the last version, at most
     # Each version replaces the one before; the sums of all passes are there.
     assert len(list((tmp_path / "checkpoint.zarr").glob("state-*"))) == 1
-    assert len(list((tmp_path / "checkpoint.zarr").glob("steps-*"))) == 10
+    assert len(list((tmp_path / "checkpoint.zarr").glob("steps-*"))) == 50
 
 
 def test_nested_sums_are_what_they_were() -> None:
