@@ -159,11 +159,13 @@ def test_below_the_plan_nothing_is_started(stored: Callable[[str], dfact.Dataset
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is Linux's to tell")
 @pytest.mark.parametrize("name", MODELS)
-def test_at_the_least_the_plan_asks_for(name: str, stored: Callable[[str], dfact.Dataset]) -> None:
+def test_at_the_least_the_plan_asks_for(name: str, stored: Callable[[str], dfact.Dataset], tmp_path: Path) -> None:
     data = stored(name)
     with cluster(least_limit(name, data)) as client:
         before = client.scheduler_info()["workers"]
         model = MODELS[name][1]().set_params(executor=client)
+        if hasattr(model, "checkpoint"):
+            model.set_params(checkpoint=tmp_path / "checkpoint.zarr", checkpoint_every=1)
         plan = dfact.plan(model, data)
         assert plan.fits
         assert plan.held == 0
