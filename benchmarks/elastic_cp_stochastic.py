@@ -24,6 +24,9 @@ from benchmarks.elastic_cp_speed import make
 from dfact.data.dataset import Dataset
 from dfact.data.source import ZarrSource
 from dfact.data.synthetic import elastic_cp_simulation
+from dfact.engine.executors import InlineExecutor, LocalSession
+from dfact.engine.partition import Partition
+from dfact.engine.plan import Plan
 from dfact.models.elastic_cp_path import default_lambdas
 
 Bars = list[tuple[str, bool]]
@@ -50,11 +53,16 @@ def counted(path: Path) -> Dataset:
     return replace(dataset, source=CountedSource(dataset.source.array))
 
 
+class Forgetful(InlineExecutor):
+    """Keeps no values between passes, as where there is no room for them."""
+
+    def open(self, partitions: list[Partition], plan: Plan) -> LocalSession:
+        return super().open(partitions, replace(plan, values_in_memory=0))
+
+
 def fit(dataset: Dataset, **parameters: Any) -> tuple[dfact.ElasticCP, int, float]:
     """The model, the bytes it read and its seconds, in a process that has no room to keep values."""
-    model = dfact.ElasticCP(executor="inline", **parameters)
-    plan = dfact.plan(model, dataset)
-    model.memory_limit = int(plan.workers.baseline + plan.working + plan.driver + 1.2 * plan.state) + (1 << 20)
+    model = dfact.ElasticCP(executor=Forgetful(), **parameters)
     began, before = time.perf_counter(), CountedSource.bytes_read
     model.fit(dataset)
     return model, CountedSource.bytes_read - before, time.perf_counter() - began

@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,13 +45,21 @@ def test_a_forged_model_is_loaded_or_refused_in_words(name: str, tmp_path: Path)
     assert "refused" in verdicts
 
 
+class Endless:
+    """In place of an input's number: whoever asks for it waits for ever."""
+
+    def __format__(self, _: str) -> str:
+        while True:
+            time.sleep(60)
+
+
 def test_what_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fuzz._outcome(lambda: fuzz.expect(False, "other values"))[0] == "failed"
     assert fuzz._outcome(lambda: next(iter([])))[0] == "failed"
-    monkeypatch.setattr(fuzz, "SECONDS", -1.0)
+    monkeypatch.setattr(fuzz, "SECONDS", 0.0)
     worker = fuzz.Worker()
     try:
-        ((_, verdict, words),) = fuzz.run([("npy", 0, 0)], [worker])
+        ((_, verdict, words),) = fuzz.run([("npy", 0, Endless())], [worker])  # type: ignore[list-item]
     finally:
         worker.close()
-    assert (verdict, words) == ("failed", "no end after -1 s")
+    assert (verdict, words) == ("failed", "no end after 0 s")
