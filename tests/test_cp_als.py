@@ -9,6 +9,7 @@ import pytest
 from distributed import Client
 
 import dfact
+from dfact.models.cp_problem import khatri_rao
 from dfact.report.kinds import items_plot, model_text, rows_text
 from dfact.selection import core_consistency, select_on_path
 from tests.conftest import REAL_DATA
@@ -84,6 +85,15 @@ def test_transform_and_tables(tmp_path: Path, client: Client) -> None:
     stored = dfact.CPALS(2, random_state=0, executor=client).fit(dataset)
     np.testing.assert_array_equal(stored.components_, model.components_)
     np.testing.assert_array_equal(stored.factors_[0], model.factors_[0])
+
+
+def test_products_of_loadings_lie_by_rows_however_the_factors_do() -> None:
+    """So that BLAS sums in one order, here and on a worker."""
+    B, C = np.random.default_rng(0).standard_normal((2, 7, 3))
+    for factors in ([B.T, C.T], [B.T.copy(), C.T.copy()], [B.T.copy(), C.T]):
+        for H, expected in ((khatri_rao(factors), [np.kron(b, c) for b, c in zip(B.T, C.T, strict=True)]), (khatri_rao(factors[:1]), B.T)):
+            assert H.flags.c_contiguous
+            np.testing.assert_allclose(H, expected)
 
 
 def test_saved_and_shown(tmp_path: Path) -> None:

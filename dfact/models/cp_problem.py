@@ -120,11 +120,15 @@ def estimated(rank: int, shape: Sequence[int], squares: NDArray[np.float64], obs
 
 
 def khatri_rao(factors: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """H (R, I_2⋯I_N), row r the Kronecker product of the vectors a_r of the modes given."""
+    """H (R, I_2⋯I_N), row r the Kronecker product of the vectors a_r of the modes given.
+
+    In the order of its rows, however the factors lie: BLAS may sum another order otherwise, and what comes to a worker
+    at an odd address NumPy copies in this one.
+    """
     H = factors[0]
     for A in factors[1:]:
         H = (H[:, :, None] * A[:, None, :]).reshape(len(H), -1)
-    return H
+    return np.ascontiguousarray(H)
 
 
 def contracted(T: NDArray[np.float64], factors: Sequence[NDArray[np.float64]], keep: int) -> NDArray[np.float64]:
