@@ -1,5 +1,6 @@
 """Checkpoints: a fit that was interrupted goes on, and ends with the same bits."""
 
+import errno
 import json
 import os
 import re
@@ -405,6 +406,20 @@ def test_fits_that_begin_at_once_with_one_checkpoint(tmp_path: Path) -> None:
         fits = [pool.submit(kept(tmp_path / "checkpoint.zarr").fit, X) for _ in range(4)]
     errors = [fit.exception() for fit in fits]
     assert all(error is None or isinstance(error, StoreError) for error in errors), errors
+
+
+def test_a_record_is_removed_though_another_process_still_writes_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = Records(tmp_path / "checkpoint.zarr", "fit", {})
+    record = tmp_path / "checkpoint.zarr" / records.begin("steps-000001-old").name
+    assert record.is_dir()
+
+    def disturbed(path: Path) -> None:
+        monkeypatch.undo()
+        raise OSError(errno.ENOTEMPTY, "Directory not empty", str(path))
+
+    monkeypatch.setattr(shutil, "rmtree", disturbed)
+    records.remove(record.name)
+    assert not record.exists()
 
 
 def test_a_record_that_is_finished_while_another_process_takes_over_is_none(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -31,7 +32,7 @@ from dfact.engine import partition as partition_module
 from dfact.engine.cluster import DistributedExecutor
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor, resolve_executor
 from dfact.engine.partition import GROUP, InOrder, add_up, one_ahead, partitions
-from dfact.engine.passes import Block, Partial, State
+from dfact.engine.passes import Block, Partial, Startless, State
 from dfact.engine.plan import Footprint, Plan, Workers, make_plan, parse_bytes
 from dfact.engine.progress import Iteration, Progress, TimeLeft
 from dfact.engine.scratch import Scratch
@@ -115,6 +116,36 @@ def test_every_executor_gives_the_bits_of_the_inline_one(executor: Executor, spi
     expected = run(InlineExecutor(), source, seed=seed)
     for a, b in zip(expected, run(executor, source, spill=spill, seed=seed), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@dataclass(frozen=True)
+class AddressPass(Startless):
+    """Counts what does not lie as it did where it was sent from."""
+
+    own: tuple[NDArray[Any], ...]
+    dtype: np.dtype[Any] = FLOAT32
+
+    def step(self, block: Block, state: State | None, shared: list[NDArray[Any]]) -> tuple[None, Sums]:
+        matrix = [block.matrix] if isinstance(block.matrix, np.ndarray) else [block.matrix.data, block.matrix.indices]
+        assert block.covariates is not None
+        odd = sum(not array.flags.aligned for array in (*shared, *self.own, *matrix, block.covariates))
+        turned = sum(not array.flags.f_contiguous for array in (*shared, *self.own))
+        return None, Sums(np.ones((3, 85), order="F"), np.asarray(odd + turned))
+
+
+@pytest.mark.usefixtures("small_partitions")
+@pytest.mark.parametrize("of", [ArraySource, lambda X: SparseSource(sp.csr_array(X))], ids=["dense", "sparse"])
+def test_arrays_lie_on_a_worker_as_they_did(of: Callable[[NDArray[Any]], RowSource], client: Client) -> None:
+    """Elsewhere, or in another order, they would be copied, and BLAS sum in another order."""
+    source, executor = of(values(0).astype(np.float32)), DistributedExecutor(client)
+    arrays = tuple(np.ones((2, 81 + i), order="F") for i in range(10))
+    plan = make_plan(source, FLOAT32, FOOTPRINT, executor.workers(None))
+    with executor.open(partitions(source, None, np.ones((3001, 3), np.float32)), plan) as session:
+        for _ in range(5):
+            sums = session.run(AddressPass(arrays), list(arrays))
+            assert sums.count == 0
+            assert sums.weighted.flags.aligned
+            assert sums.weighted.flags.f_contiguous
 
 
 @pytest.mark.usefixtures("small_partitions")

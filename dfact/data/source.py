@@ -105,7 +105,7 @@ class ArraySource:
         return self.values.dtype
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        return np.ascontiguousarray(self.values[start:stop])
+        return aligned(self.values[start:stop])
 
     def slice(self, rows: slice) -> "ArraySource":
         return ArraySource(self.values[rows])
@@ -195,7 +195,8 @@ class SparseSource(SparseRows):
         edges = self.edges(start, stop)
         entries = slice(edges[0], edges[-1])  # views: SciPy's own slice copies them
         return sp.csr_array(
-            (self.values.data[entries], self.values.indices[entries], edges - edges[0]), shape=(len(edges) - 1, self.shape[1])
+            (aligned(self.values.data[entries]), aligned(self.values.indices[entries]), edges - edges[0]),
+            shape=(len(edges) - 1, self.shape[1]),
         )
 
     def slice(self, rows: slice) -> "SparseSource":
@@ -307,6 +308,11 @@ def _unreadable(array: zarr.Array[Any], start: int, stop: int) -> tuple[int, int
 def read_rows(source: ReadableRows, start: int, stop: int) -> NDArray[Any] | sp.csr_array:
     """Rows start to stop, row-compressed where the source is."""
     return source.read_sparse(start, stop) if isinstance(source, SparseRows) else source.read(start, stop)
+
+
+def aligned(values: NDArray[Any]) -> NDArray[Any]:
+    """In C order and at an even address, at which what came over a network may not lie."""
+    return np.require(values, requirements=["C", "A"])
 
 
 def absent_of(source: ReadableRows) -> float:

@@ -5,9 +5,10 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from uuid import uuid4
 
 import zarr
@@ -31,8 +32,32 @@ T = TypeVar("T")
 _LOOK = 5.0  # seconds between two looks at a cluster that is silent
 
 
-def _task(partition: Partition, pass_and_shared: tuple[Pass[Any, P], Any], kept: KeptState, spill_to: Path | None) -> tuple[KeptState, P]:
-    pass_, shared = pass_and_shared
+@dataclass(frozen=True)
+class Sealed(Generic[T]):
+    """What travels as one string of bytes.
+
+    Otherwise Dask sends arrays apart from what holds them, and at times they come to lie at odd addresses. NumPy
+    copies such arrays, in another order than they had, and BLAS then sums in another order; Numba compiles anew for them.
+    """
+
+    value: T
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from distributed.protocol.pickle import dumps
+
+        return _unsealed, (dumps(self.value),)
+
+
+def _unsealed(content: bytes) -> Sealed[Any]:
+    from distributed.protocol.pickle import loads
+
+    return Sealed(loads(content))
+
+
+def _task(
+    partition: Partition, pass_and_shared: Sealed[tuple[Pass[Any, P], Any]], kept: KeptState, spill_to: Path | None
+) -> tuple[KeptState, P]:
+    pass_, shared = pass_and_shared.value
     with single_threaded():
         return visit(partition, pass_, shared, kept, spill_to, own=False)
 
@@ -45,8 +70,8 @@ def _item(pair: tuple[Any, Any], index: int) -> Any:
     return pair[index]
 
 
-def _add_up(totals: list[P]) -> P:
-    return add_up([totals[0].total(), *totals[1:]])  # what a task is given stays as it is
+def _add_up(totals: list[P]) -> Sealed[P]:
+    return Sealed(add_up([totals[0].total(), *totals[1:]]))  # what a task is given stays as it is
 
 
 class Watch:
@@ -195,7 +220,7 @@ class DistributedSession(Stateful):
         with lost_cluster():
             self._spread()
             places = [self._versions.place(i) for i in range(len(self._partitions))]
-            broadcast = self._submit(_identity, (pass_, shared))
+            broadcast = self._submit(_identity, Sealed((pass_, shared)))
             visits = self._map(_task, self._partitions, [broadcast] * len(places), self._kept, places)
             # At once: what is to be added up need not wait for the last visit.
             states = self._map(_item, visits, [0] * len(places), priority=1)
@@ -205,7 +230,7 @@ class DistributedSession(Stateful):
         spilled = [i for i, place in enumerate(places) if place is not None]
         self._kept = [kept if place else state for kept, state, place in zip(self._kept, states, places, strict=True)]
         batches = (groups[start : start + GATHERED] for start in range(0, len(groups), GATHERED))
-        sums: P = add_up(group for batch in batches for group in self._watch.gather(batch, states))
+        sums: P = add_up(group.value for batch in batches for group in self._watch.gather(batch, states))
         for i, state in zip(spilled, self._watch.gather([states[i] for i in spilled]), strict=True):
             self._keep(i, state)
         return sums

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.data.source import ArraySource, Layout, RowSource, SparseSource, absent_of, read_rows, reads
+from dfact.data.source import ArraySource, Layout, RowSource, SparseSource, absent_of, aligned, read_rows, reads
 from dfact.data.statistics import as_floating
 from dfact.engine.passes import Block, Partial, Pass, State
 
@@ -50,7 +50,7 @@ class Partition:
             if isinstance(matrix, np.ndarray):
                 matrix.flags.writeable = False
             stop = start + raw.shape[0]
-            covariates = None if self.covariates is None else self.covariates[start:stop]
+            covariates = None if self.covariates is None else aligned(self.covariates[start:stop])
             yield Block(matrix, covariates, first + index, self.rows.start + start, absent_of(self.source))
             start = stop
 

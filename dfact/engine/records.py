@@ -1,8 +1,9 @@
 """Stores of named records of arrays, each whole or not there, that belong to one piece of work: what checkpoints are."""
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from os import PathLike
 from typing import Any
 from uuid import uuid4
@@ -91,7 +92,14 @@ class Records:
             return found, read_stream(group, _STREAM, found["checksums"])
 
     def remove(self, name: str) -> None:
-        sync(self.group.store.delete_dir(name))
+        """Another process that has not yet seen that it lost the records may still be writing there: it will not be long."""
+        with self.writing():
+            for wait in (0.01, 0.1, 1.0):
+                with suppress(OSError):
+                    sync(self.group.store.delete_dir(name))
+                    return
+                time.sleep(wait)
+            sync(self.group.store.delete_dir(name))
 
     def remove_torn(self) -> None:
         """What was begun and never became whole."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.source import ArraySource, RowSource
-from dfact.engine.cluster import DistributedExecutor, Watch
+from dfact.engine.cluster import DistributedExecutor, Sealed, Watch
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.partition import Partition, partitions
 from dfact.engine.plan import Footprint, Plan, Workers, make_plan
@@ -171,12 +171,16 @@ def on_workers(client: "Client", data: Callable[[], T], works: Sequence[Callable
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "10GB"}):
         # The data travels to the workers once, as the task that returns it.
         held = client.submit(data, pure=False)
-        tasks = [client.submit(work, held, pure=False) for work in works]
+        tasks = [client.submit(_apply, Sealed(work), held, pure=False) for work in works]
     try:
         for number, finished in Watch(client, progress=False).completed(tasks):
             keep(number, finished)
     finally:
         client.cancel(tasks)
+
+
+def _apply(work: Sealed[Callable[[T], D]], data: T) -> D:
+    return work.value(data)
 
 
 def _whole_chain(fits: Fits, folds: Folds, chain: Chain, data: tuple[NDArray[Any], NDArray[Any] | None]) -> list[Done]:
