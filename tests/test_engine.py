@@ -29,6 +29,7 @@ from dfact.data import values as data_values
 from dfact.data.inputs import as_dataset
 from dfact.data.source import ArraySource, Layout, RowSource, SparseSource, SparseZarrSource, ZarrSource, path_of, reads
 from dfact.engine import partition as partition_module
+from dfact.engine import streams
 from dfact.engine.cluster import DistributedExecutor
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor, resolve_executor
 from dfact.engine.partition import GROUP, InOrder, add_up, one_ahead, partitions
@@ -37,6 +38,7 @@ from dfact.engine.plan import Footprint, Plan, Workers, make_plan, parse_bytes
 from dfact.engine.progress import Iteration, Progress, TimeLeft
 from dfact.engine.scratch import Scratch
 from dfact.engine.session import Executor
+from dfact.engine.spill import SpillWriter
 from dfact.engine.threads import single_threaded
 from tests.conftest import planted_answers
 
@@ -516,6 +518,59 @@ def test_one_and_many_chunks_a_partition_cut_the_same_blocks() -> None:
         blocks = list(partition_module._cut((X[a : a + size] for a in range(0, 100, size)), 16))
         assert [len(b) for b in blocks] == [16] * 6 + [4]
         np.testing.assert_array_equal(np.concatenate(blocks), X)
+
+
+ARRAYS = {
+    "by rows": np.arange(12.0).reshape(3, 4),
+    "by columns": np.asfortranarray(np.arange(12, dtype=np.float32).reshape(3, 4)),
+    "every second": np.arange(24).reshape(4, 6)[::2, ::2],
+    "one number": np.asarray(0.1),
+    "nothing": np.empty((0, 5), np.uint8),
+    "words": np.asarray(["Ä", "b"]),
+    "truths": np.asarray([True, False]),
+    "three modes": np.arange(24.0).reshape(2, 3, 4).transpose(2, 1, 0),
+}
+
+
+def test_spilled_state_is_read_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # CPython's parser fails now and then where several threads parse literals, and a pass reads in many.
+    monkeypatch.setattr("ast.parse", None)
+    with SpillWriter(tmp_path / "a.state") as writer:
+        for _ in range(2):
+            writer.keep(ARRAYS)
+    assert writer.result is not None
+    found = list(writer.result)
+    assert len(found) == 2
+    for state in found:
+        assert list(state) == list(ARRAYS)
+        for name, array in ARRAYS.items():
+            np.testing.assert_array_equal(state[name], array, strict=True)
+            assert state[name].flags.f_contiguous == array.flags.f_contiguous
+    (tmp_path / "a.state").write_bytes((tmp_path / "a.state").read_bytes()[:-1])
+    with pytest.raises(dfact.StoreError, match=r"cannot read the solver's state from .*: 1 bytes are missing at its end"):
+        list(writer.result)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full is Linux's")
+@pytest.mark.parametrize("n", [3, 1 << 20])
+def test_a_full_disk_is_told(n: int) -> None:
+    with pytest.raises(dfact.StoreError, match=r"state to /dev: the disk is full; raise memory_limit, or set TMPDIR"):  # noqa: SIM117
+        with SpillWriter(Path("/dev/full")) as writer:
+            writer.keep({"a": np.zeros(n)})
+
+
+@pytest.mark.parametrize("piece", [1, 7, 100, 1 << 20])
+def test_streams_are_read_as_they_were(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ast.parse", None)
+    monkeypatch.setattr(streams, "_PIECE", piece)
+    group = zarr.open_group(zarr.storage.MemoryStore(), mode="w").create_group("a")
+    writer = streams.StreamWriter(group, "s")
+    for array in ARRAYS.values():
+        writer.put(array)
+    found = list(streams.read_stream(group, "s", writer.close()))
+    for array, expected in zip(found, ARRAYS.values(), strict=True):
+        np.testing.assert_array_equal(array, expected, strict=True)
+        assert array.flags.f_contiguous == expected.flags.f_contiguous
 
 
 @pytest.mark.parametrize("seed", range(3))

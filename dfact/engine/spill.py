@@ -7,8 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import numpy as np
-
+from dfact.engine.arrays import read_array, write_array
 from dfact.engine.passes import State
 from dfact.errors import StoreError
 
@@ -25,7 +24,7 @@ class SpilledState:
         try:
             with self.path.open("rb") as file:
                 for _ in range(self.n_blocks):
-                    yield {name: np.load(file, allow_pickle=False) for name in self.names}
+                    yield {name: read_array(file) for name in self.names}
         except (OSError, ValueError, EOFError) as error:
             raise StoreError(f"cannot read the solver's state from {self.path}: {error}") from error
 
@@ -52,18 +51,22 @@ class SpillWriter:
             return
         try:
             for array in state.values():
-                np.save(self._file, array, allow_pickle=False)
+                write_array(self._file, array)
+            self._file.flush()
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "requested and" in str(error)
-            reason = "the disk is full" if full else str(error)
+            reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error)
             remedy = "raise memory_limit, or set TMPDIR to a larger disk"
             raise StoreError(f"cannot write the solver's state to {self._path.parent}: {reason}; {remedy}") from error
         self._names = tuple(state)
         self._n_blocks += 1
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._file.truncate()
-        self._file.close()
+        try:
+            with self._file:
+                self._file.truncate()
+        except OSError:
+            if error is None:  # else it cannot be written now either
+                raise
 
     @property
     def result(self) -> SpilledState | None:

@@ -1,4 +1,4 @@
-"""Arrays one after the other, each in NumPy's own format, as bare objects in a Zarr store: what a checkpoint is made of.
+"""Arrays one after the other as bare objects in a Zarr store: what a checkpoint is made of.
 
 A stream is named within a group of the store, and its pieces are the objects ``name/0``, ``name/1`` and so on. An
 array of bytes would do as well, but its metadata cost several times what the bytes of a partition's state do.
@@ -11,11 +11,11 @@ from typing import Any
 from zlib import crc32
 
 import zarr
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 from zarr.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
+from dfact.engine.arrays import read_array, write_array
 from dfact.engine.passes import State
 from dfact.errors import StoreError
 
@@ -31,13 +31,14 @@ class StreamWriter:
         self._checksums: list[int] = []
 
     def put(self, array: NDArray[Any]) -> None:
-        npy.write_array(self, array, allow_pickle=False)
+        write_array(self, array)
 
-    def write(self, data: bytes) -> int:
-        """As of a file, which NumPy takes this for."""
-        self._held += data
-        if len(self._held) >= _PIECE:
-            self._flush()
+    def write(self, data: bytes | memoryview, /) -> int:
+        """As of a file."""
+        for start in range(0, len(data), _PIECE):
+            self._held += data[start : start + _PIECE]
+            if len(self._held) >= _PIECE:
+                self._flush()
         return len(data)
 
     def close(self) -> tuple[int, ...]:
@@ -61,17 +62,17 @@ class StreamReader:
         self._next = 0
         self._held = memoryview(b"")
 
-    def read(self, size: int, /) -> bytes:
-        """As of a file, which NumPy takes this for."""
+    def readinto(self, place: memoryview, /) -> int:
+        """As of a file."""
         if not self._held and not self.ended:
             self._held = self._piece()
             self._next += 1
-        taken, self._held = self._held[:size], self._held[size:]
-        return bytes(taken)
+        count = min(len(place), len(self._held))
+        place[:count], self._held = self._held[:count], self._held[count:]
+        return count
 
     def get(self) -> NDArray[Any]:
-        array: NDArray[Any] = npy.read_array(self, allow_pickle=False)  # type: ignore[arg-type]  # a read is all it needs
-        return array
+        return read_array(self)
 
     @property
     def ended(self) -> bool:
