@@ -398,8 +398,8 @@ def test_runs_hold_what_was_dealt_out(seed: int, monkeypatch: pytest.MonkeyPatch
 _PEAK = r"""
 import re, sys, dfact
 from pathlib import Path
-from dfact.data import import_triplets, runs, values
-runs._RUN_ENTRIES = import_triplets._DEALT_ENTRIES = values._ENTRIES = 1 << 16
+from dfact.data import import_triplets, runs, table_reader, values
+runs._RUN_ENTRIES = import_triplets._DEALT_ENTRIES = values._ENTRIES = table_reader._BLOCK_BYTES = 1 << 16
 options = {} if sys.argv[3] == "labels" else {"shape": (2000, 3000)}
 dfact.import_triplets(sys.argv[1], sys.argv[2], **options)
 print(int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024)
