@@ -122,8 +122,7 @@ def estimated(rank: int, shape: Sequence[int], squares: NDArray[np.float64], obs
 def khatri_rao(factors: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """H (R, I_2⋯I_N), row r the Kronecker product of the vectors a_r of the modes given.
 
-    In the order of its rows, however the factors lie: BLAS may sum another order otherwise, and what comes to a worker
-    at an odd address NumPy copies in this one.
+    In the order of its rows, however the factors lie: BLAS may sum otherwise where they lie otherwise.
     """
     H = factors[0]
     for A in factors[1:]:
