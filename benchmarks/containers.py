@@ -51,9 +51,16 @@ def _run(*command: str) -> str:
     return done.stdout.strip()
 
 
+def _configure(folder: Path) -> None:
+    """Podman, for all that this process starts: by itself it would raise limits, which not every root may."""
+    (folder / "containers.conf").write_text(_CONFIGURATION)
+    os.environ["CONTAINERS_CONF"] = str(folder / "containers.conf")
+
+
 def build_image(folder: Path) -> None:
     """The image of the committed Containerfile and lock file, without the network, on a base and wheels fetched beforehand."""
     folder.mkdir(parents=True, exist_ok=True)
+    _configure(folder)
     if subprocess.run(["podman", "image", "exists", BASE], check=False, capture_output=True).returncode != 0:
         root = folder / "root"
         _run("debootstrap", "--variant=minbase", "--include=ca-certificates,python3,python3-venv,tini", "bookworm", str(root))
@@ -87,8 +94,7 @@ class Job:
         self._job = next(manifest for manifest in self.manifests if manifest["kind"] == "Job")
         self._spec = self._job["spec"]
         self._began = time.monotonic()
-        (self.hosts.folder / "containers.conf").write_text(_CONFIGURATION)
-        os.environ["CONTAINERS_CONF"] = str(self.hosts.folder / "containers.conf")
+        _configure(self.hosts.folder)
 
     @property
     def name(self) -> str:
