@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
+from dask.sizeof import sizeof
 from distributed import Client
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_info
@@ -30,7 +31,7 @@ from dfact.data.inputs import as_dataset
 from dfact.data.source import ArraySource, Layout, RowSource, SparseSource, SparseZarrSource, ZarrSource, path_of, reads
 from dfact.engine import partition as partition_module
 from dfact.engine import streams
-from dfact.engine.cluster import DistributedExecutor
+from dfact.engine.cluster import DistributedExecutor, Sealed
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor, resolve_executor
 from dfact.engine.partition import GROUP, InOrder, add_up, one_ahead, partitions
 from dfact.engine.passes import Block, Partial, Startless, State
@@ -148,6 +149,7 @@ def test_arrays_lie_on_a_worker_as_they_did(of: Callable[[NDArray[Any]], RowSour
             assert sums.count == 0
             assert sums.weighted.flags.aligned
             assert sums.weighted.flags.f_contiguous
+    assert sizeof(Sealed(arrays)) > sum(array.nbytes for array in arrays)
 
 
 @pytest.mark.usefixtures("small_partitions")
