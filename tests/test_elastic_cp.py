@@ -471,3 +471,11 @@ def test_data_that_cannot_be(tmp_path: Path) -> None:
     path = model.path(Z, [1.0], refine=False)
     with pytest.raises(dfact.ParameterError, match="not refined"):
         path.at(0, refined=True)
+
+
+@pytest.mark.parametrize("scale", [2.0**-600, 1.0, 2.0**600])
+def test_loadings_of_any_size(scale: float) -> None:
+    model = dfact.ElasticCP(2, lam=0.1, random_state=0, max_iter=5).fit(np.random.default_rng(0).standard_normal((20, 6, 4)))
+    expected = [A / np.linalg.norm(A, axis=0) for A in model.factors_[1:]]
+    model.factors_ = [model.factors_[0], model.factors_[1] * scale, model.factors_[2]]
+    np.testing.assert_array_equal(model.loadings_, np.vstack(expected))

@@ -69,8 +69,10 @@ class CPModel(Factorization):
         """Slices of modes 2, …, N × components: u_r⁽ⁿ⁾ = a_r⁽ⁿ⁾/‖a_r⁽ⁿ⁾‖. Beyond mode 2 mode and number name them."""
         names = [str(label) for label in self.column_labels_]
         names += [f"mode {n}: {i}" for n, size in enumerate(self.slice_shape_[1:], start=3) for i in range(size)]
-        lengths = (np.linalg.norm(A, axis=0) for A in self.factors_[1:])
-        units = np.vstack([A / np.where(length > 0, length, 1) for A, length in zip(self.factors_[1:], lengths, strict=True)])
+        # First by powers of two, which rounds nothing, so that the squares of no entry overflow.
+        scaled = [np.ldexp(A, -np.frexp(np.abs(A).max(axis=0))[1]) for A in self.factors_[1:]]
+        lengths = (np.linalg.norm(A, axis=0) for A in scaled)
+        units = np.vstack([A / np.where(length > 0, length, 1) for A, length in zip(scaled, lengths, strict=True)])
         return pd.DataFrame(units, index=pd.Index(names, name="slice"), columns=self.get_feature_names_out())
 
     @property
