@@ -1,7 +1,8 @@
 """The contract of a pass: what is done to one block, and how the partial results add up."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
+from math import prod
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
@@ -12,6 +13,26 @@ from dfact.data.source import expanded
 
 State = dict[str, NDArray[Any]]
 """What a pass keeps for a block between passes, rows last: (k, rows), or first: (rows, m)."""
+
+
+class Workspace:
+    """Working arrays of one thread, reused from block to block and from pass to pass.
+
+    An array that is allocated anew for each block costs more than the arithmetic on it where the allocator
+    returns freed memory to the system, as in the workers that Dask starts.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, NDArray[Any]] = {}
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """An uninitialized array in C order; the memory of the last array of this name."""
+        dtype = np.dtype(dtype)
+        size = prod(shape) * dtype.itemsize
+        held = self._arrays.get(name)
+        if held is None or held.nbytes < size:
+            held = self._arrays[name] = np.empty(size, np.uint8)
+        return held[:size].view(dtype).reshape(shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +49,8 @@ class Block:
     """Number of its first row in the data set."""
     absent: float = 0.0
     """What an entry is that a row-compressed matrix does not store: 0, or NaN for missing."""
+    work: Workspace = field(default_factory=Workspace)
+    """Memory for the arrays of a step that neither the state nor the sums keep."""
 
     @cached_property
     def values(self) -> NDArray[Any]:
