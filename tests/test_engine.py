@@ -1,5 +1,6 @@
 """One conformance suite for all executors, the partitions, the spilled state and the memory plan."""
 
+import errno
 import io
 import os
 import pickle
@@ -31,15 +32,17 @@ from dfact.data.inputs import as_dataset
 from dfact.data.source import ArraySource, Layout, RowSource, SparseSource, SparseZarrSource, ZarrSource, path_of, reads
 from dfact.engine import partition as partition_module
 from dfact.engine import streams
-from dfact.engine.cluster import DistributedExecutor, Sealed
+from dfact.engine.block_state import PartitionStates, SpillFile
+from dfact.engine.cluster.session import DistributedExecutor
+from dfact.engine.cluster.transport import Sealed
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor, resolve_executor
-from dfact.engine.partition import GROUP, InOrder, add_up, one_ahead, partitions
+from dfact.engine.partition import one_ahead, partitions
 from dfact.engine.passes import Block, Partial, Startless, State
 from dfact.engine.plan import Footprint, Plan, Workers, make_plan, parse_bytes
 from dfact.engine.progress import Iteration, Progress, TimeLeft
+from dfact.engine.reduction import TreeSum, add_up
 from dfact.engine.scratch import Scratch
 from dfact.engine.session import Executor
-from dfact.engine.spill import SpillWriter
 from dfact.engine.threads import single_threaded
 from tests.conftest import planted_answers
 
@@ -96,7 +99,7 @@ def run(executor: Executor, source: RowSource, *, spill: bool = False, passes: i
     covariates = np.random.default_rng(seed).random((source.shape[0], 3)).astype(np.float32)
     plan = make_plan(source, np.dtype(np.float32), FOOTPRINT, executor.workers(None))
     if spill:
-        plan = replace(plan, state_in_memory=1, values_in_memory=1)
+        plan = replace(plan, resident_states=1, resident_values=1)
     with executor.open(partitions(source, 255, covariates), plan) as session:
         results = [session.run(DriftPass(), np.float32(i)) for i in range(passes)]
         drift = np.concatenate(list(session.rows("drift")))
@@ -220,14 +223,14 @@ def test_sparse_blocks_stay_sparse_and_each_piece_is_read_once(tmp_path: Path, m
 
     monkeypatch.setattr(SparseZarrSource, "read_sparse", noted)
     parts = partitions(source, 255, None)
-    blocks = [block for part in parts for block in part.blocks(FLOAT32)]
+    blocks = list(parts.blocks(FLOAT32))
     assert all(sp.issparse(block.matrix) and block.matrix.dtype == np.float32 for block in blocks)
     assert (bounds[0][0], bounds[-1][1]) == (0, 3001)
     assert all(a[1] == b[0] for a, b in pairwise(bounds))
     assert len(bounds) > len(parts)
-    loaded = parts[1].load()
+    loaded = parts.part(1, 2).load()
     assert isinstance(loaded.source, SparseSource)
-    assert (loaded.source.values != X[parts[1].rows]).nnz == 0
+    assert (loaded.source.values != X[loaded.rows]).nnz == 0
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -283,16 +286,16 @@ def test_chunks_are_decoded_once_a_pass(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(ZarrSource, "read", counted)
     executor = InlineExecutor()
-    plan = replace(make_plan(dataset.source, np.dtype(np.float32), FOOTPRINT, executor.workers(None)), values_in_memory=0)
+    plan = replace(make_plan(dataset.source, np.dtype(np.float32), FOOTPRINT, executor.workers(None)), resident_values=0)
     array = dataset.source.array  # type: ignore[attr-defined]
     with executor.open(partitions(dataset.source, 255, None), plan) as session:
         session.run(DriftPass(), np.float32(0))
         assert count == array.nchunks
     count = 0
-    with executor.open(partitions(dataset.source, 255, None), replace(plan, values_in_memory=99)) as session:
+    with executor.open(partitions(dataset.source, 255, None), replace(plan, resident_values=99)) as session:
         for _ in range(3):
             session.run(DriftPass(), np.float32(0))
-    assert count == plan.n_partitions
+    assert count == array.nchunks
 
 
 def test_the_next_item_is_made_while_this_one_is_in_use() -> None:
@@ -319,15 +322,24 @@ def test_an_error_of_the_reader_reaches_the_walk() -> None:
         list(one_ahead(items()))
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (1005, 40), (13256, 120), (500_000, 1000), (10**7, 100), (10**6, 10**4), (2000, 1126, 3)])
-def test_layout_covers_all_rows_with_whole_chunks_and_blocks(shape: tuple[int, ...]) -> None:
+SHAPES = [(1, 1), (1005, 40), (13256, 120), (500_000, 1000), (10**7, 100), (10**6, 10**4), (500_000, 800_000), (10**9, 50), (2000, 1126, 3)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_layout_covers_all_rows_with_complete_chunks_and_blocks(shape: tuple[int, ...]) -> None:
     layout = Layout.of(shape)
-    rows = list(layout.partitions())
+    rows = [layout.rows(i, i + 1) for i in range(layout.n_partitions)]
     assert rows[0].start == 0
     assert rows[-1].stop == shape[0]
     assert all(a.stop == b.start for a, b in pairwise(rows))
-    assert len(rows) == layout.n_partitions <= 256
-    assert layout.partition_rows % layout.chunk_rows == layout.chunk_rows % layout.block_rows == 0
+    assert len(rows) <= 1 << 14
+    assert layout.chunk_rows % layout.partition_rows == layout.partition_rows % layout.block_rows == 0
+
+
+@pytest.mark.parametrize(("shape", "workers"), [((13256, 120), 8), ((500_000, 1000), 64), ((10**6, 10**4), 512), ((500_000, 800_000), 512)])
+def test_partitions_keep_many_workers_evenly_busy(shape: tuple[int, ...], workers: int) -> None:
+    n = Layout.of(shape).n_partitions
+    assert n / (workers * -(-n // workers)) > 0.8
 
 
 @pytest.mark.parametrize("chunk", [3, 10, 64])
@@ -419,8 +431,8 @@ def test_sparse_data_is_planned_by_what_it_stores(tmp_path: Path) -> None:
     n, m = 50_000, 100_000
     X = sp.coo_array((np.ones(500_000), (rng.integers(0, n, 500_000), rng.integers(0, m, 500_000))), shape=(n, m)).tocsr()
     stored = dfact.import_array(X, tmp_path / "d.zarr").source
-    for source, kept in ((stored, 256), (SparseSource(X), 0)):
-        assert Layout.of(source.shape).n_partitions <= 256
+    for source, kept in ((stored, 782), (SparseSource(X), 0)):
+        assert Layout.of(source.shape).n_partitions == 782
         plan = make_plan(source, FLOAT32, Footprint(80, 4 * 100, 1000, 80), two_threads("2GiB"))
         assert plan.values_in_memory == min(kept, plan.n_partitions)
         assert plan.held < 50e6
@@ -509,7 +521,7 @@ def test_log_lines_are_rare() -> None:
 
 def test_blocks_of_the_users_array_are_read_only() -> None:
     X = np.zeros((10, 3), np.float32)
-    block = next(partitions(as_dataset(X).source, None, None)[0].blocks(np.dtype(np.float32)))
+    block = next(partitions(as_dataset(X).source, None, None).blocks(np.dtype(np.float32)))
     assert not block.values.flags.writeable
     assert X.flags.writeable
 
@@ -517,7 +529,7 @@ def test_blocks_of_the_users_array_are_read_only() -> None:
 def test_one_and_many_chunks_a_partition_cut_the_same_blocks() -> None:
     X = np.arange(100)[:, None]
     for size in (1, 7, 16, 30, 100):
-        blocks = list(partition_module._cut((X[a : a + size] for a in range(0, 100, size)), 16))
+        blocks = list(partition_module.cut((X[a : a + size] for a in range(0, 100, size)), 16))
         assert [len(b) for b in blocks] == [16] * 6 + [4]
         np.testing.assert_array_equal(np.concatenate(blocks), X)
 
@@ -537,28 +549,68 @@ ARRAYS = {
 def test_spilled_state_is_read_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # CPython's parser fails now and then where several threads parse literals, and a pass reads in many.
     monkeypatch.setattr("ast.parse", None)
-    with SpillWriter(tmp_path / "a.state") as writer:
-        for _ in range(2):
-            writer.keep(ARRAYS)
-    assert writer.result is not None
-    found = list(writer.result)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    file = SpillFile()
+    others = file.write([{"a": np.arange(7.0)}])
+    place = file.write([ARRAYS, ARRAYS])
+    smaller = file.write([{"a": np.zeros(3)}], others)
+    larger = file.write([{"a": np.zeros(10_000)}], smaller)
+    assert smaller.offset == others.offset
+    assert larger.offset != others.offset
+    found = file.read(place)
     assert len(found) == 2
     for state in found:
+        assert state is not None
         assert list(state) == list(ARRAYS)
         for name, array in ARRAYS.items():
             np.testing.assert_array_equal(state[name], array, strict=True)
             assert state[name].flags.f_contiguous == array.flags.f_contiguous
-    (tmp_path / "a.state").write_bytes((tmp_path / "a.state").read_bytes()[:-1])
-    with pytest.raises(dfact.StoreError, match=r"cannot read the solver's state from .*: 1 bytes are missing at its end"):
-        list(writer.result)
+    [path] = tmp_path.glob("dfact-*/*.state")
+    os.truncate(path, place.offset + 5)
+    with pytest.raises(dfact.StoreError, match=r"cannot read the solver's state from .*: \d+ bytes are missing at its end"):
+        file.read(place)
+    file.close()
+    assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full is Linux's")
-@pytest.mark.parametrize("n", [3, 1 << 20])
-def test_a_full_disk_is_told(n: int) -> None:
-    with pytest.raises(dfact.StoreError, match=r"state to /dev: the disk is full; raise memory_limit, or set TMPDIR"):  # noqa: SIM117
-        with SpillWriter(Path("/dev/full")) as writer:
-            writer.keep({"a": np.zeros(n)})
+@pytest.mark.parametrize("resident", [0, 1, 3])
+def test_states_stay_in_memory_or_in_one_file(resident: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    states, rng = PartitionStates(resident), np.random.default_rng(resident)
+    expected = {}
+    for size in (4, 9, 2):  # they grow and shrink
+        for number in range(3):
+            expected[number] = [{"x": rng.random((2, size))} for _ in range(2)]
+            states.put(number, list(expected[number]))
+    assert len(list(tmp_path.glob("dfact-*/*.state"))) == (resident < 3)
+    for number, blocks in expected.items():
+        for found, block in zip(states.take(number, 2), blocks, strict=True):
+            assert found is not None
+            np.testing.assert_array_equal(found["x"], block["x"])
+    np.testing.assert_array_equal(states.rows("x", range(1, 3)), np.concatenate([b["x"].T for i in (1, 2) for b in expected[i]]))
+    states.drop(0)
+    assert states.take(0, 2) == [None, None]
+    group = zarr.open_group(zarr.storage.MemoryStore(), mode="w")
+    stored = states.store(range(1, 3), group, "s")
+    assert stored is not None
+    others = PartitionStates(1)
+    others.restore(stored.part(2, 3))
+    np.testing.assert_array_equal(others.rows("x", range(2, 3)), states.rows("x", range(2, 3)))
+    states.put(1, [None, None])
+    assert states.store(range(1, 2), group, "t") is None
+    states.close()
+
+
+def test_a_full_disk_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = SpillFile()
+
+    def full(*arguments: Any) -> int:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr("os.pwrite", full)
+    with pytest.raises(dfact.StoreError, match=r"state to .*dfact-state.*: the disk is full; raise memory_limit, or set TMPDIR"):
+        file.write([{"a": np.zeros(3)}])
+    file.close()
 
 
 @pytest.mark.parametrize("piece", [1, 7, 100, 1 << 20])
@@ -575,39 +627,44 @@ def test_streams_are_read_as_they_were(piece: int, monkeypatch: pytest.MonkeyPat
         assert array.flags.f_contiguous == expected.flags.f_contiguous
 
 
+def binary(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """The sum in the order of a binary tree, as its definition says."""
+    while len(parts) > 1:
+        parts = [parts[i] + parts[i + 1] if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
+    return parts[0]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 60, 97])
 @pytest.mark.parametrize("seed", range(3))
-def test_sums_are_added_in_order_as_they_come(seed: int) -> None:
-    """Whoever is far ahead waits, unless somebody has failed; the bits are those of the sums of groups in order."""
+def test_sums_have_the_bits_of_the_tree_in_any_order_of_any_parts(n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    parts = [Sums(rng.random(3), np.asarray(float(i))) for i in range(60)]
-    groups = [add_up([parts[i].total(), *parts[i + 1 : i + GROUP]]) for i in range(0, 60, GROUP)]
-    expected = groups[0]
-    for group in groups[1:]:
-        expected.add(group)
-    sums: InOrder[Sums] = InOrder(5)
-    late, waiting = threading.Event(), []
+    parts = [Sums(10.0 ** rng.integers(-8, 8, 3) * rng.random(3), np.asarray(1.0)) for _ in range(n)]
+    expected = binary([part.weighted for part in parts])
+    np.testing.assert_array_equal(add_up(parts, n).weighted, expected)
+    whole = TreeSum[Sums](n)
+    edges = [0, *sorted(rng.integers(0, n + 1, 4).tolist()), n]
+    for first, last in rng.permutation(np.column_stack([edges[:-1], edges[1:]])):
+        share = TreeSum[Sums](n)
+        for i in rng.permutation(np.arange(first, last)):
+            share.add((0, int(i)), parts[i].total())
+        assert len(share.nodes) <= 2 * max(1, int(last - first).bit_length())
+        whole.update(share.nodes)
+    np.testing.assert_array_equal(whole.result.weighted, expected)
+    assert whole.result.count == n
 
-    def work(index: int) -> None:
-        if index == 7:
-            assert not late.wait(0.05)  # the others go on for a while
-        sums.add(index, parts[index].total())
-        waiting.append(len(sums._waiting))
 
+def test_sums_are_added_by_many_threads() -> None:
+    parts = [Sums(np.random.default_rng(i).random(3), np.asarray(1.0)) for i in range(500)]
+    total = TreeSum[Sums](500)
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(60)))
-    np.testing.assert_array_equal(sums.result.weighted, expected.weighted)
-    assert max(waiting) <= 5
-    sums = InOrder(1)
-    with ThreadPoolExecutor(1) as pool:
-        ahead = pool.submit(sums.add, 5, parts[5])
-        sums.fail()
-        ahead.result(timeout=100)
+        list(pool.map(lambda i: total.add((0, i), parts[i].total()), range(500)))
+    np.testing.assert_array_equal(total.result.weighted, binary([part.weighted for part in parts]))
 
 
 def test_a_pass_over_the_state_alone_knows_how_many_rows_there_are() -> None:
     parts = partitions(ArraySource(np.zeros((5000, 300))), None, None)
-    rows = [block.values.shape for part in parts for block in part.blocks(None)]
-    assert rows == [(len(block.values), 0) for part in parts for block in part.blocks(FLOAT32)]
+    rows = [block.values.shape for block in parts.blocks(None)]
+    assert rows == [(len(block.values), 0) for block in parts.blocks(FLOAT32)]
     assert rows[-1][0] < rows[0][0], "the last block is a short one"
 
 

@@ -96,7 +96,7 @@ def seconds_of(model: "Factorization", dataset: "Dataset") -> float:
     from dfact.models.base import FOR_THE_RUN
 
     layout = Layout.of(dataset.shape)
-    n = min(dataset.shape[0], layout.partition_rows)
+    n = min(dataset.shape[0], layout.chunk_rows)
     values = as_floating(dataset.source.read(0, n), dataset.missing_code, np.dtype(np.float64)).reshape(n, *dataset.shape[1:])
     seen = ~np.isnan(values).reshape(n, values.shape[1], -1).all(axis=(0, 2))
     sample = np.ascontiguousarray(values[:, seen])

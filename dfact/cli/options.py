@@ -161,7 +161,7 @@ def cluster(address: str | None) -> Iterator["Client | None"]:
     from dask.utils import parse_timedelta
     from distributed import Client
 
-    from dfact.engine.cluster import lost_cluster
+    from dfact.engine.cluster.watch import lost_cluster
 
     # A plan for the workers of a batch job is one for all of them, so it begins when they are there.
     expected, wait = int(dask.config.get("dfact.workers", 1)), float(parse_timedelta(dask.config.get("dfact.workers-wait", "60s")))

@@ -21,8 +21,10 @@ from dfact.kernels.entries import scatter
 # bit, whatever its storage, its chunks, the executor and the number of workers.
 _BLOCK_ENTRIES = 1 << 18  # two float32 working arrays of a block fill a second-level cache
 _BLOCK_ROWS = (64, 2048)
-_PARTITION_ENTRIES = 1 << 23  # some 10 ms of work: well over the cost of a task
-_MAX_PARTITIONS = 256
+_PARTITION_ENTRIES = 1 << 20  # one or two milliseconds of work: the cost of taking up another partition is a hundredth of it
+_SMALL_PARTITIONS = 16  # small data has so many partitions at least, for as many threads, as long as they have
+_SMALL_PARTITION_ENTRIES = 1 << 17
+_MAX_PARTITIONS = 1 << 14
 _CHUNK_ENTRIES = 1 << 22
 _PIECE_ENTRIES = 1 << 22  # stored entries that one read of row-compressed rows brings at most: some 20 MB
 
@@ -31,8 +33,8 @@ _PIECE_ENTRIES = 1 << 22  # stored entries that one read of row-compressed rows 
 class Layout:
     """How the rows of a data set are cut.
 
-    A *block* is what a kernel sees at once; a *chunk* is what our own stores write and read at
-    once; a *partition* is the run of chunks that one task walks in a pass.
+    A *block* is what a kernel sees at once; a *partition* is a run of blocks, the least that one thread takes of a pass
+    and that a worker owns; a *chunk* is what our own stores write and read at once: several partitions.
     """
 
     n_rows: int
@@ -44,22 +46,22 @@ class Layout:
     def of(cls, shape: tuple[int, ...]) -> "Layout":
         """The layout of an array of this shape (rows first)."""
         n, m = shape[0], max(1, prod(shape[1:]))
-        block = 1 << (max(1, _BLOCK_ENTRIES // m).bit_length() - 1)
+        few = max(n * m // _SMALL_PARTITIONS, _SMALL_PARTITION_ENTRIES)
+        block = 1 << (max(1, min(_BLOCK_ENTRIES, few) // m).bit_length() - 1)
         block = min(max(block, _BLOCK_ROWS[0]), _BLOCK_ROWS[1])
-        n_partitions = min(max(1, -(-n * m // _PARTITION_ENTRIES)), _MAX_PARTITIONS)
-        blocks = max(1, -(-n // (n_partitions * block)))
-        chunks = max(1, -(-blocks * block * m // _CHUNK_ENTRIES))
-        chunk = -(-blocks // chunks) * block
-        return cls(n, block, chunk, chunks * chunk)
+        n_blocks = max(1, -(-n // block))
+        blocks = max(1, min(_PARTITION_ENTRIES, few) // (block * m), -(-n_blocks // _MAX_PARTITIONS))
+        partition = min(blocks, n_blocks) * block
+        partitions = max(1, round(_CHUNK_ENTRIES / (partition * m)))
+        return cls(n, block, min(partitions, -(-n // partition)) * partition, partition)
 
     @property
     def n_partitions(self) -> int:
         return max(1, -(-self.n_rows // self.partition_rows))
 
-    def partitions(self) -> Iterator[slice]:
-        """The rows of every partition, in order."""
-        for start in range(0, max(self.n_rows, 1), self.partition_rows):
-            yield slice(start, min(start + self.partition_rows, self.n_rows))
+    def rows(self, first: int, last: int) -> slice:
+        """The rows of the partitions ``first`` to ``last`` − 1."""
+        return slice(first * self.partition_rows, min(last * self.partition_rows, self.n_rows))
 
 
 class ReadableRows(Protocol):

@@ -32,10 +32,22 @@ class Readable(Protocol):
 
 def write_array(file: Writable, array: NDArray[Any]) -> None:
     """With what it takes to read it again, in the order that it has."""
-    turned = array.flags.f_contiguous and not array.flags.c_contiguous
-    header = json.dumps([array.dtype.str, array.shape, turned]).encode()
+    header = _header(array)
     file.write(_LENGTH.pack(len(header)) + header)
-    file.write(_bytes_of(np.ascontiguousarray(array.T if turned else array)))
+    file.write(bytes_of(np.ascontiguousarray(array.T if _turned(array) else array)))
+
+
+def stored_size(array: NDArray[Any]) -> int:
+    """Bytes that :func:`write_array` takes for it."""
+    return _LENGTH.size + len(_header(array)) + array.nbytes
+
+
+def _header(array: NDArray[Any]) -> bytes:
+    return json.dumps([array.dtype.str, array.shape, _turned(array)]).encode()
+
+
+def _turned(array: NDArray[Any]) -> bool:
+    return bool(array.flags.f_contiguous and not array.flags.c_contiguous)
 
 
 def read_array(file: Readable) -> NDArray[Any]:
@@ -49,7 +61,7 @@ def read_array(file: Readable) -> NDArray[Any]:
 
 def _filled(file: Readable, array: NDArray[Any]) -> memoryview:
     """The bytes of the array, read anew."""
-    content = rest = _bytes_of(array)
+    content = rest = bytes_of(array)
     while rest:
         count = file.readinto(rest)
         if not count:
@@ -58,6 +70,6 @@ def _filled(file: Readable, array: NDArray[Any]) -> memoryview:
     return content
 
 
-def _bytes_of(array: NDArray[Any]) -> memoryview:
+def bytes_of(array: NDArray[Any]) -> memoryview:
     """Of an array in C order."""
     return array.reshape(-1).view(np.uint8).data

@@ -177,9 +177,7 @@ class CheckpointedSession(Session):
             found = attributes_of(state)
             self._version, self._steps = _number(states[-1]), list(found["steps"])
             self._unread, self._state, kept = list(self._steps), states[-1], {states[-1], *self._steps}
-            self._session.restore(
-                [s and StoredState(state, s["stream"], tuple(s["names"]), tuple(s["checksums"])) for s in found["states"]]
-            )
+            self._session.restore([StoredState.from_description(state, described) for described in found["states"]])
         for name in records_of(records.group).keys() - kept:
             records.remove(name)
 
@@ -210,8 +208,7 @@ class CheckpointedSession(Session):
             self._new, self._record, self._version = [], None, after
             state = self._begin("state", after)
             saved = self._session.save(state.group)
-            states = [s and {"stream": s.stream, "names": s.names, "checksums": s.checksums} for s in saved]
-            state.finish(states=states, steps=self._steps)
+            state.finish(states=[stored.described() for stored in saved], steps=self._steps)
             self._state = state.name
             if before:
                 self._records.remove(before)

@@ -1,111 +1,64 @@
-"""Executors: the same walk over the same partitions, inline, on Dask's threads, or on a Dask cluster.
+"""Executors: the same passes over the same partitions, inline, on threads, or on a Dask cluster.
 
 A session keeps the state of every partition from pass to pass. The order of all sums is fixed by
 the partitions, so every executor gives the same bits.
 """
 
-import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import zarr
 from numpy.typing import NDArray
 
-from dfact.engine.cluster import DistributedExecutor
-from dfact.engine.kept import KeptState, Versions, rows_of, store, visit
-from dfact.engine.partition import InOrder, Partition, Sum
+from dfact.engine.cluster.session import DistributedExecutor
+from dfact.engine.partition import Partitions
 from dfact.engine.passes import Partial, Pass
 from dfact.engine.plan import Plan, Workers, local_workers
 from dfact.engine.session import Executor, Stateful
+from dfact.engine.shard import Shard
 from dfact.engine.streams import StoredState
-from dfact.engine.threads import single_threaded
 from dfact.errors import ParameterError
 
 if TYPE_CHECKING:
     from distributed import Client
 
 P = TypeVar("P", bound=Partial)
+_ROWS = 16  # partitions whose rows are handed on together
 
 
 class LocalSession(Stateful):
-    """In this process: one partition after the other, or several at once on Dask's threads."""
+    """A single shard in this process: one partition after the other, or several at once on threads."""
 
-    def __init__(self, partitions: list[Partition], plan: Plan, threads: int) -> None:
-        self._partitions, self._plan, self._threads = partitions, plan, threads
-        self._kept: list[KeptState] = [None] * len(partitions)
-        self._versions = Versions(plan, take_turns=True)
-        self._loaded = [i >= plan.values_in_memory for i in range(len(partitions))]
-        self._stack = ExitStack()
+    def __init__(self, partitions: Partitions, plan: Plan, threads: int) -> None:
+        self._partitions, self._pass = partitions, 0
+        self._shard = Shard(len(partitions), threads, plan.resident_states, plan.resident_values)
 
     def __enter__(self) -> Self:
-        self._stack.callback(self._versions.remove)
-        self._stack.enter_context(single_threaded())
+        self._shard.__enter__()
+        self._shard.add(self._partitions, 0)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._kept.clear()
-        self._partitions = []
-        self._stack.close()
+        self._shard.__exit__(kind, error, trace)
 
     def run(self, pass_: Pass[Any, P], shared: Any) -> P:
-        self._versions.next_pass()
-        if self._threads == 1:
-            total = Sum[P]()
-            for i in range(len(self._partitions)):
-                total.add(self._visit(i, pass_, shared))
-            return total.result
-        sums: InOrder[P] = InOrder(2 * self._threads)
-
-        def work(index: int) -> None:
-            try:
-                sums.add(index, self._visit(index, pass_, shared))
-            except BaseException:
-                sums.fail()
-                raise
-
-        self._on_threads(work)
-        return sums.result
-
-    def _on_threads(self, work: Callable[[int], None]) -> None:
-        """Do the work of every partition, in their order, which is not that of Dask's threads."""
-        if self._threads == 1:
-            for index in range(len(self._partitions)):
-                work(index)
-            return
-        from dask.threaded import get
-
-        next_index = itertools.count().__next__
-        tasks: dict[str, Any] = {f"visit-{i}": (lambda: work(next_index()),) for i in range(len(self._partitions))}
-        get(tasks, list(tasks), num_workers=self._threads)
-
-    def _visit(self, index: int, pass_: Pass[Any, P], shared: Any) -> P:
-        if not self._loaded[index]:
-            self._partitions[index] = self._partitions[index].load()
-            self._loaded[index] = True
-        place = self._versions.place(index)
-        self._kept[index], total = visit(self._partitions[index], pass_, shared, self._kept[index], place, own=True)
+        self._pass += 1
+        [total] = self._shard.run(self._pass, pass_, shared).values()
         return total
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
-        for kept in self._kept:
-            yield rows_of(kept, name)
+        n = len(self._partitions)
+        for first in range(0, n, _ROWS):
+            yield self._shard.rows(name, first, min(first + _ROWS, n))
 
-    def save(self, group: zarr.Group) -> list[StoredState | None]:
-        states: list[StoredState | None] = [None] * len(self._kept)
+    def save(self, group: zarr.Group) -> list[StoredState]:
+        return self._shard.store(group, "partitions")
 
-        def work(index: int) -> None:
-            states[index] = store(self._kept[index], group, f"{index:06d}")
-            if isinstance(self._kept[index], StoredState):  # the version it is of will go
-                self._kept[index] = states[index]
-
-        self._on_threads(work)
-        return states
-
-    def restore(self, states: Sequence[StoredState | None]) -> None:
-        self._kept = list(states)
+    def restore(self, states: Sequence[StoredState]) -> None:
+        for state in states:
+            self._shard.restore(state)
 
 
 class InlineExecutor:
@@ -114,7 +67,7 @@ class InlineExecutor:
     def workers(self, memory_limit: int | str | None) -> Workers:
         return local_workers("inline", 1, memory_limit)
 
-    def open(self, partitions: list[Partition], plan: Plan) -> LocalSession:
+    def open(self, partitions: Partitions, plan: Plan) -> LocalSession:
         return LocalSession(partitions, plan, 1)
 
 
@@ -130,7 +83,7 @@ class ThreadsExecutor:
     def workers(self, memory_limit: int | str | None) -> Workers:
         return local_workers("threads", self.threads, memory_limit)
 
-    def open(self, partitions: list[Partition], plan: Plan) -> LocalSession:
+    def open(self, partitions: Partitions, plan: Plan) -> LocalSession:
         return LocalSession(partitions, plan, self.threads)
 
 

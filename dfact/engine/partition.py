@@ -1,47 +1,94 @@
-"""Partitions: the run of rows that one task walks, block after block, while the next chunk is read."""
+"""Partitions: runs of rows, each the least that one thread takes of a pass, walked block after block while the next chunk is read."""
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from itertools import pairwise
+from math import prod
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.data.source import ArraySource, Layout, RowSource, SparseSource, absent_of, aligned, read_rows, reads
+from dfact.data.source import ArraySource, Layout, RowSource, SparseRows, SparseSource, absent_of, aligned, read_rows, reads
 from dfact.data.statistics import as_floating
-from dfact.engine.passes import Block, Partial, Pass, State
+from dfact.engine.passes import Block, Partial, Pass, State, Workspace
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Partial)
 Rows = NDArray[Any] | sp.csr_array
-GROUP = 8
-"""Partitions whose sums are added up before those of others join them."""
+_READ_ENTRIES = 1 << 23  # read in one go where chunks end elsewhere than partitions: the first and the last chunk are decoded twice
+_SPARSE_READS = 64  # row-compressed data is read in so many runs at least, for as many threads
 
 
 @dataclass(frozen=True, eq=False)
-class Partition:
-    """The rows of one task and how to read them."""
+class Partitions:
+    """A run of consecutive partitions of a data set, and how to read their rows."""
 
-    rows: slice
+    first: int
+    """Number of the first of them."""
     source: RowSource
+    """Of the rows of these partitions alone."""
     missing_code: int | None
     covariates: NDArray[Any] | None
     layout: Layout
 
-    @property
-    def n_blocks(self) -> int:
-        return -(-self.source.shape[0] // self.layout.block_rows)
+    def __len__(self) -> int:
+        return max(1, -(-self.source.shape[0] // self.layout.partition_rows))
 
-    def load(self) -> "Partition":
-        """The same partition with its values decompressed in memory."""
-        raw = self._read(0, self.source.shape[0])
+    @property
+    def last(self) -> int:
+        """Number of the partition after the last of them."""
+        return self.first + len(self)
+
+    @property
+    def numbers(self) -> range:
+        return range(self.first, self.last)
+
+    @property
+    def rows(self) -> slice:
+        """Their rows in the data set."""
+        return self.layout.rows(self.first, self.last)
+
+    def part(self, first: int, last: int) -> "Partitions":
+        """The partitions with the numbers ``first`` to ``last`` − 1; of data in memory it carries no others along."""
+        if (first, last) == (self.first, self.last):
+            return self
+        start, rows = self.rows.start, self.layout.rows(first, last)
+        local = slice(rows.start - start, rows.stop - start)
+        covariates = None if self.covariates is None else self.covariates[local]
+        return replace(self, first=first, source=self.source.slice(local), covariates=covariates)
+
+    def n_blocks(self, number: int) -> int:
+        """Of the partition with this number."""
+        rows = self.layout.rows(number, number + 1)
+        return int(-(-(rows.stop - rows.start) // self.layout.block_rows))
+
+    def load(self) -> "Partitions":
+        """The same partitions with their values decompressed in memory."""
+        raw = read_rows(self.source, 0, self.source.shape[0])
         return replace(self, source=ArraySource(raw) if isinstance(raw, np.ndarray) else SparseSource(raw, absent=absent_of(self.source)))
 
-    def blocks(self, dtype: np.dtype[Any] | None) -> Iterator[Block]:
+    def read_together(self) -> "list[Partitions]":
+        """The runs of partitions that are read in one go, so that a chunk is decoded once in a pass; single ones of data in memory."""
+        step, rows = self.source.chunk_rows, self.layout.partition_rows
+        if step is None:
+            return [self.part(i, i + 1) for i in self.numbers]
+        offset, phase = getattr(self.source, "offset", 0), 0
+        if isinstance(self.source, SparseRows):
+            size = min(int(_READ_ENTRIES / (rows * (self.source.row_entries + 1))), len(self) // _SPARSE_READS)
+        elif step % rows == offset % rows == 0:
+            size = step // rows
+            phase = offset // rows % size
+        else:
+            size = max(_READ_ENTRIES // (rows * max(1, prod(self.source.shape[1:]))), -(-2 * step // rows))
+        cuts = [self.first, *range(self.first + max(size, 1) - phase, self.last, max(size, 1)), self.last]
+        return [self.part(a, b) for a, b in pairwise(cuts)]
+
+    def blocks(self, dtype: np.dtype[Any] | None, work: Workspace | None = None) -> Iterator[Block]:
         """The blocks in order; chunks are read one ahead. Without a ``dtype`` nothing is read."""
+        work = work or Workspace()
         first, step, n = self.rows.start // self.layout.block_rows, self.layout.block_rows, self.source.shape[0]
         nothing = (np.empty((min(step, n - start), 0)) for start in range(0, n, step))
         start = 0
@@ -51,7 +98,7 @@ class Partition:
                 matrix.flags.writeable = False
             stop = start + raw.shape[0]
             covariates = None if self.covariates is None else aligned(self.covariates[start:stop])
-            yield Block(matrix, covariates, first + index, self.rows.start + start, absent_of(self.source))
+            yield Block(matrix, covariates, first + index, self.rows.start + start, absent_of(self.source), work)
             start = stop
 
     def _read(self, start: int, stop: int) -> Rows:
@@ -62,28 +109,24 @@ class Partition:
         if self.source.chunk_rows is None:
             yield from (self._read(a, min(a + step, n)) for a in range(0, n, step))
         else:
-            yield from _cut(one_ahead(self._read(r.start, r.stop) for r in reads(self.source, self.layout)), step)
+            yield from cut(one_ahead(self._read(r.start, r.stop) for r in reads(self.source, self.layout)), step)
 
 
-def partitions(source: RowSource, missing_code: int | None, covariates: NDArray[Any] | None) -> list[Partition]:
-    """The partitions of a data set; they follow from its shape alone."""
-    layout = Layout.of(source.shape)
-    return [
-        Partition(rows, source.slice(rows), missing_code, None if covariates is None else covariates[rows], layout)
-        for rows in layout.partitions()
-    ]
+def partitions(source: RowSource, missing_code: int | None, covariates: NDArray[Any] | None) -> Partitions:
+    """All partitions of a data set; they follow from its shape alone."""
+    return Partitions(0, source, missing_code, covariates, Layout.of(source.shape))
 
 
 def walk(
-    partition: Partition,
+    blocks: Iterable[Block],
     pass_: Pass[Any, P],
     shared: Any,
     states: Iterable[State | None],
     keep: Callable[[State | None], None],
 ) -> P:
-    """Run the pass over the partition's blocks: take each block's state, hand on the new one, add up."""
+    """Run the pass over a partition's blocks: take each block's state, hand on the new one, add up."""
     total: P | None = None
-    for block, old in zip(partition.blocks(pass_.dtype), states, strict=True):
+    for block, old in zip(blocks, states, strict=True):
         state, partial = pass_.step(block, pass_.start(block) if old is None else old, shared)
         keep(state)
         if total is None:
@@ -92,83 +135,6 @@ def walk(
             total.add(partial)
     assert total is not None, "a partition has at least one block"
     return total
-
-
-def add_up(totals: Iterable[P]) -> P:
-    """The sum of what is given, in its order, added to the first."""
-    iterator = iter(totals)
-    result = next(iterator)
-    for total in iterator:
-        result.add(total)
-    return result
-
-
-class Sum(Generic[P]):
-    """The sum over partitions, given in their order: of groups of GROUP of them, whose sums are added up then.
-
-    The workers of a cluster do the groups, so that what goes to the driver is a part of it. The bits are those of
-    this order, wherever it is done.
-    """
-
-    def __init__(self) -> None:
-        self._groups: P | None = None
-        self._group: P | None = None
-        self._count = 0
-
-    def add(self, total: P) -> None:
-        """Take in the partial result of the next partition."""
-        if self._count % GROUP == 0:
-            self._close()
-            self._group = total
-        else:
-            assert self._group is not None, "its first partition has come"
-            self._group.add(total)
-        self._count += 1
-
-    def _close(self) -> None:
-        if self._groups is None:
-            self._groups = self._group
-        elif self._group is not None:
-            self._groups.add(self._group)
-        self._group = None
-
-    @property
-    def result(self) -> P:
-        self._close()
-        assert self._groups is not None, "there is at least one partition"
-        return self._groups
-
-
-class InOrder(Generic[P]):
-    """The sum of partial results that come in nearly any order, added in theirs: who is ``ahead`` by as many waits."""
-
-    def __init__(self, ahead: int) -> None:
-        self._change = threading.Condition()
-        self._ahead = ahead
-        self._waiting: dict[int, P] = {}
-        self._next = 0
-        self._sum = Sum[P]()
-        self._failed = False
-
-    def add(self, index: int, total: P) -> None:
-        """Take in the partial result number ``index``."""
-        with self._change:
-            self._change.wait_for(lambda: index < self._next + self._ahead or self._failed)
-            self._waiting[index] = total
-            while self._next in self._waiting:
-                self._sum.add(self._waiting.pop(self._next))
-                self._next += 1
-            self._change.notify_all()
-
-    def fail(self) -> None:
-        """A partial result will never come: nobody waits for it."""
-        with self._change:
-            self._failed = True
-            self._change.notify_all()
-
-    @property
-    def result(self) -> P:
-        return self._sum.result
 
 
 def one_ahead(items: Iterable[T]) -> Iterator[T]:
@@ -182,7 +148,7 @@ def one_ahead(items: Iterable[T]) -> Iterator[T]:
             yield item  # type: ignore[misc]  # the sentinel is gone here
 
 
-def _cut(chunks: Iterable[Rows], rows: int) -> Iterator[Rows]:
+def cut(chunks: Iterable[Rows], rows: int) -> Iterator[Rows]:
     """Blocks of ``rows`` rows out of chunks of any length; views where a block of an array lies within a chunk."""
     held: Rows | None = None
     for chunk in chunks:

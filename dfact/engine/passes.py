@@ -32,7 +32,8 @@ class Workspace:
         held = self._arrays.get(name)
         if held is None or held.nbytes < size:
             held = self._arrays[name] = np.empty(size, np.uint8)
-        return held[:size].view(dtype).reshape(shape)
+        array: NDArray[Any] = held[:size].view(dtype).reshape(shape)
+        return array
 
 
 @dataclass(frozen=True, eq=False)

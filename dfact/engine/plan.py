@@ -9,14 +9,12 @@ import numpy as np
 import psutil
 
 from dfact.data.source import Layout, RowSource, SparseRows
-from dfact.engine.partition import GROUP
 from dfact.errors import MemoryPlanError, ParameterError
 
 _WORKER_BASELINE = 320 << 20  # a Dask worker with dfact imported, which has compiled its kernels itself
 _LOCAL_GROWTH = 96 << 20  # what this process still loads and compiles once passes run
 _DASK_TARGET = 0.6  # a Dask worker starts to spill at this share of its limit
 _SLACK = 1.1  # allocators keep some of what is freed
-GATHERED = 16  # groups of partitions whose sums a driver takes from a cluster at once
 _DISK_RATE = 1e9  # bytes a second, read or written through the page cache of an ordinary disk
 
 
@@ -71,6 +69,10 @@ class Plan:
     """Number of partitions whose values stay decompressed between passes."""
     held: int
     """Bytes a process holds of both."""
+    resident_states: int
+    """Number of partitions whose state a process may hold: on a cluster more than its share, as it takes over those of lost workers."""
+    resident_values: int
+    """The same of values."""
 
     @property
     def peak(self) -> int:
@@ -131,22 +133,26 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
     chunk = 0 if source.chunk_rows is None else min(source.chunk_rows, n) * row_bytes
     # A pass may ask a row-compressed block for all its zeros.
     converted = 0 if source.dtype == dtype and not isinstance(source, SparseRows) else m * dtype.itemsize
-    # Two decoded chunks (one ahead), its compressed bytes, the block's arrays and two blocks of state on their way.
-    visit = 3 * chunk + block * (converted + row_bytes + footprint.work_per_row + 3 * footprint.state_per_row) + 2 * footprint.shared
+    # Two decoded chunks (one ahead), its compressed bytes, the block's arrays, a partition's state on its way from and to the disk.
+    visit = 3 * chunk + block * (converted + row_bytes + footprint.work_per_row) + 2 * footprint.shared
+    visit += 2 * partition * footprint.state_per_row
+    share = -(-layout.n_partitions // workers.processes)  # partitions of the busiest process
+    depth = layout.n_partitions.bit_length()  # sums wait for others at each level of their tree
     if workers.kind == "distributed":
-        visit += partition * footprint.state_per_row  # the old state stays until its successor is there
-        visit += GROUP * footprint.shared  # that are added up
-    working = round(_SLACK * workers.threads * visit)
-    # Sums of partitions are added as they come; on the way are those that overtook others.
-    on_their_way = min(layout.n_partitions, GATHERED if workers.kind == "distributed" else 3 * workers.threads)
-    driver = (3 + on_their_way) * footprint.shared + n * footprint.result_per_row
+        # A worker's own sums, those of the workers below it as they come, and what it makes of both, as arrays and as bytes.
+        sums = 2 * share.bit_length() + 4 * min(depth, 2 * workers.processes)
+        visit += partition * footprint.state_per_row  # a message of states
+    else:
+        sums = depth + workers.threads
+    working = round(_SLACK * (workers.threads * visit + sums * footprint.shared))
+    driver = (4 + (depth if workers.kind == "distributed" else 0)) * footprint.shared + n * footprint.result_per_row
     spare = workers.limit - workers.baseline - working - driver
     state_partition, values_partition = (round(_SLACK * partition * size) for size in (footprint.state_per_row, row_bytes))
-    share = -(-layout.n_partitions // workers.processes)  # partitions of the busiest process
-    stateful = min(share, spare // state_partition) if state_partition else share
-    stateful = max(0, stateful)
+    stateful = max(0, min(share, spare // state_partition)) if state_partition else share
     spare -= stateful * state_partition
     valued = 0 if source.chunk_rows is None else max(0, min(share, spare // values_partition))
+    spare -= valued * values_partition
+    more = max(0, spare // (state_partition + values_partition)) if stateful == share else 0
     return Plan(
         shape=source.shape,
         workers=workers,
@@ -159,6 +165,8 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
         state_in_memory=min(layout.n_partitions, stateful * workers.processes),
         values_in_memory=min(layout.n_partitions, valued * workers.processes),
         held=stateful * state_partition + valued * values_partition,
+        resident_states=stateful + more,
+        resident_values=valued + (more if valued == share else 0),
     )
 
 

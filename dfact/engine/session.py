@@ -7,7 +7,7 @@ from typing import Any, Protocol, Self, TypeVar
 import zarr
 from numpy.typing import NDArray
 
-from dfact.engine.partition import Partition
+from dfact.engine.partition import Partitions
 from dfact.engine.passes import Partial, Pass
 from dfact.engine.plan import Plan, Workers
 from dfact.engine.streams import StoredState
@@ -26,11 +26,11 @@ class Session(Protocol):
         return
 
     def run(self, pass_: Pass[Any, P], shared: Any) -> P:
-        """One pass over all rows; the sum of the partial results in block order."""
+        """One pass over all rows; the sum of the partial results, in the order of a fixed tree."""
         ...
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
-        """A state array, rows first, a partition at a time in order."""
+        """A state array, rows first, some partitions at a time in order."""
         ...
 
     def remember(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
@@ -44,12 +44,12 @@ class Session(Protocol):
 class Stateful(Session, Protocol):
     """A session whose state a checkpoint can hold."""
 
-    def save(self, group: zarr.Group) -> list[StoredState | None]:
-        """Write the state of every partition to the group."""
+    def save(self, group: zarr.Group) -> list[StoredState]:
+        """Write the state of all partitions to the group; nothing if there is none."""
         ...
 
-    def restore(self, states: Sequence[StoredState | None]) -> None:
-        """Go on from what was saved."""
+    def restore(self, states: Sequence[StoredState]) -> None:
+        """Resume from what was saved."""
         ...
 
 
@@ -58,4 +58,4 @@ class Executor(Protocol):
 
     def workers(self, memory_limit: int | str | None) -> Workers: ...
 
-    def open(self, partitions: list[Partition], plan: Plan) -> Stateful: ...
+    def open(self, partitions: Partitions, plan: Plan) -> Stateful: ...

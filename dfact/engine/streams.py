@@ -4,18 +4,19 @@ A stream is named within a group of the store, and its pieces are the objects ``
 array of bytes would do as well, but its metadata cost several times what the bytes of a partition's state do.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
 
+import numpy as np
 import zarr
 from numpy.typing import NDArray
 from zarr.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
-from dfact.engine.arrays import read_array, write_array
+from dfact.engine.arrays import read_array, stored_size, write_array
 from dfact.engine.passes import State
 from dfact.errors import StoreError
 
@@ -29,16 +30,22 @@ class StreamWriter:
         self._group, self._name = group, name
         self._held = bytearray()
         self._checksums: list[int] = []
+        self.size = 0
+        """Bytes written so far."""
 
     def put(self, array: NDArray[Any]) -> None:
         write_array(self, array)
 
     def write(self, data: bytes | memoryview, /) -> int:
-        """As of a file."""
-        for start in range(0, len(data), _PIECE):
-            self._held += data[start : start + _PIECE]
-            if len(self._held) >= _PIECE:
+        """As of a file. All pieces but the last have the same size, so that a reader can begin at any byte."""
+        rest = memoryview(data)
+        while rest:
+            room = _PIECE - len(self._held)
+            self._held += rest[:room]
+            rest = rest[room:]
+            if len(self._held) == _PIECE:
                 self._flush()
+        self.size += len(data)
         return len(data)
 
     def close(self) -> tuple[int, ...]:
@@ -57,10 +64,13 @@ class StreamWriter:
 class StreamReader:
     """Reads the arrays that a :class:`StreamWriter` wrote, in their order."""
 
-    def __init__(self, group: zarr.Group, name: str, checksums: Sequence[int]) -> None:
+    def __init__(self, group: zarr.Group, name: str, checksums: Sequence[int], start: int = 0) -> None:
         self._group, self._name, self._checksums = group, name, checksums
-        self._next = 0
+        self._next = start // _PIECE
         self._held = memoryview(b"")
+        if start % _PIECE:
+            self._held = self._piece()[start % _PIECE :]
+            self._next += 1
 
     def readinto(self, place: memoryview, /) -> int:
         """As of a file."""
@@ -114,25 +124,43 @@ def undamaged(what: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class StoredState:
-    """The state of a partition's blocks in a checkpoint."""
+    """The states of the blocks of consecutive partitions in a checkpoint, one stream."""
 
     group: zarr.Group
     stream: str
     names: tuple[str, ...]
     checksums: tuple[int, ...]
+    first: int
+    """Number of the first partition."""
+    edges: tuple[int, ...]
+    """Where the partitions begin in the stream, and where the last one ends, in bytes."""
 
-    def __iter__(self) -> Iterator[State]:
-        arrays = read_stream(self.group, self.stream, self.checksums)
-        for first in arrays:
-            yield {name: first if i == 0 else next(arrays) for i, name in enumerate(self.names)}
+    @property
+    def last(self) -> int:
+        """Number of the partition after the last."""
+        return self.first + len(self.edges) - 1
 
+    def part(self, first: int, last: int) -> "StoredState":
+        """The states of the partitions ``first`` to ``last`` − 1."""
+        return replace(self, first=first, edges=self.edges[first - self.first : last - self.first + 1])
 
-def store_state(states: Iterable[State], group: zarr.Group, stream: str) -> StoredState:
-    """Write the states of a partition's blocks, which all have arrays of the same names."""
-    writer = StreamWriter(group, stream)
-    names: tuple[str, ...] = ()
-    for state in states:
-        names = tuple(state)
-        for array in state.values():
-            writer.put(array)
-    return StoredState(group, stream, names, writer.close())
+    def __iter__(self) -> Iterator[list[State]]:
+        """The states of each partition's blocks."""
+        with undamaged(f"{self.stream!r} of {self.group.store_path}"):
+            reader = StreamReader(self.group, self.stream, self.checksums, self.edges[0])
+            for size in np.diff(self.edges):
+                blocks: list[State] = []
+                read = 0
+                while read < size:
+                    blocks.append({name: reader.get() for name in self.names})
+                    read += sum(stored_size(array) for array in blocks[-1].values())
+                yield blocks
+
+    def described(self) -> dict[str, Any]:
+        """As JSON, without the group."""
+        return {"stream": self.stream, "names": self.names, "checksums": self.checksums, "first": self.first, "edges": self.edges}
+
+    @classmethod
+    def from_description(cls, group: zarr.Group, described: Mapping[str, Any]) -> "StoredState":
+        names, checksums, edges = (tuple(described[name]) for name in ("names", "checksums", "edges"))
+        return cls(group, described["stream"], names, checksums, described["first"], edges)

@@ -227,7 +227,7 @@ def _weights(factors: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
 def _values(dataset: Dataset) -> NDArray[np.float64]:
     """All of the data, a row for each slice of mode 1 (I_1, I_2⋯I_N), NaN where missing."""
     parts = partitions(dataset.source, dataset.missing_code, None)
-    return np.concatenate([unfolded(block) for part in parts for block in part.blocks(np.dtype(np.float64))])
+    return np.concatenate([unfolded(block) for block in parts.blocks(np.dtype(np.float64))])
 
 
 def _parafac() -> Any:

@@ -80,7 +80,7 @@ def solver_of(model: Any, session: Session, dataset: Dataset, prior: Prior, dtyp
     found = session.remember("rows", lambda: {name: np.concatenate(list(session.rows(name))) for name in (FACTORS, "variances")})
     rows, variances = (found[name].T.astype(np.float64) for name in (FACTORS, "variances"))
     parts = partitions(dataset.source, dataset.missing_code, None)
-    Z = np.concatenate([unfolded(block) for part in parts for block in part.blocks(np.dtype(np.float64))])
+    Z = np.concatenate([unfolded(block) for block in parts.blocks(np.dtype(np.float64))])
     return ExactSolver(Z, dataset.shape, np.concatenate([variances[0], *prior.others]), np.hstack([rows, *others]), session)
 
 

@@ -94,7 +94,7 @@ class EntryFits:
             most = self.kept.begun(what, first) or len(work)
             count, plan = as_many(source, self.dtype, footprints[first : first + most], workers)
             now = work[first : first + count]
-            with self.kept.keeping(executor.open(list(parts), plan), what, first, count) as session:
+            with self.kept.keeping(executor.open(parts, plan), what, first, count) as session:
                 members = Members(session, self.dtype)
                 batch = members.run([partial(one, members, f"{i:06d}") for i, one in enumerate(now)])
             self.kept.add(what, first, batch)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.source import ArraySource, Layout, SparseSource, absent_of, read_rows
-from dfact.engine.cluster import DistributedExecutor
+from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.executors import InlineExecutor, resolve_executor
-from dfact.engine.partition import Partition, partitions
+from dfact.engine.partition import Partitions, partitions
 from dfact.engine.passes import Block
 from dfact.engine.plan import Footprint, Workers, make_plan
 from dfact.engine.session import Executor, Session
@@ -91,7 +91,7 @@ class _Place:
     def workers(self, memory_limit: int | str | None) -> Workers:
         return Workers("resample", 1, 1, sys.maxsize, 0)
 
-    def open(self, partitions: list[Partition], plan: Any) -> Session:
+    def open(self, partitions: Partitions, plan: Any) -> Session:
         return self.session
 
 
@@ -118,7 +118,7 @@ class Resamples:
         found = self.model._footprint(self.dataset.shape, 0 if self.encoded is None else self.encoded.shape[1], self.dtype)
         return replace(found, result_per_row=0)
 
-    def partitions(self) -> list[Partition]:
+    def partitions(self) -> Partitions:
         """With what the fit would know of each row: the confounders and, where it takes weights, its weight."""
         weights = np.ones(self.dataset.shape[0]) if self.weighted else None
         known = [columns.astype(self.dtype) for columns in (self.encoded, weights) if columns is not None]
@@ -192,7 +192,7 @@ class Resamples:
             while waiting:
                 count, plan = as_many(self.dataset.source, self.dtype, [self.footprint] * len(waiting), workers)
                 now, waiting = waiting[:count], waiting[count:]
-                with found.open(list(parts), plan) as session:
+                with found.open(parts, plan) as session:
                     members = Members(session, self.dtype)
                     members.run([partial(work, members, number) for number in now])
 

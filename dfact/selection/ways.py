@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.source import ArraySource, RowSource
-from dfact.engine.cluster import DistributedExecutor, Sealed, Watch
+from dfact.engine.cluster.session import DistributedExecutor
+from dfact.engine.cluster.transport import Sealed
+from dfact.engine.cluster.watch import Watch
 from dfact.engine.executors import InlineExecutor
-from dfact.engine.partition import Partition, partitions
+from dfact.engine.partition import Partitions, partitions
 from dfact.engine.plan import Footprint, Plan, Workers, make_plan
 from dfact.engine.session import Executor, Session
 from dfact.engine.threads import single_threaded
@@ -98,16 +100,14 @@ class _FoldInMemory:
         return sum(squares for squares, _ in parts), sum(count for _, count in parts)
 
 
-def dense(parts: Sequence[Partition], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+def dense(parts: Partitions, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """The values (n, m), NaN where missing, and the covariates of all rows."""
-    values = np.concatenate([block.values for part in parts for block in part.blocks(dtype)])
-    known = [part.covariates for part in parts if part.covariates is not None]
-    return values, np.concatenate(known) if known else None
+    return np.concatenate([block.values for block in parts.blocks(dtype)]), parts.covariates
 
 
 def in_memory(
     fits: Fits,
-    parts: list[Partition],
+    parts: Partitions,
     dtype: np.dtype[Any],
     folds: Sequence[Folds],
     chains: list[Chain],
@@ -197,7 +197,7 @@ def fits_in_memory(shape: tuple[int, ...], dtype: np.dtype[Any], workers: Worker
 def shared_reads(
     fits: Warm,
     source: RowSource,
-    parts: list[Partition],
+    parts: Partitions,
     footprint: Footprint,
     folds: Sequence[Folds],
     chains: list[Chain],

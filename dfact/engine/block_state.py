@@ -1,0 +1,196 @@
+"""What a session keeps for its partitions between passes: in memory, in one file on the local disk, or in a checkpoint."""
+
+import errno
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from dfact.engine.arrays import bytes_of
+from dfact.engine.passes import State
+from dfact.engine.scratch import Scratch
+from dfact.engine.streams import StoredState, StreamWriter
+from dfact.errors import StoreError
+
+Blocks = list[State | None]
+"""The states of a partition's blocks."""
+_ALIGNMENT = 4096
+
+
+@dataclass(frozen=True)
+class SpilledState:
+    """Where the state of a partition's blocks lies in the file of a :class:`SpillFile`."""
+
+    offset: int
+    room: int
+    layout: tuple[tuple[tuple[str, str, tuple[int, ...], bool], ...], ...]
+    """Of each block the name, type, shape and order (whether by columns) of its arrays."""
+
+
+class SpillFile:
+    """State that exceeds the memory plan: one file in a folder of this process, which goes with it. Thread-safe.
+
+    A partition has a place of its own in the file, which its next state takes as well if it is no larger.
+    """
+
+    def __init__(self) -> None:
+        self._scratch = Scratch("state")
+        self._path = self._scratch.path / "blocks.state"
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        self._end = 0
+        self._lock = threading.Lock()
+
+    def write(self, blocks: Sequence[State], before: SpilledState | None = None) -> SpilledState:
+        """Write the state of a partition, over the one ``before`` if there is room."""
+        arrays = [array for state in blocks for array in state.values()]
+        layout = tuple(tuple((name, a.dtype.str, a.shape, _by_columns(a)) for name, a in state.items()) for state in blocks)
+        size = sum(array.nbytes for array in arrays)
+        if before is None or before.room < size:
+            with self._lock:
+                offset, room = self._end, -(-size // _ALIGNMENT) * _ALIGNMENT
+                self._end += room
+        else:
+            offset, room = before.offset, before.room
+        at = offset
+        try:
+            for array in arrays:
+                at += self._put(bytes_of(array.T if _by_columns(array) else np.ascontiguousarray(array)), at)
+        except OSError as error:
+            reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error)
+            remedy = "raise memory_limit, or set TMPDIR to a larger disk"
+            raise StoreError(f"cannot write the solver's state to {self._path.parent}: {reason}; {remedy}") from error
+        return SpilledState(offset, room, layout)
+
+    def read(self, state: SpilledState) -> Blocks:
+        """The state of a partition."""
+        at, blocks = state.offset, []
+        try:
+            for arrays in state.layout:
+                block = {}
+                for name, dtype, shape, turned in arrays:
+                    array = np.empty(shape[::-1] if turned else shape, dtype)
+                    at += self._get(bytes_of(array), at)
+                    block[name] = array.T if turned else array
+                blocks.append(block)
+        except (OSError, EOFError) as error:
+            raise StoreError(f"cannot read the solver's state from {self._path}: {error}") from error
+        return list(blocks)
+
+    def _put(self, data: memoryview, at: int) -> int:
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self._file, data[done:], at + done)
+        return done
+
+    def _get(self, room: memoryview, at: int) -> int:
+        done = 0
+        while done < len(room):
+            count = os.preadv(self._file, [room[done:]], at + done)
+            if not count:
+                raise EOFError(f"{len(room) - done} bytes are missing at its end")
+            done += count
+        return done
+
+    def close(self) -> None:
+        os.close(self._file)
+        self._scratch.remove()
+
+
+def _by_columns(array: NDArray[Any]) -> bool:
+    return bool(array.flags.f_contiguous and not array.flags.c_contiguous)
+
+
+class PartitionStates:
+    """The state of a process's partitions; as many stay in memory as the plan says, the rest lies in a file. Thread-safe."""
+
+    def __init__(self, resident: int) -> None:
+        self._room = resident
+        self._states: dict[int, Blocks | SpilledState] = {}
+        self._spill: SpillFile | None = None
+        self._lock = threading.Lock()
+
+    def take(self, number: int, n_blocks: int) -> Blocks:
+        """The states of a partition's blocks, to overwrite: of a partition without a state, None for each."""
+        found = self._states.get(number)
+        if found is None:
+            return [None] * n_blocks
+        return self._read(found)
+
+    def put(self, number: int, blocks: Blocks) -> None:
+        """Keep the states of a partition's blocks, or none."""
+        before = self._states.get(number)
+        full = [state for state in blocks if state is not None]
+        if not full:
+            self.drop(number)
+            return
+        assert len(full) == len(blocks), "a pass keeps a state for all blocks or for none"
+        with self._lock:
+            if not isinstance(before, list) and self._room > 0:
+                self._room -= 1
+                self._states[number] = blocks  # it has its place in memory from now on
+                return
+            if not isinstance(before, list) and self._spill is None:
+                self._spill = SpillFile()
+        if isinstance(before, list):
+            self._states[number] = blocks
+        else:
+            assert self._spill is not None, "it was opened above"
+            self._states[number] = self._spill.write(full, before if isinstance(before, SpilledState) else None)
+
+    def drop(self, number: int) -> None:
+        with self._lock:
+            if isinstance(self._states.pop(number, None), list):
+                self._room += 1
+
+    def blocks(self, number: int) -> Iterator[State]:
+        """The states of a partition's blocks, to look at."""
+        for state in self._read(self._states[number]) if number in self._states else ():
+            assert state is not None, "what is kept is a state"
+            yield state
+
+    @property
+    def empty(self) -> bool:
+        """Whether no partition has a state."""
+        return not self._states
+
+    def rows(self, name: str, numbers: Iterable[int]) -> NDArray[Any]:
+        """A state array (k, rows) of all blocks of some partitions as (rows, k)."""
+        parts = [state[name].T for number in numbers for state in self.blocks(number)]
+        assert parts, "no pass has kept a state yet"
+        return np.concatenate(parts)
+
+    def store(self, numbers: Sequence[int], group: zarr.Group, stream: str) -> StoredState | None:
+        """Copy the states of consecutive partitions to a checkpoint, as one stream; None if there are none."""
+        if numbers[0] not in self._states:
+            return None
+        writer, edges = StreamWriter(group, stream), [0]
+        names: tuple[str, ...] = ()
+        for number in numbers:
+            for state in self.blocks(number):
+                names = tuple(state)
+                for array in state.values():
+                    writer.put(array)
+            edges.append(writer.size)
+        return StoredState(group, stream, names, writer.close(), numbers[0], tuple(edges))
+
+    def restore(self, stored: StoredState) -> None:
+        """Take the states of consecutive partitions from a checkpoint."""
+        for number, blocks in enumerate(stored, stored.first):
+            self.put(number, list(blocks))
+
+    def _read(self, state: Blocks | SpilledState) -> Blocks:
+        if isinstance(state, SpilledState):
+            assert self._spill is not None, "it lies there"
+            return self._spill.read(state)
+        return list(state)
+
+    def close(self) -> None:
+        self._states.clear()
+        if self._spill is not None:
+            self._spill.close()
+            self._spill = None

@@ -1,0 +1,329 @@
+"""A worker's side of a session: the shard, and the calls that reach it over the worker's own connections."""
+
+import asyncio
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from dfact.engine.cluster.placement import Tree
+from dfact.engine.cluster.transport import packed, unpacked
+from dfact.engine.passes import Partial
+from dfact.engine.reduction import Node, TreeSum
+from dfact.engine.shard import Shard
+from dfact.engine.streams import StoredState
+
+if TYPE_CHECKING:
+    from distributed import Worker
+
+OPERATION = "dfact"
+"""The name of our handler among those of a Dask worker."""
+Peer = tuple[str, str]
+"""The address of a worker and the key of its host."""
+Share = tuple[str, str, list[tuple[int, int]]]
+"""A peer and its partitions, as runs of them."""
+_STATES_BYTES = 1 << 26  # of states that one message takes from worker to worker, unless a single partition has more
+_LEASE = 600.0  # seconds that a host without its task waits for a call before it closes
+_hosts: dict[str, "Host"] = {}
+_expiring: set[Any] = set()  # the event loop holds tasks weakly
+
+
+@dataclass
+class Report:
+    """What a pass tells the driver about the workers that ran it."""
+
+    seconds: dict[str, tuple[int, float]]
+    """By key of a host, the number of partitions it has visited in the pass, and the seconds that took."""
+    stateless: bool
+    """Whether no partition has a state now."""
+
+    def update(self, other: "Report") -> None:
+        self.seconds |= other.seconds
+        self.stateless &= other.stateless
+
+
+class Host:
+    """A shard in a worker's process, on a thread of its own that does one thing after the other.
+
+    A call that fails at another worker is answered with that worker's name, so that the driver can find out what
+    became of it. The host neither knows nor cares which partitions others hold.
+    """
+
+    def __init__(self, worker: "Worker", key: str, n_partitions: int, resident_states: int, resident_values: int) -> None:
+        self.worker, self.key = worker, key
+        self._n = n_partitions
+        self._control = ThreadPoolExecutor(1, "dfact-shard")
+        self._shard = Shard(n_partitions, worker.state.nthreads, resident_states, resident_values)
+        self._pass: Any = None
+        self._passes = self._epoch = 0
+        self.closed = threading.Event()
+        self.held = False
+        self._called = time.monotonic()
+
+    async def open(self) -> None:
+        """Begin, on the thread that all else runs on."""
+        keep_freed_memory()
+        await self._do(self._shard.__enter__)
+        _hosts[self.key] = self
+
+    async def expire(self) -> None:
+        """Close if no task has come to hold the host, as when its driver was lost at the start."""
+        while not (self.held or self.closed.is_set()):
+            await asyncio.sleep(_LEASE / 10)
+            if not self.held and time.monotonic() - self._called > _LEASE:
+                await self.close()
+
+    # What the driver and other workers call
+
+    async def run(
+        self,
+        epoch: int,
+        number: int,
+        pass_: bytes | None,
+        shared: bytes,
+        runs: Sequence[tuple[int, int]],
+        below: Sequence[Tree[Share]],
+        *,
+        wanted: bool,
+    ) -> dict[str, Any]:
+        """Run a pass on these partitions, and at the workers below; returns the sums of all if they are ``wanted``."""
+        if not self._is_current(epoch):
+            return {"stale": epoch}
+        if pass_ is not None:
+            self._pass = unpacked(pass_)
+        message: dict[str, Any] = {"epoch": epoch, "number": number, "pass_": pass_, "shared": shared, "wanted": wanted}
+        own = asyncio.ensure_future(self._do(self._run, number, self._pass, shared, runs))
+        own.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody waits for it once another has failed
+        asked = [
+            asyncio.ensure_future(self.ask((address, key), "run", runs=theirs, below=further, **message))
+            for (address, key, theirs), further in below
+        ]
+        try:
+            found: tuple[TreeSum[Any], Report] | None = None
+            for task in asyncio.as_completed([own, *asked]):
+                reply = await task
+                if isinstance(reply, dict) and "content" not in reply:
+                    return reply
+                if isinstance(reply, dict):
+                    found = await self._do(self._merge, found, reply["content"])
+                else:
+                    found = await self._do(self._start, found, *reply, bool(below), wanted)
+            assert found is not None, "this host has answered"
+            return {"content": await self._do(self._finish, found)}
+        finally:
+            for task in asked:
+                task.cancel()
+
+    def _is_current(self, epoch: int) -> bool:
+        """Whether the driver has not arranged the partitions anew since a call was sent."""
+        self._epoch = max(epoch, self._epoch)
+        return epoch == self._epoch
+
+    def _run(self, number: int, pass_: Any, shared: bytes, runs: Sequence[tuple[int, int]]) -> Any:
+        lacking = self._shard.hold([range(*run) for run in runs])
+        if lacking:
+            return {"lacking": [self.key, [(run.start, run.stop) for run in lacking]]}
+        began, before = time.perf_counter(), self._shard.visits
+        nodes = self._shard.run(number, pass_, unpacked(shared))
+        self._passes += 1
+        seconds = time.perf_counter() - began
+        return nodes, Report({self.key: (self._shard.visits - before, seconds)}, self._shard.stateless)
+
+    def _start(self, found: Any, nodes: dict[Node, Partial], report: Report, others: bool, wanted: bool) -> Any:
+        if not wanted:
+            nodes = {}
+        if others:  # the shard's own sums stay as they are, for the pass may be asked for again
+            nodes = {node: part.total() for node, part in nodes.items()}
+        return self._joined(found, nodes, report)
+
+    def _merge(self, found: Any, content: bytes) -> Any:
+        return self._joined(found, *unpacked(content))
+
+    def _joined(self, found: tuple[TreeSum[Any], Report] | None, nodes: Mapping[Node, Any], report: Report) -> Any:
+        if found is None:
+            found = TreeSum(self._n), report
+        else:
+            found[1].update(report)
+        found[0].update(nodes)
+        return found
+
+    def _finish(self, found: tuple[TreeSum[Any], Report]) -> Any:
+        return serialized(packed((found[0].nodes, found[1])))
+
+    async def add(self, epoch: int, content: bytes) -> dict[str, Any]:
+        """Take over partitions from nobody: from the start, or with the states of a checkpoint."""
+        if self._is_current(epoch):
+            await self._do(self._add, content)
+        return {}
+
+    def _add(self, content: bytes) -> None:
+        partitions, done, states = unpacked(content)
+        self._shard.add(partitions, done)
+        for state in states:
+            self._shard.restore(state)
+
+    async def take(self, epoch: int, content: bytes, source: Peer) -> dict[str, Any]:
+        """Take over partitions with their states from another worker, which keeps them until the next pass."""
+        if not self._is_current(epoch):
+            return {"stale": epoch}
+        first, last = await self._do(self._take, content)
+        while first < last:
+            reply = await self.ask(tuple(source), "give", first=first, last=last)  # type: ignore[arg-type]
+            if "content" not in reply:
+                return reply
+            first = await self._do(self._put, reply["content"])
+        return {}
+
+    def _take(self, content: bytes) -> tuple[int, int]:
+        partitions, done = unpacked(content)
+        self._shard.add(partitions, done)
+        return partitions.first, partitions.last
+
+    def _put(self, content: bytes) -> int:
+        states, last = unpacked(content)
+        for number, blocks in states:
+            self._shard.put(number, blocks)
+        return int(last)
+
+    async def give(self, first: int, last: int) -> dict[str, Any]:
+        """The states of the partitions from ``first`` on, as many as a message takes."""
+        return {"content": await self._do(self._give, first, last)}
+
+    def _give(self, first: int, last: int) -> Any:
+        states, size = [], 0
+        for number in range(first, last):
+            states += list(self._shard.states(number, number + 1))
+            size += sum(array.nbytes for state in (states[-1][1] if states else ()) for array in (state or {}).values())
+            if size >= _STATES_BYTES:
+                return serialized(packed((states, number + 1)))
+        return serialized(packed((states, last)))
+
+    async def rows(self, name: str, first: int, last: int) -> dict[str, Any]:
+        """A state array of some partitions, rows first."""
+        return {"content": serialized(await self._do(lambda: packed(self._shard.rows(name, first, last))))}
+
+    async def store(self, content: bytes, stream: str) -> dict[str, Any]:
+        """Write the state of all partitions held here to the group of a checkpoint."""
+        states: list[StoredState] = await self._do(lambda: self._shard.store(unpacked(content), stream))
+        return {"content": serialized(packed([state.described() for state in states]))}
+
+    async def status(self) -> dict[str, Any]:
+        """How many partitions have been visited so far: whether anything moves."""
+        return {"visits": self._shard.visits}
+
+    async def close(self) -> dict[str, Any]:
+        """End the shard, whatever it does."""
+        if not self.closed.is_set():
+            self.closed.set()
+            _hosts.pop(self.key, None)
+            self._shard.stop()
+            await asyncio.get_running_loop().run_in_executor(self._control, self._shard.__exit__)
+            self._control.shutdown(wait=False)
+        return {}
+
+    # What it stands on
+
+    async def _do(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        self._called = time.monotonic()
+        return await asyncio.get_running_loop().run_in_executor(self._control, function, *arguments)
+
+    async def ask(self, peer: Peer, call: str, **message: Any) -> dict[str, Any]:
+        """Call another worker; a reply that says which one is lost if it cannot be reached."""
+        address, key = peer
+        content = as_message(message)
+        try:
+            reply: dict[str, Any] = await getattr(self.worker.rpc(address), OPERATION)(host=key, call=call, message=content)
+        except OSError:
+            return {"lost": [peer]}
+        return {"lost": [peer]} if "unknown" in reply else reply
+
+    def hold(self) -> None:
+        """Wait in a task of the worker until the session ends, or until nobody waits for the task any more: then it has no driver."""
+        from distributed import get_worker, secede
+
+        worker, task = get_worker(), get_worker().get_current_task()
+        secede()
+        self.held = True
+        while not self.closed.wait(0.5):
+            state = worker.state.tasks.get(task)
+            if state is None or state.state not in ("executing", "long-running") or worker.status.name not in ("running", "paused"):
+                asyncio.run_coroutine_threadsafe(self.close(), worker.loop.asyncio_loop)
+                return
+
+    def metrics(self) -> dict[str, float]:
+        """What the dashboard shows of this worker."""
+        return {"dfact passes": self._passes, "dfact rows/s": round(self._shard.rows_per_second)}
+
+
+def serialized(content: "bytes | bytearray | memoryview") -> Any:
+    """Bytes as Dask sends them without a copy."""
+    from distributed.protocol import to_serialize
+
+    return to_serialize(content)
+
+
+def as_message(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call as Dask sends them."""
+    return {name: serialized(value) if isinstance(value, (bytes, bytearray, memoryview)) else value for name, value in arguments.items()}
+
+
+async def handle(host: str, call: str, message: Mapping[str, Any]) -> dict[str, Any]:
+    """Answer a call to one of the hosts of this process; errors of passes travel as they are."""
+    called = _hosts.get(host)
+    if called is None:
+        return {"unknown": host}
+    try:
+        found: dict[str, Any] = await getattr(called, call)(**message)
+    except Exception as error:
+        return {"error": serialized(_packed_error(error))}
+    return found
+
+
+def _packed_error(error: Exception) -> bytes:
+    try:
+        return packed(error)
+    except Exception:  # what cannot travel is told in words
+        return packed(RuntimeError(f"{type(error).__name__}: {error}"))
+
+
+async def open_host(key: str, n_partitions: int, resident_states: int, resident_values: int, *, dask_worker: "Worker") -> None:
+    """Make a host in a worker; Dask runs this on its event loop."""
+    dask_worker.handlers.setdefault(OPERATION, handle)
+    for name in ("dfact passes", "dfact rows/s"):
+        dask_worker.metrics.setdefault(name, partial(_metric, name))
+    host = Host(dask_worker, key, n_partitions, resident_states, resident_values)
+    await host.open()
+    expiring = asyncio.ensure_future(host.expire())
+    _expiring.add(expiring)
+    expiring.add_done_callback(_expiring.discard)
+
+
+async def _metric(name: str, worker: "Worker") -> float:
+    """A figure of the latest host on a worker, for the scheduler and its dashboard."""
+    found = [host.metrics()[name] for host in list(_hosts.values()) if host.worker is worker]
+    return found[-1] if found else 0
+
+
+def hold_host(key: str) -> None:
+    """The task that shows Dask that a worker is busy, and that ends with the session or its driver."""
+    host = _hosts.get(key)
+    if host is not None:
+        host.hold()
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep what is freed for what is allocated next, as it does unless told otherwise.
+
+    Dask's nannies start workers so that it returns freed memory to the system at once; the first touch of new memory
+    then costs as much as the arithmetic.
+    """
+    with suppress(OSError, AttributeError):  # another C library, which decides for itself
+        libc = ctypes.CDLL("libc.so.6")
+        trim_threshold, mmap_threshold, largest = -1, -3, 32 << 20
+        libc.mallopt(mmap_threshold, largest)
+        libc.mallopt(trim_threshold, 4 * largest)

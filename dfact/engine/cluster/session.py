@@ -1,0 +1,285 @@
+"""The driver's side of a session on a Dask cluster: who owns which partitions, passes, and what becomes of lost workers."""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from uuid import uuid4
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from dfact.engine.cluster.host import Report, Share
+from dfact.engine.cluster.journal import Journal
+from dfact.engine.cluster.members import Member, Members, MembersLost, Unsettled
+from dfact.engine.cluster.placement import Tree, split, tree, without
+from dfact.engine.cluster.transport import packed, unpacked
+from dfact.engine.cluster.watch import LOOK
+from dfact.engine.partition import Partitions
+from dfact.engine.passes import Partial, Pass
+from dfact.engine.plan import Plan, Workers, cluster_workers
+from dfact.engine.reduction import TreeSum
+from dfact.engine.session import Stateful
+from dfact.engine.shard import consecutive
+from dfact.engine.streams import StoredState
+from dfact.engine.threads import single_threaded
+from dfact.errors import ClusterError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+P = TypeVar("P", bound=Partial)
+T = TypeVar("T")
+_ROWS_BYTES = 1 << 24  # of rows that one message brings to the driver
+_UNEVEN = 1.25  # a pass takes so much longer than with partitions in proportion to speed: they move
+_PATIENCE = 3  # passes in a row for which that must hold
+_RESPITE = 10  # passes before partitions move again
+logger = logging.getLogger("dfact.cluster")
+
+
+class ClusterSession(Stateful):
+    """A shard on each worker, whose sums travel up a tree of workers.
+
+    The driver keeps a journal of all passes since the last checkpoint. When a worker is lost, the others divide its
+    partitions among them, start these from the checkpoint and run the journal's passes for them alone. Then the pass
+    that was interrupted is asked for again; who has finished it answers from memory. So the bits are the same.
+    """
+
+    def __init__(self, client: "Client", partitions: Partitions, plan: Plan) -> None:
+        self._partitions = partitions
+        self._members = Members(client, (len(partitions), plan.resident_states, plan.resident_values))
+        self._journal = Journal()
+        self._stored: list[StoredState] = []
+        self._done = self._epoch = 0
+        self._sent = b""
+        """The pass object that all members have."""
+        self._behind = False
+        """Whether some partitions have not been through all passes yet."""
+        self._uneven, self._respite = 0, _RESPITE
+        self._next_look = 0.0
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self._journal)
+            # For the driver's own products: more threads give other bits than those of a session on this machine.
+            stack.enter_context(single_threaded())
+            stack.callback(self._members.close)
+            self._members.welcome(self._members.workers())
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.close()
+
+    # Passes
+
+    def run(self, pass_: Pass[Any, P], shared: Any) -> P:
+        self._tend()
+        self._journal.append(packed(pass_), packed(shared))
+        sums, report = self._surviving(lambda: self._pass(self._done + 1, wanted=True))
+        self._done += 1
+        if report.stateless:
+            self._stored = []
+            self._journal.clear(self._done)
+        self._learn(report)
+        result: P = sums.result
+        return result
+
+    def rows(self, name: str) -> Iterator[NDArray[Any]]:
+        first, count = 0, 1
+        while first < len(self._partitions):
+            found, rows = self._surviving(partial(self._rows, name, first, count))
+            first, count = first + found, max(1, _ROWS_BYTES * found // max(1, rows.nbytes))
+            yield rows
+
+    def _rows(self, name: str, first: int, count: int) -> tuple[int, NDArray[Any]]:
+        """Rows of a few partitions of one member, and how many these are."""
+        member, run = next((m, run) for m in self._members.all for run in m.runs if first in run)
+        last = min(first + count, run.stop)
+        return last - first, unpacked(self._members.ask(member, "rows", name=name, first=first, last=last))
+
+    def save(self, group: zarr.Group) -> list[StoredState]:
+        def stored() -> list[StoredState]:
+            # Under a name of its own each: a worker that was given up for lost may still be writing.
+            content, owners = packed(group), self._members.owners
+            calls = {member: {"content": content, "stream": f"{i}-{uuid4().hex}"} for i, member in enumerate(owners)}
+            found = [described for reply in self._members.ask_all("store", calls).values() for described in unpacked(reply)]
+            return [StoredState.from_description(group, described) for described in found]
+
+        self._stored = self._surviving(stored)
+        self._journal.clear(self._done)
+        return self._stored
+
+    def restore(self, states: Sequence[StoredState]) -> None:
+        assert not self._members.owners, "nothing has run yet"
+        self._stored = list(states)
+
+    def _pass(self, number: int, *, wanted: bool) -> tuple[TreeSum[Any], Report]:
+        """A pass over all partitions; or, while it is repeated for those that were taken over, over these."""
+        pass_, shared = self._journal[number]
+        sums, report = TreeSum[Any](len(self._partitions)), Report({}, stateless=True)
+        shares: list[Share] = [(*member.peer, [(run.start, run.stop) for run in member.runs]) for member in self._members.owners]
+        trees: list[Tree[Share]] = [(share, []) for share in shares] if self._members.star else [tree(shares)]
+        message = {"epoch": self._epoch, "number": number, "shared": shared, "wanted": wanted}
+        message["pass_"] = None if pass_ == self._sent else pass_
+        calls = {self._members.by_key(key): {"runs": runs, "below": below, **message} for (_, key, runs), below in trees}
+        for reply in self._members.ask_all("run", calls).values():
+            nodes, told = unpacked(reply)
+            sums.update(nodes)
+            report.update(told)
+        self._sent = pass_
+        return sums, report
+
+    # Partitions without an owner
+
+    def _surviving(self, action: Callable[[], T]) -> T:
+        """What the action gives, once all partitions are where the last pass left them; again when members are lost on the way."""
+        from dask import config
+
+        losses, allowed = 0, int(config.get("distributed.scheduler.allowed-failures", 3))
+        while True:
+            try:
+                self._settle()
+                return action()
+            except MembersLost as lost:
+                losses += 1
+                self._members.forget(lost.members)
+                if losses > allowed:
+                    raise ClusterError(
+                        f"one worker after the other was lost in the same pass, {losses} in all: {lost}; is their memory limit too low?"
+                    ) from lost
+            except Unsettled as error:
+                logger.warning("%s", error)
+
+    def _settle(self) -> None:
+        """Give partitions without an owner to the members, and repeat for them what the journal holds."""
+        everything = [range(len(self._partitions))]
+        orphans = without(everything, [run for member in self._members.all for run in member.runs])
+        if orphans:
+            self._adopt(orphans)
+        if self._behind:
+            for number in range(self._journal.base + 1, self._done + 1):
+                self._pass(number, wanted=False)
+            self._behind = False
+
+    def _adopt(self, orphans: list[range]) -> None:
+        """Divide partitions among the members."""
+        members = self._members.wait_for_some()
+        shares = split(orphans, [member.threads if np.isnan(member.speed) else member.speed for member in members])
+        self._arrange()
+        self._behind = True
+        calls = {
+            member: [{"epoch": self._epoch, "content": packed(self._begun(run))} for run in share]
+            for member, share in zip(members, shares, strict=True)
+            if share
+        }
+        for member, share in zip(members, shares, strict=True):  # who has not got them will say so
+            member.runs = consecutive(number for run in [*member.runs, *share] for number in run)
+        self._members.ask_each("add", calls)
+
+    def _arrange(self) -> None:
+        """From now on partitions lie elsewhere: calls that are still on their way no longer count."""
+        self._epoch += 1
+        self._sent = b""
+
+    def _begun(self, run: range) -> tuple[Partitions, int, list[StoredState]]:
+        """Partitions as the journal begins with them: after which pass, and their states then."""
+        overlaps = [(max(s.first, run.start), min(s.last, run.stop), s) for s in self._stored]
+        states = [state.part(first, last) for first, last, state in overlaps if first < last]
+        return self._partitions.part(run.start, run.stop), self._journal.base, states
+
+    # Balance
+
+    def _tend(self) -> None:
+        """Between passes: welcome workers that have joined, and move partitions from slow ones to fast ones."""
+        self._respite -= 1
+        joined = False
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + LOOK
+            before = len(self._members.all)
+            self._members.welcome(self._members.workers())
+            joined = before < len(self._members.all)
+        if self._members.owners and (joined or (self._uneven >= _PATIENCE and self._respite <= 0)):
+            try:
+                self._balance()
+            except MembersLost as lost:
+                self._members.forget(lost.members)
+
+    def _learn(self, report: Report) -> None:
+        """Note how fast the members were, and whether the slowest held up the others."""
+        owners = self._members.owners
+        for member in owners:
+            visits, seconds = report.seconds.get(member.key, (0, 0.0))
+            if visits and visits == member.load:
+                speed = visits / max(seconds, 1e-6)
+                member.speed = speed if np.isnan(member.speed) else 0.5 * (member.speed + speed)
+        if any(np.isnan(member.speed) for member in owners):
+            return
+        slowest = max(member.load / member.speed for member in owners)
+        ideal = len(self._partitions) / sum(member.speed for member in owners)
+        self._uneven = self._uneven + 1 if slowest > _UNEVEN * ideal else 0
+
+    def _balance(self) -> None:
+        """Let the members own partitions in proportion to their speed."""
+        members, weights = self._weighted()
+        shares = split([range(len(self._partitions))], weights)
+        moves = {
+            member: [
+                (source, range(max(own.start, run.start), min(own.stop, run.stop)))
+                for run in without(share, member.runs)
+                for source in members
+                for own in source.runs
+                if source is not member and own.start < run.stop and run.start < own.stop
+            ]
+            for member, share in zip(members, shares, strict=True)
+        }
+        self._uneven, self._respite = 0, _RESPITE
+        self._arrange()
+        calls = {
+            member: [
+                {"epoch": self._epoch, "content": packed((self._partitions.part(run.start, run.stop), self._done)), "source": source.peer}
+                for source, run in taken
+            ]
+            for member, taken in moves.items()
+            if taken
+        }
+        try:
+            self._members.ask_each("take", calls)
+        except Unsettled as error:
+            logger.warning("%s; partitions stay where they are", error)  # the next pass drops what was taken
+            return
+        for member, share in zip(members, shares, strict=True):
+            member.runs = share
+
+    def _weighted(self) -> tuple[list[Member], list[float]]:
+        """The members in the order of their partitions, those without any in the middle, where they displace the fewest; their speeds."""
+        members = self._members.owners
+        middle = len(members) // 2
+        members[middle:middle] = [member for member in self._members.all if not member.runs]
+        speeds = [member.speed / member.threads for member in members if not np.isnan(member.speed)]
+        usual = float(np.median(speeds)) if speeds else 1.0
+        return members, [member.threads * usual if np.isnan(member.speed) else member.speed for member in members]
+
+
+class DistributedExecutor:
+    """The workers of a Dask cluster."""
+
+    def __init__(self, client: "Client") -> None:
+        self.client = client
+
+    def workers(self, memory_limit: int | str | None) -> Workers:
+        found = self.client.scheduler_info(n_workers=-1)["workers"]
+        if not found:
+            self.client.wait_for_workers(1, timeout=60)
+            found = self.client.scheduler_info(n_workers=-1)["workers"]
+        limits = [worker["memory_limit"] or sys.maxsize for worker in found.values()]
+        return cluster_workers(limits, max(worker["nthreads"] for worker in found.values()), memory_limit)
+
+    def open(self, partitions: Partitions, plan: Plan) -> ClusterSession:
+        return ClusterSession(self.client, partitions, plan)

@@ -1,0 +1,65 @@
+"""The order of all sums over partitions: a fixed binary tree over their numbers, the same in every executor."""
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Generic, TypeVar
+
+from dfact.engine.passes import Partial
+
+P = TypeVar("P", bound=Partial)
+Node = tuple[int, int]
+"""Level l and index i of a sum over the partitions i·2^l to (i+1)·2^l − 1, as far as they exist."""
+
+
+class TreeSum(Generic[P]):
+    """The sum over ``n`` partitions, in the order of a binary tree, of parts that come in any order; thread-safe.
+
+    A node is the sum of its two children, left plus right. So the bits depend on the number of partitions alone, and
+    rounding errors grow with its logarithm. Of parts in ascending order at most log2(n) wait for others.
+    """
+
+    def __init__(self, n: int) -> None:
+        self._n, self._depth = n, (n - 1).bit_length()
+        self._nodes: dict[Node, P] = {}
+        self._lock = threading.Lock()
+
+    def add(self, node: Node, part: P) -> None:
+        """Add a node's sum; ``part`` may be changed in place from now on."""
+        while True:
+            level, index = node
+            with self._lock:
+                alone = index % 2 == 0 and (index + 1) << level >= self._n
+                other = None if alone else self._nodes.pop((level, index ^ 1), None)
+                if level == self._depth or (other is None and not alone):
+                    self._nodes[node] = part
+                    return
+            if other is not None:
+                left, right = (other, part) if index % 2 else (part, other)
+                left.add(right)
+                part = left
+            node = level + 1, index // 2
+
+    def update(self, nodes: Mapping[Node, P]) -> None:
+        """Add the sums of several nodes."""
+        for node, part in nodes.items():
+            self.add(node, part)
+
+    @property
+    def nodes(self) -> dict[Node, P]:
+        """The largest complete nodes so far."""
+        return dict(self._nodes)
+
+    @property
+    def result(self) -> P:
+        """The sum over all partitions, once each has been added."""
+        [(node, total)] = self._nodes.items()
+        assert node == (self._depth, 0), f"{node} is not the root of the tree over {self._n} partitions"
+        return total
+
+
+def add_up(parts: Iterable[P], n: int) -> P:
+    """The sum of the partial results of ``n`` partitions, given in their order."""
+    total = TreeSum[P](n)
+    for i, part in enumerate(parts):
+        total.add((0, i), part.total())
+    return total.result

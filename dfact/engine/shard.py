@@ -1,0 +1,250 @@
+"""A shard: the partitions of one process, with their values, their state and the threads that visit them."""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Self, TypeVar
+
+import zarr
+from numpy.typing import NDArray
+
+from dfact.engine.block_state import Blocks, PartitionStates
+from dfact.engine.partition import Partitions, walk
+from dfact.engine.passes import Partial, Pass, Workspace
+from dfact.engine.reduction import Node, TreeSum
+from dfact.engine.streams import StoredState
+from dfact.engine.threads import single_threaded
+
+P = TypeVar("P", bound=Partial)
+_STREAM_BYTES = 1 << 26
+"""State that one stream of a checkpoint holds at least, unless a thread has less."""
+
+
+@dataclass
+class _Run:
+    """Partitions that are read together."""
+
+    partitions: Partitions
+    keep: bool
+    """Whether their values are to stay in memory once they are read."""
+
+
+class Shard:
+    """Runs passes over some partitions of a data set and keeps their state.
+
+    Each partition knows the number of the last pass it has been through, so a pass that is asked for again, as after a
+    fault, runs only where it has not run yet. Its sums are kept until the next pass. Calls must not overlap.
+    """
+
+    def __init__(self, n_partitions: int, threads: int, resident_states: int, resident_values: int) -> None:
+        self._n, self._threads = n_partitions, threads
+        self._values_room = resident_values
+        self._states = PartitionStates(resident_states)
+        self._runs: list[_Run] = []
+        self._done: dict[int, int] = {}
+        self._pass = 0
+        self._sums: TreeSum[Any] = TreeSum(n_partitions)
+        self._work = threading.local()
+        self._visited = itertools.count(1)
+        self.visits = 0
+        """Partitions visited so far, by all passes."""
+        self.rows_per_second = 0.0
+        """Of the last pass."""
+        self._stopped = threading.Event()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(single_threaded())
+        # The threads live as long as the shard, and with them their working arrays.
+        self._pool = self._stack.enter_context(ThreadPoolExecutor(self._threads, "dfact-pass")) if self._threads > 1 else None
+        self._stack.callback(self._states.close)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._runs, self._done, self._sums = [], {}, TreeSum(self._n)
+        self._stack.close()
+
+    @property
+    def stateless(self) -> bool:
+        """Whether no partition has a state."""
+        return self._states.empty
+
+    def add(self, partitions: Partitions, done: int) -> None:
+        """Take over partitions that have been through the pass number ``done``; their states come by :meth:`restore` or :meth:`put`."""
+        self._drop(partitions.numbers)
+        for run in partitions.read_together():
+            keep = run.source.chunk_rows is not None and self._values_room >= len(run)
+            self._values_room -= len(run) if keep else 0
+            self._runs.append(_Run(run, keep))
+        self._runs.sort(key=lambda run: run.partitions.first)
+        self._done |= dict.fromkeys(partitions.numbers, done)
+
+    def put(self, number: int, blocks: Blocks) -> None:
+        """The state of a partition's blocks that was taken over."""
+        self._states.put(number, blocks)
+
+    def restore(self, stored: StoredState) -> None:
+        """The states of consecutive partitions as a checkpoint holds them."""
+        self._states.restore(stored)
+
+    def hold(self, runs: Sequence[range]) -> list[range]:
+        """Drop all partitions but these; returns those of them that are not here."""
+        wanted = {number for run in runs for number in run}
+        for run in consecutive(self._done.keys() - wanted):
+            self._drop(run)
+        return consecutive(wanted - self._done.keys())
+
+    def _drop(self, numbers: range) -> None:
+        kept: list[_Run] = []
+        for run in self._runs:
+            p = run.partitions
+            pieces = [(p.first, min(p.last, numbers.start)), (max(p.first, numbers.stop), p.last)]
+            kept += [_Run(p.part(a, b), run.keep) for a, b in pieces if a < b]
+            self._values_room += run.keep * (len(p) - sum(b - a for a, b in pieces if a < b))
+        self._runs = kept
+        for number in numbers:
+            self._done.pop(number, None)
+            self._states.drop(number)
+
+    def run(self, number: int, pass_: Pass[Any, P], shared: Any) -> dict[Node, P]:
+        """The pass of this number, where it has not run yet; returns the sums of all partitions held here.
+
+        A pass that is repeated for partitions that were taken over, while others are ahead, returns no sums.
+        """
+        began, current = time.perf_counter(), number >= self._pass
+        if number > self._pass:
+            self._pass, self._sums = number, TreeSum(self._n)
+        sums = self._sums if current else TreeSum[P](self._n)
+        todo = self._todo(number)
+
+        def visit(run: _Run) -> None:
+            self._visit(run, number, pass_, shared, sums)
+
+        self._each(visit, todo)
+        self._split_loaded()
+        rows = sum(run.partitions.source.shape[0] for run in todo)
+        if rows:
+            self.rows_per_second = rows / max(time.perf_counter() - began, 1e-9)
+        return sums.nodes if current else {}
+
+    def _todo(self, number: int) -> list[_Run]:
+        """The runs with partitions that this pass has not been through; of one that failed in its midst, the rest."""
+        todo = []
+        for run in self._runs:
+            lacking = [i for i in run.partitions.numbers if self._done[i] == number - 1]
+            if len(lacking) == len(run.partitions):
+                todo.append(run)
+            elif lacking:
+                todo.append(_Run(run.partitions.part(lacking[0], lacking[-1] + 1), keep=False))
+        return todo
+
+    def _visit(self, run: _Run, number: int, pass_: Pass[Any, P], shared: Any, sums: TreeSum[P]) -> None:
+        if run.keep and run.partitions.source.chunk_rows is not None:
+            run.partitions = run.partitions.load()
+        work = self._workspace()
+        with closing(run.partitions.blocks(pass_.dtype, work)) as blocks:  # type: ignore[type-var]  # a generator
+            for i in run.partitions.numbers:
+                n_blocks = run.partitions.n_blocks(i)
+                new: Blocks = []
+                total = walk(islice(blocks, n_blocks), pass_, shared, self._states.take(i, n_blocks), new.append)
+                self._states.put(i, new)
+                self._done[i] = number
+                sums.add((0, i), total)
+                self.visits = next(self._visited)
+
+    def _workspace(self) -> Workspace:
+        found: Workspace | None = getattr(self._work, "arrays", None)
+        if found is None:
+            found = self._work.arrays = Workspace()
+        return found
+
+    def _split_loaded(self) -> None:
+        """Values in memory need not be read together: threads take single partitions of them from now on."""
+        if any(len(run.partitions) > 1 and run.partitions.source.chunk_rows is None for run in self._runs):
+            self._runs = [_Run(p, run.keep) for run in self._runs for p in run.partitions.read_together()]
+
+    def _each(self, work: Callable[[Any], None], items: Sequence[Any]) -> None:
+        """Do the work for each of the items, several at once; they are begun in their order."""
+        if self._pool is None or len(items) < 2:
+            for item in items:
+                self._check_stopped()
+                work(item)
+            return
+        following, stopped = iter(items), threading.Event()
+        lock = threading.Lock()
+
+        def take() -> None:
+            try:
+                while not stopped.is_set():
+                    self._check_stopped()
+                    with lock:
+                        item = next(following, None)
+                    if item is None:
+                        return
+                    work(item)
+            except BaseException:
+                stopped.set()
+                raise
+
+        futures = [self._pool.submit(take) for _ in range(min(self._threads, len(items)))]
+        try:
+            wait(futures)
+        finally:
+            stopped.set()  # a signal may have ended the wait
+            wait(futures)
+        for future in futures:
+            future.result()
+
+    def stop(self) -> None:
+        """End a pass in its midst, from another thread."""
+        self._stopped.set()
+
+    def _check_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise InterruptedError("the session has ended")
+
+    def rows(self, name: str, first: int, last: int) -> NDArray[Any]:
+        """A state array (k, rows) of the partitions ``first`` to ``last`` − 1 as (rows, k)."""
+        return self._states.rows(name, range(first, last))
+
+    def states(self, first: int, last: int) -> Iterator[tuple[int, Blocks]]:
+        """The states of the partitions ``first`` to ``last`` − 1 that have one."""
+        for number in range(first, last):
+            blocks: Blocks = list(self._states.blocks(number))
+            if blocks:
+                yield number, blocks
+
+    def store(self, group: zarr.Group, stream: str) -> list[StoredState]:
+        """Copy the states of all partitions to a checkpoint, as a few streams of this name and a number."""
+        found: list[StoredState] = []
+
+        def work(numbers: range) -> None:
+            state = self._states.store(numbers, group, f"{stream}-{numbers[0]:06d}")
+            if state is not None:
+                found.append(state)
+
+        self._each(work, [part for run in consecutive(self._done) for part in self._streams(run)])
+        return found
+
+    def _streams(self, run: range) -> list[range]:
+        """As many parts of a run as there are threads, unless they would be small."""
+        size = sum(array.nbytes for state in self._states.blocks(run[0]) for array in state.values()) * len(run)
+        parts = max(1, min(self._threads, size // _STREAM_BYTES, len(run)))
+        edges = [run[0] + len(run) * i // parts for i in range(parts + 1)]
+        return [range(a, b) for a, b in itertools.pairwise(edges)]
+
+
+def consecutive(numbers: Iterable[int]) -> list[range]:
+    """Numbers as runs of consecutive ones, in ascending order."""
+    runs: list[range] = []
+    for number in sorted(numbers):
+        if runs and runs[-1].stop == number:
+            runs[-1] = range(runs[-1].start, number + 1)
+        else:
+            runs.append(range(number, number + 1))
+    return runs
