@@ -61,7 +61,7 @@ def _solved(
 
 def computed(array: Any, client: "Client | None") -> Iterator[NDArray[Any]]:
     """The array's chunks in order: on the client's cluster, or else the active one's, where they wait; without one all in memory."""
-    client = _active_client() if client is None else client
+    client = active_client() if client is None else client
     if client is None:
         yield np.asarray(array)
         return
@@ -70,7 +70,8 @@ def computed(array: Any, client: "Client | None") -> Iterator[NDArray[Any]]:
         yield futures.pop(key).result()  # held no longer than it takes
 
 
-def _active_client() -> "Client | None":
+def active_client() -> "Client | None":
+    """The client that is the default one, if there is any."""
     if "distributed" not in sys.modules:
         return None
     from distributed import default_client

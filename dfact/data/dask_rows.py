@@ -1,6 +1,7 @@
 """Dask arrays as a source of rows: their chunks are computed on the cluster and stay there."""
 
 import hashlib
+import sys
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
@@ -120,8 +121,9 @@ def dask_array(X: Any) -> Any:
 
     Raises DataError where its shape is unknown.
     """
-    array = X.data if hasattr(X, "dims") and getattr(X, "chunks", None) is not None else X
-    if not (hasattr(array, "dask") and hasattr(array, "chunks")):
+    dask, xarray = (sys.modules.get(name) for name in ("dask.array", "xarray"))  # whoever has such an array has imported them
+    array = X.data if xarray is not None and isinstance(X, xarray.DataArray) and X.chunks is not None else X
+    if dask is None or not isinstance(array, dask.Array):
         return None
     if any(isnan(size) for size in array.shape):
         raise DataError(
@@ -180,9 +182,10 @@ def on_cluster(array: Any, client: "Client") -> tuple[DaskRows, ColumnStatistics
     ends = list(accumulate(array.chunks[0], initial=0))
     chunks = tuple(Chunk(start, stop, key) for key, (start, stop) in zip(futures, pairwise(ends), strict=True))
     shapes = [(chunk.stop - chunk.start, *array.shape[1:]) for chunk in chunks]
-    found = client.map(_survey, list(futures.values()), shapes, dtype=array.dtype)
+    # As soon as a chunk is there: later it may have been spilled.
+    found = client.map(_survey, list(futures.values()), shapes, dtype=array.dtype, priority=1)
     while len(found) > 1:  # on the workers, as those of many columns are large
-        found = client.map(_merged, [found[i : i + _MERGED] for i in range(0, len(found), _MERGED)])
+        found = client.map(_merged, [found[i : i + _MERGED] for i in range(0, len(found), _MERGED)], priority=1)
     statistics: ColumnStatistics = found[0].result()
     return DaskRows(chunks, array.dtype, tuple(array.shape[1:]), 0, array.shape[0], futures), statistics
 
