@@ -459,6 +459,11 @@ def test_fitting_without_a_cluster_is_as_before() -> None:
     np.testing.assert_array_equal(found, dfact.L1NMF(3, max_iter=3).fit_transform(X))
 
 
+def test_tables_with_names_of_dasks_attributes() -> None:
+    X = pd.DataFrame(np.random.default_rng(0).random((30, 4)), columns=["dask", "chunks", "dims", "data"])
+    assert dfact.L1NMF(2, max_iter=2).fit(X).transform(X).shape == (30, 2)
+
+
 def test_dask_is_imported_for_dask_arrays_alone() -> None:
     code = "import sys, numpy, dfact; dfact.L1NMF(2, max_iter=2).fit(numpy.ones((9, 3))); print('dask.array' in sys.modules)"
     with warnings.catch_warnings():

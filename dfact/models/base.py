@@ -145,7 +145,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     def _for_new_rows(self) -> Self:
         """A copy to be sent to where rows are transformed: without what the fitted rows have of their own."""
-        left = {"callbacks", "checkpoint", "checkpoint_every", "prior"}
+        left = {*FOR_THE_RUN, "prior"}  # what a process there may use is its own affair
         parameters = {
             name: value
             for name, value in self.get_params(deep=False).items()

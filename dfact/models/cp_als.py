@@ -175,6 +175,7 @@ class CPALS(CPModel):
         """Factors A⁽¹⁾ (n, R) of slices X (n, I_2, …, I_N) given the other modes, each by least squares of what it has.
 
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
         """
         check_is_fitted(self)
         return self._least_squares(self._slices(X, reset=False), out)

@@ -260,6 +260,7 @@ class ElasticCP(CPModel):
 
         ``prior`` (n,) are the slices' variances R_1 for a model whose own were given; by default all are the
         mean of those. Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
         """
         check_is_fitted(self)
         dataset = self._slices(X, reset=False)

@@ -296,6 +296,7 @@ class ExpectileMF(Factorization):
         """Factors (n, k) of rows X (n, m) given those of the columns, each row at its minimum.
 
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
         """
         check_is_fitted(self)
         dataset = self._observed(X, reset=False)

@@ -245,6 +245,7 @@ class FactorAnalysis(Factorization):
         """Factor scores (n, k) of participants X (n, m), from the items they answered; NaN for those without any answer.
 
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)

@@ -253,6 +253,7 @@ class GradeOfMembership(Factorization):
         """Memberships Π (N, K) of subjects X (N, J) with the items fixed; NaN for those without any response.
 
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)

@@ -261,6 +261,7 @@ class ICQF(Factorization):
 
         With a model that has confounders, X must bring them (a Dataset) or ``confounders`` must.
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
         """
         check_is_fitted(self)
         dataset = self._dataset(X, confounders, reset=False)

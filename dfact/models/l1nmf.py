@@ -169,6 +169,7 @@ class L1NMF(Factorization):
         """Factors W (n, k) of participants X (n, m) given the loadings, each row at its optimum.
 
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
