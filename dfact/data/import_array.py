@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dfact.data.checks import EmptyRows, check_empty_rows, column_limits, stored_limits
 from dfact.data.confounders import as_frame
+from dfact.data.dask_rows import dask_array
 from dfact.data.dataset import Dataset, open_dataset
 from dfact.data.places import place_of
 from dfact.data.source import ArraySource, Layout, RowSource, SparseRows, SparseSource, ZarrSource, read_rows, reads
@@ -30,7 +31,8 @@ class LazySource:
     chunk_rows: int | None
 
     def __init__(self, array: Any) -> None:
-        self._array = getattr(array, "data", array) if hasattr(array, "dims") else array
+        lazy = dask_array(array)
+        self._array = lazy if lazy is not None else array.data if hasattr(array, "dims") else array
         self.shape: tuple[int, ...] = tuple(array.shape)
         self.dtype = np.dtype(array.dtype)
         chunks = getattr(self._array, "chunks", None)

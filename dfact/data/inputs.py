@@ -2,40 +2,65 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import psutil
+from numpy.typing import NDArray
 
 from dfact.data.checks import first_fraction, first_outside
 from dfact.data.confounders import as_frame
+from dfact.data.dask_rows import dask_array, on_cluster
 from dfact.data.dataset import Dataset, open_dataset
 from dfact.data.import_array import LazySource, array_source, axis_labels
 from dfact.data.source import ArraySource, Layout, RowSource, SparseRows, absent_of, path_of, read_rows, reads
 from dfact.data.statistics import ColumnStatistics, as_floating
 from dfact.errors import DataError
 
+if TYPE_CHECKING:
+    from distributed import Client
 
-def as_dataset(X: Any, confounders: Any = None) -> Dataset:
-    """X (array of any kind, path, Dataset) with its statistics; ``confounders`` replace those of a stored dataset."""
+
+@dataclass(frozen=True, eq=False)
+class Excerpt:
+    """Some rows of a larger array, with what is known of them there."""
+
+    values: NDArray[Any]
+    column_labels: NDArray[Any] | None
+    row_labels: Any
+    """Their labels, or their numbers as a range."""
+    confounders: pd.DataFrame | None = None
+    """In the form that a dataset has them, which follows from all rows."""
+
+
+def as_dataset(X: Any, confounders: Any = None, client: "Client | None" = None) -> Dataset:
+    """X (array of any kind, path, Dataset) with its statistics; ``confounders`` replace those of a stored dataset.
+
+    A dask array is computed into memory or, with a ``client``, on its cluster, where it stays.
+    """
     if isinstance(X, (str, PathLike)):
         X = open_dataset(X)
-    dataset: Dataset = X if isinstance(X, Dataset) else _wrap(X)
+    dataset: Dataset = X if isinstance(X, Dataset) else _excerpt(X) if isinstance(X, Excerpt) else _wrap(X, client)
     return dataset if confounders is None else dataset.with_confounders(as_frame(confounders, dataset.shape[0]))
 
 
-def _wrap(X: Any) -> Dataset:
+def _excerpt(rows: Excerpt) -> Dataset:
+    dataset = replace(_wrap(rows.values), labels=rows.row_labels, confounders=rows.confounders)
+    return dataset if rows.column_labels is None else replace(dataset, column_labels=rows.column_labels)
+
+
+def _wrap(X: Any, client: "Client | None" = None) -> Dataset:
     found = array_source(X)
-    source: RowSource = _computed(found) if isinstance(found, LazySource) else found
-    if source.dtype.kind not in "iufb":
-        raise DataError(f"X holds {source.dtype}, expected numbers, NaN where missing; encode text first or use dfact.import_table")
-    if len(source.shape) < 2:
-        raise DataError(f"X has shape {source.shape}, expected rows (participants) and columns (items)")
-    n_columns = source.shape[1]
+    if found.dtype.kind not in "iufb":
+        raise DataError(f"X holds {found.dtype}, expected numbers, NaN where missing; encode text first or use dfact.import_table")
+    if len(found.shape) < 2:
+        raise DataError(f"X has shape {found.shape}, expected rows (participants) and columns (items)")
+    n_columns = found.shape[1]
     labels = axis_labels(X, 1)
-    statistics = ColumnStatistics.of_source(source)
+    source, statistics = _surveyed(X, found, client)
     seen = statistics.observed > 0
     limits = (statistics.minimum[seen].min(), statistics.maximum[seen].max()) if seen.any() else (0.0, 0.0)
     return Dataset(
@@ -48,6 +73,15 @@ def _wrap(X: Any) -> Dataset:
         path=path_of(source),
         labels=axis_labels(X, 0),
     )
+
+
+def _surveyed(X: Any, found: RowSource | LazySource, client: "Client | None") -> tuple[RowSource, ColumnStatistics]:
+    """How the passes read X, and its statistics."""
+    lazy = dask_array(X)
+    if client is not None and lazy is not None:
+        return on_cluster(lazy, client)
+    source = _computed(found) if isinstance(found, LazySource) else found
+    return source, ColumnStatistics.of_source(source)
 
 
 def _computed(source: Any) -> RowSource:

@@ -94,6 +94,15 @@ class ColumnStatistics:
             nearer(limit, 0, out=limit, where=zeros > 0)
         return row_observed + m - np.diff(rows.indptr)
 
+    def merge(self, following: "ColumnStatistics") -> None:
+        """Add those of the rows that follow; exact, so that it does not matter how rows were put together."""
+        self.observed += following.observed
+        np.minimum(self.minimum, following.minimum, out=self.minimum)
+        np.maximum(self.maximum, following.maximum, out=self.maximum)
+        self.empty_rows.extend(self.n_rows + row for row in following.empty_rows[: 5 - len(self.empty_rows)])
+        self.n_empty_rows += following.n_empty_rows
+        self.n_rows += following.n_rows
+
     @property
     def missing_rate(self) -> float:
         total = self.n_rows * self.observed.size

@@ -14,10 +14,12 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import _check_feature_names, _check_n_features, check_is_fitted, validate_data
 
 from dfact.data.confounders import ConfounderEncoding
+from dfact.data.dask_results import computed
+from dfact.data.dask_rows import dask_array
 from dfact.data.dataset import Dataset
 from dfact.data.import_array import axis_labels
 from dfact.data.inputs import as_dataset, refuse_unobserved_columns, warn_of_unobserved_rows
-from dfact.data.source import Layout
+from dfact.data.source import Layout, ReadableRows
 from dfact.data.store import WRITE_ALL, compressor, create_array, reason, store_at
 from dfact.engine.checkpoint import CheckpointedSession
 from dfact.engine.executors import resolve_executor
@@ -27,7 +29,7 @@ from dfact.engine.progress import Iteration
 from dfact.engine.scratch import Scratch
 from dfact.engine.session import Executor, Session, Stateful
 from dfact.errors import DataError, ParameterError, StoreError
-from dfact.models.declared import MAY_LACK, Shape, Size
+from dfact.models.declared import MAY_LACK, Shape, Size, of_rows
 from dfact.models.parameters import COUNT, as_text, check, is_count
 
 MODELS: dict[str, type["Factorization"]] = {}
@@ -102,12 +104,11 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
                 columns = np.asarray(X.columns.astype(str), dtype=object)
                 dataset = replace(dataset, column_labels=columns, labels=axis_labels(X, 0))
         else:
-            dataset = as_dataset(X, confounders)
+            dataset = as_dataset(X, confounders, self._client(X))
             if reset:
                 _check_n_features(self, _Shaped(dataset), reset=True)
                 _check_feature_names(self, _Shaped(dataset), reset=True)
-        if len(dataset.shape) != 2 and not self._tensors:
-            raise DataError(f"X has {len(dataset.shape)} modes, expected rows (participants) and columns (items)")
+        self._check_modes(dataset)
         # What an import subtracted from the answers; of an array nobody knows.
         offset = dataset.offset if isinstance(X, (str, PathLike, Dataset)) else None
         if reset:
@@ -121,6 +122,46 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             self._check_columns(dataset, offset)
         self._check_observed(dataset, reset=reset)
         return dataset
+
+    def _client(self, X: Any) -> Any:
+        """The client of the cluster on which a dask array stays; None where passes over it run in this process, or of other data."""
+        array = dask_array(X)
+        if array is None or not array.ndim:
+            return None
+        return getattr(resolve_executor(self.executor, Layout.of(array.shape).n_partitions), "client", None)
+
+    def _check_modes(self, dataset: Dataset) -> None:
+        if len(dataset.shape) != 2 and not self._tensors:
+            raise DataError(f"X has {len(dataset.shape)} modes, expected rows (participants) and columns (items)")
+
+    def _check_shape(self, dataset: Dataset) -> None:
+        """Refuse new rows of other columns than the fitted ones, whatever they hold."""
+        self._check_modes(dataset)
+        self._check_columns(dataset, None)
+
+    def _known_of_rows(self, n: int) -> dict[str, Any]:
+        """What ``transform`` is told of n rows, checked: tables and arrays by name, of which each chunk of a dask array gets its rows."""
+        return {}
+
+    def _for_new_rows(self) -> Self:
+        """A copy to be sent to where rows are transformed: without what the fitted rows have of their own."""
+        left = {*FOR_THE_RUN, "prior"}  # what a process there may use is its own affair
+        parameters = {
+            name: value
+            for name, value in self.get_params(deep=False).items()
+            if name not in left and (name != "init" or isinstance(value, str))
+        }
+        light = type(self)(**parameters | {"executor": "inline"})
+        light.set_output(transform="default")
+        left = {"choice_", "stability_", *of_rows(type(self))}
+        for name, value in vars(self).items():
+            if name.endswith("_") and not name.startswith("_") and name not in left and not name.endswith("_history_"):
+                setattr(light, name, value)
+        return light
+
+    def _computed(self, lazy: Any, X: Any, out: str | PathLike[str]) -> NDArray[Any] | zarr.Array[Any]:
+        """A dask array of the rows' factors, written to ``out``."""
+        return gather_rows(computed(lazy, self._client(X)), lazy.shape, lazy.dtype, stored=False, out=out)
 
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
         """What becomes of columns and rows without any observed entry."""
@@ -142,7 +183,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             where = f"answers of {found[j]!r} begin at {offset[j]:g} in X, at {self.offset_[j]:g} in the fitted data"
             raise DataError(f"{where}; import X with the valid_range of the fitted data")
 
-    def _working_dtype(self, dataset: Dataset) -> np.dtype[Any]:
+    def _working_dtype(self, dataset: Dataset | ReadableRows) -> np.dtype[Any]:
         """``dtype`` or, by default, float32 for answers and float32 data, float64 for what does not fit in it."""
         if self.dtype is not None:
             dtype: np.dtype[Any] = np.dtype(self.dtype)
@@ -229,7 +270,7 @@ def plan(model: Factorization, data: Any, memory_limit: int | str | None = None)
     ``print(dfact.plan(model, data))`` shows it as a table; ``plan.fits`` says whether fit would start.
     ``memory_limit`` replaces the model's.
     """
-    dataset = as_dataset(data)
+    dataset = as_dataset(data, client=model._client(data))
     covariates = model._covariate_columns(dataset)
     return model._plan(dataset, model._footprint(dataset.shape, covariates, model._working_dtype(dataset)), memory_limit)[1]
 

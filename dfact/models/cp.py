@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterable
 from math import prod
 from os import PathLike
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -89,6 +89,16 @@ class CPModel(Factorization):
         check_size(dataset, self.slice_shape_)
         refuse_infinite(dataset)
         return dataset
+
+    def _check_shape(self, dataset: Dataset) -> None:
+        super()._check_shape(dataset)
+        check_size(dataset, self.slice_shape_)
+
+    def _for_new_rows(self) -> Self:
+        light = super()._for_new_rows()
+        first, *others = self.factors_
+        light.factors_ = [np.empty((0, first.shape[1]), first.dtype), *others]
+        return light
 
     def _rows(self, dataset: Dataset, net: ElasticNet, prior: RowPrior, variances: Any, out: str | PathLike[str] | None) -> Any:
         """A⁽¹⁾ (n, R) of the dataset's slices given the other modes, each at its optimum; ``variances`` (n, 1) are given ones."""

@@ -18,6 +18,7 @@ from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration, Reporter, relative_change
 from dfact.errors import DataError, DfactError
 from dfact.kernels.cp import subtract
+from dfact.models.base_lazy import lazy_of_dask
 from dfact.models.cp import CPModel, explained_share, rows_footprint
 from dfact.models.cp_problem import ElasticNet, RowPrior, khatri_rao, unfolded
 from dfact.models.parameters import COUNT, check, is_count, is_within
@@ -169,10 +170,12 @@ class CPALS(CPModel):
         except np.linalg.LinAlgError as error:
             raise DataError(f"the components are collinear ({error}); expected data with {self.n_components}: fit fewer") from error
 
+    @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
         """Factors A⁽¹⁾ (n, R) of slices X (n, I_2, …, I_N) given the other modes, each by least squares of what it has.
 
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
         """
         check_is_fitted(self)
         return self._least_squares(self._slices(X, reset=False), out)

@@ -5,7 +5,7 @@ n rows, m columns, k components, c encoded confounder columns.
 """
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, is_dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -123,6 +123,18 @@ def check_fitted(model: Any, told: dict[str, Any]) -> None:
             _check(name, value, told[name], sizes)
         elif name not in known:
             raise DataError(f"{name} is nothing that a fitted {type(model).__name__} has; expected {', '.join(declared)}")
+
+
+def of_rows(kind: type[Any]) -> set[str]:
+    """Names of the attributes that have a value for each row of the data."""
+    return {name for name, hint in _declared(kind).items() if any(isinstance(mark, Shape) and mark.rows for mark in _marks(hint))}
+
+
+def _marks(kind: Any) -> Iterator[Any]:
+    """What is declared beside a type, or beside those that it is made of."""
+    yield from getattr(kind, "__metadata__", ())
+    for part in get_args(kind):
+        yield from _marks(part)
 
 
 def _declared(kind: type[Any]) -> dict[str, Any]:

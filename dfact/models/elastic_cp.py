@@ -14,6 +14,7 @@ from dfact.data.dataset import Dataset
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration, Reporter
 from dfact.errors import DataError, ParameterError
+from dfact.models.base_lazy import lazy_of_dask
 from dfact.models.cp import CPModel, explained_share, gathered, report_unfinished, rows_footprint
 from dfact.models.cp_passes import FACTORS, RowsPass, SlicesPass
 from dfact.models.cp_problem import (
@@ -253,21 +254,26 @@ class ElasticCP(CPModel):
                 report.step(f"λ = {step.lam:g}, rank {step.rank}, {step.zeros} zeros")
         return SolutionPath(tuple(steps), self)
 
+    @lazy_of_dask
     def transform(self, X: Any, *, prior: Any = None, out: str | PathLike[str] | None = None) -> Any:
         """Factors A⁽¹⁾ (n, R) of slices X (n, I_2, …, I_N) given the other modes, each slice at its optimum.
 
         ``prior`` (n,) are the slices' variances R_1 for a model whose own were given; by default all are the
         mean of those. Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
         """
         check_is_fitted(self)
         dataset = self._slices(X, reset=False)
-        n, variances = dataset.shape[0], None
+        variances = self._known_of_rows(dataset.shape[0], prior).get("prior")
+        return self._rows(dataset, self._net(), self.prior_.rows, None if variances is None else variances[:, None], out)
+
+    def _known_of_rows(self, n: int, prior: Any = None) -> dict[str, Any]:
         if self.prior_.rows.kind == "given":
             given = np.full(n, np.mean(self.prior[0])) if prior is None else np.asarray(prior, np.float64)
-            variances = given_variances([given], [n])[0][:, None]
-        elif prior is not None:
+            return {"prior": given_variances([given], [n])[0]}
+        if prior is not None:
             raise ParameterError("transform takes a prior only with a model whose own was given as a list")
-        return self._rows(dataset, self._net(), self.prior_.rows, variances, out)
+        return {}
 
     def _begin(self, X: Any) -> tuple[Dataset, np.dtype[Any]]:
         """The data to fit, checked, with all that is stored of it."""

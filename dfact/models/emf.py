@@ -21,6 +21,7 @@ from dfact.engine.visits import Members, MemberSession
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.svd import gram_size, right_singular
 from dfact.models.base import Factorization, gather_rows
+from dfact.models.base_lazy import lazy_of_dask
 from dfact.models.declared import Shape
 from dfact.models.emf_measurements import Measurements
 from dfact.models.emf_passes import ExactPass, Loss, Measured, Point, RowsPass, Start, SurrogatePass
@@ -290,10 +291,12 @@ class ExpectileMF(Factorization):
         self.offset_ = self.fingerprint_ = self.row_labels_ = None
         return self
 
+    @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
         """Factors (n, k) of rows X (n, m) given those of the columns, each row at its minimum.
 
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
         """
         check_is_fitted(self)
         dataset = self._observed(X, reset=False)
@@ -348,7 +351,7 @@ class ExpectileMF(Factorization):
     def _observed(self, X: Any, *, reset: bool) -> Dataset:
         """X with what is not stored as not observed; what is unobserved or infinite is told."""
         dataset = stored_as_observed(self._dataset(X, None, reset=reset))
-        if not dataset.statistics.observed.any():
+        if reset and not dataset.statistics.observed.any():
             raise DataError("X has no observed entry, expected some")
         refuse_infinite(dataset)
         refuse_huge(dataset, self._working_dtype(dataset))

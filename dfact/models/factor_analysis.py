@@ -20,6 +20,7 @@ from dfact.errors import DataError, ParameterError
 from dfact.linalg.correlation import MomentsPass, is_indefinite, smoothed
 from dfact.linalg.minres import LOWEST, explained, minres, ordered, promax, varimax
 from dfact.models.base import Factorization, gather_rows
+from dfact.models.base_lazy import lazy_of_dask
 from dfact.models.declared import Shape
 from dfact.models.factor_analysis_passes import ScorePass, Scorer
 from dfact.models.parameters import COUNT, check, is_count, is_within
@@ -239,10 +240,12 @@ class FactorAnalysis(Factorization):
                 f"the uniqueness of {items} is at its limit {LOWEST} (Heywood case): try fewer factors", UserWarning, stacklevel=3
             )
 
+    @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
         """Factor scores (n, k) of participants X (n, m), from the items they answered; NaN for those without any answer.
 
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
@@ -258,6 +261,11 @@ class FactorAnalysis(Factorization):
         F = self._as_factors(scores)
         answers: NDArray[Any] = (self.mean_ + F @ self.components_ * self.scale_).astype(F.dtype)
         return answers
+
+    def _for_new_rows(self) -> Self:
+        light = super()._for_new_rows()
+        del light.correlations_  # (m, m), which scores do not take
+        return light
 
     @property
     def explained_(self) -> pd.DataFrame:

@@ -18,6 +18,7 @@ from dfact.engine.session import Session
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.svd import gram_size
 from dfact.models.base import Factorization, gather_rows
+from dfact.models.base_lazy import lazy_of_dask
 from dfact.models.declared import Shape
 from dfact.models.gom_passes import PURE, Census, CensusPass, MembershipPass, MembershipSums, Responses
 from dfact.models.gom_search import HUNTS, METHODS, Candidate, Search
@@ -247,10 +248,12 @@ class GradeOfMembership(Factorization):
             seen = f"nobody but the subject it was found by has a membership of {PURE} or more in {found}"
             warnings.warn(f"{seen}; a class rests on its pure subjects: try fewer classes or another method", UserWarning, stacklevel=5)
 
+    @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
         """Memberships Π (N, K) of subjects X (N, J) with the items fixed; NaN for those without any response.
 
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)

@@ -16,6 +16,7 @@ from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration, Reporter
 from dfact.errors import DataError
 from dfact.models.base import Factorization, gather_rows
+from dfact.models.base_lazy import lazy_of_dask
 from dfact.models.bounded_nmf_passes import RowsPass, Start
 from dfact.models.bounded_nmf_problem import Problem, check_parameters, check_range, checked_weights, problem_of
 from dfact.models.bounded_nmf_solvers import ADMM, Splitless, descend, starting_point
@@ -249,11 +250,18 @@ class ICQF(Factorization):
             return Splitless(problem, begin, dtype)
         return ADMM(problem, begin, dtype, adaptive=self.rho == "adaptive")
 
+    def _known_of_rows(self, n: int, confounders: Any = None) -> dict[str, Any]:
+        frame = None if confounders is None else as_frame(confounders, n)
+        self._encode(None if frame is None else frame.iloc[:0], n)  # refuses what it lacks
+        return {} if frame is None else {"confounders": frame}
+
+    @lazy_of_dask
     def transform(self, X: Any, *, confounders: Any = None, out: str | PathLike[str] | None = None) -> Any:
         """Factors W (n, k) of participants X (n, m) given the loadings, each row at its optimum.
 
         With a model that has confounders, X must bring them (a Dataset) or ``confounders`` must.
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
         """
         check_is_fitted(self)
         dataset = self._dataset(X, confounders, reset=False)

@@ -14,6 +14,7 @@ from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration, Reporter
 from dfact.errors import DataError
 from dfact.models.base import Factorization, gather_rows
+from dfact.models.base_lazy import lazy_of_dask
 from dfact.models.bounded_nmf_passes import RowsPass, Start, Sums
 from dfact.models.bounded_nmf_problem import Problem, check_size
 from dfact.models.bounded_nmf_solvers import Splitless, descend, starting_point
@@ -163,10 +164,12 @@ class L1NMF(Factorization):
         self.problem_ = problem
         return self
 
+    @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
         """Factors W (n, k) of participants X (n, m) given the loadings, each row at its optimum.
 
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
@@ -220,7 +223,7 @@ class _Solver(Splitless):
 
 def _check_range(dataset: Dataset) -> None:
     refuse_infinite(dataset)
-    lowest = dataset.statistics.minimum[dataset.statistics.observed > 0].min()
+    lowest = dataset.statistics.minimum[dataset.statistics.observed > 0].min(initial=0)
     if lowest < 0:
         where = locate_outside(dataset, 0.0, np.inf)
         raise DataError(f"Negative values in data passed to L1NMF: {where}; shift the answers to start at 0, and mark missing ones as NaN")
