@@ -63,6 +63,11 @@ class DaskRows:
         return max((chunk.stop - chunk.start for chunk in self.chunks), default=1)
 
     @property
+    def offset(self) -> int:
+        """Number of the first row in the array whose chunks these are of."""
+        return self.start
+
+    @property
     def keys(self) -> list[Hashable]:
         """Names of the chunks that ``loaded`` needs, in the order of their rows."""
         return [chunk.key for chunk in self.chunks]
@@ -176,9 +181,13 @@ def on_cluster(array: Any, client: "Client") -> tuple[DaskRows, ColumnStatistics
     What fails in the array's own tasks is raised as it is.
     """
     _check_room(array, client)
-    unit = Layout.of(array.shape).partition_rows
+    from distributed import futures_of
+
+    given, unit = array, Layout.of(array.shape).partition_rows
     array = by_rows(array, unit, _CHUNK_BYTES[0] // _bytes(array, unit) * unit)
     futures = persisted(array, client)
+    if not futures_of(given):
+        futures = _spread(futures, client)
     ends = list(accumulate(array.chunks[0], initial=0))
     chunks = tuple(Chunk(start, stop, key) for key, (start, stop) in zip(futures, pairwise(ends), strict=True))
     shapes = [(chunk.stop - chunk.start, *array.shape[1:]) for chunk in chunks]
@@ -198,6 +207,24 @@ def persisted(array: Any, client: "Client") -> "dict[Hashable, Future]":
     kept = client.persist(array)
     futures = {future.key: future for future in futures_of(kept)}
     return {key: futures[key] for key in flatten(kept.__dask_keys__())}
+
+
+def _spread(futures: "dict[Hashable, Future]", client: "Client") -> "dict[Hashable, Future]":
+    """The chunks where the workers' sessions will have their rows: neighbours together, by the workers' threads."""
+    workers = sorted((address, worker["nthreads"]) for address, worker in client.scheduler_info(n_workers=-1)["workers"].items())
+    if not workers:
+        return futures
+    ends = np.cumsum([threads for _, threads in workers]) / sum(threads for _, threads in workers) * len(futures)
+    places = np.searchsorted(ends, np.arange(len(futures)) + 0.5)
+    moved = [
+        client.submit(_itself, future, workers=[workers[place][0]], allow_other_workers=True, pure=False)
+        for future, place in zip(futures.values(), places.tolist(), strict=True)
+    ]
+    return {future.key: future for future in moved}
+
+
+def _itself(chunk: Any) -> Any:
+    return chunk
 
 
 def declared(chunk: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

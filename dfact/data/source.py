@@ -53,7 +53,7 @@ class Layout:
         blocks = max(1, min(_PARTITION_ENTRIES, few) // (block * m), -(-n_blocks // _MAX_PARTITIONS))
         partition = min(blocks, n_blocks) * block
         partitions = max(1, round(_CHUNK_ENTRIES / (partition * m)))
-        return cls(n, block, min(partitions, -(-n // partition)) * partition, partition)
+        return cls(n, block, min(partitions, max(1, -(-n // partition))) * partition, partition)
 
     @property
     def n_partitions(self) -> int:

@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 import psutil
 
+from dfact.data.dask_rows import DaskRows
 from dfact.data.source import Layout, RowSource, SparseRows
 from dfact.errors import MemoryPlanError, ParameterError
 
@@ -133,8 +134,10 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
     chunk = 0 if source.chunk_rows is None else min(source.chunk_rows, n) * row_bytes
     # A pass may ask a row-compressed block for all its zeros.
     converted = 0 if source.dtype == dtype and not isinstance(source, SparseRows) else m * dtype.itemsize
-    # Two decoded chunks (one ahead), its compressed bytes, the block's arrays, a partition's state on its way from and to the disk.
-    visit = 3 * chunk + block * (converted + row_bytes + footprint.work_per_row) + 2 * footprint.shared
+    # Two decoded chunks (one ahead) and its compressed bytes; of a dask array a worker has the chunks already, or gets them once.
+    visit = (1 if isinstance(source, DaskRows) else 3) * chunk
+    # The block's arrays, and a partition's state on its way from and to the disk.
+    visit += block * (converted + row_bytes + footprint.work_per_row) + 2 * footprint.shared
     visit += 2 * partition * footprint.state_per_row
     share = -(-layout.n_partitions // workers.processes)  # partitions of the busiest process
     depth = layout.n_partitions.bit_length()  # sums wait for others at each level of their tree

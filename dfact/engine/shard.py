@@ -3,16 +3,17 @@
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Self, TypeVar
 
 import zarr
 from numpy.typing import NDArray
 
+from dfact.data.dask_rows import DaskRows
 from dfact.engine.block_state import Blocks, PartitionStates
 from dfact.engine.partition import Partitions, walk
 from dfact.engine.passes import Partial, Pass, Workspace
@@ -21,6 +22,7 @@ from dfact.engine.streams import StoredState
 from dfact.engine.threads import single_threaded
 
 P = TypeVar("P", bound=Partial)
+Fetch = Callable[[Sequence[Hashable]], Mapping[Hashable, NDArray[Any]]]
 _STREAM_BYTES = 1 << 26
 """State that one stream of a checkpoint holds at least, unless a thread has less."""
 
@@ -41,7 +43,9 @@ class Shard:
     fault, runs only where it has not run yet. Its sums are kept until the next pass. Calls must not overlap.
     """
 
-    def __init__(self, n_partitions: int, threads: int, resident_states: int, resident_values: int) -> None:
+    def __init__(self, n_partitions: int, threads: int, resident_states: int, resident_values: int, fetch: Fetch | None = None) -> None:
+        """``fetch`` brings the chunks of a dask array here."""
+        self._fetch = fetch
         self._n, self._threads = n_partitions, threads
         self._values_room = resident_values
         self._states = PartitionStates(resident_states)
@@ -144,10 +148,13 @@ class Shard:
         return todo
 
     def _visit(self, run: _Run, number: int, pass_: Pass[Any, P], shared: Any, sums: TreeSum[P]) -> None:
-        if run.keep and run.partitions.source.chunk_rows is not None:
-            run.partitions = run.partitions.load()
+        partitions = self._fetched(run.partitions)
+        if run.keep:
+            if partitions.source.chunk_rows is not None:
+                partitions = partitions.load()
+            run.partitions = partitions
         work = self._workspace()
-        with closing(run.partitions.blocks(pass_.dtype, work)) as blocks:  # type: ignore[type-var]  # a generator
+        with closing(partitions.blocks(pass_.dtype, work)) as blocks:  # type: ignore[type-var]  # a generator
             for i in run.partitions.numbers:
                 n_blocks = run.partitions.n_blocks(i)
                 new: Blocks = []
@@ -156,6 +163,13 @@ class Shard:
                 self._done[i] = number
                 sums.add((0, i), total)
                 self.visits = next(self._visited)
+
+    def _fetched(self, partitions: Partitions) -> Partitions:
+        """The partitions as they can be read: chunks of a dask array are brought here."""
+        source = partitions.source
+        if isinstance(source, DaskRows) and self._fetch is not None:
+            return replace(partitions, source=source.loaded(self._fetch(source.keys)))
+        return partitions
 
     def _workspace(self) -> Workspace:
         found: Workspace | None = getattr(self._work, "arrays", None)

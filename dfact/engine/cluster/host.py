@@ -4,7 +4,7 @@ import asyncio
 import ctypes
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class Host:
         self.worker, self.key = worker, key
         self._n = n_partitions
         self._control = ThreadPoolExecutor(1, "dfact-shard")
-        self._shard = Shard(n_partitions, worker.state.nthreads, resident_states, resident_values)
+        self._shard = Shard(n_partitions, worker.state.nthreads, resident_states, resident_values, self._fetch)
         self._pass: Any = None
         self._passes = self._epoch = 0
         self.closed = threading.Event()
@@ -241,6 +241,24 @@ class Host:
         except OSError:
             return {"lost": [peer]}
         return {"lost": [peer]} if "unknown" in reply else reply
+
+    def _fetch(self, keys: Sequence[Hashable]) -> Mapping[Hashable, Any]:
+        """The results of Dask's tasks, from this worker or from others; called on the shard's threads."""
+        return asyncio.run_coroutine_threadsafe(self._gathered(keys), self.worker.loop.asyncio_loop).result()
+
+    async def _gathered(self, keys: Sequence[Hashable]) -> dict[Hashable, Any]:
+        from distributed.utils_comm import gather_from_workers
+
+        found = {key: self.worker.data[key] for key in keys if key in self.worker.data}
+        while len(found) < len(keys) and not self.closed.is_set():
+            where = await self.worker.scheduler.who_has(keys=[key for key in keys if key not in found])
+            there = {key: workers for key, workers in where.items() if workers}
+            if there:
+                data, *_ = await gather_from_workers(there, rpc=self.worker.rpc)
+                found |= data
+            if len(found) < len(keys):
+                await asyncio.sleep(0.1)  # Dask computes again what a lost worker held
+        return found
 
     def hold(self) -> None:
         """Wait in a task of the worker until the session ends, or until nobody waits for the task any more: then it has no driver."""
