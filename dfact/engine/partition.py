@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from dfact.data.source import ArraySource, Layout, RowSource, SparseSource, absent_of, aligned, read_rows, reads
 from dfact.data.statistics import as_floating
-from dfact.engine.passes import Block, Partial, Pass, State
+from dfact.engine.passes import Block, Partial, Pass, State, Workspace
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Partial)
@@ -40,18 +41,22 @@ class Partition:
         raw = self._read(0, self.source.shape[0])
         return replace(self, source=ArraySource(raw) if isinstance(raw, np.ndarray) else SparseSource(raw, absent=absent_of(self.source)))
 
-    def blocks(self, dtype: np.dtype[Any] | None) -> Iterator[Block]:
-        """The blocks in order; chunks are read one ahead. Without a ``dtype`` nothing is read."""
+    def blocks(self, dtype: np.dtype[Any] | None, work: Workspace | None = None) -> Iterator[Block]:
+        """The blocks in order; chunks are read one ahead. Without a ``dtype`` nothing is read.
+
+        With ``work`` a block may lie there, until the next one comes; without, each has memory of its own.
+        """
         first, step, n = self.rows.start // self.layout.block_rows, self.layout.block_rows, self.source.shape[0]
         nothing = (np.empty((min(step, n - start), 0)) for start in range(0, n, step))
         start = 0
         for index, raw in enumerate(nothing if dtype is None else self._raw_blocks()):
-            matrix = raw if dtype is None else as_floating(raw, self.missing_code, dtype)
+            own = Workspace() if work is None else work
+            matrix = raw if dtype is None else as_floating(raw, self.missing_code, dtype, partial(own.array, "matrix"))
             if isinstance(matrix, np.ndarray):
                 matrix.flags.writeable = False
             stop = start + raw.shape[0]
             covariates = None if self.covariates is None else aligned(self.covariates[start:stop])
-            yield Block(matrix, covariates, first + index, self.rows.start + start, absent_of(self.source))
+            yield Block(matrix, covariates, first + index, self.rows.start + start, absent_of(self.source), own)
             start = stop
 
     def _read(self, start: int, stop: int) -> Rows:
@@ -80,16 +85,19 @@ def walk(
     shared: Any,
     states: Iterable[State | None],
     keep: Callable[[State | None], None],
+    work: Workspace | None = None,
 ) -> P:
     """Run the pass over the partition's blocks: take each block's state, hand on the new one, add up."""
     total: P | None = None
-    for block, old in zip(partition.blocks(pass_.dtype), states, strict=True):
-        state, partial = pass_.step(block, pass_.start(block) if old is None else old, shared)
+    work = Workspace() if work is None else work
+    for block, old in zip(partition.blocks(pass_.dtype, work), states, strict=True):
+        work.next_block()
+        state, sums = pass_.step(block, pass_.start(block) if old is None else old, shared)
         keep(state)
         if total is None:
-            total = partial.total()
+            total = sums.total()
         else:
-            total.add(partial)
+            total.add(sums)
     assert total is not None, "a partition has at least one block"
     return total
 
