@@ -44,6 +44,12 @@ class Workspace:
         self._lasting += 1
         return self.array(f"lasting {self._lasting}", shape, dtype)
 
+    def zeros(self, shape: tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:
+        """An array that lasts, of zeros, to add to."""
+        out = self.lasting(shape, dtype)
+        out.fill(0)
+        return out
+
     def next_block(self) -> None:
         """The sums of the block before have been added up: what was to last is free again."""
         self._lasting = 0
