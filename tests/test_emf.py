@@ -198,7 +198,7 @@ def test_several_omegas_share_the_reads(monkeypatch: pytest.MonkeyPatch, tmp_pat
     stored = dfact.import_array(V, tmp_path / "v.zarr")
     visits = []
     blocks = partition.Partition.blocks
-    monkeypatch.setattr(partition.Partition, "blocks", lambda self, dtype: visits.append(dtype) or blocks(self, dtype))
+    monkeypatch.setattr(partition.Partition, "blocks", lambda self, dtype, work=None: visits.append(dtype) or blocks(self, dtype, work))
     settings: Any = {"max_iter": 7, "tol": 0}
     singles = [dfact.ExpectileMF(3, omega=omega, **settings).fit(stored) for omega in (0.1, 0.5, 0.9)]
     one = len(visits) // 3
