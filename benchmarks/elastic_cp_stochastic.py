@@ -25,7 +25,7 @@ from dfact.data.dataset import Dataset
 from dfact.data.source import ZarrSource
 from dfact.data.synthetic import elastic_cp_simulation
 from dfact.engine.executors import InlineExecutor, LocalSession
-from dfact.engine.partition import Partition
+from dfact.engine.partition import Partitions
 from dfact.engine.plan import Plan
 from dfact.models.elastic_cp_path import default_lambdas
 
@@ -56,8 +56,8 @@ def counted(path: Path) -> Dataset:
 class Forgetful(InlineExecutor):
     """Keeps no values between passes, as where there is no room for them."""
 
-    def open(self, partitions: list[Partition], plan: Plan) -> LocalSession:
-        return super().open(partitions, replace(plan, values_in_memory=0))
+    def open(self, partitions: Partitions, plan: Plan) -> LocalSession:
+        return super().open(partitions, replace(plan, resident_values=0))
 
 
 def fit(dataset: Dataset, **parameters: Any) -> tuple[dfact.ElasticCP, int, float]:

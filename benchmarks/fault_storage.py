@@ -23,7 +23,7 @@ import dfact
 from benchmarks.fault_commands import size_of
 from benchmarks.fault_fits import answers, bits, differing, long_fit
 from dfact.engine.executors import LocalSession
-from dfact.engine.partition import Partition
+from dfact.engine.partition import Partitions
 from dfact.engine.plan import Plan, Workers, local_workers
 from dfact.errors import StoreError
 from tests.test_object_store import Proxy, send, settings
@@ -47,8 +47,8 @@ class OnDisk:
     def workers(self, memory_limit: Any) -> Workers:
         return local_workers("inline", 1, memory_limit)
 
-    def open(self, partitions: list[Partition], plan: Plan) -> LocalSession:
-        return LocalSession(partitions, replace(plan, values_in_memory=0), 1)
+    def open(self, partitions: Partitions, plan: Plan) -> LocalSession:
+        return LocalSession(partitions, replace(plan, resident_values=0), 1)
 
 
 def resumed(

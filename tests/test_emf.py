@@ -197,8 +197,8 @@ def test_several_omegas_share_the_reads(monkeypatch: pytest.MonkeyPatch, tmp_pat
     _, V = planted(1, noise=0.5, observed=0.9)
     stored = dfact.import_array(V, tmp_path / "v.zarr")
     visits = []
-    blocks = partition.Partition.blocks
-    monkeypatch.setattr(partition.Partition, "blocks", lambda self, dtype: visits.append(dtype) or blocks(self, dtype))
+    blocks = partition.Partitions.blocks
+    monkeypatch.setattr(partition.Partitions, "blocks", lambda self, dtype, work=None: visits.append(dtype) or blocks(self, dtype, work))
     settings: Any = {"max_iter": 7, "tol": 0}
     singles = [dfact.ExpectileMF(3, omega=omega, **settings).fit(stored) for omega in (0.1, 0.5, 0.9)]
     one = len(visits) // 3

@@ -36,14 +36,15 @@ from dfact.engine.block_state import PartitionStates, SpillFile
 from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.cluster.transport import Sealed
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor, resolve_executor
-from dfact.engine.partition import one_ahead, partitions
-from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.engine.partition import one_ahead, partitions, walk
+from dfact.engine.passes import Block, Partial, Startless, State, Workspace
 from dfact.engine.plan import Footprint, Plan, Workers, make_plan, parse_bytes
 from dfact.engine.progress import Iteration, Progress, TimeLeft
 from dfact.engine.reduction import TreeSum, add_up
 from dfact.engine.scratch import Scratch
 from dfact.engine.session import Executor
 from dfact.engine.threads import single_threaded
+from dfact.engine.visits import Member, Together, whole
 from tests.conftest import planted_answers
 
 FLOAT32 = np.dtype(np.float32)
@@ -604,7 +605,7 @@ def test_states_stay_in_memory_or_in_one_file(resident: int, tmp_path: Path, mon
 def test_a_full_disk_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     file = SpillFile()
 
-    def full(*arguments: Any) -> int:
+    def full(*_: Any) -> int:
         raise OSError(errno.ENOSPC, "no space")
 
     monkeypatch.setattr("os.pwrite", full)
@@ -694,3 +695,60 @@ def test_the_driver_of_a_cluster_computes_as_that_of_this_machine(client: Client
     fits = [dfact.ICQF(6, max_iter=15, tol=0, executor=executor).fit(X) for executor in ("inline", client)]
     np.testing.assert_array_equal(fits[0].components_, fits[1].components_)
     np.testing.assert_array_equal(fits[0].objective_history_, fits[1].objective_history_)
+
+
+# --- working memory ---------------------------------------------------------------------------------
+
+
+def test_an_array_of_a_name_has_the_memory_of_the_one_before() -> None:
+    work = Workspace()
+    first = work.array("a", (4, 6), np.float32)
+    assert np.shares_memory(first, work.array("a", (2, 3), np.float64))
+    assert not np.shares_memory(first, work.array("b", (4, 6), np.float32))
+    larger = work.array("a", (40, 60), np.float32)
+    assert larger.shape == (40, 60)
+    assert larger.flags.c_contiguous
+    assert not np.shares_memory(first, larger)
+
+
+def test_what_lasts_is_free_again_with_the_next_block() -> None:
+    work = Workspace()
+    first, second = work.zeros((3, 2)), work.matmul(np.eye(3), np.eye(3))
+    assert not np.shares_memory(first, second)
+    work.next_block()
+    assert np.shares_memory(first, work.lasting((3, 2), np.float64))
+
+
+@dataclass(frozen=True)
+class LendingPass(Startless):
+    """A pass whose sums lie in the block's workspace."""
+
+    dtype: np.dtype[Any] = FLOAT32
+
+    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, Sums]:
+        return state, Sums(block.work.matmul(shared, block.values), np.asarray(len(block.values)))
+
+
+@pytest.mark.usefixtures("small_partitions")
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_sums_in_a_workspace_are_those_of_all_blocks_and_members(dtype: Any) -> None:
+    X = np.random.default_rng(0).integers(0, 9, (640, 100)).astype(dtype)
+    part, work = partitions(ArraySource(X), None, None).part(0, 1), Workspace()
+    n, rows = part.rows.stop, part.layout.block_rows
+    assert part.n_blocks(0) > 1
+    A = [np.full((2, rows), factor, np.float32) for factor in (1, 2)]
+    together = Together(tuple(Member(name, whole, LendingPass()) for name in "ab"), FLOAT32)
+    for _ in range(2):
+        sums = walk(part.blocks(FLOAT32, work), together, A, [None] * part.n_blocks(0), [].append)
+        for member, factor in zip(sums.parts, (1, 2), strict=True):
+            np.testing.assert_array_equal(member.weighted, factor * np.tile(X[:n].astype(float).sum(axis=0), (2, 1)))
+
+
+def test_blocks_without_a_workspace_may_be_kept() -> None:
+    X = np.random.default_rng(0).integers(0, 9, (5000, 100)).astype(np.uint8)
+    part = partitions(ArraySource(X), 8, None)
+    blocks = list(part.blocks(FLOAT32))
+    assert len(blocks) > 1
+    np.testing.assert_array_equal(np.concatenate([block.values for block in blocks]), np.where(X == 8, np.nan, X))
+    first, second, *_ = (block.values.ctypes.data for block in part.blocks(FLOAT32, Workspace()))
+    assert first == second

@@ -1,5 +1,6 @@
 """Column statistics, collected while rows stream by."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, overload
@@ -11,25 +12,33 @@ from numpy.typing import NDArray
 from dfact.data.source import Layout, RowSource, absent_of, read_rows, reads
 from dfact.kernels.entries import column_statistics, decode, stored_statistics
 
+Empty = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
+"""Memory for an array of this shape and type."""
+
 
 @overload
-def as_floating(raw: NDArray[Any], missing_code: int | None, dtype: np.dtype[Any]) -> NDArray[np.floating]: ...
+def as_floating(raw: NDArray[Any], missing_code: int | None, dtype: np.dtype[Any], empty: Empty = ...) -> NDArray[np.floating]: ...
 @overload
-def as_floating(raw: sp.csr_array, missing_code: int | None, dtype: np.dtype[Any]) -> sp.csr_array: ...
+def as_floating(raw: sp.csr_array, missing_code: int | None, dtype: np.dtype[Any], empty: Empty = ...) -> sp.csr_array: ...
 @overload
 def as_floating(
-    raw: NDArray[Any] | sp.csr_array, missing_code: int | None, dtype: np.dtype[Any]
+    raw: NDArray[Any] | sp.csr_array, missing_code: int | None, dtype: np.dtype[Any], empty: Empty = ...
 ) -> NDArray[np.floating] | sp.csr_array: ...
-def as_floating(raw: NDArray[Any] | sp.csr_array, missing_code: int | None, dtype: np.dtype[Any]) -> NDArray[np.floating] | sp.csr_array:
-    """The values in ``dtype`` with NaN for missing; the array itself where it is that already."""
+def as_floating(
+    raw: NDArray[Any] | sp.csr_array, missing_code: int | None, dtype: np.dtype[Any], empty: Empty = np.empty
+) -> NDArray[np.floating] | sp.csr_array:
+    """The values in ``dtype`` with NaN for missing, in memory that ``empty`` gives; the array itself where it is that already."""
     if not isinstance(raw, np.ndarray):
         if missing_code is None and raw.dtype == dtype:
             return raw
-        stored = as_floating(raw.data[None], missing_code, dtype)[0]
+        stored = as_floating(raw.data[None], missing_code, dtype, empty)[0]
         return sp.csr_array((stored, raw.indices, raw.indptr), shape=raw.shape)
+    if missing_code is None and raw.dtype == dtype:
+        return np.asarray(raw)
+    out = empty(raw.shape, dtype)
     if missing_code is None:
-        return np.asarray(raw, dtype=dtype)
-    out = np.empty(raw.shape, dtype)
+        np.copyto(out, raw, casting="unsafe")
+        return out
     flat = (raw.shape[0], prod(raw.shape[1:]))
     decode(raw.reshape(flat), missing_code, out.reshape(flat))
     return out

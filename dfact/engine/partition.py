@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from math import prod
 from typing import Any, TypeVar
@@ -87,18 +88,21 @@ class Partitions:
         return [self.part(a, b) for a, b in pairwise(cuts)]
 
     def blocks(self, dtype: np.dtype[Any] | None, work: Workspace | None = None) -> Iterator[Block]:
-        """The blocks in order; chunks are read one ahead. Without a ``dtype`` nothing is read."""
-        work = work or Workspace()
+        """The blocks in order; chunks are read one ahead. Without a ``dtype`` nothing is read.
+
+        With ``work`` a block may lie there, until the next one comes; without, each has memory of its own.
+        """
         first, step, n = self.rows.start // self.layout.block_rows, self.layout.block_rows, self.source.shape[0]
         nothing = (np.empty((min(step, n - start), 0)) for start in range(0, n, step))
         start = 0
         for index, raw in enumerate(nothing if dtype is None else self._raw_blocks()):
-            matrix = raw if dtype is None else as_floating(raw, self.missing_code, dtype)
+            own = Workspace() if work is None else work
+            matrix = raw if dtype is None else as_floating(raw, self.missing_code, dtype, partial(own.array, "matrix"))
             if isinstance(matrix, np.ndarray):
                 matrix.flags.writeable = False
             stop = start + raw.shape[0]
             covariates = None if self.covariates is None else aligned(self.covariates[start:stop])
-            yield Block(matrix, covariates, first + index, self.rows.start + start, absent_of(self.source), work)
+            yield Block(matrix, covariates, first + index, self.rows.start + start, absent_of(self.source), own)
             start = stop
 
     def _read(self, start: int, stop: int) -> Rows:
@@ -127,12 +131,13 @@ def walk(
     """Run the pass over a partition's blocks: take each block's state, hand on the new one, add up."""
     total: P | None = None
     for block, old in zip(blocks, states, strict=True):
-        state, partial = pass_.step(block, pass_.start(block) if old is None else old, shared)
+        block.work.next_block()
+        state, sums = pass_.step(block, pass_.start(block) if old is None else old, shared)
         keep(state)
         if total is None:
-            total = partial.total()
+            total = sums.total()
         else:
-            total.add(partial)
+            total.add(sums)
     assert total is not None, "a partition has at least one block"
     return total
 

@@ -24,6 +24,7 @@ class Workspace:
 
     def __init__(self) -> None:
         self._arrays: dict[str, NDArray[Any]] = {}
+        self._lasting = 0
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """An uninitialized array in C order; the memory of the last array of this name."""
@@ -32,8 +33,43 @@ class Workspace:
         held = self._arrays.get(name)
         if held is None or held.nbytes < size:
             held = self._arrays[name] = np.empty(size, np.uint8)
-        array: NDArray[Any] = held[:size].view(dtype).reshape(shape)
-        return array
+        found: NDArray[Any] = held[:size].view(dtype).reshape(shape)
+        return found
+
+    def lasting(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """An uninitialized array whose memory nothing else gets until ``next_block``: what the sums of a block are made in.
+
+        Several passes may share a visit of a block, and the sums of one wait for those of the others.
+        """
+        self._lasting += 1
+        return self.array(f"lasting {self._lasting}", shape, dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:
+        """An array that lasts, of zeros, to add to."""
+        out = self.lasting(shape, dtype)
+        out.fill(0)
+        return out
+
+    def next_block(self) -> None:
+        """The sums of the block before have been added up: what was to last is free again."""
+        self._lasting = 0
+
+    def matmul(self, A: NDArray[Any] | sp.csr_array | sp.csc_array, B: NDArray[Any], name: str | None = None) -> NDArray[Any]:
+        """A @ B in the memory of this name; without one, in memory that lasts. SciPy gives a row-compressed one's its own."""
+        if not isinstance(A, np.ndarray):
+            return np.asarray(A @ B)
+        shape, dtype = (A.shape[0], B.shape[1]), np.result_type(A, B)
+        out = self.lasting(shape, dtype) if name is None else self.array(name, shape, dtype)
+        np.matmul(A, B, out=out)
+        return out
+
+    def converted(self, name: str, values: NDArray[Any], dtype: Any) -> NDArray[Any]:
+        """The values in this type, in the memory of this name; themselves where they have it already."""
+        if values.dtype == dtype:
+            return values
+        out = self.array(name, values.shape, dtype)
+        np.copyto(out, values, casting="unsafe")
+        return out
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +77,8 @@ class Block:
     """A run of rows as a pass sees it."""
 
     matrix: NDArray[Any] | sp.csr_array
-    """(rows, …) floating, NaN where missing; row-compressed where the source is. Read-only: it may be the user's own array."""
+    """(rows, …) floating, NaN where missing; row-compressed where the source is. Read-only: it may be the user's own array,
+    or working memory that the next block overwrites."""
     covariates: NDArray[Any] | None
     """(rows, c): what else is known of these rows, as the model encoded it."""
     index: int
@@ -107,7 +144,11 @@ class Pass(Protocol[Shared_contra, Partial_co]):
         ...
 
     def step(self, block: Block, state: State | None, shared: Shared_contra) -> tuple[State | None, Partial_co]:
-        """One visit of a block with what all blocks share."""
+        """One visit of a block with what all blocks share.
+
+        The sums may be lasting memory of the block's workspace: they are added up before the next block. The state may
+        not be, nor may it refer to the block's matrix.
+        """
         ...
 
 

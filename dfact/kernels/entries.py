@@ -100,9 +100,9 @@ def _fill(values: NDArray[np.floating], fill: float, out: NDArray[np.floating]) 
             out[i, j] = value if value == value else replacement
 
 
-def filled(values: NDArray[np.floating], fill: float = 0.0) -> NDArray[np.floating]:
-    """A copy of values (n, m) with ``fill`` where they are NaN."""
-    out = np.empty_like(values)
+def filled(values: NDArray[np.floating], fill: float = 0.0, out: NDArray[np.floating] | None = None) -> NDArray[np.floating]:
+    """A copy of values (n, m), in ``out`` if it is given, with ``fill`` where they are NaN."""
+    out = np.empty_like(values) if out is None else out
     _fill(values, fill, out)
     return out
 

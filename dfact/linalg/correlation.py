@@ -64,19 +64,24 @@ class MomentsPass(Startless):
     """Leave out rows with missing entries; else rows take part where they are observed."""
 
     def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, Moments]:
-        M = block.values - shared.astype(self.dtype)
-        missing = np.isnan(M)
+        work, shape = block.work, block.values.shape
+        M = np.subtract(block.values, shared.astype(self.dtype), out=work.array("shifted", shape, self.dtype))
+        missing = np.isnan(M, out=work.array("missing", shape, bool))
         if self.complete_only:
             M, missing = (part[~missing.any(axis=1)] for part in (M, missing))
         m = M.shape[1]
         if not missing.any():
             n = np.asarray(len(M), np.float64)
-            total = M.sum(axis=0, dtype=np.float64)[:, None]
-            squares = np.einsum("ij,ij->j", M, M, dtype=np.float64)[:, None]
-            return state, Moments(np.full((m, m), n), np.tile(total, m), np.tile(squares, m), M.T @ M, n)
-        X, seen = filled(M), (~missing).astype(self.dtype)
+            counts, sums, squares = (work.lasting((m, m), np.float64) for _ in range(3))
+            counts[:] = n
+            sums[:] = M.sum(axis=0, dtype=np.float64)[:, None]
+            squares[:] = np.einsum("ij,ij->j", M, M, dtype=np.float64)[:, None]
+            return state, Moments(counts, sums, squares, work.matmul(M.T, M), n)
         rows = np.asarray((~missing.all(axis=1)).sum(), np.float64)
-        return state, Moments(seen.T @ seen, X.T @ seen, (X * X).T @ seen, X.T @ X, rows)
+        X, XX = (work.array(name, M.shape, self.dtype) for name in ("filled", "squares"))
+        np.square(filled(M, out=X), out=XX)
+        seen = work.converted("observed", np.logical_not(missing, out=missing), self.dtype)
+        return state, Moments(work.matmul(seen.T, seen), work.matmul(X.T, seen), work.matmul(XX.T, seen), work.matmul(X.T, X), rows)
 
 
 def is_indefinite(R: NDArray[np.float64]) -> bool:

@@ -74,7 +74,7 @@ class EmbedPass(Startless):
     view: View
 
     def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, Nothing]:
-        return {EMBEDDING: np.ascontiguousarray((self.view(block) @ shared).T)}, Nothing()
+        return {EMBEDDING: block.work.matmul(self.view(block), shared, "product").T.copy()}, Nothing()
 
 
 @dataclass

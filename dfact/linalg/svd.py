@@ -19,15 +19,17 @@ _MAX_PASSES = 12
 
 Matrix = NDArray[Any] | sp.csr_array
 View = Callable[[Block], Matrix]
-"""The rows (rows, m) of a block of the matrix that is decomposed; a plain function or a dataclass, as it travels to the workers."""
+"""The rows (rows, m) of a block of the matrix that is decomposed; a plain function or a dataclass, as it travels to the workers.
+
+They lie in working memory of the block, until the view is asked again."""
 
 
 def zero_filled(block: Block) -> Matrix:
-    """The data with 0 for missing entries."""
+    """A copy of the data with 0 for missing entries."""
     M = block.matrix
-    if isinstance(M, np.ndarray):
-        return filled(M)
-    return sp.csr_array((filled(M.data[None])[0], M.indices, M.indptr), shape=M.shape)
+    entries = M if isinstance(M, np.ndarray) else M.data[None]
+    known = filled(entries, out=block.work.array("filled", entries.shape, entries.dtype))
+    return known if isinstance(M, np.ndarray) else sp.csr_array((known[0], M.indices, M.indptr), shape=M.shape)
 
 
 @dataclass
@@ -44,8 +46,7 @@ class GramPass(Startless):
 
     def step(self, block: Block, state: State | None, shared: None) -> tuple[State | None, GramSum]:
         M = self.view(block)
-        gram = M.T @ M
-        return state, GramSum(gram if isinstance(gram, np.ndarray) else gram.toarray())
+        return state, GramSum(block.work.matmul(M.T, M) if isinstance(M, np.ndarray) else (M.T @ M).toarray())
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class SketchPass(Startless):
 
     def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, GramSum]:
         M = self.view(block)
-        return state, GramSum(M.T @ (M @ shared))
+        return state, GramSum(block.work.matmul(M.T, block.work.matmul(M, shared, "product")))
 
 
 def right_singular(
@@ -118,8 +119,10 @@ class SignNormsPass(Startless):
     view: View = zero_filled
 
     def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, SignNorms]:
-        U = self.view(block) @ shared
-        return state, SignNorms(np.square(np.maximum(U, 0)).sum(axis=0), np.square(np.minimum(U, 0)).sum(axis=0))
+        U = block.work.matmul(self.view(block), shared, "product")
+        part = block.work.array("part", U.shape, U.dtype)
+        positive, negative = (np.square(sign(U, 0, out=part), out=part).sum(axis=0) for sign in (np.maximum, np.minimum))
+        return state, SignNorms(positive, negative)
 
 
 def nndsvd(

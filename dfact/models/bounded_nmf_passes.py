@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.engine.passes import Block, Partial, Startless, State, Workspace
 from dfact.kernels.admm import admm_fill
 from dfact.kernels.bound_fill import answer_fill, bound_fill
 from dfact.kernels.entries import filled, squared_error
@@ -30,7 +30,7 @@ class WeightedRows:
         if not self.problem.weighted:
             return M
         scale = np.sqrt(self.problem.sample_weight(block, M.dtype))[:, None]
-        return M * scale if isinstance(M, np.ndarray) else sp.csr_array(M.multiply(scale))
+        return np.multiply(M, scale, out=M) if isinstance(M, np.ndarray) else sp.csr_array(M.multiply(scale))
 
 
 @dataclass
@@ -70,8 +70,15 @@ class Start:
             generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(block.index,)))
             W = generator.uniform(0, min(problem.w_max, 1.0), (problem.k, block.values.shape[0]))
         else:
-            W = np.clip(self.projection.T.astype(dtype) @ filled(block.values).T, 0, problem.w_max)
-        return np.ascontiguousarray(np.vstack([W, problem.covariates(block).T]).astype(dtype))
+            W = block.work.matmul(self.projection.T.astype(dtype), filled_values(block).T, "start")
+            np.clip(W, 0, problem.w_max, out=W)
+        return np.ascontiguousarray(np.vstack([W, problem.covariates(block).T]).astype(dtype, copy=False))
+
+
+def filled_values(block: Block) -> NDArray[Any]:
+    """The block's values with 0 for missing entries, in its working memory."""
+    M = block.values
+    return filled(M, out=block.work.array("filled", M.shape, M.dtype))
 
 
 def split_start(block: Block, problem: Problem) -> NDArray[Any]:
@@ -79,7 +86,8 @@ def split_start(block: Block, problem: Problem) -> NDArray[Any]:
     the bounds stands for Z = R, A = 0.
     """
     M = block.values
-    return np.where(np.isnan(M), problem.limits(M.shape[1], M.dtype)[0], M)
+    missing = np.isnan(M, out=block.work.array("missing", M.shape, bool))
+    return np.where(missing, problem.limits(M.shape[1], M.dtype)[0], M)
 
 
 @dataclass(frozen=True)
@@ -101,15 +109,16 @@ class ADMMPass:
     def step(self, block: Block, state: State | None, shared: tuple[NDArray[Any], float, float]) -> tuple[State, Sums]:
         """``shared`` is Qᵀ (k+c, m), the ρ of the pass before, and ρ."""
         assert state is not None
-        p, (Q, before, rho), X, S = self.problem, shared, state["factors"], state["split"]
+        p, (Q, before, rho), X, S, work = self.problem, shared, state["factors"], state["split"], block.work
         s = p.sample_weight(block, self.dtype)
         size_w = s @ p.size(X[: p.k])
-        R = X.T @ Q
-        B, residuals = np.empty_like(R), np.zeros(2 if self.adaptive else 0)
+        R = work.matmul(X.T, Q, "model")
+        B, residuals = work.array("target", R.shape, R.dtype), np.zeros(2 if self.adaptive else 0)
         squares, lagrangian = admm_fill(block.values, R, S, B, *p.limits(len(Q.T), self.dtype), before, rho, s, residuals)
-        p.solve(X, Q[: p.k] @ B.T, Q @ Q.T, p.beta / rho, p.w_max, _SWEEPS, 0.0)
-        weighted = X * s if p.weighted else X
-        return state, Sums(weighted @ X.T, weighted @ B, np.asarray(squares), np.asarray(lagrangian), np.asarray(size_w), residuals)
+        p.solve(X, work.matmul(Q[: p.k], B.T, "linear"), Q @ Q.T, p.beta / rho, p.w_max, _SWEEPS, 0.0, work)
+        Xs = np.multiply(X, s, out=work.array("weighted", X.shape, X.dtype)) if p.weighted else X
+        cross = work.matmul(Xs, B)
+        return state, Sums(Xs @ X.T, cross, np.asarray(squares), np.asarray(lagrangian), np.asarray(size_w), residuals)
 
 
 @dataclass(frozen=True)
@@ -133,33 +142,43 @@ class SplitlessPass:
     def step(self, block: Block, state: State | None, shared: tuple[NDArray[Any], float]) -> tuple[State, Sums]:
         """``shared`` is Qᵀ (k+c, m) and ρ."""
         assert state is not None
-        p, (Q, rho), X, M = self.problem, shared, state["factors"], block.values
+        p, (Q, rho), X, M, work = self.problem, shared, state["factors"], block.values, block.work
+        room = work.array("weighted", X.shape, X.dtype)
         s, gram = p.sample_weight(block, self.dtype), Q @ Q.T
         size_w = np.asarray(s @ p.size(X[: p.k]))
         if not np.isnan(state["norm"][0]):
-            H = Q @ M.T
-            Xs = X * s if p.weighted else X
+            H = work.matmul(Q, M.T, "linear")
+            Xs = np.multiply(X, s, out=room) if p.weighted else X
             # Differences of large numbers: in double precision.
-            squares = state["norm"][0] - 2 * np.vdot(Xs.astype(np.float64), H) + np.vdot((Xs @ X.T).astype(np.float64), gram)
-            p.solve(X, H[: p.k], gram, p.beta, p.w_max, _SWEEPS, 0.0)
-            Xs = X * s if p.weighted else X
-            return state, Sums(Xs @ X.T, Xs @ M, np.asarray(squares), np.asarray(0.5 * squares), size_w, np.empty(0))
-        B = X.T @ Q
+            wide, H_wide = (work.converted(f"wide {i}", array, np.float64) for i, array in enumerate((Xs, H)))
+            squares = state["norm"][0] - 2 * np.vdot(wide, H_wide) + np.vdot((Xs @ X.T).astype(np.float64), gram)
+            p.solve(X, H[: p.k], gram, p.beta, p.w_max, _SWEEPS, 0.0, work)
+            Xs = np.multiply(X, s, out=room) if p.weighted else X
+            return state, Sums(Xs @ X.T, work.matmul(Xs, M), np.asarray(squares), np.asarray(0.5 * squares), size_w, np.empty(0))
+        B = work.matmul(X.T, Q, "target")
         weights = np.empty(len(B), self.dtype)
         squares, beyond = answer_fill(M, B, state["places"], *p.limits(len(Q.T), self.dtype), rho, weights, s)
-        state, bounds = self._fill_bounds(M, B, state, rho, weights, s, beyond)
-        p.solve(X, Q[: p.k] @ B.T, gram, self.dtype.type(p.beta) / weights, p.w_max, _SWEEPS, 0.0)
-        Xs = X * (weights * s if p.weighted else weights)
-        return state, Sums(Xs @ X.T, Xs @ B, np.asarray(squares), np.asarray(0.5 * squares + bounds), size_w, np.empty(0))
+        state, bounds = self._fill_bounds(M, B, state, rho, weights, s, beyond, work)
+        p.solve(X, work.matmul(Q[: p.k], B.T, "linear"), gram, self.dtype.type(p.beta) / weights, p.w_max, _SWEEPS, 0.0, work)
+        Xs = np.multiply(X, weights * s if p.weighted else weights, out=room)
+        return state, Sums(Xs @ X.T, work.matmul(Xs, B), np.asarray(squares), np.asarray(0.5 * squares + bounds), size_w, np.empty(0))
 
     def _fill_bounds(
-        self, M: NDArray[Any], B: NDArray[Any], state: State, rho: float, weights: NDArray[Any], s: NDArray[Any], beyond: int
+        self,
+        M: NDArray[Any],
+        B: NDArray[Any],
+        state: State,
+        rho: float,
+        weights: NDArray[Any],
+        s: NDArray[Any],
+        beyond: int,
+        work: Workspace,
     ) -> tuple[State, float]:
         """The target B in the rows with an active bound, and the state with their new multipliers."""
         p, room = self.problem, beyond + len(state["places"])
         if not room:
             return state, 0.0
-        places, multipliers = np.empty(room, np.int32), np.empty(room, self.dtype)
+        places, multipliers = work.array("places", (room,), np.int32), work.array("multipliers", (room,), self.dtype)
         old = state["places"], state["multipliers"]
         limits = p.limits(M.shape[1], self.dtype)
         bounds, count = bound_fill(M, B, *old, *limits, rho, weights, s, places, multipliers)
@@ -191,14 +210,16 @@ class RowsPass(Startless):
     dtype: np.dtype[Any]
 
     def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, RowSums]:
-        p, Q, M = self.problem, shared, filled(block.values)
-        X = self.begin.factors(block, p, self.dtype)
+        p, Q, work = self.problem, shared, block.work
+        X, M = self.begin.factors(block, p, self.dtype), filled_values(block)
         linear, ridge = (p.beta, 0.0) if p.penalty == "l1" else (0.0, p.beta)
         limits = p.limits(M.shape[1], np.float64)
-        exact = Q.astype(np.float64)
-        unfinished = solve_rows(block.values, X, Q[: p.k] @ M.T, exact, p.k, linear, ridge, p.w_max, *limits, _ROW_TOLERANCE)
+        exact, H = work.converted("loadings", Q, np.float64), work.matmul(Q[: p.k], M.T, "linear")
+        unfinished = solve_rows(block.values, X, H, exact, p.k, linear, ridge, p.w_max, *limits, _ROW_TOLERANCE)
         s = p.sample_weight(block, self.dtype)
-        squares = squared_error(block.values, X.T @ Q, s)
-        counts = s @ ~np.isnan(block.values)
-        moments = np.stack([counts, s.astype(np.float64) @ M, np.einsum("i,ij,ij->j", s, M, M, dtype=np.float64)])
+        squares = squared_error(block.values, work.matmul(X.T, Q, "target"), s)
+        missing = np.isnan(block.values, out=work.array("missing", M.shape, bool))
+        counts = s @ work.converted("observed", np.logical_not(missing, out=missing), s.dtype)
+        total = s.astype(np.float64) @ work.converted("wide", M, np.float64)
+        moments = np.stack([counts, total, np.einsum("i,ij,ij->j", s, M, M, dtype=np.float64)])
         return {"factors": X}, RowSums(np.asarray(squares), s @ p.size(X[: p.k]), np.asarray(unfinished), moments)

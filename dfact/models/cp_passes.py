@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.engine.passes import Block, Partial, Startless, State, Workspace
 from dfact.kernels.cp import fill_missing
 from dfact.kernels.elastic_net import column_updates, row_optima
 from dfact.kernels.entries import filled
@@ -55,7 +55,7 @@ class UnfoldingsPass(Startless):
     dtype: np.dtype[Any]
 
     def step(self, block: Block, state: State | None, shared: None) -> tuple[State | None, UnfoldingGrams]:
-        X = filled(unfolded(block)).reshape(block.values.shape)
+        X = filled_rows(block).reshape(block.values.shape)
         grams = []
         for n in range(1, X.ndim):
             U = np.moveaxis(X, n, 0).reshape(X.shape[n], -1)
@@ -64,8 +64,9 @@ class UnfoldingsPass(Startless):
 
 
 def filled_rows(block: Block) -> NDArray[Any]:
-    """The unfolding along mode 1 with 0 for missing entries."""
-    return filled(unfolded(block))
+    """A copy of the unfolding along mode 1 with 0 for missing entries, in the block's working memory."""
+    V = unfolded(block)
+    return filled(V, out=block.work.array("filled", V.shape, V.dtype))
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Start:
 
     def factors(self, block: Block, dtype: np.dtype[Any]) -> NDArray[Any]:
         """A (R, rows); rows without any entry are 0."""
-        V = unfolded(block)
+        V, work = unfolded(block), block.work
         if self.given:
             assert block.covariates is not None
             A = block.covariates[:, -self.rank :].T.astype(dtype)
@@ -88,8 +89,9 @@ class Start:
             # Seeded by the block, so that a start does not depend on who computes it.
             A = random_factors(np.random.SeedSequence(self.seed, spawn_key=(0, block.index)), (self.rank, len(V)), self.nonnegative)
             if self.projection is not None:
-                A[: self.projection.shape[1]] = (filled(V) @ self.projection).T
-        A[:, np.isnan(V).all(axis=1)] = 0
+                wide = work.converted("wide", filled_rows(block), np.result_type(V, self.projection))
+                A[: self.projection.shape[1]] = work.matmul(wide, self.projection, "product").T
+        A[:, np.isnan(V, out=work.array("missing", V.shape, bool)).all(axis=1)] = 0
         return np.ascontiguousarray(np.abs(A) if self.nonnegative else A, dtype)
 
 
@@ -142,32 +144,32 @@ class FillPass:
     def step(self, block: Block, state: State | None, shared: tuple[NDArray[Any], NDArray[Any], NDArray[Any]]) -> tuple[State, Sums]:
         """``shared`` is H (R, I_2⋯I_N), HHᵀ, and scales of A⁽¹⁾ (R,) that are due."""
         assert state is not None
-        V, A, (H, gram, scales), variances = unfolded(block), state[self.key], shared, state["variances"][0]
+        V, A, (H, gram, scales), variances, work = unfolded(block), state[self.key], shared, state["variances"][0], block.work
         A *= scales[:, None]
         before = sizes_of(A, variances)
         if np.isnan(state["norm"][0]):
-            squares, cross = self._filled(V, A, H, gram, state)
+            squares, cross = self._filled(V, A, H, gram, state, work)
         else:
-            U = H @ V.T
+            U = work.matmul(H, V.T, "linear")
             # Differences of large numbers: in double precision.
-            wide = A.astype(np.float64)
-            squares = max(0.0, float(state["norm"][0] - 2 * np.vdot(wide, U) + np.vdot(wide @ wide.T, gram.astype(np.float64))))
-            cross = np.zeros_like(H)
+            wide, U_wide = (work.converted(f"wide {i}", array, np.float64) for i, array in enumerate((A, U)))
+            squares = max(0.0, float(state["norm"][0] - 2 * np.vdot(wide, U_wide) + np.vdot(wide @ wide.T, gram.astype(np.float64))))
+            cross = work.zeros(H.shape, H.dtype)
             if self.move:
                 self._update(A, U, gram, state, slice(None))
                 np.matmul(A, V, out=cross)
         return state, Sums(A @ A.T, cross, np.asarray(squares), np.stack([before, sizes_of(A, variances)]))
 
-    def _filled(self, V: NDArray[Any], A: NDArray[Any], H: NDArray[Any], gram: NDArray[Any], state: State) -> tuple[float, NDArray[Any]]:
+    def _filled(
+        self, V: NDArray[Any], A: NDArray[Any], H: NDArray[Any], gram: NDArray[Any], state: State, work: Workspace
+    ) -> tuple[float, NDArray[Any]]:
         """The squares and the contracted target of a block with missing entries, a tile of rows after the other."""
-        squares, cross, part = 0.0, np.zeros_like(H), np.empty_like(H)
-        runs = list(tiles(*V.shape))
-        target = np.empty((runs[0].stop, V.shape[1]), self.dtype)  # written over: new memory for each run would cost as much as a product
-        for rows in runs:
-            B = np.matmul(A[:, rows].T, H, out=target[: rows.stop - rows.start])
+        squares, cross, part = 0.0, work.zeros(H.shape, H.dtype), work.array("part", H.shape, H.dtype)
+        for rows in tiles(*V.shape):
+            B = work.matmul(A[:, rows].T, H, "target")
             squares += fill_missing(V[rows], B)
             if self.move:
-                self._update(A, H @ B.T, gram, state, rows)
+                self._update(A, work.matmul(H, B.T, "linear"), gram, state, rows)
                 cross += np.matmul(A[:, rows], B, out=part)
         return squares, cross
 
@@ -232,28 +234,33 @@ class RowsPass(Startless):
 
     def step(self, block: Block, state: State | None, shared: NDArray[np.float64]) -> tuple[State, RowSums]:
         """``shared`` is H (R, I_2⋯I_N) in double precision."""
-        V, H = unfolded(block), shared
+        V, H, work = unfolded(block), shared, block.work
         variances = self.prior.variances(block, np.dtype(np.float64))
-        Z = filled(V).astype(np.float64)
-        U, norm = H @ Z.T, np.einsum("ij,ij->", Z, Z)
-        gaps = np.isnan(V)
-        grams = row_grams(~gaps, H) if gaps.any() else (H @ H.T)[None]
+        Z = work.converted("wide", filled_rows(block), np.float64)
+        U, norm = work.matmul(H, Z.T, "linear"), np.einsum("ij,ij->", Z, Z)
+        gaps = np.isnan(V, out=work.array("missing", V.shape, bool))
+        grams = row_grams(np.logical_not(gaps, out=gaps), H, work) if gaps.any() else (H @ H.T)[None]
         X = np.zeros_like(U)
         unfinished = row_optima(X, U, grams, self.net.ridge(variances), self.net.l1, self.net.nonnegative, _ROW_TOLERANCE)
         squares = 0.0
         for rows in tiles(*V.shape):
-            squares += fill_missing(V[rows], X[:, rows].T @ H)
+            squares += fill_missing(V[rows], work.matmul(X[:, rows].T, H, "target"))
         sums = RowSums(np.asarray(squares), norm, sizes_of(X, variances), X @ X.T, np.asarray(unfinished))
         return {FACTORS: X.astype(self.dtype)}, sums
 
 
-def row_grams(observed: NDArray[np.bool_], H: NDArray[np.float64]) -> NDArray[np.float64]:
+def row_grams(observed: NDArray[np.bool_], H: NDArray[np.float64], work: Workspace) -> NDArray[np.float64]:
     """Σ h_j h_jᵀ over the observed entries j of each row (rows, R, R), as a product of the mask with the products of loadings."""
     k, (low, high) = len(H), np.tril_indices(len(H))
-    packed = np.zeros((len(observed), len(low)))
+    packed = work.array("packed", (len(observed), len(low)), np.float64)
+    packed.fill(0)
     for start in range(0, H.shape[1], GRAM_COLUMNS):
         part = H[:, start : start + GRAM_COLUMNS]
-        packed += observed[:, start : start + GRAM_COLUMNS].astype(np.float64) @ (part[low] * part[high]).T
-    grams = np.empty((len(observed), k, k))
+        products, others = (work.array(name, (len(low), part.shape[1]), np.float64) for name in ("products", "others"))
+        np.take(part, low, axis=0, out=products, mode="clip")
+        products *= np.take(part, high, axis=0, out=others, mode="clip")
+        mask = work.converted("mask", observed[:, start : start + GRAM_COLUMNS], np.float64)
+        packed += work.matmul(mask, products.T, "sums")
+    grams = work.array("grams", (len(observed), k, k), np.float64)
     grams[:, low, high] = grams[:, high, low] = packed
     return grams

@@ -294,7 +294,7 @@ class StochasticSolver:
         share = part.shape[1] / prod(self._shape[1:])
         seen = ~np.isnan(part)
         U = H @ np.where(seen, part, 0.0).T
-        grams = (H @ H.T)[None] if seen.all() else row_grams(seen, H)
+        grams = (H @ H.T)[None] if seen.all() else row_grams(seen, H, block.work)
         ridge = share * net.ridge(self._prior.rows.variances(block, _WIDE))
         X = np.zeros_like(U)
         row_optima(X, U, grams, ridge, share * net.l1, net.nonnegative, 1e-12)

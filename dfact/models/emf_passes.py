@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.engine.passes import Block, Partial, Startless, State, Workspace
 from dfact.kernels.expectile import count_observed, expectile_entries, expectile_rows, take_observed
 from dfact.linalg.svd import Matrix, zero_filled
 
@@ -33,30 +33,40 @@ class Measured:
     def values(self, block: Block) -> NDArray[Any]:
         """(rows, m)."""
         V = block.values
-        return V if self.offset is None else V + self.offset.astype(V.dtype)
+        if self.offset is None:
+            return V
+        given = block.work.array("measured", V.shape, V.dtype)
+        np.add(V, self.offset.astype(V.dtype), out=given)
+        return given
 
     def entries(self, block: Block) -> Entries:
-        """The observed entries alone."""
-        M = block.matrix
+        """The observed entries alone, which may lie in working memory of the block."""
+        M, work = block.matrix, block.work
         if isinstance(M, np.ndarray):
             indptr = np.empty(len(M) + 1, np.int64)
             count_observed(M, indptr)
-            indices, data = np.empty(indptr[-1], np.int32), np.empty(indptr[-1])
+            indices, data = (work.array(name, (indptr[-1],), dtype) for name, dtype in (("columns", np.int32), ("entries", np.float64)))
             take_observed(M, indptr, indices, data)
         else:
-            indptr, indices, data = M.indptr.astype(np.int64), M.indices.astype(np.int32, copy=False), M.data.astype(np.float64, copy=False)
-            missing = np.isnan(data)
+            indptr, indices = M.indptr.astype(np.int64), work.converted("columns", M.indices, np.int32)
+            data = work.converted("entries", M.data, np.float64)
+            missing = np.isnan(data, out=work.array("missing", data.shape, bool))
             if missing.any():
                 indptr = np.concatenate([[0], np.cumsum(~missing)])[indptr]
                 indices, data = indices[~missing], data[~missing]
-        return Entries(indptr, indices, data if self.offset is None else data + self.offset[indices])
+        if self.offset is not None:
+            # "clip", though all columns are there: to raise, NumPy would go through a copy.
+            offsets = np.take(self.offset, indices, out=work.array("offsets", data.shape, self.offset.dtype), mode="clip")
+            data = np.add(data, offsets, out=work.array("measured", data.shape, np.float64))
+        return Entries(indptr, indices, data)
 
     def __call__(self, block: Block) -> Matrix:
         """With 0 for missing entries: what the start is the singular vectors of."""
         if self.offset is None:
             return zero_filled(block)
         indptr, indices, data = self.entries(block)
-        return sp.csr_array((data.astype(block.matrix.dtype), indices, indptr), shape=block.matrix.shape)
+        data = block.work.converted("narrow", data, block.matrix.dtype)
+        return sp.csr_array((data, indices, indptr), shape=block.matrix.shape)
 
 
 @dataclass(frozen=True)
@@ -113,7 +123,7 @@ class Start:
     def factors(self, block: Block, dtype: np.dtype[Any]) -> NDArray[Any]:
         """X (k, rows)."""
         M = self.measured(block)
-        return np.ascontiguousarray((M @ self.projection.astype(M.dtype)).T.astype(dtype))
+        return np.ascontiguousarray(block.work.matmul(M, self.projection.astype(M.dtype), "product").T.astype(dtype))  # a copy
 
 
 @dataclass(frozen=True)
@@ -137,7 +147,7 @@ class ExactPass:
         (m, k), M = shared.Y.shape, self.measured.entries(block)
         previous = shared.rows(state)
         X, before, after = previous.copy(), np.zeros(m), np.zeros(m)
-        gradient, curvature = np.zeros((m, k)), np.zeros((m, k * (k + 1) // 2))
+        gradient, curvature = block.work.zeros((m, k)), block.work.zeros((m, k * (k + 1) // 2))
         expectile_rows(*M, shared.Y, self.loss.omega, self.loss.ridge, X, before, after, gradient, curvature)
         size = np.asarray(np.vdot(previous, previous))
         return {"factors": X, "previous": previous}, Sums(before, after, np.asarray(X.shape[1]), size, X @ X.T, gradient, curvature)
@@ -155,10 +165,10 @@ class _Gradient:
     column_weights: NDArray[Any]
 
     @classmethod
-    def at(cls, V: NDArray[Any], X: NDArray[Any], Y: NDArray[Any], omega: float) -> "_Gradient":
-        """V (rows, m), X (k, rows), Y (k, m)."""
+    def at(cls, V: NDArray[Any], X: NDArray[Any], Y: NDArray[Any], omega: float, work: Workspace, name: str) -> "_Gradient":
+        """V (rows, m), X (k, rows), Y (k, m); the gradient lies in the memory of this name."""
         n, m = V.shape
-        found = cls(X.T @ Y, np.zeros(n), np.zeros(m, V.dtype), np.zeros(n, V.dtype), np.zeros(m, V.dtype))
+        found = cls(work.matmul(X.T, Y, name), np.zeros(n), np.zeros(m, V.dtype), np.zeros(n, V.dtype), np.zeros(m, V.dtype))
         expectile_entries(V, found.gradient, omega, found.rows, found.columns, found.row_weights, found.column_weights)
         return found
 
@@ -190,40 +200,46 @@ class SurrogatePass:
 
     def step(self, block: Block, state: State | None, shared: Point) -> tuple[State, Sums]:
         assert state is not None
-        previous, V = shared.rows(state), self.measured.values(block)
+        previous, V, work = shared.rows(state), self.measured.values(block), block.work
         Y = np.ascontiguousarray(shared.Y.T, dtype=self.dtype)
-        old = _Gradient.at(V, previous, Y, self.loss.omega)
+        old = _Gradient.at(V, previous, Y, self.loss.omega, work, "gradient")
         before, size = old.columns, np.asarray(np.vdot(previous, previous))
-        X = previous + self._direction(old, previous, Y)
-        new = self._descend(V, Y, previous, X, old.rows)
+        X = previous + self._direction(old, previous, Y, work)
+        new = self._descend(V, Y, previous, X, old.rows, work)
         return {"factors": X, "previous": previous}, Sums(
-            before, new.columns, np.asarray(len(V)), size, X @ X.T, (X @ new.gradient).T, new.column_weights
+            before, new.columns, np.asarray(len(V)), size, X @ X.T, work.matmul(X, new.gradient).T, new.column_weights
         )
 
-    def _direction(self, entries: _Gradient, X: NDArray[Any], Y: NDArray[Any]) -> NDArray[Any]:
+    def _direction(self, entries: _Gradient, X: NDArray[Any], Y: NDArray[Any], work: Workspace) -> NDArray[Any]:
         """(c·YYᵀ + ridge)⁻¹ (−½ gradient) of each row (k, rows)."""
         values, U = np.linalg.eigh((Y @ Y.T).astype(np.float64))
         c = entries.row_weights.astype(np.float64) / Y.shape[1]
-        gradient = Y @ entries.gradient.T - X * X.dtype.type(self.loss.ridge)
-        scaled = (U.T @ gradient) / (np.maximum(values, 0)[:, None] * c + self.loss.ridge)
-        direction: NDArray[Any] = (U @ scaled).astype(X.dtype)
-        return direction
+        gradient, ridge = work.matmul(Y, entries.gradient.T, "linear"), work.array("ridge", X.shape, X.dtype)
+        gradient -= np.multiply(X, X.dtype.type(self.loss.ridge), out=ridge)
+        scaled = work.matmul(U.T, work.converted("wide", gradient, np.float64), "scaled")
+        curvature = np.multiply(np.maximum(values, 0)[:, None], c, out=work.array("curvature", X.shape, np.float64))
+        curvature += self.loss.ridge
+        scaled /= curvature
+        return work.converted("direction", work.matmul(U, scaled, "wide"), X.dtype)
 
-    def _descend(self, V: NDArray[Any], Y: NDArray[Any], previous: NDArray[Any], X: NDArray[Any], losses: NDArray[np.float64]) -> _Gradient:
+    def _descend(
+        self, V: NDArray[Any], Y: NDArray[Any], previous: NDArray[Any], X: NDArray[Any], losses: NDArray[np.float64], work: Workspace
+    ) -> _Gradient:
         """Halve, in X, the steps of the rows whose objective has risen; returns the entries at X."""
         omega, ridge = self.loss.omega, self.loss.ridge
         allowed = (losses + ridge * np.einsum("ij,ij->j", previous, previous)) * (1 + _ROUNDING[self.dtype.name])
-        entries = _Gradient.at(V, X, Y, omega)
+        entries = _Gradient.at(V, X, Y, omega, work, "gradient")  # the one before it is of no more use
         risen = np.arange(len(V))
         for halving in range(_HALVINGS):
             objectives = entries.rows[risen] + ridge * np.einsum("ij,ij->j", X[:, risen], X[:, risen])
             risen = risen[~(objectives <= allowed[risen])]  # NaN is no descent
             if not risen.size:
                 break
-            old = _Gradient.at(V[risen], X[:, risen], Y, omega)
+            rows = np.take(V, risen, axis=0, out=work.array("risen", (len(risen), V.shape[1]), V.dtype), mode="clip")
+            old = _Gradient.at(rows, X[:, risen], Y, omega, work, "old")
             last = halving == _HALVINGS - 1
             X[:, risen] = previous[:, risen] if last else (X[:, risen] + previous[:, risen]) / 2
-            entries.replace(risen, old, _Gradient.at(V[risen], X[:, risen], Y, omega))
+            entries.replace(risen, old, _Gradient.at(rows, X[:, risen], Y, omega, work, "new"))
         return entries
 
 

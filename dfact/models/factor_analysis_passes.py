@@ -52,13 +52,19 @@ class ScorePass(Startless):
     dtype: np.dtype[Any]
 
     def step(self, block: Block, state: State | None, shared: Scorer) -> tuple[State, ScoreSums]:
-        s, M = shared, block.values
-        missing = np.isnan(M)
+        s, M, work = shared, block.values, block.work
+        missing = np.isnan(M, out=work.array("missing", M.shape, bool))
         rows = np.flatnonzero(missing.any(axis=1))
-        B = (filled((M - s.mean) / s.scale) @ s.weights).T  # (k, rows), double precision as the weights are
+        Z = np.subtract(M, s.mean, out=work.array("scaled", M.shape, np.float64))
+        Z /= s.scale
+        known = filled(Z, out=work.array("filled", M.shape, np.float64))
+        B = work.matmul(known, s.weights, "product").T  # (k, rows), double precision as the weights are
         F = np.linalg.solve(s.precision + s.information.sum(axis=0).reshape(s.precision.shape), B)
         if rows.size:
-            matrices = (~missing[rows]).astype(np.float64) @ s.information + s.precision.ravel()
+            gaps = np.take(missing, rows, axis=0, out=work.array("gaps", (len(rows), M.shape[1]), bool), mode="clip")
+            observed = work.converted("observed", np.logical_not(gaps, out=gaps), np.float64)
+            matrices = work.matmul(observed, s.information, "matrices")
+            matrices += s.precision.ravel()
             F[:, rows] = np.linalg.solve(matrices.reshape(-1, *s.precision.shape), B.T[rows, :, None])[:, :, 0].T
         silent = missing.all(axis=1)
         F[:, silent] = np.nan

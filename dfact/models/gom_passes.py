@@ -18,7 +18,7 @@ PURE, MIXED = 0.9, 0.7  # a subject's highest membership from which, and up to w
 
 @dataclass(frozen=True)
 class Responses:
-    """R of a block (rows, J): the answers as they were given, 0 for no response and for missing ones."""
+    """R of a block (rows, J), a copy in its working memory: the answers as they were given, 0 for no response and for missing ones."""
 
     offset: NDArray[Any] | None
     """(J,) what the import subtracted from the answers; None if nothing"""
@@ -26,7 +26,9 @@ class Responses:
     def __call__(self, block: Block) -> Matrix:
         if self.offset is None:
             return zero_filled(block)
-        return filled(block.values + self.offset.astype(block.values.dtype))
+        V, work = block.values, block.work
+        given = np.add(V, self.offset.astype(V.dtype), out=work.array("given", V.shape, V.dtype))
+        return filled(given, out=work.array("filled", V.shape, V.dtype))
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Regularized:
         R = self.responses(block)
         degrees = np.asarray(R.sum(axis=1)) + R.dtype.type(self.tau)
         scale = 1 / np.sqrt(np.where(degrees > 0, degrees, 1))
-        return R * scale[:, None] if isinstance(R, np.ndarray) else sp.csr_array(R.multiply(scale[:, None]))
+        return np.multiply(R, scale[:, None], out=R) if isinstance(R, np.ndarray) else sp.csr_array(R.multiply(scale[:, None]))
 
 
 @dataclass
@@ -82,7 +84,8 @@ class InsidePass(Startless):
 
     def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, Inside]:
         R = self.responses(block)
-        return state, Inside(np.square(R @ shared).sum(dtype=np.float64), squared_norms(R).sum(dtype=np.float64))
+        product = block.work.matmul(R, shared, "product")
+        return state, Inside(np.square(product, out=product).sum(dtype=np.float64), squared_norms(R).sum(dtype=np.float64))
 
 
 @dataclass
@@ -135,7 +138,8 @@ class MembershipPass(Startless):
     def step(self, block: Block, state: State | None, shared: Sequence[NDArray[Any]]) -> tuple[State | None, MembershipSums]:
         R = self.responses(block)
         silent = _row_sums(R) == 0
-        parts = np.split(R @ np.hstack(shared).astype(self.dtype), np.cumsum([P.shape[1] for P in shared])[:-1], axis=1)
+        products = block.work.matmul(R, np.hstack(shared).astype(self.dtype), "product")
+        parts = np.split(products, np.cumsum([P.shape[1] for P in shared])[:-1], axis=1)
         memberships = [_normalized(Z) for Z in parts]
         if self.keep:
             kept = memberships[0].T.copy()
@@ -145,7 +149,7 @@ class MembershipPass(Startless):
         Pi[silent] = 0
         highest = np.column_stack([part.max(axis=1) for part in memberships])[~silent]
         return state, MembershipSums(
-            cross=R.T @ Pi,
+            cross=block.work.matmul(R.T, Pi),
             gram=Pi.T @ Pi,
             sizes=Pi.sum(axis=0, dtype=np.float64),
             pure=(Pi >= PURE).sum(axis=0),

@@ -35,12 +35,12 @@ class ContractPass(Startless):
     def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, Contracted]:
         """``shared`` is H (R, I_2⋯I_N)."""
         assert block.covariates is not None
-        V, A, H = unfolded(block), block.covariates, shared
-        cross = np.zeros_like(H)
+        V, A, H, work = unfolded(block), block.covariates, shared, block.work
+        cross = work.zeros(H.shape, H.dtype)
         for rows in tiles(*V.shape):
-            B = A[rows] @ H
+            B = work.matmul(A[rows], H, "target")
             fill_missing(V[rows], B)
-            cross += A[rows].T @ B
+            cross += work.matmul(A[rows].T, B, "part")
         return state, Contracted(cross, A.T @ A)
 
 

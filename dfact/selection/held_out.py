@@ -61,7 +61,8 @@ class ErrorsPass(Startless):
     def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, Errors]:
         """``shared`` is Qᵀ (k+c, m)."""
         assert state is not None
-        squares, count = clipped_errors(block.values, state["factors"].T @ shared, self.problem.lower, self.problem.upper)
+        R = block.work.matmul(state["factors"].T, shared, "model")
+        squares, count = clipped_errors(block.values, R, self.problem.lower, self.problem.upper)
         return state, Errors(np.asarray(squares), np.asarray(count))
 
 
@@ -78,7 +79,8 @@ class Veil:
         M = block.values
         # NaN where nothing is seen, else 0: to add it is cheaper than to choose.
         veil = np.where(self.folds.hidden(self.fold) == self.hidden, 0, np.nan).astype(M.dtype)
-        values = veil[self.folds.rows[block.start : block.start + len(M)]]
+        values = block.work.array("veiled", M.shape, M.dtype)
+        np.take(veil, self.folds.rows[block.start : block.start + len(M)], axis=0, out=values, mode="clip")
         values += M
         return replace(block, matrix=values)
 

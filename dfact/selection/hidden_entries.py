@@ -37,7 +37,8 @@ class EntryVeil:
         if isinstance(M, np.ndarray):
             flat = M.reshape(-1)
             places = self._chosen(block, flat)
-            seen = np.full_like(flat, np.nan) if self.hidden else flat.copy()
+            seen = block.work.array("veiled", flat.shape, flat.dtype)
+            seen[:] = np.nan if self.hidden else flat
             seen[places] = flat[places] if self.hidden else np.nan
             return replace(block, matrix=seen.reshape(M.shape))
         # What is not stored is missing.

@@ -21,6 +21,7 @@ from dfact.engine.session import Executor, Session
 from dfact.engine.threads import single_threaded
 from dfact.engine.visits import Members, MemberSession, whole
 from dfact.errors import DataError
+from dfact.linalg.svd import Matrix
 from dfact.models.base import Factorization
 from dfact.selection.refits import unfitted
 from dfact.selection.ways import as_many, on_threads, on_workers
@@ -67,12 +68,21 @@ class Drawn:
         if not self.weighted:
             chosen = np.repeat(np.arange(len(often)), often)
             covariates = None if block.covariates is None else block.covariates[chosen]
-            return replace(block, matrix=block.matrix[chosen], covariates=covariates, start=int(self.counts[: block.index].sum()))
+            return replace(block, matrix=_taken(block, chosen), covariates=covariates, start=int(self.counts[: block.index].sum()))
         assert block.covariates is not None, "the weights are there"
         chosen = np.flatnonzero(often)
         covariates = block.covariates[chosen]
         covariates[:, -1] *= often[chosen]
-        return replace(block, matrix=block.matrix[chosen], covariates=covariates)
+        return replace(block, matrix=_taken(block, chosen), covariates=covariates)
+
+
+def _taken(block: Block, rows: NDArray[np.intp]) -> Matrix:
+    """These rows of the block, in its working memory where it is dense."""
+    M = block.matrix
+    if not isinstance(M, np.ndarray):
+        return M[rows]
+    out = block.work.array("drawn", (len(rows), *M.shape[1:]), M.dtype)
+    return np.take(M, rows, axis=0, out=out, mode="clip")  # the rows are there: to raise, NumPy would go through a copy
 
 
 class _LoadingsSession(MemberSession):
