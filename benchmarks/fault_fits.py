@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 import dfact
 from dfact.data import source
 from dfact.data.synthetic import PlantedQuestionnaire
-from dfact.engine import kept
+from dfact.engine import shard
 
 _LAYOUT = {"_BLOCK_ENTRIES": 1 << 11, "_CHUNK_ENTRIES": 1 << 13, "_PARTITION_ENTRIES": 1 << 14}
 Array = NDArray[Any]
@@ -45,13 +45,13 @@ def small_partitions() -> Iterator[None]:
 
 def slow(seconds: float) -> None:
     """Make every visit of a partition in this process take so much longer."""
-    walk: Callable[..., Any] = kept.walk
+    walk: Callable[..., Any] = shard.walk
 
     def slow_walk(*arguments: Any) -> Any:
         time.sleep(seconds)
         return walk(*arguments)
 
-    kept.walk = slow_walk
+    shard.walk = slow_walk
 
 
 def answers(seed: int) -> Array:
@@ -216,6 +216,16 @@ def joined(client: Client, n_workers: int, behind: int) -> Callable[[Any], None]
             client.wait_for_workers(n_workers, timeout=60)
 
     return wait
+
+
+def visits_by_worker(client: Client) -> dict[str, int]:
+    """Partitions that each worker has visited so far."""
+
+    async def visits(dask_worker: Any) -> int:
+        return int((await dask_worker.get_metrics()).get("dfact partitions", 0))
+
+    found: dict[str, int] = client.run(visits)
+    return found
 
 
 FORKSERVER = multiprocessing.get_context("forkserver")  # its server imports once, so that a new process is there in a moment

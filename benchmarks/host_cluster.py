@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import dfact
+from benchmarks.fault_fits import visits_by_worker
 from benchmarks.namespaces import Hosts
 from dfact.data.source import Layout
 
@@ -68,8 +69,8 @@ class Ended:
     """When each iteration was done."""
     at: float = float("nan")
     """When it ended."""
-    tasks: dict[str, list[float]] = field(default_factory=dict)
-    """When the passes over partitions ended on each worker, by the worker's address."""
+    visits: dict[str, int] = field(default_factory=dict)
+    """Partitions visited by each worker that is still there, by the worker's address."""
 
     @property
     def longest_wait(self) -> float:
@@ -173,9 +174,9 @@ def digest(model: "dfact.ICQF") -> str:
 
 
 def make_data(folder: Path) -> Path:
-    """Answers of 8 partitions on disk, which all hosts share."""
+    """Answers of 64 partitions on disk, which all hosts share."""
     answers = np.random.default_rng(0).integers(0, 4, (131072, 512), dtype=np.uint8)
-    assert Layout.of(answers.shape).n_partitions == 8
+    assert Layout.of(answers.shape).n_partitions == 64
     path = folder / "answers.zarr"
     dfact.import_array(answers, path)
     return path
@@ -201,16 +202,11 @@ def drive(
     try:
         client = Client(address, security=Security(require_encryption=known is not None, **files), timeout=60)
         client.wait_for_workers(n_workers, timeout=120)
-        client.get_task_stream()  # from now on
         began = time.monotonic()
         model = model_of(iterations, executor=client, callbacks=[done], **kept)
         model.fit(data)
         seconds = time.monotonic() - began
-        tasks: dict[str, list[float]] = {}
-        for task in client.get_task_stream():
-            if task["key"].startswith("_task-"):
-                tasks.setdefault(task["worker"], []).append(task["startstops"][-1]["stop"] - time.time() + time.monotonic())
-        say(digest=digest(model), seconds=seconds, at=time.monotonic(), tasks=tasks)
+        say(digest=digest(model), seconds=seconds, at=time.monotonic(), visits=visits_by_worker(client))
     except BaseException as error:
         say(error=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}", seconds=time.monotonic() - began, at=time.monotonic())
     os._exit(0)  # a client that has lost its scheduler takes its time to close

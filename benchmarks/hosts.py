@@ -181,7 +181,7 @@ def suffer(fault: Fault, data: Path, expected: str, *, tls: bool) -> dict[str, A
             "resumed": "" if resumed is None else resumed.error or "finished",
             "equal": last.digest == expected,
             "lost": ended.longest_wait - float(np.median(np.diff(ended.times))),
-            "tasks": {names[address.split("//")[1].split(":")[0]]: len(times) for address, times in sorted(last.tasks.items())},
+            "visits": {names[address.split("//")[1].split(":")[0]]: count for address, count in sorted(last.visits.items())},
         }
 
 
@@ -191,14 +191,14 @@ def row_of(fault: Fault, data: Path, expected: str, *, tls: bool) -> dict[str, A
         return suffer(fault, data, expected, tls=tls)
     except Exception as error:
         said = f"{UNENDED} what it is about: {type(error).__name__}: {' '.join(str(error).split())}"
-        return {"protocol": "tls" if tls else "tcp", "fault": fault.name, "ended": said, "equal": False, "tasks": {}}
+        return {"protocol": "tls" if tls else "tcp", "fault": fault.name, "ended": said, "equal": False, "visits": {}}
 
 
 def bars_of(fault: Fault, row: dict[str, Any]) -> list[tuple[str, bool]]:
     """What must hold of a row."""
     what = f"{fault.name}, {row['protocol']}"
     held = [(f"{what}: ends, or is told in words", not row["ended"].startswith(UNENDED)), (f"{what}: the same bits", row["equal"])]
-    return held + [(f"{what}: {name} had a part", name in row["tasks"]) for name in fault.used]
+    return held + [(f"{what}: {name} had a part", row["visits"].get(name, 0) > 0) for name in fault.used]
 
 
 def main() -> int:

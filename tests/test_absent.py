@@ -66,7 +66,7 @@ def test_slices_and_pickles_and_loads_keep_what_is_absent(tmp_path: Path, dtype:
     for source in (SparseSource(X, absent=np.nan), stored):
         part = pickle.loads(pickle.dumps(source.slice(slice(20, 90)))).slice(slice(10, None))
         np.testing.assert_array_equal(part.read(0, 60), expected[30:90])
-        (whole,) = partitions(part, None, None)
+        whole = partitions(part, None, None)
         for partition in (whole, whole.load()):
             (block,) = partition.blocks(np.dtype("float32"))
             assert sp.issparse(block.matrix)

@@ -326,7 +326,7 @@ def test_on_a_cluster(
         assert main(["fit", "icqf", data.name, model, "-k", "3", *options]) == 0
         assert main(["transform", model, data.name, out, *options]) == 0
     printed = capsys.readouterr().out
-    assert "2 partitions of 64 rows, blocks of 32" in printed
+    assert "4 partitions of 32 rows, blocks of 32" in printed
     assert "distributed, 2 process(es) of 1 thread(s)" in printed
     first, second = (dfact.load_model(tmp_path / f"{name}.model") for name in ("cluster", "here"))
     np.testing.assert_array_equal(first.components_, second.components_)

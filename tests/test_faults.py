@@ -17,7 +17,18 @@ from distributed import Client, LocalCluster
 
 import dfact
 from benchmarks.fault_commands import StoredBootstrap, StoredFit, reached_by
-from benchmarks.fault_fits import SELECTIONS, SOLVERS, Processes, Strike, answers, bits, joined, long_fit, small_partitions
+from benchmarks.fault_fits import (
+    SELECTIONS,
+    SOLVERS,
+    Processes,
+    Strike,
+    answers,
+    bits,
+    joined,
+    long_fit,
+    small_partitions,
+    visits_by_worker,
+)
 from dfact.data import source
 from dfact.engine.checkpoint import resume_point
 
@@ -107,14 +118,13 @@ def test_a_worker_that_joins_is_used(processes: Processes, client: Client, monke
     X = answers(2)
     assert dfact.plan(long_fit(), X).n_partitions > 30
     before = {worker["name"] for worker in client.scheduler_info()["workers"].values()}
-    client.get_task_stream()  # from now on
     strikes = [Strike(1, 0, processes.start_worker), joined(client, 3, behind=4)]
     model = dfact.ICQF(3, max_iter=9, tol=0, executor=client, callbacks=strikes).fit(X)
     assert bits(model) == bits(dfact.ICQF(3, max_iter=9, tol=0, executor="inline").fit(X))
     names = {address: worker["name"] for address, worker in client.scheduler_info()["workers"].items()}
-    visited = [names[task["worker"]] for task in client.get_task_stream() if task["key"].startswith("_task-")]
     [newcomer] = set(names.values()) - before
-    assert visited.count(newcomer) >= 10
+    visited = {names[address]: count for address, count in visits_by_worker(client).items()}
+    assert visited[newcomer] >= 10
     processes.kill(newcomer)
 
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact import DataError, GradeOfMembership, MemoryPlanError, ParameterError
+from dfact.engine.block_state import PartitionStates, SpillFile
 from dfact.engine.checkpoint import resume_point
 from dfact.engine.executors import LocalSession
-from dfact.engine.scratch import Scratch
 from dfact.models.gom_search import METHODS
 
 Array = NDArray[np.float64]
@@ -203,18 +203,15 @@ def test_state_on_disk_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = fit(R)
     limit = dfact.plan(GradeOfMembership(3), R, memory_limit="8GiB")
     with monkeypatch.context() as patched:
-        patched.setattr("dfact.engine.kept.Versions.place", _always_on_disk)
+        written = []
+        write = SpillFile.write
+        patched.setattr("dfact.engine.shard.PartitionStates", lambda _: PartitionStates(0))
+        patched.setattr(SpillFile, "write", lambda *args: written.append(args) or write(*args))
         np.testing.assert_array_equal(fit(R).memberships_, expected.memberships_)
+        assert written
     assert limit.fits
     with pytest.raises(MemoryPlanError, match="needs at least"):
         fit(R, memory_limit="1MiB")
-
-
-def _always_on_disk(self: Any, partition: int) -> Path:
-    if self._scratch is None:
-        self._scratch = Scratch("state")
-        self._scratch.belongs_to(self)
-    return Path(self._scratch.path, f"{partition}-{self._version % 2}.state")
 
 
 @pytest.mark.filterwarnings(ALONE)

@@ -219,7 +219,7 @@ def test_configurations_share_each_read(tmp_path: Path, monkeypatch: pytest.Monk
 
     def none_kept(*args: Any) -> Any:
         count, plan = as_many(*args)
-        return count, replace(plan, values_in_memory=0)
+        return count, replace(plan, resident_values=0)
 
     def counted(self: ZarrSource, start: int, stop: int) -> NDArray[Any]:
         reads.append(start)

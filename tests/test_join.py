@@ -267,6 +267,7 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(source_module, "_BLOCK_ENTRIES", 1 << 8)
     monkeypatch.setattr(source_module, "_BLOCK_ROWS", (16, 64))
     monkeypatch.setattr(source_module, "_CHUNK_ENTRIES", 1 << 8)
+    monkeypatch.setattr(source_module, "_PARTITION_ENTRIES", 1 << 8)
 
 
 @pytest.fixture
@@ -330,6 +331,7 @@ def test_both_ways_of_reading_give_the_same(tmp_path, monkeypatch, seed):
 @pytest.mark.parametrize("order", ["sorted", "shuffled"])
 def test_memory_does_not_hold_the_answers(tmp_path, monkeypatch, order):
     monkeypatch.setattr(source_module, "_CHUNK_ENTRIES", 1 << 16)
+    monkeypatch.setattr(source_module, "_PARTITION_ENTRIES", 1 << 16)
     monkeypatch.setattr(source_module, "_BLOCK_ENTRIES", 1 << 14)
     n, m = 20_000, 400
     rng = np.random.default_rng(0)

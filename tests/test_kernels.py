@@ -129,10 +129,8 @@ def test_all_whole(dtype):
 
 def box_lasso(X, H, G, n_free, penalty, upper, sweeps, tolerance, solver=coordinate_descent, ridge=0.0):
     """The Lasso of every column with the same penalty and bound."""
-    n, dtype = X.shape[1], X.dtype
-    ridges, limits = np.full(n, ridge, dtype), np.full(n, upper, dtype)
-    space = np.full((len(X) + n_free, n), np.nan, dtype)  # what it holds before has no effect
-    return solver(X, H - dtype.type(penalty), G, n_free, ridges, limits, sweeps, tolerance, space)
+    n = X.shape[1]
+    return solver(X, H - X.dtype.type(penalty), G, n_free, np.full(n, ridge, X.dtype), np.full(n, upper, X.dtype), sweeps, tolerance)
 
 
 def lasso(seed, k, n, dtype=np.float64, penalty=0.3):

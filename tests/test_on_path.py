@@ -133,7 +133,7 @@ def test_parts_of_a_dataset(n: int, tmp_path: Path) -> None:
     chosen = np.flatnonzero(rng.random(n) < 0.5)
     some = rows_of(dataset, chosen)
     expected = np.where(Z == 4, np.nan, Z)
-    blocks = [block.values for part in partitions(some.source, 4, None) for block in part.blocks(np.dtype(np.float64))]
+    blocks = [block.values for block in partitions(some.source, 4, None).blocks(np.dtype(np.float64))]
     np.testing.assert_array_equal(np.concatenate(blocks), expected[chosen])
     np.testing.assert_array_equal(some.statistics.observed, (~np.isnan(expected[chosen])).sum(axis=0).ravel())
     # What a veil hides does not depend on how it is read.

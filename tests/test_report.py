@@ -109,7 +109,8 @@ def test_explained_share() -> None:
 @pytest.mark.parametrize("ending", ["csv", "parquet", "zarr"])
 @pytest.mark.parametrize("stored", [False, True])
 def test_factors_as_a_file(tmp_path: Path, ending: str, stored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.data.source._CHUNK_ENTRIES", 1 << 12)  # several chunks
+    for size in ("_CHUNK_ENTRIES", "_PARTITION_ENTRIES"):
+        monkeypatch.setattr(f"dfact.data.source.{size}", 1 << 12)  # several chunks
     n = 5000
     W: Any = np.random.default_rng(0).random((n, 3)).astype(np.float32)
     labels: Any = np.array([f'p "{i}", é' for i in range(n)], dtype=object)

@@ -75,6 +75,7 @@ def test_class_table(small: Any, stored: bool, tmp_path: Path, monkeypatch: pyte
     if stored:
         monkeypatch.setattr("dfact.data.source._BLOCK_ROWS", (2, 4))
         monkeypatch.setattr("dfact.data.source._CHUNK_ENTRIES", 4)
+        monkeypatch.setattr("dfact.data.source._PARTITION_ENTRIES", 4)
         small.memberships_ = zarr.create_array(tmp_path / "w.zarr", data=small.memberships_, chunks=(2, 2))
     table = class_table(small)
     assert list(table.index) == ["first", "second"]

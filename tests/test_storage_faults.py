@@ -37,6 +37,7 @@ def dense(X: NDArray[np.float64], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """A dataset whose values are several chunks."""
     with monkeypatch.context() as context:
         context.setattr(dfact.data.source, "_CHUNK_ENTRIES", 256 * M)
+        context.setattr(dfact.data.source, "_PARTITION_ENTRIES", 256 * M)
         context.setattr(dfact.data.source, "_BLOCK_ROWS", (64, 256))
         dfact.import_array(X, tmp_path / "dense.zarr")
     assert len([*(tmp_path / "dense.zarr" / "values" / "c").iterdir()]) > 2

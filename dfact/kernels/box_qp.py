@@ -6,7 +6,6 @@ For every column x of X (k, n), in place:
 
 G (k, k) is the Gram matrix all columns share; H (n_free, n) holds the linear terms h, less the weight of an ℓ1
 penalty; ridge (n) and upper (n) are each column's own. Components from n_free on are given and stay, without ridge.
-space (k + n_free, n) is working space.
 """
 
 import numpy as np
@@ -18,9 +17,7 @@ Floats = NDArray[np.floating]
 
 
 @kernel
-def coordinate_descent(
-    X: Floats, H: Floats, G: Floats, n_free: int, ridge: Floats, upper: Floats, sweeps: int, tolerance: float, space: Floats
-) -> int:
+def coordinate_descent(X: Floats, H: Floats, G: Floats, n_free: int, ridge: Floats, upper: Floats, sweeps: int, tolerance: float) -> int:
     """Cyclic coordinate descent from X on: at most ``sweeps`` sweeps, or until none moves an entry by more than ``tolerance``.
 
     Returns the number of sweeps.
@@ -28,7 +25,7 @@ def coordinate_descent(
     k, n = X.shape
     dtype = X.dtype.type
     zero, least = dtype(0), dtype(tolerance)
-    gradient, inverse = space[n_free], space[:n_free]
+    gradient, inverse = np.empty(n, X.dtype), np.empty((n_free, n), X.dtype)
     for r in range(n_free):
         for i in range(n):
             inverse[r, i] = dtype(1) / (G[r, r] + ridge[i])
@@ -56,7 +53,7 @@ def coordinate_descent(
 
 
 @kernel
-def fista(X: Floats, H: Floats, G: Floats, n_free: int, ridge: Floats, upper: Floats, steps: int, tolerance: float, space: Floats) -> int:
+def fista(X: Floats, H: Floats, G: Floats, n_free: int, ridge: Floats, upper: Floats, steps: int, tolerance: float) -> int:
     """Accelerated proximal gradient from X on (FISTA, Beck & Teboulle 2009), at most ``steps`` steps.
 
     The proximal map of an ℓ1 penalty on a box is a clip, so it needs no inner iteration. The step is
@@ -73,8 +70,7 @@ def fista(X: Floats, H: Floats, G: Floats, n_free: int, ridge: Floats, upper: Fl
         norm = max(norm, row)
     if norm <= zero:
         return 0
-    point, gradient = space[:k], space[k:]
-    point[:] = X
+    point, gradient = X.copy(), np.empty((n_free, n), X.dtype)
     momentum = 1.0
     for step in range(steps):
         following = (1 + np.sqrt(1 + 4 * momentum * momentum)) / 2

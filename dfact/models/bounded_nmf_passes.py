@@ -115,7 +115,7 @@ class ADMMPass:
         R = work.matmul(X.T, Q, "model")
         B, residuals = work.array("target", R.shape, R.dtype), np.zeros(2 if self.adaptive else 0)
         squares, lagrangian = admm_fill(block.values, R, S, B, *p.limits(len(Q.T), self.dtype), before, rho, s, residuals)
-        p.solve(X, work.matmul(Q[: p.k], B.T, "linear"), Q @ Q.T, p.beta / rho, p.w_max, _SWEEPS, 0.0, work)
+        p.solve(X, work.matmul(Q[: p.k], B.T, "linear"), Q @ Q.T, p.beta / rho, p.w_max, _SWEEPS, 0.0)
         Xs = np.multiply(X, s, out=work.array("weighted", X.shape, X.dtype)) if p.weighted else X
         cross = work.matmul(Xs, B)
         return state, Sums(Xs @ X.T, cross, np.asarray(squares), np.asarray(lagrangian), np.asarray(size_w), residuals)
@@ -152,14 +152,14 @@ class SplitlessPass:
             # Differences of large numbers: in double precision.
             wide, H_wide = (work.converted(f"wide {i}", array, np.float64) for i, array in enumerate((Xs, H)))
             squares = state["norm"][0] - 2 * np.vdot(wide, H_wide) + np.vdot((Xs @ X.T).astype(np.float64), gram)
-            p.solve(X, H[: p.k], gram, p.beta, p.w_max, _SWEEPS, 0.0, work)
+            p.solve(X, H[: p.k], gram, p.beta, p.w_max, _SWEEPS, 0.0)
             Xs = np.multiply(X, s, out=room) if p.weighted else X
             return state, Sums(Xs @ X.T, work.matmul(Xs, M), np.asarray(squares), np.asarray(0.5 * squares), size_w, np.empty(0))
         B = work.matmul(X.T, Q, "target")
         weights = np.empty(len(B), self.dtype)
         squares, beyond = answer_fill(M, B, state["places"], *p.limits(len(Q.T), self.dtype), rho, weights, s)
         state, bounds = self._fill_bounds(M, B, state, rho, weights, s, beyond, work)
-        p.solve(X, work.matmul(Q[: p.k], B.T, "linear"), gram, self.dtype.type(p.beta) / weights, p.w_max, _SWEEPS, 0.0, work)
+        p.solve(X, work.matmul(Q[: p.k], B.T, "linear"), gram, self.dtype.type(p.beta) / weights, p.w_max, _SWEEPS, 0.0)
         Xs = np.multiply(X, weights * s if p.weighted else weights, out=room)
         return state, Sums(Xs @ X.T, work.matmul(Xs, B), np.asarray(squares), np.asarray(0.5 * squares + bounds), size_w, np.empty(0))
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.inputs import locate_outside, refuse_infinite
-from dfact.engine.passes import Block, Workspace
+from dfact.engine.passes import Block
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.box_qp import coordinate_descent, fista
 from dfact.models.declared import Shape, Size
@@ -83,21 +83,19 @@ class Problem:
         upper: PerItem,
         sweeps: int,
         tolerance: float,
-        work: Workspace,
     ) -> None:
         """Minimise ½ xᵀG x − hᵀx + strength·size(x) over 0 ≤ x_r ≤ upper, r < len(H), for every column x of X (k, n), in place.
 
         H (n_free, n) is overwritten.
         """
         n, dtype = X.shape[1], X.dtype
-        space = work.array("space", (len(X) + len(H), n), dtype)
         weights = np.full(n, strength).astype(dtype)
         ridge = np.zeros(n, dtype)
         if self.penalty == "l1":
             H -= weights
         else:
             ridge = weights
-        INNER[self.inner](X, H, G, len(H), ridge, np.full(n, upper).astype(dtype), sweeps, tolerance, space)
+        INNER[self.inner](X, H, G, len(H), ridge, np.full(n, upper).astype(dtype), sweeps, tolerance)
 
 
 def problem_of(model: Any, dataset: Dataset, weights: NDArray[np.float64] | None) -> Problem:

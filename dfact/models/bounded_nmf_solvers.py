@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
-from dfact.engine.passes import Workspace
 from dfact.engine.progress import Reporter, relative_change
 from dfact.engine.session import Session
 from dfact.linalg.svd import nndsvd
@@ -154,5 +153,5 @@ def _solve(problem: Problem, sums: Sums, Q: NDArray[Any], weight: float) -> NDAr
     solution = Q.astype(np.float64)
     finite = np.isfinite(problem.q_max)
     tolerance = _TOLERANCE * (float(np.min(problem.q_max)) if finite.all() else 1.0)
-    problem.solve(solution, sums.cross, sums.gram, problem.loadings_penalty / weight, problem.q_max, _SWEEPS, tolerance, Workspace())
+    problem.solve(solution, sums.cross, sums.gram, problem.loadings_penalty / weight, problem.q_max, _SWEEPS, tolerance)
     return solution.astype(Q.dtype)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from dfact.engine.cluster.placement import Tree
 from dfact.engine.cluster.transport import packed, unpacked
@@ -47,6 +48,21 @@ class Report:
         self.stateless &= other.stateless
 
 
+@dataclass
+class Meter:
+    """What a worker has done for all sessions so far, for the scheduler and its dashboard."""
+
+    passes: int = 0
+    partitions: int = 0
+    rows_per_second: float = 0.0
+    """In the last pass."""
+
+
+FIGURES = {"dfact passes": "passes", "dfact partitions": "partitions", "dfact rows/s": "rows_per_second"}
+"""Names of a worker's metrics as Dask's dashboard shows them, and what they are of a :class:`Meter`."""
+_meters: "WeakKeyDictionary[Worker, Meter]" = WeakKeyDictionary()
+
+
 class Host:
     """A shard in a worker's process, on a thread of its own that does one thing after the other.
 
@@ -60,7 +76,8 @@ class Host:
         self._control = ThreadPoolExecutor(1, "dfact-shard")
         self._shard = Shard(n_partitions, worker.state.nthreads, resident_states, resident_values, self._fetch)
         self._pass: Any = None
-        self._passes = self._epoch = 0
+        self._epoch = 0
+        self._meter = _meters.setdefault(worker, Meter())
         self.closed = threading.Event()
         self.held = False
         self._called = time.monotonic()
@@ -130,7 +147,9 @@ class Host:
             return {"lacking": [self.key, [(run.start, run.stop) for run in lacking]]}
         began, before = time.perf_counter(), self._shard.visits
         nodes = self._shard.run(number, pass_, unpacked(shared))
-        self._passes += 1
+        self._meter.passes += 1
+        self._meter.partitions += self._shard.visits - before
+        self._meter.rows_per_second = self._shard.rows_per_second
         seconds = time.perf_counter() - began
         return nodes, Report({self.key: (self._shard.visits - before, seconds)}, self._shard.stateless)
 
@@ -273,10 +292,6 @@ class Host:
                 asyncio.run_coroutine_threadsafe(self.close(), worker.loop.asyncio_loop)
                 return
 
-    def metrics(self) -> dict[str, float]:
-        """What the dashboard shows of this worker."""
-        return {"dfact passes": self._passes, "dfact rows/s": round(self._shard.rows_per_second)}
-
 
 def serialized(content: "bytes | bytearray | memoryview") -> Any:
     """Bytes as Dask sends them without a copy."""
@@ -312,8 +327,8 @@ def _packed_error(error: Exception) -> bytes:
 async def open_host(key: str, n_partitions: int, resident_states: int, resident_values: int, *, dask_worker: "Worker") -> None:
     """Make a host in a worker; Dask runs this on its event loop."""
     dask_worker.handlers.setdefault(OPERATION, handle)
-    for name in ("dfact passes", "dfact rows/s"):
-        dask_worker.metrics.setdefault(name, partial(_metric, name))
+    for name, figure in FIGURES.items():
+        dask_worker.metrics.setdefault(name, partial(_measured, figure))
     host = Host(dask_worker, key, n_partitions, resident_states, resident_values)
     await host.open()
     expiring = asyncio.ensure_future(host.expire())
@@ -321,10 +336,8 @@ async def open_host(key: str, n_partitions: int, resident_states: int, resident_
     expiring.add_done_callback(_expiring.discard)
 
 
-async def _metric(name: str, worker: "Worker") -> float:
-    """A figure of the latest host on a worker, for the scheduler and its dashboard."""
-    found = [host.metrics()[name] for host in list(_hosts.values()) if host.worker is worker]
-    return found[-1] if found else 0
+def _measured(figure: str, worker: "Worker") -> float:
+    return float(getattr(_meters[worker], figure))
 
 
 def hold_host(key: str) -> None:

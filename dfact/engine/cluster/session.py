@@ -19,7 +19,6 @@ from dfact.engine.cluster.journal import Journal
 from dfact.engine.cluster.members import Member, Members, MembersLost, Unsettled
 from dfact.engine.cluster.placement import Tree, split, tree, without
 from dfact.engine.cluster.transport import packed, unpacked
-from dfact.engine.cluster.watch import LOOK
 from dfact.engine.partition import Partitions
 from dfact.engine.passes import Partial, Pass
 from dfact.engine.plan import Plan, Workers, cluster_workers
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound=Partial)
 T = TypeVar("T")
 _ROWS_BYTES = 1 << 24  # of rows that one message brings to the driver
+_LOOK = 1.0  # seconds between two looks for workers that have joined
 _UNEVEN = 1.25  # a pass takes so much longer than with partitions in proportion to speed: they move
 _PATIENCE = 3  # passes in a row for which that must hold
 _RESPITE = 10  # passes before partitions move again
@@ -201,7 +201,7 @@ class ClusterSession(Stateful):
         self._respite -= 1
         joined = False
         if time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + LOOK
+            self._next_look = time.monotonic() + _LOOK
             before = len(self._members.all)
             self._members.welcome(self._members.workers())
             joined = before < len(self._members.all)

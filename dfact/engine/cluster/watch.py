@@ -93,7 +93,7 @@ class Watch:
     async def workers(self) -> dict[str, int] | None:
         """The workers' addresses with their threads; None if the scheduler does not answer."""
         try:
-            found: dict[str, int] = await asyncio.wait_for(self._client.scheduler.ncores(), self._workers_wait / 2)
+            found: dict[str, int] = await asyncio.wait_for(self._client.scheduler.ncores(), min(LOOK, self._workers_wait / 2))
         except (OSError, TimeoutError):
             return None
         return found
