@@ -96,6 +96,15 @@ def create_array(path: str | PathLike[str], kind: str, **settings: Any) -> Itera
         update_attributes(array, complete=True)
 
 
+def write_chunk(target: Any, start: int, rows: NDArray[Any]) -> None:
+    """Write rows of the factors from ``start`` on to an array; StoreError if they cannot be."""
+    try:
+        target[start : start + len(rows)] = rows
+    except OSError as error:
+        where = f"rows {start} to {start + len(rows)} of the factors to {getattr(target, 'store_path', 'memory')}"
+        raise StoreError(f"cannot write {where}: {reason(error)}; make room there, or name a larger place (out, TMPDIR)") from error
+
+
 def _begun(kind: str) -> dict[str, Any]:
     return {"kind": kind, "version": FORMAT_VERSION, "complete": False}
 

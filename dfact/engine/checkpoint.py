@@ -144,6 +144,10 @@ class CheckpointedSession(Session):
         assert not [*self._ahead, *self._unread], "the state is that of the last version, which the fit has not come to yet"
         return self._session.rows(name)
 
+    def write_rows(self, name: str, convert: Callable[[NDArray[Any]], NDArray[Any]], target: zarr.Array[Any]) -> bool:
+        assert not [*self._ahead, *self._unread], "the state is that of the last version, which the fit has not come to yet"
+        return self._session.write_rows(name, convert, target)
+
     def _recall(self, name: str) -> tuple[str, Record | None]:
         """The next step of this name, and what the checkpoint holds of it."""
         with self._lock:

@@ -1,9 +1,11 @@
 """The contract of where passes run: a session on the partitions of a data set, and the executor that opens it."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
+import numpy as np
 import zarr
 from numpy.typing import NDArray
 
@@ -33,12 +35,34 @@ class Session(Protocol):
         """A state array, rows first, some partitions at a time in order."""
         ...
 
+    def write_rows(self, name: str, convert: Callable[[NDArray[Any]], NDArray[Any]], target: zarr.Array[Any]) -> bool:
+        """Have a state array, converted a run of rows at a time, written by those who hold it; False if they cannot reach the target."""
+        del name, convert, target
+        return False
+
     def remember(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
         """What ``compute`` gives; a resumed fit has it from its checkpoint.
 
         For what follows from more than parameters and passes, such as chance, and for steps that take no pass.
         """
         return compute()
+
+
+@dataclass(frozen=True)
+class StateRows:
+    """A state array of all rows, rows first: to iterate over a run of rows after the other, or to have written."""
+
+    session: Session
+    name: str
+    convert: Callable[[NDArray[Any]], NDArray[Any]] = np.asarray
+    """What becomes of a run of rows; it travels to the workers."""
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        return (self.convert(part) for part in self.session.rows(self.name))
+
+    def write(self, target: zarr.Array[Any]) -> bool:
+        """Have the rows written by those who hold them; False if they cannot reach the target."""
+        return self.session.write_rows(self.name, self.convert, target)
 
 
 class Stateful(Session, Protocol):

@@ -1,6 +1,6 @@
 """What all factorizations share: scikit-learn's contract, input, memory plan, executor, row factors."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from os import PathLike
 from typing import Annotated, Any, Self
@@ -20,15 +20,15 @@ from dfact.data.dataset import Dataset
 from dfact.data.import_array import axis_labels
 from dfact.data.inputs import as_dataset, refuse_unobserved_columns, warn_of_unobserved_rows
 from dfact.data.source import Layout, ReadableRows
-from dfact.data.store import WRITE_ALL, compressor, create_array, reason, store_at
+from dfact.data.store import WRITE_ALL, compressor, create_array, store_at, write_chunk
 from dfact.engine.checkpoint import CheckpointedSession
 from dfact.engine.executors import resolve_executor
-from dfact.engine.partition import partitions
+from dfact.engine.partition import cut, partitions
 from dfact.engine.plan import Footprint, Plan, make_plan
 from dfact.engine.progress import Iteration
 from dfact.engine.scratch import Scratch
-from dfact.engine.session import Executor, Session, Stateful
-from dfact.errors import DataError, ParameterError, StoreError
+from dfact.engine.session import Executor, Session, Stateful, StateRows
+from dfact.errors import DataError, ParameterError
 from dfact.models.declared import MAY_LACK, Shape, Size, of_rows
 from dfact.models.parameters import COUNT, as_text, check, is_count
 
@@ -276,12 +276,12 @@ def plan(model: Factorization, data: Any, memory_limit: int | str | None = None)
 
 
 def gather_rows(
-    parts: Iterator[NDArray[Any]], shape: tuple[int, int], dtype: np.dtype[Any], *, stored: bool, out: str | PathLike[str] | None = None
+    parts: Iterable[NDArray[Any]], shape: tuple[int, int], dtype: np.dtype[Any], *, stored: bool, out: str | PathLike[str] | None = None
 ) -> NDArray[Any] | zarr.Array[Any]:
     """Row factors (n, k) from the partitions: an array, or where the data is ``stored`` a Zarr array.
 
-    The Zarr array is at ``out``, a folder or an address, whole or not at all; without ``out`` it lies in a
-    temporary folder that goes when the array does.
+    The Zarr array is at ``out``, a folder or an address, whole or not at all; without ``out`` it lies in a temporary folder
+    that goes when the array does. Workers of a cluster that reach the place write their rows themselves.
     """
     if not stored and out is None:
         result = np.empty(shape, dtype)
@@ -311,12 +311,17 @@ def gather_rows(
     return array
 
 
-def _write_rows(parts: Iterator[NDArray[Any]], target: Any) -> None:
+def columns_of(rows: NDArray[Any], columns: slice | NDArray[np.intp]) -> NDArray[Any]:
+    """Some of the columns, as what becomes of rows that workers write."""
+    return rows[:, columns]
+
+
+def _write_rows(parts: Iterable[NDArray[Any]], target: Any) -> None:
+    if isinstance(target, zarr.Array):
+        if isinstance(parts, StateRows) and parts.write(target):
+            return
+        parts = cut(parts, target.chunks[0])  # type: ignore[assignment]  # arrays in, arrays out
     start = 0
     for rows in parts:
-        try:
-            target[start : start + len(rows)] = rows
-        except OSError as error:
-            where = f"rows {start} to {start + len(rows)} of the factors to {getattr(target, 'store_path', 'memory')}"
-            raise StoreError(f"cannot write {where}: {reason(error)}; make room there, or name a larger place (out, TMPDIR)") from error
+        write_chunk(target, start, rows)
         start += len(rows)

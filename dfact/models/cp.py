@@ -2,6 +2,8 @@
 
 import warnings
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from math import prod
 from os import PathLike
 from typing import Annotated, Any, Self
@@ -14,8 +16,9 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.data.dataset import Dataset
 from dfact.data.inputs import refuse_infinite, warn_of_unobserved_rows
 from dfact.engine.plan import Footprint
+from dfact.engine.session import StateRows
 from dfact.errors import DataError
-from dfact.models.base import Factorization, gather_rows
+from dfact.models.base import Factorization, columns_of, gather_rows
 from dfact.models.cp_passes import FACTORS, GRAM_COLUMNS, RowsPass
 from dfact.models.cp_problem import ElasticNet, Factors, RowPrior, alive, check_size, khatri_rao, unobserved
 from dfact.models.declared import Shape
@@ -106,7 +109,7 @@ class CPModel(Factorization):
         H = khatri_rao([np.asarray(A, np.float64).T for A in self.factors_[1:]])
         with self._open(dataset, variances, self._footprint(dataset.shape, 0, dtype)) as session:
             report_unfinished(int(session.run(RowsPass(net, prior, dtype), H).unfinished))
-            return gather_rows(session.rows(FACTORS), (dataset.shape[0], len(H)), dtype, stored=dataset.path is not None, out=out)
+            return gather_rows(StateRows(session, FACTORS), (dataset.shape[0], len(H)), dtype, stored=dataset.path is not None, out=out)
 
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
         """Slices without an entry have factors 0."""
@@ -148,7 +151,9 @@ def gathered(
     """The factors (I_n, R), heaviest component first."""
     order = np.argsort(-weights, kind="stable")
     shape = (dataset.shape[0], len(order))
-    first = gather_rows((part[:, order] for part in rows), shape, dtype, stored=dataset.path is not None)
+    chosen = partial(columns_of, columns=order)
+    ordered = replace(rows, convert=chosen) if isinstance(rows, StateRows) else map(chosen, rows)
+    first = gather_rows(ordered, shape, dtype, stored=dataset.path is not None)
     return [first, *(np.ascontiguousarray(A[order].T, dtype) for A in others)]
 
 

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.data.dataset import Dataset
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration, Reporter
+from dfact.engine.session import StateRows
 from dfact.errors import DataError, ParameterError
 from dfact.models.base_lazy import lazy_of_dask
 from dfact.models.cp import CPModel, explained_share, gathered, report_unfinished, rows_footprint
@@ -209,7 +210,7 @@ class ElasticCP(CPModel):
             sums = session.run(RowsPass(self._net(), self.prior_.rows, dtype), khatri_rao(others))
             sizes = sums.sizes + sum(sizes_of(A, v) for A, v in zip(others, self.prior_.others, strict=True))
             final = 0.5 * float(sums.squares) + self._net().penalty(sizes)
-            self.factors_ = gathered(session.rows(FACTORS), others, component_weights(sums.gram, others), dataset, dtype)
+            self.factors_ = gathered(StateRows(session, FACTORS), others, component_weights(sums.gram, others), dataset, dtype)
         self.objective_history_ = np.asarray([*objectives, final])
         self.n_iter_ = len(objectives)
         self.explained_share_ = explained_share(float(sums.squares), float(sums.norm))

@@ -15,7 +15,7 @@ from dfact.data.inputs import refuse_huge, refuse_infinite, stored_as_observed, 
 from dfact.data.source import SparseRows
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration, Reporter, relative_change
-from dfact.engine.session import Session
+from dfact.engine.session import Session, StateRows
 from dfact.engine.threads import single_threaded
 from dfact.engine.visits import Members, MemberSession
 from dfact.errors import DataError, ParameterError
@@ -203,7 +203,7 @@ class ExpectileMF(Factorization):
     def _fit(self, session: Session, dataset: Dataset) -> None:
         dtype = self._working_dtype(dataset)
         self._solve(session, dataset, dtype)
-        rows, shape = (part.astype(dtype) for part in session.rows("factors")), (dataset.shape[0], self.n_components)
+        rows, shape = StateRows(session, "factors", partial(np.asarray, dtype=dtype)), (dataset.shape[0], self.n_components)
         self.row_factors_ = gather_rows(rows, shape, dtype, stored=dataset.path is not None)
         self.fingerprint_, self.row_labels_ = dataset.stored_fingerprint, dataset.label_source
 
@@ -305,7 +305,7 @@ class ExpectileMF(Factorization):
         pass_ = RowsPass(measured, Loss(self.omega, self.ridge), Start(measured, np.zeros_like(Y)), dtype)
         with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
             session.run(pass_, Point(Y))
-            rows = (part.astype(dtype) for part in session.rows("factors"))
+            rows = StateRows(session, "factors", partial(np.asarray, dtype=dtype))
             return gather_rows(rows, (dataset.shape[0], Y.shape[1]), dtype, stored=dataset.path is not None, out=out)
 
     def inverse_transform(self, factors: Any) -> NDArray[Any]:

@@ -15,7 +15,7 @@ from dfact.data.dataset import Dataset
 from dfact.data.inputs import refuse_infinite, refuse_unobserved_columns
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration, Reporter
-from dfact.engine.session import Session
+from dfact.engine.session import Session, StateRows
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.correlation import MomentsPass, is_indefinite, smoothed
 from dfact.linalg.minres import LOWEST, explained, minres, ordered, promax, varimax
@@ -182,7 +182,7 @@ class FactorAnalysis(Factorization):
             report.step("factors")
             self.mean_, self.scale_ = found.mean, found.scale
             _warn_of_silence(int(session.run(ScorePass(dtype), self._scorer()).silent), dataset.shape[0])
-            self.factors_ = gather_rows(session.rows("factors"), shape, dtype, stored=dataset.path is not None)
+            self.factors_ = gather_rows(StateRows(session, "factors"), shape, dtype, stored=dataset.path is not None)
         report.step("scores")
         self.correlations_, self.n_observations_, self.smoothed_ = found.R, found.n, found.smoothed
         return self
@@ -254,7 +254,7 @@ class FactorAnalysis(Factorization):
         with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
             _warn_of_silence(int(session.run(ScorePass(dtype), self._scorer()).silent), dataset.shape[0])
             shape = (dataset.shape[0], len(self.components_))
-            return gather_rows(session.rows("factors"), shape, dtype, stored=dataset.path is not None, out=out)
+            return gather_rows(StateRows(session, "factors"), shape, dtype, stored=dataset.path is not None, out=out)
 
     def inverse_transform(self, scores: Any) -> NDArray[Any]:
         """The answers (n, m) that the model expects of factor scores (n, k)."""

@@ -14,7 +14,7 @@ from dfact.data.dataset import Dataset
 from dfact.data.inputs import locate_fraction, locate_outside, refuse_unobserved_columns
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration, Reporter
-from dfact.engine.session import Session
+from dfact.engine.session import Session, StateRows
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.svd import gram_size
 from dfact.models.base import Factorization, gather_rows
@@ -209,7 +209,7 @@ class GradeOfMembership(Factorization):
             report.step("modularity")
             sums = session.run(MembershipPass(dtype, responses, keep=True), [best.projection])
             shape = (n, len(best.pure_subjects))
-            self.memberships_ = gather_rows(session.rows("factors"), shape, dtype, stored=dataset.path is not None)
+            self.memberships_ = gather_rows(StateRows(session, "factors"), shape, dtype, stored=dataset.path is not None)
         report.step("memberships")
         self._store(best, sums, census, dataset)
         return [candidate.modularity for candidate in scored]
@@ -262,7 +262,7 @@ class GradeOfMembership(Factorization):
         with self._open(dataset, None, self._footprint_of(dataset.shape, [k], dtype)) as session:
             sums = session.run(MembershipPass(dtype, _responses(dataset), keep=True), [self.projection_])
             _warn_of_silence(int(sums.silent), dataset.shape[0])
-            return gather_rows(session.rows("factors"), (dataset.shape[0], k), dtype, stored=dataset.path is not None, out=out)
+            return gather_rows(StateRows(session, "factors"), (dataset.shape[0], k), dtype, stored=dataset.path is not None, out=out)
 
     def inverse_transform(self, memberships: Any) -> NDArray[Any]:
         """The expected responses ΠΘᵀ (N, J) of memberships Π (N, K)."""

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from typing import Annotated, Any, Self
 
@@ -14,8 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.data.confounders import Confounder, ConfounderEncoding, as_frame
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration, Reporter
+from dfact.engine.session import StateRows
 from dfact.errors import DataError
-from dfact.models.base import Factorization, gather_rows
+from dfact.models.base import Factorization, columns_of, gather_rows
 from dfact.models.base_lazy import lazy_of_dask
 from dfact.models.bounded_nmf_passes import RowsPass, Start
 from dfact.models.bounded_nmf_problem import Problem, check_parameters, check_range, checked_weights, problem_of
@@ -227,9 +229,8 @@ class ICQF(Factorization):
             self.explained_share_ = sums.explained_share()
             _report_unfinished(int(sums.unfinished))
             shape = (dataset.shape[0], problem.k)
-            self.factors_ = gather_rows(
-                (rows[:, : problem.k] for rows in session.rows("factors")), shape, dtype, stored=dataset.path is not None
-            )
+            rows = StateRows(session, "factors", partial(columns_of, columns=slice(problem.k)))
+            self.factors_ = gather_rows(rows, shape, dtype, stored=dataset.path is not None)
         self.components_ = Q[: problem.k].copy()
         self.confounder_components_ = Q[problem.k :].copy()
         self.problem_ = problem
@@ -273,7 +274,7 @@ class ICQF(Factorization):
         begin = Start.given(Q[: problem.k])
         with self._open(dataset, None if C is None else C.astype(dtype), footprint) as session:
             _report_unfinished(int(session.run(RowsPass(problem, begin, dtype), Q).unfinished))
-            rows = (part[:, : problem.k] for part in session.rows("factors"))
+            rows = StateRows(session, "factors", partial(columns_of, columns=slice(problem.k)))
             return gather_rows(rows, (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None, out=out)
 
     def inverse_transform(self, W: Any, *, confounders: Any = None) -> NDArray[Any]:

@@ -12,6 +12,7 @@ from dfact.data.dataset import Dataset
 from dfact.data.inputs import locate_outside, refuse_infinite
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration, Reporter
+from dfact.engine.session import StateRows
 from dfact.errors import DataError
 from dfact.models.base import Factorization, gather_rows
 from dfact.models.base_lazy import lazy_of_dask
@@ -155,7 +156,9 @@ class L1NMF(Factorization):
             descent = descend(session, _Solver(problem, begin, dtype), Q, self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
             Q = descent.Q
             sums = session.run(RowsPass(problem, Start.given(Q), dtype), Q)
-            self.factors_ = gather_rows(session.rows("factors"), (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None)
+            self.factors_ = gather_rows(
+                StateRows(session, "factors"), (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None
+            )
         objective = 0.5 * float(sums.squares) + problem.penalties(float(sums.size_w), Q)
         self.objective_history_ = np.asarray([*descent.objectives, objective])
         self.n_iter_, self.converged_ = len(descent.objectives), descent.converged
@@ -178,7 +181,9 @@ class L1NMF(Factorization):
         Q = self.components_.astype(dtype)
         with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
             session.run(RowsPass(problem, Start.given(Q), dtype), Q)
-            return gather_rows(session.rows("factors"), (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None, out=out)
+            return gather_rows(
+                StateRows(session, "factors"), (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None, out=out
+            )
 
     def inverse_transform(self, W: Any) -> NDArray[Any]:
         """The model's answers WQᵀ (n, m) of factors W (n, k)."""

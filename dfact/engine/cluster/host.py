@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from dfact.engine.cluster.placement import Tree
+from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, reached
 from dfact.engine.cluster.transport import packed, unpacked
 from dfact.engine.passes import Partial
 from dfact.engine.reduction import Node, TreeSum
@@ -225,6 +226,26 @@ class Host:
     async def rows(self, name: str, first: int, last: int) -> dict[str, Any]:
         """A state array of some partitions, rows first."""
         return {"content": serialized(await self._do(lambda: packed(self._shard.rows(name, first, last))))}
+
+    async def reaches(self, content: bytes) -> dict[str, Any]:
+        """Whether this worker finds what the driver has put beside an array."""
+        return {"content": serialized(packed(await self._do(lambda: reached(*unpacked(content)))))}
+
+    async def write(self, content: bytes, chunks: Sequence[ChunkOfRows]) -> dict[str, Any]:
+        """Write chunks of a state array to a Zarr array, with rows that lie here or with other workers."""
+        written: WrittenRows = unpacked(content)
+        for start, stop, pieces in chunks:
+            parts = []
+            for address, key, first, last in pieces:
+                if key == self.key:
+                    parts.append(await self._do(self._shard.rows, written.name, first, last))
+                    continue
+                reply = await self.ask((address, key), "rows", name=written.name, first=first, last=last)
+                if "content" not in reply:
+                    return reply
+                parts.append(unpacked(reply["content"]))
+            await self._do(written.write, start, stop, pieces[0][2], parts)
+        return {}
 
     async def store(self, content: bytes, stream: str) -> dict[str, Any]:
         """Write the state of all partitions held here to the group of a checkpoint."""

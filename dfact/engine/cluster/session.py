@@ -18,6 +18,7 @@ from dfact.engine.cluster.host import Report, Share
 from dfact.engine.cluster.journal import Journal
 from dfact.engine.cluster.members import Member, Members, MembersLost, Unsettled
 from dfact.engine.cluster.placement import Tree, split, tree, without
+from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, landmark
 from dfact.engine.cluster.transport import packed, unpacked
 from dfact.engine.partition import Partitions
 from dfact.engine.passes import Partial, Pass
@@ -103,6 +104,29 @@ class ClusterSession(Stateful):
         member, run = next((m, run) for m in self._members.all for run in m.runs if first in run)
         last = min(first + count, run.stop)
         return last - first, unpacked(self._members.ask(member, "rows", name=name, first=first, last=last))
+
+    def write_rows(self, name: str, convert: Callable[[NDArray[Any]], NDArray[Any]], target: zarr.Array[Any]) -> bool:
+        rows = WrittenRows(name, convert, target, self._partitions.layout.partition_rows)
+        with landmark(target) as mark:
+            return self._surviving(partial(self._write, rows, mark))
+
+    def _write(self, rows: WrittenRows, mark: str) -> bool:
+        """Have the members write the rows, each the chunks that begin with it; False if one cannot, or they cannot reach each other."""
+        owners = self._members.owners
+        probe = {"content": packed((rows.target, mark))}
+        if self._members.star or not all(map(unpacked, self._members.ask_all("reaches", dict.fromkeys(owners, probe)).values())):
+            return False
+        pieces = sorted(((run.start, run.stop, member) for member in owners for run in member.runs), key=lambda piece: piece[0])
+        n, step, size = rows.target.shape[0], rows.target.chunks[0], rows.partition_rows
+        chunks: dict[Member, list[ChunkOfRows]] = {}
+        for start in range(0, n, step):
+            stop = min(start + step, n)
+            first, last = start // size, -(-stop // size)
+            having = [(*member.peer, max(a, first), min(b, last)) for a, b, member in pieces if a < last and first < b]
+            chunks.setdefault(next(member for a, b, member in pieces if a <= first < b), []).append((start, stop, having))
+        content = packed(rows)
+        self._members.ask_all("write", {member: {"content": content, "chunks": found} for member, found in chunks.items()})
+        return True
 
     def save(self, group: zarr.Group) -> list[StoredState]:
         def stored() -> list[StoredState]:
