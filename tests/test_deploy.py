@@ -220,7 +220,7 @@ def test_manifests_for_a_job(job: Path) -> None:
     assert pod.container["image"] == IMAGE
     assert pod.container["resources"]["limits"] == {"cpu": "4", "memory": str(6 << 30)}
     assert {"claimName": "shared"} in [volume.get("persistentVolumeClaim") for volume in pod.spec["volumes"]]
-    assert pod.settings["TMPDIR"] == "/data"
+    assert "TMPDIR" not in pod.settings, "what does not fit into memory lies in the pod's own /tmp"
     assert pod.settings["DASK_SCHEDULER_ADDRESS"].startswith("tls://")
     outside = next(m for m in manifests if m["metadata"]["name"] == "dfact-s3-study")["spec"]["egress"]
     assert [port["port"] for port in outside[0]["ports"]] == [443, 9000]
@@ -306,9 +306,11 @@ def test_pods_get_what_the_plan_needs(job: Path, monkeypatch: pytest.MonkeyPatch
     for workers, memory in ((2, few), (16, many)):  # enough, and half of it is not
         planned = [dfact.plan(dfact.ICQF(solver="admm", executor=Pods(workers, 2, part)), dataset) for part in (memory, memory // 2)]
         assert [plan.fits and not plan.spilled for plan in planned] == [True, False]
+    assert size("--memory", "2GiB", "--workers", "16") == 2 << 30, "the rest of the state lies on the pods' disks"
+    monkeypatch.setattr("dfact.cli.deploy._DISK", 1 << 20)
     assert deploy(job, "--overwrite", "--memory", "2GiB", "--workers", "16")[0] == 1
-    assert "of its state do not fit into 16 pods of 2.00 GiB, and pods share no disk; raise --memory or --workers" in capfd.readouterr().err
-    assert size("--memory", "4GiB", "--workers", "16", "--claim", "shared") == 4 << 30
+    told = capfd.readouterr().err
+    assert "of its state do not fit into 16 pods of 2.00 GiB, nor on their disks of 1.0 MiB; raise --memory or --workers" in told
     assert deploy(job, "--overwrite", "--memory", "1GiB", "--cpu", "64")[0] == 1
     assert "1.00 GiB are too few" in capfd.readouterr().err
 

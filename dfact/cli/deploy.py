@@ -23,6 +23,7 @@ _MOUNT = PurePosixPath("/data")
 _COMPONENTS = {"s3": "s3", "gs": "gcs"}
 _OF_THE_PODS = ("scheduler", "executor", "tls-ca-file", "tls-cert", "tls-key")
 _SIZES = tuple(1 << power for power in range(31, 40))  # 2 GiB to 512 GiB
+_DISK = 16 << 30  # of a pod's /tmp that state may take: the manifests allow 20 GiB
 _CREDENTIAL = re.compile(r"SECRET|PASSWORD|TOKEN|CREDENTIAL|KEY")
 _LONGEST_NAME = 40  # names of pods add a prefix and a number, and may have 63 characters
 
@@ -105,11 +106,10 @@ def deploy(
     except JobError as error:
         raise click.UsageError(str(error)) from error
     pods = Pods(workers, cpu, 0)
-    pods = replace(pods, memory=_memory(steps, pods, memory, claim))
+    pods = replace(pods, memory=_memory(steps, pods, memory))
     parts = ([] if no_tls else ["tls"]) + (["pvc"] if claim else [])
     parts += sorted({_COMPONENTS[place.split(":", 1)[0]] for place in places if isinstance(place, str)})
-    spilled_to = {"TMPDIR": str(_MOUNT)} if claim else {}  # where all workers reach it
-    environment = spilled_to | dict(_setting(text) for text in settings) | {"DASK_DFACT__WORKERS": str(workers)}
+    environment = dict(_setting(text) for text in settings) | {"DASK_DFACT__WORKERS": str(workers)}
     patches = _patches(pods, claim, environment.get("AWS_ENDPOINT_URL"))
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
@@ -157,7 +157,7 @@ def _expected(claim: str | None) -> str:
     return f"pods see no such place; expected an address {kinds}, or a path below {_MOUNT}{'' if claim else ' with --claim'}"
 
 
-def _memory(steps: Sequence[Step], pods: Pods, given: str | None, claim: str | None) -> int:
+def _memory(steps: Sequence[Step], pods: Pods, given: str | None) -> int:
     """Bytes of a pod: as given or, by the plans, the least that holds the state of every step."""
     from dfact.engine.plan import gib, parse_bytes
 
@@ -169,7 +169,7 @@ def _memory(steps: Sequence[Step], pods: Pods, given: str | None, claim: str | N
             if str(data) in made or not _here(data):
                 unknown.append(step)
             else:
-                least = max(least, _needed(step, pods, parse_bytes(given) if given else None, claim))
+                least = max(least, _needed(step, pods, parse_bytes(given) if given else None))
         made |= {str(place) for place in step.outputs}
     for step in unknown:
         click.echo(
@@ -193,7 +193,7 @@ def _here(data: Place) -> bool:
         return False
 
 
-def _needed(step: Step, pods: Pods, given: int | None, claim: str | None) -> int:
+def _needed(step: Step, pods: Pods, given: int | None) -> int:
     from dfact.cli.estimate import estimator_of
     from dfact.cli.options import read_dataset
     from dfact.engine.plan import gib
@@ -209,11 +209,11 @@ def _needed(step: Step, pods: Pods, given: int | None, claim: str | None) -> int
         found = planned(size)
         if found.fits and not found.spilled:
             return size
-    if found.fits and claim and given:
+    if found.fits and given and found.spilled <= pods.count * _DISK:
         return given
     if found.fits:
-        where = f"{step.title}: {gib(found.spilled)} of its state do not fit into {pods.count} pods of {gib(size)}, and pods share no disk"
-        raise MemoryPlanError(f"{where}; raise --memory or --workers, or give --claim")
+        where = f"{step.title}: {gib(found.spilled)} of its state do not fit into {pods.count} pods of {gib(size)}"
+        raise MemoryPlanError(f"{where}, nor on their disks of {gib(_DISK)}; raise --memory or --workers")
     raise MemoryPlanError(f"{step.title}: a pod would need {gib(ceil(found.peak / found.workers.limit * size))}, {gib(size)} are too few")
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from dfact.engine.cluster.demand import demand
 from dfact.engine.cluster.host import Report, Share
 from dfact.engine.cluster.journal import Journal
 from dfact.engine.cluster.members import Member, Members, MembersLost, Unsettled
@@ -37,6 +38,7 @@ P = TypeVar("P", bound=Partial)
 T = TypeVar("T")
 _ROWS_BYTES = 1 << 24  # of rows that one message brings to the driver
 _LOOK = 1.0  # seconds between two looks for workers that have joined
+_WORTHWHILE = 4  # partitions for each thread that is asked for
 _UNEVEN = 1.25  # a pass takes so much longer than with partitions in proportion to speed: they move
 _PATIENCE = 3  # passes in a row for which that must hold
 _RESPITE = 10  # passes before partitions move again
@@ -52,7 +54,7 @@ class ClusterSession(Stateful):
     """
 
     def __init__(self, client: "Client", partitions: Partitions, plan: Plan) -> None:
-        self._partitions = partitions
+        self._client, self._partitions = client, partitions
         self._members = Members(client, (len(partitions), plan.resident_states, plan.resident_values))
         self._journal = Journal()
         self._stored: list[StoredState] = []
@@ -70,6 +72,7 @@ class ClusterSession(Stateful):
             stack.enter_context(self._journal)
             # For the driver's own products: more threads give other bits than those of a session on this machine.
             stack.enter_context(single_threaded())
+            stack.enter_context(demand(self._client, len(self._partitions) // _WORTHWHILE))
             stack.callback(self._members.close)
             self._members.welcome(self._members.workers())
             self._stack = stack.pop_all()
@@ -300,7 +303,8 @@ class DistributedExecutor:
     def workers(self, memory_limit: int | str | None) -> Workers:
         found = self.client.scheduler_info(n_workers=-1)["workers"]
         if not found:
-            self.client.wait_for_workers(1, timeout=60)
+            with demand(self.client, 1):
+                self.client.wait_for_workers(1, timeout=60)
             found = self.client.scheduler_info(n_workers=-1)["workers"]
         limits = [worker["memory_limit"] or sys.maxsize for worker in found.values()]
         return cluster_workers(limits, max(worker["nthreads"] for worker in found.values()), memory_limit)
