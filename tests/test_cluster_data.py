@@ -1,9 +1,12 @@
 """What a cluster does with data: dask arrays stay on it, rows are written by who holds them, adaptive clusters grow."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -13,15 +16,26 @@ from numpy.typing import NDArray
 
 import dfact
 from benchmarks.fault_fits import SOLVERS, bits, small_partitions
+from dfact.data import source
 from dfact.engine.cluster.rows import landmark, reached
 from dfact.engine.cluster.session import ClusterSession
 from tests.conftest import planted_answers
 
 
 @pytest.fixture(autouse=True)
-def _small() -> Any:
+def _small() -> Iterator[None]:
     with small_partitions():
         yield
+
+
+@contextmanager
+def local_cluster(n_workers: int) -> Iterator[tuple[LocalCluster, Client]]:
+    with (
+        dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}),
+        LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield cluster, client
 
 
 def gathered_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -57,13 +71,10 @@ def test_fits_of_dask_arrays_have_the_bits_of_those_in_memory(
     assert not sizes, "no chunk came to the driver"
 
 
-def test_a_dask_array_survives_the_worker_that_holds_it(tmp_path: Path) -> None:
+def test_a_dask_array_survives_the_worker_that_holds_it() -> None:
     X = planted_answers(3000, 40, 4, 0, 0.1).astype(np.float32)
     expected = bits(dfact.ICQF(3, max_iter=8, tol=0, executor="inline").fit(X))
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+    with local_cluster(2) as (_, client):
 
         def kill(iteration: Any) -> None:
             if iteration.number == 3:
@@ -75,6 +86,8 @@ def test_a_dask_array_survives_the_worker_that_holds_it(tmp_path: Path) -> None:
 
 
 def test_workers_write_their_rows(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for size in ("_BLOCK_ENTRIES", "_PARTITION_ENTRIES", "_CHUNK_ENTRIES"):
+        monkeypatch.setattr(source, size, 1 << 10)  # chunks of factors that two workers share
     X = planted_answers(3001, 40, 4, 1, 0.1)
     stored = dfact.import_array(X, tmp_path / "x.zarr")
     here = dfact.ICQF(3, max_iter=4, tol=0, executor="inline").fit(stored)
@@ -114,10 +127,7 @@ def test_a_landmark_is_found_by_who_reaches_the_same_store(tmp_path: Path) -> No
 def test_an_adaptive_cluster_grows_for_a_fit_and_shrinks_after_it() -> None:
     X = planted_answers(3000, 40, 4, 3, 0.1)
     expected = bits(dfact.ICQF(3, max_iter=400, tol=0, executor="inline").fit(X))
-    with (
-        LocalCluster(n_workers=0, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+    with local_cluster(0) as (cluster, client):
         cluster.adapt(minimum=0, maximum=2, interval="100ms", wait_count=2)
         grown: list[int] = []
 
