@@ -117,16 +117,8 @@ class Members:
 
     def wait_for_some(self) -> list[Member]:
         """All members; without any, those that come, which is waited for as long as the watch has patience."""
-        if not self._members:
-
-            async def some() -> dict[str, int]:
-                while not (found := await self._watch.workers()):
-                    self._check_scheduler()
-                    await asyncio.sleep(0.1)
-                return found
-
-            while not self._members:
-                self.welcome(self._client.sync(self._watch.wait, some()))
+        while not self._members:
+            self.welcome(self._watch.some_workers())
         return list(self._members.values())
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from dfact.engine.cluster.members import Member, Members, MembersLost, Unsettled
 from dfact.engine.cluster.placement import Tree, split, tree, without
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, landmark
 from dfact.engine.cluster.transport import packed, unpacked
+from dfact.engine.cluster.watch import Watch
 from dfact.engine.partition import Partitions
 from dfact.engine.passes import Partial, Pass
 from dfact.engine.plan import Plan, Workers, cluster_workers
@@ -304,7 +305,7 @@ class DistributedExecutor:
         found = self.client.scheduler_info(n_workers=-1)["workers"]
         if not found:
             with demand(self.client, 1):
-                self.client.wait_for_workers(1, timeout=60)
+                Watch(self.client).some_workers()
             found = self.client.scheduler_info(n_workers=-1)["workers"]
         limits = [worker["memory_limit"] or sys.maxsize for worker in found.values()]
         return cluster_workers(limits, max(worker["nthreads"] for worker in found.values()), memory_limit)

@@ -90,6 +90,18 @@ class Watch:
         finally:
             task.cancel()
 
+    def some_workers(self) -> dict[str, int]:
+        """The workers' addresses with their threads, once there are any."""
+
+        async def some() -> dict[str, int]:
+            while not (found := await self.workers()):
+                await asyncio.sleep(0.1)
+            return found
+
+        with lost_cluster():
+            found: dict[str, int] = self._client.sync(self.wait, some())
+        return found
+
     async def workers(self) -> dict[str, int] | None:
         """The workers' addresses with their threads; None if the scheduler does not answer."""
         try:
