@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import (
     common,
+    dask_arrays,
     elastic_cp_paper,
     elastic_cp_speed,
     elastic_cp_stochastic,
@@ -185,6 +186,12 @@ def test_elastic_cp_stochastic(results: Path, tmp_path: Path) -> None:
     bars = elastic_cp_stochastic.bytes_read(data, 3) + elastic_cp_stochastic.table_3(20, 3, 1, (0.8,))
     assert all(held for _, held in bars)
     assert len(load(results, "elastic_cp_stochastic_bytes")["rows"]) == 4
+
+
+def test_a_dask_array_never_comes_to_the_driver() -> None:
+    row = dask_arrays.fit(40_000)
+    assert row["transform lazy"]
+    assert row["same bits"]
 
 
 @pytest.mark.filterwarnings("ignore:.*no observed entry")  # where there are few entries
