@@ -256,10 +256,10 @@ class Host:
         address, key = peer
         content = as_message(message)
         try:
-            reply: dict[str, Any] = await getattr(self.worker.rpc(address), OPERATION)(host=key, call=call, message=content)
+            reply: dict[str, Any] | None = await getattr(self.worker.rpc(address), OPERATION)(host=key, call=call, message=content)
         except OSError:
             return {"lost": [peer]}
-        return {"lost": [peer]} if "unknown" in reply else reply
+        return {"lost": [peer]} if reply is None or "unknown" in reply else reply  # None: another process has the address
 
     def _fetch(self, keys: Sequence[Hashable]) -> Mapping[Hashable, Any]:
         """The results of Dask's tasks, from this worker or from others; called on the shard's threads."""

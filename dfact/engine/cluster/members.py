@@ -147,8 +147,10 @@ class Members:
     async def _reach(self, member: Member, call: str, **message: Any) -> dict[str, Any]:
         """Call a member through the scheduler, which reaches all workers where the driver may not."""
         content = {"op": OPERATION, "host": member.key, "call": call, "message": as_message(message)}
-        found: dict[str, Any] = await self._client.scheduler.proxy(worker=member.address, msg=content)
-        return found
+        if self._client.scheduler is None:
+            raise ClusterError("the Dask scheduler is lost: the client was closed")
+        found: dict[str, Any] | None = await self._client.scheduler.proxy(worker=member.address, msg=content)
+        return {"unknown": member.key} if found is None else found  # None: the address is another process's by now
 
     async def _answer(self, member: Member, call: str, message: dict[str, Any]) -> Any:
         """The content of a member's answer; MembersLost if it, or another that it calls, is gone."""
