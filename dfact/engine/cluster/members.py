@@ -87,9 +87,9 @@ class Members:
         found: dict[str, int] | None = self._client.sync(self._watch.workers)
         return found or {}
 
-    def welcome(self, workers: dict[str, int]) -> None:
-        """Make hosts on workers that are not members yet."""
-        now = time.monotonic()
+    def welcome(self, workers: dict[str, int]) -> str:
+        """Make hosts on workers that are not members yet; why one of them could not join."""
+        now, refused = time.monotonic(), ""
         joining = sorted(w for w in workers.keys() - self._members.keys() if self._refused.get(w, 0) <= now)
         new = [Member(address, workers[address], f"dfact-shard-{uuid4().hex}") for address in joining]
 
@@ -106,8 +106,10 @@ class Members:
                 member.task = self._client.submit(hold_host, member.key, priority=10, **where)
                 self._members[member.address] = member
             else:
-                logger.warning("Worker %s cannot join: %s", asked.address, member or type(member).__name__)
+                refused = f"{asked.address}: {str(member) or type(member).__name__}"
+                logger.warning("A worker cannot join: %s", refused)
                 self._refused[asked.address] = time.monotonic() + _AGAIN
+        return refused
 
     def forget(self, members: Sequence[Member]) -> None:
         for member in members:
@@ -125,8 +127,15 @@ class Members:
                     await asyncio.sleep(0.1)
                 return found
 
+            wait, began = self._watch.workers_wait, time.monotonic()
             while not self._members:
-                self.welcome(self._client.sync(self._watch.wait, some()))
+                workers = self._client.sync(self._watch.wait, some())
+                self._refused.clear()
+                refused = self.welcome(workers)
+                if refused and not self._members:
+                    if time.monotonic() - began > wait:
+                        raise ClusterError(f"for {wait:g} s no worker of the Dask cluster could join: {refused}")
+                    time.sleep(min(1.0, wait / 4))
         return list(self._members.values())
 
     def close(self) -> None:
