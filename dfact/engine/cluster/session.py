@@ -170,8 +170,9 @@ class ClusterSession(Stateful):
 
     def _adopt(self, orphans: list[range]) -> None:
         """Divide partitions among the members."""
-        members = self._members.wait_for_some()
-        shares = split(orphans, [member.threads if np.isnan(member.speed) else member.speed for member in members])
+        self._members.wait_for_some()
+        members, weights = self._weighted()
+        shares = split(orphans, weights)
         self._arrange()
         self._behind = True
         calls = {
