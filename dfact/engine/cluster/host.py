@@ -289,7 +289,11 @@ class Host:
         while not self.closed.wait(0.5):
             state = worker.state.tasks.get(task)
             if state is None or state.state not in ("executing", "long-running") or worker.status.name not in ("running", "paused"):
-                asyncio.run_coroutine_threadsafe(self.close(), worker.loop.asyncio_loop)
+                closing = self.close()
+                try:
+                    asyncio.run_coroutine_threadsafe(closing, worker.loop.asyncio_loop)
+                except RuntimeError:  # the worker's loop has ended before
+                    closing.close()
                 return
 
 
@@ -313,15 +317,19 @@ async def handle(host: str, call: str, message: Mapping[str, Any]) -> dict[str, 
     try:
         found: dict[str, Any] = await getattr(called, call)(**message)
     except Exception as error:
+        if called.closed.is_set():  # so its worker is about to go, as one that is retired in the midst of a pass
+            return {"unknown": host}
         return {"error": serialized(_packed_error(error))}
     return found
 
 
 def _packed_error(error: Exception) -> bytes:
     try:
-        return packed(error)
+        content = packed(error)
+        unpacked(content)
     except Exception:  # what cannot travel is told in words
         return packed(RuntimeError(f"{type(error).__name__}: {error}"))
+    return content
 
 
 async def open_host(key: str, n_partitions: int, resident_states: int, resident_values: int, *, dask_worker: "Worker") -> None:
