@@ -180,9 +180,10 @@ class ClusterSession(Stateful):
             for member, share in zip(members, shares, strict=True)
             if share
         }
-        for member, share in zip(members, shares, strict=True):  # who has not got them will say so
-            member.runs = consecutive(number for run in [*member.runs, *share] for number in run)
+        # Not before all have got them: what a host was given earlier, in a move that failed, may lack its state.
         self._members.ask_each("add", calls)
+        for member, share in zip(members, shares, strict=True):
+            member.runs = consecutive(number for run in [*member.runs, *share] for number in run)
 
     def _arrange(self) -> None:
         """From now on partitions lie elsewhere: calls that are still on their way no longer count."""
