@@ -195,6 +195,8 @@ class Host:
             reply = await self.ask(tuple(source), "give", first=first, last=last)  # type: ignore[arg-type]
             if "content" not in reply:
                 return reply
+            if epoch != self._epoch:  # they may be somebody else's by now, or here once more
+                return {"stale": epoch}
             first = await self._do(self._put, reply["content"])
         return {}
 
