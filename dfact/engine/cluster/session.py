@@ -3,6 +3,7 @@
 import logging
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -142,17 +143,19 @@ class ClusterSession(Stateful):
         """What the action gives, once all partitions are where the last pass left them; again when members are lost on the way."""
         from dask import config
 
-        losses, allowed = 0, int(config.get("distributed.scheduler.allowed-failures", 3))
+        losses, allowed = Counter[int](), int(config.get("distributed.scheduler.allowed-failures", 3))
         while True:
             try:
                 self._settle()
                 return action()
             except MembersLost as lost:
-                losses += 1
+                # By partitions: many workers may go at once for reasons of their own, but not all that get the same partition.
+                losses.update(number for member in lost.members for run in member.runs for number in run)
                 self._members.forget(lost.members)
-                if losses > allowed:
+                count = max(losses.values(), default=0)
+                if count > allowed:
                     raise ClusterError(
-                        f"one worker after the other was lost in the same pass, {losses} in all: {lost}; is their memory limit too low?"
+                        f"one worker after the other was lost in the same pass, {count} in all: {lost}; is their memory limit too low?"
                     ) from lost
             except Unsettled as error:
                 logger.warning("%s", error)
@@ -181,9 +184,15 @@ class ClusterSession(Stateful):
             if share
         }
         # Not before all have got them: what a host was given earlier, in a move that failed, may lack its state.
-        self._members.ask_each("add", calls)
-        for member, share in zip(members, shares, strict=True):
-            member.runs = consecutive(number for run in [*member.runs, *share] for number in run)
+        owned = {member: consecutive(n for run in [*member.runs, *share] for n in run) for member, share in zip(members, shares, strict=True)}
+        try:
+            self._members.ask_each("add", calls)
+        except MembersLost as lost:
+            for member in lost.members:  # it may be these partitions that it could not bear
+                member.runs = owned[member]
+            raise
+        for member, runs in owned.items():
+            member.runs = runs
 
     def _arrange(self) -> None:
         """From now on partitions lie elsewhere: calls that are still on their way no longer count."""

@@ -92,6 +92,8 @@ class Watch:
 
     async def workers(self) -> dict[str, int] | None:
         """The workers' addresses with their threads; None if the scheduler does not answer."""
+        if self._client.scheduler is None:
+            raise ClusterError("the Dask scheduler is lost: the client was closed")
         try:
             found: dict[str, int] = await asyncio.wait_for(self._client.scheduler.ncores(), min(LOOK, self.workers_wait / 2))
         except (OSError, TimeoutError):
