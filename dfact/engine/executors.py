@@ -45,8 +45,10 @@ class LocalSession(Stateful):
 
     def run(self, pass_: Pass[Any, P], shared: Any) -> P:
         self._pass += 1
-        [total] = self._shard.run(self._pass, pass_, shared).values()
-        return total
+        self._shard.run(self._pass, pass_, shared)
+        [total] = self._shard.sums(self._pass).values()
+        sums: P = total
+        return sums
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
         n = len(self._partitions)

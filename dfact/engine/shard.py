@@ -115,11 +115,16 @@ class Shard:
             self._done.pop(number, None)
             self._states.drop(number)
 
-    def run(self, number: int, pass_: Pass[Any, P], shared: Any) -> dict[Node, P]:
-        """The pass of this number, where it has not run yet; returns the sums of all partitions held here.
+    def lags(self, number: int) -> bool:
+        """Whether the pass of this number is to run on any partition."""
+        return any(done == number - 1 for done in self._done.values())
 
-        A pass that is repeated for partitions that were taken over, while others are ahead, returns no sums.
-        """
+    def sums(self, number: int) -> dict[Node, Any]:
+        """The sums of the pass of this number over all partitions held here; none of an earlier one."""
+        return self._sums.nodes if number == self._pass else {}
+
+    def run(self, number: int, pass_: Pass[Any, P], shared: Any) -> None:
+        """Run the pass of this number where it has not run yet; of one that is repeated, while others are ahead, no sums are kept."""
         began, current = time.perf_counter(), number >= self._pass
         if number > self._pass:
             self._pass, self._sums = number, TreeSum(self._n)
@@ -134,7 +139,6 @@ class Shard:
         rows = sum(run.partitions.source.shape[0] for run in todo)
         if rows:
             self.rows_per_second = rows / max(time.perf_counter() - began, 1e-9)
-        return sums.nodes if current else {}
 
     def _todo(self, number: int) -> list[_Run]:
         """The runs with partitions that this pass has not been through; of one that failed in its midst, the rest."""

@@ -15,8 +15,7 @@ from weakref import WeakKeyDictionary
 from dfact.engine.cluster.placement import Tree
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, reached
 from dfact.engine.cluster.transport import packed, unpacked
-from dfact.engine.passes import Partial
-from dfact.engine.reduction import Node, TreeSum
+from dfact.engine.reduction import TreeSum
 from dfact.engine.shard import Shard
 from dfact.engine.streams import StoredState
 
@@ -101,21 +100,26 @@ class Host:
     async def run(
         self,
         epoch: int,
-        number: int,
-        pass_: bytes | None,
-        shared: bytes,
+        numbers: Sequence[int],
+        passes: Sequence[bytes | None],
+        broadcasts: Sequence[bytes],
         runs: Sequence[tuple[int, int]],
         below: Sequence[Tree[Share]],
         *,
         wanted: bool,
     ) -> dict[str, Any]:
-        """Run a pass on these partitions, and at the workers below; returns the sums of all if they are ``wanted``."""
+        """Run passes on these partitions, and at the workers below; returns the sums of the last of all if they are ``wanted``.
+
+        A pass is None where it is the one before.
+        """
         if not self._is_current(epoch):
             return {"stale": epoch}
-        if pass_ is not None:
-            self._pass = unpacked(pass_)
-        message: dict[str, Any] = {"epoch": epoch, "number": number, "pass_": pass_, "shared": shared, "wanted": wanted}
-        own = asyncio.ensure_future(self._do(self._run, number, self._pass, shared, runs))
+        work = partial(self._run, list(zip(numbers, passes, broadcasts, strict=True)), runs, wanted=wanted)
+        if not below:
+            answer: dict[str, Any] = await self._do(lambda: self._finish(work()))
+            return answer
+        message: dict[str, Any] = {"epoch": epoch, "numbers": numbers, "passes": passes, "broadcasts": broadcasts, "wanted": wanted}
+        own = asyncio.ensure_future(self._do(work))
         own.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody waits for it once another has failed
         asked = [
             asyncio.ensure_future(self.ask((address, key), "run", runs=theirs, below=further, **message))
@@ -127,12 +131,9 @@ class Host:
                 reply = await task
                 if isinstance(reply, dict) and "content" not in reply:
                     return reply
-                if isinstance(reply, dict):
-                    found = await self._do(self._merge, found, reply["content"])
-                else:
-                    found = await self._do(self._start, found, *reply, bool(below), wanted)
-            assert found is not None, "this host has answered"
-            return {"content": await self._do(self._finish, found)}
+                found = await self._do(self._joined, found, reply)
+            answer = await self._do(self._finish, found)
+            return answer
         finally:
             for task in asked:
                 task.cancel()
@@ -142,29 +143,29 @@ class Host:
         self._epoch = max(epoch, self._epoch)
         return epoch == self._epoch
 
-    def _run(self, number: int, pass_: Any, shared: bytes, runs: Sequence[tuple[int, int]]) -> Any:
+    def _run(self, entries: Sequence[tuple[int, bytes | None, bytes]], runs: Sequence[tuple[int, int]], *, wanted: bool) -> Any:
         lacking = self._shard.hold([range(*run) for run in runs])
         if lacking:
             return {"lacking": [self.key, [(run.start, run.stop) for run in lacking]]}
         began, before = time.perf_counter(), self._shard.visits
-        nodes = self._shard.run(number, pass_, unpacked(shared))
-        self._meter.passes += 1
-        self._meter.partitions += self._shard.visits - before
+        for number, pass_, shared in entries:
+            if pass_ is not None:
+                self._pass = unpacked(pass_)
+            if self._shard.lags(number):
+                self._shard.run(number, self._pass, unpacked(shared))
+        visits = self._shard.visits - before
+        self._meter.passes += len(entries)
+        self._meter.partitions += visits
         self._meter.rows_per_second = self._shard.rows_per_second
-        seconds = time.perf_counter() - began
-        return nodes, Report({self.key: (self._shard.visits - before, seconds)}, self._shard.stateless)
+        nodes = self._shard.sums(entries[-1][0]) if wanted else {}
+        return nodes, Report({self.key: (visits, time.perf_counter() - began)}, self._shard.stateless)
 
-    def _start(self, found: Any, nodes: dict[Node, Partial], report: Report, others: bool, wanted: bool) -> Any:
-        if not wanted:
-            nodes = {}
-        if others:  # the shard's own sums stay as they are, for the pass may be asked for again
-            nodes = {node: part.total() for node, part in nodes.items()}
-        return self._joined(found, nodes, report)
-
-    def _merge(self, found: Any, content: bytes) -> Any:
-        return self._joined(found, *unpacked(content))
-
-    def _joined(self, found: tuple[TreeSum[Any], Report] | None, nodes: Mapping[Node, Any], report: Report) -> Any:
+    def _joined(self, found: tuple[TreeSum[Any], Report] | None, reply: Any) -> tuple[TreeSum[Any], Report]:
+        """What has been found so far, with the sums of this host or of one below."""
+        if isinstance(reply, dict):
+            nodes, report = unpacked(reply["content"])
+        else:  # its own sums stay as they are, for the pass may be asked for again
+            nodes, report = {node: part.total() for node, part in reply[0].items()}, reply[1]
         if found is None:
             found = TreeSum(self._n), report
         else:
@@ -172,8 +173,12 @@ class Host:
         found[0].update(nodes)
         return found
 
-    def _finish(self, found: tuple[TreeSum[Any], Report]) -> Any:
-        return serialized(packed((found[0].nodes, found[1])))
+    def _finish(self, found: Any) -> dict[str, Any]:
+        """The answer to a call: what was found as bytes, unless partitions are lacking."""
+        if isinstance(found, dict):
+            return found
+        sums, report = found
+        return {"content": serialized(packed((sums.nodes if isinstance(sums, TreeSum) else sums, report)))}
 
     async def add(self, epoch: int, content: bytes) -> dict[str, Any]:
         """Take over partitions from nobody: from the start, or with the states of a checkpoint."""
@@ -196,6 +201,8 @@ class Host:
             reply = await self.ask(tuple(source), "give", first=first, last=last)  # type: ignore[arg-type]
             if "content" not in reply:
                 return reply
+            if epoch != self._epoch:  # they may be somebody else's by now, or here once more
+                return {"stale": epoch}
             first = await self._do(self._put, reply["content"])
         return {}
 
@@ -277,10 +284,10 @@ class Host:
         address, key = peer
         content = as_message(message)
         try:
-            reply: dict[str, Any] = await getattr(self.worker.rpc(address), OPERATION)(host=key, call=call, message=content)
+            reply: dict[str, Any] | None = await getattr(self.worker.rpc(address), OPERATION)(host=key, call=call, message=content)
         except OSError:
             return {"lost": [peer]}
-        return {"lost": [peer]} if "unknown" in reply else reply
+        return {"lost": [peer]} if reply is None or "unknown" in reply else reply  # None: another process has the address
 
     def _fetch(self, keys: Sequence[Hashable]) -> Mapping[Hashable, Any]:
         """The results of Dask's tasks, from this worker or from others; called on the shard's threads."""
@@ -310,7 +317,11 @@ class Host:
         while not self.closed.wait(0.5):
             state = worker.state.tasks.get(task)
             if state is None or state.state not in ("executing", "long-running") or worker.status.name not in ("running", "paused"):
-                asyncio.run_coroutine_threadsafe(self.close(), worker.loop.asyncio_loop)
+                closing = self.close()
+                try:
+                    asyncio.run_coroutine_threadsafe(closing, worker.loop.asyncio_loop)
+                except RuntimeError:  # the worker's loop has ended before
+                    closing.close()
                 return
 
 
@@ -322,8 +333,14 @@ def serialized(content: "bytes | bytearray | memoryview") -> Any:
 
 
 def as_message(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call as Dask sends them."""
-    return {name: serialized(value) if isinstance(value, (bytes, bytearray, memoryview)) else value for name, value in arguments.items()}
+    """The arguments of a call as Dask sends them: bytes, or lists of them, without a copy."""
+
+    def sent(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [sent(item) for item in value]
+        return serialized(value) if isinstance(value, (bytes, bytearray, memoryview)) else value
+
+    return {name: sent(value) for name, value in arguments.items()}
 
 
 async def handle(host: str, call: str, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -334,15 +351,19 @@ async def handle(host: str, call: str, message: Mapping[str, Any]) -> dict[str, 
     try:
         found: dict[str, Any] = await getattr(called, call)(**message)
     except Exception as error:
+        if called.closed.is_set():  # so its worker is about to go, as one that is retired in the midst of a pass
+            return {"unknown": host}
         return {"error": serialized(_packed_error(error))}
     return found
 
 
 def _packed_error(error: Exception) -> bytes:
     try:
-        return packed(error)
+        content = packed(error)
+        unpacked(content)
     except Exception:  # what cannot travel is told in words
         return packed(RuntimeError(f"{type(error).__name__}: {error}"))
+    return content
 
 
 async def open_host(key: str, n_partitions: int, resident_states: int, resident_values: int, *, dask_worker: "Worker") -> None:

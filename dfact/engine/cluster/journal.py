@@ -1,12 +1,15 @@
 """The passes since the last checkpoint, from which the survivors of a fault compute what a lost worker held."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from dfact.engine.scratch import Scratch
 from dfact.errors import StoreError
+
+_BATCH = 1 << 25
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,16 @@ class Journal:
         """The pass with this number and its broadcast."""
         pass_, shared = self._entries[number - self.base - 1]
         return self._read(pass_), self._read(shared)
+
+    def batches(self, last: int) -> Iterator[range]:
+        """The numbers of all passes up to ``last``, as many at once as one message takes."""
+        first, size = self.base + 1, 0
+        for number in range(self.base + 1, last + 1):
+            pass_, shared = self._entries[number - self.base - 1]
+            size += pass_.size + shared.size
+            if size >= _BATCH or number == last:
+                yield range(first, number + 1)
+                first, size = number + 1, 0
 
     def clear(self, base: int) -> None:
         """Start over after the pass with the number ``base``: a checkpoint holds the state since, or there is none."""

@@ -87,9 +87,9 @@ class Members:
         found: dict[str, int] | None = self._client.sync(self._watch.workers)
         return found or {}
 
-    def welcome(self, workers: dict[str, int]) -> None:
-        """Make hosts on workers that are not members yet."""
-        now = time.monotonic()
+    def welcome(self, workers: dict[str, int]) -> str:
+        """Make hosts on workers that are not members yet; why one of them could not join."""
+        now, refused = time.monotonic(), ""
         joining = sorted(w for w in workers.keys() - self._members.keys() if self._refused.get(w, 0) <= now)
         new = [Member(address, workers[address], f"dfact-shard-{uuid4().hex}") for address in joining]
 
@@ -106,8 +106,10 @@ class Members:
                 member.task = self._client.submit(hold_host, member.key, priority=10, **where)
                 self._members[member.address] = member
             else:
-                logger.warning("Worker %s cannot join: %s", asked.address, member or type(member).__name__)
+                refused = f"{asked.address}: {str(member) or type(member).__name__}"
+                logger.warning("A worker cannot join: %s", refused)
                 self._refused[asked.address] = time.monotonic() + _AGAIN
+        return refused
 
     def forget(self, members: Sequence[Member]) -> None:
         for member in members:
@@ -117,8 +119,15 @@ class Members:
 
     def wait_for_some(self) -> list[Member]:
         """All members; without any, those that come, which is waited for as long as the watch has patience."""
+        wait, began = self._watch.workers_wait, time.monotonic()
         while not self._members:
-            self.welcome(self._watch.some_workers())
+            workers = self._watch.some_workers()
+            self._refused.clear()
+            refused = self.welcome(workers)
+            if refused and not self._members:
+                if time.monotonic() - began > wait:
+                    raise ClusterError(f"for {wait:g} s no worker of the Dask cluster could join: {refused}")
+                time.sleep(min(1.0, wait / 4))
         return list(self._members.values())
 
     def close(self) -> None:
@@ -139,8 +148,10 @@ class Members:
     async def _reach(self, member: Member, call: str, **message: Any) -> dict[str, Any]:
         """Call a member through the scheduler, which reaches all workers where the driver may not."""
         content = {"op": OPERATION, "host": member.key, "call": call, "message": as_message(message)}
-        found: dict[str, Any] = await self._client.scheduler.proxy(worker=member.address, msg=content)
-        return found
+        if self._client.scheduler is None:
+            raise ClusterError("the Dask scheduler is lost: the client was closed")
+        found: dict[str, Any] | None = await self._client.scheduler.proxy(worker=member.address, msg=content)
+        return {"unknown": member.key} if found is None else found  # None: the address is another process's by now
 
     async def _answer(self, member: Member, call: str, message: dict[str, Any]) -> Any:
         """The content of a member's answer; MembersLost if it, or another that it calls, is gone."""
@@ -161,7 +172,7 @@ class Members:
             if "lost" not in reply:
                 return reply.get("content")
             await self._examine([self.by_key(key) for _, key in reply["lost"]])
-            if reply["lost"] != [member.peer] or call in {"run", "take"}:
+            if call in {"take", "write"} or (call == "run" and not self.star):
                 # All are there, so two of them cannot reach each other, but all can be reached through the scheduler.
                 self.star = True
                 raise Unsettled("Workers cannot reach each other; the driver calls each of them itself")

@@ -5,21 +5,40 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dfact.engine.shard import consecutive
 
 T = TypeVar("T")
-FAN_OUT = 4
-"""Workers that a worker calls directly: the longest path grows with the logarithm of their number."""
 Tree = tuple[T, list[Any]]
 """A worker and the trees of those it calls."""
+_UNEVEN = 1.05
+"""How much longer the busiest worker may take so that shares end where sums are complete."""
 
 
 def split(runs: Sequence[range], weights: Sequence[float]) -> list[list[range]]:
-    """Cut runs of partitions into shares proportional to the weights, each of consecutive partitions as far as the runs are."""
+    """Cut runs of partitions into shares proportional to the weights, each of consecutive partitions as far as the runs are.
+
+    Shares begin at multiples of as large a power of two as their balance allows: so a worker returns the sums of few nodes
+    of the tree over the partitions, often of one.
+    """
     numbers = np.concatenate([np.asarray(run, np.int64) for run in runs]) if runs else np.empty(0, np.int64)
-    edges = np.rint(np.cumsum([0.0, *weights]) / sum(weights) * len(numbers)).astype(int)
+    shares = np.cumsum([0.0, *weights]) / sum(weights)
+    edges = np.rint(shares * len(numbers)).astype(int)
+    longest = _UNEVEN * _longest(edges, weights)
+    size = 2
+    while size <= len(numbers):
+        starts = np.flatnonzero(np.diff(numbers // size, prepend=-1))  # where the multiples of the size lie among the numbers
+        units = np.append(starts, len(numbers))
+        coarser = units[np.rint(shares * len(starts)).astype(int)]
+        if _longest(coarser, weights) <= longest:
+            edges = coarser
+        size *= 2
     return [consecutive(numbers[a:b].tolist()) for a, b in pairwise(edges.tolist())]
+
+
+def _longest(edges: NDArray[Any], weights: Sequence[float]) -> float:
+    return float((np.diff(edges) / np.asarray(weights)).max())
 
 
 def without(runs: Sequence[range], others: Sequence[range]) -> list[range]:
@@ -28,8 +47,19 @@ def without(runs: Sequence[range], others: Sequence[range]) -> list[range]:
     return consecutive(number for run in runs for number in run if number not in taken)
 
 
-def tree(items: Sequence[T], fan_out: int = FAN_OUT) -> Tree[T]:
-    """The items, in the order of their partitions, as a tree whose subtrees hold neighbours: their sums complete each other."""
-    first, rest = items[0], items[1:]
-    cuts = [len(rest) * i // min(fan_out, len(rest)) for i in range(min(fan_out, len(rest)) + 1)] if rest else []
-    return first, [tree(rest[a:b], fan_out) for a, b in pairwise(cuts)]
+def tree(items: Sequence[T], firsts: Sequence[int]) -> Tree[T]:
+    """The items as a binomial tree over the binary tree of partitions; ``firsts`` are the items' first partitions, ascending.
+
+    Where the partitions' tree divides, the first worker of the left half calls the first of the right half, and each so within
+    its own: so a call returns the sums of a complete node, and on the longest path there is one message for each level.
+    """
+    below: list[Tree[T]] = []
+    rest = len(items)
+    while rest > 1:
+        # The highest bit in which the first and the last differ is where the tree over the numbers divides them.
+        bit = 1 << ((firsts[0] ^ firsts[rest - 1]).bit_length() - 1)
+        middle = firsts[rest - 1] & -bit
+        half = next(i for i in range(1, rest) if firsts[i] >= middle)
+        below.append(tree(items[half:rest], firsts[half:rest]))
+        rest = half
+    return items[0], below

@@ -3,6 +3,7 @@
 import logging
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -87,7 +88,7 @@ class ClusterSession(Stateful):
     def run(self, pass_: Pass[Any, P], shared: Any) -> P:
         self._tend()
         self._journal.append(packed(pass_), packed(shared))
-        sums, report = self._surviving(lambda: self._pass(self._done + 1, wanted=True))
+        sums, report = self._surviving(lambda: self._pass([self._done + 1], wanted=True))
         self._done += 1
         if report.stateless:
             self._stored = []
@@ -148,20 +149,23 @@ class ClusterSession(Stateful):
         assert not self._members.owners, "nothing has run yet"
         self._stored = list(states)
 
-    def _pass(self, number: int, *, wanted: bool) -> tuple[TreeSum[Any], Report]:
-        """A pass over all partitions; or, while it is repeated for those that were taken over, over these."""
-        pass_, shared = self._journal[number]
+    def _pass(self, numbers: Sequence[int], *, wanted: bool) -> tuple[TreeSum[Any], Report]:
+        """Passes of the journal over all partitions that have not been through them; the sums of the last if they are ``wanted``."""
         sums, report = TreeSum[Any](len(self._partitions)), Report({}, stateless=True)
         shares: list[Share] = [(*member.peer, [(run.start, run.stop) for run in member.runs]) for member in self._members.owners]
-        trees: list[Tree[Share]] = [(share, []) for share in shares] if self._members.star else [tree(shares)]
-        message = {"epoch": self._epoch, "number": number, "shared": shared, "wanted": wanted}
-        message["pass_"] = None if pass_ == self._sent else pass_
+        firsts = [runs[0][0] for *_, runs in shares]
+        trees: list[Tree[Share]] = [(share, []) for share in shares] if self._members.star else [tree(shares, firsts)]
+        entries = [self._journal[number] for number in numbers]
+        sent = [self._sent, *(pass_ for pass_, _ in entries)]
+        message: dict[str, Any] = {"epoch": self._epoch, "numbers": list(numbers), "wanted": wanted}
+        message["passes"] = [None if pass_ == before else pass_ for (pass_, _), before in zip(entries, sent, strict=False)]
+        message["broadcasts"] = [shared for _, shared in entries]
         calls = {self._members.by_key(key): {"runs": runs, "below": below, **message} for (_, key, runs), below in trees}
         for reply in self._members.ask_all("run", calls).values():
             nodes, told = unpacked(reply)
             sums.update(nodes)
             report.update(told)
-        self._sent = pass_
+        self._sent = sent[-1]
         return sums, report
 
     # Partitions without an owner
@@ -170,17 +174,19 @@ class ClusterSession(Stateful):
         """What the action gives, once all partitions are where the last pass left them; again when members are lost on the way."""
         from dask import config
 
-        losses, allowed = 0, int(config.get("distributed.scheduler.allowed-failures", 3))
+        losses, allowed = Counter[int](), int(config.get("distributed.scheduler.allowed-failures", 3))
         while True:
             try:
                 self._settle()
                 return action()
             except MembersLost as lost:
-                losses += 1
+                # By partitions: many workers may go at once for reasons of their own, but not all that get the same partition.
+                losses.update(number for member in lost.members for run in member.runs for number in run)
                 self._members.forget(lost.members)
-                if losses > allowed:
+                count = max(losses.values(), default=0)
+                if count > allowed:
                     raise ClusterError(
-                        f"one worker after the other was lost in the same pass, {losses} in all: {lost}; is their memory limit too low?"
+                        f"one worker after the other was lost in the same pass, {count} in all: {lost}; is their memory limit too low?"
                     ) from lost
             except Unsettled as error:
                 logger.warning("%s", error)
@@ -192,14 +198,15 @@ class ClusterSession(Stateful):
         if orphans:
             self._adopt(orphans)
         if self._behind:
-            for number in range(self._journal.base + 1, self._done + 1):
-                self._pass(number, wanted=False)
+            for numbers in self._journal.batches(self._done):
+                self._pass(numbers, wanted=False)
             self._behind = False
 
     def _adopt(self, orphans: list[range]) -> None:
         """Divide partitions among the members."""
-        members = self._members.wait_for_some()
-        shares = split(orphans, [member.threads if np.isnan(member.speed) else member.speed for member in members])
+        self._members.wait_for_some()
+        members, weights = self._weighted()
+        shares = split(orphans, weights)
         self._arrange()
         self._behind = True
         calls = {
@@ -207,9 +214,18 @@ class ClusterSession(Stateful):
             for member, share in zip(members, shares, strict=True)
             if share
         }
-        for member, share in zip(members, shares, strict=True):  # who has not got them will say so
-            member.runs = consecutive(number for run in [*member.runs, *share] for number in run)
-        self._members.ask_each("add", calls)
+        # Not before all have got them: what a host was given earlier, in a move that failed, may lack its state.
+        owned = {
+            member: consecutive(n for run in [*member.runs, *share] for n in run) for member, share in zip(members, shares, strict=True)
+        }
+        try:
+            self._members.ask_each("add", calls)
+        except MembersLost as lost:
+            for member in lost.members:  # it may be these partitions that it could not bear
+                member.runs = owned[member]
+            raise
+        for member, runs in owned.items():
+            member.runs = runs
 
     def _arrange(self) -> None:
         """From now on partitions lie elsewhere: calls that are still on their way no longer count."""

@@ -31,7 +31,7 @@ class Watch:
             return float(parse_timedelta(dask.config.get(f"dfact.{name}", default)))
 
         self._client = client
-        self._workers_wait = seconds("workers-wait", "60s")
+        self.workers_wait = seconds("workers-wait", "60s")
         self._progress_wait = seconds("progress-wait", "10m") if progress else float("inf")
 
     def gather(self, futures: Sequence["Future"], pending: Sequence["Future"] = ()) -> list[Any]:
@@ -72,14 +72,14 @@ class Watch:
         with_workers = moved = asked = time.monotonic()
         reached = -1
         try:
-            while not (await asyncio.wait({task}, timeout=min(LOOK, self._workers_wait / 4)))[0]:
+            while not (await asyncio.wait({task}, timeout=min(LOOK, self.workers_wait / 4)))[0]:
                 workers, now = await self.workers(), time.monotonic()
                 if workers is not None and check is not None:
                     check(workers)
                 if workers:
                     with_workers = now
-                if now - with_workers > self._workers_wait:
-                    raise ClusterError(f"for {self._workers_wait:g} s the Dask cluster has had no worker, or its scheduler did not answer")
+                if now - with_workers > self.workers_wait:
+                    raise ClusterError(f"for {self.workers_wait:g} s the Dask cluster has had no worker, or its scheduler did not answer")
                 if progress is not None and now - asked > min(LOOK, self._progress_wait / 4):
                     count, asked = await progress(), now
                     if count != reached:
@@ -104,8 +104,10 @@ class Watch:
 
     async def workers(self) -> dict[str, int] | None:
         """The workers' addresses with their threads; None if the scheduler does not answer."""
+        if self._client.scheduler is None:
+            raise ClusterError("the Dask scheduler is lost: the client was closed")
         try:
-            found: dict[str, int] = await asyncio.wait_for(self._client.scheduler.ncores(), min(LOOK, self._workers_wait / 2))
+            found: dict[str, int] = await asyncio.wait_for(self._client.scheduler.ncores(), min(LOOK, self.workers_wait / 2))
         except (OSError, TimeoutError):
             return None
         return found
