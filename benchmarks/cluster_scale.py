@@ -22,7 +22,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.cluster_model import Costs, Measured, outlook
+from benchmarks.cluster_model import Caller, Costs, Measured, outlook
 from benchmarks.common import exit_code, report
 from benchmarks.idle_cluster import Idle, IdleCluster, Usage, Waiting, noise, slow_down
 from dfact.engine.cluster import session as session_module
@@ -46,6 +46,8 @@ class Size:
     """Seconds for which nothing happens, to see what the processes use then."""
     tree: tuple[int, ...]
     """Numbers of workers."""
+    calling: int
+    """The one of these where each is still a process of its own."""
     waiting_passes: int
     wait: float
     processes: int
@@ -54,8 +56,8 @@ class Size:
     kept_passes: int
 
 
-_FULL = Size(100, (100, 5000), 40, 5.0, (1, 2, 4, 8, 16, 32, 64), 9, 0.1, 16, 60, 50)
-_SMALL = Size(10, (10, 200), 5, 0.5, (1, 2, 4), 3, 0.02, 4, 20, 8)
+_FULL = Size(100, (100, 5000), 40, 5.0, (1, 2, 4, 8, 16, 32, 64), 16, 9, 0.1, 16, 60, 50)
+_SMALL = Size(10, (10, 200), 5, 0.5, (1, 2, 4), 4, 3, 0.02, 4, 20, 8)
 
 
 def _seconds(session: ClusterSession, pass_: Any, count: int, broadcast: NDArray[Any]) -> list[float]:
@@ -67,8 +69,8 @@ def _seconds(session: ClusterSession, pass_: Any, count: int, broadcast: NDArray
     return found
 
 
-def messages(size: Size) -> tuple[Bars, float]:
-    """What passes cost the processors of scheduler, driver and workers that only answer; and the last of these, of a worker."""
+def messages(size: Size) -> Bars:
+    """What passes cost the processors of scheduler, driver and workers that only answer."""
     rows: list[dict[str, Any]] = []
     with IdleCluster() as cluster:
         cluster.grow(size.workers, processes=4)
@@ -89,7 +91,7 @@ def messages(size: Size) -> tuple[Bars, float]:
     alone = few["a worker"]
     bars.append((f"a worker with one partition takes {alone:.1f} ms of its processor for a pass, at most 4", alone <= 4))
     report("cluster_messages", rows, bars)
-    return bars, alone / 1e3
+    return bars
 
 
 def _usage(cluster: IdleCluster, work: Callable[[], object], idle: float) -> Usage:
@@ -101,7 +103,7 @@ def _usage(cluster: IdleCluster, work: Callable[[], object], idle: float) -> Usa
     return cluster.usage().since(between).beyond(between.since(before))
 
 
-def latency(size: Size, call_cpu: float) -> Bars:
+def latency(size: Size) -> Bars:
     """The time of passes that only wait, without the wait; the same with the workers in a chain; and what follows for large clusters."""
     measured: list[Measured] = []
     with IdleCluster() as cluster:
@@ -114,13 +116,31 @@ def latency(size: Size, call_cpu: float) -> Bars:
                         _seconds(session, pass_, _WARM_UP, noise(8))
                         found = statistics.median(_seconds(session, pass_, size.waiting_passes, noise(8)))
                         measured.append(Measured(workers, workers, fan_out, sums, max(found - size.wait, 1e-4)))
+            if workers == size.calling:
+                caller = _caller(cluster, size.passes)
     costs = Costs.of(measured)
     report("cluster_latency", [vars(m) | {"by the model": costs.seconds(m)} for m in measured])
     own = f"the driver's call {costs.call * 1e3:.1f} ms, a level {costs.level * 1e3:.1f} ms and {costs.byte * 1e9:.2f} s/GB"
     print(f"{own}; of this machine's cores a worker {costs.worker * 1e3:.1f} ms and {costs.shared_byte * 1e9:.2f} s/GB")
-    rows, bars = outlook(costs, call_cpu)
+    each = f"{caller.call * 1e3:.2f} ms, {caller.taken * 1e9:.2f} s/GB of sums and {caller.given * 1e9:.2f} s/GB of a broadcast"
+    print(f"each worker below takes of its caller's processor {each}")
+    rows, bars = outlook(costs, caller)
     report("cluster_outlook", rows, bars)
     return bars
+
+
+def _caller(cluster: IdleCluster, passes: int) -> Caller:
+    """What calls cost the worker that makes them: here one that calls all others, each of them a process of its own."""
+    found = []
+    for sums, broadcast in ((8_000, 8), (10 * _SUMS, 8), (8_000, 10 * _SUMS)):
+        with patch.object(session_module, "tree", partial(tree, fan_out=cluster.workers)), cluster.session(cluster.workers) as session:
+            _seconds(session, Idle(sums), _WARM_UP, noise(broadcast))
+            before = cluster.each()
+            _seconds(session, Idle(sums), passes, noise(broadcast))
+            *others, first = sorted(late - early for early, late in zip(before, cluster.each(), strict=True))
+        found.append((first - statistics.median(others)) / (passes * (cluster.workers - 1)))
+    call, taken, given = found
+    return Caller(call, max(0.0, taken - call) / (10 * _SUMS), max(0.0, given - call) / (10 * _SUMS))
 
 
 def scaling(size: Size) -> Bars:
@@ -195,15 +215,8 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="fewer workers and passes")
     arguments = parser.parse_args()
     size, parts, bars = _SMALL if arguments.small else _FULL, arguments.parts or names, []
-    call_cpu = 4e-3  # what is allowed, if it is not measured
-    if "messages" in parts:
-        found, call_cpu = messages(size)
-        bars += found
-    if "latency" in parts:
-        bars += latency(size, call_cpu)
-    for name, part in (("scaling", scaling), ("stragglers", stragglers), ("recovery", recovery)):
-        if name in parts:
-            bars += part(size)
+    for name in parts:
+        bars += {"messages": messages, "latency": latency, "scaling": scaling, "stragglers": stragglers, "recovery": recovery}[name](size)
     sys.exit(exit_code(bars))
 
 

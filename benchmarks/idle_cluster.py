@@ -157,8 +157,12 @@ class IdleCluster:
 
     def usage(self) -> Usage:
         """So far."""
-        busy = [sum(psutil.Process(process.pid).cpu_times()[:2]) for process in (self._scheduler, *self.processes)]
-        return Usage(time.perf_counter(), busy[0], time.process_time(), sum(busy[1:]))
+        [scheduler] = self.each(self._scheduler)
+        return Usage(time.perf_counter(), scheduler, time.process_time(), sum(self.each()))
+
+    def each(self, *processes: BaseProcess) -> list[float]:
+        """Seconds of processors that these have taken so far, by default those of workers."""
+        return [sum(psutil.Process(process.pid).cpu_times()[:2]) for process in processes or self.processes]
 
     def session(self, partitions: int) -> ClusterSession:
         """Of so many partitions of one row, which stay in memory."""
