@@ -1,5 +1,6 @@
 """The benchmarks run, small: their figures are for a quiet machine, that they compute is for here."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import pandas as pd
 import pytest
 
 from benchmarks import (
+    cluster_model,
+    cluster_scale,
     common,
     elastic_cp_paper,
     elastic_cp_speed,
@@ -229,3 +232,29 @@ def test_response_times_of_the_expectile_paper(results: Path, tmp_path: Path, mo
     assert table["all: median"].between(0, 5).all()
     emf_paper.draw_latency(table, tmp_path)
     assert (tmp_path / "emf_paper_latency.png").exists()
+
+
+def test_cost_of_passes_on_a_cluster(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["cluster_scale", "--small"])
+    with pytest.raises(SystemExit):  # its code says whether this machine is quiet
+        cluster_scale.main()
+    assert len(load(results, "cluster_messages")["rows"]) == 2
+    assert [row["workers"] for row in load(results, "cluster_outlook")["rows"]][-1] == 1024
+    assert len(load(results, "cluster_scaling")["rows"]) == 3
+    assert load(results, "cluster_stragglers")["rows"][0]["of ideal"] > 0
+    assert load(results, "cluster_recovery")["bars"][-1]["held"]
+
+
+def test_the_way_through_a_tree_of_workers() -> None:
+    assert cluster_model.route(1, 100) == cluster_model.Route(1, 0, 1, 1, 1, 1, 100)
+    four = cluster_model.route(4, 16)  # each has one sum, and the first calls the three others
+    assert four == cluster_model.Route(levels=2, calls=2, sums=4, replies=2, broadcasts=4, all_sums=4, busiest=4)
+    chain = cluster_model.route(4, 4, 1)  # of the partitions 1 to 3 there are two sums, 1 and 2 + 3
+    assert (chain.levels, chain.calls, chain.sums, chain.replies) == (4, 0, 5, 5)
+
+
+def test_costs_are_found_again() -> None:
+    costs = cluster_model.Costs(0.004, 0.002, 2e-9, 0.001, 1e-9)
+    blank = [cluster_model.Measured(w, w, f, size, 1.0) for w in (1, 2, 4, 8, 16) for f in (4, 1) for size in (8_000, 160_000)]
+    measured = [dataclasses.replace(m, seconds=costs.seconds(m)) for m in blank]
+    np.testing.assert_allclose(dataclasses.astuple(cluster_model.Costs.of(measured)), dataclasses.astuple(costs), rtol=1e-6)
