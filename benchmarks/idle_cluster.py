@@ -8,6 +8,7 @@ import asyncio
 import logging
 import multiprocessing
 import os
+import threading
 import time
 from dataclasses import dataclass
 from functools import cache
@@ -30,7 +31,10 @@ from dfact.engine.plan import Footprint, Workers, make_plan
 _QUIET = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "1s", "distributed.admin.tick.limit": "1m"}
 """Workers of Dask's look at themselves a hundred times a second. A core of its own does not feel that; two cores that a hundred
 workers share are busy with nothing else."""
+_NEXT = 1e-3
+"""Seconds within which a partition follows another in the same pass."""
 _slowness = 1.0
+_thread = threading.local()
 
 
 @cache
@@ -72,9 +76,17 @@ class Waiting:
 
     def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, Sums]:
         assert state is not None
-        time.sleep(self.seconds * _slowness)
+        _wait(self.seconds * _slowness)
         rows = np.cos(3 * state["rows"] + shared[0])
         return {"rows": rows}, Sums(noise(self.bytes) * rows.mean())
+
+
+def _wait(seconds: float) -> None:
+    """Of the thread, less what was spent since it waited last in this pass: adding up sums is part of the arithmetic."""
+    now = time.perf_counter()
+    last: float = getattr(_thread, "until", 0.0)
+    _thread.until = seconds + (last if now - last < _NEXT else now)
+    time.sleep(max(0.0, _thread.until - now))
 
 
 def slow_down(factor: float) -> None:
