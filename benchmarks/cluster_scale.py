@@ -1,241 +1,228 @@
-"""What a pass costs the scheduler of a large cluster, and up to how many workers two large fits gain from another.
+"""What a pass costs a large cluster beside its arithmetic, how passes scale, and what slow and lost workers cost.
 
-python -m benchmarks.cluster_scale            1000 partitions on 100 workers, and what tells its parts: fewer of both, larger sums
-python -m benchmarks.cluster_scale --small    a tenth of it
+python -m benchmarks.cluster_scale             all parts, some five minutes
+python -m benchmarks.cluster_scale messages    one of them: messages, latency, scaling, stragglers, recovery
+python -m benchmarks.cluster_scale --small     fewer workers and passes, to see that it runs
 
-The workers do no arithmetic: a pass reads nothing and returns sums of a model's size. They are Worker objects in a few
-processes on loopback, so what a pass costs is what no further worker takes away; it is told as time of the scheduler's
-and the driver's processor, since all share this machine's. The model of larger clusters made of it is at the end.
+The workers do no arithmetic: they answer, or wait for as long as it would take (benchmarks.idle_cluster). ``latency``
+also tells how fast two large fits would be on clusters of up to 1024 workers (benchmarks.cluster_model).
 """
 
 import argparse
-import asyncio
-import importlib
-import logging
-import multiprocessing
-import os
+import statistics
 import sys
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
-import psutil
-from distributed import Client, Scheduler, Worker
 from numpy.typing import NDArray
 
-import dfact
+from benchmarks.cluster_model import Caller, Costs, Measured, chain, outlook, star
 from benchmarks.common import exit_code, report
-from dfact.data.source import ArraySource, Layout
-from dfact.engine.cluster import DistributedSession
-from dfact.engine.partition import GROUP, Partition
-from dfact.engine.passes import Block, Partial, Startless, State
-from dfact.engine.plan import Footprint, Workers, make_plan
+from benchmarks.idle_cluster import Idle, IdleCluster, Usage, Waiting, noise, slow_down
+from dfact.engine.cluster import session as session_module
+from dfact.engine.cluster.session import ClusterSession
 
-_PASSES = 3
-_PROCESSES = 4
-_ENTRY_SECONDS = 1.5e-9
-"""A thread's time for an entry of ICQF with 20 factors, read from disk: benchmarks/icqf_out_of_core."""
-_NETWORK = 1.25e9
-"""Bytes a second that the scheduler's and the driver's machine take in: 10 Gbit/s."""
-
-
-def noise(size: int) -> NDArray[Any]:
-    """So many bytes, which no compression on their way makes less."""
-    return np.random.default_rng(0).random(size // 8)
-
-
-@dataclass
-class Sums(Partial):
-    """As large as those of a model."""
-
-    of_items: NDArray[Any]
+Bars = list[tuple[str, bool]]
+_SUMS = 160_000
+"""Bytes of the sums of 20 factors and 1,000 columns."""
+_WARM_UP = 3
 
 
 @dataclass(frozen=True)
-class Idle(Startless):
-    """A pass that only answers."""
+class Size:
+    """How much of everything."""
 
-    bytes: int
-    dtype: None = None
-
-    def step(self, block: Block, state: State | None, shared: Any) -> tuple[State, Sums]:
-        return {"rows": np.zeros((1, block.matrix.shape[0]))}, Sums(noise(self.bytes))
-
-
-def _run_scheduler(connection: Any) -> None:
-    async def run() -> None:
-        async with Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler:
-            connection.send(scheduler.address)
-            await scheduler.finished()
-
-    logging.disable(logging.INFO)
-    asyncio.run(run())
-
-
-def _run_workers(address: str, count: int) -> None:
-    async def run() -> None:
-        settings: dict[str, Any] = {"nthreads": 1, "memory_limit": 0, "dashboard_address": "127.0.0.1:0", "host": "127.0.0.1"}
-        workers = [await Worker(address, name=f"{os.getpid()}-{i}", **settings) for i in range(count)]
-        await asyncio.gather(*(worker.finished() for worker in workers))
-
-    logging.disable(logging.INFO)
-    asyncio.run(run())
-
-
-@contextmanager
-def cluster(workers: int) -> Iterator[tuple[Client, psutil.Process]]:
-    """A client of so many workers, and the scheduler's process."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    scheduler = context.Process(target=_run_scheduler, args=(theirs,), daemon=True)
-    scheduler.start()
-    address = ours.recv()
-    counts = [len(part) for part in np.array_split(np.arange(workers), min(_PROCESSES, workers))]
-    processes = [context.Process(target=_run_workers, args=(address, count), daemon=True) for count in counts]
-    for process in processes:
-        process.start()
-    try:
-        with Client(address, set_as_default=False) as client:
-            client.wait_for_workers(workers, timeout=120)
-            yield client, psutil.Process(scheduler.pid)
-    finally:
-        for process in (*processes, scheduler):
-            process.kill()
-            process.join()
-
-
-def groups(partitions: int) -> int:
-    return -(-partitions // GROUP)
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Of one pass."""
-
-    partitions: int
     workers: int
-    sums: int
-    """Bytes that each partition gives, and that all get."""
-    seconds: float
-    scheduler: float
-    """Seconds of its processor."""
-    driver: float
-    moved: float
-    """Bytes that workers gave each other."""
-
-    @property
-    def gathered(self) -> int:
-        """Bytes that the scheduler took from them, and handed on to the driver: the sums of groups of partitions."""
-        return groups(self.partitions) * self.sums
-
-
-def _busy(process: psutil.Process) -> float:
-    return float(sum(process.cpu_times()[:2]))
+    partitions: tuple[int, int]
+    passes: int
+    idle: float
+    """Seconds for which nothing happens, to see what the processes use then."""
+    tree: tuple[int, ...]
+    """Numbers of workers."""
+    calling: int
+    """The one of these where each is still a process of its own."""
+    waiting_passes: int
+    wait: float
+    processes: int
+    """Workers that are processes of their own."""
+    slow_passes: int
+    kept_passes: int
 
 
-def measure(partitions: int, workers: int, sums: int) -> Cost:
-    """The median pass of the engine's own session, once all partitions are where they stay."""
-    layout = Layout(partitions, 1, 1, 1)
-    parts = [Partition(slice(i, i + 1), ArraySource(np.zeros((1, 1))), None, None, layout) for i in range(partitions)]
-    footprint, few = Footprint(8, 0, sums, 0), Workers("distributed", workers, 1, 1 << 40, 0)
-    plan = make_plan(ArraySource(np.zeros((partitions, 1))), np.dtype(np.float64), footprint, few)
-    plan = replace(plan, n_partitions=partitions, state_in_memory=partitions, values_in_memory=0)
-    shared, me, rows = noise(sums), psutil.Process(), []
-    with cluster(workers) as (client, scheduler), DistributedSession(client, parts, plan) as session:
-
-        def moved() -> float:
-            return float(sum(client.run(lambda dask_worker: dask_worker.transfer_outgoing_bytes_total).values()))
-
-        session.run(Idle(sums), shared)
-        for _ in range(_PASSES):
-            before = (time.perf_counter(), _busy(scheduler), _busy(me), moved())
-            session.run(Idle(sums), shared)
-            after = (time.perf_counter(), _busy(scheduler), _busy(me), moved())
-            rows.append([late - early for early, late in zip(before, after, strict=True)])
-    return Cost(partitions, workers, sums, *(float(value) for value in np.median(rows, axis=0)))
+_FULL = Size(100, (100, 5000), 40, 5.0, (1, 2, 4, 8, 16, 32, 64), 16, 9, 0.1, 16, 60, 50)
+_SMALL = Size(10, (10, 200), 5, 0.5, (1, 2, 4), 4, 3, 0.02, 4, 20, 8)
 
 
-@dataclass(frozen=True)
-class Constants:
-    """Seconds of a pass that workers do not share among them."""
-
-    per_task_set: float
-    """For each partition: its tasks, in the scheduler and the driver."""
-    per_worker: float
-    per_byte: float
-    """Of sums, through the scheduler to the driver, which adds them up."""
-
-    @classmethod
-    def of(cls, costs: "list[Cost]") -> "Constants":
-        """By least squares, none of them negative."""
-        from scipy.optimize import nnls
-
-        what = np.array([[cost.partitions, cost.workers, cost.gathered] for cost in costs], dtype=float)
-        scale = what.max(axis=0)
-        found, _ = nnls(what / scale, np.array([cost.scheduler + cost.driver for cost in costs]))
-        return cls(*(float(value) for value in found / scale))
-
-    def seconds(self, fit: "Fit", workers: int, partitions: int) -> float:
-        """A pass: the partitions of the busiest worker, and what is not shared. Nothing of it is taken to overlap."""
-        sums = self.per_byte + 2 / _NETWORK  # into the scheduler and on to the driver
-        alone = partitions * self.per_task_set + groups(partitions) * fit.sums * sums + workers * (self.per_worker + fit.sums / _NETWORK)
-        each = fit.rows * fit.columns / partitions * _ENTRY_SECONDS + fit.sums / _NETWORK  # and to the worker that adds up
-        return alone + -(-partitions // workers) * each
+def _seconds(session: ClusterSession, pass_: Any, count: int, broadcast: NDArray[Any]) -> list[float]:
+    found = []
+    for _ in range(count):
+        began = time.perf_counter()
+        session.run(pass_, broadcast)
+        found.append(time.perf_counter() - began)
+    return found
 
 
-@dataclass(frozen=True)
-class Fit:
-    """An ICQF with 20 factors."""
+def messages(size: Size) -> Bars:
+    """What passes cost the processors of scheduler, driver and workers that only answer."""
+    rows: list[dict[str, Any]] = []
+    with IdleCluster() as cluster:
+        cluster.grow(size.workers, processes=4)
+        for partitions in size.partitions:
+            with cluster.session(partitions) as session:
+                pass_, broadcast = Idle(_SUMS), noise(_SUMS)
+                _seconds(session, pass_, _WARM_UP, broadcast)
+                used = _usage(cluster, partial(_seconds, session, pass_, size.passes, broadcast), size.idle)
+            milliseconds = {name: 1e3 * value / size.passes for name, value in vars(used).items()}
+            milliseconds["a worker"] = milliseconds.pop("workers") / size.workers
+            rows.append({"workers": size.workers, "partitions": partitions, "bytes": _SUMS} | milliseconds)
+    few, many = rows
+    rows[1]["a further partition"] = (many["a worker"] - few["a worker"]) / ((many["partitions"] - few["partitions"]) / size.workers)
+    bars = []
+    for row in rows:
+        ours = row["scheduler"] + row["driver"]
+        bars.append((f"scheduler and driver take {ours:.1f} ms of a pass over {row['partitions']} partitions, at most 15", ours <= 15))
+    alone = few["a worker"]
+    bars.append((f"a worker with one partition takes {alone:.1f} ms of its processor for a pass, at most 4", alone <= 4))
+    report("cluster_messages", rows, bars)
+    return bars
 
-    rows: int
-    columns: int
 
-    @property
-    def sums(self) -> int:
-        """Bytes of what each partition gives."""
-        return int(dfact.ICQF(20)._footprint((self.rows, self.columns), 0, np.dtype(np.float32)).shared) // 2
+def _usage(cluster: IdleCluster, work: Callable[[], object], idle: float) -> Usage:
+    """What the work uses beyond what is used anyway, by heartbeats and the like."""
+    before = cluster.usage()
+    time.sleep(idle)
+    between = cluster.usage()
+    work()
+    return cluster.usage().since(between).beyond(between.since(before))
 
-    def outlook(self, constants: Constants, partitions: int) -> dict[str, Any]:
-        """The fastest cluster of one-thread workers, and the largest of which half is gained."""
-        times = {workers: constants.seconds(self, workers, partitions) for workers in range(1, partitions + 1)}
-        best = min(times, key=lambda workers: times[workers])
-        half = max(workers for workers in times if times[1] / times[workers] >= workers / 2)
-        return {
-            "fit": f"{self.rows:,} x {self.columns:,}",
-            "partitions": partitions,
-            "pass, 1 worker": times[1],
-            "gains up to": best,
-            "pass then": times[best],
-            "faster then": times[1] / times[best],
-            "half as fast as by number": half,
-        }
+
+def latency(size: Size) -> Bars:
+    """The time of passes that only wait, without the wait; the same with the workers in a chain; and what follows for large clusters."""
+    measured: list[Measured] = []
+    rows: list[dict[str, Any]] = []
+    with IdleCluster() as cluster:
+        for workers in size.tree:
+            cluster.grow(workers, processes=8)
+            for shape in (session_module.tree, chain):
+                with patch.object(session_module, "tree", shape), cluster.session(workers) as session:
+                    for sums in (8_000, _SUMS, 10 * _SUMS):
+                        pass_ = Waiting(size.wait, sums)
+                        _seconds(session, pass_, _WARM_UP, noise(8))
+                        found = statistics.median(_seconds(session, pass_, size.waiting_passes, noise(8)))
+                        latest = Measured(workers, sums, max(found - size.wait, 1e-4))
+                        rows.append(vars(latest) | {"shape": shape.__name__})
+                        if shape is chain:
+                            measured.append(latest)
+            if workers == size.calling:
+                caller = _caller(cluster, size.passes)
+    costs = Costs.of(measured)
+    report("cluster_latency", rows)
+    print(f"the driver's call {costs.call * 1e3:.1f} ms, a level {costs.level * 1e3:.1f} ms and {costs.byte * 1e9:.2f} s/GB")
+    for m in measured:
+        print(f"chain of {m.workers}, {m.size} bytes: {m.seconds * 1e3:.1f} ms, by the model {costs.seconds(m) * 1e3:.1f}")
+    each = f"{caller.call * 1e3:.2f} ms, {caller.taken * 1e9:.2f} s/GB of sums and {caller.given * 1e9:.2f} s/GB of a broadcast"
+    print(f"each worker below takes of its caller's processor {each}")
+    table, bars = outlook(costs, caller)
+    report("cluster_outlook", table, bars)
+    return bars
+
+
+def _caller(cluster: IdleCluster, passes: int) -> Caller:
+    """What calls cost the worker that makes them: here one that calls all others, each of them a process of its own."""
+    found = []
+    for sums, broadcast in ((8_000, 8), (10 * _SUMS, 8), (8_000, 10 * _SUMS)):
+        with patch.object(session_module, "tree", star), cluster.session(cluster.workers) as session:
+            _seconds(session, Idle(sums), _WARM_UP, noise(broadcast))
+            before = cluster.each()
+            _seconds(session, Idle(sums), passes, noise(broadcast))
+            *others, first = sorted(late - early for early, late in zip(before, cluster.each(), strict=True))
+        found.append((first - statistics.median(others)) / (passes * (cluster.workers - 1)))
+    call, taken, given = found
+    return Caller(call, max(0.0, taken - call) / (10 * _SUMS), max(0.0, given - call) / (10 * _SUMS))
+
+
+def scaling(size: Size) -> Bars:
+    """Workers that wait for as long as their share of a pass would take."""
+    partitions, arithmetic, rows = 8 * size.processes, 0.05 * size.processes, []
+    with IdleCluster() as cluster:
+        for workers in [w for w in (1, 2, 4, 8, 16) if w <= size.processes]:
+            cluster.grow(workers)
+            with cluster.session(partitions) as session:
+                pass_ = Waiting(arithmetic / partitions, _SUMS)
+                _seconds(session, pass_, _WARM_UP, noise(_SUMS))
+                found = statistics.median(_seconds(session, pass_, size.waiting_passes, noise(_SUMS)))
+            rows.append({"workers": workers, "s": found, "ideal s": arithmetic / workers, "efficiency": arithmetic / workers / found})
+    last = rows[-1]
+    bars = [(f"{last['workers']} workers have an efficiency of {last['efficiency']:.0%}, at least 80 %", last["efficiency"] >= 0.8)]
+    report("cluster_scaling", rows, bars)
+    return bars
+
+
+def stragglers(size: Size) -> Bars:
+    """One worker half as fast as the others."""
+    workers = size.processes // 2
+    partitions, each = 32 * workers, size.wait / 20
+    with IdleCluster() as cluster:
+        cluster.grow(workers)
+        slow = next(iter(cluster.client.scheduler_info(n_workers=-1)["workers"]))
+        cluster.client.run(slow_down, 2.0, workers=[slow])
+        with cluster.session(partitions) as session:
+            found = _seconds(session, Waiting(each, _SUMS), size.slow_passes, noise(_SUMS))
+    ideal = partitions * each / (workers - 0.5)
+    share = sum(found) / (len(found) * ideal)
+    row = {"workers": workers, "partitions": partitions, "passes": len(found), "ideal s": ideal, "first s": found[0], "last s": found[-1]}
+    bars = [(f"with one worker half as fast, passes take {share:.2f} × what is ideal, at most 1.3", share <= 1.3)]
+    report("cluster_stragglers", [row | {"of ideal": share}], bars)
+    return bars
+
+
+def recovery(size: Size) -> Bars:
+    """A worker killed in the midst of a pass, after passes whose state it takes with it."""
+    partitions, more = 8 * size.processes, 6
+    broadcasts = [np.arange(_SUMS // 8) / 1e5 + i for i in range(size.kept_passes + more)]
+    pass_ = Waiting(0.05 / 8, _SUMS)
+    found: dict[bool, tuple[Any, Any, list[float]]] = {}
+    with IdleCluster() as cluster:
+        cluster.grow(size.processes)
+        for disturbed in (False, True):
+            with cluster.session(partitions) as session:
+                times: list[float] = []
+                for i, broadcast in enumerate(broadcasts):
+                    if disturbed and i == size.kept_passes:
+                        threading.Timer(0.02, cluster.processes[size.processes // 2].kill).start()
+                    times += _seconds(session, pass_, 1, broadcast)
+                sums = session.run(pass_, broadcasts[0])
+                found[disturbed] = sums.of_items, np.concatenate(list(session.rows("rows"))), times
+    equal = all(np.array_equal(mine, theirs) for mine, theirs in zip(found[True][:2], found[False][:2], strict=True))
+    times = found[True][2]
+    usual, longest = statistics.median(times[: size.kept_passes]), max(times[size.kept_passes :])
+    lost = (longest - usual) / usual
+    row = {"workers": size.processes, "partitions": partitions, "passes before": size.kept_passes, "usual s": usual, "longest s": longest}
+    bars = [
+        (f"a killed worker costs the time of {lost:.1f} passes, at most 10", lost <= 10),
+        ("sums and rows are those of an undisturbed run, bit for bit", equal),
+    ]
+    report("cluster_recovery", [row | {"passes lost": lost}], bars)
+    return bars
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="a tenth of all")
-    part = 10 if parser.parse_args().small else 1
-    shapes = [(1000, 100, 160_000), (1000, 20, 160_000), (1000, 100, 8_000), (250, 100, 160_000), (250, 20, 8_000), (250, 20, 1_600_000)]
-    costs = []
-    for partitions, workers, sums in shapes:
-        costs.append(measure(partitions // part, workers // part, sums))
-        print(costs[-1], flush=True)
-    constants = Constants.of(costs)
-    each = f"a partition {constants.per_task_set * 1e3:.2f} ms, a worker {constants.per_worker * 1e3:.2f} ms"
-    print(f"{each}, sums {constants.per_byte * 1e9:.2f} s/GB")
-    first = costs[0]
-    ours = (first.scheduler + first.driver) / first.partitions
-    bars = [(f"scheduler and driver take {ours * 1e3:.1f} ms for a partition in a pass, at most 10", ours < 0.01)]
-    report("cluster_scale", [vars(cost) | {"gathered": cost.gathered} for cost in costs], bars)
-    fits = [Fit(500_000, 1_000), Fit(1_000_000, 10_000)]
-    cuts = [(fit, partitions) for fit in fits for partitions in (Layout.of((fit.rows, fit.columns)).n_partitions, 1000)]
-    report("cluster_scale_outlook", [fit.outlook(constants, partitions) for fit, partitions in cuts])
+    names = ["messages", "latency", "scaling", "stragglers", "recovery"]
+    parser.add_argument("parts", nargs="*", choices=[*names, []], help="only these")
+    parser.add_argument("--small", action="store_true", help="fewer workers and passes")
+    arguments = parser.parse_args()
+    size, parts, bars = _SMALL if arguments.small else _FULL, arguments.parts or names, []
+    for name in parts:
+        bars += {"messages": messages, "latency": latency, "scaling": scaling, "stragglers": stragglers, "recovery": recovery}[name](size)
     sys.exit(exit_code(bars))
 
 
 if __name__ == "__main__":
-    # As the workers' processes know it, so that what they exchange is named and not sent along.
-    importlib.import_module("benchmarks.cluster_scale").main()
+    main()

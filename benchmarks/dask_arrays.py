@@ -62,9 +62,9 @@ def fit(n: int) -> dict[str, Any]:
         began = time.perf_counter()
         model = dfact.ICQF(8, q_max=3, bounds=(0, 3), max_iter=ITERATIONS, tol=0, random_state=0).fit(X)
         seconds = time.perf_counter() - began
-        factors = model.transform(X[: 2048])
+        factors = model.transform(X[:2048])
         lazy = type(factors).__module__.startswith("dask")
-        same = bool((factors.compute() == model.transform(X[: 2048].compute())).all())
+        same = bool((factors.compute() == model.transform(X[:2048].compute())).all())
         workers = list(client.run(peak_bytes).values())
     return {
         "GiB": X.nbytes / 2**30,

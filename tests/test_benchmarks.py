@@ -1,5 +1,6 @@
 """The benchmarks run, small: their figures are for a quiet machine, that they compute is for here."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import pandas as pd
 import pytest
 
 from benchmarks import (
+    cluster_model,
+    cluster_scale,
     common,
     dask_arrays,
     elastic_cp_paper,
@@ -236,3 +239,35 @@ def test_response_times_of_the_expectile_paper(results: Path, tmp_path: Path, mo
     assert table["all: median"].between(0, 5).all()
     emf_paper.draw_latency(table, tmp_path)
     assert (tmp_path / "emf_paper_latency.png").exists()
+
+
+def test_cost_of_passes_on_a_cluster(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["cluster_scale", "--small"])
+    with pytest.raises(SystemExit):  # its code says whether this machine is quiet
+        cluster_scale.main()
+    assert len(load(results, "cluster_messages")["rows"]) == 2
+    assert [row["workers"] for row in load(results, "cluster_outlook")["rows"]][-1] == 1024
+    assert len(load(results, "cluster_scaling")["rows"]) == 3
+    assert load(results, "cluster_stragglers")["rows"][0]["of ideal"] > 0
+    assert load(results, "cluster_recovery")["bars"][-1]["held"]
+
+
+def test_the_way_through_a_tree_of_workers() -> None:
+    assert cluster_model.counted(1, 100) == (100, 1, [])
+    last = (4, 1, [])  # the second of the right half
+    assert cluster_model.counted(4, 16) == (4, 1, [(4, 1, [last]), last])
+    chain = cluster_model.counted(4, 4, cluster_model.chain)  # of the partitions 1 to 3 there are two sums, 1 and 2 + 3
+    assert chain == (1, 1, [(1, 2, [(1, 1, [(1, 1, [])])])])
+
+
+def test_costs_are_found_again() -> None:
+    costs = cluster_model.Costs(0.004, 0.002, 2e-9)
+    blank = [cluster_model.Measured(w, size, 1.0) for w in (1, 2, 4, 8, 16) for size in (8_000, 160_000)]
+    measured = [dataclasses.replace(m, seconds=costs.seconds(m)) for m in blank]
+    np.testing.assert_allclose(dataclasses.astuple(cluster_model.Costs.of(measured)), dataclasses.astuple(costs), rtol=1e-6)
+
+
+def test_many_workers_are_never_slower_than_the_model_of_free_messages() -> None:
+    fit = cluster_model.Fit(500_000, 1_000)
+    free, nothing = cluster_model.Costs(0, 0, 0), cluster_model.Caller(0, -1 / 1.25e9, -1 / 1.25e9)
+    assert fit.speed_up(free, nothing, 64) == pytest.approx(489 / 8, rel=0.05)

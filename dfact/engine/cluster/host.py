@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from dfact.engine.cluster.placement import Tree
@@ -22,6 +22,7 @@ from dfact.engine.streams import StoredState
 if TYPE_CHECKING:
     from distributed import Worker
 
+T = TypeVar("T")
 OPERATION = "dfact"
 """The name of our handler among those of a Dask worker."""
 Peer = tuple[str, str]
@@ -116,8 +117,7 @@ class Host:
             return {"stale": epoch}
         work = partial(self._run, list(zip(numbers, passes, broadcasts, strict=True)), runs, wanted=wanted)
         if not below:
-            answer: dict[str, Any] = await self._do(lambda: self._finish(work()))
-            return answer
+            return await self._do(lambda: self._finish(work()))
         message: dict[str, Any] = {"epoch": epoch, "numbers": numbers, "passes": passes, "broadcasts": broadcasts, "wanted": wanted}
         own = asyncio.ensure_future(self._do(work))
         own.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody waits for it once another has failed
@@ -132,8 +132,7 @@ class Host:
                 if isinstance(reply, dict) and "content" not in reply:
                     return reply
                 found = await self._do(self._joined, found, reply)
-            answer = await self._do(self._finish, found)
-            return answer
+            return await self._do(self._finish, found)
         finally:
             for task in asked:
                 task.cancel()
@@ -275,7 +274,7 @@ class Host:
 
     # What it stands on
 
-    async def _do(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def _do(self, function: Callable[..., T], *arguments: Any) -> T:
         self._called = time.monotonic()
         return await asyncio.get_running_loop().run_in_executor(self._control, function, *arguments)
 

@@ -42,7 +42,9 @@ _ROWS_BYTES = 1 << 24  # of rows that one message brings to the driver
 _LOOK = 1.0  # seconds between two looks for workers that have joined
 _WORTHWHILE = 4  # partitions for each thread that is asked for
 _UNEVEN = 1.25  # a pass takes so much longer than with partitions in proportion to speed: they move
+_WORTH = 0.02  # and by so many seconds at least: less would not pay for the move
 _PATIENCE = 3  # passes in a row for which that must hold
+_TREND = 0.25  # of a worker's speed the last pass tells so much: what else runs on its machine comes and goes
 _RESPITE = 10  # passes before partitions move again
 logger = logging.getLogger("dfact.cluster")
 
@@ -65,7 +67,7 @@ class ClusterSession(Stateful):
         """The pass object that all members have."""
         self._behind = False
         """Whether some partitions have not been through all passes yet."""
-        self._uneven, self._respite = 0, _RESPITE
+        self._uneven = self._respite = 0
         self._next_look = 0.0
         self._stack = ExitStack()
 
@@ -262,12 +264,13 @@ class ClusterSession(Stateful):
             visits, seconds = report.seconds.get(member.key, (0, 0.0))
             if visits and visits == member.load:
                 speed = visits / max(seconds, 1e-6)
-                member.speed = speed if np.isnan(member.speed) else 0.5 * (member.speed + speed)
+                member.speed = speed if np.isnan(member.speed) else member.speed + _TREND * (speed - member.speed)
         if any(np.isnan(member.speed) for member in owners):
             return
         slowest = max(member.load / member.speed for member in owners)
         ideal = len(self._partitions) / sum(member.speed for member in owners)
-        self._uneven = self._uneven + 1 if slowest > _UNEVEN * ideal else 0
+        partition = max(1 / member.speed for member in owners)  # which cannot be divided
+        self._uneven = self._uneven + 1 if slowest > max(_UNEVEN * ideal, ideal + partition, ideal + _WORTH) else 0
 
     def _balance(self) -> None:
         """Let the members own partitions in proportion to their speed."""

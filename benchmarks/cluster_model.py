@@ -1,0 +1,187 @@
+"""What a pass takes on a cluster larger than this machine, by what calls between workers cost here.
+
+The model follows the engine's own split of the partitions, tree of workers and tree of sums. Each worker passes the broadcast on
+to those below it, one after the other, runs its partitions, and takes in the sums from below as they come, one after the other.
+A call costs latency, the processor's time of both ends, and the time of its bytes at both ends and on a connection of 10 Gbit/s.
+All of these are measured here with one worker working at a time, as each has a core of its own on a cluster.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+
+import dfact
+from dfact.data.source import Layout
+from dfact.engine.cluster.placement import Tree, split, tree
+from dfact.engine.passes import Partial
+from dfact.engine.reduction import TreeSum
+
+_ENTRY_SECONDS = 1.5e-9
+"""A thread's time for an entry of ICQF with 20 factors, read from disk: benchmarks/icqf_out_of_core."""
+_NETWORK = 1.25e9
+"""Bytes a second that a machine takes in or gives out: 10 Gbit/s."""
+_SPEED_UPS = [1 << i for i in range(11)]
+
+
+@dataclass
+class _Nothing(Partial):
+    """A sum that only counts."""
+
+
+Nodes = tuple[int, int, list[Any]]
+"""Of a worker in the tree: its partitions, the nodes whose sums it returns, and the same of those that it calls."""
+
+
+def chain(items: Sequence[Any], firsts: Sequence[int]) -> Tree[Any]:
+    """Each calls the next: one works at a time."""
+    return items[0], [chain(items[1:], firsts[1:])] if len(items) > 1 else []
+
+
+def star(items: Sequence[Any], firsts: Sequence[int]) -> Tree[Any]:
+    """The first calls all others."""
+    del firsts
+    return items[0], [(item, []) for item in items[1:]]
+
+
+@cache
+def counted(workers: int, partitions: int, shape: Any = tree) -> Nodes:
+    """The workers of a pass, in the engine's tree or another."""
+    shares = [share for share in split([range(partitions)], [1.0] * workers) if share]
+
+    def count(here: Tree[list[range]]) -> tuple[Nodes, TreeSum[Any]]:
+        runs, below = here
+        held = TreeSum[Any](partitions)
+        held.update({(0, number): _Nothing() for run in runs for number in run})
+        found = []
+        for child in below:
+            nodes, sums = count(child)
+            found.append(nodes)
+            held.update(sums.nodes)
+        return (sum(map(len, runs)), len(held.nodes), found), held
+
+    return count(shape(shares, [share[0].start for share in shares]))[0]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A pass of workers in a chain that wait, without the wait: none waits for a core of this machine."""
+
+    workers: int
+    size: int
+    """Bytes of the sums."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds."""
+
+    call: float
+    """From the driver to the first worker and back, through the scheduler."""
+    level: float
+    """From a worker to one below and back."""
+    byte: float
+    """Of sums, from one to the next: made into a message, sent, received, added."""
+
+    @classmethod
+    def of(cls, measured: Sequence[Measured]) -> "Costs":
+        """By least squares of relative errors, none of them negative."""
+        weights = np.array([1 / m.seconds for m in measured])
+        matrix = np.array([cls._terms(m) for m in measured]) * weights[:, None]
+        scale = matrix.max(axis=0)
+        found, _ = nnls(matrix / scale, np.ones(len(measured)))
+        return cls(*(float(value) for value in found / scale))
+
+    @staticmethod
+    def _terms(m: Measured) -> list[float]:
+        sums, (_, nodes, below) = 1, counted(m.workers, m.workers, chain)
+        while below:
+            [(_, nodes, below)] = below
+            sums += nodes
+        return [1, m.workers - 1, m.size * sums]
+
+    def seconds(self, m: Measured) -> float:
+        """What these costs say of a measured pass."""
+        return float(np.dot(self._terms(m), [self.call, self.level, self.byte]))
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Seconds of the processor of a worker that calls others, for each of them."""
+
+    call: float
+    taken: float
+    """A byte of sums."""
+    given: float
+    """A byte of what is broadcast."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """An ICQF with 20 factors."""
+
+    rows: int
+    columns: int
+
+    @property
+    def partitions(self) -> int:
+        return Layout.of((self.rows, self.columns)).n_partitions
+
+    @property
+    def size(self) -> int:
+        """Bytes of sums, and at most of what is broadcast."""
+        return int(dfact.ICQF(20)._footprint((self.rows, self.columns), 0, np.dtype(np.float32)).shared) // 2
+
+    def seconds(self, costs: Costs, caller: Caller, workers: int) -> float:
+        """A pass on so many one-thread workers, each with a core and a network connection of its own."""
+        each = _ENTRY_SECONDS * self.rows * self.columns / self.partitions
+        given, taken = (self.size * (byte + 1 / _NETWORK) for byte in (caller.given, caller.taken))
+        made = self.size * max(0.0, costs.byte - caller.taken)  # the other end of a connection
+
+        def finished(here: Nodes, start: float) -> float:
+            """When a worker has the sums of all below it, if the broadcast reaches it at ``start``."""
+            load, _, below = here
+            arriving = []
+            for child in below:
+                start += caller.call / 2 + given
+                arriving.append((finished(child, start + costs.level / 2) + costs.level / 2 + child[1] * made, child[1]))
+            now = start + load * each
+            for arrived, nodes in sorted(arriving):
+                now = max(now, arrived) + caller.call / 2 + nodes * taken
+            return now
+
+        root = counted(workers, self.partitions)
+        return costs.call + finished(root, 0.0) + root[1] * self.size * (costs.byte + 2 / _NETWORK) + self.size / _NETWORK
+
+    def speed_up(self, costs: Costs, caller: Caller, workers: int) -> float:
+        return self.seconds(costs, caller, 1) / self.seconds(costs, caller, workers)
+
+    def half_efficient(self, costs: Costs, caller: Caller) -> int:
+        """The largest cluster that gains at least half of what its size promises, to some 5 %."""
+        sizes = sorted({round(1.05**i) for i in range(170)})
+        return max(w for w in sizes if w <= self.partitions and self.speed_up(costs, caller, w) >= w / 2)
+
+    def __str__(self) -> str:
+        return f"{self.rows:,} × {self.columns:,}"
+
+
+def outlook(costs: Costs, caller: Caller) -> tuple[list[dict[str, Any]], list[tuple[str, bool]]]:
+    """Speed-ups of two fits, and bars for them."""
+    small, large = Fit(500_000, 1_000), Fit(1_000_000, 10_000)
+    faster = {fit: partial(fit.speed_up, costs, caller) for fit in (small, large)}
+    rows: list[dict[str, Any]] = []
+    for workers in _SPEED_UPS:
+        rows.append({"workers": workers})
+        for fit in (small, large):
+            rows[-1] |= {f"{fit}, s": fit.seconds(costs, caller, workers), f"{fit}, ×": faster[fit](workers)}
+    bars = [
+        (f"{fit} on {workers} workers {faster[fit](workers):.0f} × as fast as on one, at least {bar}", faster[fit](workers) >= bar)
+        for fit, workers, bar in ((small, 64, 20), (large, 512, 200))
+    ]
+    for fit in (small, large):
+        print(f"{fit} gains half of its workers' number up to {fit.half_efficient(costs, caller)}")
+    return rows, bars

@@ -1,0 +1,183 @@
+"""A Dask cluster that computes nothing: workers on loopback that answer, or wait for as long as arithmetic would take.
+
+All share the cores of this machine, so many workers can only be had if they use no processor. What their processors
+take all the same is the cost of passes.
+"""
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import threading
+import time
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing.process import BaseProcess
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import psutil
+from dask import config
+from distributed import Client, Scheduler, Worker
+from numpy.typing import NDArray
+
+from dfact.data.source import ArraySource, Layout
+from dfact.engine.cluster.session import ClusterSession
+from dfact.engine.partition import Partitions
+from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.engine.plan import Footprint, Workers, make_plan
+
+_QUIET = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "1s", "distributed.admin.tick.limit": "1m"}
+"""Workers of Dask's look at themselves a hundred times a second. A core of its own does not feel that; two cores that a hundred
+workers share are busy with nothing else."""
+_NEXT = 1e-3
+"""Seconds within which a partition follows another in the same pass."""
+_slowness = 1.0
+_thread = threading.local()
+
+
+@cache
+def noise(size: int) -> NDArray[Any]:
+    """So many bytes, which no compression on their way makes less."""
+    found = np.random.default_rng(0).random(size // 8)
+    found.flags.writeable = False
+    return found
+
+
+@dataclass
+class Sums(Partial):
+    """As large as those of a model."""
+
+    of_items: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Idle(Startless):
+    """A pass that only answers."""
+
+    bytes: int
+    dtype: None = None
+
+    def step(self, block: Block, state: State | None, shared: Any) -> tuple[State, Sums]:
+        return {"rows": np.zeros((1, block.matrix.shape[0]))}, Sums(noise(self.bytes))
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A pass that waits at each partition, and whose state and sums tell whether every partition has been through every pass."""
+
+    seconds: float
+    bytes: int
+    dtype: None = None
+
+    def start(self, block: Block) -> State:
+        return {"rows": np.full((2, block.matrix.shape[0]), 0.1 * block.index)}
+
+    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, Sums]:
+        assert state is not None
+        _wait(self.seconds * _slowness)
+        rows = np.cos(3 * state["rows"] + shared[0])
+        return {"rows": rows}, Sums(noise(self.bytes) * rows.mean())
+
+
+def _wait(seconds: float) -> None:
+    """Of the thread, less what was spent since it waited last in this pass: adding up sums is part of the arithmetic."""
+    now = time.perf_counter()
+    last: float = getattr(_thread, "until", 0.0)
+    _thread.until = seconds + (last if now - last < _NEXT else now)
+    time.sleep(max(0.0, _thread.until - now))
+
+
+def slow_down(factor: float) -> None:
+    """Let all that waits in this process wait so much longer."""
+    global _slowness  # noqa: PLW0603  # the pass is the same object for all workers
+    _slowness = factor
+
+
+def _run_scheduler(connection: Any) -> None:
+    async def run() -> None:
+        async with Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler:
+            connection.send(scheduler.address)
+            await scheduler.finished()
+
+    logging.disable(logging.WARNING)
+    asyncio.run(run())
+
+
+def _run_workers(address: str, count: int) -> None:
+    async def run() -> None:
+        settings: dict[str, Any] = {"nthreads": 1, "memory_limit": 0, "dashboard_address": "127.0.0.1:0", "host": "127.0.0.1"}
+        workers = [await Worker(address, name=f"{os.getpid()}-{i}", **settings) for i in range(count)]
+        await asyncio.gather(*(worker.finished() for worker in workers))
+
+    logging.disable(logging.WARNING)
+    with config.set(_QUIET):
+        asyncio.run(run())
+
+
+@dataclass
+class Usage:
+    """Seconds of processors, and on the clock."""
+
+    clock: float
+    scheduler: float
+    driver: float
+    workers: float
+
+    def since(self, before: "Usage") -> "Usage":
+        return Usage(*(late - early for early, late in zip(vars(before).values(), vars(self).values(), strict=True)))
+
+    def beyond(self, idle: "Usage") -> "Usage":
+        """Without what the same processes use when nothing happens."""
+        share = self.clock / idle.clock
+        return Usage(
+            self.clock, self.scheduler - share * idle.scheduler, self.driver - share * idle.driver, self.workers - share * idle.workers
+        )
+
+
+class IdleCluster:
+    """A scheduler in a process of its own, a client, and workers that join as they are asked for."""
+
+    def __enter__(self) -> Self:
+        self._context = multiprocessing.get_context("spawn")
+        ours, theirs = self._context.Pipe()
+        self._scheduler = self._context.Process(target=_run_scheduler, args=(theirs,), daemon=True)
+        self._scheduler.start()
+        self.processes: list[BaseProcess] = []
+        self.workers = 0
+        self._address = ours.recv()
+        self.client = Client(self._address, set_as_default=False)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.client.close()
+        for process in (*self.processes, self._scheduler):
+            process.kill()
+            process.join()
+
+    def grow(self, workers: int, processes: int | None = None) -> None:
+        """To so many workers of one thread; those that come share so many new processes, by default each has its own."""
+        new = workers - self.workers
+        counts = [len(part) for part in np.array_split(np.arange(new), min(processes or new, new))] if new else []
+        for count in counts:
+            self.processes.append(self._context.Process(target=_run_workers, args=(self._address, count), daemon=True))
+            self.processes[-1].start()
+        self.workers = workers
+        if new:
+            self.client.wait_for_workers(workers, timeout=300)
+
+    def usage(self) -> Usage:
+        """So far."""
+        [scheduler] = self.each(self._scheduler)
+        return Usage(time.perf_counter(), scheduler, time.process_time(), sum(self.each()))
+
+    def each(self, *processes: BaseProcess) -> list[float]:
+        """Seconds of processors that these have taken so far, by default those of workers."""
+        return [sum(psutil.Process(process.pid).cpu_times()[:2]) for process in processes or self.processes]
+
+    def session(self, partitions: int) -> ClusterSession:
+        """Of so many partitions of one row, which stay in memory."""
+        source = ArraySource(np.zeros((partitions, 1)))
+        plan = make_plan(source, np.dtype(np.float64), Footprint(16, 0, 0, 0), Workers("distributed", self.workers, 1, 1 << 40, 0))
+        return ClusterSession(self.client, Partitions(0, source, None, None, Layout(partitions, 1, 1, 1)), plan)
