@@ -184,7 +184,10 @@ class ClusterSession(Stateful):
             if share
         }
         # Not before all have got them: what a host was given earlier, in a move that failed, may lack its state.
-        owned = {member: consecutive(n for run in [*member.runs, *share] for n in run) for member, share in zip(members, shares, strict=True)}
+        owned = {
+            member: consecutive(number for run in [*member.runs, *share] for number in run)
+            for member, share in zip(members, shares, strict=True)
+        }
         try:
             self._members.ask_each("add", calls)
         except MembersLost as lost:
