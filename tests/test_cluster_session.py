@@ -965,7 +965,8 @@ def test_a_client_that_is_closed_in_a_session() -> None:
 
 
 def all_held(dask_worker: Any) -> bool:
-    return not any(not host.held for host in host_module._hosts.values() if host.worker is dask_worker)
+    held_ones: list[bool] = [host.held for host in host_module._hosts.values() if host.worker is dask_worker]
+    return all(held_ones)
 
 
 @pytest.mark.faults
