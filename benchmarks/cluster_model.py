@@ -133,13 +133,14 @@ class Fit:
 
     @property
     def size(self) -> int:
-        """Bytes of sums, and at most of what is broadcast."""
+        """Bytes of sums."""
         return int(dfact.ICQF(20)._footprint((self.rows, self.columns), 0, np.dtype(np.float32)).shared) // 2
 
     def seconds(self, costs: Costs, caller: Caller, workers: int) -> float:
         """A pass on so many one-thread workers, each with a core and a network connection of its own."""
         each = _ENTRY_SECONDS * self.rows * self.columns / self.partitions
-        given, taken = (self.size * (byte + 1 / _NETWORK) for byte in (caller.given, caller.taken))
+        broadcast = self.size / 2  # in single precision
+        given, taken = broadcast * (caller.given + 1 / _NETWORK), self.size * (caller.taken + 1 / _NETWORK)
         made = self.size * max(0.0, costs.byte - caller.taken)  # the other end of a connection
 
         def finished(here: Nodes, start: float) -> float:
@@ -155,7 +156,7 @@ class Fit:
             return now
 
         root = counted(workers, self.partitions)
-        return costs.call + finished(root, 0.0) + root[1] * self.size * (costs.byte + 2 / _NETWORK) + self.size / _NETWORK
+        return costs.call + finished(root, 0.0) + root[1] * self.size * (costs.byte + 2 / _NETWORK) + broadcast / _NETWORK
 
     def speed_up(self, costs: Costs, caller: Caller, workers: int) -> float:
         return self.seconds(costs, caller, 1) / self.seconds(costs, caller, workers)

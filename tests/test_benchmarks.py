@@ -270,4 +270,4 @@ def test_costs_are_found_again() -> None:
 def test_many_workers_are_never_slower_than_the_model_of_free_messages() -> None:
     fit = cluster_model.Fit(500_000, 1_000)
     free, nothing = cluster_model.Costs(0, 0, 0), cluster_model.Caller(0, -1 / 1.25e9, -1 / 1.25e9)
-    assert fit.speed_up(free, nothing, 64) == pytest.approx(489 / 8, rel=0.05)
+    assert fit.speed_up(free, nothing, 64) == pytest.approx(489 / 8, rel=0.1)

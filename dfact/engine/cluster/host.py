@@ -1,17 +1,16 @@
 """A worker's side of a session: the shard, and the calls that reach it over the worker's own connections."""
 
 import asyncio
-import ctypes
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from dfact.engine.cluster.memory import keep_freed_memory
 from dfact.engine.cluster.placement import Tree
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, reached
 from dfact.engine.cluster.transport import packed, unpacked
@@ -386,16 +385,3 @@ def hold_host(key: str) -> None:
     host = _hosts.get(key)
     if host is not None:
         host.hold()
-
-
-def keep_freed_memory() -> None:
-    """Let the C library keep what is freed for what is allocated next, as it does unless told otherwise.
-
-    Dask's nannies start workers so that it returns freed memory to the system at once; the first touch of new memory
-    then costs as much as the arithmetic.
-    """
-    with suppress(OSError, AttributeError):  # another C library, which decides for itself
-        libc = ctypes.CDLL("libc.so.6")
-        trim_threshold, mmap_threshold, largest = -1, -3, 32 << 20
-        libc.mallopt(mmap_threshold, largest)
-        libc.mallopt(trim_threshold, 4 * largest)

@@ -117,6 +117,11 @@ class Members:
             if self._members.pop(member.address, None) is not None and member.task is not None:
                 member.task.release()
 
+    def forget_missing(self, workers: dict[str, int]) -> None:
+        """Forget the members that are no longer among the workers; of a scheduler that is silent nothing is known."""
+        if workers:
+            self.forget([member for address, member in self._members.items() if address not in workers])
+
     def wait_for_some(self) -> list[Member]:
         """All members; without any, those that come, which is waited for as long as the watch has patience."""
         wait, began = self._watch.workers_wait, time.monotonic()

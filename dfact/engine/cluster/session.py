@@ -218,7 +218,8 @@ class ClusterSession(Stateful):
         }
         # Not before all have got them: what a host was given earlier, in a move that failed, may lack its state.
         owned = {
-            member: consecutive(n for run in [*member.runs, *share] for n in run) for member, share in zip(members, shares, strict=True)
+            member: consecutive(number for run in [*member.runs, *share] for number in run)
+            for member, share in zip(members, shares, strict=True)
         }
         try:
             self._members.ask_each("add", calls)
@@ -248,8 +249,9 @@ class ClusterSession(Stateful):
         joined = False
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK
-            before = len(self._members.all)
-            self._members.welcome(self._members.workers())
+            before, workers = len(self._members.all), self._members.workers()
+            self._members.forget_missing(workers)
+            self._members.welcome(workers)
             joined = before < len(self._members.all)
         if self._members.owners and (joined or (self._uneven >= _PATIENCE and self._respite <= 0)):
             try:

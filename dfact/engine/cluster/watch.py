@@ -72,7 +72,9 @@ class Watch:
         with_workers = moved = asked = time.monotonic()
         reached = -1
         try:
-            while not (await asyncio.wait({task}, timeout=min(LOOK, self.workers_wait / 4)))[0]:
+            look = 0.5
+            while not (await asyncio.wait({task}, timeout=min(look, LOOK, self.workers_wait / 4)))[0]:
+                look *= 2  # whoever is gone already is seen soon, and long passes are left alone
                 workers, now = await self.workers(), time.monotonic()
                 if workers is not None and check is not None:
                     check(workers)

@@ -1,0 +1,1053 @@
+"""The cluster's session: placement, the journal, the same bits however many workers there are, and what becomes of lost ones."""
+
+import asyncio
+import errno
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+import zarr
+from distributed import Client, Event, LocalCluster, Worker
+from numpy.typing import NDArray
+
+from benchmarks.fault_fits import SELECTIONS, Processes, answers, bits, long_fit, small_partitions
+from dfact.data import source as data_source
+from dfact.data.source import ArraySource, Layout
+from dfact.engine.cluster import host as host_module
+from dfact.engine.cluster import members as members_module
+from dfact.engine.cluster import watch
+from dfact.engine.cluster.host import FIGURES, Host
+from dfact.engine.cluster.journal import Journal
+from dfact.engine.cluster.members import Members, MembersLost
+from dfact.engine.cluster.placement import split, tree, without
+from dfact.engine.cluster.session import ClusterSession, DistributedExecutor
+from dfact.engine.cluster.transport import packed
+from dfact.engine.executors import InlineExecutor, ThreadsExecutor
+from dfact.engine.partition import partitions
+from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.engine.plan import Footprint, make_plan
+from dfact.engine.reduction import TreeSum
+from dfact.engine.session import Executor, Stateful
+from dfact.engine.shard import Shard
+from dfact.errors import ClusterError, StoreError
+from tests.conftest import free_port
+
+FLOAT32 = np.dtype(np.float32)
+FOOTPRINT = Footprint(state_per_row=8, work_per_row=200, shared=1000, result_per_row=8)
+N_PARTITIONS, BLOCKS = 24, 2
+_LOCAL: dict[str, Any] = {"dashboard_address": "127.0.0.1:0", "memory_limit": "2GiB"}
+WAIT = 60.0  # seconds, of what is polled: much more than it takes
+
+
+# Passes that are counted, and that strike the workers
+
+
+@dataclass
+class Nothing(Partial):
+    """A sum that only counts."""
+
+
+@dataclass
+class Sums(Partial):
+    weighted: NDArray[Any]
+    count: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Where a worker kills itself, once: in the midst of a partition, in the pass with this number."""
+
+    number: int
+    partition: int
+    after: int = -1
+    """Only when the kill with this number has happened: so in the repetition of passes."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A pass whose sums follow from all passes before and from the order of sums; it overwrites its state.
+
+    In ``folder`` it notes what it visits. What is shared is the pass's number.
+    """
+
+    folder: str = ""
+    kills: tuple[Kill, ...] = ()
+    fails: int = 0
+    """The number of the pass that raises an error."""
+    poison: int = -1
+    """The partition that kills each worker that visits it, in pass 3."""
+    pause: float = 0.0
+    dtype: np.dtype[Any] = FLOAT32
+
+    def start(self, block: Block) -> State:
+        return {"x": np.full((2, len(block.values)), np.float32(block.index) / 7)}
+
+    def step(self, block: Block, state: State | None, shared: Any) -> tuple[State, Sums]:
+        assert state is not None
+        number = int(shared)
+        state["x"] *= np.float32(1.1)
+        state["x"] += np.float32(shared)
+        if self.folder:
+            self._note(block, number)
+        if self.pause:
+            time.sleep(self.pause)
+        if number == self.fails:
+            raise ValueError(f"block {block.index} is bad")
+        return state, Sums(state["x"].sum() * np.nansum(block.values, axis=0) / np.float32(3), np.asarray(len(block.values)))
+
+    def _note(self, block: Block, number: int) -> None:
+        partition, within = divmod(block.index, BLOCKS)
+        if within == 1:  # the state of the first block has been overwritten by now
+            for i, kill in enumerate(self.kills):
+                if (kill.number, kill.partition) == (number, partition) and (kill.after < 0 or self._struck(kill.after).exists()):
+                    try:
+                        self._struck(i).touch(exist_ok=False)
+                    except FileExistsError:
+                        continue
+                    os.kill(os.getpid(), signal.SIGKILL)
+            if (number, partition) == (3, self.poison):
+                os.kill(os.getpid(), signal.SIGKILL)
+            with (Path(self.folder) / f"{number}-{partition}").open("a") as visited:
+                visited.write(".")
+
+    def _struck(self, kill: int) -> Path:
+        return Path(self.folder) / f"kill-{kill}"
+
+
+@dataclass(frozen=True)
+class Wide(Walk):
+    """The same, with a state of other arrays in every third pass."""
+
+    def step(self, block: Block, state: State | None, shared: Any) -> tuple[State, Sums]:
+        assert state is not None
+        x = state["x"] + state["more"][:, :2].T if "more" in state else state["x"]
+        state, sums = super().step(block, {"x": x}, shared)
+        if int(shared) % 3 == 0:
+            state["more"] = np.full((len(block.values), 5), shared, np.float32)
+        return state, sums
+
+
+@dataclass(frozen=True)
+class Look(Startless):
+    """A pass that keeps no state, and drops what there is."""
+
+    dtype: np.dtype[Any] = FLOAT32
+
+    def step(self, block: Block, state: State | None, shared: Any) -> tuple[None, Sums]:
+        return None, Sums(np.nansum(block.values, axis=0) * np.float32(shared) / np.float32(3), np.asarray(len(block.values)))
+
+
+def visited(folder: Path) -> Counter[tuple[int, int]]:
+    """How often each pass has been through each partition, by all workers."""
+    found = Counter[tuple[int, int]]()
+    for path in folder.glob("[0-9]*-*"):
+        number, partition = map(int, path.name.split("-"))
+        found[number, partition] = path.stat().st_size
+    return found
+
+
+def again(folder: Path) -> set[int]:
+    """The partitions that some pass has been through more than once."""
+    return {partition for (_, partition), count in visited(folder).items() if count > 1}
+
+
+def kills_done(folder: Path) -> int:
+    return len(list(folder.glob("kill-*")))
+
+
+# Sessions
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small() -> Iterator[None]:
+    with small_partitions():
+        yield
+
+
+_patching = threading.Lock()
+
+
+@contextmanager
+def tiny_partitions() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data_source, "_BLOCK_ENTRIES", 1 << 10)
+        patch.setattr(data_source, "_PARTITION_ENTRIES", BLOCKS << 10)
+        yield
+
+
+def opened(executor: Executor, n_partitions: int = N_PARTITIONS, **plan: Any) -> Any:
+    """A session on data of so many partitions, of two blocks each."""
+    with _patching, tiny_partitions():
+        rows = BLOCKS * Layout.of((1 << 14, 16)).block_rows * n_partitions
+        rng = np.random.default_rng(0)
+        X = rng.integers(0, 5, (rows - (7 if n_partitions > 1 else 0), 16)).astype(np.uint8)
+        source = ArraySource(X)
+        found = partitions(source, 4, None)
+        assert (len(found), found.layout.partition_rows // found.layout.block_rows) == (n_partitions, BLOCKS)
+        laid_out = make_plan(source, FLOAT32, FOOTPRINT, executor.workers(None))
+        return executor.open(found, replace(laid_out, **plan))
+
+
+def on(client: Client, n_partitions: int = N_PARTITIONS, **plan: int) -> ClusterSession:
+    found: ClusterSession = opened(DistributedExecutor(client), n_partitions, **plan)
+    return found
+
+
+def take(session: Stateful, pass_: Any, numbers: Sequence[int]) -> list[bytes]:
+    """The sums of passes with these numbers."""
+    sums = [session.run(pass_, np.float32(number)) for number in numbers]
+    return [part.weighted.tobytes() + part.count.tobytes() for part in sums]
+
+
+def rows_of(session: Stateful) -> bytes:
+    return np.concatenate(list(session.rows("x"))).tobytes()
+
+
+def course(session: Stateful, pass_: Any, n: int) -> tuple[list[bytes], bytes]:
+    """What n passes give, and their state."""
+    with session:
+        return take(session, pass_, range(1, n + 1)), rows_of(session)
+
+
+def inline(n: int, n_partitions: int = N_PARTITIONS, pass_: Any = None) -> tuple[list[bytes], bytes]:
+    return course(opened(InlineExecutor(), n_partitions), pass_ or Walk(), n)
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """Wait for what is bound to come."""
+    end = time.monotonic() + WAIT
+    while not condition():
+        assert time.monotonic() < end, "it has not come"
+        time.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def _attentive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that soon looks after workers that do not answer."""
+    monkeypatch.setattr(watch, "LOOK", 0.2)
+
+
+@contextmanager
+def inside(n_workers: int, threads: int = 1) -> Iterator[Client]:
+    """A cluster within this process."""
+    with (
+        LocalCluster(n_workers=n_workers, threads_per_worker=threads, processes=False, **_LOCAL) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        client.wait_for_workers(n_workers)
+        yield client
+
+
+def hosts_of(client: Client) -> dict[str, int]:
+    """Hosts that are open in each worker's process."""
+    found: dict[str, int] = client.run(open_hosts)
+    return found
+
+
+def open_hosts(dask_worker: Any) -> int:
+    return sum(host.worker is dask_worker for host in host_module._hosts.values())
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """A cluster whose workers may be killed."""
+    with Processes(tmp_path_factory.mktemp("cluster")) as processes:
+        yield processes
+
+
+@contextmanager
+def workers(processes: Processes, n: int) -> Iterator[Client]:
+    """A client of the cluster with exactly so many workers."""
+    alive(processes)
+    processes.kill(*processes.workers[n:])
+    processes.start(n)
+    with Client(processes.address, set_as_default=False) as client:
+        until(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == n)
+        yield client
+
+
+def alive(processes: Processes) -> list[str]:
+    """Names of the workers that have not killed themselves."""
+    processes.kill(*(name for name in processes.workers if not processes.running[name].is_alive()))
+    return processes.workers
+
+
+def owner(session: ClusterSession, partition: int) -> str:
+    """The address of the worker that owns a partition."""
+    return next(m.address for m in session._members.owners for run in m.runs if partition in run)
+
+
+def name_of(client: Client, address: str) -> str:
+    return str(client.scheduler_info(n_workers=-1)["workers"][address]["name"])
+
+
+# Who owns what
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_shares_are_proportional_consecutive_and_cover_everything(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    runs = [range(10 * i, 10 * i + int(rng.integers(1, 11))) for i in range(int(rng.integers(1, 5)))]
+    weights = rng.uniform(0.1, 5, int(rng.integers(1, 12)))
+    shares = split(runs, weights.tolist())
+    numbers = [number for share in shares for run in share for number in run]
+    assert numbers == [number for run in runs for number in run]
+    exact = weights / weights.sum() * len(numbers)
+    assert all(abs(sum(map(len, share)) - part) <= 1 for share, part in zip(shares, exact, strict=True))
+    assert all(run for share in shares for run in share)
+    if len(runs) == 1:
+        assert all(len(share) <= 1 for share in shares)
+
+
+def test_with_fewer_partitions_than_workers_some_get_none() -> None:
+    shares = split([range(3)], [1.0] * 7)
+    assert sorted(sum(map(len, share)) for share in shares) == [0, 0, 0, 0, 1, 1, 1]
+    assert split([], [1.0, 2.0]) == [[], []]
+    assert split([range(5)], [3.0]) == [[range(5)]]
+
+
+def test_what_is_left_without_others() -> None:
+    assert without([range(10)], [range(2, 4), range(3, 5), range(9, 12)]) == [range(2), range(5, 9)]
+    assert without([range(3), range(5, 7)], []) == [range(3), range(5, 7)]
+    assert without([range(3)], [range(3)]) == []
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 5, 6, 21, 100, 401])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_tree_calls_each_worker_once_and_neighbours_together(n: int, seed: int) -> None:
+    def flat(node: Any) -> list[int]:
+        return [node[0], *(item for below in node[1] for item in flat(below))]
+
+    def check(node: Any) -> int:
+        """Each call reaches a run of workers, of which the first is called; returns the depth."""
+        items = sorted(flat(node))
+        assert items == list(range(node[0], node[0] + len(items)))
+        return 1 + max(map(check, node[1]), default=0)
+
+    firsts = np.sort(np.random.default_rng(seed).choice(np.arange(1, 5 * n), n - 1, replace=False))
+    found = tree(list(range(n)), [0, *firsts.tolist()])
+    assert sorted(flat(found)) == list(range(n))
+    assert check(found) <= 1 + int(5 * n).bit_length()
+
+
+@pytest.mark.parametrize(("n", "workers"), [(489, 64), (489, 16), (15625, 512), (26, 8)])
+def test_aligned_shares_have_the_sums_of_one_node(n: int, workers: int) -> None:
+    """And nobody has more to do for it, to some percent."""
+    shares = [share for share in split([range(n)], [1.0] * workers) if share]
+    assert max(sum(map(len, share)) for share in shares) <= 1.05 * -(-n // workers)
+    for [run] in shares:
+        sums = TreeSum[Any](n)
+        for number in run:
+            sums.add((0, number), Nothing())
+        assert len(sums.nodes) == 1
+
+
+# The journal
+
+
+def test_the_journal_gives_back_what_it_was_given() -> None:
+    rng = np.random.default_rng(0)
+    with Journal() as journal:
+        for base in (0, 4):
+            journal.clear(base)
+            passes = [b"one", b"one", b"", b"two", b"one"]
+            shared = [rng.bytes(int(size)) for size in (0, 1, 1 << 20, 5, 3)]
+            for entry in zip(passes, shared, strict=True):
+                journal.append(*entry)
+            assert [journal[base + 1 + i] for i in range(5)] == list(zip(passes, shared, strict=True))
+        folder = journal._scratch.path
+        assert [path.name for path in folder.iterdir() if path.stat().st_size] == ["passes"]
+    assert not folder.exists()
+
+
+def test_the_journal_holds_a_pass_once_and_shrinks_when_emptied() -> None:
+    with Journal() as journal:
+        file, pass_ = journal._scratch.path / "passes", os.urandom(1 << 16)
+        for number in range(8):
+            journal.append(pass_, bytes([number]) * 100)
+        assert file.stat().st_size == (1 << 16) + 8 * 100
+        journal.clear(8)
+        assert file.stat().st_size == 0
+        journal.append(pass_, b"x")
+        assert journal[9] == (pass_, b"x")
+
+
+def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with Journal() as journal:
+        monkeypatch.setattr(os, "pwrite", full)
+        with pytest.raises(StoreError, match=r"journal of passes .*No space left.*; set TMPDIR to a larger disk, or keep a checkpoint"):
+            journal.append(b"pass", b"shared")
+
+
+# The same bits
+
+
+@pytest.mark.parametrize(("n_workers", "threads"), [(1, 1), (2, 1), (3, 2), (5, 1)])
+@pytest.mark.parametrize("plan", [{}, {"resident_states": 1, "resident_values": 1}], ids=["in memory", "spilled"])
+def test_any_number_of_workers_gives_the_bits_of_one_thread(n_workers: int, threads: int, plan: dict[str, int]) -> None:
+    with inside(n_workers, threads) as client:
+        assert course(on(client, **plan), Walk(), 4) == inline(4)
+        assert course(on(client, **plan), Wide(), 5) == inline(5, pass_=Wide())
+
+
+@pytest.mark.parametrize("n_partitions", [1, 2])
+def test_more_workers_than_partitions(n_partitions: int) -> None:
+    with inside(5) as client:
+        assert course(on(client, n_partitions), Walk(), 3) == inline(3, n_partitions)
+
+
+def test_models_have_the_bits_of_one_thread() -> None:
+    X = answers(0)
+    expected = bits(long_fit(executor="inline").fit(X))
+    for n_workers, threads in ((1, 2), (3, 1)):
+        with inside(n_workers, threads) as client:
+            assert bits(long_fit(executor=client).fit(X)) == expected
+
+
+def test_shared_reads_of_a_selection() -> None:
+    select = SELECTIONS["block_cross_validate, shared reads"]
+    with inside(3) as client:
+        assert bits(select(client)) == bits(select("inline"))
+
+
+class StopHereError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 2), (1, 5), (2, 0), (0, 3)])
+def test_a_checkpoint_goes_on_with_another_number_of_workers(before: int, after: int, tmp_path: Path) -> None:
+    def stop(iteration: Any) -> None:
+        if iteration.number == 6:
+            raise StopHereError
+
+    def fitted(n_workers: int, *callbacks: Any) -> Any:
+        with ExitStack() as stack:
+            executor = stack.enter_context(inside(n_workers)) if n_workers else "threads"
+            kept = {"checkpoint": tmp_path / "fit.zarr", "checkpoint_every": 3}
+            return long_fit(executor=executor, callbacks=callbacks, **kept).fit(answers(5))
+
+    with pytest.raises(StopHereError):
+        fitted(before, stop)
+    model = fitted(after)
+    assert bits(model) == bits(long_fit(executor="inline").fit(answers(5)))
+
+
+def sessions_in_turn(executors: Sequence[Executor], path: Path) -> tuple[list[bytes], bytes]:
+    """Three passes each, the state of the one before from its checkpoint."""
+    sums, states, number = list[bytes](), list[Any](), 0
+    for i, executor in enumerate(executors):
+        with opened(executor) as session:
+            session.restore(states)
+            sums += take(session, Walk(), range(number + 1, number + 4))
+            number += 3
+            states = session.save(zarr.create_group(path / f"{i}.zarr"))
+            assert sorted(p for s in states for p in range(s.first, s.last)) == list(range(N_PARTITIONS))
+            rows = rows_of(session)
+    return sums, rows
+
+
+def test_state_goes_from_executor_to_executor(tmp_path: Path) -> None:
+    with inside(3) as three, inside(5, 2) as five:
+        of_three, of_five = DistributedExecutor(three), DistributedExecutor(five)
+        executors: list[Executor] = [of_three, ThreadsExecutor(2), of_five, InlineExecutor(), of_three]
+        assert sessions_in_turn(executors, tmp_path) == inline(15)
+
+
+# What is lost
+
+
+@pytest.mark.faults
+class TestLosses:
+    """Workers that are killed at a certain moment; all others keep what they have."""
+
+    def test_before_the_first_pass(self, processes: Processes, tmp_path: Path) -> None:
+        with workers(processes, 3) as client, on(client) as session:
+            processes.kill(processes.workers[0])
+            assert course_of(session, Walk(str(tmp_path)), 3) == inline(3)
+            assert not again(tmp_path)
+
+    def test_between_passes_and_in_the_midst_of_one(self, processes: Processes, tmp_path: Path) -> None:
+        pass_ = Walk(str(tmp_path), (Kill(4, 23),))
+        with workers(processes, 4) as client, on(client) as session:
+            sums = take(session, pass_, [1, 2])
+            first = held(session, owner(session, 0))
+            processes.kill(name_of(client, owner(session, 0)))
+            sums += take(session, pass_, [3])
+            assert again(tmp_path) == first
+            counts = visited(tmp_path)
+            assert {counts[number, partition] for number in (1, 2) for partition in first} == {2}
+            last = held(session, owner(session, 23))
+            sums += take(session, pass_, [4, 5])
+            assert (sums, rows_of(session)) == inline(5)
+            assert kills_done(tmp_path) == 1
+            assert again(tmp_path) == first | last
+
+    def test_a_leaf_an_inner_node_and_the_root(self, processes: Processes, tmp_path: Path) -> None:
+        # Six workers of four partitions each: the first calls the second, the third and the fifth, these the others.
+        pass_ = Walk(str(tmp_path), (Kill(2, 23), Kill(4, 17), Kill(6, 0)))
+        with workers(processes, 6) as client, on(client) as session:
+            assert tree(list(range(6)), list(range(0, 24, 4))) == (0, [(4, [(5, [])]), (2, [(3, [])]), (1, [])])
+            assert course_of(session, pass_, 7) == inline(7)
+            assert kills_done(tmp_path) == 3
+            assert len(session._members.owners) == 3
+
+    def test_several_at_once(self, processes: Processes, tmp_path: Path) -> None:
+        pass_ = Walk(str(tmp_path), tuple(Kill(3, partition) for partition in (0, 9, 23)))
+        with workers(processes, 4) as client, on(client) as session:
+            assert course_of(session, pass_, 4) == inline(4)
+            assert kills_done(tmp_path) == 3
+
+    def test_many_in_the_same_pass(self, processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        # As when a provider takes back most of its machines, one after the other: no partition has anything to do with it.
+        forget, lost = Members.forget, list[str]()
+
+        def forgotten(self: Members, members: Any) -> None:
+            forget(self, members)
+            lost.extend(member.address for member in members)
+            if len(lost) < 4:
+                processes.kill(names[self.owners[-(len(lost) % 2)].address])
+
+        monkeypatch.setattr(Members, "forget", forgotten)
+        with workers(processes, 6) as client, on(client) as session:
+            sums = take(session, Walk(), [1, 2])
+            names = {address: worker["name"] for address, worker in client.scheduler_info(n_workers=-1)["workers"].items()}
+            sums += take(session, Walk(str(tmp_path), (Kill(3, 23),)), [3])
+            assert len(lost) == 4
+            assert (sums, rows_of(session)) == inline(3)
+
+    def test_another_while_passes_are_repeated(self, processes: Processes, tmp_path: Path) -> None:
+        with workers(processes, 3) as client, on(client) as session:
+            pass_ = Walk(str(tmp_path), (Kill(4, 2), Kill(2, 3, after=0)))
+            sums = take(session, pass_, [1])
+            lost = held(session, owner(session, 2))
+            sums += take(session, pass_, [2, 3, 4, 5])
+            assert (sums, rows_of(session)) == inline(5)
+            assert kills_done(tmp_path) == 2
+            assert len(session._members.owners) == 1
+            assert lost < again(tmp_path)
+
+    def test_all_and_new_ones_come(self, processes: Processes, tmp_path: Path) -> None:
+        with workers(processes, 2) as client, on(client) as session:
+            sums = take(session, Walk(str(tmp_path)), [1, 2])
+            processes.kill(*processes.workers)
+            coming = threading.Timer(0.5, processes.start, [2])
+            coming.start()
+            sums += take(session, Walk(str(tmp_path)), [3])
+            coming.join()
+            assert (sums, rows_of(session)) == inline(3)
+
+    def test_all_and_none_comes(self, processes: Processes) -> None:
+        with dask.config.set({"dfact.workers-wait": "1s"}), workers(processes, 2) as client, on(client) as session:
+            take(session, Walk(), [1])
+            processes.kill(*processes.workers)
+            with pytest.raises(ClusterError, match="for 1 s the Dask cluster has had no worker"):
+                take(session, Walk(), [2])
+
+    def test_one_in_a_checkpoint_and_one_while_rows_come(self, processes: Processes, tmp_path: Path) -> None:
+        with workers(processes, 3) as client, on(client) as session:
+            sums = take(session, Walk(str(tmp_path)), [1, 2])
+            client.run(doom, "store", workers=[owner(session, 12)])
+            states = session.save(zarr.create_group(tmp_path / "state.zarr"))
+            assert sorted(p for s in states for p in range(s.first, s.last)) == list(range(N_PARTITIONS))
+            sums += take(session, Walk(str(tmp_path)), [3])
+            client.run(doom, "rows", workers=[owner(session, 0)])
+            assert (sums, rows_of(session)) == inline(3)
+            assert len(session._members.owners) == 1
+            counts = visited(tmp_path)
+            assert {counts[number, 12] for number in (1, 2)} == {2}  # from the start, as the checkpoint was not whole
+            assert counts[1, 0] == counts[2, 0] == 1  # from the checkpoint
+            assert counts[3, 0] == 2
+
+    def test_behind_a_pass_without_state(self, processes: Processes, tmp_path: Path) -> None:
+        with workers(processes, 2) as client, on(client) as session:
+            sums = take(session, Walk(str(tmp_path)), [1, 2]) + take(session, Look(), [3])
+            assert session._journal.base == 3
+            processes.kill(name_of(client, owner(session, 0)))
+            sums += take(session, Look(), [4]) + take(session, Walk(str(tmp_path)), [5, 6])
+            found = sums, rows_of(session)
+            assert not again(tmp_path)
+        with opened(InlineExecutor()) as session:
+            sums = take(session, Walk(), [1, 2]) + take(session, Look(), [3, 4]) + take(session, Walk(), [5, 6])
+            assert found == (sums, rows_of(session))
+
+    def test_a_pass_that_kills_each_worker(self, processes: Processes, tmp_path: Path) -> None:
+        with workers(processes, 6) as client, on(client) as session:
+            with pytest.raises(ClusterError, match="one worker after the other was lost in the same pass, 4 in all"):
+                take(session, Walk(str(tmp_path), poison=11), [1, 2, 3])
+            assert len(alive(processes)) == 2
+
+    def test_one_that_gives_its_state_away(self, processes: Processes, tmp_path: Path) -> None:
+        with workers(processes, 2) as client, on(client) as session:
+            sums = take(session, Walk(str(tmp_path)), [1, 2])
+            doomed = held(session, owner(session, 0))
+            client.run(doom, "states", workers=[owner(session, 0)])
+            new_worker(processes, client, session)
+            sums += take(session, Walk(str(tmp_path)), [3, 4])
+            assert (sums, rows_of(session)) == inline(4)
+            assert again(tmp_path) == doomed
+
+    def test_another_worker_at_the_same_address(self, tmp_path: Path) -> None:
+        with fixed_port(tmp_path) as (client, restart), on(client) as session:
+            sums = take(session, Walk(), [1, 2])
+            restart()
+            sums += take(session, Walk(), [3])
+            assert (sums, rows_of(session)) == inline(3)
+
+
+def course_of(session: ClusterSession, pass_: Any, n: int) -> tuple[list[bytes], bytes]:
+    return take(session, pass_, range(1, n + 1)), rows_of(session)
+
+
+def held(session: ClusterSession, address: str) -> set[int]:
+    """The partitions of a worker."""
+    return {number for m in session._members.owners if m.address == address for run in m.runs for number in run}
+
+
+def doom(method: str) -> None:
+    """In a worker: kill it when its shard does this."""
+
+    def end(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(Shard, method, end)
+
+
+def new_worker(processes: Processes, client: Client, session: ClusterSession) -> str:
+    """One that the session looks at before its next pass; its name."""
+    n = len(client.scheduler_info(n_workers=-1)["workers"])
+    name = processes.start_worker()
+    until(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == n + 1)
+    soon_balanced(session)
+    return name
+
+
+def soon_balanced(session: ClusterSession) -> None:
+    """Before its next pass it looks for new workers; whatever their speed was, all get the same."""
+    session._next_look = 0.0
+    for member in session._members.all:
+        member.speed = 1.0
+
+
+@contextmanager
+def fixed_port(folder: Path) -> Iterator[tuple[Client, Callable[[], None]]]:
+    """A cluster of two workers, and what replaces one by a new process at the same address, as a nanny with a fixed port does."""
+    with Processes(folder) as processes:
+        processes.start(1)
+
+        def start() -> None:
+            processes._start("fixed", work_at, processes.address, port)
+
+        port = free_port()
+        start()
+        with Client(processes.address, set_as_default=False) as client:
+            client.wait_for_workers(2, timeout=WAIT)
+
+            def restart() -> None:
+                processes.kill("fixed")
+                start()
+                until(lambda: pids(client).get(f"tcp://127.0.0.1:{port}") == processes.running["fixed"].pid)
+
+            yield client, restart
+
+
+def pids(client: Client) -> dict[str, int]:
+    found: dict[str, int] = client.run(os.getpid, on_error="ignore")
+    return found
+
+
+def work_at(folder: str, settings: dict[str, Any], address: str, port: int) -> None:
+    from benchmarks.fault_fits import _serve
+
+    with small_partitions():
+        own = {"host": "127.0.0.1", "port": port, "dashboard_address": "127.0.0.1:0", "name": "fixed", "nthreads": 1}
+        _serve(lambda: Worker(address, **own), folder, settings, "fixed")
+
+
+# What moves
+
+
+@pytest.mark.faults
+class TestMoves:
+    def test_a_worker_that_joins_takes_state_with_it(self, processes: Processes, tmp_path: Path) -> None:
+        with workers(processes, 2) as client, on(client) as session:
+            sums = take(session, Walk(str(tmp_path)), [1, 2])
+            new_worker(processes, client, session)
+            sums += take(session, Walk(str(tmp_path)), [3, 4])
+            assert len(session._members.owners) == 3
+            assert (sums, rows_of(session)) == inline(4)
+            assert not again(tmp_path)
+
+    def test_states_of_many_messages(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setattr(host_module, "_STATES_BYTES", 2000)
+        with inside(1) as client, on(client) as session:
+            sums = take(session, Walk(str(tmp_path)), [1, 2])
+            client.cluster.scale(3)
+            client.wait_for_workers(3)
+            soon_balanced(session)
+            sums += take(session, Walk(str(tmp_path)), [3])
+            assert [m.load for m in session._members.owners] == [8, 8, 8]
+            assert (sums, rows_of(session)) == inline(3)
+            assert not again(tmp_path)
+
+    def test_a_retired_worker(self, processes: Processes, tmp_path: Path) -> None:
+        pass_ = Walk(str(tmp_path), pause=0.03)  # half a second a pass: it is retired in the midst of one
+        with workers(processes, 3) as client, on(client) as session:
+            sums = take(session, pass_, [1])
+            retired = owner(session, 12)
+            with Client(processes.address, set_as_default=False) as other:
+                retiring = threading.Thread(target=other.retire_workers, args=([retired],))
+
+                def in_its_midst() -> None:
+                    until(lambda: visited(tmp_path)[2, 12])
+                    retiring.start()
+
+                starting = threading.Thread(target=in_its_midst)
+                starting.start()
+                sums += take(session, pass_, [2, 3])
+                starting.join()
+                retiring.join()
+            sums += take(session, pass_, [4])
+            assert (sums, rows_of(session)) == inline(4)
+            assert retired not in {m.address for m in session._members.owners}
+
+
+@dataclass(frozen=True)
+class Closing(Walk):
+    """A pass in whose midst a worker's host is closed, as when Dask retires the worker."""
+
+    def step(self, block: Block, state: State | None, shared: Any) -> tuple[State, Sums]:
+        if (int(shared), block.index) == (2, 20) and not (marker := Path(self.folder) / "closed").exists():
+            marker.touch()
+            [host] = [h for h in host_module._hosts.values() if 10 in h._shard._done]
+            asyncio.run_coroutine_threadsafe(host.close(), host.worker.loop.asyncio_loop)
+            assert host.closed.wait(WAIT)
+        return super().step(block, state, shared)
+
+
+def test_a_host_that_closes_in_the_midst_of_a_pass(tmp_path: Path) -> None:
+    with inside(3) as client, on(client) as session:
+        assert course_of(session, Closing(str(tmp_path)), 3) == inline(3)
+        assert (tmp_path / "closed").exists()
+
+
+def test_a_second_loss_while_partitions_are_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, ask_each, given = Host.ask, Members.ask_each, list[str]()
+
+    async def asked(self: Host, peer: tuple[str, str], call: str, **message: Any) -> Any:
+        if call == "give" and peer[0] == upper:  # the newcomer has the partitions, but not yet their state
+            given.append(peer[0])
+            await host_module._hosts[peer[1]].close()
+            return {"lost": [peer]}
+        return await ask(self, peer, call, **message)
+
+    def asked_each(self: Members, call: str, messages: Any) -> Any:
+        if call == "add" and len(given) == 1:
+            given.append("")
+            raise MembersLost([member for member in self.all if member.address == lower])  # before any of them has got it
+        return ask_each(self, call, messages)
+
+    monkeypatch.setattr(Host, "ask", asked)
+    monkeypatch.setattr(Members, "ask_each", asked_each)
+    with inside(2) as client, on(client) as session:
+        sums = take(session, Walk(), [1, 2])
+        lower, upper = owner(session, 0), owner(session, 23)
+        client.cluster.scale(3)
+        client.wait_for_workers(3)
+        soon_balanced(session)
+        sums += take(session, Walk(), [3])
+        assert len(given) == 2
+        assert (sums, rows_of(session)) == inline(3)
+
+
+def test_partitions_of_a_lost_worker_go_to_new_ones_as_well() -> None:
+    with inside(3) as client, on(client) as session:
+        take(session, Walk(), [1, 2])
+        for member, speed in zip(session._members.owners, (1e6, float("nan"), 1e6), strict=True):
+            member.speed = speed  # partitions a second; of one that has just joined it is not known
+        session._members.forget(session._members.owners[:1])
+        take(session, Walk(), [3])
+        assert [member.load for member in session._members.owners] == [12, 12]
+
+
+def test_partitions_that_no_worker_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked_each(self: Members, *_: Any) -> Any:
+        raise MembersLost(self.all)
+
+    monkeypatch.setattr(Members, "ask_each", asked_each)
+    with inside(2) as client, on(client) as session, pytest.raises(ClusterError, match="lost in the same pass, 4"):
+        take(session, Walk(), [1])
+
+
+def test_a_move_that_is_overtaken_puts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_module, "_STATES_BYTES", 2000)
+    ask, epochs = Host.ask, list[int]()
+
+    async def asked(self: Host, peer: tuple[str, str], call: str, **message: Any) -> Any:
+        reply = await ask(self, peer, call, **message)
+        if call == "give":
+            epochs.append(self._epoch)
+            if len(epochs) == 3:
+                self._is_current(self._epoch + 1)
+        return reply
+
+    monkeypatch.setattr(Host, "ask", asked)
+    with inside(2) as client, on(client) as session:
+        take(session, Walk(), [1])
+        one, other = session._members.owners
+        host = host_module._hosts[one.key]
+        content = packed((session._partitions.part(12, 24), 1))
+        epoch = session._epoch
+        assert client.sync(session._members._reach, one, "take", epoch=epoch, content=content, source=other.peer) == {"stale": epoch}
+        assert len(epochs) == 3
+        assert len([i for i in range(12, 24) if host._shard._states._states.get(i)]) == 4
+
+
+# Workers that cannot reach each other, and messages that come late
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("victim", [1, 4])
+def test_workers_that_cannot_reach_each_other(victim: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ask = Host.ask
+    cut = list[str]()
+
+    async def asked(self: Host, peer: tuple[str, str], call: str, **message: Any) -> Any:
+        return {"lost": [peer]} if peer[0] in cut else await ask(self, peer, call, **message)
+
+    monkeypatch.setattr(Host, "ask", asked)
+    with inside(6) as client, on(client) as session:
+        sums = take(session, Walk(str(tmp_path)), [1])
+        cut.append(session._members.owners[victim].address)
+        sums += take(session, Walk(str(tmp_path)), [2, 3])
+        assert session._members.star
+        assert (sums, rows_of(session)) == inline(3)
+        assert not again(tmp_path)
+
+
+def call(client: Client, session: ClusterSession, partition: int, method: str, **message: Any) -> Any:
+    """What a host answers to a call as a driver or a worker sends it."""
+    member = next(m for m in session._members.owners if any(partition in run for run in m.runs))
+    return client.sync(session._members._reach, member, method, **message)
+
+
+def test_a_message_from_before_partitions_moved_does_nothing(tmp_path: Path) -> None:
+    pass_ = Walk(str(tmp_path))
+    with inside(2) as client, on(client) as session:
+        sums = take(session, pass_, [1])
+        message = {"number": 2, "pass_": packed(Walk(str(tmp_path), fails=2)), "shared": packed(np.float32(2)), "below": [], "wanted": True}
+        session._arrange()
+        sums += take(session, pass_, [2])
+        stale = session._epoch - 1
+        assert call(client, session, 0, "run", epoch=stale, runs=[(0, 1)], **message) == {"stale": stale}
+        assert call(client, session, 0, "take", epoch=stale, content=packed(None), source=("", "")) == {"stale": stale}
+        assert call(client, session, 0, "add", epoch=stale, content=packed(None)) == {}
+        sums += take(session, pass_, [3])
+        assert (sums, rows_of(session)) == inline(3)
+        assert not again(tmp_path)
+
+
+def test_a_host_that_lacks_partitions_says_so_and_gets_them(tmp_path: Path) -> None:
+    with inside(3) as client, on(client) as session:
+        sums = take(session, Walk(str(tmp_path)), [1, 2])
+        for member in session._members.owners[:2]:
+            host_module._hosts[member.key]._shard._drop(range(6, 10))
+        sums += take(session, Walk(str(tmp_path)), [3])
+        assert (sums, rows_of(session)) == inline(3)
+        assert again(tmp_path) == {6, 7, 8, 9}
+
+
+# Errors, and what is left behind
+
+
+@pytest.mark.parametrize("plan", [{}, {"resident_states": 0}], ids=["in memory", "spilled"])
+def test_an_error_reaches_the_caller_and_nothing_is_left(plan: dict[str, int], client: Client, tmp_path: Path) -> None:
+    def scratch() -> list[str]:
+        return sorted(path.name for path in Path(tempfile.gettempdir()).glob("dfact-state-*"))
+
+    client.run(set_tempdir, str(tmp_path))
+    try:
+        for _ in range(2):
+            with on(client, **plan) as session:
+                take(session, Walk(), [1, 2])
+                assert set(hosts_of(client).values()) == {1}
+                assert len(list(tmp_path.glob("dfact-state-*"))) == (2 if plan else 0)
+                with pytest.raises(ValueError, match=r"block .* is bad"):
+                    take(session, Walk(fails=3), [3])
+            until(lambda: not any(hosts_of(client).values()))
+            until(lambda: not client.run_on_scheduler(tasks))
+            assert not list(tmp_path.glob("dfact-*"))
+        assert course(on(client), Walk(), 3) == inline(3)
+    finally:
+        client.run(set_tempdir, None)
+
+
+def set_tempdir(folder: str | None) -> None:
+    tempfile.tempdir = folder
+
+
+def tasks(dask_scheduler: Any) -> list[str]:
+    return [str(key) for key in dask_scheduler.tasks]
+
+
+class StubbornError(Exception):
+    """One that can be pickled, but not be made again."""
+
+    def __init__(self, what: str, number: int) -> None:
+        super().__init__(f"{what} of {number} is bad")
+
+
+@dataclass(frozen=True)
+class Stubborn(Walk):
+    def step(self, block: Block, state: State | None, shared: Any) -> tuple[State, Sums]:
+        raise StubbornError("a block", block.index)
+
+
+def test_an_error_that_cannot_travel_is_told_in_words(client: Client) -> None:
+    with on(client) as session, pytest.raises(RuntimeError, match=r"StubbornError: a block of .* is bad"):
+        take(session, Stubborn(), [1])
+
+
+@pytest.mark.faults
+def test_workers_that_cannot_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: Any, **__: Any) -> None:
+        raise ModuleNotFoundError("No module named 'dfact'")
+
+    monkeypatch.setattr(members_module, "open_host", refuse)
+    with dask.config.set({"dfact.workers-wait": "1s"}), inside(2) as client, on(client) as session:  # noqa: SIM117
+        with pytest.raises(ClusterError, match=r"no worker .*could join.*No module named 'dfact'"):
+            take(session, Walk(), [1])
+
+
+# Beside others
+
+
+def test_fits_at_the_same_time() -> None:
+    found: dict[int, Any] = {}
+
+    def fit(number: int, client: Client) -> None:
+        found[number] = course(on(client), Walk() if number % 2 else Wide(), 4)
+
+    with inside(3) as one, Client(one.cluster, set_as_default=False) as other:
+        threads = [threading.Thread(target=fit, args=(number, [one, one, other][number])) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == {0: inline(4, pass_=Wide()), 1: inline(4), 2: inline(4, pass_=Wide())}
+
+
+def test_all_threads_of_the_workers_are_busy() -> None:
+    with inside(2, 2) as client:
+        end = Event("end", client=client)
+        busy = [client.submit(wait_for, "end", number, pure=False) for number in range(8)]
+        try:
+            until(lambda: sum(map(len, client.processing().values())) == 8)
+            assert course(on(client), Walk(), 3) == inline(3)
+        finally:
+            end.set()
+        assert client.gather(busy) == [True] * 8
+
+
+def wait_for(name: str, _: int) -> bool:
+    return Event(name).wait(WAIT)
+
+
+def test_a_client_that_is_closed_in_a_session() -> None:
+    with inside(2) as client:
+        for look in (0.0, float("inf")):
+            session = on(Client(client.cluster, set_as_default=False))
+            with session:
+                take(session, Walk(), [1])
+                until(lambda: all(client.run(all_held).values()))
+                session._members._client.close()
+                session._next_look = look
+                with pytest.raises(ClusterError, match="the Dask scheduler is lost: the client was closed"):
+                    take(session, Walk(), [2])
+        until(lambda: not any(hosts_of(client).values()))
+
+
+def all_held(dask_worker: Any) -> bool:
+    held_ones: list[bool] = [host.held for host in host_module._hosts.values() if host.worker is dask_worker]
+    return all(held_ones)
+
+
+@pytest.mark.faults
+def test_shards_end_with_a_lost_driver(processes: Processes) -> None:
+    script = f"""
+from distributed import Client
+from tests.test_cluster_session import Walk, on, take
+with Client({processes.address!r}) as client, on(client) as session:
+    for number in range(1, 1 << 30):
+        take(session, Walk(pause=0.01), [number])
+        print(number, flush=True)
+"""
+    with workers(processes, 2) as client, subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "1\n"
+        assert set(hosts_of(client).values()) == {1}
+        until(lambda: all(client.run(all_held).values()))
+        driver.kill()
+        driver.wait()
+        until(lambda: not any(hosts_of(client).values()))
+        until(lambda: not client.run_on_scheduler(tasks))
+
+
+def test_metrics_of_the_workers() -> None:
+    with inside(2) as client, on(client) as session:
+        take(session, Walk(), [1, 2])
+        found = client.run(metrics).values()
+        assert all(set(FIGURES) <= set(measured) for measured in found)
+        assert [measured["dfact passes"] for measured in found] == [2, 2]
+        assert sum(measured["dfact partitions"] for measured in found) == 2 * N_PARTITIONS
+        assert all(measured["dfact rows/s"] > 0 for measured in found)
+
+
+async def metrics(dask_worker: Any) -> dict[str, Any]:
+    return dict(await dask_worker.get_metrics())
+
+
+# Clusters that grow and shrink
+
+
+@contextmanager
+def local_processes(n_workers: int) -> Iterator[tuple[LocalCluster, Client]]:
+    with (
+        dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}),
+        LocalCluster(n_workers=n_workers, threads_per_worker=1, processes=True, **_LOCAL) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield cluster, client
+
+
+@pytest.mark.faults
+def test_clusters_that_adapt_and_shrink() -> None:
+    with local_processes(3) as (cluster, client):
+        with on(client) as session:
+            sums = take(session, Walk(), [1, 2])
+            cluster.scale(1)
+            sums += take(session, Walk(pause=0.01), [3])
+            until(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 1)
+            sums += take(session, Walk(), [4])
+            assert (sums, rows_of(session)) == inline(4)
+        cluster.adapt(minimum=1, maximum=3, interval="50ms", wait_count=1)
+        with on(client) as session:
+            sums = take(session, Walk(pause=0.01), [1, 2, 3])
+            assert (sums, rows_of(session)) == inline(3)
+            # The worker that holds a shard is not idle, so it stays.
+            assert {m.address for m in session._members.owners} <= set(client.scheduler_info(n_workers=-1)["workers"])
