@@ -305,8 +305,10 @@ def test_shares_are_proportional_consecutive_and_cover_everything(seed: int) -> 
     shares = split(runs, weights.tolist())
     numbers = [number for share in shares for run in share for number in run]
     assert numbers == [number for run in runs for number in run]
-    exact = weights / weights.sum() * len(numbers)
-    assert all(abs(sum(map(len, share)) - part) <= 1 for share, part in zip(shares, exact, strict=True))
+    exact, loads = weights / weights.sum() * len(numbers), [sum(map(len, share)) for share in shares]
+    # As near as whole partitions come, and the busiest no busier than that for ending where sums are complete.
+    nearest = np.diff(np.rint(np.cumsum([0, *exact])))
+    assert max(loads / weights) <= 1.05 * max(nearest / weights)
     assert all(run for share in shares for run in share)
     if len(runs) == 1:
         assert all(len(share) <= 1 for share in shares)
@@ -515,18 +517,18 @@ class TestLosses:
 
     def test_many_in_the_same_pass(self, processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         # As when a provider takes back most of its machines, one after the other: no partition has anything to do with it.
-        forget, lost = Members.forget, list[str]()
+        forget, lost, names = Members.forget, list[str](), dict[str, str]()
 
         def forgotten(self: Members, members: Any) -> None:
             forget(self, members)
             lost.extend(member.address for member in members)
-            if len(lost) < 4:
+            if members and len(lost) < 4:
                 processes.kill(names[self.owners[-(len(lost) % 2)].address])
 
         monkeypatch.setattr(Members, "forget", forgotten)
         with workers(processes, 6) as client, on(client) as session:
+            names |= {address: worker["name"] for address, worker in client.scheduler_info(n_workers=-1)["workers"].items()}
             sums = take(session, Walk(), [1, 2])
-            names = {address: worker["name"] for address, worker in client.scheduler_info(n_workers=-1)["workers"].items()}
             sums += take(session, Walk(str(tmp_path), (Kill(3, 23),)), [3])
             assert len(lost) == 4
             assert (sums, rows_of(session)) == inline(3)
@@ -850,7 +852,8 @@ def test_a_message_from_before_partitions_moved_does_nothing(tmp_path: Path) -> 
     pass_ = Walk(str(tmp_path))
     with inside(2) as client, on(client) as session:
         sums = take(session, pass_, [1])
-        message = {"number": 2, "pass_": packed(Walk(str(tmp_path), fails=2)), "shared": packed(np.float32(2)), "below": [], "wanted": True}
+        message: dict[str, Any] = {"numbers": [2], "below": [], "wanted": True}
+        message |= {"passes": [packed(Walk(str(tmp_path), fails=2))], "broadcasts": [packed(np.float32(2))]}
         session._arrange()
         sums += take(session, pass_, [2])
         stale = session._epoch - 1

@@ -3,8 +3,9 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -312,15 +313,30 @@ class Host:
         worker, task = get_worker(), get_worker().get_current_task()
         secede()
         self.held = True
-        while not self.closed.wait(0.5):
-            state = worker.state.tasks.get(task)
-            if state is None or state.state not in ("executing", "long-running") or worker.status.name not in ("running", "paused"):
-                closing = self.close()
-                try:
-                    asyncio.run_coroutine_threadsafe(closing, worker.loop.asyncio_loop)
-                except RuntimeError:  # the worker's loop has ended before
-                    closing.close()
-                return
+        with _unprofiled(worker):
+            while not self.closed.wait(0.5):
+                state = worker.state.tasks.get(task)
+                wanted = state is not None and state.state in ("executing", "long-running")
+                if not wanted or worker.status.name not in ("running", "paused"):
+                    closing = self.close()
+                    try:
+                        asyncio.run_coroutine_threadsafe(closing, worker.loop.asyncio_loop)
+                    except RuntimeError:  # the worker's loop has ended before
+                        closing.close()
+                    return
+
+
+@contextmanager
+def _unprofiled(worker: "Worker") -> Iterator[None]:
+    """Take this thread from those whose stacks Dask samples a hundred times a second: it only waits."""
+    thread = threading.get_ident()
+    with worker.active_threads_lock:
+        task = worker.active_threads.pop(thread)
+    try:
+        yield
+    finally:
+        with worker.active_threads_lock:
+            worker.active_threads[thread] = task  # where Dask removes it
 
 
 def serialized(content: "bytes | bytearray | memoryview") -> Any:
