@@ -254,8 +254,7 @@ def test_cost_of_passes_on_a_cluster(results: Path, monkeypatch: pytest.MonkeyPa
 
 def test_the_way_through_a_tree_of_workers() -> None:
     assert cluster_model.counted(1, 100) == (100, 1, [])
-    last = (4, 1, [])  # the second of the right half
-    assert cluster_model.counted(4, 16) == (4, 1, [(4, 1, [last]), last])
+    assert cluster_model.counted(4, 16) == (4, 1, 3 * [(4, 1, [])])
     chain = cluster_model.counted(4, 4, cluster_model.chain)  # of the partitions 1 to 3 there are two sums, 1 and 2 + 3
     assert chain == (1, 1, [(1, 2, [(1, 1, [(1, 1, [])])])])
 

@@ -345,7 +345,7 @@ def test_the_tree_calls_each_worker_once_and_neighbours_together(n: int, seed: i
     assert check(found) <= 1 + int(5 * n).bit_length()
 
 
-@pytest.mark.parametrize(("n", "workers"), [(489, 64), (489, 16), (15625, 512), (26, 8)])
+@pytest.mark.parametrize(("n", "workers"), [(489, 64), (15625, 512), (1954, 128)])
 def test_aligned_shares_have_the_sums_of_one_node(n: int, workers: int) -> None:
     """And nobody has more to do for it, to some percent."""
     shares = [share for share in split([range(n)], [1.0] * workers) if share]
@@ -501,10 +501,10 @@ class TestLosses:
             assert again(tmp_path) == first | last
 
     def test_a_leaf_an_inner_node_and_the_root(self, processes: Processes, tmp_path: Path) -> None:
-        # Six workers of four partitions each: the first calls the second, the third and the fifth, these the others.
+        # Six workers of four partitions each: the first calls all but the last, the fifth calls that.
         pass_ = Walk(str(tmp_path), (Kill(2, 23), Kill(4, 17), Kill(6, 0)))
         with workers(processes, 6) as client, on(client) as session:
-            assert tree(list(range(6)), list(range(0, 24, 4))) == (0, [(4, [(5, [])]), (2, [(3, [])]), (1, [])])
+            assert tree(list(range(6)), list(range(0, 24, 4))) == (0, [(4, [(5, [])]), (1, []), (2, []), (3, [])])
             assert course_of(session, pass_, 7) == inline(7)
             assert kills_done(tmp_path) == 3
             assert len(session._members.owners) == 3

@@ -12,8 +12,9 @@ from dfact.engine.shard import consecutive
 T = TypeVar("T")
 Tree = tuple[T, list[Any]]
 """A worker and the trees of those it calls."""
-_UNEVEN = 1.05
-"""How much longer the busiest worker may take so that shares end where sums are complete."""
+_UNEVEN, _MANY = 0.05, 64
+"""The part of its time that the busiest worker may take longer so that shares end where sums are complete: less with fewer workers."""
+_LEVELS = 2  # of the tree over the partitions that a worker divides among those it calls
 
 
 def split(runs: Sequence[range], weights: Sequence[float]) -> list[list[range]]:
@@ -25,7 +26,7 @@ def split(runs: Sequence[range], weights: Sequence[float]) -> list[list[range]]:
     numbers = np.concatenate([np.asarray(run, np.int64) for run in runs]) if runs else np.empty(0, np.int64)
     shares = np.cumsum([0.0, *weights]) / sum(weights)
     edges = np.rint(shares * len(numbers)).astype(int)
-    longest = _UNEVEN * _longest(edges, weights)
+    longest = (1 + _UNEVEN * min(1, len(weights) / _MANY)) * _longest(edges, weights)
     size = 2
     while size <= len(numbers):
         starts = np.flatnonzero(np.diff(numbers // size, prepend=-1))  # where the multiples of the size lie among the numbers
@@ -48,18 +49,16 @@ def without(runs: Sequence[range], others: Sequence[range]) -> list[range]:
 
 
 def tree(items: Sequence[T], firsts: Sequence[int]) -> Tree[T]:
-    """The items as a binomial tree over the binary tree of partitions; ``firsts`` are the items' first partitions, ascending.
+    """The items as a tree that follows the binary tree over the partitions; ``firsts`` are the items' first partitions, ascending.
 
-    Where the partitions' tree divides, the first worker of the left half calls the first of the right half, and each so within
-    its own: so a call returns the sums of a complete node, and on the longest path there is one message for each level.
+    Where the partitions' tree divides, two levels of it at once, the worker with the first quarter calls the first workers of
+    the others, and each does so within its own: so a call returns the sums of a complete node, and there are few on the longest path.
     """
     below: list[Tree[T]] = []
     rest = len(items)
     while rest > 1:
-        # The highest bit in which the first and the last differ is where the tree over the numbers divides them.
-        bit = 1 << ((firsts[0] ^ firsts[rest - 1]).bit_length() - 1)
-        middle = firsts[rest - 1] & -bit
-        half = next(i for i in range(1, rest) if firsts[i] >= middle)
-        below.append(tree(items[half:rest], firsts[half:rest]))
-        rest = half
+        shift = ((firsts[0] ^ firsts[rest - 1]).bit_length() - 1) // _LEVELS * _LEVELS
+        starts = [i for i in range(1, rest) if firsts[i] >> shift != firsts[i - 1] >> shift]
+        below += [tree(items[a:b], firsts[a:b]) for a, b in pairwise([*starts, rest])]
+        rest = starts[0]
     return items[0], below
