@@ -4,7 +4,6 @@ A session keeps the state of every partition from pass to pass. The order of all
 the partitions, so every executor gives the same bits.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import zarr
 from numpy.typing import NDArray
 
+from dfact.data.dask_results import active_client
 from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.partition import Partitions
 from dfact.engine.passes import Partial, Pass
@@ -22,7 +22,7 @@ from dfact.engine.streams import StoredState
 from dfact.errors import ParameterError
 
 if TYPE_CHECKING:
-    from distributed import Client
+    pass
 
 P = TypeVar("P", bound=Partial)
 _ROWS = 16  # partitions whose rows are handed on together
@@ -99,14 +99,14 @@ def resolve_executor(executor: Any, n_partitions: int) -> Executor:
     if executor is None:
         if n_partitions == 1:
             return InlineExecutor()
-        client = _active_client()
+        client = active_client()
         return ThreadsExecutor() if client is None else DistributedExecutor(client)
     if executor == "inline":
         return InlineExecutor()
     if executor == "threads":
         return ThreadsExecutor()
     if executor == "distributed":
-        client = _active_client()
+        client = active_client()
         if client is None:
             raise ParameterError("executor='distributed' needs an active dask.distributed.Client; make one, or pass it as executor")
         return DistributedExecutor(client)
@@ -115,14 +115,3 @@ def resolve_executor(executor: Any, n_partitions: int) -> Executor:
     if hasattr(executor, "open") and hasattr(executor, "workers"):
         return executor  # type: ignore[no-any-return]  # checked by its methods
     raise ParameterError(f"executor is {executor!r}, expected None, 'inline', 'threads', 'distributed' or a distributed.Client")
-
-
-def _active_client() -> "Client | None":
-    if "distributed" not in sys.modules:
-        return None
-    from distributed import default_client
-
-    try:
-        return default_client()
-    except ValueError:
-        return None
