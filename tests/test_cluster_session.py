@@ -29,9 +29,10 @@ from dfact.data.source import ArraySource, Layout
 from dfact.engine.cluster import host as host_module
 from dfact.engine.cluster import members as members_module
 from dfact.engine.cluster import watch
-from dfact.engine.cluster.host import FIGURES, Host
+from dfact.engine.cluster.host import Host
 from dfact.engine.cluster.journal import Journal
 from dfact.engine.cluster.members import Members, MembersLost
+from dfact.engine.cluster.meter import FIGURES
 from dfact.engine.cluster.placement import split, tree, without
 from dfact.engine.cluster.session import ClusterSession, DistributedExecutor
 from dfact.engine.cluster.transport import packed

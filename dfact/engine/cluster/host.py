@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakKeyDictionary
 
 from dfact.engine.cluster.memory import keep_freed_memory
+from dfact.engine.cluster.meter import meter_of, show_figures
 from dfact.engine.cluster.placement import Tree
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, reached
 from dfact.engine.cluster.transport import packed, unpacked
@@ -49,21 +49,6 @@ class Report:
         self.stateless &= other.stateless
 
 
-@dataclass
-class Meter:
-    """What a worker has done for all sessions so far, for the scheduler and its dashboard."""
-
-    passes: int = 0
-    partitions: int = 0
-    rows_per_second: float = 0.0
-    """In the last pass."""
-
-
-FIGURES = {"dfact passes": "passes", "dfact partitions": "partitions", "dfact rows/s": "rows_per_second"}
-"""Names of a worker's metrics as Dask's dashboard shows them, and what they are of a :class:`Meter`."""
-_meters: "WeakKeyDictionary[Worker, Meter]" = WeakKeyDictionary()
-
-
 class Host:
     """A shard in a worker's process, on a thread of its own that does one thing after the other.
 
@@ -78,7 +63,7 @@ class Host:
         self._shard = Shard(n_partitions, worker.state.nthreads, resident_states, resident_values, self._fetch)
         self._pass: Any = None
         self._epoch = 0
-        self._meter = _meters.setdefault(worker, Meter())
+        self._meter = meter_of(worker)
         self.closed = threading.Event()
         self.held = False
         self._called = time.monotonic()
@@ -383,17 +368,12 @@ def _packed_error(error: Exception) -> bytes:
 async def open_host(key: str, n_partitions: int, resident_states: int, resident_values: int, *, dask_worker: "Worker") -> None:
     """Make a host in a worker; Dask runs this on its event loop."""
     dask_worker.handlers.setdefault(OPERATION, handle)
-    for name, figure in FIGURES.items():
-        dask_worker.metrics.setdefault(name, partial(_measured, figure))
+    show_figures(dask_worker)
     host = Host(dask_worker, key, n_partitions, resident_states, resident_values)
     await host.open()
     expiring = asyncio.ensure_future(host.expire())
     _expiring.add(expiring)
     expiring.add_done_callback(_expiring.discard)
-
-
-def _measured(figure: str, worker: "Worker") -> float:
-    return float(getattr(_meters[worker], figure))
 
 
 def hold_host(key: str) -> None:
