@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 _CHUNK_BYTES = (1 << 24, 1 << 26)
-"""What a chunk has where that can be: at least, so that there are not too many of them, and at most."""
+"""Smallest and largest size of a chunk, unless a single partition is larger; the minimum keeps the number of chunks low."""
 _SPILL = 0.6  # a Dask worker starts to spill at this share of its limit
 _MERGED = 16  # statistics that one task merges
 
@@ -32,7 +32,7 @@ class Chunk:
     start: int
     stop: int
     key: Hashable
-    """What Dask calls it."""
+    """Key of the Dask task that computes the chunk."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class DaskRows:
     start: int
     stop: int
     futures: "Mapping[Hashable, Future] | None" = field(default=None, repr=False)
-    """Of all chunks of the array; None where it was pickled."""
+    """Futures of all chunks of the array, by key; None after pickling."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -239,7 +239,7 @@ def declared(chunk: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArra
 
 
 def _check_room(array: Any, client: "Client") -> None:
-    """Refuse what the workers cannot hold; where there is none yet, or one has no limit, nobody knows."""
+    """Refuse an array that exceeds the workers' memory; skip the check if there is no worker yet or one has no limit."""
     limits = [worker["memory_limit"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()]
     room = _SPILL * sum(limits)
     if limits and all(limits) and array.nbytes > room:

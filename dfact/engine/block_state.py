@@ -1,4 +1,4 @@
-"""What a session keeps for its partitions between passes: in memory, in one file on the local disk, or in a checkpoint."""
+"""State of the partitions between passes: in memory, in one file on the local disk, or in a checkpoint."""
 
 import errno
 import os
@@ -24,12 +24,12 @@ _ALIGNMENT = 4096
 
 @dataclass(frozen=True)
 class SpilledState:
-    """Where the state of a partition's blocks lies in the file of a :class:`SpillFile`."""
+    """Position of a partition's state in a :class:`SpillFile`."""
 
     offset: int
     room: int
     layout: tuple[tuple[tuple[str, str, tuple[int, ...], bool], ...], ...]
-    """Of each block the name, type, shape and order (whether by columns) of its arrays."""
+    """Name, dtype, shape and order (True for Fortran) of the arrays of each block."""
 
 
 class SpillFile:

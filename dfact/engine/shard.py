@@ -158,7 +158,7 @@ class Shard:
                 partitions = partitions.load()
             run.partitions = partitions
         work = self._workspace()
-        with closing(partitions.blocks(pass_.dtype, work)) as blocks:  # type: ignore[type-var]  # a generator
+        with closing(partitions.blocks(pass_.dtype, work)) as blocks:  # type: ignore[type-var]  # declared as an iterator, is a generator with close()
             for i in run.partitions.numbers:
                 n_blocks = run.partitions.n_blocks(i)
                 new: Blocks = []

@@ -1,4 +1,4 @@
-"""What tells an adaptive cluster that more workers would be used."""
+"""Signal to an adaptive cluster that a fit could use more workers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -37,7 +37,7 @@ _expiring: set[Any] = set()  # the event loop holds tasks weakly
 
 @dataclass
 class Report:
-    """What a pass tells the driver about the workers that ran it."""
+    """Timing and state of the workers that ran a pass, reported to the driver."""
 
     seconds: dict[str, tuple[int, float]]
     """By key of a host, the number of partitions it has visited in the pass, and the seconds that took."""
@@ -105,7 +105,9 @@ class Host:
             return await self._do(lambda: self._finish(work()))
         message: dict[str, Any] = {"epoch": epoch, "numbers": numbers, "passes": passes, "broadcasts": broadcasts, "wanted": wanted}
         own = asyncio.ensure_future(self._do(work))
-        own.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody waits for it once another has failed
+        own.add_done_callback(
+            lambda task: task.cancelled() or task.exception()
+        )  # marks an error as seen when another call has failed first
         asked = [
             asyncio.ensure_future(self.ask((address, key), "run", runs=theirs, below=further, **message))
             for (address, key, theirs), further in below
@@ -123,7 +125,7 @@ class Host:
                 task.cancel()
 
     def _is_current(self, epoch: int) -> bool:
-        """Whether the driver has not arranged the partitions anew since a call was sent."""
+        """Return whether the call was sent under the current assignment of partitions."""
         self._epoch = max(epoch, self._epoch)
         return epoch == self._epoch
 
@@ -145,7 +147,7 @@ class Host:
         return nodes, Report({self.key: (visits, time.perf_counter() - began)}, self._shard.stateless)
 
     def _joined(self, found: tuple[TreeSum[Any], Report] | None, reply: Any) -> tuple[TreeSum[Any], Report]:
-        """What has been found so far, with the sums of this host or of one below."""
+        """Add the sums of this host, or of one below, to those collected so far."""
         if isinstance(reply, dict):
             nodes, report = unpacked(reply["content"])
         else:  # its own sums stay as they are, for the pass may be asked for again
@@ -182,7 +184,7 @@ class Host:
             return {"stale": epoch}
         first, last = await self._do(self._take, content)
         while first < last:
-            reply = await self.ask(tuple(source), "give", first=first, last=last)  # type: ignore[arg-type]
+            reply = await self.ask(tuple(source), "give", first=first, last=last)  # type: ignore[arg-type]  # msgpack turns the pair into a list
             if "content" not in reply:
                 return reply
             if epoch != self._epoch:  # they may be somebody else's by now, or here once more

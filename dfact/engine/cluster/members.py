@@ -46,7 +46,7 @@ class Member:
         return sum(map(len, self.runs))
 
 
-class MembersLost(Exception):  # noqa: N818  # no error yet: the survivors take over
+class MembersLost(Exception):  # noqa: N818  # a signal to recover, not an error: the survivors take over
     """Some members are gone; what they held must be computed again."""
 
     def __init__(self, members: Sequence[Member]) -> None:
@@ -54,7 +54,7 @@ class MembersLost(Exception):  # noqa: N818  # no error yet: the survivors take 
         self.members = members
 
 
-class Unsettled(Exception):  # noqa: N818  # no error either
+class Unsettled(Exception):  # noqa: N818  # a signal to rearrange and retry, not an error
     """Nobody is lost, but partitions or calls must be arranged anew."""
 
 
