@@ -107,7 +107,7 @@ class Walk:
             time.sleep(self.pause)
         if number == self.fails:
             raise ValueError(f"block {block.index} is bad")
-        return state, Sums(state["x"].sum() * np.nansum(block.values, axis=0) / np.float32(3), np.asarray(len(block.values)))
+        return state, Sums(state["x"].sum() * np.nansum(block.values, axis=0, dtype=np.float64) / 3, np.asarray(len(block.values)))
 
     def _note(self, block: Block, number: int) -> None:
         partition, within = divmod(block.index, BLOCKS)
@@ -853,7 +853,7 @@ def test_a_message_from_before_partitions_moved_does_nothing(tmp_path: Path) -> 
     pass_ = Walk(str(tmp_path))
     with inside(2) as client, on(client) as session:
         sums = take(session, pass_, [1])
-        message: dict[str, Any] = {"numbers": [2], "below": [], "wanted": True}
+        message: dict[str, Any] = {"numbers": [2], "below": [], "parts": N_PARTITIONS}
         message |= {"passes": [packed(Walk(str(tmp_path), fails=2))], "broadcasts": [packed(np.float32(2))]}
         session._arrange()
         sums += take(session, pass_, [2])

@@ -165,13 +165,14 @@ class PartitionStates:
         return np.concatenate(parts)
 
     def store(self, numbers: Sequence[int], group: zarr.Group, stream: str) -> StoredState | None:
-        """Copy the states of consecutive partitions to a checkpoint, as one stream; None if there are none."""
-        if numbers[0] not in self._states:
+        """Copy the states of consecutive partitions to a checkpoint, as one stream; None if none has a state."""
+        if not any(number in self._states for number in numbers):
             return None
         writer, edges = StreamWriter(group, stream), [0]
         names: tuple[str, ...] = ()
         for number in numbers:
             for state in self.blocks(number):
+                assert names in ((), tuple(state)), "the states of all partitions that have one hold the same arrays"
                 names = tuple(state)
                 for array in state.values():
                     writer.put(array)

@@ -1,9 +1,10 @@
 """The contract of a pass: what is done to one block, and how the partial results add up."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from math import prod
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -157,3 +158,18 @@ class Startless:
 
     def start(self, block: Block) -> None:
         """Nothing."""
+
+
+@dataclass(frozen=True)
+class SampledPass(Startless):
+    """Base of the passes that visit only some partitions; the others keep the state they have."""
+
+    partitions: tuple[int, ...]
+    """Numbers of the partitions to visit, ascending."""
+    changes_state: ClassVar[bool] = True
+    """Whether a step changes the state of its block. If not, the pass is not repeated for partitions that a lost worker held."""
+
+
+def visited(pass_: Pass[Any, Any], n_partitions: int) -> Sequence[int]:
+    """Numbers of the partitions that a pass visits, ascending."""
+    return pass_.partitions if isinstance(pass_, SampledPass) else range(n_partitions)

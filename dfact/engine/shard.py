@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Self, TypeVar
 
@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from dfact.data.dask_rows import DaskRows
 from dfact.engine.block_state import Blocks, PartitionStates
-from dfact.engine.partition import Partitions, walk
-from dfact.engine.passes import Partial, Pass, Workspace
+from dfact.engine.partition import Partitions, one_ahead, walk
+from dfact.engine.passes import Partial, Pass, SampledPass, Workspace, visited
 from dfact.engine.reduction import Node, TreeSum
 from dfact.engine.streams import StoredState
 from dfact.engine.threads import single_threaded
 
 P = TypeVar("P", bound=Partial)
+T = TypeVar("T")
 Fetch = Callable[[Sequence[Hashable]], Mapping[Hashable, NDArray[Any]]]
 _STREAM_BYTES = 1 << 26
 """State that one stream of a checkpoint holds at least, unless a thread has less."""
@@ -34,6 +35,15 @@ class _Run:
     partitions: Partitions
     keep: bool
     """Whether their values are to stay in memory once they are read."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+@dataclass
+class _Visit:
+    """Consecutive partitions of a run that go through a pass."""
+
+    run: _Run
+    partitions: Partitions
 
 
 class Shard:
@@ -123,49 +133,72 @@ class Shard:
         """The sums of the pass of this number over all partitions held here; none of an earlier one."""
         return self._sums.nodes if number == self._pass else {}
 
-    def run(self, number: int, pass_: Pass[Any, P], shared: Any) -> None:
-        """Run the pass of this number where it has not run yet; of one that is repeated, while others are ahead, no sums are kept."""
+    def run(self, number: int, pass_: Pass[Any, P], shared: Any, *, wanted: bool = True) -> None:
+        """Run the pass of this number where it has not run yet; of one that is repeated, while others are ahead, no sums are kept.
+
+        Unless its sums are ``wanted``, a pass that leaves the states as they are is skipped.
+        """
         began, current = time.perf_counter(), number >= self._pass
+        numbers = visited(pass_, self._n)
         if number > self._pass:
-            self._pass, self._sums = number, TreeSum(self._n)
-        sums = self._sums if current else TreeSum[P](self._n)
+            self._pass, self._sums = number, TreeSum(len(numbers))
+        sums = self._sums if current else TreeSum[P](len(numbers))
+        if isinstance(pass_, SampledPass):
+            self._pass_over(number, set(numbers) if wanted or pass_.changes_state else set[int]())
+        places = {number: place for place, number in enumerate(numbers)}
         todo = self._todo(number)
 
-        def visit(run: _Run) -> None:
-            self._visit(run, number, pass_, shared, sums)
+        def work(visit: _Visit) -> None:
+            self._visit(visit, number, pass_, shared, sums, places)
 
-        self._each(visit, todo)
+        # The partitions of a sample lie in different chunks.
+        ahead = isinstance(pass_, SampledPass) and pass_.dtype is not None
+        self._each(work, todo, self._loaded if ahead else None)
         self._split_loaded()
-        rows = sum(run.partitions.source.shape[0] for run in todo)
+        rows = sum(visit.partitions.source.shape[0] for visit in todo)
         if rows:
             self.rows_per_second = rows / max(time.perf_counter() - began, 1e-9)
 
-    def _todo(self, number: int) -> list[_Run]:
-        """The runs with partitions that this pass has not been through; of one that failed in its midst, the rest."""
+    def _pass_over(self, number: int, others: set[int]) -> None:
+        """Count all partitions but these ``others`` as having been through the pass."""
+        self._done |= {i: number for i, done in self._done.items() if done == number - 1 and i not in others}
+
+    def _todo(self, number: int) -> list[_Visit]:
+        """The partitions that are still to go through this pass, by the runs they are read in."""
         todo = []
         for run in self._runs:
-            lacking = [i for i in run.partitions.numbers if self._done[i] == number - 1]
-            if len(lacking) == len(run.partitions):
-                todo.append(run)
-            elif lacking:
-                todo.append(_Run(run.partitions.part(lacking[0], lacking[-1] + 1), keep=False))
+            lacking = consecutive(i for i in run.partitions.numbers if self._done[i] == number - 1)
+            todo += [_Visit(run, run.partitions.part(part[0], part[-1] + 1)) for part in lacking]
         return todo
 
-    def _visit(self, run: _Run, number: int, pass_: Pass[Any, P], shared: Any, sums: TreeSum[P]) -> None:
-        partitions = self._fetched(run.partitions)
-        if run.keep:
-            if partitions.source.chunk_rows is not None:
-                partitions = partitions.load()
-            run.partitions = partitions
-        work = self._workspace()
-        with closing(partitions.blocks(pass_.dtype, work)) as blocks:  # type: ignore[type-var]  # declared as an iterator, is a generator with close()
-            for i in run.partitions.numbers:
-                n_blocks = run.partitions.n_blocks(i)
+    def _loaded(self, visit: _Visit) -> _Visit:
+        """The same visit, with the values in memory."""
+        self._keep(visit)
+        partitions = self._fetched(visit.partitions)
+        return replace(visit, partitions=partitions if partitions.source.chunk_rows is None else partitions.load())
+
+    def _keep(self, visit: _Visit) -> None:
+        """Load the whole run of a visit if it is to stay in memory."""
+        run, part = visit.run, visit.partitions
+        with run.lock:
+            if run.keep and run.partitions.source.chunk_rows is not None:
+                run.partitions = self._fetched(run.partitions).load()
+        if run.keep and part.source.chunk_rows is not None:
+            visit.partitions = run.partitions.part(part.first, part.last)
+
+    def _visit(self, visit: _Visit, number: int, pass_: Pass[Any, P], shared: Any, sums: TreeSum[P], places: Mapping[int, int]) -> None:
+        if pass_.dtype is not None:
+            self._keep(visit)
+        partitions = visit.partitions if pass_.dtype is None else self._fetched(visit.partitions)
+        with closing(partitions.blocks(pass_.dtype, self._workspace())) as blocks:  # type: ignore[type-var]  # declared as an iterator, is a generator with close()
+            for i in partitions.numbers:
+                n_blocks = partitions.n_blocks(i)
                 new: Blocks = []
                 total = walk(islice(blocks, n_blocks), pass_, shared, self._states.take(i, n_blocks), new.append)
-                self._states.put(i, new)
+                if not isinstance(pass_, SampledPass) or pass_.changes_state:
+                    self._states.put(i, new)
                 self._done[i] = number
-                sums.add((0, i), total)
+                sums.add((0, places[i]), total)
                 self.visits = next(self._visited)
 
     def _fetched(self, partitions: Partitions) -> Partitions:
@@ -186,29 +219,33 @@ class Shard:
         if any(len(run.partitions) > 1 and run.partitions.source.chunk_rows is None for run in self._runs):
             self._runs = [_Run(p, run.keep) for run in self._runs for p in run.partitions.read_together()]
 
-    def _each(self, work: Callable[[Any], None], items: Sequence[Any]) -> None:
-        """Do the work for each of the items, several at once; they are begun in their order."""
-        if self._pool is None or len(items) < 2:
-            for item in items:
+    def _each(self, work: Callable[[Any], None], items: Sequence[T], prepare: Callable[[T], T] | None = None) -> None:
+        """Do the work for each of the items, several at once; they are begun in their order.
+
+        With ``prepare`` each thread has its next item prepared while it works on the one before.
+        """
+        following, stopped, lock = iter(items), threading.Event(), threading.Lock()
+
+        def claimed() -> Iterator[T]:
+            while not stopped.is_set():
                 self._check_stopped()
-                work(item)
-            return
-        following, stopped = iter(items), threading.Event()
-        lock = threading.Lock()
+                with lock:
+                    item = next(following, None)
+                if item is None:
+                    return
+                yield item
 
         def take() -> None:
             try:
-                while not stopped.is_set():
-                    self._check_stopped()
-                    with lock:
-                        item = next(following, None)
-                    if item is None:
-                        return
+                for item in claimed() if prepare is None else one_ahead(map(prepare, claimed())):
                     work(item)
             except BaseException:
                 stopped.set()
                 raise
 
+        if self._pool is None or len(items) < 2:
+            take()
+            return
         futures = [self._pool.submit(take) for _ in range(min(self._threads, len(items)))]
         try:
             wait(futures)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import scipy.linalg.cython_blas  # noqa: F401  # kernels call SciPy's BLAS: it must be loaded before its threads are limited
 from numcodecs import blosc
 from threadpoolctl import ThreadpoolController
 

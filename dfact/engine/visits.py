@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, Partial, Pass, Startless, State
+from dfact.engine.passes import Block, Partial, Pass, SampledPass, Startless, State
 from dfact.engine.session import Arrays, Session
 
 T = TypeVar("T")
@@ -78,6 +78,7 @@ class MemberSession(Session):
         self._members, self.name, self.view = members, name, view
 
     def run(self, pass_: Pass[Any, P], shared: Any) -> P:
+        assert not isinstance(pass_, SampledPass), "members visit all blocks together"
         sums: P = self._members.ask(Member(self.name, self.view, pass_), shared)
         return sums
 

@@ -58,7 +58,6 @@ class Host:
 
     def __init__(self, worker: "Worker", key: str, n_partitions: int, resident_states: int, resident_values: int) -> None:
         self.worker, self.key = worker, key
-        self._n = n_partitions
         self._control = ThreadPoolExecutor(1, "dfact-shard")
         self._shard = Shard(n_partitions, worker.state.nthreads, resident_states, resident_values, self._fetch)
         self._pass: Any = None
@@ -92,18 +91,18 @@ class Host:
         runs: Sequence[tuple[int, int]],
         below: Sequence[Tree[Share]],
         *,
-        wanted: bool,
+        parts: int,
     ) -> dict[str, Any]:
-        """Run passes on these partitions, and at the workers below; returns the sums of the last of all if they are ``wanted``.
+        """Run passes on these partitions, and at the workers below; returns the sums of the last, over ``parts`` partitions.
 
-        A pass is None where it is the one before.
+        A pass is None where it is the one before. With 0 ``parts`` no sums are wanted: the passes are repeated.
         """
         if not self._is_current(epoch):
             return {"stale": epoch}
-        work = partial(self._run, list(zip(numbers, passes, broadcasts, strict=True)), runs, wanted=wanted)
+        work = partial(self._run, list(zip(numbers, passes, broadcasts, strict=True)), runs, parts)
         if not below:
             return await self._do(lambda: self._finish(work()))
-        message: dict[str, Any] = {"epoch": epoch, "numbers": numbers, "passes": passes, "broadcasts": broadcasts, "wanted": wanted}
+        message: dict[str, Any] = {"epoch": epoch, "numbers": numbers, "passes": passes, "broadcasts": broadcasts, "parts": parts}
         own = asyncio.ensure_future(self._do(work))
         own.add_done_callback(
             lambda task: task.cancelled() or task.exception()
@@ -118,7 +117,7 @@ class Host:
                 reply = await task
                 if isinstance(reply, dict) and "content" not in reply:
                     return reply
-                found = await self._do(self._joined, found, reply)
+                found = await self._do(self._joined, found, reply, parts)
             return await self._do(self._finish, found)
         finally:
             for task in asked:
@@ -129,7 +128,7 @@ class Host:
         self._epoch = max(epoch, self._epoch)
         return epoch == self._epoch
 
-    def _run(self, entries: Sequence[tuple[int, bytes | None, bytes]], runs: Sequence[tuple[int, int]], *, wanted: bool) -> Any:
+    def _run(self, entries: Sequence[tuple[int, bytes | None, bytes]], runs: Sequence[tuple[int, int]], parts: int) -> Any:
         lacking = self._shard.hold([range(*run) for run in runs])
         if lacking:
             return {"lacking": [self.key, [(run.start, run.stop) for run in lacking]]}
@@ -138,22 +137,22 @@ class Host:
             if pass_ is not None:
                 self._pass = unpacked(pass_)
             if self._shard.lags(number):
-                self._shard.run(number, self._pass, unpacked(shared))
+                self._shard.run(number, self._pass, unpacked(shared), wanted=parts > 0)
         visits = self._shard.visits - before
         self._meter.passes += len(entries)
         self._meter.partitions += visits
         self._meter.rows_per_second = self._shard.rows_per_second
-        nodes = self._shard.sums(entries[-1][0]) if wanted else {}
+        nodes = self._shard.sums(entries[-1][0]) if parts else {}
         return nodes, Report({self.key: (visits, time.perf_counter() - began)}, self._shard.stateless)
 
-    def _joined(self, found: tuple[TreeSum[Any], Report] | None, reply: Any) -> tuple[TreeSum[Any], Report]:
+    def _joined(self, found: tuple[TreeSum[Any], Report] | None, reply: Any, parts: int) -> tuple[TreeSum[Any], Report]:
         """Add the sums of this host, or of one below, to those collected so far."""
         if isinstance(reply, dict):
             nodes, report = unpacked(reply["content"])
         else:  # its own sums stay as they are, for the pass may be asked for again
             nodes, report = {node: part.total() for node, part in reply[0].items()}, reply[1]
         if found is None:
-            found = TreeSum(self._n), report
+            found = TreeSum(parts), report
         else:
             found[1].update(report)
         found[0].update(nodes)
@@ -210,8 +209,9 @@ class Host:
     def _give(self, first: int, last: int) -> Any:
         states, size = [], 0
         for number in range(first, last):
-            states += list(self._shard.states(number, number + 1))
-            size += sum(array.nbytes for state in (states[-1][1] if states else ()) for array in (state or {}).values())
+            found = list(self._shard.states(number, number + 1))
+            states += found
+            size += sum(array.nbytes for _, blocks in found for state in blocks for array in (state or {}).values())
             if size >= _STATES_BYTES:
                 return serialized(packed((states, number + 1)))
         return serialized(packed((states, last)))

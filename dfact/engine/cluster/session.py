@@ -24,7 +24,7 @@ from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, landmark
 from dfact.engine.cluster.transport import packed, unpacked
 from dfact.engine.cluster.watch import Watch
 from dfact.engine.partition import Partitions
-from dfact.engine.passes import Partial, Pass
+from dfact.engine.passes import Partial, Pass, visited
 from dfact.engine.plan import Plan, Workers, cluster_workers
 from dfact.engine.reduction import TreeSum
 from dfact.engine.session import Stateful
@@ -90,12 +90,14 @@ class ClusterSession(Stateful):
     def run(self, pass_: Pass[Any, P], shared: Any) -> P:
         self._tend()
         self._journal.append(packed(pass_), packed(shared))
-        sums, report = self._surviving(lambda: self._pass([self._done + 1], wanted=True))
+        parts = len(visited(pass_, len(self._partitions)))
+        sums, report = self._surviving(lambda: self._pass([self._done + 1], parts))
         self._done += 1
         if report.stateless:
             self._stored = []
             self._journal.clear(self._done)
-        self._learn(report)
+        if parts == len(self._partitions):
+            self._learn(report)
         result: P = sums.result
         return result
 
@@ -151,15 +153,18 @@ class ClusterSession(Stateful):
         assert not self._members.owners, "nothing has run yet"
         self._stored = list(states)
 
-    def _pass(self, numbers: Sequence[int], *, wanted: bool) -> tuple[TreeSum[Any], Report]:
-        """Passes of the journal over all partitions that have not been through them; the sums of the last if they are ``wanted``."""
-        sums, report = TreeSum[Any](len(self._partitions)), Report({}, stateless=True)
+    def _pass(self, numbers: Sequence[int], parts: int) -> tuple[TreeSum[Any], Report]:
+        """Passes of the journal over all partitions that have not been through them; the sums of the last, over ``parts`` partitions.
+
+        With 0 ``parts`` no sums are wanted.
+        """
+        sums, report = TreeSum[Any](parts), Report({}, stateless=True)
         shares: list[Share] = [(*member.peer, [(run.start, run.stop) for run in member.runs]) for member in self._members.owners]
         firsts = [runs[0][0] for *_, runs in shares]
         trees: list[Tree[Share]] = [(share, []) for share in shares] if self._members.star else [tree(shares, firsts)]
         entries = [self._journal[number] for number in numbers]
         sent = [self._sent, *(pass_ for pass_, _ in entries)]
-        message: dict[str, Any] = {"epoch": self._epoch, "numbers": list(numbers), "wanted": wanted}
+        message: dict[str, Any] = {"epoch": self._epoch, "numbers": list(numbers), "parts": parts}
         message["passes"] = [None if pass_ == before else pass_ for (pass_, _), before in zip(entries, sent, strict=False)]
         message["broadcasts"] = [shared for _, shared in entries]
         calls = {self._members.by_key(key): {"runs": runs, "below": below, **message} for (_, key, runs), below in trees}
@@ -201,7 +206,7 @@ class ClusterSession(Stateful):
             self._adopt(orphans)
         if self._behind:
             for numbers in self._journal.batches(self._done):
-                self._pass(numbers, wanted=False)
+                self._pass(numbers, 0)
             self._behind = False
 
     def _adopt(self, orphans: list[range]) -> None:

@@ -1,0 +1,343 @@
+"""Passes that visit only some partitions: their sums, the states they leave, what is read for them, losses and errors."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar
+
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+from numpy.typing import NDArray
+
+import dfact
+from benchmarks.fault_fits import Processes
+from dfact.data import dask_rows
+from dfact.data.source import ArraySource, RowSource, ZarrSource
+from dfact.engine.checkpoint import CheckpointedSession
+from dfact.engine.cluster.session import DistributedExecutor
+from dfact.engine.executors import InlineExecutor, ThreadsExecutor
+from dfact.engine.partition import partitions
+from dfact.engine.passes import Block, SampledPass, State
+from dfact.engine.plan import make_plan
+from dfact.engine.session import Executor, Session, Stateful
+from tests import test_cluster_session as common
+from tests.test_cluster_session import FLOAT32, N_PARTITIONS, Kill, Sums, Walk, held, inside, owner, rows_of, tiny_partitions, visited
+
+ROWS = 128  # of a partition, with tiny_partitions
+EVERYTHING = range(N_PARTITIONS)
+Sample = tuple[int, ...]
+Sources = dict[int, RowSource]
+Patch = pytest.MonkeyPatch
+processes = common.processes  # a fixture
+
+
+@dataclass(frozen=True)
+class Change(SampledPass):
+    """What ``walk`` does to the state and sums; partitions without a state get one. Sums tell the order in which they were added."""
+
+    walk: Walk = field(default_factory=Walk)
+    dtype: np.dtype[Any] | None = FLOAT32
+
+    def step(self, block: Block, state: State | None, shared: Any) -> tuple[State | None, Sums]:
+        new, sums = self.walk.step(block, self.walk.start(block) if state is None else state, shared)
+        return new, Sums(np.append(sums.weighted, new["x"].sum()) / np.float64(3), sums.count)
+
+
+@dataclass(frozen=True)
+class Peek(Change):
+    """The same sums; the state stays as it is, or none."""
+
+    changes_state: ClassVar[bool] = False
+
+    def step(self, block: Block, state: State | None, shared: Any) -> tuple[State | None, Sums]:
+        _, sums = super().step(block, None if state is None else {"x": state["x"].copy()}, shared)
+        return state, sums
+
+
+@dataclass(frozen=True)
+class Expecting(Change):
+    """Waits at each partition until the next one of the sample is being read."""
+
+    begun: Mapping[int, threading.Event] = field(default_factory=dict)
+
+    def step(self, block: Block, state: State | None, shared: Any) -> tuple[State | None, Sums]:
+        following = [number for number in self.partitions if number * ROWS > block.start]
+        assert not following or self.begun[following[0] * ROWS].wait(100), "the next one was not begun"
+        return super().step(block, state, shared)
+
+
+def values() -> NDArray[np.uint8]:
+    """Codes 0..3, and 4 for missing."""
+    return np.random.default_rng(0).integers(0, 5, (N_PARTITIONS * ROWS - 7, 16)).astype(np.uint8)
+
+
+def opened(executor: Executor, source: RowSource | None = None, **plan: Any) -> Any:
+    """A session on the source, by default the values in memory."""
+    with tiny_partitions():
+        found = partitions(source or ArraySource(values()), 4, None)
+    return executor.open(found, replace(make_plan(found.source, FLOAT32, common.FOOTPRINT, executor.workers(None)), **plan))
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    """The values in chunks of so many rows, of which those of 128 and 512 end with partitions. 0: row-compressed. 1: in memory."""
+    folder = tmp_path_factory.mktemp("values")
+    with tiny_partitions():
+        sparse = dfact.import_array(sp.csr_array(values()), folder / "sparse.zarr", missing=4).source
+    found: Sources = {0: sparse, 1: ArraySource(values())}
+    for rows in (50, 128, 300, 512):
+        found[rows] = ZarrSource(zarr.create_array(folder / f"{rows}.zarr", data=values(), chunks=(rows, 16)))
+    return found
+
+
+def drawn(rng: np.random.Generator) -> Sample:
+    return tuple(sorted(rng.choice(N_PARTITIONS, int(rng.integers(1, N_PARTITIONS)), replace=False).tolist()))
+
+
+def mixed(seed: int, walk: Walk | None = None, n: int = 6) -> list[Any]:
+    """Passes of all kinds, of which the first makes a state in a part of the partitions, and the last in all."""
+    rng, walk = np.random.default_rng(seed), walk or Walk()
+    sampled = [(Change, Peek)[rng.integers(2)](drawn(rng), walk, FLOAT32 if rng.random() < 0.6 else None) for _ in range(n - 2)]
+    return [Change(drawn(rng), walk), *(walk if rng.random() < 0.2 else pass_ for pass_ in sampled), walk]
+
+
+def take(session: Session, passes: Sequence[Any], first: int = 1) -> list[bytes]:
+    """The sums of these passes, which are numbered from ``first``."""
+    sums = [session.run(pass_, np.float32(number)) for number, pass_ in enumerate(passes, first)]
+    return [np.append(part.weighted, part.count).tobytes() for part in sums]
+
+
+def course(session: Stateful, passes: Sequence[Any]) -> tuple[list[bytes], bytes]:
+    with session:
+        return take(session, passes), rows_of(session)
+
+
+def inline(passes: Sequence[Any]) -> tuple[list[bytes], bytes]:
+    return course(opened(InlineExecutor()), passes)
+
+
+@pytest.fixture(scope="module", params=["inline", "2 threads", "1 worker", "3 workers", "8 workers"])
+def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    if "worker" in request.param:
+        with inside(int(request.param[0])) as client:
+            yield DistributedExecutor(client)
+    else:
+        yield InlineExecutor() if request.param == "inline" else ThreadsExecutor(2)
+
+
+def by_hand(sample: Sample, number: int) -> list[bytes]:
+    """The sums of a first pass over these partitions."""
+    parts = list[Sums]()
+    for part in (opened(InlineExecutor())._partitions.part(i, i + 1) for i in sample):
+        sums = [Change(sample).step(block, None, np.float32(number))[1].total() for block in part.blocks(FLOAT32)]
+        sums[0].add(sums[1])
+        parts.append(sums[0])
+    while len(parts) > 1:  # neighbours two by two, and their sums again
+        for left, right in zip(parts[::2], parts[1::2], strict=False):
+            left.add(right)
+        parts = parts[::2]
+    return [np.append(parts[0].weighted, parts[0].count).tobytes()]
+
+
+@pytest.mark.parametrize("kind", [Change, Peek])
+def test_a_pass_visits_its_partitions_and_adds_them_up_by_their_positions(executor: Executor, kind: type[Change], tmp_path: Path) -> None:
+    samples = [(0,), (17,), (23,), (0, 23), (3, 4, 5, 11, 23), tuple(EVERYTHING)]
+    samples += [drawn(np.random.default_rng(seed)) for seed in range(2)]
+    for number, sample in enumerate(samples, 1):
+        with opened(executor) as session:
+            assert take(session, [kind(sample, Walk(str(tmp_path)))], number) == by_hand(sample, number)
+    assert visited(tmp_path) == Counter((number, i) for number, sample in enumerate(samples, 1) for i in sample)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mixed_passes_give_the_same_bits_everywhere(executor: Executor, seed: int, sources: Sources) -> None:
+    plans = [(128, 0, 99), (512, 5, 99), (512, 0, 0), (50, 99, 99), (300, 0, 3), (0, 0, 99), (0, 99, 3), (1, 0, 2)]
+    expected = inline(passes := mixed(seed))
+    for rows, room, states in plans[seed % 2 :: 2]:
+        assert course(opened(executor, sources[rows], resident_values=room, resident_states=states), passes) == expected
+
+
+@pytest.mark.parametrize("room", [0, 99])
+def test_dask_arrays_give_the_bits_of_those_in_memory(room: int, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(dask_rows, "_CHUNK_BYTES", (1 << 10, 1 << 13))
+    with inside(3) as client:
+        with tiny_partitions():
+            source, _ = dask_rows.on_cluster(da.from_array(values(), chunks=(400, 9)), client)
+        assert len(source.chunks) > 3
+        assert course(opened(DistributedExecutor(client), source, resident_values=room), mixed(room)) == inline(mixed(room))
+
+
+@pytest.mark.parametrize("resident_states", [1, 99])
+def test_partitions_that_are_not_visited_keep_their_state(executor: Executor, resident_states: int, tmp_path: Path) -> None:
+    rng, found = np.random.default_rng(resident_states), list[dict[int, bytes]]()
+    first, other, third = drawn(rng), drawn(rng), drawn(rng)
+    with opened(executor, resident_states=resident_states) as session:
+        for number, pass_ in enumerate([Peek(other), Change(first), Peek(other), Walk(), Change(third), Peek(other)], 1):
+            take(session, [pass_], number)
+            stored = session.save(zarr.create_group(tmp_path / f"{number}.zarr"))
+            states = {i: b"".join(block["x"].tobytes() for block in blocks) for part in stored for i, blocks in enumerate(part, part.first)}
+            found.append({i: state for i, state in states.items() if state})
+    assert [set(states) for states in found] == [set(), set(first), set(first), *[set(EVERYTHING)] * 3]
+    changed = [{i for i, state in after.items() if before.get(i) != state} for before, after in pairwise(found)]
+    assert changed == [set(first), set(), set(EVERYTHING), set(third), set()]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_states_of_some_partitions_go_from_executor_to_executor(seed: int, tmp_path: Path) -> None:
+    passes, sums, states = mixed(seed, n=12), list[bytes](), list[Any]()
+    with inside(3) as three, inside(8) as eight:
+        executors: list[Executor] = [DistributedExecutor(three), ThreadsExecutor(2), DistributedExecutor(eight), InlineExecutor()]
+        for i, executor in enumerate(executors + executors[-2::-2]):
+            with opened(executor, resident_states=i % 3) as session:
+                session.restore(states)
+                sums += take(session, passes[2 * i : 2 * i + 2], 2 * i + 1)
+                states = session.save(zarr.create_group(tmp_path / f"{i}.zarr"))
+                rows = rows_of(session) if i == 5 else b""
+    assert (sums, rows) == inline(passes)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_checkpoint_of_some_states_goes_on_elsewhere(executor: Executor, seed: int, tmp_path: Path) -> None:
+    passes, sample = mixed(seed, n=7), drawn(np.random.default_rng(seed))
+    passes[1:3] = Peek(sample), Change(sample)  # so that the first version holds the states of some partitions
+    expected, rows = inline(passes)
+    path = tmp_path / "checkpoint.zarr"
+    for by, n in ((InlineExecutor(), 3), (executor, 6), (ThreadsExecutor(3), 7)):
+        with suppress(common.StopHereError), CheckpointedSession(opened(by), path, 2, {}) as session:
+            sums = take(session, passes[:n])
+            raise common.StopHereError
+    with CheckpointedSession(opened(executor), path, 2, {}) as session:
+        assert take(session, passes) == sums == expected
+        assert np.concatenate(list(session.rows("x"))).tobytes() == rows
+
+
+def visits_of(pass_: Any) -> set[int]:
+    return set(getattr(pass_, "partitions", EVERYTHING))
+
+
+def repeated(passes: Sequence[Any], lost: set[int]) -> Counter[tuple[int, int]]:
+    """What is done once more for partitions that are lost behind these passes."""
+    changing = [(number, pass_) for number, pass_ in enumerate(passes, 1) if not isinstance(pass_, Peek)]
+    return Counter((number, i) for number, pass_ in changing for i in lost & visits_of(pass_))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_changes_no_state_is_not_repeated(seed: int, tmp_path: Path) -> None:
+    """And a checkpoint in the middle saves what comes before it."""
+    rng, passes, sums, saved = np.random.default_rng(seed), mixed(seed, Walk(str(tmp_path)), 10), list[bytes](), 0
+    expected = Counter[tuple[int, int]]()
+    with inside(4) as client, opened(DistributedExecutor(client)) as session:
+        for n, pass_ in enumerate(passes):
+            if n and len(session._members.owners) > 1 and rng.random() < 0.5:
+                victim = session._members.owners[int(rng.integers(len(session._members.owners)))]
+                expected += repeated(passes[:n], held(session, victim.address)) - repeated(passes[:saved], set(EVERYTHING))
+                session._members.forget([victim])
+            sums += take(session, [pass_], n + 1)
+            expected += Counter((n + 1, i) for i in visits_of(pass_))
+            if n == 4:
+                session.save(zarr.create_group(tmp_path / "state.zarr"))
+                saved = n + 1
+        assert visited(tmp_path) == expected
+        assert (sums, rows_of(session)) == inline(mixed(seed, n=10))
+
+
+@pytest.mark.faults
+def test_workers_that_are_killed(processes: Processes, tmp_path: Path, monkeypatch: Patch) -> None:
+    """One between passes, one in a pass that changes no state, and one in a pass that does."""
+    monkeypatch.setattr("dfact.engine.cluster.watch.LOOK", 0.2)  # the driver soon looks after workers that do not answer
+    samples = [tuple(sorted({0, 12, 23, *drawn(np.random.default_rng(seed))})) for seed in range(6)]
+
+    def passes(walk: Walk) -> list[Any]:
+        return [walk, *(kind(sample, walk) for kind, sample in zip([Change, Peek] * 3, samples, strict=True)), walk]
+
+    doomed = passes(Walk(str(tmp_path), (Kill(5, 12), Kill(6, 0))))
+    with common.workers(processes, 4) as client, opened(DistributedExecutor(client)) as session:
+        sums = take(session, doomed[:3])
+        for n, partition in ((4, 23), (5, 12), (6, 0)):
+            before, lost = visited(tmp_path), held(session, owner(session, partition))
+            if n == 4:
+                processes.kill(common.name_of(client, owner(session, partition)))
+            sums += take(session, doomed[n - 1 : n], n)
+            earlier = Counter({key: count for key, count in visited(tmp_path).items() if key[0] < n})
+            assert earlier == before + repeated(doomed[: n - 1], lost)
+        sums += take(session, doomed[6:], 7)
+        assert common.kills_done(tmp_path) == 2
+        assert (sums, rows_of(session)) == inline(passes(Walk()))
+
+
+def note_reads(patch: Patch, note: Callable[[int, int], Any]) -> None:
+    """Call ``note`` before each read, with its first row and the one behind its last."""
+    read = ZarrSource.read
+
+    def noted(self: ZarrSource, start: int, stop: int) -> NDArray[Any]:
+        note(self.offset + start, self.offset + stop)
+        return read(self, start, stop)
+
+    patch.setattr(ZarrSource, "read", noted)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("rows", [50, 128, 512])
+def test_the_next_partition_is_read_while_one_is_computed(threads: int, rows: int, sources: Sources, monkeypatch: Patch) -> None:
+    sample = (0, 2, 9, 11, 16, 22)  # neighbours would be read in one go
+    begun = {i * ROWS: threading.Event() for i in sample}
+    note_reads(monkeypatch, lambda start, _: begun[start].set())
+    with opened(ThreadsExecutor(threads), sources[rows], resident_values=0) as session:
+        assert take(session, [Expecting(sample, begun=begun)]) == inline([Change(sample), Walk()])[0][:1]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("rows", [50, 128, 300, 512])
+def test_a_chunk_is_decoded_once_at_most_for_each_partition(threads: int, rows: int, sources: Sources, monkeypatch: Patch) -> None:
+    read, chunks = list[int](), (np.arange(len(values())) // rows).tolist()
+    note_reads(monkeypatch, lambda start, stop: read.extend(range(start // rows, -(-stop // rows))))
+    with opened(ThreadsExecutor(threads), sources[rows], resident_values=0) as session:
+        for number in range(1, 5):
+            sample = drawn(np.random.default_rng(number))
+            take(session, [Change(sample)], number)
+            needed = Counter(chunk for i in sample for chunk in set(chunks[i * ROWS : (i + 1) * ROWS]))
+            assert set(read) == set(needed)
+            assert Counter(read) <= needed
+            read.clear()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_chunks_that_have_room_are_read_once(threads: int, sources: Sources, monkeypatch: Patch) -> None:
+    read = list[int]()
+    note_reads(monkeypatch, lambda start, stop: read.extend(range(start // 512, -(-stop // 512))))
+    passes = [Change((0, 2, 3, 9)), Peek((1, 2, 8, 11)), Change((5, 9, 10)), Peek((6, 8)), Walk(), Change((20,))]
+    with opened(ThreadsExecutor(threads), sources[512], resident_values=99) as session:
+        counts = [len(read) for number, pass_ in enumerate(passes, 1) if take(session, [pass_], number)]
+    assert counts == [2, 2, 3, 3, 6, 6]
+    assert sorted(read) == list(range(6))
+
+
+@pytest.mark.parametrize("kind", [Change, Peek])
+def test_an_error_in_a_block_reaches_the_caller(executor: Executor, kind: type[Change], sources: Sources) -> None:
+    with opened(executor, sources[128], resident_values=0) as session:
+        take(session, [Walk()])
+        with pytest.raises(ValueError, match=r"block \d+ is bad"):
+            take(session, [kind((2, 3, 7, 20), Walk(fails=2))], 2)
+
+
+@pytest.mark.parametrize("bad", [1, 9, 22])
+def test_an_error_of_the_reader_reaches_the_caller(executor: Executor, bad: int, sources: Sources, monkeypatch: Patch) -> None:
+    def note(start: int, stop: int) -> None:
+        assert threading.current_thread().name.startswith("dfact-read")
+        if start <= bad * ROWS < stop:
+            raise OSError("disk gone")
+
+    note_reads(monkeypatch, note)
+    with opened(executor, sources[128], resident_values=0) as session:
+        take(session, [Change((0, 5, 21, 23))])
+        with pytest.raises(OSError, match="disk gone"):
+            take(session, [Change((1, 5, 9, 13, 22))], 2)
+    if not isinstance(executor, DistributedExecutor):
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("dfact-read")]
