@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from dfact.kernels.jit import kernel
 
 BETA_1, BETA_2 = 0.9, 0.9999
+_LEAST = 0.25  # of the mean curvature of a component's entries: with fewer observations than that a sample's solution is mostly noise
 
 Doubles = NDArray[np.float64]
 
@@ -27,15 +28,18 @@ def adamax_updates(
 ) -> None:
     """Move every row r of A (R, I) towards its solution on a sample, the others as they are by then, in place.
 
-    With the sample's share τ = shares[r] of the whole and the moments M (R, I), S (R) and Z (R, I):
+    U (R, I) are the sample's linear terms. G (R(R+1)/2, I) is the lower triangle, row by row, of the Gram matrix of each
+    column i; (R(R+1)/2, 1) is the one of all columns. With the sample's share τ = shares[r] of the whole, the curvature
+    d_i = G_rr,i, which counts as a quarter of its mean over the columns at least, and the moments M (R, I), S (R) and Z (R, I):
 
-        ā = soft(U_r − Σ_{q≠r} G_rq a_q, τ l1) / (G_rr + τ ridge),   g = a − ā,
+        v_i = U_r,i − Σ_q G_rq,i a_q,i,   ā = soft(v + d a, τ l1) / (d + τ ridge),   g = a − ā,
         M ← β₁M + (1−β₁)g,   S ← max(β₂S, ‖g‖),   a ← a − min(1, step‖a‖/S) M / (1−β₁ᵗ),
         Z ← β₁Z + (1−β₁)[ā = 0],   a ← 0 where most ā of late are: Z > ½(1−β₁ᵗ).
 
     A row that is 0 stays so; one with share 0, of which the sample shows nothing, stays as it is.
     """
     k, n = A.shape
+    common = G.shape[1] == 1
     below = 0.0 if nonnegative else 1.0
     target = np.empty(n)
     for r in range(k):
@@ -45,13 +49,22 @@ def adamax_updates(
         for i in range(n):
             target[i] = U[r, i]
         for q in range(k):
-            if q != r:
+            low, high = min(q, r), max(q, r)
+            gram = G[high * (high + 1) // 2 + low]
+            if common:
                 for i in range(n):
-                    target[i] -= G[r, q] * A[q, i]
+                    target[i] -= gram[0] * A[q, i]
+            else:
+                for i in range(n):
+                    target[i] -= gram[i] * A[q, i]
+        curvatures = G[r * (r + 1) // 2 + r]
+        least = _LEAST * curvatures.mean()
         threshold, distance = shares[r] * l1, 0.0
         for i in range(n):
-            moved = max(target[i] - threshold, 0.0) + below * min(target[i] + threshold, 0.0)
-            target[i] = moved / (G[r, r] + shares[r] * ridge[i])
+            d = max(curvatures[0 if common else i], least)
+            v = target[i] + d * A[r, i]
+            moved = max(v - threshold, 0.0) + below * min(v + threshold, 0.0)
+            target[i] = moved / (d + shares[r] * ridge[i])
             g = A[r, i] - target[i]
             M[r, i] = BETA_1 * M[r, i] + (1.0 - BETA_1) * g
             Z[r, i] = BETA_1 * Z[r, i] + (1.0 - BETA_1) * (1.0 if target[i] == 0.0 else 0.0)

@@ -10,7 +10,7 @@ H (k, n) holds the linear terms h, ridge (n) is each column's own.
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.kernels.jit import kernel, part
+from dfact.kernels.jit import inlined, kernel
 
 Floats = NDArray[np.floating]
 _SWEEPS, _ROUNDS = 10, 1000  # coordinate sweeps between two tries at the solution on the support, and how often
@@ -49,7 +49,7 @@ def column_updates(X: Floats, H: Floats, G: Floats, ridge: Floats, l1: float, no
                     X[r, i] *= support[r, i]
 
 
-@part
+@inlined
 def on_support(
     x: NDArray[np.float64], h: NDArray[np.float64], G: NDArray[np.float64], ridge: float, l1: float, y: NDArray[np.float64]
 ) -> bool:
@@ -87,7 +87,7 @@ def on_support(
     return True
 
 
-@part
+@inlined
 def is_optimal(
     x: NDArray[np.float64], y: NDArray[np.float64], h: NDArray[np.float64], G: NDArray[np.float64], l1: float, nonnegative: bool
 ) -> bool:
@@ -107,8 +107,8 @@ def is_optimal(
     return True
 
 
-@kernel
-def row_optima(
+@inlined
+def solve_columns(
     X: NDArray[np.float64],
     H: NDArray[np.float64],
     G: NDArray[np.float64],
@@ -152,3 +152,17 @@ def row_optima(
         X[:, i] = x
         unfinished += 0 if done else 1
     return unfinished
+
+
+@kernel
+def row_optima(
+    X: NDArray[np.float64],
+    H: NDArray[np.float64],
+    G: NDArray[np.float64],
+    ridge: NDArray[np.float64],
+    l1: float,
+    nonnegative: bool,
+    tolerance: float,
+) -> int:
+    """As :func:`solve_columns`, for callers that are not kernels."""
+    return solve_columns(X, H, G, ridge, l1, nonnegative, tolerance)
