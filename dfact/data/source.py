@@ -1,7 +1,7 @@
 """Row sources: what the passes read, a run of rows at a time."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
 from typing import Any, Protocol
@@ -343,6 +343,16 @@ def reads(source: ReadableRows, layout: Layout) -> Iterator[slice]:
     first = -(source.offset % step) if isinstance(source, ZarrSource) else 0
     for start in range(first, n, step):
         yield slice(max(start, 0), min(start + step, n))
+
+
+def rows_of_chunks(source: RowSource, runs: Sequence[slice]) -> int:
+    """Number of rows in the chunks that hold any of these rows; of data in memory these alone."""
+    step, offset = source.chunk_rows, getattr(source, "offset", 0)
+    if step is None:
+        return sum(run.stop - run.start for run in runs)
+    chunks = {chunk for run in runs for chunk in range((offset + run.start) // step, -(-(offset + run.stop) // step))}
+    n = source.shape[0]
+    return sum(min((chunk + 1) * step - offset, n) - max(chunk * step - offset, 0) for chunk in chunks)
 
 
 def path_of(source: RowSource) -> Place | None:

@@ -193,8 +193,6 @@ def check_parameters(model: Any) -> None:
             "init": (listed(model.init) or named(model.init, "random", "nvecs"), "'random', 'nvecs', or a list of factors"),
         },
     )
-    sampled = model.solver == "stochastic" and model.missing == "exact"
-    check(model, {"missing": (not sampled, "'auto' or 'fill' for solver='stochastic'")})
 
 
 def _arrays(name: str, given: Sequence[Any]) -> list[NDArray[np.float64]]:

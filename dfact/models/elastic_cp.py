@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 from os import PathLike
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,12 @@ from dfact.models.cp_problem import (
     khatri_rao,
     sizes_of,
 )
+from dfact.models.cp_samples import aside_rows
+from dfact.models.declared import MAY_LACK
 from dfact.models.elastic_cp_path import REFINING_LAMBDA, PathStep, SolutionPath, follow, increasing
 from dfact.models.elastic_cp_solvers import Solver, descend
 from dfact.models.elastic_cp_starts import given_rows, is_exact, prior_of, solver_of, start_size
-from dfact.models.elastic_cp_stochastic import aside_rows
+from dfact.models.elastic_cp_stochastic import StochasticSolver, batch_sizes_of
 
 
 class ElasticCP(CPModel):
@@ -62,16 +64,20 @@ class ElasticCP(CPModel):
     nonnegative : bool
         Whether all factors are to be non-negative.
     solver : "bcd" or "stochastic"
-        Block coordinate descent; or Adamax on samples of the chunks of mode 1 as they are read, for data so
-        large that reading it is what counts (algorithm 4). That starts from the other modes' factors alone.
+        Block coordinate descent; or Adamax on samples of the slices of mode 1, for data so large that a pass over
+        it is what counts (algorithm 4). An iteration of that is a pass over at most 32 partitions: a block of each takes
+        25 steps from the same factors, and the mean of what they reach, weighted by their slices, is where the next
+        iteration begins. It starts from the other modes' factors alone.
     missing : "fill", "exact" or "auto"
         "fill": missing entries are filled in by the model in each pass; "exact": each column update takes
         account of them itself, on the residual tensor in memory (algorithm 1 as printed). Both descend on
         the same objective. "auto" is "exact" for tensors of up to 2²⁰ entries of which more than half are
-        missing, where filling them in is slow, else "fill". Samples are always filled in.
+        missing, where filling them in is slow, else "fill". A stochastic step always solves its slices exactly;
+        "exact" are then its updates of the other modes, and "auto" is "exact" for any tensor mostly missing.
     batch_sizes : list of N int, optional
-        Slices of each mode that a stochastic step draws. By default 64 or 4R of mode 1, at most half of
-        them, and of the others so many that they have 1024 entries at most together.
+        Slices of each mode that a stochastic step draws, of mode 1 at most those of a block. By default so many of
+        mode 1 that they have 2¹⁶ entries, but at least 16 and at most half of them, and all of the other modes, unless
+        a slice of mode 1 then has more than 2¹⁴ entries.
     step_size : float
         Of a stochastic step, relative to a vector's length; it shrinks to a fifth where the objective rises.
     prior : "estimate", None, or list of N arrays (I_n,)
@@ -81,7 +87,7 @@ class ElasticCP(CPModel):
     init : "random", "nvecs", or list of N arrays (I_n, R)
         Start: standard normal; leading left singular vectors of the unfoldings (random beyond their number); given factors.
     max_iter : int
-        Most iterations; along a path, for each λ. A stochastic one is 30 steps.
+        Most iterations; along a path, for each λ.
     tol : float
         Stop when the objective changes by less than this, relative to its value, in an iteration.
     random_state : int, RandomState or None
@@ -118,6 +124,9 @@ class ElasticCP(CPModel):
     n_iter_, converged_ : int, bool
     explained_share_ : float
         1 − ‖Δ∘(Z − X)‖²/‖Δ∘Z‖².
+    read_share_ : float
+        Of the stochastic solver: slices of the chunks that its iterations visited, as a share of all; above 1 where
+        chunks came again. The prior and the factors of mode 1 at the end take a pass each.
     prior_ : Prior
         Variances of the other modes, and the rule for those of mode 1.
     column_labels_, row_labels_, offset_, n_features_in_, slice_shape_, fingerprint_ : what was fitted
@@ -152,6 +161,7 @@ class ElasticCP(CPModel):
     """
 
     prior_: Prior
+    read_share_: Annotated[float, MAY_LACK]
     _parts = (Prior, RowPrior)
 
     def __init__(
@@ -164,7 +174,7 @@ class ElasticCP(CPModel):
         solver: str = "bcd",
         missing: str = "auto",
         batch_sizes: Sequence[int] | None = None,
-        step_size: float = 0.3,
+        step_size: float = 1.0,
         prior: Any = "estimate",
         init: Any = "random",
         max_iter: int = 200,
@@ -213,6 +223,8 @@ class ElasticCP(CPModel):
             self.factors_ = gathered(StateRows(session, FACTORS), others, component_weights(sums.gram, others), dataset, dtype)
         self.objective_history_ = np.asarray([*objectives, final])
         self.n_iter_ = len(objectives)
+        if isinstance(solver, StochasticSolver):
+            self.read_share_ = solver.read_share
         self.explained_share_ = explained_share(float(sums.squares), float(sums.norm))
         self._weigh(component_weights(sums.gram, others))
         report_unfinished(int(sums.unfinished))
@@ -331,7 +343,7 @@ class ElasticCP(CPModel):
         size, m, k = dtype.itemsize, prod(shape[1:]), self.n_components
         rows, exact = rows_footprint(shape, k, dtype), is_exact(self, shape, 1.0)
         start = start_size(shape, k) if isinstance(self.init, str) and self.init == "nvecs" else 0
-        aside = 8 * m * aside_rows(shape) if self.solver == "stochastic" else 0  # the objective is watched on
+        aside = 8 * m * aside_rows(shape, batch_sizes_of(self.batch_sizes, shape, k)[0]) if self.solver == "stochastic" else 0
         return replace(
             rows,
             shared=max(rows.shared, 8 * start),

@@ -68,8 +68,8 @@ def solver_of(model: Any, session: Session, dataset: Dataset, prior: Prior, dtyp
         A[:, empty] = 0
     if model.solver == "stochastic":
         sizes = batch_sizes_of(model.batch_sizes, dataset.shape, model.n_components)
-        known = given_rows(model, dataset, dtype)
-        return StochasticSolver(session, dataset, known, prior, begin, dtype, others, sizes, model.step_size)
+        masked = model.missing == "exact" or (model.missing == "auto" and dataset.missing_rate > _EXACT_MISSING)
+        return StochasticSolver(session, dataset.source, prior, begin, dtype, others, sizes, model.step_size, exact=masked)
     solver, exact = FillSolver(session, prior, begin, dtype, others), is_exact(model, dataset.shape, dataset.missing_rate)
     if isinstance(model.init, str) and (exact or dataset.missing_rate > 0):
         solver.shrink(float(session.run(SlicesPass(dtype), None).columns.sum()) / max(1 - dataset.missing_rate, 1e-12))

@@ -23,6 +23,8 @@ def summary_lines(model: Any) -> list[tuple[str, str]]:
         ("explained", f"{model.explained_share_:.2%} of the squares"),
         ("sparsity", f"{zeros:.1%} of the entries of the other modes' vectors are zero"),
     ]
+    if hasattr(model, "read_share_"):
+        lines.insert(2, ("read", f"{model.read_share_:.2f} times the data, by the iterations"))
     if hasattr(model, "lam"):
         lines.insert(1, ("penalty", f"lambda {model.lam:g}, share of l1 {model.l1_ratio:g}"))
     return lines
