@@ -115,8 +115,8 @@ def path(size: int, rank: int, seeds: int) -> Bars:
     return bars
 
 
-def make(folder: Path, shape: tuple[int, int, int], rank: int) -> Path:
-    """Answers 0 to 3 of a planted model, a fifth missing (255), as a dataset."""
+def make(folder: Path, shape: tuple[int, int, int], rank: int, missing: float = 0.2) -> Path:
+    """Answers 0 to 3 of a planted model, some missing (255), as a dataset."""
     rng = np.random.default_rng(0)
     H = np.einsum("jr,kr->rjk", rng.random((shape[1], rank)), rng.random((shape[2], rank))).astype(np.float32)
     H *= 6 / rank
@@ -126,7 +126,7 @@ def make(folder: Path, shape: tuple[int, int, int], rank: int) -> Path:
         values = (rng.random((n, rank), np.float32) @ H.reshape(rank, -1)).reshape(n, *shape[1:])
         values += rng.standard_normal(values.shape, np.float32) / 2
         answers = np.rint(np.clip(values, 0, 3)).astype(np.uint8)
-        answers[rng.random(answers.shape, np.float32) < 0.2] = 255
+        answers[rng.random(answers.shape, np.float32) < missing] = 255
         raw[start : start + n] = answers
     target = folder / "answers.zarr"
     dfact.import_array(raw, target, missing=255, overwrite=True)

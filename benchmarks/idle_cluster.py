@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from multiprocessing.process import BaseProcess
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import psutil
@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 from dfact.data.source import ArraySource, Layout
 from dfact.engine.cluster.session import ClusterSession
 from dfact.engine.partition import Partitions
-from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.engine.passes import Block, Partial, SampledPass, Startless, State
 from dfact.engine.plan import Footprint, Workers, make_plan
+from dfact.models.cp_samples import AdamaxState
 
 _QUIET = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "1s", "distributed.admin.tick.limit": "1m"}
 """Workers of Dask's look at themselves a hundred times a second. A core of its own does not feel that; two cores that a hundred
@@ -79,6 +80,19 @@ class Waiting:
         _wait(self.seconds * _slowness)
         rows = np.cos(3 * state["rows"] + shared[0])
         return {"rows": rows}, Sums(noise(self.bytes) * rows.mean())
+
+
+@dataclass(frozen=True)
+class WaitingSteps(SampledPass):
+    """Local steps of the stochastic CP solver that wait in place of their arithmetic."""
+
+    changes_state: ClassVar[bool] = False
+    seconds: float
+    dtype: None = None
+
+    def step(self, block: Block, state: State | None, shared: tuple[AdamaxState, float, int]) -> tuple[State | None, AdamaxState]:
+        _wait(self.seconds)
+        return state, shared[0].times(43.0)
 
 
 def _wait(seconds: float) -> None:

@@ -40,8 +40,15 @@ def photographs(page: Path) -> dict[str, bytes]:
     return found
 
 
-def main() -> int:
+def save(content: bytes, name: str) -> None:
+    """Write a picture with few colours, for few bytes."""
     PICTURES.mkdir(exist_ok=True)
+    path = PICTURES / f"{name}.png"
+    Image.open(BytesIO(content)).convert("RGB").quantize(COLORS).save(path, optimize=True)
+    print(f"{path.name}: {path.stat().st_size // 1000} kB")
+
+
+def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         for command in tour():
@@ -49,9 +56,7 @@ def main() -> int:
             subprocess.run(shlex.split(command), cwd=folder, check=True)
         found = {"errors": (folder / "errors.png").read_bytes(), **photographs(folder / "survey.html")}
     for name, content in found.items():
-        path = PICTURES / f"{name}.png"
-        Image.open(BytesIO(content)).convert("RGB").quantize(COLORS).save(path, optimize=True)
-        print(f"{path.name}: {path.stat().st_size // 1000} kB")
+        save(content, name)
     return 0
 
 

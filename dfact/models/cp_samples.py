@@ -1,7 +1,6 @@
 """Passes on samples of the slices: local steps of algorithm 4 on the blocks of a few partitions, and a fixed sample that is watched."""
 
 from dataclasses import dataclass, fields
-from itertools import pairwise
 from math import prod
 from typing import Any, ClassVar, Self
 
@@ -29,9 +28,10 @@ Batch = tuple[NDArray[Any], NDArray[np.float32]]
 
 
 def spread_partitions(n_partitions: int, rng: np.random.Generator) -> tuple[int, ...]:
-    """One partition, drawn at random, of each of up to 32 runs of equal length: so every worker holds its share of them."""
-    edges = [n_partitions * i // min(n_partitions, _PARTITIONS) for i in range(min(n_partitions, _PARTITIONS) + 1)]
-    return tuple(int(rng.integers(a, b)) for a, b in pairwise(edges))
+    """Up to 32 partitions at equal distances, from a random one on: so every worker holds its share of them."""
+    count = min(n_partitions, _PARTITIONS)
+    first = rng.random()
+    return tuple(int((i + first) * n_partitions / count) for i in range(count))
 
 
 def aside_rows(shape: tuple[int, ...], batch_rows: int) -> int:
