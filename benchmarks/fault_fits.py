@@ -107,6 +107,7 @@ SOLVERS = {
     "ExpectileMF exact": Solver(dfact.ExpectileMF, skewed, _EXPECTILE | {"solver": "exact"}),
     "ExpectileMF surrogate": Solver(dfact.ExpectileMF, skewed, _EXPECTILE | {"solver": "surrogate"}),
     "ElasticCP bcd, fill": Solver(dfact.ElasticCP, tensor, _ITERATES | {"lam": 0.5, "missing": "fill"}),
+    "ElasticCP stochastic": Solver(dfact.ElasticCP, tensor, _ITERATES | {"lam": 0.5, "solver": "stochastic"}),
 }
 
 

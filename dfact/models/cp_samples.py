@@ -12,11 +12,10 @@ from dfact.engine.passes import Block, Partial, SampledPass, State, Workspace
 from dfact.kernels.adamax import BETA_1, adamax_updates
 from dfact.kernels.entries import filled
 from dfact.kernels.samples import contracted_slices, optimal_slices, residual_squares, subproblem
-from dfact.models.cp_passes import FillPass, RowsPass, RowSums
+from dfact.models.cp_passes import FACTORS, FillPass, RowsPass, RowSums
 from dfact.models.cp_problem import ElasticNet, Factors, Prior, RowPrior, sizes_of, unfolded
 
-ASIDE = "aside"
-_ASIDE_OBSERVED, _ASIDE_VARIANCES = "aside observed", "aside variances"
+_ASIDE, _ASIDE_OBSERVED, _ASIDE_VARIANCES = "aside", "aside observed", "aside variances"
 _PARTITIONS = 32  # in a sample, at most: enough for the noise of single blocks to average out, and for as many threads
 _ASIDE_ENTRIES, _ASIDE_ROWS = 1 << 20, 64  # of the slices on which the objective is watched
 _ROW_TOLERANCE = 1e-12
@@ -74,9 +73,8 @@ class AsidePass(SampledPass):
         drawn = held.start + seeded(self.seed, partition).permutation(held.stop - held.start)[: self.rows]
         rows = np.sort(drawn[(drawn >= block.start) & (drawn < block.start + len(V))]) - block.start
         sample = Sample(V[rows], self.prior.variances(block, _WIDE)[rows], Workspace())
-        return {ASIDE: sample.values, _ASIDE_OBSERVED: sample.observed, _ASIDE_VARIANCES: sample.variances[None]}, KeptRows(
-            np.asarray(len(rows))
-        )
+        kept = {_ASIDE: sample.values, _ASIDE_OBSERVED: sample.observed, _ASIDE_VARIANCES: sample.variances[None]}
+        return kept, KeptRows(np.asarray(len(rows)))
 
 
 @dataclass
@@ -100,7 +98,7 @@ class WatchPass(SampledPass):
     def step(self, block: Block, state: State | None, shared: Factors) -> tuple[State, WatchedSums]:
         """``shared`` are the factors of the other modes (R, I_n)."""
         assert state is not None
-        net, values, observed, variances = self.net, state[ASIDE], state[_ASIDE_OBSERVED], state[_ASIDE_VARIANCES][0]
+        net, values, observed, variances = self.net, state[_ASIDE], state[_ASIDE_OBSERVED], state[_ASIDE_VARIANCES][0]
         A, sizes = np.hstack(shared), np.array([A.shape[1] for A in shared])
         X = optimal_slices(values, observed, A, sizes, net.ridge(variances), net.l1, net.nonnegative, _ROW_TOLERANCE)
         squares = residual_squares(X, values, observed, A, sizes)
@@ -120,11 +118,11 @@ class SettledPass:
 
     def start(self, block: Block) -> State:
         none = unfolded(block)[:0].copy()
-        return {ASIDE: none, _ASIDE_OBSERVED: none.astype(np.float32), _ASIDE_VARIANCES: np.empty((1, 0)), **self.begin.start(block)}
+        return {_ASIDE: none, _ASIDE_OBSERVED: none.astype(np.float32), _ASIDE_VARIANCES: np.empty((1, 0)), **self.begin.start(block)}
 
     def step(self, block: Block, state: State | None, shared: NDArray[np.float64]) -> tuple[State, RowSums]:
         assert state is not None
-        if len(state) == len((ASIDE, _ASIDE_OBSERVED, _ASIDE_VARIANCES)):
+        if FACTORS not in state:  # but slices that are kept aside
             state = state | self.begin.start(block)
         found, sums = self.rows.step(block, None, shared)
         return {**state, **found}, sums
@@ -177,7 +175,7 @@ class LocalStepsPass(SampledPass):
     """Steps of Adamax on one block of each of these partitions, from the same factors; returns the weighted sum of what they reach.
 
     A step draws slices of mode 1, finds their factors at their optimum on the entries drawn, and moves the factors of every
-    other mode towards the solution of its subproblem (algorithm 4). Missing entries are left out of both.
+    other mode towards the solution of its subproblem (algorithm 4).
     """
 
     changes_state: ClassVar[bool] = False

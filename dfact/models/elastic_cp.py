@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
+from dfact.data.source import Layout
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration, Reporter
 from dfact.engine.session import StateRows
@@ -344,8 +345,11 @@ class ElasticCP(CPModel):
         rows, exact = rows_footprint(shape, k, dtype), is_exact(self, shape, 1.0)
         start = start_size(shape, k) if isinstance(self.init, str) and self.init == "nvecs" else 0
         aside = 8 * m * aside_rows(shape, batch_sizes_of(self.batch_sizes, shape, k)[0]) if self.solver == "stochastic" else 0
+        # Products of two factors, and what is contracted with them.
+        steps = 4 * k * (k + 1) * m // Layout.of(shape).block_rows if self.solver == "stochastic" else 0
         return replace(
             rows,
+            work_per_row=rows.work_per_row + steps,
             shared=max(rows.shared, 8 * start),
             state_per_row=(2 * size + 1) * k + size,  # factors, refined ones and their support
             result_per_row=rows.result_per_row + (8 * 3 * m if exact else 0) + -(-aside // max(1, shape[0])),
