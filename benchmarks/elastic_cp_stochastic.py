@@ -259,7 +259,7 @@ def main() -> int:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         if "disk" in options.parts:
-            bars += disk(folder, [(200_000, 300, 5), (20_000, 200, 50)], options.missing, 10, picture=options.picture)
+            bars += disk(folder, [(20_000, 200, 50), (200_000, 300, 5)], options.missing, 10, picture=options.picture)
         if "workers" in options.parts:
             bars += workers({(327_680, 300, 5): 0.018, (20_480, 200, 50): 0.039}, (1, 2, 4, 8), 15)
         if "table_3" in options.parts:
