@@ -6,7 +6,7 @@ the partitions, so every executor gives the same bits.
 
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import zarr
 from numpy.typing import NDArray
@@ -20,9 +20,6 @@ from dfact.engine.session import Executor, Stateful
 from dfact.engine.shard import Shard
 from dfact.engine.streams import StoredState
 from dfact.errors import ParameterError
-
-if TYPE_CHECKING:
-    pass
 
 P = TypeVar("P", bound=Partial)
 _ROWS = 16  # partitions whose rows are handed on together

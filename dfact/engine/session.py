@@ -55,7 +55,7 @@ class StateRows:
     session: Session
     name: str
     convert: Callable[[NDArray[Any]], NDArray[Any]] = np.asarray
-    """What becomes of a run of rows; it travels to the workers."""
+    """Applied to each run of rows; it is sent to the workers."""
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
         return (self.convert(part) for part in self.session.rows(self.name))

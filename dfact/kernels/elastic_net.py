@@ -164,5 +164,5 @@ def row_optima(
     nonnegative: bool,
     tolerance: float,
 ) -> int:
-    """As :func:`solve_columns`, for callers that are not kernels."""
+    """Run :func:`solve_columns` from Python."""
     return solve_columns(X, H, G, ridge, l1, nonnegative, tolerance)

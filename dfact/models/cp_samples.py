@@ -1,4 +1,4 @@
-"""Passes on samples of the slices: local steps of algorithm 4 on the blocks of a few partitions, and a fixed sample that is watched."""
+"""Passes on samples of the slices: local steps of algorithm 4 on blocks of a few partitions, and the objective of a fixed sample."""
 
 from dataclasses import dataclass, fields
 from math import prod
@@ -51,7 +51,7 @@ def partition_of(block: Block, layout: Layout) -> int:
 
 @dataclass
 class KeptRows(Partial):
-    """How many slices are kept."""
+    """The number of slices kept."""
 
     count: NDArray[Any]
 
@@ -84,7 +84,7 @@ class WatchedSums(Partial):
     squares: NDArray[Any]
     """‖Δ∘(Z − X)‖²."""
     sizes: NDArray[Any]
-    """What the penalty counts of their factors (2, R)."""
+    """aᵀR₁⁻¹a and ‖a‖₁ of their factors (2, R), from which the penalty follows."""
 
 
 @dataclass(frozen=True)
@@ -155,12 +155,12 @@ class AdamaxState(Partial):
 
     @classmethod
     def nothing(cls) -> Self:
-        """A sum of none."""
+        """An empty sum."""
         none = np.zeros(0)
         return cls(none, none, none, none, none, np.zeros(()))
 
     def times(self, weight: float) -> "AdamaxState":
-        """All arrays times a number."""
+        """Multiply all arrays by a number."""
         return AdamaxState(**{f.name: np.asarray(weight * getattr(self, f.name)) for f in fields(self)})
 
     def add(self, other: Self) -> None:
@@ -180,7 +180,7 @@ class LocalStepsPass(SampledPass):
 
     changes_state: ClassVar[bool] = False
     number: int
-    """Of the iteration: together with the seed and the block's number it decides what is drawn."""
+    """The number of the iteration; with the seed and the block's number it determines the draws."""
     steps: int
     batch_sizes: tuple[int, ...]
     net: ElasticNet

@@ -1,4 +1,4 @@
-"""What the C library of a worker does with memory that is freed."""
+"""Make the C library of a worker keep the memory that is freed."""
 
 import ctypes
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""What Dask's scheduler and dashboard show of a worker's passes."""
+"""Figures of a worker's passes for Dask's scheduler and dashboard."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Meter:
-    """What a worker has done for all sessions so far, for the scheduler and its dashboard."""
+    """Totals of a worker over all its sessions, for the scheduler and its dashboard."""
 
     passes: int = 0
     partitions: int = 0
