@@ -59,16 +59,18 @@ def adamax_updates(
                     target[i] -= gram[i] * A[q, i]
         curvatures = G[r * (r + 1) // 2 + r]
         least = _LEAST * curvatures.mean()
-        threshold, distance = shares[r] * l1, 0.0
+        threshold = shares[r] * l1
         for i in range(n):
             d = max(curvatures[0 if common else i], least)
             v = target[i] + d * A[r, i]
             moved = max(v - threshold, 0.0) + below * min(v + threshold, 0.0)
             target[i] = moved / (d + shares[r] * ridge[i])
-            g = A[r, i] - target[i]
-            M[r, i] = BETA_1 * M[r, i] + (1.0 - BETA_1) * g
+        for i in range(n):
+            M[r, i] = BETA_1 * M[r, i] + (1.0 - BETA_1) * (A[r, i] - target[i])
             Z[r, i] = BETA_1 * Z[r, i] + (1.0 - BETA_1) * (1.0 if target[i] == 0.0 else 0.0)
-            distance += g * g
+        distance = 0.0
+        for i in range(n):
+            distance += (A[r, i] - target[i]) ** 2
         S[r] = max(BETA_2 * S[r], np.sqrt(distance))
         if S[r] == 0.0:
             continue

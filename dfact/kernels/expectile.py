@@ -77,9 +77,10 @@ def quadratic(p: int, k: int, omega: float, row: Row) -> None:
     for i in range(p):
         row.w[i] = omega if row.r[i] >= 0 else 1 - omega
     for a in range(k):
-        total = 0.0
         for i in range(p):
             row.wy[i] = row.w[i] * row.Y[a, i]
+        total = 0.0
+        for i in range(p):
             total += row.wy[i] * row.b[i]
         row.h[a] = total
         for c in range(a + 1):

@@ -9,6 +9,8 @@ F = TypeVar("F", bound=Callable[..., object])
 
 # Reassociation lets a sum run in vector lanes; NaN and infinity keep their meaning, because NaN
 # is how a kernel sees a missing entry ("fast" would let the compiler assume there is none).
+# A loop that sums and also stores may run in other lanes where the arrays happen to lie close together, and then sums in another
+# order: store in one loop, sum in the next.
 _OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz", "arcp"}}
 
 
