@@ -749,6 +749,30 @@ def test_a_host_that_closes_in_the_midst_of_a_pass(tmp_path: Path) -> None:
         assert (tmp_path / "closed").exists()
 
 
+@pytest.mark.parametrize("call", ["run", "give"])
+def test_a_worker_that_is_closed_while_it_asks_others(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, closing = Host.ask, list[Any]()
+
+    async def asked(self: Host, peer: tuple[str, str], name: str, **message: Any) -> Any:
+        if name == call and not closing:
+            closing.append(asyncio.ensure_future(self.worker.close()))
+            await asyncio.sleep(0)  # now it is closing
+            await self.worker.rpc.close()
+        return await ask(self, peer, name, **message)
+
+    monkeypatch.setattr(Host, "ask", asked)
+    with inside(3) as client, on(client) as session:
+        sums = take(session, Walk(), [1, 2])
+        if call == "give":
+            client.cluster.scale(4)
+            client.wait_for_workers(4)
+            soon_balanced(session)
+        sums += take(session, Walk(), [3])
+        assert closing
+        assert not session._members.star
+        assert (sums, rows_of(session)) == inline(3)
+
+
 def test_a_second_loss_while_partitions_are_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
     ask, ask_each, given = Host.ask, Members.ask_each, list[str]()
 

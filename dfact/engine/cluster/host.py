@@ -265,6 +265,11 @@ class Host:
         self._called = time.monotonic()
         return await asyncio.get_running_loop().run_in_executor(self._control, function, *arguments)
 
+    @property
+    def leaving(self) -> bool:
+        """Whether the host or its worker is being closed: then an error says nothing of the pass."""
+        return self.closed.is_set() or self.worker.status.name in {"closing", "closed"}
+
     async def ask(self, peer: Peer, call: str, **message: Any) -> dict[str, Any]:
         """Call another worker; a reply that says which one is lost if it cannot be reached."""
         address, key = peer
@@ -272,6 +277,8 @@ class Host:
         try:
             reply: dict[str, Any] | None = await getattr(self.worker.rpc(address), OPERATION)(host=key, call=call, message=content)
         except OSError:
+            if self.leaving:
+                raise  # its own connections are closed; the other may be there
             return {"lost": [peer]}
         return {"lost": [peer]} if reply is None or "unknown" in reply else reply  # None: another process has the address
 
@@ -352,7 +359,7 @@ async def handle(host: str, call: str, message: Mapping[str, Any]) -> dict[str, 
     try:
         found: dict[str, Any] = await getattr(called, call)(**message)
     except Exception as error:
-        if called.closed.is_set():  # so its worker is about to go, as one that is retired in the midst of a pass
+        if called.leaving:  # as a worker that is retired in the midst of a pass
             return {"unknown": host}
         return {"error": serialized(_packed_error(error))}
     return found
