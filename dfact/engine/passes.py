@@ -156,8 +156,10 @@ class Pass(Protocol[Shared_contra, Partial_co]):
 class Startless:
     """Base of the passes that need no state to begin with."""
 
-    def start(self, block: Block) -> None:
-        """Nothing."""
+    def start(self, block: Block) -> State | None:
+        """None: there is nothing to begin with."""
+        del block
+        return None
 
 
 @dataclass(frozen=True)

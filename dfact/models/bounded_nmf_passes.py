@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, Partial, Startless, State, Workspace
+from dfact.engine.passes import Block, Partial, SampledPass, Startless, State, Workspace
 from dfact.kernels.admm import admm_fill
 from dfact.kernels.bound_fill import answer_fill, bound_fill
 from dfact.kernels.entries import filled, squared_error
@@ -183,6 +183,23 @@ class SplitlessPass:
         limits = p.limits(M.shape[1], self.dtype)
         bounds, count = bound_fill(M, B, *old, *limits, rho, weights, s, places, multipliers)
         return {**state, "places": places[:count].copy(), "multipliers": multipliers[:count].copy()}, bounds
+
+
+@dataclass(frozen=True)
+class SampleStepsPass(SampledPass):
+    """A solver's pass over some partitions only."""
+
+    steps: SplitlessPass
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.steps.dtype
+
+    def start(self, block: Block) -> State:
+        return self.steps.start(block)
+
+    def step(self, block: Block, state: State | None, shared: tuple[NDArray[Any], float]) -> tuple[State, Sums]:
+        return self.steps.step(block, state, shared)
 
 
 @dataclass

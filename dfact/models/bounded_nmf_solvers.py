@@ -1,23 +1,28 @@
 """Bounded non-negative factorization's solvers: what the driver does between passes, and where it begins."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
+from dfact.data.source import Layout
 from dfact.engine.progress import Reporter, relative_change
 from dfact.engine.session import Session
 from dfact.linalg.svd import nndsvd
-from dfact.models.bounded_nmf_passes import ADMMPass, SplitlessPass, Start, Sums, WeightedRows
+from dfact.models.bounded_nmf_passes import ADMMPass, SampleStepsPass, SplitlessPass, Start, Sums, WeightedRows
 from dfact.models.bounded_nmf_problem import Problem
 from dfact.models.parameters import drawn_seed
 
 _SWEEPS, _TOLERANCE = 200, 1e-7  # for the loadings, of which there are few
-_RHO_START, _RHO_GROWTH = 1 / 3, 1.05
-_INERTIA = 6  # Nesterov's weights have 3; the larger, the more carefully a fit begins, where it may lose a factor
+_RHO_START, _RHO_GROWTH, _RHO_END = 1 / 6, 1.03, 4.0
+_SETTLED = 1e-3  # of the loss: what the bounds add to it where they are met well enough
+_INERTIA = 4  # Nesterov's weights have 3; the larger, the more carefully a fit begins, where it may lose a factor
 _MOST = 0.8  # of a step by which Q is extrapolated; more, and the multipliers of many active bounds lag behind
+_MOST_SETTLED = 0.95  # where ρ has not risen to its value, so few bounds are active
+_SAMPLE_SHARE, _SAMPLE_PARTITIONS = 0.1, 2  # of the partitions, and how many at least
+_SAMPLE_PASSES, _SAMPLE_TOLERANCE = 80, 1e-5
 _LEAST_RHO = 2**0.5
 _BALANCE = 5.0  # between the residuals, beyond which ρ changes
 
@@ -63,34 +68,63 @@ class Splitless:
     A pass minimises a quadratic above the augmented Lagrangian (see :func:`dfact.kernels.bound_fill.bound_fill`),
     in W and then in Q. Between passes Q is extrapolated along its last step with Nesterov's weights,
     which begin anew when the step goes back on the extrapolation (O'Donoghue & Candès 2015, section 3.2).
-    ρ starts at a third of its value and is raised by 5 % a pass: the objective falls fastest while it is
-    small, the bounds are met when it is large.
+    ρ starts at a sixth of its value, and is raised by 3 % a pass, up to four times its value, while the bounds' terms of
+    the Lagrangian are more than a thousandth of the loss. The objective falls fastest while ρ is small. Where it is too
+    small for many active bounds, their multipliers go on swinging, and the objective with them.
     """
 
-    def __init__(self, problem: Problem, begin: Start, dtype: np.dtype[Any]) -> None:
+    def __init__(self, problem: Problem, begin: Start, dtype: np.dtype[Any], rho: float | None = None) -> None:
+        """``rho`` is where ρ starts; by default at a sixth of the problem's."""
         self.problem = problem
-        self.pass_ = SplitlessPass(problem, begin, dtype)
-        self._rho = _RHO_START * problem.rho
+        self.pass_: SplitlessPass | SampleStepsPass = SplitlessPass(problem, begin, dtype)
+        self.rho = _RHO_START * problem.rho if rho is None else rho
         self._previous: NDArray[Any] | None = None
         self._point: NDArray[Any] | None = None
         self._steps = 0
+        self._settled = False
+
+    @classmethod
+    def after_sample(
+        cls, session: Session, problem: Problem, Q: NDArray[Any], begin: Start, dtype: np.dtype[Any], layout: Layout
+    ) -> tuple[Self, NDArray[Any]]:
+        """The solver, and the loadings Qᵀ (k+c, m) to begin with: those of a sample of the rows, where there are enough of them."""
+        partitions = sample_of(layout)
+        if not partitions:
+            return cls(problem, begin, dtype), Q
+        rows = [layout.rows(i, i + 1) for i in partitions]
+        share = sum(run.stop - run.start for run in rows) / layout.n_rows
+        solver = cls(replace(problem, gamma=share * problem.gamma), begin, dtype)
+        solver.pass_ = SampleStepsPass(partitions, SplitlessPass(problem, begin, dtype))
+        Q = descend(session, solver, Q, _SAMPLE_PASSES, _SAMPLE_TOLERANCE, Reporter((), _SAMPLE_PASSES)).Q
+        return cls(problem, Start.given(Q[: problem.k]), dtype, solver.rho), Q
 
     def shared(self, Q: NDArray[Any]) -> tuple[NDArray[Any], float]:
-        return Q, self._rho
+        return Q, self.rho
 
     def loadings(self, sums: Sums, Q: NDArray[Any]) -> NDArray[Any]:
+        loss = 0.5 * float(sums.squares)
+        self._settled = abs(float(sums.lagrangian) - loss) <= _SETTLED * loss
+        if not self._settled:
+            self.rho = min(_RHO_END * self.problem.rho, _RHO_GROWTH * self.rho)
         return _solve(self.problem, sums, Q, 1.0)
 
     def next_point(self, Q: NDArray[Any]) -> NDArray[Any]:
-        self._rho = min(self.problem.rho, _RHO_GROWTH * self._rho)
         previous, point = self._previous, self._point
         self._previous = self._point = Q
         if previous is not None and point is not None:
             step = Q - previous
             self._steps = 0 if float(np.vdot(point - Q, step)) > 0 else self._steps + 1
-            weight = min(_MOST, self._steps / (self._steps + _INERTIA))
+            most = _MOST_SETTLED if self._settled and self.rho < self.problem.rho else _MOST
+            weight = min(most, self._steps / (self._steps + _INERTIA))
             self._point = np.clip(Q + Q.dtype.type(weight) * step, 0, self.problem.q_max).astype(Q.dtype)
         return self._point
+
+
+def sample_of(layout: Layout) -> tuple[int, ...]:
+    """Numbers of a tenth of the partitions at equal distances; none where these were too few, or most of the rows."""
+    n = layout.n_partitions
+    count = max(_SAMPLE_PARTITIONS, round(_SAMPLE_SHARE * n))
+    return tuple(int((i + 0.5) * n / count) for i in range(count)) if 2 * count <= n else ()
 
 
 @dataclass(frozen=True)

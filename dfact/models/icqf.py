@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.confounders import Confounder, ConfounderEncoding, as_frame
+from dfact.data.source import Layout
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration, Reporter
 from dfact.engine.session import StateRows
@@ -217,9 +218,14 @@ class ICQF(Factorization):
         footprint = self._footprint(dataset.shape, n_covariates, dtype)
         with self._open_to_fit(dataset, np.column_stack(known) if known else None, footprint, checkpoint) as session:
             Q, begin = starting_point(self.init, self.random_state, session, dataset, problem, n_covariates, dtype)
-            descent = descend(
-                session, self._solver(problem, begin, dtype), Q, self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter)
-            )
+            solver: ADMM | Splitless
+            if self.solver == "admm":
+                solver = ADMM(problem, begin, dtype, adaptive=self.rho == "adaptive")
+            elif isinstance(self.init, str):
+                solver, Q = Splitless.after_sample(session, problem, Q, begin, dtype, Layout.of(dataset.shape))
+            else:
+                solver = Splitless(problem, begin, dtype)
+            descent = descend(session, solver, Q, self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
             Q = descent.Q
             sums = session.run(RowsPass(problem, Start.given(Q[: problem.k]), dtype), Q)
             final = 0.5 * float(sums.squares) + problem.penalties(float(sums.size_w), Q)
@@ -245,11 +251,6 @@ class ICQF(Factorization):
         columns = () if encoding is None else encoding.columns
         if found != len(columns) or any(len(c.means) != len(c.columns) for c in (() if encoding is None else encoding.confounders)):
             raise DataError(f"confounder_components_ have {found} rows, expected those of the encoded columns {list(columns)}")
-
-    def _solver(self, problem: Problem, begin: Start, dtype: np.dtype[Any]) -> ADMM | Splitless:
-        if self.solver == "splitless":
-            return Splitless(problem, begin, dtype)
-        return ADMM(problem, begin, dtype, adaptive=self.rho == "adaptive")
 
     def _known_of_rows(self, n: int, confounders: Any = None) -> dict[str, Any]:
         frame = None if confounders is None else as_frame(confounders, n)

@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
 from dfact.data.inputs import locate_outside, refuse_infinite
+from dfact.data.source import Layout
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration, Reporter
 from dfact.engine.session import StateRows
@@ -153,7 +154,10 @@ class L1NMF(Factorization):
         problem, dtype = self._problem(dataset), self._working_dtype(dataset)
         with self._open_to_fit(dataset, None, self._footprint(dataset.shape, 0, dtype), checkpoint) as session:
             Q, begin = starting_point(self.init, self.random_state, session, dataset, problem, 0, dtype)
-            descent = descend(session, _Solver(problem, begin, dtype), Q, self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
+            solver = _Solver(problem, begin, dtype)
+            if isinstance(self.init, str):
+                solver, Q = _Solver.after_sample(session, problem, Q, begin, dtype, Layout.of(dataset.shape))
+            descent = descend(session, solver, Q, self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
             Q = descent.Q
             sums = session.run(RowsPass(problem, Start.given(Q), dtype), Q)
             self.factors_ = gather_rows(
