@@ -62,7 +62,7 @@ def assert_same(first: Any, second: Any) -> None:
             assert value.shape == other.shape, name
             np.testing.assert_array_equal(np.asarray(value), np.asarray(other), err_msg=name)
         else:
-            assert value == other, name
+            assert value == other or (value != value and other != other), name  # NaN
             assert type(value) is type(other), name
 
 

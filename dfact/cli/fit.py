@@ -52,7 +52,7 @@ def fit() -> None:
     "--rho", default="3", metavar="NUMBER", callback=number_or_adaptive, help="Penalty parameter; with --solver admm also 'adaptive'."
 )
 @click.option("--max-iter", type=int, default=200, help="Most iterations.")
-@click.option("--tol", type=float, default=1e-4, help="Stop when an iteration changes the objective by less, relatively.")
+@click.option("--tol", type=float, default=1e-4, help="Stop when the objective is estimated to be this near its end, relatively.")
 @click.option("--init", type=click.Choice(["nndsvd", "random"]), default="nndsvd", help="Start of the loadings.")
 @click.option("--seed", "random_state", type=int, help="Seed of the random start.")
 @click.option("--q-max", type=float, help="Upper bound of the loadings.", show_default="the highest answer")
@@ -127,7 +127,7 @@ def gom(
 @click.option("-k", "--components", "n_components", type=int, default=8, help="Number of factors.")
 @click.option("--beta", type=float, default=0.1, help="Weight of the sparsity penalties.")
 @click.option("--max-iter", type=int, default=200, help="Most iterations.")
-@click.option("--tol", type=float, default=1e-4, help="Stop when an iteration changes the objective by less, relatively.")
+@click.option("--tol", type=float, default=1e-4, help="Stop when the objective is estimated to be this near its end, relatively.")
 @click.option("--init", type=click.Choice(["nndsvd", "random"]), default="nndsvd", help="Start of the loadings.")
 @click.option("--seed", "random_state", type=int, help="Seed of the random start.")
 @computing_options

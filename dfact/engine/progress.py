@@ -9,6 +9,9 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
+_WINDOW = 5
+_SLOWEST = 0.9  # at which a change may shrink; more, and rounding errors alone would look like a long way to go
+
 
 @dataclass(frozen=True)
 class Iteration:
@@ -53,6 +56,23 @@ def relative_change(history: Sequence[float]) -> float:
     if len(history) < 2:
         return float("nan")
     return abs(history[-1] - history[-2]) / max(abs(history[-2]), sys.float_info.min)
+
+
+def remaining_change(history: Sequence[float]) -> float:
+    """Estimate how far the last value is from where the history ends, relative to it; NaN for fewer than 11 values.
+
+    The changes over one step, and over five, are taken to go on shrinking as they last did, by at most a tenth:
+    Δ r / (1 − r) with the ratio r of the last change to the one before. The larger of the two estimates counts, since single steps
+    may be small by chance, and five may be the end of a faster beginning.
+    """
+    if len(history) < 2 * _WINDOW + 1:
+        return float("nan")
+    found = []
+    for width in (1, _WINDOW):
+        before, last = (abs(history[i] - history[i - width]) for i in (-1 - width, -1))
+        ratio = min(last / before, _SLOWEST) if before > 0 else _SLOWEST
+        found.append(last * ratio / (1 - ratio))
+    return max(found) / max(abs(history[-1]), sys.float_info.min)
 
 
 class TimeLeft:

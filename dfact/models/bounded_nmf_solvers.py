@@ -1,5 +1,6 @@
 """Bounded non-negative factorization's solvers: what the driver does between passes, and where it begins."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.source import Layout
-from dfact.engine.progress import Reporter, relative_change
+from dfact.engine.progress import Reporter, relative_change, remaining_change
 from dfact.engine.session import Session
 from dfact.linalg.svd import nndsvd
 from dfact.models.bounded_nmf_passes import ADMMPass, SampleStepsPass, SplitlessPass, Start, Sums, WeightedRows
@@ -18,7 +19,7 @@ from dfact.models.parameters import drawn_seed
 _SWEEPS, _TOLERANCE = 200, 1e-7  # for the loadings, of which there are few
 _RHO_START, _RHO_GROWTH, _RHO_END = 1 / 6, 1.03, 4.0
 _SETTLED = 1e-3  # of the loss: what the bounds add to it where they are met well enough
-_INERTIA = 4  # Nesterov's weights have 3; the larger, the more carefully a fit begins, where it may lose a factor
+_INERTIA = 6  # Nesterov's weights have 3; the larger, the more carefully a fit begins, where it may lose a factor
 _MOST = 0.8  # of a step by which Q is extrapolated; more, and the multipliers of many active bounds lag behind
 _MOST_SETTLED = 0.95  # where ρ has not risen to its value, so few bounds are active
 _SAMPLE_SHARE, _SAMPLE_PARTITIONS = 0.1, 2  # of the partitions, and how many at least
@@ -95,7 +96,7 @@ class Splitless:
         share = sum(run.stop - run.start for run in rows) / layout.n_rows
         solver = cls(replace(problem, gamma=share * problem.gamma), begin, dtype)
         solver.pass_ = SampleStepsPass(partitions, SplitlessPass(problem, begin, dtype))
-        Q = descend(session, solver, Q, _SAMPLE_PASSES, _SAMPLE_TOLERANCE, Reporter((), _SAMPLE_PASSES)).Q
+        Q = descend(session, solver, Q, _SAMPLE_PASSES, _SAMPLE_TOLERANCE, Reporter((), _SAMPLE_PASSES), relative_change).Q
         return cls(problem, Start.given(Q[: problem.k]), dtype, solver.rho), Q
 
     def shared(self, Q: NDArray[Any]) -> tuple[NDArray[Any], float]:
@@ -137,16 +138,30 @@ class Descent:
     """Of each iteration, at the factors with which it began."""
     lagrangians: list[float]
     converged: bool
+    remaining: float
+    """The estimated distance to the end, relative to the objective."""
 
 
-def descend(session: Session, solver: ADMM | Splitless, Q: NDArray[Any], max_iter: int, tol: float, report: Reporter) -> Descent:
+Measure = Callable[[Sequence[float]], float]
+
+
+def descend(
+    session: Session,
+    solver: ADMM | Splitless,
+    Q: NDArray[Any],
+    max_iter: int,
+    tol: float,
+    report: Reporter,
+    measure: Measure = remaining_change,
+) -> Descent:
     """One pass over the rows and one solution for the loadings Qᵀ (k+c, m) after the other.
 
-    Ends when the objective and the augmented Lagrangian both change by less than ``tol`` of their value.
+    Ends when the ``measure`` of the objectives, and that of the augmented Lagrangians, is less than ``tol``.
     """
     problem, point = solver.problem, Q
     objectives: list[float] = []
     lagrangians: list[float] = []
+    remaining = float("nan")
     for _ in range(max_iter):
         sums = session.run(solver.pass_, solver.shared(point))
         penalties = problem.penalties(float(sums.size_w), point)
@@ -154,10 +169,11 @@ def descend(session: Session, solver: ADMM | Splitless, Q: NDArray[Any], max_ite
         lagrangians.append(float(sums.lagrangian) + penalties)
         report.iteration(objectives)
         Q = solver.loadings(sums, point)
-        if max(relative_change(objectives), relative_change(lagrangians)) < tol:
-            return Descent(Q, objectives, lagrangians, converged=True)
+        remaining = max(measure(objectives), measure(lagrangians))
+        if remaining < tol:
+            return Descent(Q, objectives, lagrangians, converged=True, remaining=remaining)
         point = solver.next_point(Q)
-    return Descent(Q, objectives, lagrangians, converged=False)
+    return Descent(Q, objectives, lagrangians, converged=False, remaining=remaining)
 
 
 def starting_point(

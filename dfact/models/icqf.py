@@ -23,7 +23,7 @@ from dfact.models.base_lazy import lazy_of_dask
 from dfact.models.bounded_nmf_passes import RowsPass, Start
 from dfact.models.bounded_nmf_problem import Problem, check_parameters, check_range, checked_weights, problem_of
 from dfact.models.bounded_nmf_solvers import ADMM, Splitless, descend, starting_point
-from dfact.models.declared import Shape
+from dfact.models.declared import MAY_LACK, Shape
 
 _ACTIVE_SHARE = 0.04  # of the entries, for which the plan counts multipliers of bounds; questionnaires have up to 0.016
 
@@ -72,8 +72,8 @@ class ICQF(Factorization):
     max_iter : int
         Most iterations.
     tol : float
-        Stop when the objective and the augmented Lagrangian both change by less than this, relative
-        to their value, in an iteration.
+        Stop when the objective is estimated to be less than this above where it ends, relative to its value;
+        see :func:`dfact.engine.progress.remaining_change`. Takes 11 iterations at least.
     random_state : int, RandomState or None
         Seed of the random start.
     executor : None, "inline", "threads", "distributed" or distributed.Client
@@ -106,6 +106,8 @@ class ICQF(Factorization):
     lagrangian_history_ : array
         The augmented Lagrangian of each iteration.
     n_iter_, converged_ : int, bool
+    remaining_ : float
+        Estimated distance of the objective from its end, relative to its value; NaN after fewer than 11 iterations.
     explained_share_ : float
         Share of the answers' variance about their column means that the model explains.
     confounder_encoding_ : ConfounderEncoding or None
@@ -137,6 +139,7 @@ class ICQF(Factorization):
     n_iter_: int
     converged_: bool
     lagrangian_history_: Annotated[NDArray[Any], Shape((None,), finite=False)]
+    remaining_: Annotated[float, MAY_LACK]
     explained_share_: float
     factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
     confounder_components_: Annotated[NDArray[Any], Shape(("c", "m"))]
@@ -231,7 +234,7 @@ class ICQF(Factorization):
             final = 0.5 * float(sums.squares) + problem.penalties(float(sums.size_w), Q)
             self.objective_history_ = np.asarray([*descent.objectives, final])
             self.lagrangian_history_ = np.asarray(descent.lagrangians)
-            self.n_iter_, self.converged_ = len(descent.objectives), descent.converged
+            self.n_iter_, self.converged_, self.remaining_ = len(descent.objectives), descent.converged, descent.remaining
             self.explained_share_ = sums.explained_share()
             _report_unfinished(int(sums.unfinished))
             shape = (dataset.shape[0], problem.k)

@@ -20,7 +20,7 @@ from dfact.models.base_lazy import lazy_of_dask
 from dfact.models.bounded_nmf_passes import RowsPass, Start, Sums
 from dfact.models.bounded_nmf_problem import Problem, check_size
 from dfact.models.bounded_nmf_solvers import Splitless, descend, starting_point
-from dfact.models.declared import Shape
+from dfact.models.declared import MAY_LACK, Shape
 from dfact.models.parameters import COUNT, check, is_count, is_within
 
 _RHO = 3.0  # without bounds it has no effect
@@ -54,7 +54,8 @@ class L1NMF(Factorization):
     max_iter : int
         Most iterations.
     tol : float
-        Stop when the objective changes by less than this, relative to its value, in an iteration.
+        Stop when the objective is estimated to be less than this above where it ends, relative to its value;
+        see :func:`dfact.engine.progress.remaining_change`. Takes 11 iterations at least.
     random_state : int, RandomState or None
         Seed of the random start.
     executor : None, "inline", "threads", "distributed" or distributed.Client
@@ -82,6 +83,8 @@ class L1NMF(Factorization):
     objective_history_ : array
         The objective at the start, after each iteration, and of the model itself (last).
     n_iter_, converged_ : int, bool
+    remaining_ : float
+        Estimated distance of the objective from its end, relative to its value; NaN after fewer than 11 iterations.
     explained_share_ : float
         Share of the answers' variance about their column means that the model explains.
     column_labels_, row_labels_, offset_, n_features_in_, fingerprint_ : what was fitted
@@ -111,6 +114,7 @@ class L1NMF(Factorization):
     objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False)]
     n_iter_: int
     converged_: bool
+    remaining_: Annotated[float, MAY_LACK]
     explained_share_: float
     factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
     problem_: Problem
@@ -165,7 +169,7 @@ class L1NMF(Factorization):
             )
         objective = 0.5 * float(sums.squares) + problem.penalties(float(sums.size_w), Q)
         self.objective_history_ = np.asarray([*descent.objectives, objective])
-        self.n_iter_, self.converged_ = len(descent.objectives), descent.converged
+        self.n_iter_, self.converged_, self.remaining_ = len(descent.objectives), descent.converged, descent.remaining
         self.explained_share_ = sums.explained_share()
         self.components_ = Q
         self.problem_ = problem

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from dfact.report.plots import heatmap
-from dfact.report.tables import indented, row_chunks, table_text, top_items
+from dfact.report.tables import indented, remaining_text, row_chunks, table_text, top_items
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +20,7 @@ def nmf_summary_lines(model: Any) -> list[tuple[str, str]]:
     stopped = "converged after" if model.converged_ else "stopped before it converged, after"
     return [
         _size(model),
-        ("fit", f"{stopped} {model.n_iter_} iterations, objective {model.objective_history_[-1]:.6g}"),
+        ("fit", f"{stopped} {model.n_iter_} iterations, objective {model.objective_history_[-1]:.6g}{remaining_text(model.remaining_)}"),
         ("explained", f"{model.explained_share_:.1%} of the variance of the answers"),
         ("sparsity", f"{(model.components_ == 0).mean():.1%} of the loadings are zero"),
     ]

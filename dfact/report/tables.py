@@ -1,6 +1,7 @@
 """What a fitted model says, as small tables and as text."""
 
 from collections.abc import Iterator, Mapping
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -68,11 +69,17 @@ def summary(model: Any) -> "pd.Series[Any]":
             "objective": float(model.objective_history_[-1]),
             "iterations": model.n_iter_,
             "converged": model.converged_,
+            "remaining": model.remaining_,
             "explained share": model.explained_share_,
             "loadings at zero": float((model.components_ == 0).mean()),
         },
         dtype=object,
     )
+
+
+def remaining_text(remaining: float) -> str:
+    """How far the objective is from its end, where that could be estimated."""
+    return "" if isnan(remaining) else f", estimated within {remaining:.1g} of its end"
 
 
 def summary_lines(model: Any) -> list[tuple[str, str]]:
@@ -82,7 +89,7 @@ def summary_lines(model: Any) -> list[tuple[str, str]]:
     stopped = "converged after" if s["converged"] else "stopped before it converged, after"
     return [
         ("model", f"{type(model).__name__}, {s['factors']} factors of {s['participants']} participants × {s['items']} items{columns}"),
-        ("fit", f"{stopped} {s['iterations']} iterations, objective {s['objective']:.6g}"),
+        ("fit", f"{stopped} {s['iterations']} iterations, objective {s['objective']:.6g}{remaining_text(s['remaining'])}"),
         ("explained", f"{s['explained share']:.1%} of the variance of the answers"),
         ("sparsity", f"{s['loadings at zero']:.1%} of the loadings are zero"),
     ]

@@ -1,0 +1,45 @@
+"""The estimate of how far a history of objectives is from its end."""
+
+from math import isnan
+
+import numpy as np
+import pytest
+
+import dfact
+from dfact.engine.progress import remaining_change
+from tests.conftest import planted_answers
+
+
+@pytest.mark.parametrize("ratio", [0.05, 0.3, 0.7, 0.89])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_rest_of_a_geometric_series(ratio: float, sign: int) -> None:
+    history = [1000 + sign * 500 * ratio**i for i in range(30)]
+    for n in (11, 16):
+        if (rest := abs(history[n - 1] - 1000)) > 1e-9:
+            assert remaining_change(history[:n]) == pytest.approx(rest / history[n - 1], rel=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_rest_of_a_slow_series_is_not_small_because_a_step_is(seed: int) -> None:
+    steps = np.random.default_rng(seed).uniform(0, 2, 40) * 0.97 ** np.arange(40)
+    history = 1000 + np.cumsum(steps[::-1])[::-1]
+    history[20] = history[19]  # one step by chance
+    assert remaining_change([*history[:21]]) > 1e-4
+
+
+def test_too_few_values_tell_nothing() -> None:
+    assert isnan(remaining_change([1.0] * 10))
+    assert remaining_change([1.0] * 11) == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("tol", [1e-3, 1e-5])
+@pytest.mark.parametrize("noisy", [False, True])
+def test_a_fit_ends_near_where_it_would(seed: int, tol: float, noisy: bool) -> None:
+    rng = np.random.default_rng(seed)
+    M = planted_answers(1500, 30, 4, seed, 0.1)
+    M = np.where(rng.random(M.shape) < 0.3 * noisy, rng.integers(0, 4, M.shape), M)  # its end is slow
+    found, end = (dfact.ICQF(4, tol=t, max_iter=1000, random_state=0).fit(M) for t in (tol, 1e-8))
+    assert found.converged_
+    assert found.remaining_ < tol
+    assert found.objective_history_[-1] < (1 + 3 * tol) * end.objective_history_[-1]
