@@ -23,12 +23,17 @@ from numpy.typing import NDArray
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "questionnaires"
 RESULTS = Path(__file__).parent / "results"
 
-QUESTIONNAIRES = {
+QUESTIONNAIRES: dict[str, tuple[Any, ...]] = {
     # name: file, separator, item columns, k, top of the range after shifting,
     # the paper's implementation: objective on convergence
     "ipip_ascado": ("ipip_ascado.csv", ",", slice(0, 40), 4, 4, 13854.5),
     "big5": ("big5.tsv.gz", "\t", slice(7, 57), 5, 4, 457998.0),
     "eqsq": ("eqsq.tsv.gz", "\t", slice(0, 120), 8, 3, 450401.0),
+}
+FURTHER_QUESTIONNAIRES: dict[str, tuple[Any, ...]] = {
+    "ecr": ("ecr.csv.gz", ",", slice(0, 36)),
+    "sd3": ("sd3.tsv.gz", "\t", slice(0, 27)),
+    "npi": ("npi.csv", ",", slice(1, 41)),
 }
 
 GOM_ALGORITHMS: dict[str, dict[str, Any]] = {
@@ -43,7 +48,7 @@ GOM_ALGORITHMS: dict[str, dict[str, Any]] = {
 
 def answers(name: str) -> NDArray[np.float32]:
     """Answers from 0 up, NaN where missing; rows without any answer are left out."""
-    file, separator, columns, *_ = QUESTIONNAIRES[name]
+    file, separator, columns, *_ = (QUESTIONNAIRES | FURTHER_QUESTIONNAIRES)[name]
     path = REAL_DATA / file
     if not path.exists():
         sys.exit(f"{path.name} is not at hand: this benchmark needs the real questionnaires in {REAL_DATA}")

@@ -1,0 +1,71 @@
+"""Bounded factorizations begin on a sample of the rows: its loadings are where the passes over all rows begin."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import dfact
+from benchmarks.fault_fits import bits, small_partitions
+from dfact.data.source import Layout
+from dfact.models import bounded_nmf_solvers
+from dfact.models.bounded_nmf_solvers import sample_of
+from tests.conftest import planted_answers
+
+
+@pytest.fixture(autouse=True)
+def _small() -> Iterator[None]:
+    with small_partitions():
+        yield
+
+
+def model(name: str, **parameters: Any) -> Any:
+    return getattr(dfact, name)(**{"n_components": 4, "random_state": 0, "executor": "inline"} | parameters)
+
+
+@pytest.mark.parametrize(("n", "count"), [(1, 0), (3, 0), (4, 2), (16, 2), (40, 4), (477, 48)])
+def test_a_tenth_of_the_partitions_at_equal_distances(n: int, count: int) -> None:
+    found = sample_of(Layout(n * 10, 10, 10, 10))
+    assert len(found) == count
+    if count:
+        steps = np.diff([-1e-9 + found[-1] - n, *found])
+        assert steps.max() - steps.min() < 1 + 1e-6
+        assert max(found) < n
+
+
+@pytest.mark.parametrize("name", ["ICQF", "L1NMF"])
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_nearer_after_few_passes_and_ends_at_the_same_objective(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    M = planted_answers(3000, 30, 4, seed, 0.1)
+    assert sample_of(Layout.of(M.shape))
+    few, end = (model(name, **p).fit(M).objective_history_[-1] for p in ({"max_iter": 5, "tol": 0}, {"tol": 1e-5, "max_iter": 300}))
+    monkeypatch.setattr(bounded_nmf_solvers, "sample_of", lambda _: ())
+    few_of_all, end_of_all = (
+        model(name, **p).fit(M).objective_history_[-1] for p in ({"max_iter": 5, "tol": 0}, {"tol": 1e-5, "max_iter": 300})
+    )
+    assert few - end < 0.5 * (few_of_all - end)
+    assert end < 1.0005 * end_of_all
+
+
+@pytest.mark.parametrize("name", ["ICQF", "L1NMF"])
+def test_the_same_bits_everywhere(name: str, client: Client) -> None:
+    M = planted_answers(4000, 40, 4, 0, 0.1)
+    expected = bits(model(name, max_iter=6).fit(M))
+    for executor in ("threads", client):
+        assert bits(model(name, max_iter=6, executor=executor).fit(M)) == expected
+
+
+def test_confounders_and_weights_begin_on_the_sample_too() -> None:
+    M, rng = planted_answers(4000, 40, 4, 1, 0.1), np.random.default_rng(0)
+    known = {"confounders": {"age": rng.normal(40, 10, 4000)}, "sample_weight": rng.uniform(0.5, 2, 4000)}
+    history = model("ICQF", tol=1e-6, max_iter=300).fit(M, **known).objective_history_
+    assert history[0] < 1.1 * history[-1]
+
+
+def test_given_loadings_are_where_the_fit_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    M = planted_answers(4000, 40, 4, 2)
+    loadings = model("ICQF", max_iter=3).fit(M).components_
+    monkeypatch.setattr(bounded_nmf_solvers.Splitless, "after_sample", None)
+    assert model("ICQF", init=loadings, max_iter=1).fit(M).n_iter_ == 1
