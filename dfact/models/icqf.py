@@ -39,7 +39,8 @@ class ICQF(Factorization):
     for answers M (n, m) with mask O (0 where missing) and confounders C (n, c): an indicator for each
     level of a categorical one, x and 1 − x of a continuous one scaled to [0, 1], and a column of ones.
 
-    One pass over the rows an iteration, the row and item problems by coordinate descent. At the end
+    One pass over the rows an iteration, the row and item problems by coordinate descent. Large data begins with up to 80
+    passes over a tenth of its rows, which count as no iterations: its passes over all rows begin with their loadings. At the end
     every row is solved to its optimum given Q, so that ``factors_`` is what ``transform`` gives for
     the same rows. Without penalty and bounds (``beta=0``, infinite ``w_max``, ``q_max`` and upper bound)
     it is non-negative matrix factorization.
@@ -59,8 +60,9 @@ class ICQF(Factorization):
     inner : "cd" or "fista"
         How the row and item problems are solved: coordinate descent or accelerated proximal gradient.
     rho : float or "adaptive"
-        Penalty parameter ρ; "splitless" starts with a third of it. With "admm" from √2 on the
-        augmented Lagrangian never increases (proposition 1); "adaptive" is for it alone, and stays above √2.
+        Penalty parameter ρ. "splitless" starts with a sixth of it, and raises it up to four times its value while the
+        bounds are far from met. With "admm" from √2 on the augmented Lagrangian never increases (proposition 1);
+        "adaptive" is for it alone, and stays above √2.
     w_max : float
         Upper bound of the factors.
     q_max : float or array (m,), optional
