@@ -13,7 +13,7 @@ from dfact.kernels.elastic_net import column_updates, row_optima
 from dfact.kernels.entries import filled
 from dfact.models.cp_problem import ElasticNet, RowPrior, row_squares, sizes_of, unfolded, whole_squares
 
-FACTORS, REFINED, SUPPORT = "factors", "refined", "support"
+FACTORS, REFINED, SUPPORT, PREVIOUS = "factors", "refined", "support", "previous"
 GRAM_COLUMNS = 1 << 9  # of which products of loadings are held at once
 EPSILON = 1e-9  # up to here an entry counts as 0 (equation 37)
 
@@ -116,13 +116,35 @@ class Sums(Partial):
 
 
 @dataclass(frozen=True)
+class Point:
+    """Where a pass begins: the other modes' products, and how to move the factors of mode 1 there."""
+
+    H: NDArray[Any]
+    """(R, I_2⋯I_N)."""
+    gram: NDArray[Any]
+    """HHᵀ (R, R)."""
+    scales: NDArray[Any]
+    """Scales of A⁽¹⁾ (R,) that are due."""
+    weight: float = 0.0
+    """Share of the last step by which A⁽¹⁾ is extrapolated."""
+    back: bool = False
+    """Whether A⁽¹⁾ returns first to where it was before the last pass extrapolated it."""
+
+
+def extrapolate(A: NDArray[Any], previous: NDArray[Any], weight: float, *, nonnegative: bool) -> NDArray[Any]:
+    """A + weight · (A − previous) without leaving 0 where A is 0, or the non-negative numbers."""
+    point = np.where(A == 0, A, A + A.dtype.type(weight) * (A - previous))
+    return np.maximum(point, 0, out=point) if nonnegative else point
+
+
+@dataclass(frozen=True)
 class FillPass:
     """One iteration over mode 1: missing entries are filled in by the model, which puts a quadratic above the
     objective that touches it there; then column updates of the rows, and the sums for the other modes.
 
-    State: the factors (R, rows), the variances R_1 (1, rows), and ``norm``, ‖Z‖², of blocks without missing
-    entries (NaN for the others), with which the model of those need not be formed. ``key`` names the
-    factors that move; "refined" ones only where the state's ``support`` is 1.
+    State: the factors (R, rows) and the ``previous`` ones, from which the last pass extrapolated, the variances R_1
+    (1, rows), and ``norm``, ‖Z‖², of blocks without missing entries (NaN for the others), with which the model of
+    those need not be formed. ``key`` names the factors that move; "refined" ones only where the state's ``support`` is 1.
     """
 
     net: ElasticNet
@@ -141,11 +163,18 @@ class FillPass:
             "norm": np.atleast_1d(np.einsum("ij,ij->", V, V, dtype=np.float64)),
         }
 
-    def step(self, block: Block, state: State | None, shared: tuple[NDArray[Any], NDArray[Any], NDArray[Any]]) -> tuple[State, Sums]:
-        """``shared`` is H (R, I_2⋯I_N), HHᵀ, and scales of A⁽¹⁾ (R,) that are due."""
+    def step(self, block: Block, state: State | None, shared: Point) -> tuple[State, Sums]:
         assert state is not None
-        V, A, (H, gram, scales), variances, work = unfolded(block), state[self.key], shared, state["variances"][0], block.work
-        A *= scales[:, None]
+        V, A, H, gram, variances, work = unfolded(block), state[self.key], shared.H, shared.gram, state["variances"][0], block.work
+        if shared.back:
+            A[...] = state[PREVIOUS]
+        A *= shared.scales[:, None]
+        if self.move:
+            if PREVIOUS not in state:
+                state = {**state, PREVIOUS: A.copy()}
+            previous = state[PREVIOUS]
+            point = extrapolate(A, previous, shared.weight, nonnegative=self.net.nonnegative) if shared.weight > 0 else A
+            previous[...], A[...] = A, point
         before = sizes_of(A, variances)
         if np.isnan(state["norm"][0]):
             squares, cross = self._filled(V, A, H, gram, state, work)

@@ -50,7 +50,8 @@ class ElasticCP(CPModel):
 
     Mode 1 is the long one: its slices are the rows that passes read. An iteration is one pass, with
     missing entries filled in by the model, from which all modes are updated; small tensors that are mostly
-    missing take the paper's algorithm 1 as printed. Then the scale of each component is spread over
+    missing take the paper's algorithm 1 as printed. Passes begin at factors extrapolated along their last step;
+    where that would not pay, the iteration takes a second pass without. Then the scale of each component is spread over
     the modes so that the penalties are least. At the end every slice is solved to its optimum given the
     other modes, so that the factors of mode 1 are what ``transform`` gives for the same slices.
 
@@ -351,6 +352,6 @@ class ElasticCP(CPModel):
             rows,
             work_per_row=rows.work_per_row + steps,
             shared=max(rows.shared, 8 * start),
-            state_per_row=(2 * size + 1) * k + size,  # factors, refined ones and their support
+            state_per_row=(3 * size + 1) * k + size,  # factors, refined ones and their support, those before the last step
             result_per_row=rows.result_per_row + (8 * 3 * m if exact else 0) + -(-aside // max(1, shape[0])),
         )
