@@ -19,7 +19,7 @@ EPSILON = 1e-9  # up to here an entry counts as 0 (equation 37)
 
 _SWEEPS = 5  # coordinate sweeps a row gets in an iteration: little beside the products with the data
 _ROW_TOLERANCE = 1e-12
-_TILE_ENTRIES = 1 << 17  # of the data, whose target stays in cache
+_TILE_BYTES, _TILE_ROWS = 3 << 17, 32  # of the data, which stay in cache beside their target; but so many rows, for the products' sake
 
 
 @dataclass
@@ -179,14 +179,7 @@ class FillPass:
         if np.isnan(state["norm"][0]):
             squares, cross = self._filled(V, A, H, gram, state, work)
         else:
-            U = work.matmul(H, V.T, "linear")
-            # Differences of large numbers: in double precision.
-            wide, U_wide = (work.converted(f"wide {i}", array, np.float64) for i, array in enumerate((A, U)))
-            squares = max(0.0, float(state["norm"][0] - 2 * np.vdot(wide, U_wide) + np.vdot(wide @ wide.T, gram.astype(np.float64))))
-            cross = work.zeros(H.shape, H.dtype)
-            if self.move:
-                self._update(A, U, gram, state, slice(None))
-                np.matmul(A, V, out=cross)
+            squares, cross = self._whole(V, A, H, gram, state, work)
         return state, Sums(A @ A.T, cross, np.asarray(squares), np.stack([before, sizes_of(A, variances)]))
 
     def _filled(
@@ -194,25 +187,45 @@ class FillPass:
     ) -> tuple[float, NDArray[Any]]:
         """The squares and the contracted target of a block with missing entries, a tile of rows after the other."""
         squares, cross, part = 0.0, work.zeros(H.shape, H.dtype), work.array("part", H.shape, H.dtype)
-        for rows in tiles(*V.shape):
+        ridge = self._ridge(state)
+        for rows in tiles(V):
             B = work.matmul(A[:, rows].T, H, "target")
             squares += fill_missing(V[rows], B)
             if self.move:
-                self._update(A, work.matmul(H, B.T, "linear"), gram, state, rows)
+                self._update(A, work.matmul(H, B.T, "linear"), gram, ridge, state, rows)
                 cross += np.matmul(A[:, rows], B, out=part)
         return squares, cross
 
-    def _update(self, A: NDArray[Any], U: NDArray[Any], gram: NDArray[Any], state: State, rows: slice) -> None:
+    def _whole(
+        self, V: NDArray[Any], A: NDArray[Any], H: NDArray[Any], gram: NDArray[Any], state: State, work: Workspace
+    ) -> tuple[float, NDArray[Any]]:
+        """The same of a block without missing entries, whose model need not be formed."""
+        cross, part = work.zeros(H.shape, H.dtype), work.array("part", H.shape, H.dtype)
+        # Differences of large numbers: in double precision.
+        wide, product, ridge = A.astype(np.float64), 0.0, self._ridge(state)
+        for rows in tiles(V):
+            U = work.matmul(H, V[rows].T, "linear")
+            product += float(np.vdot(wide[:, rows], U.astype(np.float64)))
+            if self.move:
+                self._update(A, U, gram, ridge, state, rows)
+                cross += np.matmul(A[:, rows], V[rows], out=part)
+        return max(0.0, float(state["norm"][0] - 2 * product + np.vdot(wide @ wide.T, gram.astype(np.float64)))), cross
+
+    def _ridge(self, state: State) -> NDArray[Any]:
+        return self.net.ridge(state["variances"][0]).astype(self.dtype)
+
+    def _update(self, A: NDArray[Any], U: NDArray[Any], gram: NDArray[Any], ridge: NDArray[Any], state: State, rows: slice) -> None:
         X = np.ascontiguousarray(A[:, rows])
-        ridge = self.net.ridge(state["variances"][0, rows]).astype(self.dtype)
         support = np.ascontiguousarray(state[SUPPORT][:, rows]).astype(self.dtype) if self.key == REFINED else X[:0]
-        column_updates(X, U, gram, ridge, self.net.l1, self.net.nonnegative, support, _SWEEPS)
+        column_updates(X, U, gram, ridge[rows], self.net.l1, self.net.nonnegative, support, _SWEEPS)
         A[:, rows] = X
 
 
-def tiles(n: int, m: int) -> Iterator[slice]:
-    """Runs of rows whose entries stay in cache."""
-    step = max(16, _TILE_ENTRIES // m)
+def tiles(V: NDArray[Any]) -> Iterator[slice]:
+    """Runs of about as many rows each, whose entries stay in cache."""
+    n, row_bytes = len(V), V.itemsize * V.shape[1]
+    count = -(-n // max(_TILE_ROWS, _TILE_BYTES // row_bytes))
+    step = -(-n // count)
     for start in range(0, n, step):
         yield slice(start, min(start + step, n))
 
@@ -272,7 +285,7 @@ class RowsPass(Startless):
         X = np.zeros_like(U)
         unfinished = row_optima(X, U, grams, self.net.ridge(variances), self.net.l1, self.net.nonnegative, _ROW_TOLERANCE)
         squares = 0.0
-        for rows in tiles(*V.shape):
+        for rows in tiles(V):
             squares += fill_missing(V[rows], work.matmul(X[:, rows].T, H, "target"))
         sums = RowSums(np.asarray(squares), norm, sizes_of(X, variances), X @ X.T, np.asarray(unfinished))
         return {FACTORS: X.astype(self.dtype)}, sums
