@@ -23,25 +23,6 @@ _TILE_BYTES, _TILE_ROWS = 3 << 17, 32  # of the data, which stay in cache beside
 
 
 @dataclass
-class SliceSums(Partial):
-    columns: NDArray[Any]
-    """Σ X² over the rows (m,)."""
-    rows: NDArray[Any]
-    """Σ of the rows' whole squares."""
-
-
-@dataclass(frozen=True)
-class SlicesPass(Startless):
-    """What the estimate of the prior needs."""
-
-    dtype: np.dtype[Any]
-
-    def step(self, block: Block, state: State | None, shared: None) -> tuple[State | None, SliceSums]:
-        squares, counts, columns = row_squares(block)
-        return state, SliceSums(columns, np.asarray(whole_squares(squares, counts, len(columns)).sum()))
-
-
-@dataclass
 class UnfoldingGrams(Partial):
     """XX ᵀ of the unfoldings of modes 2, …, N, one after the other, flat."""
 
@@ -99,6 +80,29 @@ def random_factors(seed: np.random.SeedSequence, shape: tuple[int, int], nonnega
     """Standard normal, or their sizes."""
     A = np.random.default_rng(seed).standard_normal(shape)
     return np.abs(A) if nonnegative else A
+
+
+@dataclass
+class SliceSums(Partial):
+    columns: NDArray[Any]
+    """Σ X² over the rows (m,)."""
+    rows: NDArray[Any]
+    """Σ of the rows' whole squares."""
+    gram: NDArray[Any]
+    """A⁽¹⁾ᵀA⁽¹⁾ (R, R) at the start; (0, 0) without one."""
+
+
+@dataclass(frozen=True)
+class SlicesPass(Startless):
+    """What the estimate of the prior needs, and the size of a start."""
+
+    dtype: np.dtype[Any]
+    begin: Start | None = None
+
+    def step(self, block: Block, state: State | None, shared: None) -> tuple[State | None, SliceSums]:
+        squares, counts, columns = row_squares(block)
+        A = np.empty((0, len(squares)), self.dtype) if self.begin is None else self.begin.factors(block, self.dtype)
+        return state, SliceSums(columns, np.asarray(whole_squares(squares, counts, len(columns)).sum()), A @ A.T)
 
 
 @dataclass

@@ -18,7 +18,7 @@ from dfact.engine.session import StateRows
 from dfact.errors import DataError, ParameterError
 from dfact.models.base_lazy import lazy_of_dask
 from dfact.models.cp import CPModel, explained_share, gathered, report_unfinished, rows_footprint
-from dfact.models.cp_passes import FACTORS, RowsPass, SlicesPass
+from dfact.models.cp_passes import FACTORS, RowsPass
 from dfact.models.cp_problem import (
     ElasticNet,
     Prior,
@@ -33,7 +33,7 @@ from dfact.models.cp_samples import aside_rows
 from dfact.models.declared import MAY_LACK
 from dfact.models.elastic_cp_path import REFINING_LAMBDA, PathStep, SolutionPath, follow, increasing
 from dfact.models.elastic_cp_solvers import Solver, descend
-from dfact.models.elastic_cp_starts import given_rows, is_exact, prior_of, solver_of, start_size
+from dfact.models.elastic_cp_starts import begin_solver, given_rows, is_exact, start_size
 from dfact.models.elastic_cp_stochastic import StochasticSolver, batch_sizes_of
 
 
@@ -214,8 +214,7 @@ class ElasticCP(CPModel):
         del y
         dataset, dtype = self._begin(X)
         with self._open_to_fit(dataset, given_rows(self, dataset, dtype), self._footprint(dataset.shape, 0, dtype), checkpoint) as session:
-            self.prior_ = prior_of(self, session, dataset, dtype)
-            solver = solver_of(self, session, dataset, self.prior_, dtype)
+            self.prior_, solver, _ = begin_solver(self, session, dataset, dtype)
             objectives, self.converged_ = descend(solver, self._net(), self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
             # Rounded as they are kept, so that transform finds the same rows.
             others = [A.astype(dtype).astype(np.float64) for A in solver.others]
@@ -261,9 +260,7 @@ class ElasticCP(CPModel):
 
         known, footprint = given_rows(self, dataset, dtype), self._footprint(dataset.shape, 0, dtype)
         with self._open_to_fit(dataset, known, footprint, checkpoint, lambdas=lambdas, refine=refine) as session:
-            self.prior_ = prior_of(self, session, dataset, dtype)
-            solver = solver_of(self, session, dataset, self.prior_, dtype)
-            norm = float(session.run(SlicesPass(dtype), None).columns.sum())
+            self.prior_, solver, norm = begin_solver(self, session, dataset, dtype)
             for step in follow(solver, self._net(), lambdas, norm=norm, max_iter=self.max_iter, tol=self.tol, refine=refine, gather=gather):
                 steps.append(step)
                 report.step(f"λ = {step.lam:g}, rank {step.rank}, {step.zeros} zeros")

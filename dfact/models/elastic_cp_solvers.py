@@ -94,12 +94,11 @@ class FillSolver:
         pass_ = FillPass(net, self._prior.rows, self._begin, self._dtype, self._key, move)
         return self._session.run(pass_, Point(H, gram.astype(self._dtype), scales, weight, back))
 
-    def shrink(self, norm: float) -> None:
-        """Make the start X no larger than the data, of the squared ``norm``, where it is.
+    def shrink(self, gram: NDArray[np.float64], norm: float) -> None:
+        """Make the start X, with this A⁽¹⁾ᵀA⁽¹⁾, no larger than the data, of the squared ``norm``.
 
         Else the gaps would be filled with it, and single columns would only make components cancel one another.
         """
-        gram = self._run(ElasticNet(0.0, 0.0), move=False).gram
         size = float(grams_product([gram, *(A @ A.T for A in self._others)]).sum())
         if size > norm:
             self._scales *= np.sqrt(norm / size)
