@@ -1,5 +1,6 @@
 """ElasticCP: descent, optimality, recovery, the solution path, missing entries, parity of inputs and executors, bad input."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,10 @@ from scipy.optimize import linear_sum_assignment
 
 import dfact
 from dfact.data.synthetic import elastic_cp_simulation
+from dfact.engine.passes import Block
+from dfact.models import elastic_cp_solvers
+from dfact.models.cp_passes import FillPass, Point, Start, Sums, extrapolate
+from dfact.models.cp_problem import ElasticNet, RowPrior
 from dfact.models.elastic_cp_path import default_lambdas
 from dfact.report.kinds import items_plot, model_text, rows_text
 from tests.conftest import REAL_DATA, planted_answers
@@ -84,6 +89,51 @@ def test_the_objective_is_the_documented_one_and_never_increases(shape: tuple[in
         assert (np.diff(model.weights_) <= 0).all()
         assert not nonnegative or min(A.min() for A in model.factors_) >= 0
         np.testing.assert_allclose(model.reconstruct(), model_of(model.factors_), atol=1e-10)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.5])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_extrapolation_saves_iterations(seed: int, missing: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors of all positive entries are nearly collinear, so that plain updates crawl."""
+    rng = np.random.default_rng(seed)
+    Z = model_of([rng.random((size, 4)) for size in (60, 20, 10)]) + 0.1 * rng.standard_normal((60, 20, 10))
+    Z[rng.random(Z.shape) < missing] = np.nan
+    settings: dict[str, Any] = {"lam": 0.01, "missing": "fill", "max_iter": 5000, "tol": 1e-7, "random_state": seed}
+    fast = dfact.ElasticCP(4, **settings).fit(Z)
+    monkeypatch.setattr(elastic_cp_solvers, "_MOST", 0.0)
+    plain = dfact.ElasticCP(4, **settings).fit(Z)
+    assert fast.converged_
+    assert fast.objective_history_[-1] <= plain.objective_history_[-1] * (1 + 1e-5)
+    assert fast.n_iter_ < 0.7 * plain.n_iter_
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize("nonnegative", [False, True])
+def test_a_pass_returns_to_the_point_before_the_extrapolation(nonnegative: bool, missing: float) -> None:
+    rng = np.random.default_rng(0)
+    Z, H, scales = planted((30, 8, 5), 3, 0, missing=missing), rng.standard_normal((3, 40)), np.array([0.5, 2.0, 1.0])
+    pass_ = FillPass(ElasticNet(1.0, 0.2, nonnegative), RowPrior("none"), Start(3, 1, nonnegative), np.dtype(np.float64))
+    block = Block(Z, None, 0, 0)
+
+    def after(*points: Point) -> tuple[dict[str, Array], Sums]:
+        state = pass_.start(block)
+        for point in points:
+            state, sums = pass_.step(block, state, point)
+        return {name: array.copy() for name, array in state.items()}, sums
+
+    first, plain = Point(H, H @ H.T, np.ones(3)), Point(H, H @ H.T, scales)
+    expected, found = after(first, plain), after(first, replace(plain, weight=0.7), replace(first, back=True))
+    for name, array in expected[0].items():
+        np.testing.assert_array_equal(found[0][name], array)
+    for name in ("gram", "cross", "squares", "sizes"):
+        np.testing.assert_array_equal(getattr(found[1], name), getattr(expected[1], name))
+    (begun, _), (moved, _) = after(first), after(first, replace(plain, weight=0.7))
+    step = scales[:, None] * begun["factors"] - begun["previous"]
+    np.testing.assert_allclose(moved["previous"], scales[:, None] * begun["factors"])
+    extrapolated = extrapolate(moved["previous"], begun["previous"], 0.7, nonnegative=nonnegative)
+    free = (extrapolated != 0) & (moved["previous"] != 0)
+    np.testing.assert_allclose(extrapolated[free], (moved["previous"] + 0.7 * step)[free])
+    assert not extrapolated[moved["previous"] == 0].any()
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])

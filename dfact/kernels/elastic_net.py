@@ -164,5 +164,15 @@ def row_optima(
     nonnegative: bool,
     tolerance: float,
 ) -> int:
-    """Run :func:`solve_columns` from Python."""
+    """Run :func:`solve_columns` from the solutions without ℓ1 penalty, and from X where these are not unique.
+
+    Where the loadings are nearly collinear, coordinate descent from elsewhere takes long to find the signs.
+    """
+    k, n = X.shape
+    all_free, x, h = np.ones(k), np.empty(k), np.empty(k)
+    for i in range(n):
+        h[:] = H[:, i]
+        if on_support(all_free, h, G[i if len(G) > 1 else 0], ridge[i], 0.0, x):
+            for r in range(k):
+                X[r, i] = max(x[r], 0.0) if nonnegative else x[r]
     return solve_columns(X, H, G, ridge, l1, nonnegative, tolerance)

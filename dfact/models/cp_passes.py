@@ -13,32 +13,13 @@ from dfact.kernels.elastic_net import column_updates, row_optima
 from dfact.kernels.entries import filled
 from dfact.models.cp_problem import ElasticNet, RowPrior, row_squares, sizes_of, unfolded, whole_squares
 
-FACTORS, REFINED, SUPPORT = "factors", "refined", "support"
+FACTORS, REFINED, SUPPORT, PREVIOUS = "factors", "refined", "support", "previous"
 GRAM_COLUMNS = 1 << 9  # of which products of loadings are held at once
 EPSILON = 1e-9  # up to here an entry counts as 0 (equation 37)
 
 _SWEEPS = 5  # coordinate sweeps a row gets in an iteration: little beside the products with the data
 _ROW_TOLERANCE = 1e-12
-_TILE_ENTRIES = 1 << 17  # of the data, whose target stays in cache
-
-
-@dataclass
-class SliceSums(Partial):
-    columns: NDArray[Any]
-    """Σ X² over the rows (m,)."""
-    rows: NDArray[Any]
-    """Σ of the rows' whole squares."""
-
-
-@dataclass(frozen=True)
-class SlicesPass(Startless):
-    """What the estimate of the prior needs."""
-
-    dtype: np.dtype[Any]
-
-    def step(self, block: Block, state: State | None, shared: None) -> tuple[State | None, SliceSums]:
-        squares, counts, columns = row_squares(block)
-        return state, SliceSums(columns, np.asarray(whole_squares(squares, counts, len(columns)).sum()))
+_TILE_BYTES, _TILE_ROWS = 3 << 17, 32  # of the data, which stay in cache beside their target; but so many rows, for the products' sake
 
 
 @dataclass
@@ -102,6 +83,29 @@ def random_factors(seed: np.random.SeedSequence, shape: tuple[int, int], nonnega
 
 
 @dataclass
+class SliceSums(Partial):
+    columns: NDArray[Any]
+    """Σ X² over the rows (m,)."""
+    rows: NDArray[Any]
+    """Σ of the rows' whole squares."""
+    gram: NDArray[Any]
+    """A⁽¹⁾ᵀA⁽¹⁾ (R, R) at the start; (0, 0) without one."""
+
+
+@dataclass(frozen=True)
+class SlicesPass(Startless):
+    """What the estimate of the prior needs, and the size of a start."""
+
+    dtype: np.dtype[Any]
+    begin: Start | None = None
+
+    def step(self, block: Block, state: State | None, shared: None) -> tuple[State | None, SliceSums]:
+        squares, counts, columns = row_squares(block)
+        A = np.empty((0, len(squares)), self.dtype) if self.begin is None else self.begin.factors(block, self.dtype)
+        return state, SliceSums(columns, np.asarray(whole_squares(squares, counts, len(columns)).sum()), A @ A.T)
+
+
+@dataclass
 class Sums(Partial):
     """What an iteration adds up over the rows."""
 
@@ -116,13 +120,35 @@ class Sums(Partial):
 
 
 @dataclass(frozen=True)
+class Point:
+    """Where a pass begins: the other modes' products, and how to move the factors of mode 1 there."""
+
+    H: NDArray[Any]
+    """(R, I_2⋯I_N)."""
+    gram: NDArray[Any]
+    """HHᵀ (R, R)."""
+    scales: NDArray[Any]
+    """Scales of A⁽¹⁾ (R,) that are due."""
+    weight: float = 0.0
+    """Share of the last step by which A⁽¹⁾ is extrapolated."""
+    back: bool = False
+    """Whether A⁽¹⁾ returns first to where it was before the last pass extrapolated it."""
+
+
+def extrapolate(A: NDArray[Any], previous: NDArray[Any], weight: float, *, nonnegative: bool) -> NDArray[Any]:
+    """A + weight · (A − previous) without leaving 0 where A is 0, or the non-negative numbers."""
+    point = np.where(A == 0, A, A + A.dtype.type(weight) * (A - previous))
+    return np.maximum(point, 0, out=point) if nonnegative else point
+
+
+@dataclass(frozen=True)
 class FillPass:
     """One iteration over mode 1: missing entries are filled in by the model, which puts a quadratic above the
     objective that touches it there; then column updates of the rows, and the sums for the other modes.
 
-    State: the factors (R, rows), the variances R_1 (1, rows), and ``norm``, ‖Z‖², of blocks without missing
-    entries (NaN for the others), with which the model of those need not be formed. ``key`` names the
-    factors that move; "refined" ones only where the state's ``support`` is 1.
+    State: the factors (R, rows) and the ``previous`` ones, from which the last pass extrapolated, the variances R_1
+    (1, rows), and ``norm``, ‖Z‖², of blocks without missing entries (NaN for the others), with which the model of
+    those need not be formed. ``key`` names the factors that move; "refined" ones only where the state's ``support`` is 1.
     """
 
     net: ElasticNet
@@ -141,23 +167,23 @@ class FillPass:
             "norm": np.atleast_1d(np.einsum("ij,ij->", V, V, dtype=np.float64)),
         }
 
-    def step(self, block: Block, state: State | None, shared: tuple[NDArray[Any], NDArray[Any], NDArray[Any]]) -> tuple[State, Sums]:
-        """``shared`` is H (R, I_2⋯I_N), HHᵀ, and scales of A⁽¹⁾ (R,) that are due."""
+    def step(self, block: Block, state: State | None, shared: Point) -> tuple[State, Sums]:
         assert state is not None
-        V, A, (H, gram, scales), variances, work = unfolded(block), state[self.key], shared, state["variances"][0], block.work
-        A *= scales[:, None]
+        V, A, H, gram, variances, work = unfolded(block), state[self.key], shared.H, shared.gram, state["variances"][0], block.work
+        if shared.back:
+            A[...] = state[PREVIOUS]
+        A *= shared.scales[:, None]
+        if self.move:
+            if PREVIOUS not in state:
+                state = {**state, PREVIOUS: A.copy()}
+            previous = state[PREVIOUS]
+            point = extrapolate(A, previous, shared.weight, nonnegative=self.net.nonnegative) if shared.weight > 0 else A
+            previous[...], A[...] = A, point
         before = sizes_of(A, variances)
         if np.isnan(state["norm"][0]):
             squares, cross = self._filled(V, A, H, gram, state, work)
         else:
-            U = work.matmul(H, V.T, "linear")
-            # Differences of large numbers: in double precision.
-            wide, U_wide = (work.converted(f"wide {i}", array, np.float64) for i, array in enumerate((A, U)))
-            squares = max(0.0, float(state["norm"][0] - 2 * np.vdot(wide, U_wide) + np.vdot(wide @ wide.T, gram.astype(np.float64))))
-            cross = work.zeros(H.shape, H.dtype)
-            if self.move:
-                self._update(A, U, gram, state, slice(None))
-                np.matmul(A, V, out=cross)
+            squares, cross = self._whole(V, A, H, gram, state, work)
         return state, Sums(A @ A.T, cross, np.asarray(squares), np.stack([before, sizes_of(A, variances)]))
 
     def _filled(
@@ -165,25 +191,45 @@ class FillPass:
     ) -> tuple[float, NDArray[Any]]:
         """The squares and the contracted target of a block with missing entries, a tile of rows after the other."""
         squares, cross, part = 0.0, work.zeros(H.shape, H.dtype), work.array("part", H.shape, H.dtype)
-        for rows in tiles(*V.shape):
+        ridge = self._ridge(state)
+        for rows in tiles(V):
             B = work.matmul(A[:, rows].T, H, "target")
             squares += fill_missing(V[rows], B)
             if self.move:
-                self._update(A, work.matmul(H, B.T, "linear"), gram, state, rows)
+                self._update(A, work.matmul(H, B.T, "linear"), gram, ridge, state, rows)
                 cross += np.matmul(A[:, rows], B, out=part)
         return squares, cross
 
-    def _update(self, A: NDArray[Any], U: NDArray[Any], gram: NDArray[Any], state: State, rows: slice) -> None:
+    def _whole(
+        self, V: NDArray[Any], A: NDArray[Any], H: NDArray[Any], gram: NDArray[Any], state: State, work: Workspace
+    ) -> tuple[float, NDArray[Any]]:
+        """The same of a block without missing entries, whose model need not be formed."""
+        cross, part = work.zeros(H.shape, H.dtype), work.array("part", H.shape, H.dtype)
+        # Differences of large numbers: in double precision.
+        wide, product, ridge = A.astype(np.float64), 0.0, self._ridge(state)
+        for rows in tiles(V):
+            U = work.matmul(H, V[rows].T, "linear")
+            product += float(np.vdot(wide[:, rows], U.astype(np.float64)))
+            if self.move:
+                self._update(A, U, gram, ridge, state, rows)
+                cross += np.matmul(A[:, rows], V[rows], out=part)
+        return max(0.0, float(state["norm"][0] - 2 * product + np.vdot(wide @ wide.T, gram.astype(np.float64)))), cross
+
+    def _ridge(self, state: State) -> NDArray[Any]:
+        return self.net.ridge(state["variances"][0]).astype(self.dtype)
+
+    def _update(self, A: NDArray[Any], U: NDArray[Any], gram: NDArray[Any], ridge: NDArray[Any], state: State, rows: slice) -> None:
         X = np.ascontiguousarray(A[:, rows])
-        ridge = self.net.ridge(state["variances"][0, rows]).astype(self.dtype)
         support = np.ascontiguousarray(state[SUPPORT][:, rows]).astype(self.dtype) if self.key == REFINED else X[:0]
-        column_updates(X, U, gram, ridge, self.net.l1, self.net.nonnegative, support, _SWEEPS)
+        column_updates(X, U, gram, ridge[rows], self.net.l1, self.net.nonnegative, support, _SWEEPS)
         A[:, rows] = X
 
 
-def tiles(n: int, m: int) -> Iterator[slice]:
-    """Runs of rows whose entries stay in cache."""
-    step = max(16, _TILE_ENTRIES // m)
+def tiles(V: NDArray[Any]) -> Iterator[slice]:
+    """Runs of about as many rows each, whose entries stay in cache."""
+    n, row_bytes = len(V), V.itemsize * V.shape[1]
+    count = -(-n // max(_TILE_ROWS, _TILE_BYTES // row_bytes))
+    step = -(-n // count)
     for start in range(0, n, step):
         yield slice(start, min(start + step, n))
 
@@ -243,7 +289,7 @@ class RowsPass(Startless):
         X = np.zeros_like(U)
         unfinished = row_optima(X, U, grams, self.net.ridge(variances), self.net.l1, self.net.nonnegative, _ROW_TOLERANCE)
         squares = 0.0
-        for rows in tiles(*V.shape):
+        for rows in tiles(V):
             squares += fill_missing(V[rows], work.matmul(X[:, rows].T, H, "target"))
         sums = RowSums(np.asarray(squares), norm, sizes_of(X, variances), X @ X.T, np.asarray(unfinished))
         return {FACTORS: X.astype(self.dtype)}, sums

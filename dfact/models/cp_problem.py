@@ -54,8 +54,10 @@ class ElasticNet:
 
 def sizes_of(A: NDArray[Any], variances: NDArray[Any]) -> NDArray[np.float64]:
     """aᵀR_n⁻¹a and ‖a‖₁ of the components of a mode's factors A (R, I_n): (2, R)."""
-    squares = np.einsum("ri,ri,i->r", A, A, 1 / variances, dtype=np.float64)
-    return np.stack([squares, np.abs(A).sum(axis=1, dtype=np.float64)])
+    wide, sizes = A.astype(np.float64), np.empty((2, len(A)))
+    np.matmul(np.square(wide), 1 / variances.astype(np.float64), out=sizes[0])
+    np.abs(wide, out=wide).sum(axis=1, out=sizes[1])
+    return sizes
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from dfact.engine.session import StateRows
 from dfact.errors import DataError, ParameterError
 from dfact.models.base_lazy import lazy_of_dask
 from dfact.models.cp import CPModel, explained_share, gathered, report_unfinished, rows_footprint
-from dfact.models.cp_passes import FACTORS, RowsPass, SlicesPass
+from dfact.models.cp_passes import FACTORS, RowsPass
 from dfact.models.cp_problem import (
     ElasticNet,
     Prior,
@@ -33,7 +33,7 @@ from dfact.models.cp_samples import aside_rows
 from dfact.models.declared import MAY_LACK
 from dfact.models.elastic_cp_path import REFINING_LAMBDA, PathStep, SolutionPath, follow, increasing
 from dfact.models.elastic_cp_solvers import Solver, descend
-from dfact.models.elastic_cp_starts import given_rows, is_exact, prior_of, solver_of, start_size
+from dfact.models.elastic_cp_starts import begin_solver, given_rows, is_exact, start_size
 from dfact.models.elastic_cp_stochastic import StochasticSolver, batch_sizes_of
 
 
@@ -50,7 +50,8 @@ class ElasticCP(CPModel):
 
     Mode 1 is the long one: its slices are the rows that passes read. An iteration is one pass, with
     missing entries filled in by the model, from which all modes are updated; small tensors that are mostly
-    missing take the paper's algorithm 1 as printed. Then the scale of each component is spread over
+    missing take the paper's algorithm 1 as printed. Passes begin at factors extrapolated along their last step;
+    where that would not pay, the iteration takes a second pass without. Then the scale of each component is spread over
     the modes so that the penalties are least. At the end every slice is solved to its optimum given the
     other modes, so that the factors of mode 1 are what ``transform`` gives for the same slices.
 
@@ -213,8 +214,7 @@ class ElasticCP(CPModel):
         del y
         dataset, dtype = self._begin(X)
         with self._open_to_fit(dataset, given_rows(self, dataset, dtype), self._footprint(dataset.shape, 0, dtype), checkpoint) as session:
-            self.prior_ = prior_of(self, session, dataset, dtype)
-            solver = solver_of(self, session, dataset, self.prior_, dtype)
+            self.prior_, solver, _ = begin_solver(self, session, dataset, dtype)
             objectives, self.converged_ = descend(solver, self._net(), self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
             # Rounded as they are kept, so that transform finds the same rows.
             others = [A.astype(dtype).astype(np.float64) for A in solver.others]
@@ -260,9 +260,7 @@ class ElasticCP(CPModel):
 
         known, footprint = given_rows(self, dataset, dtype), self._footprint(dataset.shape, 0, dtype)
         with self._open_to_fit(dataset, known, footprint, checkpoint, lambdas=lambdas, refine=refine) as session:
-            self.prior_ = prior_of(self, session, dataset, dtype)
-            solver = solver_of(self, session, dataset, self.prior_, dtype)
-            norm = float(session.run(SlicesPass(dtype), None).columns.sum())
+            self.prior_, solver, norm = begin_solver(self, session, dataset, dtype)
             for step in follow(solver, self._net(), lambdas, norm=norm, max_iter=self.max_iter, tol=self.tol, refine=refine, gather=gather):
                 steps.append(step)
                 report.step(f"λ = {step.lam:g}, rank {step.rank}, {step.zeros} zeros")
@@ -351,6 +349,6 @@ class ElasticCP(CPModel):
             rows,
             work_per_row=rows.work_per_row + steps,
             shared=max(rows.shared, 8 * start),
-            state_per_row=(2 * size + 1) * k + size,  # factors, refined ones and their support
+            state_per_row=(3 * size + 1) * k + size,  # factors, refined ones and their support, those before the last step
             result_per_row=rows.result_per_row + (8 * 3 * m if exact else 0) + -(-aside // max(1, shape[0])),
         )

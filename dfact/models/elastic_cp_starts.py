@@ -12,7 +12,7 @@ from dfact.data.dataset import Dataset
 from dfact.engine.partition import partitions
 from dfact.engine.session import Session
 from dfact.linalg.svd import gram_size, right_singular
-from dfact.models.cp_passes import FACTORS, SlicesPass, Start, UnfoldingsPass, filled_rows, random_factors
+from dfact.models.cp_passes import FACTORS, SlicesPass, SliceSums, Start, UnfoldingsPass, filled_rows, random_factors
 from dfact.models.cp_problem import (
     Factors,
     Prior,
@@ -49,39 +49,44 @@ def given_rows(model: Any, dataset: Dataset, dtype: np.dtype[Any]) -> NDArray[An
     return np.hstack(known).astype(dtype) if known else None
 
 
-def prior_of(model: Any, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> Prior:
-    """Estimated from the data, given, or ones."""
-    shape = dataset.shape
-    if model.prior is None:
-        return Prior(RowPrior("none"), tuple(np.ones(size) for size in shape[1:]))
-    if not isinstance(model.prior, str):
-        return Prior(RowPrior("given"), tuple(given_variances(model.prior, shape)[1:]))
-    sums = session.run(SlicesPass(dtype), None)
-    squares = np.asarray(sums.columns, np.float64).reshape(shape[1:])
-    return estimated(model.n_components, shape, squares, dataset.statistics.observed.reshape(shape[1:]), float(sums.rows))
-
-
-def solver_of(model: Any, session: Session, dataset: Dataset, prior: Prior, dtype: np.dtype[Any]) -> Solver:
-    """The model's solver at its start."""
+def begin_solver(model: Any, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> tuple[Prior, Solver, float]:
+    """The model's prior, its solver at the start, and ‖Δ∘Z‖²."""
     begin, others = _start(model, session, dataset, dtype)
     for A, empty in zip(others, unobserved(dataset), strict=True):
         A[:, empty] = 0
+    exact = is_exact(model, dataset.shape, dataset.missing_rate)
+    free = model.solver == "bcd" and isinstance(model.init, str) and (exact or dataset.missing_rate > 0)
+    # One pass for all that follows from the data before the first iteration.
+    sums = session.run(SlicesPass(dtype, begin if free else None), None)
+    prior, norm = _prior(model, dataset, sums), float(sums.columns.sum())
     if model.solver == "stochastic":
         sizes = batch_sizes_of(model.batch_sizes, dataset.shape, model.n_components)
         masked = model.missing == "exact" or (model.missing == "auto" and dataset.missing_rate > _EXACT_MISSING)
-        return StochasticSolver(session, dataset.source, prior, begin, dtype, others, sizes, model.step_size, exact=masked)
-    solver, exact = FillSolver(session, prior, begin, dtype, others), is_exact(model, dataset.shape, dataset.missing_rate)
-    if isinstance(model.init, str) and (exact or dataset.missing_rate > 0):
-        solver.shrink(float(session.run(SlicesPass(dtype), None).columns.sum()) / max(1 - dataset.missing_rate, 1e-12))
+        return prior, StochasticSolver(session, dataset.source, prior, begin, dtype, others, sizes, model.step_size, exact=masked), norm
+    solver = FillSolver(session, prior, begin, dtype, others)
+    if free:
+        solver.shrink(sums.gram, norm / max(1 - dataset.missing_rate, 1e-12))
     if not exact:
-        return solver
+        return prior, solver, norm
     # The start of mode 1 and its variances are those of the passes.
     solver.evaluate()
     found = session.remember("rows", lambda: {name: np.concatenate(list(session.rows(name))) for name in (FACTORS, "variances")})
     rows, variances = (found[name].T.astype(np.float64) for name in (FACTORS, "variances"))
     parts = partitions(dataset.source, dataset.missing_code, None)
     Z = np.concatenate([unfolded(block) for block in parts.blocks(np.dtype(np.float64))])
-    return ExactSolver(Z, dataset.shape, np.concatenate([variances[0], *prior.others]), np.hstack([rows, *others]), session)
+    factors = np.hstack([rows, *others])
+    return prior, ExactSolver(Z, dataset.shape, np.concatenate([variances[0], *prior.others]), factors, session), norm
+
+
+def _prior(model: Any, dataset: Dataset, sums: SliceSums) -> Prior:
+    """Estimated from the data, given, or ones."""
+    shape = dataset.shape
+    if model.prior is None:
+        return Prior(RowPrior("none"), tuple(np.ones(size) for size in shape[1:]))
+    if not isinstance(model.prior, str):
+        return Prior(RowPrior("given"), tuple(given_variances(model.prior, shape)[1:]))
+    squares = np.asarray(sums.columns, np.float64).reshape(shape[1:])
+    return estimated(model.n_components, shape, squares, dataset.statistics.observed.reshape(shape[1:]), float(sums.rows))
 
 
 def _start(model: Any, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> tuple[Start, Factors]:

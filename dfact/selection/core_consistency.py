@@ -37,7 +37,7 @@ class ContractPass(Startless):
         assert block.covariates is not None
         V, A, H, work = unfolded(block), block.covariates, shared, block.work
         cross = work.zeros(H.shape, H.dtype)
-        for rows in tiles(*V.shape):
+        for rows in tiles(V):
             B = work.matmul(A[rows], H, "target")
             fill_missing(V[rows], B)
             cross += work.matmul(A[rows].T, B, "part")
