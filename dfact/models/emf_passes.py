@@ -7,11 +7,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dfact.data.dataset import Dataset
 from dfact.engine.passes import Block, Partial, Startless, State, Workspace
 from dfact.kernels.expectile import count_observed, expectile_entries, expectile_rows, take_observed
 from dfact.linalg.svd import Matrix, zero_filled
 
 _HALVINGS = 12
+_RESTART_STEPS = 6  # of rows that begin far from their minimum, after the first
+_RESTART_GAIN = 0.003  # of a step of a block's rows, relative to their loss, below which it is the last
 _ROUNDING = {"float32": 1e-5, "float64": 1e-13}  # of a row's loss, a sum over its entries
 
 
@@ -69,6 +72,11 @@ class Measured:
         return sp.csr_array((data, indices, indptr), shape=block.matrix.shape)
 
 
+def measured_of(dataset: Dataset) -> Measured:
+    """How the passes see the dataset."""
+    return Measured(dataset.offset if dataset.offset.any() else None)
+
+
 @dataclass(frozen=True)
 class Loss:
     """Σ ρ_ω(b − xᵀy) + ridge‖x‖² + ridge‖y‖² over the observed entries."""
@@ -87,9 +95,11 @@ class Point:
     """The rows' factors X (k, rows) become turn·X (k, k)."""
     again: bool = False
     """From the rows' factors with which the pass before began: its Y was refused."""
+    restart: bool = False
+    """From the start of the pass, whatever the rows' factors are: they belong to other factors of the columns."""
 
     def rows(self, state: State) -> NDArray[Any]:
-        """X (k, rows)."""
+        """X (k, rows); not after a restart."""
         X = state["previous" if self.again else "factors"]
         return X.copy() if self.turn is None or self.again else (self.turn.astype(X.dtype) @ X)
 
@@ -145,7 +155,7 @@ class ExactPass:
     def step(self, block: Block, state: State | None, shared: Point) -> tuple[State, Sums]:
         assert state is not None
         (m, k), M = shared.Y.shape, self.measured.entries(block)
-        previous = shared.rows(state)
+        previous = self.start(block)["factors"] if shared.restart else shared.rows(state)
         X, before, after = previous.copy(), np.zeros(m), np.zeros(m)
         gradient, curvature = block.work.zeros((m, k)), block.work.zeros((m, k * (k + 1) // 2))
         expectile_rows(*M, shared.Y, self.loss.omega, self.loss.ridge, X, before, after, gradient, curvature)
@@ -200,15 +210,29 @@ class SurrogatePass:
 
     def step(self, block: Block, state: State | None, shared: Point) -> tuple[State, Sums]:
         assert state is not None
-        previous, V, work = shared.rows(state), self.measured.values(block), block.work
+        previous = self.start(block)["factors"] if shared.restart else shared.rows(state)
+        V, work = self.measured.values(block), block.work
         Y = np.ascontiguousarray(shared.Y.T, dtype=self.dtype)
-        old = _Gradient.at(V, previous, Y, self.loss.omega, work, "gradient")
-        before, size = old.columns, np.asarray(np.vdot(previous, previous))
-        X = previous + self._direction(old, previous, Y, work)
-        new = self._descend(V, Y, previous, X, old.rows, work)
+        entries = _Gradient.at(V, previous, Y, self.loss.omega, work, "gradient")
+        before, size = entries.columns, np.asarray(np.vdot(previous, previous))
+        X, entries = self._row_step(V, Y, previous, entries, work)
+        if shared.restart:
+            # The columns' step is of use where the rows are nearly at their minimum.
+            for _ in range(_RESTART_STEPS):
+                loss = entries.rows.sum()
+                X, entries = self._row_step(V, Y, X, entries, work)
+                if not entries.rows.sum() <= (1 - _RESTART_GAIN) * loss:
+                    break
         return {"factors": X, "previous": previous}, Sums(
-            before, new.columns, np.asarray(len(V)), size, X @ X.T, work.matmul(X, new.gradient).T, new.column_weights
+            before, entries.columns, np.asarray(len(V)), size, X @ X.T, work.matmul(X, entries.gradient).T, entries.column_weights
         )
+
+    def _row_step(
+        self, V: NDArray[Any], Y: NDArray[Any], previous: NDArray[Any], entries: _Gradient, work: Workspace
+    ) -> tuple[NDArray[Any], _Gradient]:
+        """One step of the rows from these factors, with their entries; returns the factors (k, rows) and the entries there."""
+        X = previous + self._direction(entries, previous, Y, work)
+        return X, self._descend(V, Y, previous, X, entries.rows, work)
 
     def _direction(self, entries: _Gradient, X: NDArray[Any], Y: NDArray[Any], work: Workspace) -> NDArray[Any]:
         """(c·YYᵀ + ridge)⁻¹ (−½ gradient) of each row (k, rows)."""
