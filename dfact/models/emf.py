@@ -48,7 +48,7 @@ class ExpectileMF(Factorization):
     minimum given Y by Newton's method on the signs of its residuals, and the pass sums up the Newton step
     of the columns. The next pass begins with the objective after that step; has it risen, the step is
     halved. Where most entries are observed, rows take one step of the same kind with a curvature that all
-    share but for a number, which takes products of whole blocks instead of a loop over entries. Large data begins with
+    share but for a number: no row has a matrix of its own to sum up and to solve with. Large data begins with
     passes over a sample of its rows, which are not counted as iterations.
 
     Parameters
