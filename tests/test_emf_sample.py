@@ -62,6 +62,14 @@ def test_the_first_pass_over_all_rows_nearly_reaches_the_minimum(omega: float) -
         assert model.n_iter_ <= without_sample(dfact.ExpectileMF(3, omega=omega, tol=1e-7), V).n_iter_
 
 
+def test_a_start_that_is_the_minimum_is_kept() -> None:
+    """The SVD of complete data at ω = ½."""
+    V = np.nan_to_num(skewed(4))
+    model, whole = dfact.ExpectileMF(3, ridge=1e-8).fit(V), without_sample(dfact.ExpectileMF(3, ridge=1e-8), V)
+    assert model.n_iter_ <= whole.n_iter_
+    np.testing.assert_allclose(model.objective_history_[-1], whole.objective_history_[-1], rtol=1e-6)
+
+
 def test_rows_in_an_order_that_the_sample_misses() -> None:
     V = skewed(0)
     V = V[np.argsort(np.nan_to_num(V).sum(axis=1))]
