@@ -16,7 +16,7 @@ from dfact.linalg.svd import Matrix, zero_filled
 
 _LANES = 32  # entries that a loop takes at a time
 _RESTART_STEPS = 8  # of a row that begins far from its minimum
-_RESTART_GAIN = 0.01  # relative to its loss
+_RESTART_GAIN = 0.003  # relative to its loss
 _ROUNDING = {"float32": 1e-5, "float64": 1e-13}  # of a row's loss, a sum over its entries
 
 
