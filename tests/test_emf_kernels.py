@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.stats import expectile
 
-from dfact.kernels.expectile import count_observed, expectile_entries, expectile_rows, take_observed
+from dfact.kernels.expectile import count_observed, expectile_rows, take_observed
+from dfact.kernels.expectile_dense import surrogate_rows
 
 OMEGAS = [0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95]
 
@@ -106,21 +107,64 @@ def test_rows_never_rise_where_the_ridge_is_below_rounding(scale: float) -> None
         assert after.sum() + 1e-8 * np.vdot(X, X) <= before.sum() + 1e-8 * np.vdot(old, old)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("omega", [0.1, 0.5, 0.8])
-def test_entries(dtype: Any, omega: float) -> None:
-    rng = np.random.default_rng(2)
-    V, R = rng.standard_normal((30, 17)).astype(dtype), rng.standard_normal((30, 17)).astype(dtype)
-    V[rng.random(V.shape) < 0.3] = np.nan
-    V.flags.writeable = False
-    r = np.where(np.isnan(V), 0, V - R).astype(np.float64)
-    w = np.abs(omega - (r < 0)) * ~np.isnan(V)
-    rows, columns, row_weights, column_weights = np.zeros(30), np.zeros(17, dtype), np.zeros(30, dtype), np.zeros(17, dtype)
-    expectile_entries(V, R, omega, rows, columns, row_weights, column_weights)
-    tolerance = {"rtol": 1e-5 if dtype == np.float32 else 1e-12}
-    np.testing.assert_allclose(R, w * r, **tolerance, atol=1e-6)
-    for found, axis, values in ((rows, 1, w * r * r), (columns, 0, w * r * r), (row_weights, 1, w), (column_weights, 0, w)):
-        np.testing.assert_allclose(found, values.sum(axis=axis), **tolerance)
+def surrogate_row(
+    v: NDArray[np.float64], x: NDArray[np.float64], Y: NDArray[np.float64], omega: float, ridge: float, steps: int, gain: float
+) -> NDArray[np.float64]:
+    """The row's factors after its steps, Y (k, m)."""
+
+    def entries(x: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+        r = np.where(np.isnan(v), 0, v - x @ Y)
+        w = np.abs(omega - (r < 0)) * ~np.isnan(v)
+        return r, w, float(w @ r**2)
+
+    for _ in range(steps):
+        r, w, loss = entries(x)
+        direction = np.linalg.solve(w.sum() / len(v) * Y @ Y.T + ridge * np.eye(len(x)), Y @ (w * r) - ridge * x)
+        for length in [*0.5 ** np.arange(12), 0]:
+            new = x + length * direction
+            if entries(new)[2] + ridge * new @ new <= (loss + ridge * x @ x) * (1 + 1e-13):
+                break
+        x = new
+        if not entries(x)[2] <= (1 - gain) * loss:
+            break
+    return x
+
+
+@pytest.mark.parametrize("steps", [1, 6])
+@pytest.mark.parametrize(("k", "omega"), [(1, 0.1), (2, 0.5), (3, 0.02), (4, 0.8), (7, 0.98), (10, 0.1)])
+@pytest.mark.parametrize("seed", range(2))
+def test_surrogate_steps(k: int, omega: float, steps: int, seed: int) -> None:
+    """With fewer columns than vectors hold, and with columns of 0 that fill them; some rows have no entry."""
+    rng = np.random.default_rng([seed, k])
+    n, m, ridge, gain = 30, 45, 0.01, 0.01
+    Y = rng.standard_normal((k, m)) + 1
+    V = rng.standard_normal((n, k)) @ Y + rng.exponential(2, (n, m))
+    V[rng.random(V.shape) < 0.4], V[5] = np.nan, np.nan
+    start = rng.standard_normal((k, n))
+    expected = np.stack([surrogate_row(v, x, Y, omega, ridge, steps, gain) for v, x in zip(V, start.T, strict=True)], axis=1)
+    values, U = np.linalg.eigh(Y @ Y.T)
+    for dtype, room in ((np.float64, m), (np.float64, 64), (np.float32, 64)):
+        padded = np.zeros((k, room), dtype)
+        padded[:, :m] = Y
+        X = start.astype(dtype)
+        before, after, weights, gradient = np.zeros(room, dtype), np.zeros(room, dtype), np.zeros(room, dtype), np.zeros((k, room), dtype)
+        rounding = 1e-13 if dtype == np.float64 else 1e-5
+        given = V.astype(dtype)
+        given.flags.writeable = False
+        surrogate_rows(given, padded, U, values, omega, ridge, rounding, steps, gain, X, before, after, weights, gradient)
+        if dtype == np.float64:
+            np.testing.assert_allclose(X, expected, atol=1e-10)
+        elif steps == 1:
+            np.testing.assert_allclose(X, expected, atol=1e-3 * np.abs(expected).max())
+        seen = ~np.isnan(V)
+        tolerance = {"rtol": 1e-9, "atol": 1e-9} if dtype == np.float64 else {"rtol": 1e-3, "atol": 1e-3 * n * np.nanmax(V)}
+        for factors, total in ((start, before), (X, after)):
+            np.testing.assert_allclose(total[:m], np.nansum(losses(V - factors.T @ Y, omega), axis=0), **tolerance)
+        r = np.nan_to_num(V - X.T @ Y)
+        w = np.abs(omega - (r < 0)) * seen
+        np.testing.assert_allclose(weights[:m], w.sum(axis=0), rtol=1e-5, atol=1 if dtype == np.float32 else 0)
+        np.testing.assert_allclose(gradient[:, :m], X @ (w * r), **tolerance)
+        assert not any(array[..., m:].any() for array in (before, after, weights, gradient))
 
 
 def test_observed_entries_of_a_block() -> None:

@@ -71,6 +71,23 @@ class Together(Startless):
         return new or None, Parts(parts)
 
 
+@dataclass(frozen=True)
+class SampledTogether(SampledPass):
+    """The passes of several members over the same sample; the state of the other members stays as it is."""
+
+    together: Together
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        return self.together.dtype
+
+    def step(self, block: Block, state: State | None, shared: Sequence[Any]) -> tuple[State | None, Parts]:
+        new, parts = self.together.step(block, state, shared)
+        names = {member.name for member in self.together.members}
+        others = {name: array for name, array in (state or {}).items() if name.split(".")[0] not in names}
+        return others | (new or {}) or None, parts
+
+
 class MemberSession(Session):
     """A member's session: a pass waits until all others have one to run, too."""
 
@@ -78,7 +95,6 @@ class MemberSession(Session):
         self._members, self.name, self.view = members, name, view
 
     def run(self, pass_: Pass[Any, P], shared: Any) -> P:
-        assert not isinstance(pass_, SampledPass), "members visit all blocks together"
         sums: P = self._members.ask(Member(self.name, self.view, pass_), shared)
         return sums
 
@@ -149,10 +165,15 @@ class Members:
     def _visit(self) -> None:
         # In the order of their names: who asked first depends on the machine.
         asked = [self._asked[name] for name in sorted(self._asked)]
+        # Samples first: a pass over all blocks waits until all members have one.
+        samples = [member.pass_.partitions for member, _, _ in asked if isinstance(member.pass_, SampledPass)]
+        if samples:
+            asked = [one for one in asked if isinstance(one[0].pass_, SampledPass) and one[0].pass_.partitions == samples[0]]
         together = Together(tuple(member for member, _, _ in asked), self._dtype)
-        sums = self.session.run(together, [shared for _, shared, _ in asked])
+        sums = self.session.run(SampledTogether(samples[0], together) if samples else together, [shared for _, shared, _ in asked])
         with self._change:
-            self._asked.clear()
+            for member, _, _ in asked:
+                del self._asked[member.name]
             self._busy = len(asked)
         for (_, _, answer), part in zip(asked, sums.parts, strict=True):
             answer.set_result(part)

@@ -1,4 +1,4 @@
-"""Expectile regression: rows with their own observed entries solved exactly, and the entries' share of a gradient step.
+"""Expectile regression: rows with their own observed entries solved exactly.
 
 n rows, m columns, k components; ρ_ω(t) = w(t)·t² with w(t) = ω for t ≥ 0 and 1 − ω for t < 0.
 """
@@ -232,40 +232,6 @@ def newton_columns(curvature: NDArray[np.float64], gradient: NDArray[np.float64]
                 H[a, c] = curvature[j, t]
                 t += 1
         cholesky_solve(H, ridge, gradient[j], L, direction[j])
-
-
-@kernel
-def expectile_entries(
-    V: NDArray[np.floating],
-    R: NDArray[np.floating],
-    omega: float,
-    rows: NDArray[np.float64],
-    columns: NDArray[np.floating],
-    row_weights: NDArray[np.floating],
-    column_weights: NDArray[np.floating],
-) -> None:
-    """R (n, m) ← w·(V − R), the entries' share of the gradient, 0 where V is NaN.
-
-    Added up: Σ ρ_ω of each row (n) and column (m), and the weights w of each (n), (m).
-    """
-    zero, high = R.dtype.type(0), R.dtype.type(omega)
-    low = R.dtype.type(1) - high
-    for i in range(V.shape[0]):
-        loss, weights = zero, zero
-        for j in range(V.shape[1]):
-            error = V[i, j] - R[i, j]
-            seen = error == error
-            error = error if seen else zero
-            w = (high if error >= zero else low) if seen else zero
-            scaled = w * error
-            R[i, j] = scaled
-            scaled *= error
-            loss += scaled
-            weights += w
-            columns[j] += scaled
-            column_weights[j] += w
-        rows[i] += loss
-        row_weights[i] += weights
 
 
 @kernel

@@ -24,7 +24,8 @@ from dfact.models.base import Factorization, gather_rows
 from dfact.models.base_lazy import lazy_of_dask
 from dfact.models.declared import Shape
 from dfact.models.emf_measurements import Measurements
-from dfact.models.emf_passes import ExactPass, Loss, Measured, Point, RowsPass, Start, SurrogatePass
+from dfact.models.emf_passes import ExactPass, Loss, Measured, Point, RowsPass, Start, SurrogatePass, measured_of
+from dfact.models.emf_sample import start_on_sample
 from dfact.models.emf_solver import Alternation
 from dfact.models.parameters import COUNT, check, drawn_seed, is_count, is_within
 
@@ -47,7 +48,8 @@ class ExpectileMF(Factorization):
     minimum given Y by Newton's method on the signs of its residuals, and the pass sums up the Newton step
     of the columns. The next pass begins with the objective after that step; has it risen, the step is
     halved. Where most entries are observed, rows take one step of the same kind with a curvature that all
-    share but for a number, which takes products of whole blocks instead of a loop over entries.
+    share but for a number: no row has a matrix of its own to sum up and to solve with. Large data begins with
+    passes over a sample of its rows, which are not counted as iterations.
 
     Parameters
     ----------
@@ -211,10 +213,12 @@ class ExpectileMF(Factorization):
         """All but what the rows have of their own, whose factors are the session's state "factors"."""
         measured = measured_of(dataset)
         begin, Y = self._start(session, dataset, measured, dtype)
-        loss, kind = Loss(self.omega, self.ridge), ExactPass if self._is_exact(dataset) else SurrogatePass
-        alternation = Alternation(loss, Y, dtype, orthogonalize=self.orthogonalize)
-        self._iterate(session, kind(measured, loss, begin, dtype), alternation)
-        point, objective = self._finish(session, RowsPass(measured, loss, begin, dtype), alternation)
+        problem = (measured, Loss(self.omega, self.ridge), begin, dtype)
+        pass_: Any = ExactPass(*problem) if self._is_exact(dataset) else SurrogatePass(*problem)
+        alternation = Alternation(pass_.loss, Y, dtype, orthogonalize=self.orthogonalize)
+        pass_ = start_on_sample(session, pass_, alternation, dataset, max_iter=self.max_iter)
+        self._iterate(session, pass_, alternation)
+        point, objective = self._finish(session, RowsPass(*problem), alternation)
         self.column_factors_ = point.Y.astype(dtype)
         self.objective_history_ = np.asarray([*alternation.history, objective])
 
@@ -391,8 +395,3 @@ class ExpectileMF(Factorization):
             shared=8 * (columns + gram_size(m, k)),
             result_per_row=size * k,
         )
-
-
-def measured_of(dataset: Dataset) -> Measured:
-    """How the passes see the dataset."""
-    return Measured(dataset.offset if dataset.offset.any() else None)

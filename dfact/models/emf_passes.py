@@ -1,17 +1,22 @@
 """Expectile matrix factorization's passes: the rows given the columns' factors, and what the columns' step adds up."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, Partial, Startless, State, Workspace
-from dfact.kernels.expectile import count_observed, expectile_entries, expectile_rows, take_observed
+from dfact.data.dataset import Dataset
+from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.kernels.expectile import count_observed, expectile_rows, take_observed
+from dfact.kernels.expectile_dense import surrogate_rows
 from dfact.linalg.svd import Matrix, zero_filled
 
-_HALVINGS = 12
+_LANES = 32  # entries that a loop takes at a time
+_RESTART_STEPS = 8  # of a row that begins far from its minimum
+_RESTART_GAIN = 0.003  # relative to its loss
 _ROUNDING = {"float32": 1e-5, "float64": 1e-13}  # of a row's loss, a sum over its entries
 
 
@@ -69,6 +74,11 @@ class Measured:
         return sp.csr_array((data, indices, indptr), shape=block.matrix.shape)
 
 
+def measured_of(dataset: Dataset) -> Measured:
+    """How the passes see the dataset."""
+    return Measured(dataset.offset if dataset.offset.any() else None)
+
+
 @dataclass(frozen=True)
 class Loss:
     """Σ ρ_ω(b − xᵀy) + ridge‖x‖² + ridge‖y‖² over the observed entries."""
@@ -87,9 +97,23 @@ class Point:
     """The rows' factors X (k, rows) become turn·X (k, k)."""
     again: bool = False
     """From the rows' factors with which the pass before began: its Y was refused."""
+    restart: bool = False
+    """From the start of the pass, whatever the rows' factors are: they belong to other factors of the columns."""
+
+    @cached_property
+    def _eigen(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        values, U = np.linalg.eigh(self.Y.T @ self.Y)
+        return values, np.ascontiguousarray(U)
+
+    def quadratic(self, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64]]:
+        """Yᵀ (k, m) in this type, with columns of 0 up to a multiple of 32, and the eigenvalues (k) and eigenvectors (k, k) of YᵀY."""
+        m, k = self.Y.shape
+        Y = np.zeros((k, -(-m // _LANES) * _LANES), dtype)
+        Y[:, :m] = self.Y.T
+        return Y, *self._eigen
 
     def rows(self, state: State) -> NDArray[Any]:
-        """X (k, rows)."""
+        """X (k, rows); not after a restart."""
         X = state["previous" if self.again else "factors"]
         return X.copy() if self.turn is None or self.again else (self.turn.astype(X.dtype) @ X)
 
@@ -145,7 +169,7 @@ class ExactPass:
     def step(self, block: Block, state: State | None, shared: Point) -> tuple[State, Sums]:
         assert state is not None
         (m, k), M = shared.Y.shape, self.measured.entries(block)
-        previous = shared.rows(state)
+        previous = self.start(block)["factors"] if shared.restart else shared.rows(state)
         X, before, after = previous.copy(), np.zeros(m), np.zeros(m)
         gradient, curvature = block.work.zeros((m, k)), block.work.zeros((m, k * (k + 1) // 2))
         expectile_rows(*M, shared.Y, self.loss.omega, self.loss.ridge, X, before, after, gradient, curvature)
@@ -153,35 +177,9 @@ class ExactPass:
         return {"factors": X, "previous": previous}, Sums(before, after, np.asarray(X.shape[1]), size, X @ X.T, gradient, curvature)
 
 
-@dataclass
-class _Gradient:
-    """The entries of some rows at some X."""
-
-    gradient: NDArray[Any]
-    """w·(V − R), 0 where missing."""
-    rows: NDArray[np.float64]
-    columns: NDArray[Any]
-    row_weights: NDArray[Any]
-    column_weights: NDArray[Any]
-
-    @classmethod
-    def at(cls, V: NDArray[Any], X: NDArray[Any], Y: NDArray[Any], omega: float, work: Workspace, name: str) -> "_Gradient":
-        """V (rows, m), X (k, rows), Y (k, m); the gradient lies in the memory of this name."""
-        n, m = V.shape
-        found = cls(work.matmul(X.T, Y, name), np.zeros(n), np.zeros(m, V.dtype), np.zeros(n, V.dtype), np.zeros(m, V.dtype))
-        expectile_entries(V, found.gradient, omega, found.rows, found.columns, found.row_weights, found.column_weights)
-        return found
-
-    def replace(self, rows: NDArray[np.intp], old: "_Gradient", new: "_Gradient") -> None:
-        """Those of these rows, which were ``old``, by ``new`` ones."""
-        self.gradient[rows], self.rows[rows] = new.gradient, new.rows
-        self.columns += new.columns - old.columns
-        self.column_weights += new.column_weights - old.column_weights
-
-
 @dataclass(frozen=True)
 class SurrogatePass:
-    """One step of every row, and the columns' step summed up, by products of whole blocks.
+    """One step of every row, and the columns' step summed up, without a matrix of its own for any row.
 
     Around X a row's objective has the curvature Σ w y yᵀ. Where entries are missing and signs differ
     without regard to Y, that is nearly c·YYᵀ with c = Σ w/m, which all rows share but for a number.
@@ -200,47 +198,17 @@ class SurrogatePass:
 
     def step(self, block: Block, state: State | None, shared: Point) -> tuple[State, Sums]:
         assert state is not None
-        previous, V, work = shared.rows(state), self.measured.values(block), block.work
-        Y = np.ascontiguousarray(shared.Y.T, dtype=self.dtype)
-        old = _Gradient.at(V, previous, Y, self.loss.omega, work, "gradient")
-        before, size = old.columns, np.asarray(np.vdot(previous, previous))
-        X = previous + self._direction(old, previous, Y, work)
-        new = self._descend(V, Y, previous, X, old.rows, work)
-        return {"factors": X, "previous": previous}, Sums(
-            before, new.columns, np.asarray(len(V)), size, X @ X.T, work.matmul(X, new.gradient).T, new.column_weights
-        )
-
-    def _direction(self, entries: _Gradient, X: NDArray[Any], Y: NDArray[Any], work: Workspace) -> NDArray[Any]:
-        """(c·YYᵀ + ridge)⁻¹ (−½ gradient) of each row (k, rows)."""
-        values, U = np.linalg.eigh((Y @ Y.T).astype(np.float64))
-        c = entries.row_weights.astype(np.float64) / Y.shape[1]
-        gradient, ridge = work.matmul(Y, entries.gradient.T, "linear"), work.array("ridge", X.shape, X.dtype)
-        gradient -= np.multiply(X, X.dtype.type(self.loss.ridge), out=ridge)
-        scaled = work.matmul(U.T, work.converted("wide", gradient, np.float64), "scaled")
-        curvature = np.multiply(np.maximum(values, 0)[:, None], c, out=work.array("curvature", X.shape, np.float64))
-        curvature += self.loss.ridge
-        scaled /= curvature
-        return work.converted("direction", work.matmul(U, scaled, "wide"), X.dtype)
-
-    def _descend(
-        self, V: NDArray[Any], Y: NDArray[Any], previous: NDArray[Any], X: NDArray[Any], losses: NDArray[np.float64], work: Workspace
-    ) -> _Gradient:
-        """Halve, in X, the steps of the rows whose objective has risen; returns the entries at X."""
-        omega, ridge = self.loss.omega, self.loss.ridge
-        allowed = (losses + ridge * np.einsum("ij,ij->j", previous, previous)) * (1 + _ROUNDING[self.dtype.name])
-        entries = _Gradient.at(V, X, Y, omega, work, "gradient")  # the one before it is of no more use
-        risen = np.arange(len(V))
-        for halving in range(_HALVINGS):
-            objectives = entries.rows[risen] + ridge * np.einsum("ij,ij->j", X[:, risen], X[:, risen])
-            risen = risen[~(objectives <= allowed[risen])]  # NaN is no descent
-            if not risen.size:
-                break
-            rows = np.take(V, risen, axis=0, out=work.array("risen", (len(risen), V.shape[1]), V.dtype), mode="clip")
-            old = _Gradient.at(rows, X[:, risen], Y, omega, work, "old")
-            last = halving == _HALVINGS - 1
-            X[:, risen] = previous[:, risen] if last else (X[:, risen] + previous[:, risen]) / 2
-            entries.replace(risen, old, _Gradient.at(rows, X[:, risen], Y, omega, work, "new"))
-        return entries
+        previous = self.start(block)["factors"] if shared.restart else shared.rows(state)
+        V, work, m, dtype = self.measured.values(block), block.work, len(shared.Y), self.dtype
+        Y, values, U = shared.quadratic(dtype)
+        X, size = previous.copy(), np.asarray(np.vdot(previous, previous))
+        before, after, weights, gradient = (work.zeros(shape, dtype) for shape in (Y.shape[1:], Y.shape[1:], Y.shape[1:], Y.shape))
+        # The columns' step is of use where the rows are nearly at their minimum.
+        steps, gain = (_RESTART_STEPS, _RESTART_GAIN) if shared.restart else (1, 0.0)
+        rounding = _ROUNDING[dtype.name]
+        surrogate_rows(V, Y, U, values, self.loss.omega, self.loss.ridge, rounding, steps, gain, X, before, after, weights, gradient)
+        state = {"factors": X, "previous": previous}
+        return state, Sums(before[:m], after[:m], np.asarray(len(V)), size, X @ X.T, gradient.T[:m], weights[:m])
 
 
 @dataclass

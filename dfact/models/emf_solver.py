@@ -41,13 +41,17 @@ class Alternation:
     """
 
     def __init__(self, loss: Loss, Y: NDArray[np.float64], dtype: np.dtype[np.floating], *, orthogonalize: bool) -> None:
-        self._loss, self._orthogonalize, self._rounding = loss, orthogonalize, 1 + _ROUNDING[dtype.name]
+        self._loss, self._dtype, self._orthogonalize, self._rounding = loss, dtype, orthogonalize, 1 + _ROUNDING[dtype.name]
         self._step: _Step | None = None
         self.point = Point(Y)
         self.history: list[float] = []
         """The objective after each half-step, that of the start first."""
         self.refused = False
         """Whether the last pass refused the step that it tried."""
+
+    def anew(self, loss: Loss, Y: NDArray[np.float64]) -> "Alternation":
+        """Another one of the same kind."""
+        return Alternation(loss, Y, self._dtype, orthogonalize=self._orthogonalize)
 
     def advance(self, sums: Sums) -> None:
         """Take the sums of the pass at ``point`` in, and move ``point`` on."""

@@ -13,7 +13,8 @@ from dfact.engine.executors import resolve_executor
 from dfact.engine.partition import partitions
 from dfact.engine.plan import Footprint
 from dfact.engine.visits import Members, MemberSession
-from dfact.models.emf import ExpectileMF, measured_of
+from dfact.models.emf import ExpectileMF
+from dfact.models.emf_passes import measured_of
 from dfact.selection.hidden_entries import Counts, EntryVeil, ErrorsPass, Measure
 from dfact.selection.kept import Batches, Results
 from dfact.selection.refits import unfitted

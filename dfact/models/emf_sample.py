@@ -1,0 +1,80 @@
+"""Expectile matrix factorization of large data begins with passes over a sample of the partitions."""
+
+from dataclasses import dataclass, replace
+from math import ceil, sqrt
+from typing import Any, TypeVar
+
+import numpy as np
+
+from dfact.data.dataset import Dataset
+from dfact.data.source import Layout
+from dfact.engine.passes import Block, SampledPass, State
+from dfact.engine.progress import relative_change
+from dfact.engine.session import Session
+from dfact.models.emf_passes import ExactPass, Point, Start, Sums, SurrogatePass
+from dfact.models.emf_solver import Alternation
+
+_SHARE = 16  # one partition of so many is in the sample
+_ENTRIES = 64  # observed entries of a column in the sample, per component
+_TOLERANCE = 1e-3  # of the objective on the sample: what is left of the way takes few passes over all rows
+
+K = TypeVar("K", ExactPass, SurrogatePass)
+
+
+@dataclass(frozen=True)
+class OnSample(SampledPass):
+    """A pass over some partitions only."""
+
+    pass_: ExactPass | SurrogatePass
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.pass_.dtype
+
+    def start(self, block: Block) -> State:  # type: ignore[override]  # the rows' factors
+        return self.pass_.start(block)
+
+    def step(self, block: Block, state: State | None, shared: Point) -> tuple[State, Sums]:
+        return self.pass_.step(block, state, shared)
+
+
+def sample_partitions(layout: Layout, n_rows: int) -> tuple[int, ...]:
+    """Every 16th partition, or more of them for a sample of at least ``n_rows``; none if that is more than every 8th.
+
+    Where there are many, runs of them that lie in one chunk are taken, so that few chunks are read.
+    """
+    step = min(_SHARE, layout.n_rows // max(n_rows, 1))
+    if step < _SHARE // 2 or layout.n_partitions < 2 * step:
+        return ()
+    run = layout.chunk_rows // layout.partition_rows
+    if layout.n_partitions < 4 * step * run:
+        run = 1
+    starts = range(step // 2 * run, layout.n_partitions, step * run)
+    return tuple(i for start in starts for i in range(start, min(start + run, layout.n_partitions)))
+
+
+def start_on_sample(session: Session, pass_: K, alternation: Alternation, dataset: Dataset, *, max_iter: int) -> K:
+    """The pass over all rows to begin with, after passes over a sample of large data that move ``alternation`` on.
+
+    The sample's share s of the rows has the objective Σ ρ_ω + ridge·‖X‖² + s·ridge·‖Y‖². With X·s^-¼ and Y·s^¼ that is the
+    objective of a data set of these rows alone, whose ridge is √s·ridge.
+    """
+    layout, observed, Y = Layout.of(dataset.shape), 1 - dataset.missing_rate, alternation.point.Y
+    partitions = sample_partitions(layout, ceil(_ENTRIES * Y.shape[1] / observed))
+    # At ω = ½ the SVD of complete data is the minimum, but for the ridge.
+    solved = pass_.loss.omega == 0.5 and observed == 1 and pass_.begin.projection.any()
+    if not partitions or solved:
+        return pass_
+    rows = (layout.rows(i, i + 1) for i in partitions)
+    root = sqrt(sum(part.stop - part.start for part in rows) / layout.n_rows)
+    scale, loss, measured = sqrt(root), replace(pass_.loss, ridge=root * pass_.loss.ridge), pass_.measured
+    sample = alternation.anew(loss, Y * scale)
+    sampled = OnSample(partitions, replace(pass_, loss=loss, begin=Start(measured, pass_.begin.projection / scale)))
+    for _ in range(max_iter):
+        sample.advance(session.run(sampled, sample.point))
+        if relative_change(sample.history[1::2]) < _TOLERANCE and not sample.refused:
+            break
+    Y = sample.point.Y / scale
+    alternation.point = Point(Y, restart=True)
+    # Least squares given Y, were the missing entries missing at random; pinv, as components may be 0.
+    return replace(pass_, begin=Start(measured, np.linalg.pinv(Y, rcond=1e-6).T / observed))

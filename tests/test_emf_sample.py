@@ -1,0 +1,132 @@
+"""Expectile matrix factorization of large data begins on a sample of its partitions: the same minimum, in fewer passes."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+from numpy.typing import NDArray
+
+import dfact
+from dfact.data.source import Layout
+from dfact.models import emf_sample
+from dfact.models.emf_sample import sample_partitions
+
+
+@pytest.fixture(autouse=True)
+def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partitions of 64 rows of 40 columns: small data counts as large."""
+    from dfact.data import source
+
+    monkeypatch.setattr(source, "_BLOCK_ENTRIES", 1 << 11)
+    monkeypatch.setattr(source, "_PARTITION_ENTRIES", 1 << 12)
+    monkeypatch.setattr(source, "_CHUNK_ENTRIES", 1 << 13)
+
+
+class InterruptionError(Exception):
+    """The driver is lost."""
+
+
+def skewed(seed: int, n: int = 3000, observed: float = 0.7) -> NDArray[np.float64]:
+    rng = np.random.default_rng(seed)
+    V = rng.random((n, 3)) @ rng.random((3, 40)) + 0.2 * rng.exponential(1, (n, 40))
+    V[rng.random(V.shape) > observed] = np.nan
+    return V
+
+
+def without_sample(model: dfact.ExpectileMF, V: NDArray[np.float64]) -> dfact.ExpectileMF:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(emf_sample, "sample_partitions", lambda *_: ())
+        return model.fit(V)
+
+
+@pytest.mark.parametrize("ridge", [1e-8, 1.0, 100.0])
+@pytest.mark.parametrize(("omega", "solver"), [(0.1, "exact"), (0.1, "surrogate"), (0.5, "surrogate"), (0.9, "exact")])
+def test_the_minimum_is_that_of_all_rows(omega: float, solver: str, ridge: float) -> None:
+    for seed in range(2):
+        V = skewed(seed)
+        settings: Any = {"omega": omega, "solver": solver, "ridge": ridge, "orthogonalize": seed == 0}
+        model = dfact.ExpectileMF(3, **settings).fit(V)
+        whole = without_sample(dfact.ExpectileMF(3, **settings, tol=1e-7, max_iter=1000), V)
+        assert model.objective_history_[-1] <= (1 + 5e-4) * whole.objective_history_[-1]
+        assert (np.diff(model.objective_history_) <= 1e-12 * model.objective_history_[0]).all()
+
+
+@pytest.mark.parametrize("omega", [0.1, 0.5])
+def test_the_first_pass_over_all_rows_nearly_reaches_the_minimum(omega: float) -> None:
+    for seed in range(3):
+        V = skewed(seed, 6000)
+        model = dfact.ExpectileMF(3, omega=omega, tol=1e-7).fit(V)
+        assert model.objective_history_[1] <= 1.03 * model.objective_history_[-1]
+        assert model.n_iter_ <= without_sample(dfact.ExpectileMF(3, omega=omega, tol=1e-7), V).n_iter_
+
+
+def test_a_start_that_is_the_minimum_is_kept() -> None:
+    """The SVD of complete data at ω = ½."""
+    V = np.nan_to_num(skewed(4))
+    model, whole = dfact.ExpectileMF(3, ridge=1e-8).fit(V), without_sample(dfact.ExpectileMF(3, ridge=1e-8), V)
+    assert model.n_iter_ <= whole.n_iter_
+    np.testing.assert_allclose(model.objective_history_[-1], whole.objective_history_[-1], rtol=1e-6)
+
+
+def test_rows_in_an_order_that_the_sample_misses() -> None:
+    V = skewed(0)
+    V = V[np.argsort(np.nan_to_num(V).sum(axis=1))]
+    model, whole = dfact.ExpectileMF(3, omega=0.2).fit(V), without_sample(dfact.ExpectileMF(3, omega=0.2), V)
+    assert model.objective_history_[-1] <= (1 + 5e-4) * whole.objective_history_[-1]
+
+
+@pytest.mark.parametrize("observed", [0.8, 0.3])
+def test_executors_give_the_same(observed: float, client: Client, tmp_path: Path) -> None:
+    V = skewed(1, observed=observed)
+    stored = dfact.import_array(V, tmp_path / "v.zarr")
+    assert sample_partitions(Layout.of(V.shape), 64 * 3)
+    settings: Any = {"omega": 0.2, "max_iter": 4, "tol": 0}
+    inline = dfact.ExpectileMF(2, **settings, executor="inline").fit(V)
+    for executor in ("threads", client):
+        model = dfact.ExpectileMF(2, **settings, executor=executor).fit(stored)
+        np.testing.assert_array_equal(model.objective_history_, inline.objective_history_)
+        np.testing.assert_array_equal(np.asarray(model.row_factors_), inline.row_factors_)
+
+
+def test_several_omegas_at_once_give_what_each_gives() -> None:
+    """Their samples take different numbers of passes."""
+    V = skewed(2)
+    omegas = (0.05, 0.5, 0.9)
+    together = dfact.ExpectileMF(3).fit_each(V, omegas)
+    for omega, model in zip(omegas, together, strict=True):
+        single = dfact.ExpectileMF(3, omega=omega).fit(V)
+        np.testing.assert_array_equal(model.objective_history_, single.objective_history_)
+        np.testing.assert_array_equal(model.row_factors_, single.row_factors_)
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_an_interrupted_fit_ends_with_the_same_bits(after: int, tmp_path: Path) -> None:
+    def interrupt(iteration: Any) -> None:
+        if iteration.number == after:
+            raise InterruptionError
+
+    V = skewed(3)
+    settings: Any = {"omega": 0.2, "max_iter": 5, "tol": 0}
+    undisturbed = dfact.ExpectileMF(3, **settings).fit(V)
+    settings |= {"checkpoint": tmp_path / "c.zarr", "checkpoint_every": 2}
+    with pytest.raises(InterruptionError):
+        dfact.ExpectileMF(3, **settings, callbacks=[interrupt]).fit(V)
+    np.testing.assert_array_equal(dfact.ExpectileMF(3, **settings).fit(V).row_factors_, undisturbed.row_factors_)
+
+
+def test_samples_are_spread_and_small_data_has_none() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        shape = (int(rng.integers(1, 1_000_000)), int(rng.integers(1, 2000)))
+        layout, n_rows = Layout.of(shape), int(rng.integers(1, 100_000))
+        partitions = sample_partitions(layout, n_rows)
+        if not partitions:
+            assert n_rows > layout.n_rows // 16 or layout.n_partitions < 32
+            continue
+        assert list(partitions) == sorted(set(partitions))
+        assert 0 <= partitions[0] <= layout.n_partitions // 8
+        assert layout.n_partitions // 2 <= partitions[-1] < layout.n_partitions
+        assert len(partitions) <= layout.n_partitions / 4
+        assert len(partitions) * layout.partition_rows >= 0.5 * n_rows
