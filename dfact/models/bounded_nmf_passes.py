@@ -7,9 +7,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, Partial, Startless, State, Workspace
+from dfact.engine.passes import Block, Partial, Startless, State
 from dfact.kernels.admm import admm_fill
-from dfact.kernels.bound_fill import answer_fill, bound_fill
+from dfact.kernels.bound_fill import bound_fill
 from dfact.kernels.entries import filled, squared_error
 from dfact.kernels.rows import solve_rows
 from dfact.linalg.svd import Matrix, zero_filled
@@ -155,34 +155,17 @@ class SplitlessPass:
             p.solve(X, H[: p.k], gram, p.beta, p.w_max, _SWEEPS, 0.0)
             Xs = np.multiply(X, s, out=room) if p.weighted else X
             return state, Sums(Xs @ X.T, work.matmul(Xs, M), np.asarray(squares), np.asarray(0.5 * squares), size_w, np.empty(0))
-        B = work.matmul(X.T, Q, "target")
-        weights = np.empty(len(B), self.dtype)
-        squares, beyond = answer_fill(M, B, state["places"], *p.limits(len(Q.T), self.dtype), rho, weights, s)
-        state, bounds = self._fill_bounds(M, B, state, rho, weights, s, beyond, work)
-        p.solve(X, work.matmul(Q[: p.k], B.T, "linear"), gram, self.dtype.type(p.beta) / weights, p.w_max, _SWEEPS, 0.0)
-        Xs = np.multiply(X, weights * s if p.weighted else weights, out=room)
-        return state, Sums(Xs @ X.T, work.matmul(Xs, B), np.asarray(squares), np.asarray(0.5 * squares + bounds), size_w, np.empty(0))
-
-    def _fill_bounds(
-        self,
-        M: NDArray[Any],
-        B: NDArray[Any],
-        state: State,
-        rho: float,
-        weights: NDArray[Any],
-        s: NDArray[Any],
-        beyond: int,
-        work: Workspace,
-    ) -> tuple[State, float]:
-        """The target B in the rows with an active bound, and the state with their new multipliers."""
-        p, room = self.problem, beyond + len(state["places"])
-        if not room:
-            return state, 0.0
-        places, multipliers = work.array("places", (room,), np.int32), work.array("multipliers", (room,), self.dtype)
+        B, H = work.array("target", M.shape, self.dtype), work.array("linear", (p.k, len(M)), self.dtype)
+        weights = work.array("weights", s.shape, self.dtype)
+        # Room for a multiplier of every entry, of which the first few are touched.
+        places, multipliers = work.array("places", (M.size,), np.int32), work.array("multipliers", (M.size,), self.dtype)
         old = state["places"], state["multipliers"]
         limits = p.limits(M.shape[1], self.dtype)
-        bounds, count = bound_fill(M, B, *old, *limits, rho, weights, s, places, multipliers)
-        return {**state, "places": places[:count].copy(), "multipliers": multipliers[:count].copy()}, bounds
+        squares, bounds, count = bound_fill(M, X, Q, p.k, *old, *limits, rho, s, B, H, weights, places, multipliers)
+        p.solve(X, H, gram, self.dtype.type(p.beta) / weights, p.w_max, _SWEEPS, 0.0)
+        Xs = np.multiply(X, weights * s if p.weighted else weights, out=room)
+        state = {**state, "places": places[:count].copy(), "multipliers": multipliers[:count].copy()}
+        return state, Sums(Xs @ X.T, work.matmul(Xs, B), np.asarray(squares), np.asarray(0.5 * squares + bounds), size_w, np.empty(0))
 
 
 @dataclass
