@@ -1,7 +1,7 @@
 """The contract of a pass: what is done to one block, and how the partial results add up."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Any, ClassVar, Protocol, Self, TypeVar
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dfact.data.source import expanded
 
+T = TypeVar("T")
 State = dict[str, NDArray[Any]]
 """What a pass keeps for a block between passes, rows last: (k, rows), or first: (rows, m)."""
 
@@ -26,6 +27,7 @@ class Workspace:
     def __init__(self) -> None:
         self._arrays: dict[str, NDArray[Any]] = {}
         self._lasting = 0
+        self._made: dict[str, tuple[Any, Any]] = {}
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """An uninitialized array in C order; the memory of the last array of this name."""
@@ -54,6 +56,14 @@ class Workspace:
     def next_block(self) -> None:
         """The sums of the block before have been added up: what was to last is free again."""
         self._lasting = 0
+
+    def once(self, name: str, shared: Any, make: Callable[[], T]) -> T:
+        """What ``make`` gives for these shared values: the same for the blocks of a pass, made at the first of them."""
+        held = self._made.get(name)
+        if held is None or held[0] is not shared:
+            held = self._made[name] = shared, make()
+        found: T = held[1]
+        return found
 
     def matmul(self, A: NDArray[Any] | sp.csr_array | sp.csc_array, B: NDArray[Any], name: str | None = None) -> NDArray[Any]:
         """A @ B in the memory of this name; without one, in memory that lasts. SciPy gives a row-compressed one's its own."""
@@ -114,13 +124,13 @@ class Partial:
 
     def total(self) -> Self:
         """A copy in double precision, to add others to."""
-        return type(self)(**{f.name: np.array(getattr(self, f.name), dtype=np.float64) for f in fields(self)})
+        return type(self)(**{name: np.array(getattr(self, name), dtype=np.float64) for name in self.__dataclass_fields__})
 
     def add(self, other: Self) -> None:
         """Add ``other`` to this total in place."""
-        for f in fields(self):
-            total = getattr(self, f.name)
-            total += getattr(other, f.name)
+        for name in self.__dataclass_fields__:
+            total = getattr(self, name)
+            total += getattr(other, name)
 
 
 Shared_contra = TypeVar("Shared_contra", contravariant=True)

@@ -1,8 +1,9 @@
-"""The target of the factor updates where only the bounds are split off, with the few multipliers of the bounds that are active."""
+"""One visit of a block where only the bounds are split off, with the few multipliers of the bounds that are active."""
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dfact.kernels.box_qp import accelerate, descend
 from dfact.kernels.jit import kernel, part
 
 Floats = NDArray[np.floating]
@@ -10,71 +11,109 @@ Integers = NDArray[np.int32]
 _TILE_PRODUCTS = 10**6  # multiplications up to which OpenBLAS multiplies matrices without packing them first
 _TILE_ENTRIES = 1 << 16  # a tile of the target and of the data stay in a second-level cache
 _TILE_ROWS = 16  # rows in a multiple of the vector lanes
+_ALL = 1 << 30
+
+
+def tile_rows(k: int, m: int) -> int:
+    """Rows that a step takes at once; more than a block has where a few would be too many for small products."""
+    rows = min(_TILE_PRODUCTS // (k * m), _TILE_ENTRIES // m) // _TILE_ROWS * _TILE_ROWS
+    return rows if rows > _TILE_ROWS else _ALL
 
 
 @kernel
-def bound_fill(
+def bounded_step(
     M: Floats,
     X: Floats,
     Q: Floats,
-    n_free: int,
+    Qt: Floats,
+    G: Floats,
     places: Integers,
     values: Floats,
     lower: Floats,
     upper: Floats,
     rho: float,
+    beta: float,
+    squared: bool,
+    w_max: float,
+    sweeps: int,
+    accelerated: bool,
     sample_weight: Floats,
-    B: Floats,
-    H: Floats,
-    weights: Floats,
+    target: Floats,
     places_new: Integers,
     values_new: Floats,
-) -> tuple[float, float, int]:
-    """Write the target B (n, m) of the factors X (k, n), the linear terms H = QB' (n_free, n) of those that are free, and the multipliers.
+    gram: Floats,
+    cross: Floats,
+) -> tuple[float, float, float, int]:
+    """The step of the factors X (k, n) given Q (k, m), in place, with the multipliers of the bounds and the sums for the step of Q.
 
-    M (n, m) holds the answers, NaN where missing; R = X'Q is the model. The bounds lower ≤ Z ≤ upper (m) of the split
-    Z = R have multipliers A, zero but where a bound is active; there places holds i·m + j, in rising order, and values
-    the multipliers. A row that breaks a bound or has a multiplier has the weight 1 + ρ and
+    Of X the first f components move, within 0 and w_max, by ``sweeps`` coordinate sweeps or ``accelerated`` gradient
+    steps, with the penalty beta·Σx, or beta·Σ½x² if it is ``squared``. Qt (m, f) holds Q' of these, G is QQ'. Their
+    target B, the weights D of the rows and the multipliers are those of :func:`bound_fill`, for as many rows at a time
+    as ``target`` (rows, m) has. Multipliers are written to places_new and values_new (n·m), XDSX' to gram (k, k) and
+    XDSB to cross (k, m), with the sample weights S (n).
 
-        Z = clip(R − A/ρ),   A ← A + ρ(Z − R),   B = R + (O∘(M − R) + ρ(Z − R) + A) / weight
-
-    All others have the weight 1, and B is M where answered, else R. Then ½·weight·‖B − R'‖² lies above the augmented
-    Lagrangian of any other model R' of the row, up to a constant, and touches it at R.
-
-    Returns Σ (M − R)² over answered entries and Σ A(Z − R) + ρ/2 (Z − R)² with the old multipliers, each row counted
-    by its sample_weight (n), and the number of the new multipliers, which are written to places_new and values_new (n·m).
+    Returns the two sums of :func:`bound_fill`, Σ of what the penalty counts before the step, each row counted by its
+    sample weight, and the number of multipliers.
     """
     n, m = M.shape
-    k = len(Q)
-    rows = min(_TILE_PRODUCTS // (k * m), _TILE_ENTRIES // m) // _TILE_ROWS * _TILE_ROWS
-    rows = min(rows, n) if rows > _TILE_ROWS else n
-    factors, linear = np.empty((rows, k), X.dtype), np.empty((rows, n_free), X.dtype)
-    squares, bounds, used, count = 0.0, 0.0, 0, 0
+    k, rows, n_free = len(Q), len(target), Qt.shape[1]
+    dtype = X.dtype.type
+    strength, zero, half = dtype(beta), dtype(0), dtype(0.5)
+    tile_cross, tile_gram = np.empty_like(cross), np.empty_like(gram)
+    gram[:], cross[:] = zero, zero
+    squares, bounds, penalty, used, count = 0.0, 0.0, 0.0, 0, 0
     # All that is done to a tile finds it in the cache.
     for start in range(0, n, rows):
-        stop = min(start + rows, n)
-        for r in range(k):
-            for i in range(start, stop):
-                factors[i - start, r] = X[r, i]
-        np.dot(factors[: stop - start], Q, B[start:stop])
-        tile_squares, tile_bounds, used, count = _fill(
-            M, B, start, stop, places, values, used, lower, upper, rho, sample_weight, weights, places_new, values_new, count
+        size = min(rows, n - start)
+        x, factors = np.ascontiguousarray(X[:, start : start + size]), np.empty((size, k), X.dtype)
+        for q in range(k):
+            for i in range(size):
+                factors[i, q] = x[q, i]
+        for i in range(size):
+            counted = zero
+            for q in range(n_free):
+                counted += half * factors[i, q] * factors[i, q] if squared else factors[i, q]
+            penalty += float(sample_weight[start + i] * counted)
+        B, weights = target[:size], np.empty(size, X.dtype)
+        np.dot(factors, Q, B)
+        row_squares, row_bounds, used, count = bound_fill(
+            M, B, start, places, values, used, lower, upper, rho, sample_weight, weights, places_new, values_new, count
         )
-        squares += tile_squares
-        bounds += tile_bounds
-        np.dot(B[start:stop], Q[:n_free].T, linear[: stop - start])
-        for r in range(n_free):
-            for i in range(start, stop):
-                H[r, i] = linear[i - start, r]
-    return squares, bounds, count
+        squares += row_squares
+        bounds += row_bounds
+        products = np.dot(B, Qt)
+        ridge, top, linear = np.zeros(size, X.dtype), np.full(size, dtype(w_max)), np.empty((n_free, size), X.dtype)
+        if squared:
+            ridge[:] = strength / weights
+        for q in range(n_free):
+            for i in range(size):
+                linear[q, i] = products[i, q] - (zero if squared else strength / weights[i])
+        if accelerated:
+            accelerate(x, linear, G, n_free, ridge, top, sweeps, 0.0)
+        else:
+            descend(x, linear, G, n_free, ridge, top, sweeps, 0.0)
+        X[:n_free, start : start + size] = x[:n_free]
+        for i in range(size):
+            weights[i] *= sample_weight[start + i]
+        weighted = np.empty_like(x)
+        for q in range(k):
+            for i in range(size):
+                weighted[q, i] = weights[i] * x[q, i]
+        np.dot(weighted, x.T, tile_gram)
+        np.dot(weighted, B, tile_cross)
+        for q in range(k):
+            for r in range(k):
+                gram[q, r] += tile_gram[q, r]
+            for j in range(m):
+                cross[q, j] += tile_cross[q, j]
+    return squares, bounds, penalty, count
 
 
 @part
-def _fill(
+def bound_fill(
     M: Floats,
     R: Floats,
     start: int,
-    stop: int,
     places: Integers,
     values: Floats,
     used: int,
@@ -87,7 +126,21 @@ def _fill(
     values_new: Floats,
     count: int,
 ) -> tuple[float, float, int, int]:
-    """Write B over the rows start to stop of R; ``used`` and ``count`` are the numbers of old and new multipliers before and after them."""
+    """Write the target B over the model R (rows, m) of the rows of M (n, m) from ``start`` on, and their multipliers.
+
+    M holds the answers, NaN where missing. The bounds lower ≤ Z ≤ upper (m) of the split Z = R have multipliers A,
+    zero but where a bound is active; there places holds i·m + j, in rising order, and values the multipliers; those
+    before ``used`` are of earlier rows. A row that breaks a bound or has a multiplier has the weight 1 + ρ and
+
+        Z = clip(R − A/ρ),   A ← A + ρ(Z − R),   B = R + (O∘(M − R) + ρ(Z − R) + A) / weight
+
+    All others have the weight 1, and B is M where answered, else R. Then ½·weight·‖B − R'‖² lies above the augmented
+    Lagrangian of any other model R' of the row, up to a constant, and touches it at R. New multipliers are written from
+    ``count`` on.
+
+    Returns Σ (M − R)² over answered entries and Σ A(Z − R) + ρ/2 (Z − R)² with the old multipliers, each row counted
+    by its sample_weight (n), and the numbers of old and of new multipliers so far.
+    """
     dtype = R.dtype.type
     zero, half, one, p = dtype(0), dtype(0.5), dtype(1), dtype(rho)
     inverse, damp = one / p, one / (one + p)
@@ -98,15 +151,16 @@ def _fill(
     words = flags.view(np.uint64)
     active, touched = np.empty(len(words), np.int32), np.empty(len(flags), np.int32)
     squares, bounds = 0.0, 0.0
-    for i in range(start, stop):
+    for t in range(len(R)):
+        i = start + t
         row_squares, row_bounds = zero, zero
         for j in range(m):
-            error = M[i, j] - R[i, j]
+            error = M[i, j] - R[t, j]
             error = error if error == error else zero
             row_squares += error * error
         squares += float(sample_weight[i] * row_squares)
         for j in range(m):
-            flags[j] = (R[i, j] > upper[j]) | (R[i, j] < lower[j])
+            flags[j] = (R[t, j] > upper[j]) | (R[t, j] < lower[j])
         while used < len(places) and places[used] < (i + 1) * m:
             flags[places[used] - i * m] = 1
             dual[places[used] - i * m] = values[used]
@@ -120,15 +174,15 @@ def _fill(
             for j in range(8 * w, 8 * w + 8):
                 touched[n_touched] = j
                 n_touched += flags[j]
-        weights[i] = one if n_touched == 0 else one + p
+        weights[t] = one if n_touched == 0 else one + p
         for e in range(n_touched):
             j = touched[e]
-            r, a = R[i, j], dual[j]
-            t = r - a * inverse
-            z = min(max(t, lower[j]), upper[j])
+            r, a = R[t, j], dual[j]
+            u = r - a * inverse
+            z = min(max(u, lower[j]), upper[j])
             gap = z - r
             # Exactly zero within the bounds, where rounding would leave a little.
-            new = a + p * gap if z != t else zero
+            new = a + p * gap if z != u else zero
             error = M[i, j] - r
             error = error if error == error else zero
             target[e] = r + (error + p * gap + new) * damp
@@ -142,12 +196,12 @@ def _fill(
         bounds += float(sample_weight[i] * row_bounds)
         if n_touched == 0:
             for j in range(m):
-                R[i, j] = M[i, j] if M[i, j] == M[i, j] else R[i, j]
+                R[t, j] = M[i, j] if M[i, j] == M[i, j] else R[t, j]
         else:
             for j in range(m):
-                error = M[i, j] - R[i, j]
+                error = M[i, j] - R[t, j]
                 error = error if error == error else zero
-                R[i, j] += error * damp
+                R[t, j] += error * damp
             for e in range(n_touched):
-                R[i, touched[e]] = target[e]
+                R[t, touched[e]] = target[e]
     return squares, bounds, used, count

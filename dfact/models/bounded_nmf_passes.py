@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dfact.engine.passes import Block, Partial, Startless, State
 from dfact.kernels.admm import admm_fill
-from dfact.kernels.bound_fill import bound_fill
+from dfact.kernels.bound_fill import bounded_step, tile_rows
 from dfact.kernels.entries import filled, squared_error
 from dfact.kernels.rows import solve_rows
 from dfact.linalg.svd import Matrix, zero_filled
@@ -143,10 +143,10 @@ class SplitlessPass:
         """``shared`` is Qᵀ (k+c, m) and ρ."""
         assert state is not None
         p, (Q, rho), X, M, work = self.problem, shared, state["factors"], block.values, block.work
-        room = work.array("weighted", X.shape, X.dtype)
-        s, gram = p.sample_weight(block, self.dtype), Q @ Q.T
-        size_w = np.asarray(s @ p.size(X[: p.k]))
+        gram, Qt, lower, upper = work.once("loadings", shared, lambda: self._constants(Q))
+        s = p.sample_weight(block, self.dtype)
         if not np.isnan(state["norm"][0]):
+            room, size = work.array("weighted", X.shape, X.dtype), np.asarray(s @ p.size(X[: p.k]))
             H = work.matmul(Q, M.T, "linear")
             Xs = np.multiply(X, s, out=room) if p.weighted else X
             # Differences of large numbers: in double precision.
@@ -154,18 +154,21 @@ class SplitlessPass:
             squares = state["norm"][0] - 2 * np.vdot(wide, H_wide) + np.vdot((Xs @ X.T).astype(np.float64), gram)
             p.solve(X, H[: p.k], gram, p.beta, p.w_max, _SWEEPS, 0.0)
             Xs = np.multiply(X, s, out=room) if p.weighted else X
-            return state, Sums(Xs @ X.T, work.matmul(Xs, M), np.asarray(squares), np.asarray(0.5 * squares), size_w, np.empty(0))
-        B, H = work.array("target", M.shape, self.dtype), work.array("linear", (p.k, len(M)), self.dtype)
-        weights = work.array("weights", s.shape, self.dtype)
+            return state, Sums(Xs @ X.T, work.matmul(Xs, M), np.asarray(squares), np.asarray(0.5 * squares), size, np.empty(0))
         # Room for a multiplier of every entry, of which the first few are touched.
         places, multipliers = work.array("places", (M.size,), np.int32), work.array("multipliers", (M.size,), self.dtype)
-        old = state["places"], state["multipliers"]
-        limits = p.limits(M.shape[1], self.dtype)
-        squares, bounds, count = bound_fill(M, X, Q, p.k, *old, *limits, rho, s, B, H, weights, places, multipliers)
-        p.solve(X, H, gram, self.dtype.type(p.beta) / weights, p.w_max, _SWEEPS, 0.0)
-        Xs = np.multiply(X, weights * s if p.weighted else weights, out=room)
+        target = work.array("target", (min(tile_rows(*Q.shape), len(M)), Q.shape[1]), self.dtype)
+        new_gram, cross = work.lasting(gram.shape, self.dtype), work.lasting(Q.shape, self.dtype)
+        old, penalty, solver = (state["places"], state["multipliers"]), (p.beta, p.penalty == "l2"), (_SWEEPS, p.inner == "fista")
+        squares, bounds, size_w, count = bounded_step(
+            M, X, Q, Qt, gram, *old, lower, upper, rho, *penalty, float(p.w_max), *solver, s, target, places, multipliers, new_gram, cross
+        )
         state = {**state, "places": places[:count].copy(), "multipliers": multipliers[:count].copy()}
-        return state, Sums(Xs @ X.T, work.matmul(Xs, B), np.asarray(squares), np.asarray(0.5 * squares + bounds), size_w, np.empty(0))
+        return state, Sums(new_gram, cross, np.asarray(squares), np.asarray(0.5 * squares + bounds), np.asarray(size_w), np.empty(0))
+
+    def _constants(self, Q: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+        """Compute QQᵀ, the transpose of the rows of Qᵀ that are solved for, and the bounds."""
+        return Q @ Q.T, np.ascontiguousarray(Q[: self.problem.k].T), *self.problem.limits(Q.shape[1], self.dtype)
 
 
 @dataclass
