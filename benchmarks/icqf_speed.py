@@ -1,7 +1,7 @@
 """The time of an iteration: of the ADMM against NumPy, and of the default solver against its matrix products alone.
 
     python -m benchmarks.icqf_speed
-    python -m benchmarks.icqf_speed --limit [--rows 100000] [--columns 1000]
+    python -m benchmarks.icqf_speed --limit [--rows 102400] [--columns 1000]
 
 Without an option one ADMM iteration on eqsq on one thread, against the same steps written with NumPy arrays. With
 --limit a pass of the default solver over planted answers, from memory and from disk, on one thread and on two,
@@ -90,7 +90,7 @@ def products(n: int, m: int, k: int, threads: int) -> Callable[[], None]:
             np.matmul(X, B, out=C)
 
     pool = ThreadPoolExecutor(threads)
-    return lambda: list(pool.map(run, [n // size // threads] * threads)) and None
+    return lambda: list(pool.map(run, [max(1, n // size // threads)] * threads)) and None
 
 
 def passes(dataset: Dataset, k: int, threads: int, stack: ExitStack) -> Callable[[], object]:
@@ -169,7 +169,7 @@ def admm() -> Bars:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--limit", action="store_true", help="time the default solver's pass against its matrix products")
-    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--rows", type=int, default=102_400)
     parser.add_argument("--columns", type=int, default=1000)
     options = parser.parse_args()
     return exit_code(limit(options.rows, options.columns) if options.limit else admm())

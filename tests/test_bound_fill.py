@@ -36,14 +36,17 @@ def test_a_step_is_that_of_the_dense_augmented_lagrangian(
     seed: int, dtype: type[np.floating], n: int, m: int, squared: bool, accelerated: bool
 ) -> None:
     rng = np.random.default_rng(seed)
-    M = rng.integers(0, 4, (n, m)).astype(dtype)
-    M[rng.random(M.shape) < 0.1] = np.nan
+    codes = rng.integers(0, 4, (n, m)).astype(np.uint8)
+    codes[rng.random(codes.shape) < 0.1] = 255
+    M = np.where(codes == 255, dtype(np.nan), codes.astype(dtype))
     M.flags.writeable = False
     k, free, beta, tolerance = 6, 5, 0.1, 1e-4 if dtype == np.float32 else 1e-11
     lower, upper, counts = np.full(m, 0.8, dtype), np.linspace(2.2, 2.3, m, dtype=dtype), rng.uniform(0, 2, n).astype(dtype)
     dense, places, values = Dense(M, lower, upper), np.empty(0, np.int32), np.empty(0, dtype)
-    rows = min(tile_rows(k, m), n)
+    rows = tile_rows(n, k, m)
     assert (rows < n) == (n == 900)
+    assert tile_rows(n, 50, 2000) == n
+    assert tile_rows(0, k, m) == 1  # of a block of which no row was drawn
     target, gram, cross = np.empty((rows, m), dtype), np.empty((k, k), dtype), np.empty((k, m), dtype)
     for rho in (0.3, 0.4, 1.0):
         X, Q = rng.uniform(0.1, 1.5, (k, n)).astype(dtype), rng.uniform(0.2, 0.51, (k, m)).astype(dtype)
@@ -58,7 +61,12 @@ def test_a_step_is_that_of_the_dense_augmented_lagrangian(
 
         new_places, new_values, Qt = np.empty(M.size, np.int32), np.empty(M.size, dtype), np.ascontiguousarray(Q[:free].T)
         old, limits, new = (places, values), (lower, upper, rho), (new_places, new_values, gram, cross)
-        found = bounded_step(M, X, Q, Qt, Q @ Q.T, *old, *limits, beta, squared, 0.9, 3, accelerated, counts, target, *new)
+        given, settings = (Q, Qt, Q @ Q.T, *old, *limits), (beta, squared, 0.9, 3, accelerated, counts, target)
+        again = tuple(array.copy() for array in (X, *new))
+        found = bounded_step(M, np.nan, X, *given, *settings, *new)
+        assert bounded_step(codes, 255.0, again[0], *given, *settings, *again[1:]) == found
+        np.testing.assert_array_equal(again[0], X)
+        np.testing.assert_array_equal(again[-1], cross)
         squares, penalty, size_w, count = found
         places, values = new_places[:count], new_values[:count]
         np.testing.assert_allclose(X, expected, atol=10 * tolerance)

@@ -1,4 +1,4 @@
-"""One visit of a block where only the bounds are split off, with the few multipliers of the bounds that are active."""
+"""The step of the rows where only the bounds are split off, with the few multipliers of the bounds that are active."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,21 +8,22 @@ from dfact.kernels.jit import kernel, part
 
 Floats = NDArray[np.floating]
 Integers = NDArray[np.int32]
+Codes = NDArray[np.floating | np.integer]
 _TILE_PRODUCTS = 10**6  # multiplications up to which OpenBLAS multiplies matrices without packing them first
 _TILE_ENTRIES = 1 << 16  # a tile of the target and of the data stay in a second-level cache
 _TILE_ROWS = 16  # rows in a multiple of the vector lanes
-_ALL = 1 << 30
 
 
-def tile_rows(k: int, m: int) -> int:
-    """Rows that a step takes at once; more than a block has where a few would be too many for small products."""
+def tile_rows(n: int, k: int, m: int) -> int:
+    """Number of the n rows of a block that a step takes at once; all where a few would be too many for small products."""
     rows = min(_TILE_PRODUCTS // (k * m), _TILE_ENTRIES // m) // _TILE_ROWS * _TILE_ROWS
-    return rows if rows > _TILE_ROWS else _ALL
+    return max(1, min(rows, n) if rows > _TILE_ROWS else n)
 
 
 @kernel
 def bounded_step(
-    M: Floats,
+    M: Codes,
+    missing: float,
     X: Floats,
     Q: Floats,
     Qt: Floats,
@@ -44,9 +45,10 @@ def bounded_step(
     gram: Floats,
     cross: Floats,
 ) -> tuple[float, float, float, int]:
-    """The step of the factors X (k, n) given Q (k, m), in place, with the multipliers of the bounds and the sums for the step of Q.
+    """Move the factors X (k, n) given Q (k, m), in place; update the multipliers of the bounds and the sums for the step of Q.
 
-    Of X the first f components move, within 0 and w_max, by ``sweeps`` coordinate sweeps or ``accelerated`` gradient
+    The answers M (n, m) are ``missing`` or NaN where there is none. Of X the first f components move, within 0 and
+    w_max, by ``sweeps`` coordinate sweeps or ``accelerated`` gradient
     steps, with the penalty beta·Σx, or beta·Σ½x² if it is ``squared``. Qt (m, f) holds Q' of these, G is QQ'. Their
     target B, the weights D of the rows and the multipliers are those of :func:`bound_fill`, for as many rows at a time
     as ``target`` (rows, m) has. Multipliers are written to places_new and values_new (n·m), XDSX' to gram (k, k) and
@@ -77,7 +79,7 @@ def bounded_step(
         B, weights = target[:size], np.empty(size, X.dtype)
         np.dot(factors, Q, B)
         row_squares, row_bounds, used, count = bound_fill(
-            M, B, start, places, values, used, lower, upper, rho, sample_weight, weights, places_new, values_new, count
+            M, missing, B, start, places, values, used, lower, upper, rho, sample_weight, weights, places_new, values_new, count
         )
         squares += row_squares
         bounds += row_bounds
@@ -111,7 +113,8 @@ def bounded_step(
 
 @part
 def bound_fill(
-    M: Floats,
+    M: Codes,
+    missing: float,
     R: Floats,
     start: int,
     places: Integers,
@@ -128,9 +131,9 @@ def bound_fill(
 ) -> tuple[float, float, int, int]:
     """Write the target B over the model R (rows, m) of the rows of M (n, m) from ``start`` on, and their multipliers.
 
-    M holds the answers, NaN where missing. The bounds lower ≤ Z ≤ upper (m) of the split Z = R have multipliers A,
-    zero but where a bound is active; there places holds i·m + j, in rising order, and values the multipliers; those
-    before ``used`` are of earlier rows. A row that breaks a bound or has a multiplier has the weight 1 + ρ and
+    M holds the answers, ``missing`` or NaN where there is none. The bounds lower ≤ Z ≤ upper (m) of the split Z = R
+    have multipliers A, zero but where a bound is active; there places holds i·m + j, in rising order, and values the
+    multipliers; those before ``used`` are of earlier rows. A row that breaks a bound or has a multiplier has the weight 1 + ρ and
 
         Z = clip(R − A/ρ),   A ← A + ρ(Z − R),   B = R + (O∘(M − R) + ρ(Z − R) + A) / weight
 
@@ -143,9 +146,9 @@ def bound_fill(
     """
     dtype = R.dtype.type
     zero, half, one, p = dtype(0), dtype(0.5), dtype(1), dtype(rho)
-    inverse, damp = one / p, one / (one + p)
+    inverse, damp, code = one / p, one / (one + p), dtype(missing)
     m = M.shape[1]
-    dual, target, term = np.zeros(m, R.dtype), np.empty(m, R.dtype), np.empty(m, R.dtype)
+    errors, dual, target, term = np.empty(m, R.dtype), np.zeros(m, R.dtype), np.empty(m, R.dtype), np.empty(m, R.dtype)
     # One byte an entry, eight in a word: most words are 0, and few rows have no other.
     flags = np.zeros(-(-m // 8) * 8, np.uint8)
     words = flags.view(np.uint64)
@@ -155,9 +158,11 @@ def bound_fill(
         i = start + t
         row_squares, row_bounds = zero, zero
         for j in range(m):
-            error = M[i, j] - R[t, j]
-            error = error if error == error else zero
-            row_squares += error * error
+            answer = dtype(M[i, j])
+            errors[j] = answer - R[t, j] if (answer == answer) & (answer != code) else zero
+        # Sums are taken of one type alone, so that they do not depend on that of M.
+        for j in range(m):
+            row_squares += errors[j] * errors[j]
         squares += float(sample_weight[i] * row_squares)
         for j in range(m):
             flags[j] = (R[t, j] > upper[j]) | (R[t, j] < lower[j])
@@ -183,9 +188,7 @@ def bound_fill(
             gap = z - r
             # Exactly zero within the bounds, where rounding would leave a little.
             new = a + p * gap if z != u else zero
-            error = M[i, j] - r
-            error = error if error == error else zero
-            target[e] = r + (error + p * gap + new) * damp
+            target[e] = r + (errors[j] + p * gap + new) * damp
             term[e] = gap * (a + half * p * gap)
             dual[j] = zero
             places_new[count] = i * m + j
@@ -196,12 +199,11 @@ def bound_fill(
         bounds += float(sample_weight[i] * row_bounds)
         if n_touched == 0:
             for j in range(m):
-                R[t, j] = M[i, j] if M[i, j] == M[i, j] else R[t, j]
+                answer = dtype(M[i, j])
+                R[t, j] = answer if (answer == answer) & (answer != code) else R[t, j]
         else:
             for j in range(m):
-                error = M[i, j] - R[t, j]
-                error = error if error == error else zero
-                R[t, j] += error * damp
+                R[t, j] += errors[j] * damp
             for e in range(n_touched):
                 R[t, touched[e]] = target[e]
     return squares, bounds, used, count

@@ -142,12 +142,12 @@ class SplitlessPass:
     def step(self, block: Block, state: State | None, shared: tuple[NDArray[Any], float]) -> tuple[State, Sums]:
         """``shared`` is Qᵀ (k+c, m) and ρ."""
         assert state is not None
-        p, (Q, rho), X, M, work = self.problem, shared, state["factors"], block.values, block.work
+        p, (Q, rho), X, work = self.problem, shared, state["factors"], block.work
         gram, Qt, lower, upper = work.once("loadings", shared, lambda: self._constants(Q))
         s = p.sample_weight(block, self.dtype)
         if not np.isnan(state["norm"][0]):
             room, size = work.array("weighted", X.shape, X.dtype), np.asarray(s @ p.size(X[: p.k]))
-            H = work.matmul(Q, M.T, "linear")
+            M, H = block.values, work.matmul(Q, block.values.T, "linear")
             Xs = np.multiply(X, s, out=room) if p.weighted else X
             # Differences of large numbers: in double precision.
             wide, H_wide = (work.converted(f"wide {i}", array, np.float64) for i, array in enumerate((Xs, H)))
@@ -155,16 +155,19 @@ class SplitlessPass:
             p.solve(X, H[: p.k], gram, p.beta, p.w_max, _SWEEPS, 0.0)
             Xs = np.multiply(X, s, out=room) if p.weighted else X
             return state, Sums(Xs @ X.T, work.matmul(Xs, M), np.asarray(squares), np.asarray(0.5 * squares), size, np.empty(0))
+        M, missing = block.codes
         # Room for a multiplier of every entry, of which the first few are touched.
         places, multipliers = work.array("places", (M.size,), np.int32), work.array("multipliers", (M.size,), self.dtype)
-        target = work.array("target", (min(tile_rows(*Q.shape), len(M)), Q.shape[1]), self.dtype)
+        target = work.array("target", (tile_rows(len(M), *Q.shape), Q.shape[1]), self.dtype)
         new_gram, cross = work.lasting(gram.shape, self.dtype), work.lasting(Q.shape, self.dtype)
-        old, penalty, solver = (state["places"], state["multipliers"]), (p.beta, p.penalty == "l2"), (_SWEEPS, p.inner == "fista")
+        old, new = (state["places"], state["multipliers"]), (target, places, multipliers, new_gram, cross)
+        squared, w_max, accelerated = p.penalty == "l2", float(p.w_max), p.inner == "fista"
         squares, bounds, size_w, count = bounded_step(
-            M, X, Q, Qt, gram, *old, lower, upper, rho, *penalty, float(p.w_max), *solver, s, target, places, multipliers, new_gram, cross
+            M, missing, X, Q, Qt, gram, *old, lower, upper, rho, p.beta, squared, w_max, _SWEEPS, accelerated, s, *new
         )
         state = {**state, "places": places[:count].copy(), "multipliers": multipliers[:count].copy()}
-        return state, Sums(new_gram, cross, np.asarray(squares), np.asarray(0.5 * squares + bounds), np.asarray(size_w), np.empty(0))
+        lagrangian = 0.5 * squares + bounds
+        return state, Sums(new_gram, cross, np.asarray(squares), np.asarray(lagrangian), np.asarray(size_w), np.empty(0))
 
     def _constants(self, Q: NDArray[Any]) -> tuple[NDArray[Any], ...]:
         """Compute QQᵀ, the transpose of the rows of Qᵀ that are solved for, and the bounds."""
