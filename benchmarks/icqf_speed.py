@@ -1,6 +1,11 @@
-"""One ADMM iteration on eqsq on one thread, against the same steps written with NumPy arrays.
+"""The time of an iteration: of the ADMM against NumPy, and of the default solver against its matrix products alone.
 
-python -m benchmarks.icqf_speed
+    python -m benchmarks.icqf_speed
+    python -m benchmarks.icqf_speed --limit [--rows 102400] [--columns 1000]
+
+Without an option one ADMM iteration on eqsq on one thread, against the same steps written with NumPy arrays. With
+--limit a pass of the default solver over planted answers, from memory and from disk, on one thread and on two,
+against the three matrix products of its blocks (X'Q, QB' and XB), which is the least that it can take.
 """
 
 import os
@@ -8,16 +13,36 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's side on one thread, too
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 
+import argparse
 import sys
+import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 import dfact
 from benchmarks.common import answers, exit_code, report, side_by_side
+from benchmarks.icqf_out_of_core import make
+from dfact.data.dataset import Dataset
+from dfact.data.inputs import as_dataset
+from dfact.data.source import Layout
+from dfact.data.synthetic import PlantedQuestionnaire
+from dfact.engine.executors import ThreadsExecutor
+from dfact.engine.partition import partitions
+from dfact.engine.threads import single_threaded
+from dfact.models.bounded_nmf_passes import SplitlessPass, Start
+from dfact.models.bounded_nmf_problem import problem_of
+from dfact.models.bounded_nmf_solvers import Splitless
 
+Bars = list[tuple[str, bool]]
 K, TOP, RHO, BETA = 8, 3, 3.0, 0.1
+MEMORY_BAR, DISK_BAR = 1.6, 2.0  # times the products
+WARM_UP = 10  # passes, after which the multipliers are those of a fit
 
 
 def dfact_fit(M: NDArray[np.floating], iterations: int) -> Callable[[], object]:
@@ -50,7 +75,67 @@ def numpy_iteration(M: NDArray[np.floating]) -> Callable[[], object]:
     return iteration
 
 
-def main() -> int:
+def products(n: int, m: int, k: int, threads: int) -> Callable[[], None]:
+    """The three products of all blocks, shared among threads, in arrays that stay in each one's cache."""
+    size = Layout.of((n, m)).block_rows
+    rng = np.random.default_rng(0)
+    Q = rng.random((k, m), np.float32)
+
+    def run(blocks: int) -> None:
+        X = rng.random((k, size), np.float32)
+        B, H, C = (np.empty(shape, np.float32) for shape in ((size, m), (k, size), (k, m)))
+        for _ in range(blocks):
+            np.matmul(X.T, Q, out=B)
+            np.matmul(Q, B.T, out=H)
+            np.matmul(X, B, out=C)
+
+    pool = ThreadPoolExecutor(threads)
+    return lambda: list(pool.map(run, [max(1, n // size // threads)] * threads)) and None
+
+
+def passes(dataset: Dataset, k: int, threads: int, stack: ExitStack) -> Callable[[], object]:
+    """A pass over data whose values do not stay in memory once they have been read, with the state of a fit under way."""
+    model = dfact.ICQF(k, bounds=(0, TOP), q_max=TOP)
+    plan = replace(dfact.plan(model, dataset), resident_states=1 << 30, resident_values=0)
+    problem, dtype = problem_of(model, dataset, None), np.dtype(np.float32)
+    session = stack.enter_context(ThreadsExecutor(threads).open(partitions(dataset.source, dataset.missing_code, None), plan))
+    solver = Splitless(problem, Start(None, 0), dtype)
+    assert isinstance(solver.pass_, SplitlessPass)
+    point = np.random.default_rng(0).uniform(0, TOP, (k, dataset.shape[1])).astype(dtype)
+    for _ in range(WARM_UP):
+        sums = session.run(solver.pass_, solver.shared(point))
+        point = solver.next_point(solver.loadings(sums, point))
+    return lambda: session.run(solver.pass_, solver.shared(point))
+
+
+def limit(n: int, m: int, k: int = 20) -> Bars:
+    """The default solver's pass against its products."""
+    planted = PlantedQuestionnaire(n, m, k, top=TOP, missing=0.1)
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        path = Path(folder) / "planted.zarr"
+        make(path, planted)
+        M = np.concatenate([np.where(chunk == 255, np.nan, chunk).astype(np.float32) for chunk in planted.chunks(10_000)])
+        stack.enter_context(single_threaded())
+        functions: dict[str, Callable[[], object]] = {}
+        for threads in (1, 2):
+            functions[f"products, {threads}"] = products(n, m, k, threads)
+            functions[f"memory, {threads}"] = passes(as_dataset(M), k, threads, stack)
+            functions[f"disk, {threads}"] = passes(dfact.open_dataset(path), k, threads, stack)
+        seconds = side_by_side(functions, 3)
+    rows, bars = [], Bars()
+    for name, time in seconds.items():
+        what, threads = name.split(", ")
+        ratio = time / seconds[f"products, {threads}"]
+        rows.append({"what": what, "threads": int(threads), "ns_per_entry": time * 1e9 / (n * m), "ratio": ratio})
+        if what != "products":
+            bar = MEMORY_BAR if what == "memory" else DISK_BAR
+            bars.append((f"a pass from {what} on {threads} thread(s) takes {ratio:.2f} × its products (bar {bar})", ratio <= bar))
+    report("icqf_limit", rows, bars)
+    return bars
+
+
+def admm() -> Bars:
+    """The ADMM's iteration against NumPy."""
     M32 = answers("eqsq")
     M64 = M32.astype(np.float64)
     few, many = 20, 120
@@ -78,7 +163,16 @@ def main() -> int:
         (f"{ratio:.1f} × faster than NumPy's arrays as they come, float64 (bar 10); {same:.1f} × at the same precision", ratio >= 10),
     ]
     report("icqf_speed", rows, bars)
-    return exit_code(bars)
+    return bars
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--limit", action="store_true", help="time the default solver's pass against its matrix products")
+    parser.add_argument("--rows", type=int, default=102_400)
+    parser.add_argument("--columns", type=int, default=1000)
+    options = parser.parse_args()
+    return exit_code(limit(options.rows, options.columns) if options.limit else admm())
 
 
 if __name__ == "__main__":

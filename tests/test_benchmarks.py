@@ -27,6 +27,7 @@ from benchmarks import (
     icqf_out_of_core,
     icqf_paper,
     icqf_selection,
+    icqf_speed,
     icqf_splitless,
     pictures,
 )
@@ -53,6 +54,13 @@ def test_out_of_core_writes_the_same_answers_in_every_form(tmp_path: Path, resul
     fit = load(results, "icqf_out_of_core")
     assert fit["rows"][0]["objective"] > 0
     assert {bar["bar"]: bar["held"] for bar in load(results, "import_tables")["bars"]}["both files give the same dataset"]
+
+
+def test_a_pass_is_set_beside_its_products(results: Path) -> None:
+    assert len(icqf_speed.limit(3000, 60, 3)) == 4
+    rows = load(results, "icqf_limit")["rows"]
+    assert [(row["what"], row["threads"]) for row in rows] == [(w, t) for t in (1, 2) for w in ("products", "memory", "disk")]
+    assert all(row["ns_per_entry"] > 0 for row in rows)
 
 
 def test_oracles_on_the_simulation(results: Path) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from math import prod
 from typing import Any, TypeVar
@@ -13,7 +12,6 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.source import ArraySource, Layout, RowSource, SparseRows, SparseSource, absent_of, aligned, read_rows, reads
-from dfact.data.statistics import as_floating
 from dfact.engine.passes import Block, Partial, Pass, State, Workspace
 
 T = TypeVar("T")
@@ -97,12 +95,12 @@ class Partitions:
         start = 0
         for index, raw in enumerate(nothing if dtype is None else self._raw_blocks()):
             own = Workspace() if work is None else work
-            matrix = raw if dtype is None else as_floating(raw, self.missing_code, dtype, partial(own.array, "matrix"))
-            if isinstance(matrix, np.ndarray):
-                matrix.flags.writeable = False
+            if isinstance(raw, np.ndarray):
+                raw.flags.writeable = False
             stop = start + raw.shape[0]
             covariates = None if self.covariates is None else aligned(self.covariates[start:stop])
-            yield Block(matrix, covariates, first + index, self.rows.start + start, absent_of(self.source), own)
+            position = first + index, self.rows.start + start
+            yield Block(raw, covariates, *position, absent_of(self.source), own, dtype, self.missing_code)
             start = stop
 
     def _read(self, start: int, stop: int) -> Rows:

@@ -1,8 +1,8 @@
 """The contract of a pass: what is done to one block, and how the partial results add up."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from math import prod
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
@@ -11,7 +11,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.source import expanded
+from dfact.data.statistics import as_floating
 
+T = TypeVar("T")
+_SMALL_CODES = 2  # bytes of integers that every floating type holds exactly
 State = dict[str, NDArray[Any]]
 """What a pass keeps for a block between passes, rows last: (k, rows), or first: (rows, m)."""
 
@@ -26,6 +29,7 @@ class Workspace:
     def __init__(self) -> None:
         self._arrays: dict[str, NDArray[Any]] = {}
         self._lasting = 0
+        self._made: dict[str, tuple[Any, Any]] = {}
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """An uninitialized array in C order; the memory of the last array of this name."""
@@ -55,6 +59,14 @@ class Workspace:
         """The sums of the block before have been added up: what was to last is free again."""
         self._lasting = 0
 
+    def once(self, name: str, shared: Any, make: Callable[[], T]) -> T:
+        """What ``make`` gives for these shared values: the same for the blocks of a pass, made at the first of them."""
+        held = self._made.get(name)
+        if held is None or held[0] is not shared:
+            held = self._made[name] = shared, make()
+        found: T = held[1]
+        return found
+
     def matmul(self, A: NDArray[Any] | sp.csr_array | sp.csc_array, B: NDArray[Any], name: str | None = None) -> NDArray[Any]:
         """A @ B in the memory of this name; without one, in memory that lasts. SciPy gives a row-compressed one's its own."""
         if not isinstance(A, np.ndarray):
@@ -77,9 +89,8 @@ class Workspace:
 class Block:
     """A run of rows as a pass sees it."""
 
-    matrix: NDArray[Any] | sp.csr_array
-    """(rows, …) floating, NaN where missing; row-compressed where the source is. Read-only: it may be the user's own array,
-    or working memory that the next block overwrites."""
+    stored: NDArray[Any] | sp.csr_array
+    """(rows, …) as the source has them; read-only, it may be the user's own array."""
     covariates: NDArray[Any] | None
     """(rows, c): what else is known of these rows, as the model encoded it."""
     index: int
@@ -90,6 +101,34 @@ class Block:
     """What an entry is that a row-compressed matrix does not store: 0, or NaN for missing."""
     work: Workspace = field(default_factory=Workspace)
     """Memory for the arrays of a step that neither the state nor the sums keep."""
+    dtype: np.dtype[Any] | None = None
+    """The floating type of the matrix; None where it is what is stored."""
+    missing_code: int | None = None
+    """The stored value that stands for a missing one, beside NaN."""
+
+    @cached_property
+    def matrix(self) -> NDArray[Any] | sp.csr_array:
+        """(rows, …) floating, NaN where missing; row-compressed where the source is. Read-only: it may lie in working memory
+        that the next block overwrites.
+        """
+        if self.dtype is None:
+            return self.stored
+        matrix = as_floating(self.stored, self.missing_code, self.dtype, partial(self.work.array, "matrix"))
+        if isinstance(matrix, np.ndarray):
+            matrix.flags.writeable = False
+        return matrix
+
+    def with_matrix(self, matrix: NDArray[Any] | sp.csr_array, **changes: Any) -> "Block":
+        """Return the block with another matrix."""
+        return replace(self, stored=matrix, dtype=None, missing_code=None, **changes)
+
+    @property
+    def codes(self) -> tuple[NDArray[Any], float]:
+        """All entries in the type that takes the least to read, and the value of missing ones: small integers are not decoded."""
+        stored = self.stored
+        if isinstance(stored, np.ndarray) and stored.dtype.kind in "iu" and stored.dtype.itemsize <= _SMALL_CODES:
+            return stored, np.nan if self.missing_code is None else float(self.missing_code)
+        return self.values, np.nan
 
     @cached_property
     def values(self) -> NDArray[Any]:
@@ -114,13 +153,13 @@ class Partial:
 
     def total(self) -> Self:
         """A copy in double precision, to add others to."""
-        return type(self)(**{f.name: np.array(getattr(self, f.name), dtype=np.float64) for f in fields(self)})
+        return type(self)(**{name: np.array(getattr(self, name), dtype=np.float64) for name in self.__dataclass_fields__})
 
     def add(self, other: Self) -> None:
         """Add ``other`` to this total in place."""
-        for f in fields(self):
-            total = getattr(self, f.name)
-            total += getattr(other, f.name)
+        for name in self.__dataclass_fields__:
+            total = getattr(self, name)
+            total += getattr(other, name)
 
 
 Shared_contra = TypeVar("Shared_contra", contravariant=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import Any, Self, TypeVar
 
@@ -151,9 +152,9 @@ class Shard:
         def work(visit: _Visit) -> None:
             self._visit(visit, number, pass_, shared, sums, places)
 
-        # The partitions of a sample lie in different chunks.
-        ahead = isinstance(pass_, SampledPass) and pass_.dtype is not None
-        self._each(work, todo, self._loaded if ahead else None)
+        # The next visit's chunk is read during this one; longer visits read their own chunks one ahead. Those of a sample are short.
+        read = pass_.dtype is not None and any(visit.partitions.source.chunk_rows is not None for visit in todo)
+        self._each(work, todo, partial(self._loaded, sampled=isinstance(pass_, SampledPass)) if read else None)
         self._split_loaded()
         rows = sum(visit.partitions.source.shape[0] for visit in todo)
         if rows:
@@ -171,9 +172,12 @@ class Shard:
             todo += [_Visit(run, run.partitions.part(part[0], part[-1] + 1)) for part in lacking]
         return todo
 
-    def _loaded(self, visit: _Visit) -> _Visit:
-        """The same visit, with the values in memory."""
+    def _loaded(self, visit: _Visit, *, sampled: bool) -> _Visit:
+        """The same visit, with the values in memory if it is of a sample or of no more than a chunk."""
         self._keep(visit)
+        source = visit.partitions.source
+        if not sampled and (isinstance(source, DaskRows) or source.shape[0] > (source.chunk_rows or 0)):
+            return visit
         partitions = self._fetched(visit.partitions)
         return replace(visit, partitions=partitions if partitions.source.chunk_rows is None else partitions.load())
 

@@ -1,105 +1,209 @@
-"""The target of the factor updates where only the bounds are split off, with the few multipliers of the bounds that are active."""
+"""The step of the rows where only the bounds are split off, with the few multipliers of the bounds that are active."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.kernels.jit import kernel
+from dfact.kernels.box_qp import accelerate, descend
+from dfact.kernels.jit import kernel, part
 
 Floats = NDArray[np.floating]
 Integers = NDArray[np.int32]
+Codes = NDArray[np.floating | np.integer]
+_TILE_PRODUCTS = 10**6  # multiplications up to which OpenBLAS multiplies matrices without packing them first
+_TILE_ENTRIES = 1 << 16  # a tile of the target and of the data stay in a second-level cache
+_TILE_ROWS = 16  # rows in a multiple of the vector lanes
+
+
+def tile_rows(n: int, k: int, m: int) -> int:
+    """Number of the n rows of a block that a step takes at once; all where a few would be too many for small products."""
+    rows = min(_TILE_PRODUCTS // (k * m), _TILE_ENTRIES // m) // _TILE_ROWS * _TILE_ROWS
+    return max(1, min(rows, n) if rows > _TILE_ROWS else n)
 
 
 @kernel
-def answer_fill(
-    M: Floats, R: Floats, places: Integers, lower: Floats, upper: Floats, rho: float, weights: Floats, sample_weight: Floats
-) -> tuple[float, int]:
-    """Write the target B over the model R (n, m) in the rows where no bound is active: the answers M, R where they are missing (NaN).
-
-    A bound is active in a row that breaks it, or that has a multiplier: places holds their positions i·m + j
-    in rising order. weights (n) ← 1 + rho for rows with an active bound, whose R stays, else 1.
-    Returns Σ (m − r)² over answered entries of all rows, each counted by its sample_weight (n), and the
-    number of entries beyond the bounds.
-    """
-    dtype = R.dtype.type
-    zero, one = dtype(0), dtype(1)
-    n, m = R.shape
-    squares, count, e = 0.0, 0, 0
-    for i in range(n):
-        row_squares, beyond = zero, 0
-        for j in range(m):
-            r = R[i, j]
-            error = M[i, j] - r
-            error = error if error == error else zero
-            row_squares += error * error
-            beyond += (r > upper[j]) | (r < lower[j])
-        squares += float(sample_weight[i] * row_squares)
-        count += beyond
-        active = beyond > 0
-        while e < len(places) and places[e] < (i + 1) * m:
-            active = True
-            e += 1
-        weights[i] = one + dtype(rho) if active else one
-        if not active:
-            for j in range(m):
-                R[i, j] = M[i, j] if M[i, j] == M[i, j] else R[i, j]
-    return squares, count
-
-
-@kernel
-def bound_fill(
-    M: Floats,
-    R: Floats,
+def bounded_step(
+    M: Codes,
+    missing: float,
+    X: Floats,
+    Q: Floats,
+    Qt: Floats,
+    G: Floats,
     places: Integers,
     values: Floats,
     lower: Floats,
     upper: Floats,
     rho: float,
-    weights: Floats,
+    beta: float,
+    squared: bool,
+    w_max: float,
+    sweeps: int,
+    accelerated: bool,
     sample_weight: Floats,
+    target: Floats,
     places_new: Integers,
     values_new: Floats,
-) -> tuple[float, int]:
-    """Update the multipliers A, and write the target B over R (n, m) in the rows with an active bound, whose weight is above 1.
+    gram: Floats,
+    cross: Floats,
+) -> tuple[float, float, float, int]:
+    """Move the factors X (k, n) given Q (k, m), in place; update the multipliers of the bounds and the sums for the step of Q.
 
-    The bounds lower ≤ Z ≤ upper (m) of the split Z = R have multipliers A, zero but where a bound is
-    active; there places holds i·m + j, in rising order, and values the multipliers:
+    The answers M (n, m) are ``missing`` or NaN where there is none. Of X the first f components move, within 0 and
+    w_max, by ``sweeps`` coordinate sweeps or ``accelerated`` gradient
+    steps, with the penalty beta·Σx, or beta·Σ½x² if it is ``squared``. Qt (m, f) holds Q' of these, G is QQ'. Their
+    target B, the weights D of the rows and the multipliers are those of :func:`bound_fill`, for as many rows at a time
+    as ``target`` (rows, m) has. Multipliers are written to places_new and values_new (n·m), XDSX' to gram (k, k) and
+    XDSB to cross (k, m), with the sample weights S (n).
+
+    Returns the two sums of :func:`bound_fill`, Σ of what the penalty counts before the step, each row counted by its
+    sample weight, and the number of multipliers.
+    """
+    n, m = M.shape
+    k, rows, n_free = len(Q), len(target), Qt.shape[1]
+    dtype = X.dtype.type
+    strength, zero, half = dtype(beta), dtype(0), dtype(0.5)
+    tile_cross, tile_gram = np.empty_like(cross), np.empty_like(gram)
+    gram[:], cross[:] = zero, zero
+    squares, bounds, penalty, used, count = 0.0, 0.0, 0.0, 0, 0
+    # All that is done to a tile finds it in the cache.
+    for start in range(0, n, rows):
+        size = min(rows, n - start)
+        x, factors = np.ascontiguousarray(X[:, start : start + size]), np.empty((size, k), X.dtype)
+        for q in range(k):
+            for i in range(size):
+                factors[i, q] = x[q, i]
+        for i in range(size):
+            counted = zero
+            for q in range(n_free):
+                counted += half * factors[i, q] * factors[i, q] if squared else factors[i, q]
+            penalty += float(sample_weight[start + i] * counted)
+        B, weights = target[:size], np.empty(size, X.dtype)
+        np.dot(factors, Q, B)
+        row_squares, row_bounds, used, count = bound_fill(
+            M, missing, B, start, places, values, used, lower, upper, rho, sample_weight, weights, places_new, values_new, count
+        )
+        squares += row_squares
+        bounds += row_bounds
+        products = np.dot(B, Qt)
+        ridge, top, linear = np.zeros(size, X.dtype), np.full(size, dtype(w_max)), np.empty((n_free, size), X.dtype)
+        if squared:
+            ridge[:] = strength / weights
+        for q in range(n_free):
+            for i in range(size):
+                linear[q, i] = products[i, q] - (zero if squared else strength / weights[i])
+        if accelerated:
+            accelerate(x, linear, G, n_free, ridge, top, sweeps, 0.0)
+        else:
+            descend(x, linear, G, n_free, ridge, top, sweeps, 0.0)
+        X[:n_free, start : start + size] = x[:n_free]
+        for i in range(size):
+            weights[i] *= sample_weight[start + i]
+        weighted = np.empty_like(x)
+        for q in range(k):
+            for i in range(size):
+                weighted[q, i] = weights[i] * x[q, i]
+        np.dot(weighted, x.T, tile_gram)
+        np.dot(weighted, B, tile_cross)
+        for q in range(k):
+            for r in range(k):
+                gram[q, r] += tile_gram[q, r]
+            for j in range(m):
+                cross[q, j] += tile_cross[q, j]
+    return squares, bounds, penalty, count
+
+
+@part
+def bound_fill(
+    M: Codes,
+    missing: float,
+    R: Floats,
+    start: int,
+    places: Integers,
+    values: Floats,
+    used: int,
+    lower: Floats,
+    upper: Floats,
+    rho: float,
+    sample_weight: Floats,
+    weights: Floats,
+    places_new: Integers,
+    values_new: Floats,
+    count: int,
+) -> tuple[float, float, int, int]:
+    """Write the target B over the model R (rows, m) of the rows of M (n, m) from ``start`` on, and their multipliers.
+
+    M holds the answers, ``missing`` or NaN where there is none. The bounds lower ≤ Z ≤ upper (m) of the split Z = R
+    have multipliers A, zero but where a bound is active; there places holds i·m + j, in rising order, and values the
+    multipliers; those before ``used`` are of earlier rows. A row that breaks a bound or has a multiplier has the weight 1 + ρ and
 
         Z = clip(R − A/ρ),   A ← A + ρ(Z − R),   B = R + (O∘(M − R) + ρ(Z − R) + A) / weight
 
-    Then ½·weight·‖B − R'‖² lies above the augmented Lagrangian of any other model R' of the row, up
-    to a constant, and touches it at R. Returns Σ A(Z − R) + ρ/2 (Z − R)² with the old multipliers, each
-    row counted by its sample_weight (n), and the number of the new multipliers, which are written; they
-    are at most the old ones and the entries beyond the bounds.
+    All others have the weight 1, and B is M where answered, else R. Then ½·weight·‖B − R'‖² lies above the augmented
+    Lagrangian of any other model R' of the row, up to a constant, and touches it at R. New multipliers are written from
+    ``count`` on.
+
+    Returns Σ (M − R)² over answered entries and Σ A(Z − R) + ρ/2 (Z − R)² with the old multipliers, each row counted
+    by its sample_weight (n), and the numbers of old and of new multipliers so far.
     """
     dtype = R.dtype.type
     zero, half, one, p = dtype(0), dtype(0.5), dtype(1), dtype(rho)
-    inverse, damp = one / p, one / (one + p)
-    n, m = R.shape
-    dual = np.zeros(m, R.dtype)
-    bounds, count, e = 0.0, 0, 0
-    for i in range(n):
-        if weights[i] > one:
-            while e < len(places) and places[e] < (i + 1) * m:
-                dual[places[e] - i * m] = values[e]
-                e += 1
-            row_bounds = zero
+    inverse, damp, code = one / p, one / (one + p), dtype(missing)
+    m = M.shape[1]
+    errors, dual, target, term = np.empty(m, R.dtype), np.zeros(m, R.dtype), np.empty(m, R.dtype), np.empty(m, R.dtype)
+    # One byte an entry, eight in a word: most words are 0, and few rows have no other.
+    flags = np.zeros(-(-m // 8) * 8, np.uint8)
+    words = flags.view(np.uint64)
+    active, touched = np.empty(len(words), np.int32), np.empty(len(flags), np.int32)
+    squares, bounds = 0.0, 0.0
+    for t in range(len(R)):
+        i = start + t
+        row_squares, row_bounds = zero, zero
+        for j in range(m):
+            answer = dtype(M[i, j])
+            errors[j] = answer - R[t, j] if (answer == answer) & (answer != code) else zero
+        # Sums are taken of one type alone, so that they do not depend on that of M.
+        for j in range(m):
+            row_squares += errors[j] * errors[j]
+        squares += float(sample_weight[i] * row_squares)
+        for j in range(m):
+            flags[j] = (R[t, j] > upper[j]) | (R[t, j] < lower[j])
+        while used < len(places) and places[used] < (i + 1) * m:
+            flags[places[used] - i * m] = 1
+            dual[places[used] - i * m] = values[used]
+            used += 1
+        # Without branches, which nobody could predict.
+        n_active, n_touched = 0, 0
+        for w in range(len(words)):
+            active[n_active] = w
+            n_active += words[w] != 0
+        for w in active[:n_active]:
+            for j in range(8 * w, 8 * w + 8):
+                touched[n_touched] = j
+                n_touched += flags[j]
+        weights[t] = one if n_touched == 0 else one + p
+        for e in range(n_touched):
+            j = touched[e]
+            r, a = R[t, j], dual[j]
+            u = r - a * inverse
+            z = min(max(u, lower[j]), upper[j])
+            gap = z - r
+            # Exactly zero within the bounds, where rounding would leave a little.
+            new = a + p * gap if z != u else zero
+            target[e] = r + (errors[j] + p * gap + new) * damp
+            term[e] = gap * (a + half * p * gap)
+            dual[j] = zero
+            places_new[count] = i * m + j
+            values_new[count] = new
+            count += new != zero
+        for e in range(n_touched):
+            row_bounds += term[e]
+        bounds += float(sample_weight[i] * row_bounds)
+        if n_touched == 0:
             for j in range(m):
-                r, a = R[i, j], dual[j]
-                t = r - a * inverse
-                z = min(max(t, lower[j]), upper[j])
-                gap = z - r
-                # Exactly zero within the bounds, where rounding would leave a little.
-                new = a + p * gap if z != t else zero
-                dual[j] = new
-                error = M[i, j] - r
-                error = error if error == error else zero
-                row_bounds += gap * (a + half * p * gap)
-                R[i, j] = r + (error + p * gap + new) * damp
-            bounds += float(sample_weight[i] * row_bounds)
+                answer = dtype(M[i, j])
+                R[t, j] = answer if (answer == answer) & (answer != code) else R[t, j]
+        else:
             for j in range(m):
-                if dual[j] != zero:
-                    places_new[count] = i * m + j
-                    values_new[count] = dual[j]
-                    count += 1
-                    dual[j] = zero
-    return bounds, count
+                R[t, j] += errors[j] * damp
+            for e in range(n_touched):
+                R[t, touched[e]] = target[e]
+    return squares, bounds, used, count

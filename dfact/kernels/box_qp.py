@@ -11,17 +11,14 @@ penalty; ridge (n) and upper (n) are each column's own. Components from n_free o
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.kernels.jit import kernel
+from dfact.kernels.jit import inlined, kernel
 
 Floats = NDArray[np.floating]
 
 
-@kernel
-def coordinate_descent(X: Floats, H: Floats, G: Floats, n_free: int, ridge: Floats, upper: Floats, sweeps: int, tolerance: float) -> int:
-    """Cyclic coordinate descent from X on: at most ``sweeps`` sweeps, or until none moves an entry by more than ``tolerance``.
-
-    Returns the number of sweeps.
-    """
+@inlined
+def descend(X: Floats, H: Floats, G: Floats, n_free: int, ridge: Floats, upper: Floats, sweeps: int, tolerance: float) -> int:
+    """:func:`coordinate_descent`, for kernels."""
     k, n = X.shape
     dtype = X.dtype.type
     zero, least = dtype(0), dtype(tolerance)
@@ -29,6 +26,7 @@ def coordinate_descent(X: Floats, H: Floats, G: Floats, n_free: int, ridge: Floa
     for r in range(n_free):
         for i in range(n):
             inverse[r, i] = dtype(1) / (G[r, r] + ridge[i])
+    quads = k // 4 * 4
     for sweep in range(sweeps):
         # What entries moved by beyond the tolerance, as a sum: that runs in vector lanes, a maximum does not.
         moved = zero
@@ -39,7 +37,12 @@ def coordinate_descent(X: Floats, H: Floats, G: Floats, n_free: int, ridge: Floa
             # contiguous memory and need no index arithmetic.
             for i in range(n):
                 gradient[i] = H[r, i] - ridge[i] * X[r, i]
-            for q in range(k):
+            # Four at a time: the gradient is read and written a quarter as often.
+            for q in range(0, quads, 4):
+                a, b, c, d = G[r, q], G[r, q + 1], G[r, q + 2], G[r, q + 3]
+                for i in range(n):
+                    gradient[i] -= a * X[q, i] + b * X[q + 1, i] + c * X[q + 2, i] + d * X[q + 3, i]
+            for q in range(quads, k):
                 coupling = G[r, q]
                 for i in range(n):
                     gradient[i] -= coupling * X[q, i]
@@ -53,12 +56,17 @@ def coordinate_descent(X: Floats, H: Floats, G: Floats, n_free: int, ridge: Floa
 
 
 @kernel
-def fista(X: Floats, H: Floats, G: Floats, n_free: int, ridge: Floats, upper: Floats, steps: int, tolerance: float) -> int:
-    """Accelerated proximal gradient from X on (FISTA, Beck & Teboulle 2009), at most ``steps`` steps.
+def coordinate_descent(X: Floats, H: Floats, G: Floats, n_free: int, ridge: Floats, upper: Floats, sweeps: int, tolerance: float) -> int:
+    """Cyclic coordinate descent from X on: at most ``sweeps`` sweeps, or until none moves an entry by more than ``tolerance``.
 
-    The proximal map of an ℓ1 penalty on a box is a clip, so it needs no inner iteration. The step is
-    1/(‖G‖ + ridge), ‖G‖ bounded by its largest absolute row sum. Returns the number of steps.
+    Returns the number of sweeps.
     """
+    return descend(X, H, G, n_free, ridge, upper, sweeps, tolerance)
+
+
+@inlined
+def accelerate(X: Floats, H: Floats, G: Floats, n_free: int, ridge: Floats, upper: Floats, steps: int, tolerance: float) -> int:
+    """:func:`fista`, for kernels."""
     k, n = X.shape
     dtype = X.dtype.type
     zero, least = dtype(0), dtype(tolerance)
@@ -94,3 +102,13 @@ def fista(X: Floats, H: Floats, G: Floats, n_free: int, ridge: Floats, upper: Fl
         if moved <= zero:
             return step + 1
     return steps
+
+
+@kernel
+def fista(X: Floats, H: Floats, G: Floats, n_free: int, ridge: Floats, upper: Floats, steps: int, tolerance: float) -> int:
+    """Accelerated proximal gradient from X on (FISTA, Beck & Teboulle 2009), at most ``steps`` steps.
+
+    The proximal map of an ℓ1 penalty on a box is a clip, so it needs no inner iteration. The step is
+    1/(‖G‖ + ridge), ‖G‖ bounded by its largest absolute row sum. Returns the number of steps.
+    """
+    return accelerate(X, H, G, n_free, ridge, upper, steps, tolerance)

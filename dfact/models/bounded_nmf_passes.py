@@ -7,9 +7,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, Partial, SampledPass, Startless, State, Workspace
+from dfact.engine.passes import Block, Partial, SampledPass, Startless, State
 from dfact.kernels.admm import admm_fill
-from dfact.kernels.bound_fill import answer_fill, bound_fill
+from dfact.kernels.bound_fill import bounded_step, tile_rows
 from dfact.kernels.entries import filled, squared_error
 from dfact.kernels.rows import solve_rows
 from dfact.linalg.svd import Matrix, zero_filled
@@ -142,47 +142,36 @@ class SplitlessPass:
     def step(self, block: Block, state: State | None, shared: tuple[NDArray[Any], float]) -> tuple[State, Sums]:
         """``shared`` is Qᵀ (k+c, m) and ρ."""
         assert state is not None
-        p, (Q, rho), X, M, work = self.problem, shared, state["factors"], block.values, block.work
-        room = work.array("weighted", X.shape, X.dtype)
-        s, gram = p.sample_weight(block, self.dtype), Q @ Q.T
-        size_w = np.asarray(s @ p.size(X[: p.k]))
+        p, (Q, rho), X, work = self.problem, shared, state["factors"], block.work
+        gram, Qt, lower, upper = work.once("loadings", shared, lambda: self._constants(Q))
+        s = p.sample_weight(block, self.dtype)
         if not np.isnan(state["norm"][0]):
-            H = work.matmul(Q, M.T, "linear")
+            room, size = work.array("weighted", X.shape, X.dtype), np.asarray(s @ p.size(X[: p.k]))
+            M, H = block.values, work.matmul(Q, block.values.T, "linear")
             Xs = np.multiply(X, s, out=room) if p.weighted else X
             # Differences of large numbers: in double precision.
             wide, H_wide = (work.converted(f"wide {i}", array, np.float64) for i, array in enumerate((Xs, H)))
             squares = state["norm"][0] - 2 * np.vdot(wide, H_wide) + np.vdot((Xs @ X.T).astype(np.float64), gram)
             p.solve(X, H[: p.k], gram, p.beta, p.w_max, _SWEEPS, 0.0)
             Xs = np.multiply(X, s, out=room) if p.weighted else X
-            return state, Sums(Xs @ X.T, work.matmul(Xs, M), np.asarray(squares), np.asarray(0.5 * squares), size_w, np.empty(0))
-        B = work.matmul(X.T, Q, "target")
-        weights = np.empty(len(B), self.dtype)
-        squares, beyond = answer_fill(M, B, state["places"], *p.limits(len(Q.T), self.dtype), rho, weights, s)
-        state, bounds = self._fill_bounds(M, B, state, rho, weights, s, beyond, work)
-        p.solve(X, work.matmul(Q[: p.k], B.T, "linear"), gram, self.dtype.type(p.beta) / weights, p.w_max, _SWEEPS, 0.0)
-        Xs = np.multiply(X, weights * s if p.weighted else weights, out=room)
-        return state, Sums(Xs @ X.T, work.matmul(Xs, B), np.asarray(squares), np.asarray(0.5 * squares + bounds), size_w, np.empty(0))
+            return state, Sums(Xs @ X.T, work.matmul(Xs, M), np.asarray(squares), np.asarray(0.5 * squares), size, np.empty(0))
+        M, missing = block.codes
+        # Room for a multiplier of every entry, of which the first few are touched.
+        places, multipliers = work.array("places", (M.size,), np.int32), work.array("multipliers", (M.size,), self.dtype)
+        target = work.array("target", (tile_rows(len(M), *Q.shape), Q.shape[1]), self.dtype)
+        new_gram, cross = work.lasting(gram.shape, self.dtype), work.lasting(Q.shape, self.dtype)
+        old, new = (state["places"], state["multipliers"]), (target, places, multipliers, new_gram, cross)
+        squared, w_max, accelerated = p.penalty == "l2", float(p.w_max), p.inner == "fista"
+        squares, bounds, size_w, count = bounded_step(
+            M, missing, X, Q, Qt, gram, *old, lower, upper, rho, p.beta, squared, w_max, _SWEEPS, accelerated, s, *new
+        )
+        state = {**state, "places": places[:count].copy(), "multipliers": multipliers[:count].copy()}
+        lagrangian = 0.5 * squares + bounds
+        return state, Sums(new_gram, cross, np.asarray(squares), np.asarray(lagrangian), np.asarray(size_w), np.empty(0))
 
-    def _fill_bounds(
-        self,
-        M: NDArray[Any],
-        B: NDArray[Any],
-        state: State,
-        rho: float,
-        weights: NDArray[Any],
-        s: NDArray[Any],
-        beyond: int,
-        work: Workspace,
-    ) -> tuple[State, float]:
-        """The target B in the rows with an active bound, and the state with their new multipliers."""
-        p, room = self.problem, beyond + len(state["places"])
-        if not room:
-            return state, 0.0
-        places, multipliers = work.array("places", (room,), np.int32), work.array("multipliers", (room,), self.dtype)
-        old = state["places"], state["multipliers"]
-        limits = p.limits(M.shape[1], self.dtype)
-        bounds, count = bound_fill(M, B, *old, *limits, rho, weights, s, places, multipliers)
-        return {**state, "places": places[:count].copy(), "multipliers": multipliers[:count].copy()}, bounds
+    def _constants(self, Q: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+        """Compute QQᵀ, the transpose of the rows of Qᵀ that are solved for, and the bounds."""
+        return Q @ Q.T, np.ascontiguousarray(Q[: self.problem.k].T), *self.problem.limits(Q.shape[1], self.dtype)
 
 
 @dataclass(frozen=True)

@@ -51,13 +51,13 @@ class Problem:
     def covariates(self, block: Block) -> NDArray[Any]:
         """C (rows, c)."""
         if block.covariates is None:
-            return np.empty((block.matrix.shape[0], 0))
+            return np.empty((block.stored.shape[0], 0))
         return block.covariates[:, :-1] if self.weighted else block.covariates
 
     def sample_weight(self, block: Block, dtype: Any) -> NDArray[Any]:
         """What each row counts (rows,)."""
         if not self.weighted or block.covariates is None:
-            return np.ones(block.matrix.shape[0], dtype)
+            return np.ones(block.stored.shape[0], dtype)
         return np.ascontiguousarray(block.covariates[:, -1], dtype)
 
     def size(self, X: NDArray[Any]) -> NDArray[np.float64]:

@@ -1,6 +1,6 @@
 """Passes over data of which a part is hidden."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -82,7 +82,7 @@ class Veil:
         values = block.work.array("veiled", M.shape, M.dtype)
         np.take(veil, self.folds.rows[block.start : block.start + len(M)], axis=0, out=values, mode="clip")
         values += M
-        return replace(block, matrix=values)
+        return block.with_matrix(values)
 
 
 class FoldMember(MemberSession):

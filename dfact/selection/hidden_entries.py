@@ -1,6 +1,6 @@
 """Single entries hidden at random, and the errors of what a model says of them: their quantiles, of any number of entries."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,12 +40,12 @@ class EntryVeil:
             seen = block.work.array("veiled", flat.shape, flat.dtype)
             seen[:] = np.nan if self.hidden else flat
             seen[places] = flat[places] if self.hidden else np.nan
-            return replace(block, matrix=seen.reshape(M.shape))
+            return block.with_matrix(seen.reshape(M.shape))
         # What is not stored is missing.
         kept = np.full(M.nnz, not self.hidden)
         kept[self._chosen(block, M.data)] = self.hidden
         indptr = np.concatenate([[0], np.cumsum(kept)])[M.indptr].astype(M.indptr.dtype)
-        return replace(block, matrix=sp.csr_array((M.data[kept], M.indices[kept], indptr), shape=M.shape))
+        return block.with_matrix(sp.csr_array((M.data[kept], M.indices[kept], indptr), shape=M.shape))
 
     def _chosen(self, block: Block, entries: NDArray[Any]) -> NDArray[np.intp]:
         """Where among all entries, of which NaN are missing, the hidden ones are."""

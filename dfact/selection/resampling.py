@@ -68,12 +68,12 @@ class Drawn:
         if not self.weighted:
             chosen = np.repeat(np.arange(len(often)), often)
             covariates = None if block.covariates is None else block.covariates[chosen]
-            return replace(block, matrix=_taken(block, chosen), covariates=covariates, start=int(self.counts[: block.index].sum()))
+            return block.with_matrix(_taken(block, chosen), covariates=covariates, start=int(self.counts[: block.index].sum()))
         assert block.covariates is not None, "the weights are there"
         chosen = np.flatnonzero(often)
         covariates = block.covariates[chosen]
         covariates[:, -1] *= often[chosen]
-        return replace(block, matrix=_taken(block, chosen), covariates=covariates)
+        return block.with_matrix(_taken(block, chosen), covariates=covariates)
 
 
 def _taken(block: Block, rows: NDArray[np.intp]) -> Matrix:
