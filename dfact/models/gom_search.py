@@ -96,18 +96,16 @@ class Search:
         if rows is not None:
             return [Candidate(np.asarray(np.linalg.pinv(basis[:, :k].T)), rows[:k]) for k in n_components]
         self.session.run(EmbedPass(self.dtype, self.responses), basis.astype(self.dtype))
-        found = self._pure_subjects(n_components)
-        points = np.split(take(self.session, Coordinates(max(n_components)), np.concatenate(found).clip(0)), np.cumsum(n_components)[:-1])
-        return [self._candidate(basis[:, : len(rows)], rows, Y[:, : len(rows)]) for rows, Y in zip(found, points, strict=True)]
+        return [self._candidate(basis[:, :k], rows) for k, rows in zip(n_components, self._pure_subjects(n_components), strict=True)]
 
-    def _candidate(self, basis: NDArray[np.float64], rows: NDArray[np.int64], points: NDArray[np.float64]) -> Candidate:
+    def _candidate(self, basis: NDArray[np.float64], rows: NDArray[np.int64]) -> Candidate:
         """P = VΣ⁻¹·Y(I, :)⁻¹ of the pure subjects I, with Y = R VΣ⁻¹.
 
         Y differs from U and from D_τ^(½)U by factors of the rows alone, which go when the rows are scaled
         to sum to 1; and the factors 1/‖U(I, :)‖ and D_τ(I, I)^(−½) of algorithm 2 are those that turn U*(I, :) into Y(I, :).
         """
         k = basis.shape[1]
-        corners = points if (rows >= 0).all() else np.zeros((k, k))
+        corners = take(self.session, Coordinates(k), rows) if (rows >= 0).all() else np.zeros((k, k))
         if np.linalg.matrix_rank(corners) < k:
             raise DataError(f"the subjects fall into fewer than {k} groups that differ; fit fewer classes than n_components={k}")
         return Candidate(np.asarray(np.linalg.solve(corners.T, basis.T).T), rows)
