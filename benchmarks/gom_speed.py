@@ -10,7 +10,7 @@ import argparse
 import sys
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,10 @@ from dfact.data.source import ArraySource, Layout, RowSource
 from dfact.data.synthetic import gom_simulation
 from dfact.engine.executors import resolve_executor
 from dfact.engine.partition import partitions
+from dfact.engine.passes import Block, Startless, State
 from dfact.engine.plan import Footprint, make_plan
-from dfact.linalg.points import EMBEDDING, EmbedPass
+from dfact.linalg.kmeans import kmeans
+from dfact.linalg.points import EMBEDDING, EmbedPass, Nothing
 from dfact.linalg.svd import gram_size, right_singular, zero_filled
 
 Bars = list[tuple[str, bool]]
@@ -171,6 +173,31 @@ def fit(path: str, algorithm: str, candidates: list[int]) -> dict[str, Any]:
     }
 
 
+def kmeans_speed(n: int, widths: list[int], repeats: int) -> dict[str, float]:
+    """Seconds of K-means for all numbers of classes, and of one pass of their products alone: n points with the centres."""
+    rng = np.random.default_rng(0)
+    source = ArraySource((np.eye(max(widths))[rng.integers(0, 4, n)] + rng.standard_normal((n, max(widths))) / 2).astype(np.float32))
+    dtype, executor = np.dtype(np.float32), resolve_executor(None, Layout.of(source.shape).n_partitions)
+    plan = make_plan(source, dtype, Footprint(40, 10_000, 1 << 24, 0), executor.workers(None))
+    with executor.open(partitions(source, None, None), plan) as session:
+        session.run(EmbedPass(dtype, zero_filled), np.eye(max(widths), dtype=dtype))
+        centers = np.zeros((sum(widths), max(widths)), dtype)
+        solvers = {"kmeans": lambda: kmeans(session, widths, n, 0), "products": lambda: session.run(ProductsPass(), centers)}
+        return side_by_side(solvers, repeats)
+
+
+@dataclass(frozen=True)
+class ProductsPass(Startless):
+    """The products of the shared centres (c, d) with all points, without which no pass of K-means is."""
+
+    dtype: None = None
+
+    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, Nothing]:
+        assert state is not None, "no embedding was kept"
+        block.work.matmul(shared, state[EMBEDDING], "products")
+        return state, Nothing()
+
+
 def scale(folder: Path, n: int, m: int) -> Bars:
     path = str(make(folder, n, m, 4, 4))
     many, one = list(range(2, 11)), [4]
@@ -182,6 +209,10 @@ def scale(folder: Path, n: int, m: int) -> Bars:
         bars.append(
             (f"{what}: {row['seconds']:.1f} s (bar 60), {row['peak_GiB']:.2f} GiB (bar 2)", row["seconds"] <= 60 and row["peak_GiB"] <= 2)
         )
+    seconds = kmeans_speed(n, many, 3)
+    passes = seconds["kmeans"] / seconds["products"]
+    text = f"K-means, K from 2 to 10, {n} rows: {seconds['kmeans']:.2f} s, as long as {passes:.0f} passes of products with the centres"
+    bars.append((f"{text} (bar 100)", passes <= 100))
     report("gom_speed_scale", rows, bars)
     return bars
 

@@ -17,6 +17,7 @@ from dfact.kernels import rows as rows_module
 from dfact.kernels import tableau
 from dfact.kernels.admm import admm_fill
 from dfact.kernels.box_qp import coordinate_descent, fista
+from dfact.kernels.clusters import member_weights
 from dfact.kernels.entries import all_whole, column_statistics, decode, filled, mask_codes, squared_error
 from dfact.kernels.rows import solve_rows
 
@@ -539,3 +540,27 @@ def test_many_entries_at_the_bounds(seed):
     X, unfinished = rows.solve()
     assert unfinished == 0
     rows.check_optimality(X)
+
+
+# --- clusters ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_members_are_the_directions_nearest_to_a_centre(seed, dtype):
+    rng = np.random.default_rng(seed)
+    widths = np.array([3, 5, 5, 2, 1])
+    X = (rng.standard_normal((5, 300)) * rng.uniform(0.5, 2, 300)).astype(dtype)
+    X[:, 17] = 0
+    C = np.zeros((widths.sum(), 5), dtype)
+    for end, k in zip(np.cumsum(widths), widths, strict=True):
+        C[end - k : end, :k] = rng.standard_normal((k, k))
+    weights, counts = C @ X, np.empty(len(C))
+    member_weights(X, widths, (np.square(C).sum(axis=1) / 2).astype(dtype), weights, counts)
+    for end, k in zip(np.cumsum(widths), widths, strict=True):
+        norms = np.linalg.norm(X[:k].astype(float), axis=0)
+        directions = X[:k] / np.where(norms > 0, norms, 1)
+        own = np.square(directions.T[:, None] - C[end - k : end, :k]).sum(axis=2).argmin(axis=1)
+        expected = np.where((own == np.arange(k)[:, None]) & (norms > 0), 1 / np.where(norms > 0, norms, 1), 0)
+        np.testing.assert_allclose(weights[end - k : end], expected, rtol=1e-5 if dtype == np.float32 else 1e-12)
+        np.testing.assert_array_equal(counts[end - k : end], (expected > 0).sum(axis=1))

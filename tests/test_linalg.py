@@ -15,6 +15,7 @@ from sklearn.svm import OneClassSVM
 from dfact.data.inputs import as_dataset
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.partition import partitions
+from dfact.engine.passes import Workspace
 from dfact.engine.plan import Footprint, make_plan
 from dfact.engine.session import Session
 from dfact.errors import DataError
@@ -125,25 +126,51 @@ def clustered(n: int, k: int, seed: int) -> NDArray[np.float64]:
     return Y
 
 
+def directions_of(Y: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+    leading = Y[Y[:, :k].any(axis=1), :k]
+    return leading / np.linalg.norm(leading, axis=1, keepdims=True)
+
+
+def squared_distances(X: NDArray[np.float64], centers: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.square(X[:, None] - centers).sum(axis=2)
+
+
+@pytest.mark.parametrize("sample", [300, 5000])
 @pytest.mark.parametrize("seed", range(3))
-def test_kmeans_by_passes_reaches_scikit_learns(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kmeans_module, "_SAMPLE", 300)
+def test_kmeans_by_passes_reaches_scikit_learns(seed: int, sample: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kmeans_module, "_SAMPLE", sample)
     Y = clustered(3000, 4, seed)
-    points = [Coordinates(4, unit=True), Coordinates(3, unit=True)]
+    widths = [4, 1, 3]
     with embedded(Y) as opened:
-        centers = kmeans(opened, points, len(Y), seed)
-        rows = nearest_rows(opened, points, centers)
-    for search, found, nearest in zip(points, centers, rows, strict=True):
-        leading = Y[Y[:, : search.k].any(axis=1), : search.k]
-        directions = leading / np.linalg.norm(leading, axis=1, keepdims=True)
-        peer = KMeans(search.k, n_init=10, random_state=0).fit(directions)
-        inertia = np.square(directions[:, None] - found).sum(axis=2).min(axis=1).sum()
-        assert inertia <= 1.01 * peer.inertia_
-        norms = np.linalg.norm(Y[:, : search.k], axis=1, keepdims=True)
-        distances = np.square((Y[:, : search.k] / np.where(norms > 0, norms, 1))[:, None] - found).sum(axis=2)
-        distances[norms[:, 0] == 0] = np.inf
-        own = distances.argmin(axis=1)
-        assert nearest.tolist() == [int(np.where(own == c, distances[:, c], np.inf).argmin()) for c in range(search.k)]
+        centers = kmeans(opened, widths, len(Y), seed)
+        rows = nearest_rows(opened, centers)
+    for k, found, nearest in zip(widths, centers, rows, strict=True):
+        X = directions_of(Y, k)
+        distances = squared_distances(X, found)
+        peer = KMeans(k, n_init=10, random_state=0).fit(X)
+        assert distances.min(axis=1).sum() <= 1.01 * peer.inertia_ + 1e-9
+        distances[distances.argmin(axis=1)[:, None] != np.arange(k)] = np.inf
+        if k > 1:
+            assert nearest.tolist() == np.flatnonzero(Y[:, :k].any(axis=1))[distances.argmin(axis=0)].tolist()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_search_finds_as_good_clusters_as_many_starts(seed: int) -> None:
+    k = 8
+    rng = np.random.default_rng(seed)
+    X = directions_of(rng.standard_normal((2500, k)) + 3 * rng.standard_normal((12, k))[rng.integers(0, 12, 2500)], k)
+    solutions = kmeans_module.search(X.T.copy(), seed, Workspace())
+    inertia = [solution[0] for solution in solutions]
+    assert inertia == sorted(inertia)
+    for found, centers in solutions:
+        # The sums alone give the squared distances from the means of the clusters: the centres' own, but for a last step.
+        assert squared_distances(X, centers).min(axis=1).sum() == pytest.approx(found, rel=1e-3)
+    assert inertia[0] <= 1.001 * KMeans(k, n_init=30, random_state=seed).fit(X).inertia_
+
+
+def test_a_search_needs_as_many_rows_as_clusters() -> None:
+    with pytest.raises(DataError, match="2 of 50 sampled rows have a direction, expected at least 3"):
+        kmeans_module.search(np.eye(3, 50) * [[1], [1], [0]], 0, Workspace())
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -1,6 +1,6 @@
-"""K-means on one block: assignment to the nearest centre, sums for the new centres, the point nearest to each.
+"""K-means on the directions of the points of one block: who belongs to which centre.
 
-Shapes: d coordinates, n points, c centres. Points lie coordinates first, X (d, n).
+Shapes: d coordinates, n points, c centres of all searches one below the other. Points lie coordinates first, X (d, n).
 """
 
 import numpy as np
@@ -8,57 +8,52 @@ from numpy.typing import NDArray
 
 from dfact.kernels.jit import kernel
 
-_TILE = 256  # points whose distances stay in the first-level cache
-
 
 @kernel
-def assign(X: NDArray[np.floating], centers: NDArray[np.floating], labels: NDArray[np.int64], distances: NDArray[np.floating]) -> None:
-    """labels[i] = argmin_c ‖X[:, i] − centers[c]‖², distances[i] the minimum; −1 and infinity for the point 0, which has no direction."""
-    d, n = X.shape
-    distance = np.empty(_TILE, X.dtype)
-    for start in range(0, n, _TILE):
-        tile = min(_TILE, n - start)
-        distance[:] = 0
-        for j in range(d):
-            for i in range(tile):
-                distance[i] += X[j, start + i] * X[j, start + i]
-        for i in range(tile):
-            labels[start + i] = 0 if distance[i] > 0 else -1
-            distances[start + i] = np.inf
-        for c in range(len(centers)):
-            distance[:] = 0
-            for j in range(d):
-                center = centers[c, j]
-                for i in range(tile):
-                    difference = X[j, start + i] - center
-                    distance[i] += difference * difference
-            for i in range(tile):
-                if labels[start + i] >= 0 and distance[i] < distances[start + i]:
-                    distances[start + i] = distance[i]
-                    labels[start + i] = c
+def member_weights(
+    X: NDArray[np.floating],
+    widths: NDArray[np.int64],
+    halves: NDArray[np.floating],
+    products: NDArray[np.floating],
+    counts: NDArray[np.float64],
+) -> None:
+    """Assign the directions x = X[:k, i] / ‖X[:k, i]‖ to the nearest of the k centres of each search, with k = widths[s].
 
-
-@kernel
-def cluster_sums(X: NDArray[np.floating], labels: NDArray[np.int64], sums: NDArray[np.float64], counts: NDArray[np.float64]) -> None:
-    """Add every point X (d, n) to the sums (c, d) and counts (c) of its cluster; −1 is in none."""
-    d, n = X.shape
-    for i in range(n):
-        if labels[i] >= 0:
-            counts[labels[i]] += 1
-            for j in range(d):
-                sums[labels[i], j] += X[j, i]
-
-
-@kernel
-def nearest(labels: NDArray[np.int64], distances: NDArray[np.floating], least: NDArray[np.float64], points: NDArray[np.int64]) -> None:
-    """Of each cluster the point nearest to its centre: its distance in least (c), its number in points (c); the first of equals.
-
-    A cluster without any point has infinity and −1.
+    products (c, n) holds C·X and becomes the weights of the members: 1 / ‖X[:k, i]‖ for those of a centre, 0 for others,
+    so that its product with Xᵀ is the sum of the directions. counts (c) are the members. The point 0 has no direction and is in
+    no cluster. halves (c) are ½‖c‖²: argmin ‖x − c‖² = argmax c·X − ½‖c‖²‖X‖.
     """
-    least[:] = np.inf
-    points[:] = -1
-    for i in range(len(labels)):
-        c = labels[i]
-        if c >= 0 and distances[i] < least[c]:
-            least[c] = distances[i]
-            points[c] = i
+    n = X.shape[1]
+    zero, one = X.dtype.type(0), X.dtype.type(1)
+    square, norm, highest, label = np.zeros(n, X.dtype), np.empty(n, X.dtype), np.empty(n, X.dtype), np.empty(n, np.int32)
+    width = first = 0
+    for k in widths:
+        if k < width:
+            square[:] = 0
+            width = 0
+        for j in range(width, k):
+            for i in range(n):
+                square[i] += X[j, i] * X[j, i]
+        width = k
+        for i in range(n):
+            norm[i] = np.sqrt(square[i])
+            highest[i] = -np.inf
+            label[i] = -1
+        for c in range(k):
+            own, half = np.int32(c), halves[first + c]
+            for i in range(n):
+                value = products[first + c, i] - half * norm[i]
+                label[i] = own if value > highest[i] else label[i]
+                highest[i] = value if value > highest[i] else highest[i]
+        for i in range(n):
+            label[i] = label[i] if norm[i] > zero else np.int32(-1)
+        for i in range(n):
+            norm[i] = one / norm[i]
+        for c in range(k):
+            own, members = np.int32(c), 0
+            for i in range(n):
+                members += label[i] == own
+            counts[first + c] = members
+            for i in range(n):
+                products[first + c, i] = norm[i] if label[i] == own else zero
+        first += k

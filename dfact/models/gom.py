@@ -16,6 +16,7 @@ from dfact.engine.plan import Footprint
 from dfact.engine.progress import Iteration, Reporter
 from dfact.engine.session import Session, StateRows
 from dfact.errors import DataError, ParameterError
+from dfact.linalg.kmeans import search_bytes
 from dfact.linalg.svd import gram_size
 from dfact.models.base import Factorization, gather_rows
 from dfact.models.base_lazy import lazy_of_dask
@@ -340,7 +341,7 @@ class GradeOfMembership(Factorization):
         return Footprint(
             state_per_row=size * most,
             work_per_row=size * (3 * m + 5 * width),
-            shared=8 * (gram_size(m, most) + 2 * m * width),
+            shared=8 * (gram_size(m, most) + 2 * m * width + 8 * most * width) + search_bytes(shape[0], most),
             result_per_row=size * most,
         )
 

@@ -113,9 +113,9 @@ class Search:
     def _pure_subjects(self, n_components: Sequence[int]) -> list[NDArray[np.int64]]:
         if self.method in ("srsc", "ssc"):
             return successive_projection(self.session, [Coordinates(k) for k in n_components], n_components)
-        points = [Coordinates(k, unit=True) for k in n_components]
         if self.hunt == "kmeans" and not self.expected:
-            return nearest_rows(self.session, points, kmeans(self.session, points, self.shape[0], self.seed))
+            return nearest_rows(self.session, kmeans(self.session, n_components, self.shape[0], self.seed))
+        points = [Coordinates(k, unit=True) for k in n_components]
         # Expected responses have their corners on the margin itself: groups of the rows between would move them.
         precision = 100 * float(np.finfo(self.dtype).eps)
         return [cone_vertices(self.session, search, self.shape[0], precision, self.seed) for search in points]
