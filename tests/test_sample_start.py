@@ -11,7 +11,6 @@ import dfact
 from benchmarks.fault_fits import bits, small_partitions
 from dfact.data.source import Layout
 from dfact.models import bounded_nmf_solvers
-from dfact.models.bounded_nmf_solvers import sample_of
 from tests.conftest import planted_answers
 
 
@@ -26,22 +25,25 @@ def model(name: str, **parameters: Any) -> Any:
 
 
 @pytest.mark.parametrize(("n", "count"), [(1, 0), (3, 0), (4, 2), (16, 2), (40, 4), (477, 48)])
-def test_a_tenth_of_the_partitions_at_equal_distances(n: int, count: int) -> None:
-    found = sample_of(Layout(n * 10, 10, 10, 10))
+@pytest.mark.parametrize("run", [1, 4])
+def test_a_tenth_of_the_partitions_at_equal_distances(n: int, count: int, run: int) -> None:
+    found = np.array(Layout(n * 10 - 3, 10, 10 * run, 10).sample(0.1))
     assert len(found) == count
     if count:
-        steps = np.diff([-1e-9 + found[-1] - n, *found])
-        assert steps.max() - steps.min() < 1 + 1e-6
-        assert max(found) < n
+        assert found.max() < n
+        starts = found[::run] if count >= 4 * run else found
+        assert np.array_equal(np.sort((starts[:, None] + np.arange(len(found) // len(starts))).ravel()), found)
+        distances = np.diff([*starts, n + starts[0]])
+        assert distances.max() - distances.min() <= run + 1
 
 
 @pytest.mark.parametrize("name", ["ICQF", "L1NMF"])
 @pytest.mark.parametrize("seed", range(3))
 def test_it_is_nearer_after_few_passes_and_ends_at_the_same_objective(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     M = planted_answers(3000, 30, 4, seed, 0.1)
-    assert sample_of(Layout.of(M.shape))
+    assert Layout.of(M.shape).sample(0.1)
     few, end = (model(name, **p).fit(M).objective_history_[-1] for p in ({"max_iter": 5, "tol": 0}, {"tol": 1e-5, "max_iter": 300}))
-    monkeypatch.setattr(bounded_nmf_solvers, "sample_of", lambda _: ())
+    monkeypatch.setattr(Layout, "sample", lambda *_: ())
     few_of_all, end_of_all = (
         model(name, **p).fit(M).objective_history_[-1] for p in ({"max_iter": 5, "tol": 0}, {"tol": 1e-5, "max_iter": 300})
     )

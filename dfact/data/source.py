@@ -59,6 +59,21 @@ class Layout:
     def n_partitions(self) -> int:
         return max(1, -(-self.n_rows // self.partition_rows))
 
+    def sample(self, share: float, least: int = 2) -> tuple[int, ...]:
+        """Numbers of this share of the partitions at equal distances, ``least`` at least; none where that is more than half of them.
+
+        Where there are many, they are runs of partitions that lie in one chunk, so that few chunks are read.
+        """
+        n, run = self.n_partitions, self.chunk_rows // self.partition_rows
+        count = max(least, round(share * n))
+        if 2 * count > n:
+            return ()
+        if count < 4 * run:
+            run = 1
+        runs = max(1, count // run)
+        starts = (int((i + 0.5) * n / runs) // run * run for i in range(runs))
+        return tuple(number for start in starts for number in range(start, min(start + run, n)))
+
     def rows(self, first: int, last: int) -> slice:
         """The rows of the partitions ``first`` to ``last`` − 1."""
         return slice(first * self.partition_rows, min(last * self.partition_rows, self.n_rows))

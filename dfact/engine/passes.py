@@ -211,6 +211,23 @@ class SampledPass(Startless):
     """Whether a step changes the state of its block. If not, the pass is not repeated for partitions that a lost worker held."""
 
 
+@dataclass(frozen=True)
+class OnSample(SampledPass):
+    """Another pass, over some partitions only."""
+
+    pass_: Pass[Any, Any]
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        return self.pass_.dtype
+
+    def start(self, block: Block) -> State | None:
+        return self.pass_.start(block)
+
+    def step(self, block: Block, state: State | None, shared: Any) -> tuple[State | None, Any]:
+        return self.pass_.step(block, state, shared)
+
+
 def visited(pass_: Pass[Any, Any], n_partitions: int) -> Sequence[int]:
     """Numbers of the partitions that a pass visits, ascending."""
     return pass_.partitions if isinstance(pass_, SampledPass) else range(n_partitions)

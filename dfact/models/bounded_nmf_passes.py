@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, Partial, SampledPass, Startless, State
+from dfact.engine.passes import Block, Partial, Startless, State
 from dfact.kernels.admm import admm_fill
 from dfact.kernels.bound_fill import bounded_step, tile_rows
 from dfact.kernels.entries import filled, squared_error
@@ -172,23 +172,6 @@ class SplitlessPass:
     def _constants(self, Q: NDArray[Any]) -> tuple[NDArray[Any], ...]:
         """Compute QQᵀ, the transpose of the rows of Qᵀ that are solved for, and the bounds."""
         return Q @ Q.T, np.ascontiguousarray(Q[: self.problem.k].T), *self.problem.limits(Q.shape[1], self.dtype)
-
-
-@dataclass(frozen=True)
-class SampleStepsPass(SampledPass):
-    """A solver's pass over some partitions only."""
-
-    steps: SplitlessPass
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.steps.dtype
-
-    def start(self, block: Block) -> State:
-        return self.steps.start(block)
-
-    def step(self, block: Block, state: State | None, shared: tuple[NDArray[Any], float]) -> tuple[State, Sums]:
-        return self.steps.step(block, state, shared)
 
 
 @dataclass

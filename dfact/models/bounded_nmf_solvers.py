@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.source import Layout
+from dfact.engine.passes import OnSample
 from dfact.engine.progress import Reporter, relative_change, remaining_change
 from dfact.engine.session import Session
 from dfact.linalg.svd import nndsvd
-from dfact.models.bounded_nmf_passes import ADMMPass, SampleStepsPass, SplitlessPass, Start, Sums, WeightedRows
+from dfact.models.bounded_nmf_passes import ADMMPass, SplitlessPass, Start, Sums, WeightedRows
 from dfact.models.bounded_nmf_problem import Problem
 from dfact.models.parameters import drawn_seed
 
@@ -22,7 +23,7 @@ _SETTLED = 1e-3  # of the loss: what the bounds add to it where they are met wel
 _INERTIA = 6  # Nesterov's weights have 3; the larger, the more carefully a fit begins, where it may lose a factor
 _MOST = 0.8  # of a step by which Q is extrapolated; more, and the multipliers of many active bounds lag behind
 _MOST_SETTLED = 0.95  # where ρ has not risen to its value, so few bounds are active
-_SAMPLE_SHARE, _SAMPLE_PARTITIONS = 0.1, 2  # of the partitions, and how many at least
+_SAMPLE_SHARE = 0.1
 _SAMPLE_PASSES, _SAMPLE_TOLERANCE = 80, 1e-5
 _LEAST_RHO = 2**0.5
 _BALANCE = 5.0  # between the residuals, beyond which ρ changes
@@ -77,7 +78,7 @@ class Splitless:
     def __init__(self, problem: Problem, begin: Start, dtype: np.dtype[Any], rho: float | None = None) -> None:
         """``rho`` is where ρ starts; by default at a sixth of the problem's."""
         self.problem = problem
-        self.pass_: SplitlessPass | SampleStepsPass = SplitlessPass(problem, begin, dtype)
+        self.pass_: SplitlessPass | OnSample = SplitlessPass(problem, begin, dtype)
         self.rho = _RHO_START * problem.rho if rho is None else rho
         self._previous: NDArray[Any] | None = None
         self._point: NDArray[Any] | None = None
@@ -89,13 +90,13 @@ class Splitless:
         cls, session: Session, problem: Problem, Q: NDArray[Any], begin: Start, dtype: np.dtype[Any], layout: Layout
     ) -> tuple[Self, NDArray[Any]]:
         """The solver, and the loadings Qᵀ (k+c, m) to begin with: those of a sample of the rows, where there are enough of them."""
-        partitions = sample_of(layout)
+        partitions = layout.sample(_SAMPLE_SHARE)
         if not partitions:
             return cls(problem, begin, dtype), Q
         rows = [layout.rows(i, i + 1) for i in partitions]
         share = sum(run.stop - run.start for run in rows) / layout.n_rows
         solver = cls(replace(problem, gamma=share * problem.gamma), begin, dtype)
-        solver.pass_ = SampleStepsPass(partitions, SplitlessPass(problem, begin, dtype))
+        solver.pass_ = OnSample(partitions, SplitlessPass(problem, begin, dtype))
         Q = descend(session, solver, Q, _SAMPLE_PASSES, _SAMPLE_TOLERANCE, Reporter((), _SAMPLE_PASSES), relative_change).Q
         return cls(problem, Start.given(Q[: problem.k]), dtype, solver.rho), Q
 
@@ -119,13 +120,6 @@ class Splitless:
             weight = min(most, self._steps / (self._steps + _INERTIA))
             self._point = np.clip(Q + Q.dtype.type(weight) * step, 0, self.problem.q_max).astype(Q.dtype)
         return self._point
-
-
-def sample_of(layout: Layout) -> tuple[int, ...]:
-    """Numbers of a tenth of the partitions at equal distances; none where these were too few, or most of the rows."""
-    n = layout.n_partitions
-    count = max(_SAMPLE_PARTITIONS, round(_SAMPLE_SHARE * n))
-    return tuple(int((i + 0.5) * n / count) for i in range(count)) if 2 * count <= n else ()
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,17 @@
 """Expectile matrix factorization of large data begins with passes over a sample of the partitions."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, sqrt
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from dfact.data.dataset import Dataset
 from dfact.data.source import Layout
-from dfact.engine.passes import Block, SampledPass, State
+from dfact.engine.passes import OnSample
 from dfact.engine.progress import relative_change
 from dfact.engine.session import Session
-from dfact.models.emf_passes import ExactPass, Point, Start, Sums, SurrogatePass
+from dfact.models.emf_passes import ExactPass, Point, Start, SurrogatePass
 from dfact.models.emf_solver import Alternation
 
 _SHARE = 16  # one partition of so many is in the sample
@@ -21,36 +21,12 @@ _TOLERANCE = 1e-3  # of the objective on the sample: what is left of the way tak
 K = TypeVar("K", ExactPass, SurrogatePass)
 
 
-@dataclass(frozen=True)
-class OnSample(SampledPass):
-    """A pass over some partitions only."""
-
-    pass_: ExactPass | SurrogatePass
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.pass_.dtype
-
-    def start(self, block: Block) -> State:  # type: ignore[override]  # the rows' factors
-        return self.pass_.start(block)
-
-    def step(self, block: Block, state: State | None, shared: Point) -> tuple[State, Sums]:
-        return self.pass_.step(block, state, shared)
-
-
 def sample_partitions(layout: Layout, n_rows: int) -> tuple[int, ...]:
-    """Every 16th partition, or more of them for a sample of at least ``n_rows``; none if that is more than every 8th.
-
-    Where there are many, runs of them that lie in one chunk are taken, so that few chunks are read.
-    """
+    """A 16th of the partitions, or more of them for a sample of at least ``n_rows``; none if that is more than an 8th."""
     step = min(_SHARE, layout.n_rows // max(n_rows, 1))
     if step < _SHARE // 2 or layout.n_partitions < 2 * step:
         return ()
-    run = layout.chunk_rows // layout.partition_rows
-    if layout.n_partitions < 4 * step * run:
-        run = 1
-    starts = range(step // 2 * run, layout.n_partitions, step * run)
-    return tuple(i for start in starts for i in range(start, min(start + run, layout.n_partitions)))
+    return layout.sample(1 / step)
 
 
 def start_on_sample(session: Session, pass_: K, alternation: Alternation, dataset: Dataset, *, max_iter: int) -> K:
