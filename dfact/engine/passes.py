@@ -60,7 +60,7 @@ class Workspace:
         self._lasting = 0
 
     def once(self, name: str, shared: Any, make: Callable[[], T]) -> T:
-        """What ``make`` gives for these shared values: the same for the blocks of a pass, made at the first of them."""
+        """Return what ``make`` computes from these shared values; it is called at the first block of a pass only."""
         held = self._made.get(name)
         if held is None or held[0] is not shared:
             held = self._made[name] = shared, make()

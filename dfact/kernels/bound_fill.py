@@ -170,7 +170,7 @@ def bound_fill(
             flags[places[used] - i * m] = 1
             dual[places[used] - i * m] = values[used]
             used += 1
-        # Without branches, which nobody could predict.
+        # Branches would be mispredicted: active bounds follow no pattern.
         n_active, n_touched = 0, 0
         for w in range(len(words)):
             active[n_active] = w

@@ -94,7 +94,7 @@ class SliceSums(Partial):
 
 @dataclass(frozen=True)
 class SlicesPass(Startless):
-    """What the estimate of the prior needs, and the size of a start."""
+    """Sums for the estimate of the prior, and the size of a start."""
 
     dtype: np.dtype[Any]
     begin: Start | None = None
@@ -121,7 +121,7 @@ class Sums(Partial):
 
 @dataclass(frozen=True)
 class Point:
-    """Where a pass begins: the other modes' products, and how to move the factors of mode 1 there."""
+    """The point at which a pass begins: the products of the other modes, and how to move the factors of mode 1 to it."""
 
     H: NDArray[Any]
     """(R, I_2⋯I_N)."""

@@ -75,7 +75,7 @@ class Measured:
 
 
 def measured_of(dataset: Dataset) -> Measured:
-    """How the passes see the dataset."""
+    """Return the view of the dataset that the passes take."""
     return Measured(dataset.offset if dataset.offset.any() else None)
 
 

@@ -44,7 +44,7 @@ def start_on_sample(session: Session, pass_: K, alternation: Alternation, datase
     rows = (layout.rows(i, i + 1) for i in partitions)
     root = sqrt(sum(part.stop - part.start for part in rows) / layout.n_rows)
     scale, loss, measured = sqrt(root), replace(pass_.loss, ridge=root * pass_.loss.ridge), pass_.measured
-    sample = alternation.anew(loss, Y * scale)
+    sample = alternation.restarted(loss, Y * scale)
     sampled = OnSample(partitions, replace(pass_, loss=loss, begin=Start(measured, pass_.begin.projection / scale)))
     for _ in range(max_iter):
         sample.advance(session.run(sampled, sample.point))

@@ -49,8 +49,8 @@ class Alternation:
         self.refused = False
         """Whether the last pass refused the step that it tried."""
 
-    def anew(self, loss: Loss, Y: NDArray[np.float64]) -> "Alternation":
-        """Another one of the same kind."""
+    def restarted(self, loss: Loss, Y: NDArray[np.float64]) -> "Alternation":
+        """Return an alternation with the same settings that starts from Y, with this loss."""
         return Alternation(loss, Y, self._dtype, orthogonalize=self._orthogonalize)
 
     def advance(self, sums: Sums) -> None:

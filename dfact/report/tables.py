@@ -78,8 +78,8 @@ def summary(model: Any) -> "pd.Series[Any]":
 
 
 def remaining_text(remaining: float) -> str:
-    """How far the objective is from its end, where that could be estimated."""
-    return "" if isnan(remaining) else f", estimated within {remaining:.1g} of its end"
+    """Describe the estimated distance of the objective from its end; an empty text where there is no estimate."""
+    return "" if isnan(remaining) else f", estimated within {100 * remaining:.1g}% of its end"
 
 
 def summary_lines(model: Any) -> list[tuple[str, str]]:

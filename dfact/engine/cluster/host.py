@@ -267,7 +267,7 @@ class Host:
 
     @property
     def leaving(self) -> bool:
-        """Whether the host or its worker is being closed: then an error says nothing of the pass."""
+        """Whether the host or its worker is being closed, so that an error does not come from the pass."""
         return self.closed.is_set() or self.worker.status.name in {"closing", "closed"}
 
     async def ask(self, peer: Peer, call: str, **message: Any) -> dict[str, Any]:
