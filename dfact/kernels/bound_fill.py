@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.kernels.box_qp import accelerate, descend
-from dfact.kernels.jit import kernel, part
+from dfact.kernels.jit import inlined, kernel
 
 Floats = NDArray[np.floating]
 Integers = NDArray[np.int32]
@@ -111,7 +111,7 @@ def bounded_step(
     return squares, bounds, penalty, count
 
 
-@part
+@inlined
 def bound_fill(
     M: Codes,
     missing: float,

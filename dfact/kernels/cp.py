@@ -7,7 +7,7 @@ n it is (P, I_n, Q) with P = I_1⋯I_{n−1} and Q = I_{n+1}⋯I_N, and the othe
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.kernels.jit import kernel, part
+from dfact.kernels.jit import inlined, kernel
 
 Floats = NDArray[np.floating]
 Doubles = NDArray[np.float64]
@@ -65,7 +65,7 @@ def observed_squares(M: Floats, row_squares: Doubles, row_counts: Doubles, colum
         row_squares[i], row_counts[i] = squares, M.shape[1] - missing
 
 
-@part
+@inlined
 def kronecker(a: Doubles, shape: Sizes, first: int, last: int) -> Doubles:
     """The Kronecker product of the vectors of modes first to last − 1, which lie one after the other in a (ΣI_n)."""
     start, size = 0, 1
@@ -84,7 +84,7 @@ def kronecker(a: Doubles, shape: Sizes, first: int, last: int) -> Doubles:
     return out
 
 
-@part
+@inlined
 def add_component(E: Doubles, a: Doubles, shape: Sizes, sign: float) -> None:
     """E += sign · a⁽¹⁾∘…∘a⁽ᴺ⁾."""
     left, size = kronecker(a, shape, 0, len(shape) - 1), shape[-1]
@@ -96,7 +96,7 @@ def add_component(E: Doubles, a: Doubles, shape: Sizes, sign: float) -> None:
                 row[q] += scale * last[q]
 
 
-@part
+@inlined
 def slice_sums(W: Doubles, left: Doubles, right: Doubles, u: Doubles, d: Doubles) -> None:
     """u_i = (h∘δ_i)ᵀw_i and d_i = ‖h∘δ_i‖² (equations 20 and 19) of the slices of W (P, I, Q), NaN where δ = 0."""
     size, width = len(u), len(right)
