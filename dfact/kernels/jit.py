@@ -31,7 +31,7 @@ def part(function: F) -> F:
 def inlined(function: F) -> F:
     """Compile a part into each kernel that calls it.
 
-    For parts of several kernels, and for parts that allocate. A part that is not inlined is compiled with each of them, in ways that may differ by
-    rounding, and all use the copy of the kernel that happened to be loaded first.
+    For parts of several kernels, and for parts that allocate. A part that is not inlined is compiled with each of several
+    kernels, in ways that may differ by rounding, and all use the copy of the kernel that happened to be loaded first.
     """
     return cast(F, numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True, **_OPTIONS)(function))
