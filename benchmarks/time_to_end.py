@@ -1,11 +1,13 @@
 """Time from a file to an objective within 0.1 % of where an earlier version's fit ends, with this version and with the earlier one.
 
     python -m benchmarks.time_to_end --before FOLDER [--cases WORD ...] [--scale 1] [--folder FOLDER]
+    python -m benchmarks.time_to_end --before FOLDER --refits
 
 FOLDER is a checkout of the earlier version, such as ``git worktree add FOLDER COMMIT`` makes. The target is 1.001 times the lowest
 objective that version reaches, with as many iterations as it takes to settle. For each version the least number of iterations is
 sought whose model meets the target, and a whole fit of so many is timed, three times in turn, each in a process of its own that
-has compiled before. ``--scale 0.1`` takes a tenth of the rows of what is planted.
+has compiled before. ``--scale 0.1`` takes a tenth of the rows of what is planted. ``--refits`` times selection and the bootstrap
+instead, as a user calls them.
 """
 
 import argparse
@@ -15,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,24 @@ if json.loads(sys.argv[4]):
 began = time.perf_counter()
 model.fit(dfact.open_dataset(data))
 print(json.dumps([float(model.objective_history_[-1]), time.perf_counter() - began]))
+"""
+_REFITS = """
+import json, sys, time, warnings
+import dfact
+from dfact.selection import block_cross_validate, bootstrap
+warnings.simplefilter("ignore")
+name, X = sys.argv[1], dfact.open_dataset(sys.argv[2])
+warm = dfact.ICQF(2, executor="threads", random_state=0, max_iter=12).fit(X)
+bootstrap(warm, X, n_resamples=2, random_state=0)
+model = dfact.ICQF(4, executor="threads", random_state=0).fit(X)
+began = time.perf_counter()
+if name == "bootstrap":
+    bootstrap(model, X, n_resamples=20, random_state=0)
+elif name == "bootstrap, cold":
+    bootstrap(model, X, n_resamples=20, random_state=0, warm=False)
+else:
+    block_cross_validate(model, X, {"n_components": range(2, 6), "beta": (0.1, 0.2)}, n_folds=5, random_state=0)
+print(json.dumps(time.perf_counter() - began))
 """
 
 
@@ -104,13 +124,16 @@ def fit(root: Path, case: Case, data: Path, iterations: int, *, warm: Path | Non
     """
     parameters = dict(case.parameters) | {"max_iter": iterations, "tol": 0}
     arguments = [case.estimator, str(data), json.dumps(parameters), json.dumps(warm is not None), str(warm)]
+    objective, seconds = run(root, _FIT, arguments)
+    return objective, seconds
+
+
+def run(root: Path, code: str, arguments: Sequence[str]) -> Any:
+    """What the code prints, in a process of its own with the version at ``root``."""
     environment = os.environ | {"PYTHONPATH": str(root), "OPENBLAS_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:  # where no package lies
-        done = subprocess.run(
-            [sys.executable, "-c", _FIT, *arguments], env=environment, cwd=folder, check=True, stdout=subprocess.PIPE, text=True
-        )
-    objective, seconds = json.loads(done.stdout.splitlines()[-1])
-    return objective, seconds
+        done = subprocess.run([sys.executable, "-c", code, *arguments], env=environment, cwd=folder, check=True, stdout=subprocess.PIPE)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def least_iterations(objective: Callable[[int], float], target: float, most: int) -> int:
@@ -146,17 +169,35 @@ def race(name: str, case: Case, versions: Mapping[str, Path], folder: Path, scal
     return row, (f"{name}: {ratio:.2f} × the time before (bar {case.bar}){'' if met else ', target not met'}", met and ratio <= case.bar)
 
 
+def race_refits(data: Path, versions: Mapping[str, Path]) -> list[dict[str, Any]]:
+    """A row for selection and for the bootstrap, warm and cold."""
+    rows: list[dict[str, Any]] = []
+    for name in ("selection", "bootstrap", "bootstrap, cold"):
+        times: dict[str, list[float]] = {version: [] for version in versions}
+        for _ in range(_REPEATS):
+            for version, root in versions.items():
+                times[version].append(run(root, _REFITS, [name, str(data)]))
+        before, now = (statistics.median(times[version]) for version in ("before", "now"))
+        rows.append({"case": f"{name} on {data.stem}", "seconds_before": before, "seconds_now": now, "ratio": now / before})
+        print(rows[-1], flush=True)
+    return rows
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", type=Path, required=True)
     parser.add_argument("--cases", nargs="+", default=[""], help="words, of which a case's name has one")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--refits", action="store_true")
     options = parser.parse_args()
     versions = {"before": options.before.resolve(), "now": Path(__file__).resolve().parents[1]}
     rows, bars = [], []
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
+        if options.refits:
+            report("time_to_refits", [row for name in ("sd3", "big5") for row in race_refits(_real(name)(folder, 1), versions)])
+            return 0
         for name, case in CASES.items():
             if any(word in name for word in options.cases):
                 row, bar = race(name, case, versions, folder, options.scale)
