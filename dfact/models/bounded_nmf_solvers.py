@@ -19,6 +19,7 @@ from dfact.models.parameters import drawn_seed
 
 _SWEEPS, _TOLERANCE = 200, 1e-7  # for the loadings, of which there are few
 _RHO_START, _RHO_GROWTH, _RHO_END = 1 / 6, 1.03, 4.0
+_RHO_NEAR = 1 / 2  # where the loadings are given: near the end the bounds' multipliers lag behind while ρ is small
 _SETTLED = 1e-3  # of the loss: what the bounds add to it where they are met well enough
 _INERTIA = 6  # Nesterov's weights have 3; the larger, the more carefully a fit begins, where it may lose a factor
 _MOST = 0.8  # of a step by which Q is extrapolated; more, and the multipliers of many active bounds lag behind
@@ -84,6 +85,11 @@ class Splitless:
         self._point: NDArray[Any] | None = None
         self._steps = 0
         self._settled = False
+
+    @classmethod
+    def near(cls, problem: Problem, begin: Start, dtype: np.dtype[Any]) -> Self:
+        """The solver for loadings that are given, so that ρ starts higher."""
+        return cls(problem, begin, dtype, _RHO_NEAR * problem.rho)
 
     @classmethod
     def after_sample(

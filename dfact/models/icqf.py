@@ -60,9 +60,9 @@ class ICQF(Factorization):
     inner : "cd" or "fista"
         How the row and item problems are solved: coordinate descent or accelerated proximal gradient.
     rho : float or "adaptive"
-        Penalty parameter ρ. "splitless" starts with a sixth of it, and raises it up to four times its value while the
-        bounds are far from met. With "admm" from √2 on the augmented Lagrangian never increases (proposition 1);
-        "adaptive" is for it alone, and stays above √2.
+        Penalty parameter ρ. "splitless" starts with a sixth of it, or with half of it if ``init`` holds loadings, and raises it
+        up to four times its value while the bounds are far from met. With "admm" from √2 on the augmented Lagrangian never
+        increases (proposition 1); "adaptive" is for it alone, and stays above √2.
     w_max : float
         Upper bound of the factors.
     q_max : float or array (m,), optional
@@ -229,7 +229,7 @@ class ICQF(Factorization):
             elif isinstance(self.init, str):
                 solver, Q = Splitless.after_sample(session, problem, Q, begin, dtype, Layout.of(dataset.shape))
             else:
-                solver = Splitless(problem, begin, dtype)
+                solver = Splitless.near(problem, begin, dtype)
             descent = descend(session, solver, Q, self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
             Q = descent.Q
             sums = session.run(RowsPass(problem, Start.given(Q[: problem.k]), dtype), Q)
