@@ -10,6 +10,7 @@ from distributed import Client
 import dfact
 from benchmarks.fault_fits import bits, small_partitions
 from dfact.data.source import Layout
+from dfact.engine.progress import Iteration
 from dfact.models import bounded_nmf_solvers
 from tests.conftest import planted_answers
 
@@ -71,3 +72,13 @@ def test_given_loadings_are_where_the_fit_begins(monkeypatch: pytest.MonkeyPatch
     loadings = model("ICQF", max_iter=3).fit(M).components_
     monkeypatch.setattr(bounded_nmf_solvers.Splitless, "after_sample", None)
     assert model("ICQF", init=loadings, max_iter=1).fit(M).n_iter_ == 1
+
+
+@pytest.mark.parametrize("name", ["ICQF", "L1NMF"])
+def test_callbacks_hear_of_the_sample_before_the_first_iteration(name: str) -> None:
+    heard: list[Iteration] = []
+    fitted = model(name, max_iter=3, tol=0, callbacks=[heard.append]).fit(planted_answers(4000, 40, 4, 3))
+    on_sample = [iteration.step for iteration in heard if iteration.number == 0]
+    assert on_sample == [f"pass {i + 1} over a sample of the rows" for i in range(len(on_sample))]
+    assert len(on_sample) > 1
+    assert [iteration.number for iteration in heard[len(on_sample) :]] == [1, 2, 3] == list(range(1, fitted.n_iter_ + 1))

@@ -18,6 +18,7 @@ class Iteration:
     """What a solver tells its callbacks after an iteration."""
 
     number: int
+    """From 1 on; 0 while a fit starts on a sample of the rows."""
     limit: int
     objective: float
     """NaN where steps follow one another that minimise nothing."""
@@ -38,14 +39,19 @@ class Reporter:
 
     def iteration(self, history: Sequence[float], step: str = "") -> None:
         """The next iteration is done, with the last objective of the history."""
+        self._number += 1
         self._tell(history[-1], relative_change(history), step)
 
     def step(self, step: str) -> None:
         """The next of several steps is done that minimise nothing."""
+        self._number += 1
         self._tell(float("nan"), float("nan"), step)
 
+    def on_sample(self, history: Sequence[float]) -> None:
+        """The next pass over a sample of the rows is done, before the first iteration."""
+        self._tell(float("nan"), float("nan"), f"pass {len(history)} over a sample of the rows")
+
     def _tell(self, objective: float, change: float, step: str) -> None:
-        self._number += 1
         iteration = Iteration(self._number, self._limit, objective, change, time.perf_counter() - self._began, step)
         for callback in self._callbacks:
             callback(iteration)

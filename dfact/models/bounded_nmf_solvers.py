@@ -93,7 +93,14 @@ class Splitless:
 
     @classmethod
     def after_sample(
-        cls, session: Session, problem: Problem, Q: NDArray[Any], begin: Start, dtype: np.dtype[Any], layout: Layout
+        cls,
+        session: Session,
+        problem: Problem,
+        Q: NDArray[Any],
+        begin: Start,
+        dtype: np.dtype[Any],
+        layout: Layout,
+        report: Reporter,
     ) -> tuple[Self, NDArray[Any]]:
         """The solver, and the loadings Qᵀ (k+c, m) to begin with: those of a sample of the rows, where there are enough of them."""
         partitions = layout.sample(_SAMPLE_SHARE)
@@ -103,7 +110,7 @@ class Splitless:
         share = sum(run.stop - run.start for run in rows) / layout.n_rows
         solver = cls(replace(problem, gamma=share * problem.gamma), begin, dtype)
         solver.pass_ = OnSample(partitions, SplitlessPass(problem, begin, dtype))
-        Q = descend(session, solver, Q, _SAMPLE_PASSES, _SAMPLE_TOLERANCE, Reporter((), _SAMPLE_PASSES), relative_change).Q
+        Q = descend(session, solver, Q, _SAMPLE_PASSES, _SAMPLE_TOLERANCE, report.on_sample, relative_change).Q
         return cls(problem, Start.given(Q[: problem.k]), dtype, solver.rho), Q
 
     def shared(self, Q: NDArray[Any]) -> tuple[NDArray[Any], float]:
@@ -151,12 +158,13 @@ def descend(
     Q: NDArray[Any],
     max_iter: int,
     tol: float,
-    report: Reporter,
+    tell: Callable[[Sequence[float]], None] | None,
     measure: Measure = remaining_change,
 ) -> Descent:
     """One pass over the rows and one solution for the loadings Qᵀ (k+c, m) after the other.
 
-    Ends when the ``measure`` of the objectives, and that of the augmented Lagrangians, is less than ``tol``.
+    Ends when the ``measure`` of the objectives, and that of the augmented Lagrangians, is less than ``tol``. ``tell`` is called
+    with the objectives so far after each pass.
     """
     problem, point = solver.problem, Q
     objectives: list[float] = []
@@ -167,7 +175,8 @@ def descend(
         penalties = problem.penalties(float(sums.size_w), point)
         objectives.append(0.5 * float(sums.squares) + penalties)
         lagrangians.append(float(sums.lagrangian) + penalties)
-        report.iteration(objectives)
+        if tell is not None:
+            tell(objectives)
         Q = solver.loadings(sums, point)
         remaining = max(measure(objectives), measure(lagrangians))
         if remaining < tol:

@@ -222,15 +222,16 @@ class ICQF(Factorization):
         known = [columns.astype(dtype) for columns in (C, weights) if columns is not None]
         footprint = self._footprint(dataset.shape, n_covariates, dtype)
         with self._open_to_fit(dataset, np.column_stack(known) if known else None, footprint, checkpoint) as session:
+            report = Reporter(self.callbacks, self.max_iter)
             Q, begin = starting_point(self.init, self.random_state, session, dataset, problem, n_covariates, dtype)
             solver: ADMM | Splitless
             if self.solver == "admm":
                 solver = ADMM(problem, begin, dtype, adaptive=self.rho == "adaptive")
             elif isinstance(self.init, str):
-                solver, Q = Splitless.after_sample(session, problem, Q, begin, dtype, Layout.of(dataset.shape))
+                solver, Q = Splitless.after_sample(session, problem, Q, begin, dtype, Layout.of(dataset.shape), report)
             else:
                 solver = Splitless.near(problem, begin, dtype)
-            descent = descend(session, solver, Q, self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
+            descent = descend(session, solver, Q, self.max_iter, self.tol, report.iteration)
             Q = descent.Q
             sums = session.run(RowsPass(problem, Start.given(Q[: problem.k]), dtype), Q)
             final = 0.5 * float(sums.squares) + problem.penalties(float(sums.size_w), Q)

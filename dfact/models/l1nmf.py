@@ -158,11 +158,12 @@ class L1NMF(Factorization):
         dataset = self._dataset(X, None, reset=True)
         problem, dtype = self._problem(dataset), self._working_dtype(dataset)
         with self._open_to_fit(dataset, None, self._footprint(dataset.shape, 0, dtype), checkpoint) as session:
+            report = Reporter(self.callbacks, self.max_iter)
             Q, begin = starting_point(self.init, self.random_state, session, dataset, problem, 0, dtype)
             solver = _Solver(problem, begin, dtype)
             if isinstance(self.init, str):
-                solver, Q = _Solver.after_sample(session, problem, Q, begin, dtype, Layout.of(dataset.shape))
-            descent = descend(session, solver, Q, self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
+                solver, Q = _Solver.after_sample(session, problem, Q, begin, dtype, Layout.of(dataset.shape), report)
+            descent = descend(session, solver, Q, self.max_iter, self.tol, report.iteration)
             Q = descent.Q
             sums = session.run(RowsPass(problem, Start.given(Q), dtype), Q)
             self.factors_ = gather_rows(

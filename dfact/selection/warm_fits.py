@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.progress import Reporter, relative_change
+from dfact.engine.progress import relative_change
 from dfact.linalg.svd import nndsvd
 from dfact.models.bounded_nmf_passes import Start
 from dfact.models.bounded_nmf_solvers import Splitless, descend
@@ -138,7 +138,7 @@ class WarmFits:
         s = self._settings
         solver = Splitless(problem, Start(None) if begin is None else begin, s.dtype)
         session: Any = _Beginning(self._session, anew=begin is not None)
-        descent = descend(session, solver, Q, s.max_iter, tol, Reporter((), s.max_iter), relative_change)
+        descent = descend(session, solver, Q, s.max_iter, tol, None, relative_change)
         return descent.Q, len(descent.objectives), descent.objectives[-1]
 
 
