@@ -172,6 +172,25 @@ def test_a_pass_returns_to_the_point_before_the_extrapolation(nonnegative: bool,
     assert not extrapolated[moved["previous"] == 0].any()
 
 
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(70, 30, 7), (40, 90, 70)])
+def test_a_pass_is_one_of_dense_products(shape: tuple[int, ...], dtype: type, missing: float) -> None:
+    """Wide slices are multiplied a run of columns after the other."""
+    rng = np.random.default_rng(len(shape))
+    Z, H = planted(shape, 3, 0, missing=missing).astype(dtype), rng.standard_normal((6, shape[1] * shape[2])).astype(dtype)
+    pass_ = FillPass(ElasticNet(1.0, 0.2), RowPrior("none"), Start(6, 1, False), np.dtype(dtype))
+    block, V = Block(Z, None, 0, 0), Z.reshape(len(Z), -1)
+    state = pass_.start(block)
+    model = state["factors"].T.astype(np.float64) @ H
+    target = np.where(np.isnan(V), model, V)
+    state, sums = pass_.step(block, state, Point(H, H @ H.T, np.ones(6, dtype)))
+    rtol = 1e-4 if dtype is np.float32 else 1e-12
+    assert sums.squares == pytest.approx(((target - model) ** 2).sum(), rel=rtol)
+    cross = state["factors"] @ target
+    np.testing.assert_allclose(sums.cross, cross, atol=rtol * np.abs(cross).max())
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("nonnegative", [False, True])
 @pytest.mark.parametrize("update", ["fill", "exact"])
