@@ -250,7 +250,7 @@ def main() -> int:
     parser.add_argument("--parts", nargs="*", choices=parts, default=parts)
     parser.add_argument("--folder", type=Path, help="where the data goes and stays; a temporary folder by default")
     parser.add_argument("--missing", nargs="*", type=float, default=[0.5, 0.2, 0.8], help="shares that are missing, for the part disk")
-    parser.add_argument("--picture", action="store_true", help="draw the guide's picture of the first data of the part disk")
+    parser.add_argument("--picture", action="store_true", help="draw the objectives on the first data of the part disk")
     parser.add_argument("--runs", type=int, default=30, help="simulations of table 3, the values of α in turn")
     parser.add_argument("--first", type=int, default=0, help="the first of them, to share them among processes")
     options = parser.parse_args()

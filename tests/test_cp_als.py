@@ -45,6 +45,21 @@ def test_it_is_least_squares_in_every_mode(seed: int) -> None:
         assert np.abs(gradient).max() < 1e-4 * np.abs(np.nan_to_num(np.moveaxis(Z, n, 0)).reshape(Z.shape[n], -1) @ H.T).max()
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("tol", [1e-3, 1e-5])
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_fit_ends_near_where_it_would(seed: int, tol: float, slow: bool) -> None:
+    rng = np.random.default_rng(seed)
+    draw = rng.random if slow else rng.standard_normal  # vectors of all positive entries are nearly collinear
+    Z = model_of([draw((size, 4)) for size in (40, 20, 10)]) + 0.1 * rng.standard_normal((40, 20, 10))
+    Z[rng.random(Z.shape) < 0.1 * slow] = np.nan
+    found, end = (dfact.CPALS(4, tol=t, max_iter=3000, random_state=seed).fit(Z) for t in (tol, 1e-10))
+    assert found.converged_
+    assert found.remaining_ < tol
+    assert found.objective_history_[-1] < (1 + 2 * tol) * end.objective_history_[-1]
+    assert not slow or found.n_iter_ > 20
+
+
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 @pytest.mark.parametrize("seed", range(3))
 def test_planted_factors_are_found(seed: int, missing: float) -> None:
@@ -107,6 +122,7 @@ def test_saved_and_shown(tmp_path: Path) -> None:
     assert loaded.n_iter_ == model.n_iter_
     text = model_text(model, top=2)
     assert "CPALS, 2 of 2 components left, of a tensor 20×8×5" in text
+    assert f"{model.n_iter_} iterations, objective {model.objective_history_[-1]:.6g}, estimated within " in text
     assert "penalty" not in text
     assert rows_text(model, 7) == "weights of 7 slices in 2 components"
     assert len(items_plot(model).axes) == 3

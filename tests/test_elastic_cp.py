@@ -107,6 +107,42 @@ def test_extrapolation_saves_iterations(seed: int, missing: float, monkeypatch: 
     assert fast.n_iter_ < 0.7 * plain.n_iter_
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("tol", [1e-3, 1e-4, 1e-5])
+@pytest.mark.parametrize("kind", ["fast", "collinear", "slow"])
+def test_a_fit_ends_near_where_it_would(kind: str, tol: float, seed: int) -> None:
+    """The slow data is mostly missing, and its vectors are nearly collinear."""
+    rng = np.random.default_rng(seed)
+    Z, init = planted((60, 20, 10), 4, seed, missing=0.1), "nvecs" if kind == "fast" else "random"
+    if kind != "fast":
+        Z = model_of([rng.random((size, 4)) for size in (60, 20, 10)]) + 0.1 * rng.standard_normal((60, 20, 10))
+        Z[rng.random(Z.shape) < (0.7 if kind == "slow" else 0.0)] = np.nan
+    found, end = (dfact.ElasticCP(4, lam=0.1, init=init, tol=t, max_iter=5000, random_state=seed).fit(Z) for t in (tol, 1e-12))
+    assert found.converged_
+    assert found.remaining_ < tol
+    assert found.objective_history_[-1] < (1 + 2 * tol) * end.objective_history_[-1]
+    assert kind != "slow" or found.n_iter_ > 50
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize("seed", range(2))
+def test_by_default_a_fit_ends_where_many_iterations_do(seed: int, missing: float) -> None:
+    Z = planted_answers(1500, 200, 5, seed, missing).reshape(1500, 50, 4)
+    found, end = (dfact.ElasticCP(5, random_state=seed, **settings).fit(Z) for settings in ({}, {"tol": 0, "max_iter": 600}))
+    assert found.n_iter_ < 200
+    assert found.objective_history_[-1] < 1.0005 * end.objective_history_[-1]
+
+
+@pytest.mark.parametrize("update", ["fill", "exact"])
+def test_a_fit_of_a_path_that_starts_at_its_end_takes_two_iterations(update: str) -> None:
+    Z = planted((30, 14, 9), 3, 0, missing=0.1)
+    path = dfact.ElasticCP(3, missing=update, random_state=0, tol=1e-5).path(Z, [1e-3, 1.0001e-3], refine=False)
+    assert len(path.steps[0].objectives) > 2
+    assert len(path.steps[1].objectives) == 2
+    assert path.steps[1].converged
+    assert np.isnan(path.at(1).remaining_)
+
+
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 @pytest.mark.parametrize("nonnegative", [False, True])
 def test_a_pass_returns_to_the_point_before_the_extrapolation(nonnegative: bool, missing: float) -> None:
@@ -134,6 +170,25 @@ def test_a_pass_returns_to_the_point_before_the_extrapolation(nonnegative: bool,
     free = (extrapolated != 0) & (moved["previous"] != 0)
     np.testing.assert_allclose(extrapolated[free], (moved["previous"] + 0.7 * step)[free])
     assert not extrapolated[moved["previous"] == 0].any()
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(70, 30, 7), (40, 90, 70)])
+def test_a_pass_is_one_of_dense_products(shape: tuple[int, ...], dtype: type, missing: float) -> None:
+    """Wide slices are multiplied a run of columns after the other."""
+    rng = np.random.default_rng(len(shape))
+    Z, H = planted(shape, 3, 0, missing=missing).astype(dtype), rng.standard_normal((6, shape[1] * shape[2])).astype(dtype)
+    pass_ = FillPass(ElasticNet(1.0, 0.2), RowPrior("none"), Start(6, 1, False), np.dtype(dtype))
+    block, V = Block(Z, None, 0, 0), Z.reshape(len(Z), -1)
+    state = pass_.start(block)
+    model = state["factors"].T.astype(np.float64) @ H
+    target = np.where(np.isnan(V), model, V)
+    state, sums = pass_.step(block, state, Point(H, H @ H.T, np.ones(6, dtype)))
+    rtol = 1e-4 if dtype is np.float32 else 1e-12
+    assert sums.squares == pytest.approx(((target - model) ** 2).sum(), rel=rtol)
+    cross = state["factors"] @ target
+    np.testing.assert_allclose(sums.cross, cross, atol=rtol * np.abs(cross).max())
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])

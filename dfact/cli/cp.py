@@ -52,7 +52,12 @@ _problem_options = together(
         help="Start: random, or singular vectors of the unfoldings.",
     ),
     click.option("--max-iter", type=int, default=200, help="Most iterations, of each lambda."),
-    click.option("--tol", type=float, default=1e-6, help="Stop when an iteration changes the objective by less, relatively."),
+    click.option(
+        "--tol",
+        type=float,
+        default=3e-5,
+        help="Stop when the objective is estimated to be this near its end, relatively; in a selection, when it changes by less.",
+    ),
 )
 
 

@@ -17,21 +17,22 @@ _VANISHED = 1e-100  # products of three numbers like this are 0
 
 
 @kernel
-def fill_missing(M: Floats, R: Floats) -> float:
+def fill_missing(M: Floats, R: Floats, first: int = 0) -> float:
     """Write the target over the model R (n, m): M where it is observed, R where it is missing (NaN).
 
-    Returns Σ (M − R)² over what is observed.
+    The columns of R are those of M from ``first`` on. Returns Σ (M − R)² over what is observed.
     """
-    zero = R.dtype.type(0)
+    zero, m = R.dtype.type(0), R.shape[1]
     total = 0.0
-    for i in range(M.shape[0]):
-        row = zero
-        for j in range(M.shape[1]):
+    for i in range(R.shape[0]):
+        # Numbers of columns may not be sums: as these may be negative, it would not run in vector lanes.
+        row, values, model = zero, M[i, first : first + m], R[i]
+        for j in range(m):
             # A missing entry has no error: written so that it runs in vector lanes.
-            target = M[i, j] if M[i, j] == M[i, j] else R[i, j]
-            error = target - R[i, j]
+            target = values[j] if values[j] == values[j] else model[j]
+            error = target - model[j]
             row += error * error
-            R[i, j] = target
+            model[j] = target
         total += float(row)
     return total
 

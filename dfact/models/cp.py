@@ -31,6 +31,7 @@ class CPModel(Factorization):
     objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False)]
     n_iter_: int
     converged_: bool
+    remaining_: float
     explained_share_: float
     rank_: int
     factors_: list[Annotated[Any, Shape((None, "k"), rows=True)]]

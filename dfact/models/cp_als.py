@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.data.dataset import Dataset
 from dfact.engine.partition import partitions
 from dfact.engine.plan import Footprint
-from dfact.engine.progress import Iteration, Reporter, relative_change
+from dfact.engine.progress import Iteration, Reporter, remaining_change
 from dfact.errors import DataError, DfactError
 from dfact.kernels.cp import subtract
 from dfact.models.base_lazy import lazy_of_dask
@@ -49,7 +49,8 @@ class CPALS(CPModel):
     max_iter : int
         Most iterations.
     tol : float
-        Stop when the objective changes by less than this, relative to its value, in an iteration.
+        Stop when the objective is estimated to be less than this above where it ends, relative to its value;
+        see :func:`dfact.engine.progress.remaining_change`. Takes 11 iterations at least.
     random_state : int, RandomState or None
         Seed of the start.
     executor : None, "inline", "threads", "distributed" or distributed.Client
@@ -76,6 +77,8 @@ class CPALS(CPModel):
     objective_history_ : array
         The objective at the start, after each iteration, and of the model itself (last).
     n_iter_, converged_ : int, bool
+    remaining_ : float
+        Estimated distance of the objective from its end, relative to its value; NaN after fewer than 11 iterations.
     explained_share_ : float
         1 − ‖Δ∘(Z − X)‖²/‖Δ∘Z‖².
     column_labels_, row_labels_, offset_, n_features_in_, slice_shape_, fingerprint_ : what was fitted
@@ -116,7 +119,7 @@ class CPALS(CPModel):
         *,
         init: str = "svd",
         max_iter: int = 500,
-        tol: float = 1e-6,
+        tol: float = 3e-5,
         random_state: Any = None,
         executor: Any = None,
         memory_limit: int | str | None = None,
@@ -144,7 +147,8 @@ class CPALS(CPModel):
         Z = _values(dataset)
         iterations = _Iterations(Z, self.tol, Reporter(self.callbacks, self.max_iter))
         self._iterate(parafac, Z.reshape(dataset.shape), iterations)
-        self.n_iter_, self.converged_ = len(iterations.objectives) - 1, iterations.converged
+        self.n_iter_, self.remaining_ = len(iterations.objectives) - 1, iterations.remaining
+        self.converged_ = iterations.remaining < self.tol
         # Rounded as they are kept, so that transform finds the same rows.
         order = np.argsort(-_weights(iterations.factors), kind="stable")
         others = [np.ascontiguousarray(A[:, order], dtype) for A in iterations.factors[1:]]
@@ -206,7 +210,7 @@ class _Iterations:
         self._Z, self._tol, self._report = Z, tol, report
         self.objectives: list[float] = []
         self.factors: list[NDArray[np.float64]] = []
-        self.converged = False
+        self.remaining = float("nan")
 
     def __call__(self, cp: Any, _: Any) -> bool:
         weights, factors = cp
@@ -214,8 +218,9 @@ class _Iterations:
         self.objectives.append(self.objective(self.factors))
         if len(self.objectives) > 1:  # the first is the start
             self._report.iteration(self.objectives)
-        self.converged = relative_change(self.objectives) < self._tol
-        return self.converged
+        # Without the start, from which the first iteration may rise.
+        self.remaining = remaining_change(self.objectives[1:])
+        return self.remaining < self._tol
 
     def objective(self, factors: Sequence[NDArray[Any]]) -> float:
         """½‖Δ∘(Z − X)‖²."""

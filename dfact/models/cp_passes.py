@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ EPSILON = 1e-9  # up to here an entry counts as 0 (equation 37)
 
 _SWEEPS = 5  # coordinate sweeps a row gets in an iteration: little beside the products with the data
 _ROW_TOLERANCE = 1e-12
+_TILE_PRODUCTS = 10**6  # multiplications up to which OpenBLAS multiplies matrices without packing them first
 _TILE_BYTES, _TILE_ROWS = 3 << 17, 32  # of the data, which stay in cache beside their target; but so many rows, for the products' sake
 
 
@@ -190,29 +192,38 @@ class FillPass:
         self, V: NDArray[Any], A: NDArray[Any], H: NDArray[Any], gram: NDArray[Any], state: State, work: Workspace
     ) -> tuple[float, NDArray[Any]]:
         """The squares and the contracted target of a block with missing entries, a tile of rows after the other."""
-        squares, cross, part = 0.0, work.zeros(H.shape, H.dtype), work.array("part", H.shape, H.dtype)
-        ridge = self._ridge(state)
+        squares, cross, ridge = 0.0, work.zeros(H.shape, H.dtype), self._ridge(state)
+        runs = [(columns.start, H[:, columns], cross[:, columns]) for columns in widths(V, len(H))]
         for rows in tiles(V):
-            B = work.matmul(A[:, rows].T, H, "target")
-            squares += fill_missing(V[rows], B)
+            X, values = A[:, rows], V[rows]
+            targets, products = [], []
+            for i, (first, h, _) in enumerate(runs):
+                B = np.matmul(X.T, h, out=work.array(f"target {i}", (len(values), h.shape[1]), h.dtype))
+                squares += fill_missing(values, B, first)
+                targets.append(B)
+                if self.move:
+                    products.append(h @ B.T)
             if self.move:
-                self._update(A, work.matmul(H, B.T, "linear"), gram, ridge, state, rows)
-                cross += np.matmul(A[:, rows], B, out=part)
+                self._update(A, reduce(np.add, products), gram, ridge, state, rows)
+                for B, (_, h, total) in zip(targets, runs, strict=True):
+                    np.add(total, np.matmul(X, B, out=work.array("part", h.shape, h.dtype)), out=total)
         return squares, cross
 
     def _whole(
         self, V: NDArray[Any], A: NDArray[Any], H: NDArray[Any], gram: NDArray[Any], state: State, work: Workspace
     ) -> tuple[float, NDArray[Any]]:
         """The same of a block without missing entries, whose model need not be formed."""
-        cross, part = work.zeros(H.shape, H.dtype), work.array("part", H.shape, H.dtype)
+        cross, ridge = work.zeros(H.shape, H.dtype), self._ridge(state)
+        runs = [(columns, H[:, columns], cross[:, columns]) for columns in widths(V, len(H))]
         # Differences of large numbers: in double precision.
-        wide, product, ridge = A.astype(np.float64), 0.0, self._ridge(state)
+        wide, product = A.astype(np.float64), 0.0
         for rows in tiles(V):
-            U = work.matmul(H, V[rows].T, "linear")
+            U = reduce(np.add, (h @ V[rows, columns].T for columns, h, _ in runs))
             product += float(np.vdot(wide[:, rows], U.astype(np.float64)))
             if self.move:
                 self._update(A, U, gram, ridge, state, rows)
-                cross += np.matmul(A[:, rows], V[rows], out=part)
+                for columns, _, total in runs:
+                    np.add(total, work.matmul(A[:, rows], V[rows, columns], "part"), out=total)
         return max(0.0, float(state["norm"][0] - 2 * product + np.vdot(wide @ wide.T, gram.astype(np.float64)))), cross
 
     def _ridge(self, state: State) -> NDArray[Any]:
@@ -232,6 +243,13 @@ def tiles(V: NDArray[Any]) -> Iterator[slice]:
     step = -(-n // count)
     for start in range(0, n, step):
         yield slice(start, min(start + step, n))
+
+
+def widths(V: NDArray[Any], k: int) -> list[slice]:
+    """Runs of about as many columns each, whose products of a tile's rows with k components are small."""
+    rows, m = next(tiles(V)).stop, V.shape[1]
+    step = -(-m // -(-rows * m * k // _TILE_PRODUCTS))
+    return [slice(start, min(start + step, m)) for start in range(0, m, step)]
 
 
 @dataclass

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.data.dataset import Dataset
 from dfact.data.source import Layout
 from dfact.engine.plan import Footprint
-from dfact.engine.progress import Iteration, Reporter
+from dfact.engine.progress import Iteration, Reporter, remaining_change
 from dfact.engine.session import StateRows
 from dfact.errors import DataError, ParameterError
 from dfact.models.base_lazy import lazy_of_dask
@@ -91,7 +91,9 @@ class ElasticCP(CPModel):
     max_iter : int
         Most iterations; along a path, for each λ.
     tol : float
-        Stop when the objective changes by less than this, relative to its value, in an iteration.
+        Stop when the objective is estimated to be less than this above where it ends, relative to its value;
+        see :func:`dfact.engine.progress.remaining_change`. Takes 11 iterations at least. The fits of a path, which start
+        near their end, stop when an iteration changes the objective by less than this, relative to its value.
     random_state : int, RandomState or None
         Seed of the start.
     executor : None, "inline", "threads", "distributed" or distributed.Client
@@ -124,6 +126,8 @@ class ElasticCP(CPModel):
         The objective at the start, after each iteration, and of the model itself (last). A stochastic
         one is estimated on a fixed sample of slices at their optimum, but for the last, which is exact.
     n_iter_, converged_ : int, bool
+    remaining_ : float
+        Estimated distance of the objective from its end, relative to its value; NaN after fewer than 11 iterations.
     explained_share_ : float
         1 − ‖Δ∘(Z − X)‖²/‖Δ∘Z‖².
     read_share_ : float
@@ -180,7 +184,7 @@ class ElasticCP(CPModel):
         prior: Any = "estimate",
         init: Any = "random",
         max_iter: int = 200,
-        tol: float = 1e-6,
+        tol: float = 3e-5,
         random_state: Any = None,
         executor: Any = None,
         memory_limit: int | str | None = None,
@@ -223,7 +227,7 @@ class ElasticCP(CPModel):
             final = 0.5 * float(sums.squares) + self._net().penalty(sizes)
             self.factors_ = gathered(StateRows(session, FACTORS), others, component_weights(sums.gram, others), dataset, dtype)
         self.objective_history_ = np.asarray([*objectives, final])
-        self.n_iter_ = len(objectives)
+        self.n_iter_, self.remaining_ = len(objectives), remaining_change(objectives)
         if isinstance(solver, StochasticSolver):
             self.read_share_ = solver.read_share
         self.explained_share_ = explained_share(float(sums.squares), float(sums.norm))
@@ -332,6 +336,7 @@ class ElasticCP(CPModel):
             model.factors_, error = step.refined, step.refined_error
             model.objective_history_, model.converged_ = step.refined_objectives, step.refined_converged
         model.explained_share_, model.n_iter_ = 1 - error**2, len(model.objective_history_)
+        model.remaining_ = remaining_change(model.objective_history_.tolist())
         squares = np.zeros(self.n_components)
         for start in range(0, model.factors_[0].shape[0], 1 << 16):
             squares += np.square(model.factors_[0][start : start + (1 << 16)], dtype=np.float64).sum(axis=0)

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dfact.engine.progress import relative_change
 from dfact.errors import ParameterError
 from dfact.models.cp_passes import EPSILON
 from dfact.models.cp_problem import ElasticNet, alive
@@ -86,13 +87,17 @@ class SolutionPath:
 def follow(
     solver: Solver, net: ElasticNet, lambdas: Sequence[float], *, norm: float, max_iter: int, tol: float, refine: bool, gather: Gather
 ) -> Iterator[PathStep]:
-    """The steps of the path, up to the first at which nothing is left. ``norm`` is ‖Δ∘Z‖²."""
+    """The steps of the path, up to the first at which nothing is left. ``norm`` is ‖Δ∘Z‖².
+
+    A fit ends when an iteration changes the objective by less than ``tol``: each starts near its end, where a few iterations
+    are enough, fewer than the estimate of the distance needs.
+    """
     previous: PathStep | None = None
     supports: list[NDArray[np.float64]] = []
     kept = np.empty(0, np.bool_)
     for lam in lambdas:
         # Step 3: algorithm 1 from the last solution.
-        objectives, converged = descend(solver, replace(net, lam=float(lam)), max_iter, tol)
+        objectives, converged = descend(solver, replace(net, lam=float(lam)), max_iter, tol, measure=relative_change)
         # Steps 4 and 5: weights, support, rank and number of zeros.
         (squares, weights), census = solver.evaluate(), solver.census()
         left, before = alive(weights), (kept, supports)
@@ -122,7 +127,7 @@ def follow(
 
 
 def _refined(step: PathStep, solver: Solver, net: ElasticNet, norm: float, tol: float, gather: Gather) -> PathStep:
-    objectives, converged = descend(solver, replace(net, lam=REFINING_LAMBDA), _REFINING_ITERATIONS, tol)
+    objectives, converged = descend(solver, replace(net, lam=REFINING_LAMBDA), _REFINING_ITERATIONS, tol, measure=relative_change)
     squares, weights = solver.evaluate()
     return replace(
         step,

@@ -1,12 +1,12 @@
 """CP's block coordinate descent in its two forms: by passes over the rows, and on the residual tensor in memory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.progress import Reporter, relative_change
+from dfact.engine.progress import Reporter, remaining_change
 from dfact.engine.session import Arrays, Session
 from dfact.kernels.cp import residual_sweep, subtract
 from dfact.kernels.elastic_net import column_updates
@@ -48,14 +48,21 @@ class Solver(Protocol):
         ...
 
 
-def descend(solver: Solver, net: ElasticNet, max_iter: int, tol: float, report: Reporter | None = None) -> tuple[list[float], bool]:
-    """Iterate until the objective changes by less than ``tol`` of its value; the objectives, and whether it did."""
+def descend(
+    solver: Solver,
+    net: ElasticNet,
+    max_iter: int,
+    tol: float,
+    report: Reporter | None = None,
+    measure: Callable[[Sequence[float]], float] = remaining_change,
+) -> tuple[list[float], bool]:
+    """Iterate until the ``measure`` of the objectives is less than ``tol``; the objectives, and whether it was."""
     objectives: list[float] = []
     for _ in range(max_iter):
         objectives.append(solver.iterate(net))
         if report is not None:
             report.iteration(objectives)
-        if relative_change(objectives) < tol:
+        if measure(objectives) < tol:
             return objectives, True
     return objectives, False
 

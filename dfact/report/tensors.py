@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from dfact.report.factors import largest_items, under_headings
+from dfact.report.tables import remaining_text
 
 Texts = Mapping[str, str] | None
 
@@ -19,7 +20,7 @@ def summary_lines(model: Any) -> list[tuple[str, str]]:
     zeros = sum(int((A[:, : model.rank_] == 0).sum()) for A in others) / max(1, sum(len(A) * model.rank_ for A in others))
     lines = [
         ("model", f"{type(model).__name__}, {model.rank_} of {len(model.weights_)} components left, of a tensor {sizes}"),
-        ("fit", f"{stopped} {model.n_iter_} iterations, objective {model.objective_history_[-1]:.6g}"),
+        ("fit", f"{stopped} {model.n_iter_} iterations, objective {model.objective_history_[-1]:.6g}{remaining_text(model.remaining_)}"),
         ("explained", f"{model.explained_share_:.2%} of the squares"),
         ("sparsity", f"{zeros:.1%} of the entries of the other modes' vectors are zero"),
     ]
