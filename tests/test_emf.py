@@ -107,6 +107,14 @@ def test_long_alternations_are_accelerated(seed: int, orthogonalize: bool, monke
     assert distances[0] < distances[1]
 
 
+@pytest.mark.parametrize("omega", [0.1, 0.9])
+def test_steps_that_are_refused_do_not_come_again(omega: float) -> None:
+    """Columns of which the shared curvature says too little begin with shorter steps next time."""
+    _, V = planted(2, noise=0.5)
+    model = dfact.ExpectileMF(5, omega=omega, ridge=1e-2, solver="surrogate", max_iter=400, tol=0).fit(V)
+    assert len(model.objective_history_) // 2 >= 0.7 * 400
+
+
 @pytest.mark.parametrize("omega", [0.1, 0.5, 0.9])
 def test_both_solvers_end_at_the_same_objective(omega: float) -> None:
     for seed in range(3):

@@ -117,14 +117,11 @@ class Point:
     def rows(self, state: State) -> tuple[NDArray[Any], NDArray[Any]]:
         """X (k, rows) to go back to if this Y is refused, and an array of its own to begin with; not after a restart."""
         previous = state["previous" if self.again else "factors"]
-        if self.again or self.turn is None:
-            return previous, previous.copy()
-        turn = self.turn.astype(previous.dtype)
-        previous = turn @ previous
+        if self.turn is not None:
+            previous = self.turn.astype(previous.dtype) @ previous
         if not self.momentum:
             return previous, previous.copy()
-        X = turn @ state["previous"]
-        np.subtract(previous, X, out=X)
+        X = previous - (state["previous"] if self.turn is None else self.turn.astype(previous.dtype) @ state["previous"])
         X *= X.dtype.type(self.momentum)
         X += previous
         return previous, X

@@ -10,6 +10,7 @@ from dfact.kernels.expectile import newton_columns
 from dfact.models.emf_passes import Loss, Point, Sums
 
 _HALVINGS = 40
+_GROWTH, _LEAST = 1.3, 2**-10  # of a column's step after one that was halved: its curvature is as wrong as it was
 _PLAIN = 30  # iterations without momentum: most data settles in fewer, and momentum would end somewhat farther from where the data began
 _INERTIA, _MOST = 3, 0.95  # Nesterov's weights, and the most that they may become
 _ROUNDING = {"float32": 1e-6, "float64": 1e-13}  # of the objective, a sum over all entries
@@ -24,6 +25,8 @@ class _Step:
     """(m, k), as Y."""
     turn: NDArray[np.float64]
     """The columns' factors become Y·turn (k, k)."""
+    gram: NDArray[np.float64]
+    """XᵀX (k, k) of the rows' factors that go with Y·turn."""
     objective: float
     columns: NDArray[np.float64]
     """The loss of each column (m,) at Y."""
@@ -72,27 +75,39 @@ class Alternation:
         step = self._step
         # NaN is no descent.
         self.refused = step is not None and not before <= step.objective * self._rounding and step.lengths.max() > 0
-        if step is not None and self.refused and self.point.momentum:
-            self._accelerated = 0
-            self.point = Point(step.end(), again=True)
-            return
         if step is not None and self.refused:
-            risen = ~(sums.before <= step.columns)
-            np.multiply(step.lengths, 0.5, out=step.lengths, where=risen if risen.any() else True)
-            if step.lengths.max() < 0.5**_HALVINGS:
-                step.lengths[:] = 0
-            self.point = Point(step.end(), again=True)
+            self._shorten(step, sums)
             return
         objective = float(sums.after.sum()) + ridge * float(np.trace(sums.gram)) + size
         self.history += [before, objective]
         direction = newton_direction(sums, Y, ridge)
-        turn, turn_rows = balance(sums.gram, Y + direction) if self._orthogonalize else (np.eye(Y.shape[1]), np.eye(Y.shape[1]))
-        self._step = _Step(Y, direction, turn, objective, sums.after, np.ones(len(Y)), Y if step is None else step.end())
+        lengths = np.ones(len(Y)) if step is None else np.clip(_GROWTH * step.lengths, _LEAST, 1)
+        turn, turn_rows = self._balance(sums.gram, Y + lengths[:, None] * direction)
+        gram = turn_rows @ sums.gram @ turn_rows.T
+        self._step = _Step(Y, direction, turn, gram, objective, sums.after, lengths, Y if step is None else step.end())
         momentum = 0.0
         if sums.curvature.ndim == 2 and len(self.history) > 2 * _PLAIN:
             self._accelerated += 1
             momentum = min(_MOST, self._accelerated / (self._accelerated + _INERTIA))
         self.point = Point(self._step.end(momentum), turn_rows, momentum=momentum)
+
+    def _shorten(self, step: _Step, sums: Sums) -> None:
+        """Go back by the momentum, or halve the step of the columns whose loss has risen, and balance the factors anew."""
+        if self.point.momentum:
+            self._accelerated = 0
+            self.point = Point(step.end(), again=True)
+            return
+        risen = ~(sums.before <= step.columns)
+        np.multiply(step.lengths, 0.5, out=step.lengths, where=risen if risen.any() else True)
+        if step.lengths.max() < 0.5**_HALVINGS:
+            step.lengths[:] = 0
+        Y = step.end()
+        turn, turn_rows = self._balance(step.gram, Y)
+        self._step = replace(step, turn=step.turn @ turn, gram=turn_rows @ step.gram @ turn_rows.T)
+        self.point = Point(Y @ turn, turn_rows, again=True)
+
+    def _balance(self, gram: NDArray[np.float64], Y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return balance(gram, Y) if self._orthogonalize else (np.eye(Y.shape[1]), np.eye(Y.shape[1]))
 
     def ends(self) -> Iterator[Point]:
         """Where to end, in the order of preference: after the last step, without momentum, or before it."""
