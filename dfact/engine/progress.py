@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from tqdm import tqdm
 
 _WINDOW = 5
-_SLOWEST = 0.9  # at which a change may shrink; more, and rounding errors alone would look like a long way to go
+_SLOWEST = 0.9  # ratio of a change to the one before; more, and rounding errors alone would look like a long way to go
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,15 @@ def relative_change(history: Sequence[float]) -> float:
 def remaining_change(history: Sequence[float]) -> float:
     """Estimate how far the last value is from where the history ends, relative to it; NaN for fewer than 11 values.
 
-    The changes over one step, and over five, are taken to go on shrinking as they last did, by at most a tenth:
-    Δ r / (1 − r) with the ratio r of the last change to the one before. The larger of the two estimates counts, since single steps
-    may be small by chance, and five may be the end of a faster beginning.
+    The changes over one step, over five, and over the last quarter of a longer history are taken to go on shrinking as they last did,
+    by at least a tenth: Δ r / (1 − r) with the ratio r of the last change to the one before. The largest of the estimates counts,
+    since single steps may be small by chance, five may be the end of a faster beginning, and what hardly shrinks from five steps
+    to the next may still have far to go.
     """
     if len(history) < 2 * _WINDOW + 1:
         return float("nan")
     found = []
-    for width in (1, _WINDOW):
+    for width in (1, _WINDOW, max(_WINDOW, len(history) // 4)):
         before, last = (abs(history[i] - history[i - width]) for i in (-1 - width, -1))
         ratio = min(last / before, _SLOWEST) if before > 0 else _SLOWEST
         found.append(last * ratio / (1 - ratio))
