@@ -33,7 +33,7 @@ def test_the_rest_of_a_slow_series_is_not_small_because_a_step_is(seed: int) -> 
 def test_the_rest_of_a_slow_series_is_not_taken_for_small(ratio: float) -> None:
     history = [1000 + 500 * ratio**i for i in range(200)]
     for n in (50, 100, 200):
-        assert remaining_change(history[:n]) > 0.3 * (history[n - 1] - 1000) / history[n - 1]
+        assert remaining_change(history[:n], quarter=True) > 0.3 * (history[n - 1] - 1000) / history[n - 1]
 
 
 def test_too_few_values_tell_nothing() -> None:

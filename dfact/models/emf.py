@@ -235,7 +235,7 @@ class ExpectileMF(Factorization):
             step()
             objectives = history[1::2]
             report.iteration(objectives)
-            self.remaining_ = remaining_change(objectives)
+            self.remaining_ = remaining_change(objectives, quarter=True)
             self.converged_ = self.remaining_ < self.tol
 
     def _finish(self, session: Session, pass_: RowsPass, alternation: Alternation) -> tuple[Point, float]:
