@@ -47,9 +47,9 @@ class ExpectileMF(Factorization):
     Rows and columns are solved in turn, in one pass over the rows an iteration: every row comes to its
     minimum given Y by Newton's method on the signs of its residuals, and the pass sums up the Newton step
     of the columns. The next pass begins with the objective after that step; has it risen, the step is
-    halved. Where most entries are observed, rows take one step of the same kind with a curvature that all
-    share but for a number: no row has a matrix of its own to sum up and to solve with. Large data begins with
-    passes over a sample of its rows, which are not counted as iterations.
+    halved. What takes more than 30 iterations goes on with momentum. Where most entries are observed, rows take one
+    step of the same kind with a curvature that all share but for a number, without momentum: no row has a matrix of its own to
+    sum up and to solve with. Large data begins with passes over a sample of its rows, which are not counted as iterations.
 
     Parameters
     ----------
