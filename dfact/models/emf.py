@@ -220,7 +220,7 @@ class ExpectileMF(Factorization):
         problem = (measured, Loss(self.omega, self.ridge), begin, dtype)
         pass_: Any = ExactPass(*problem) if self._is_exact(dataset) else SurrogatePass(*problem)
         alternation = Alternation(pass_.loss, Y, dtype, orthogonalize=self.orthogonalize)
-        pass_ = start_on_sample(session, pass_, alternation, dataset, max_iter=self.max_iter)
+        pass_ = start_on_sample(session, pass_, alternation, dataset)
         self._iterate(alternation.history, lambda: alternation.advance(session.run(pass_, alternation.point)))
         point, objective = self._finish(session, RowsPass(*problem), alternation)
         self.column_factors_ = point.Y.astype(dtype)
