@@ -87,6 +87,16 @@ def test_sums_over_columns(omega: float) -> None:
     np.testing.assert_allclose(curvature, np.einsum("ij,ai,bi->jab", w, X, X)[:, *lower], atol=1e-10)
 
 
+@pytest.mark.parametrize("k", [1, 4, 9])
+def test_a_row_does_not_depend_on_the_rows_solved_beside_it(k: int) -> None:
+    for seed in range(5):
+        A, Y = problem(seed, n=21, k=k)
+        start, rng = np.random.default_rng(seed).standard_normal((k, 21)), np.random.default_rng(seed)
+        X = solve(A, Y, 0.2, 0.1, start)[0]
+        for some in (np.arange(3, 20), rng.permutation(21), rng.permutation(21)[:5]):
+            np.testing.assert_array_equal(solve(A[some], Y, 0.2, 0.1, start[:, some])[0], X[:, some])
+
+
 def test_rows_with_fewer_entries_than_components_and_with_none() -> None:
     A = sp.csr_array(np.array([[0, 2.0, 0], [0, 0, 0], [1.0, 0, 3.0]]))
     Y = np.random.default_rng(0).standard_normal((3, 5))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.data.source import Layout
-from dfact.models import emf_sample
+from dfact.models import emf_sample, emf_solver
 from dfact.models.emf_sample import sample_partitions
 
 
@@ -101,14 +101,17 @@ def test_several_omegas_at_once_give_what_each_gives() -> None:
         np.testing.assert_array_equal(model.row_factors_, single.row_factors_)
 
 
+@pytest.mark.parametrize("solver", ["exact", "surrogate"])
 @pytest.mark.parametrize("after", [1, 3])
-def test_an_interrupted_fit_ends_with_the_same_bits(after: int, tmp_path: Path) -> None:
+def test_an_interrupted_fit_ends_with_the_same_bits(after: int, solver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emf_solver, "_PLAIN", 1)
+
     def interrupt(iteration: Any) -> None:
         if iteration.number == after:
             raise InterruptionError
 
     V = skewed(3)
-    settings: Any = {"omega": 0.2, "max_iter": 5, "tol": 0}
+    settings: Any = {"omega": 0.2, "max_iter": 5, "tol": 0, "solver": solver}
     undisturbed = dfact.ExpectileMF(3, **settings).fit(V)
     settings |= {"checkpoint": tmp_path / "c.zarr", "checkpoint_every": 2}
     with pytest.raises(InterruptionError):

@@ -1,6 +1,7 @@
 """The estimate of how far a history of objectives is from its end."""
 
 from math import isnan
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import dfact
 from dfact.engine.progress import remaining_change
 from tests.conftest import planted_answers
+from tests.test_emf import planted
 
 
 @pytest.mark.parametrize("ratio", [0.05, 0.3, 0.7, 0.89])
@@ -27,6 +29,13 @@ def test_the_rest_of_a_slow_series_is_not_small_because_a_step_is(seed: int) -> 
     assert remaining_change([*history[:21]]) > 1e-4
 
 
+@pytest.mark.parametrize("ratio", [0.95, 0.98, 0.99])
+def test_the_rest_of_a_slow_series_is_not_taken_for_small(ratio: float) -> None:
+    history = [1000 + 500 * ratio**i for i in range(200)]
+    for n in (50, 100, 200):
+        assert remaining_change(history[:n], quarter=True) > 0.3 * (history[n - 1] - 1000) / history[n - 1]
+
+
 def test_too_few_values_tell_nothing() -> None:
     assert isnan(remaining_change([1.0] * 10))
     assert remaining_change([1.0] * 11) == 0
@@ -43,3 +52,33 @@ def test_a_fit_ends_near_where_it_would(seed: int, tol: float, noisy: bool) -> N
     assert found.converged_
     assert found.remaining_ < tol
     assert found.objective_history_[-1] < (1 + 3 * tol) * end.objective_history_[-1]
+
+
+SKEWED: dict[str, Any] = {
+    # rows, columns, components, share observed, noise; parameters; least and most iterations
+    "slow": ((400, 100, 4, 0.35, 0.5), {"n_components": 6, "omega": 0.1, "ridge": 1.0}, (30, 100)),
+    "fast": ((1500, 60, 3, 0.7, 0.05), {"n_components": 3, "omega": 0.2, "ridge": 0.1}, (11, 11)),
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", SKEWED)
+def test_an_expectile_factorization_ends_near_where_it_would(name: str, seed: int) -> None:
+    size, parameters, (least, most) = SKEWED[name]
+    _, V = planted(seed, *size)
+    found, end = (dfact.ExpectileMF(**parameters, **p).fit(V) for p in ({}, {"tol": 0, "max_iter": 2500}))
+    assert found.converged_
+    assert found.remaining_ < found.tol
+    assert found.objective_history_[-1] <= (1 + 2 * found.tol) * end.objective_history_[-1]
+    assert least <= found.n_iter_ <= most
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_measurements_are_fitted_near_to_their_end(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    A = rng.standard_normal((400, 14, 11))
+    b = np.einsum("pij,ij->p", A, rng.standard_normal((14, 2)) @ rng.standard_normal((2, 11))) + rng.exponential(3, 400)
+    found, end = (dfact.ExpectileMF(2, omega=0.1, **p).fit_measurements(A, b, (14, 11)) for p in ({}, {"tol": 0, "max_iter": 1000}))
+    assert found.converged_
+    assert found.remaining_ < found.tol
+    assert found.objective_history_[-1] <= (1 + 2 * found.tol) * end.objective_history_[-1]

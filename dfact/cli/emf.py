@@ -41,7 +41,7 @@ _iteration_options = together(
         show_default="exact up to 40 % observed",
     ),
     click.option("--max-iter", type=int, default=200, help="Most iterations."),
-    click.option("--tol", type=float, default=1e-5, help="Stop when an iteration changes the objective by less, relatively."),
+    click.option("--tol", type=float, default=1e-4, help="Stop when the objective is estimated to be this near its end, relatively."),
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from tqdm import tqdm
 
 _WINDOW = 5
-_SLOWEST = 0.9  # at which a change may shrink; more, and rounding errors alone would look like a long way to go
+_SLOWEST = 0.9  # ratio of a change to the one before; more, and rounding errors alone would look like a long way to go
 
 
 @dataclass(frozen=True)
@@ -64,17 +64,18 @@ def relative_change(history: Sequence[float]) -> float:
     return abs(history[-1] - history[-2]) / max(abs(history[-2]), sys.float_info.min)
 
 
-def remaining_change(history: Sequence[float]) -> float:
+def remaining_change(history: Sequence[float], *, quarter: bool = False) -> float:
     """Estimate how far the last value is from where the history ends, relative to it; NaN for fewer than 11 values.
 
-    The changes over one step, and over five, are taken to go on shrinking as they last did, by at most a tenth:
+    The changes over one step, and over five, are taken to go on shrinking as they last did, by at least a tenth:
     Δ r / (1 − r) with the ratio r of the last change to the one before. The larger of the two estimates counts, since single steps
-    may be small by chance, and five may be the end of a faster beginning.
+    may be small by chance, and five may be the end of a faster beginning. With ``quarter`` the last quarter of a long history
+    tells too, as changes that hardly shrink from five steps to the next may have far to go; its values must never rise.
     """
     if len(history) < 2 * _WINDOW + 1:
         return float("nan")
     found = []
-    for width in (1, _WINDOW):
+    for width in (1, _WINDOW, max(_WINDOW, len(history) // 4) if quarter else _WINDOW):
         before, last = (abs(history[i] - history[i - width]) for i in (-1 - width, -1))
         ratio = min(last / before, _SLOWEST) if before > 0 else _SLOWEST
         found.append(last * ratio / (1 - ratio))

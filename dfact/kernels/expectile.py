@@ -13,25 +13,38 @@ from dfact.kernels.jit import kernel, part
 _ROUNDS = 100  # of signs; the first sweep of a fit needs some four, later ones one or two
 _HALVINGS = 50
 _ROUNDING = 1e-14
+_LANES = 8  # rows that are solved at once, one in each vector lane
 _EPSILON = np.finfo(np.float64).eps
 
 
-class Row(NamedTuple):
-    """One row's observed entries (p of at most `room`), and its quadratic at some signs."""
+class Systems(NamedTuple):
+    """The linear systems of as many rows or columns as there are lanes."""
+
+    G: NDArray[np.float64]
+    """Σ w y yᵀ (k, k, lanes), lower triangles."""
+    h: NDArray[np.float64]
+    """Σ w b y (k, lanes)."""
+    L: NDArray[np.float64]
+    """Cholesky factors (k, k, lanes), their diagonals inverted: few divisions."""
+    x: NDArray[np.float64]
+    """Solutions (k, lanes)."""
+    total: NDArray[np.float64]
+    least: NDArray[np.float64]
+
+
+class Rows(NamedTuple):
+    """As many rows as there are lanes, each with p of at most `room` observed entries, and their quadratics at some signs."""
 
     b: NDArray[np.float64]
-    """The entries (room)."""
+    """The entries (lanes, room)."""
     Y: NDArray[np.float64]
-    """The factors of their columns (k, room): entries run along vector lanes."""
+    """The factors of their columns (lanes, k, room): entries run along vector lanes."""
     r: NDArray[np.float64]
     w: NDArray[np.float64]
     """The weight with which each entry is part of G and h."""
     wy: NDArray[np.float64]
-    G: NDArray[np.float64]
-    """Σ w y yᵀ (k, k), lower triangle."""
-    h: NDArray[np.float64]
-    """Σ w b y (k)."""
-    L: NDArray[np.float64]
+    """(room)."""
+    systems: Systems
 
 
 @part
@@ -48,118 +61,181 @@ def squared_norm(x: NDArray[np.float64]) -> float:
 
 
 @part
-def load_row(indices: NDArray[np.integer], values: NDArray[np.floating], start: int, p: int, Y: NDArray[np.float64], row: Row) -> None:
-    """Take in b and Y of the entries start to start + p."""
+def load_row(
+    indices: NDArray[np.integer], values: NDArray[np.floating], start: int, p: int, F: NDArray[np.float64], rows: Rows, lane: int
+) -> None:
+    """Take in b and Y of the entries start to start + p, given the factors F (m, k) of all columns."""
     for i in range(p):
-        row.b[i] = values[start + i]
+        rows.b[lane, i] = values[start + i]
         j = indices[start + i]
-        for a in range(Y.shape[1]):
-            row.Y[a, i] = Y[j, a]
+        for a in range(F.shape[1]):
+            rows.Y[lane, a, i] = F[j, a]
 
 
 @part
-def residuals(p: int, x: NDArray[np.float64], omega: float, row: Row) -> float:
+def residuals(p: int, x: NDArray[np.float64], omega: float, rows: Rows, lane: int) -> float:
     """Set r = b − xᵀY; returns Σ ρ_ω(r)."""
+    b, Y, r = rows.b[lane], rows.Y[lane], rows.r[lane]
     for i in range(p):
-        row.r[i] = row.b[i]
+        r[i] = b[i]
     for a in range(len(x)):
         for i in range(p):
-            row.r[i] -= x[a] * row.Y[a, i]
+            r[i] -= x[a] * Y[a, i]
     loss = 0.0
     for i in range(p):
-        loss += row.r[i] * row.r[i] * (omega if row.r[i] >= 0 else 1 - omega)
+        loss += r[i] * r[i] * (omega if r[i] >= 0 else 1 - omega)
     return loss
 
 
 @part
-def quadratic(p: int, k: int, omega: float, row: Row) -> None:
+def quadratic(p: int, k: int, omega: float, rows: Rows, lane: int) -> None:
     """Set w, G and h at the signs of r."""
+    b, Y, r, w, wy = rows.b[lane], rows.Y[lane], rows.r[lane], rows.w[lane], rows.wy
     for i in range(p):
-        row.w[i] = omega if row.r[i] >= 0 else 1 - omega
+        w[i] = omega if r[i] >= 0 else 1 - omega
     for a in range(k):
         for i in range(p):
-            row.wy[i] = row.w[i] * row.Y[a, i]
+            wy[i] = w[i] * Y[a, i]
         total = 0.0
         for i in range(p):
-            total += row.wy[i] * row.b[i]
-        row.h[a] = total
+            total += wy[i] * b[i]
+        rows.systems.h[a, lane] = total
         for c in range(a + 1):
             total = 0.0
             for i in range(p):
-                total += row.wy[i] * row.Y[c, i]
-            row.G[a, c] = total
+                total += wy[i] * Y[c, i]
+            rows.systems.G[a, c, lane] = total
 
 
 @part
-def turn_signs(p: int, k: int, omega: float, row: Row) -> int:
+def turn_signs(p: int, k: int, omega: float, rows: Rows, lane: int) -> int:
     """Bring w, G and h to the signs of r, at the cost of the entries that change theirs; returns how many do."""
+    b, Y, r, w = rows.b[lane], rows.Y[lane], rows.r[lane], rows.w[lane]
     count = 0
     for i in range(p):
-        change = weight(row.r[i], omega) - row.w[i]
+        change = weight(r[i], omega) - w[i]
         if change != 0:
             count += 1
-            row.w[i] += change
+            w[i] += change
             for a in range(k):
-                scaled = change * row.Y[a, i]
-                row.h[a] += scaled * row.b[i]
+                scaled = change * Y[a, i]
+                rows.systems.h[a, lane] += scaled * b[i]
                 for c in range(a + 1):
-                    row.G[a, c] += scaled * row.Y[c, i]
+                    rows.systems.G[a, c, lane] += scaled * Y[c, i]
     return count
 
 
 @part
-def cholesky_solve(G: NDArray[np.float64], ridge: float, h: NDArray[np.float64], L: NDArray[np.float64], x: NDArray[np.float64]) -> None:
-    """Set x = (G + ridge·I)⁻¹ h, G's lower triangle given (k, k); L is overwritten, its diagonal by its inverse: few divisions."""
-    k, largest = len(h), 0.0
+def solve(ridge: float, systems: Systems) -> None:
+    """Set x = (G + ridge·I)⁻¹ h in each lane, each by the same operations."""
+    G, h, L, x, total, least = systems
+    k = len(h)
+    least[:] = 0
     for a in range(k):
-        largest = max(largest, G[a, a])
+        for lane in range(_LANES):
+            least[lane] = max(least[lane], G[a, a, lane])
     # Rounding may leave nothing of a direction that the ridge alone holds, or, where G is large, more than the ridge.
-    least = max(0.5 * ridge, k * _EPSILON * largest)
+    for lane in range(_LANES):
+        least[lane] = max(0.5 * ridge, k * _EPSILON * least[lane])
     for a in range(k):
         for c in range(a + 1):
-            total = G[a, c] + (ridge if a == c else 0.0)
+            for lane in range(_LANES):
+                total[lane] = G[a, c, lane]
             for q in range(c):
-                total -= L[a, q] * L[c, q]
-            L[a, c] = 1 / np.sqrt(max(total, least)) if a == c else total * L[c, c]
+                for lane in range(_LANES):
+                    total[lane] -= L[a, q, lane] * L[c, q, lane]
+            if c < a:
+                for lane in range(_LANES):
+                    L[a, c, lane] = total[lane] * L[c, c, lane]
+        for lane in range(_LANES):
+            L[a, a, lane] = 1 / np.sqrt(max(total[lane] + ridge, least[lane]))
     for a in range(k):
-        total = h[a]
+        for lane in range(_LANES):
+            total[lane] = h[a, lane]
         for q in range(a):
-            total -= L[a, q] * x[q]
-        x[a] = total * L[a, a]
+            for lane in range(_LANES):
+                total[lane] -= L[a, q, lane] * x[q, lane]
+        for lane in range(_LANES):
+            x[a, lane] = total[lane] * L[a, a, lane]
     for a in range(k - 1, -1, -1):
-        total = x[a]
+        for lane in range(_LANES):
+            total[lane] = x[a, lane]
         for q in range(a + 1, k):
-            total -= L[q, a] * x[q]
-        x[a] = total * L[a, a]
+            for lane in range(_LANES):
+                total[lane] -= L[q, a, lane] * x[q, lane]
+        for lane in range(_LANES):
+            x[a, lane] = total[lane] * L[a, a, lane]
 
 
 @part
-def minimise(p: int, omega: float, ridge: float, row: Row, x: NDArray[np.float64], new: NDArray[np.float64], loss: float) -> float:
-    """Move x to argmin Σ ρ_ω(b − xᵀY) + ridge‖x‖² from x with its residuals and loss; returns Σ ρ_ω there, its residuals in r.
+def move(
+    p: int, omega: float, ridge: float, rows: Rows, lane: int, x: NDArray[np.float64], new: NDArray[np.float64], loss: float
+) -> tuple[float, bool]:
+    """Move x, with this loss, to the minimum at the signs of its residuals, which is in the row's lane.
 
-    Newton on the signs: the minimum for the signs at hand, until it has these signs. A step that does not lower the
-    objective is halved.
+    Returns Σ ρ_ω there, its residuals in r, and whether x is the minimum. A step that does not lower the objective is halved.
     """
-    k = len(x)
-    quadratic(p, k, omega, row)
-    objective = loss + ridge * squared_norm(x)
-    for _ in range(_ROUNDS):
-        cholesky_solve(row.G, ridge, row.h, row.L, new)
-        loss = residuals(p, new, omega, row)
-        halvings = 0
-        while not loss + ridge * squared_norm(new) <= objective * (1 + _ROUNDING) and halvings < _HALVINGS:  # NaN is no descent
-            halvings += 1
-            for a in range(k):
-                new[a] = 0.5 * (x[a] + new[a])
-            loss = residuals(p, new, omega, row)
-        if halvings == _HALVINGS:  # rounding is all that is left to gain
-            return residuals(p, x, omega, row)
+    k, objective = len(x), loss + ridge * squared_norm(x)
+    for a in range(k):
+        new[a] = rows.systems.x[a, lane]
+    loss = residuals(p, new, omega, rows, lane)
+    halvings = 0
+    while not loss + ridge * squared_norm(new) <= objective * (1 + _ROUNDING) and halvings < _HALVINGS:  # NaN is no descent
+        halvings += 1
         for a in range(k):
-            x[a] = new[a]
-        objective = loss + ridge * squared_norm(x)
-        if turn_signs(p, k, omega, row) == 0 and halvings == 0:  # the minimum for the signs that it has
-            break
-    return loss
+            new[a] = 0.5 * (x[a] + new[a])
+        loss = residuals(p, new, omega, rows, lane)
+    if halvings == _HALVINGS:  # rounding is all that is left to gain
+        return residuals(p, x, omega, rows, lane), True
+    for a in range(k):
+        x[a] = new[a]
+    settled = turn_signs(p, k, omega, rows, lane) == 0 and halvings == 0  # the minimum for the signs that it has
+    return loss, settled
+
+
+@part
+def new_systems(k: int) -> Systems:
+    """Return systems of zeros, in parts of one array: which instructions run, and how they round, follows from what lies close to what."""
+    work = np.zeros((2 * k * (k + 1) + 2) * _LANES)
+    GL, rest = work[: 2 * k * k * _LANES].reshape((2, k, k, _LANES)), work[2 * k * k * _LANES :].reshape((2 * k + 2, _LANES))
+    return Systems(GL[0], rest[:k], GL[1], rest[k : 2 * k], rest[2 * k], rest[2 * k + 1])
+
+
+@part
+def new_rows(k: int, room: int) -> Rows:
+    """Return room for rows, in parts of one array, as for the systems."""
+    work = np.empty(((k + 3) * _LANES + 1) * room)
+    Y, rest = work[: k * _LANES * room], work[k * _LANES * room : (k + 3) * _LANES * room].reshape((3, _LANES, room))
+    return Rows(rest[0], Y.reshape((_LANES, k, room)), rest[1], rest[2], work[(k + 3) * _LANES * room :], new_systems(k))
+
+
+@part
+def add_to_columns(
+    indices: NDArray[np.integer],
+    omega: float,
+    x: NDArray[np.float64],
+    residuals: NDArray[np.float64],
+    square: NDArray[np.float64],
+    after: NDArray[np.float64],
+    gradient: NDArray[np.float64],
+    curvature: NDArray[np.float64],
+) -> None:
+    """Add up what a row with these entries gives to its columns; ``square`` (k(k+1)/2) is overwritten."""
+    k, t = len(x), 0
+    for a in range(k):
+        for c in range(a + 1):
+            square[t] = x[a] * x[c]
+            t += 1
+    for e in range(len(indices)):
+        j, w, r = indices[e], weight(residuals[e], omega), residuals[e]
+        after[j] += w * r * r
+        if len(curvature) == 0:
+            continue
+        scaled = w * r
+        for a in range(k):
+            gradient[j, a] += scaled * x[a]
+        for t in range(len(square)):
+            curvature[j, t] += w * square[t]
 
 
 @kernel
@@ -178,6 +254,8 @@ def expectile_rows(
 ) -> None:
     """X (k, n) ← argmin Σ_j ρ_ω(b_ij − x_iᵀy_j) + ridge‖x_i‖² for every row i, over its stored entries; exact.
 
+    Newton on the signs: the minimum for the signs at hand, until it has these signs.
+
     Of each column j, Y (m, k), are added up: Σ_i ρ_ω with the old X to before (m) and with the new one to after (m),
     Σ_i w r x to gradient (m, k), and Σ_i w x xᵀ to curvature (m, k(k+1)/2), the lower triangle row by row, both at the
     new X; the last two not where there is no room for them: (0, …).
@@ -186,52 +264,57 @@ def expectile_rows(
     room = 0
     for i in range(n):
         room = max(room, indptr[i + 1] - indptr[i])
-    # Parts of one array: which instructions run, and how they round, follows from what lies how close to what.
-    longs, squares = (k + 4) * room, 2 * k * k
-    work = np.empty(longs + squares + 3 * k)
-    entries, GL = work[:longs].reshape((k + 4, room)), work[longs : longs + squares].reshape((2, k, k))
-    h, x, new = work[longs + squares :].reshape((3, k))
-    row = Row(entries[0], entries[4:], entries[1], entries[2], entries[3], GL[0], h, GL[1])
-    square = np.empty(k * (k + 1) // 2)
-    for i in range(n):
-        start, p = indptr[i], indptr[i + 1] - indptr[i]
-        load_row(indices, values, start, p, Y, row)
-        for a in range(k):
-            x[a] = X[a, i]
-        loss = residuals(p, x, omega, row)
-        for e in range(p):
-            before[indices[start + e]] += row.r[e] * row.r[e] * weight(row.r[e], omega)
-        minimise(p, omega, ridge, row, x, new, loss)
-        t = 0
-        for a in range(k):
-            X[a, i] = x[a]
-            for c in range(a + 1):
-                square[t] = x[a] * x[c]
-                t += 1
-        for e in range(p):
-            j, w, r = indices[start + e], weight(row.r[e], omega), row.r[e]
-            after[j] += w * r * r
-            if len(curvature) == 0:
-                continue
-            scaled = w * r
+    rows = new_rows(k, room)
+    xs, new, square = np.empty((_LANES, k)), np.empty(k), np.empty(k * (k + 1) // 2)
+    losses, settled = np.empty(_LANES), np.empty(_LANES, np.bool_)
+    for first in range(0, n, _LANES):
+        count = min(_LANES, n - first)
+        for lane in range(count):
+            i, x = first + lane, xs[lane]
+            start, p = indptr[i], indptr[i + 1] - indptr[i]
+            load_row(indices, values, start, p, Y, rows, lane)
             for a in range(k):
-                gradient[j, a] += scaled * x[a]
-            for t in range(len(square)):
-                curvature[j, t] += w * square[t]
+                x[a] = X[a, i]
+            losses[lane], settled[lane] = residuals(p, x, omega, rows, lane), False
+            for e in range(p):
+                r = rows.r[lane, e]
+                before[indices[start + e]] += r * r * weight(r, omega)
+            quadratic(p, k, omega, rows, lane)
+        for _ in range(_ROUNDS):
+            solve(ridge, rows.systems)
+            left = 0
+            for lane in range(count):
+                if not settled[lane]:
+                    p = indptr[first + lane + 1] - indptr[first + lane]
+                    losses[lane], settled[lane] = move(p, omega, ridge, rows, lane, xs[lane], new, losses[lane])
+                    left += not settled[lane]
+            if left == 0:
+                break
+        for lane in range(count):
+            i, x = first + lane, xs[lane]
+            for a in range(k):
+                X[a, i] = x[a]
+            add_to_columns(indices[indptr[i] : indptr[i + 1]], omega, x, rows.r[lane], square, after, gradient, curvature)
 
 
 @kernel
 def newton_columns(curvature: NDArray[np.float64], gradient: NDArray[np.float64], ridge: float, direction: NDArray[np.float64]) -> None:
     """Set direction (m, k) = (H_j + ridge·I)⁻¹ g_j for every column j: H in curvature (m, k(k+1)/2), lower triangles row by row."""
-    k = gradient.shape[1]
-    H, L = np.empty((k, k)), np.empty((k, k))
-    for j in range(len(gradient)):
-        t = 0
-        for a in range(k):
-            for c in range(a + 1):
-                H[a, c] = curvature[j, t]
-                t += 1
-        cholesky_solve(H, ridge, gradient[j], L, direction[j])
+    m, k = gradient.shape
+    systems = new_systems(k)
+    for first in range(0, m, _LANES):
+        count = min(_LANES, m - first)
+        for lane in range(count):
+            t = 0
+            for a in range(k):
+                systems.h[a, lane] = gradient[first + lane, a]
+                for c in range(a + 1):
+                    systems.G[a, c, lane] = curvature[first + lane, t]
+                    t += 1
+        solve(ridge, systems)
+        for lane in range(count):
+            for a in range(k):
+                direction[first + lane, a] = systems.x[a, lane]
 
 
 @kernel

@@ -14,7 +14,7 @@ from dfact.data.dataset import Dataset
 from dfact.data.inputs import refuse_huge, refuse_infinite, stored_as_observed, warn_of_unobserved_columns, warn_of_unobserved_rows
 from dfact.data.source import SparseRows
 from dfact.engine.plan import Footprint
-from dfact.engine.progress import Iteration, Reporter, relative_change
+from dfact.engine.progress import Iteration, Reporter, remaining_change
 from dfact.engine.session import Session, StateRows
 from dfact.engine.threads import single_threaded
 from dfact.engine.visits import Members, MemberSession
@@ -22,7 +22,7 @@ from dfact.errors import DataError, ParameterError
 from dfact.linalg.svd import gram_size, right_singular
 from dfact.models.base import Factorization, gather_rows
 from dfact.models.base_lazy import lazy_of_dask
-from dfact.models.declared import Shape
+from dfact.models.declared import MAY_LACK, Shape
 from dfact.models.emf_measurements import Measurements
 from dfact.models.emf_passes import ExactPass, Loss, Measured, Point, RowsPass, Start, SurrogatePass, measured_of
 from dfact.models.emf_sample import start_on_sample
@@ -47,9 +47,9 @@ class ExpectileMF(Factorization):
     Rows and columns are solved in turn, in one pass over the rows an iteration: every row comes to its
     minimum given Y by Newton's method on the signs of its residuals, and the pass sums up the Newton step
     of the columns. The next pass begins with the objective after that step; has it risen, the step is
-    halved. Where most entries are observed, rows take one step of the same kind with a curvature that all
-    share but for a number: no row has a matrix of its own to sum up and to solve with. Large data begins with
-    passes over a sample of its rows, which are not counted as iterations.
+    halved. What takes more than 30 iterations goes on with momentum. Where most entries are observed, rows take one
+    step of the same kind with a curvature that all share but for a number, without momentum: no row has a matrix of its own to
+    sum up and to solve with. Large data begins with passes over a sample of its rows, which are not counted as iterations.
 
     Parameters
     ----------
@@ -71,7 +71,8 @@ class ExpectileMF(Factorization):
     max_iter : int
         Most iterations.
     tol : float
-        Stop when the objective changes by less than this, relative to its value, in an iteration.
+        Stop when the objective is estimated to be less than this above where it ends, relative to its value;
+        see :func:`dfact.engine.progress.remaining_change`. Takes 11 iterations at least.
     random_state : int, RandomState or None
         Seed of the random start.
     executor : None, "inline", "threads", "distributed" or distributed.Client
@@ -100,6 +101,8 @@ class ExpectileMF(Factorization):
     objective_history_ : array
         The objective at the start and after each half-step (rows, columns, rows, …), and of the model itself (last).
     n_iter_, converged_ : int, bool
+    remaining_ : float
+        Estimated distance of the objective from its end, relative to its value; NaN after fewer than 11 iterations.
     column_labels_, row_labels_, offset_, n_features_in_, fingerprint_ : what was fitted
         Row labels as they lie in stored data; None where there are none. The fingerprint is that of a stored dataset, else None.
 
@@ -134,6 +137,7 @@ class ExpectileMF(Factorization):
     objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False)]
     n_iter_: int
     converged_: bool
+    remaining_: Annotated[float, MAY_LACK]
     row_factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
     column_factors_: Annotated[NDArray[Any], Shape(("m", "k"))]
 
@@ -147,7 +151,7 @@ class ExpectileMF(Factorization):
         init: Any = "svd",
         orthogonalize: bool = True,
         max_iter: int = 200,
-        tol: float = 1e-5,
+        tol: float = 1e-4,
         random_state: Any = None,
         executor: Any = None,
         memory_limit: int | str | None = None,
@@ -216,23 +220,23 @@ class ExpectileMF(Factorization):
         problem = (measured, Loss(self.omega, self.ridge), begin, dtype)
         pass_: Any = ExactPass(*problem) if self._is_exact(dataset) else SurrogatePass(*problem)
         alternation = Alternation(pass_.loss, Y, dtype, orthogonalize=self.orthogonalize)
-        pass_ = start_on_sample(session, pass_, alternation, dataset, max_iter=self.max_iter)
-        self._iterate(session, pass_, alternation)
+        pass_ = start_on_sample(session, pass_, alternation, dataset)
+        self._iterate(alternation.history, lambda: alternation.advance(session.run(pass_, alternation.point)))
         point, objective = self._finish(session, RowsPass(*problem), alternation)
         self.column_factors_ = point.Y.astype(dtype)
         self.objective_history_ = np.asarray([*alternation.history, objective])
 
-    def _iterate(self, session: Session, pass_: ExactPass | SurrogatePass, alternation: Alternation) -> None:
-        """One pass after the other, until the objective settles."""
-        report, history = Reporter(self.callbacks, self.max_iter), alternation.history
+    def _iterate(self, history: list[float], step: Callable[[], None]) -> None:
+        """Take steps until the objectives after them, which are added to the history, are near their end."""
+        report = Reporter(self.callbacks, self.max_iter)
         self.n_iter_, self.converged_ = 0, False
-        for _ in range(self.max_iter):
+        while self.n_iter_ < self.max_iter and not self.converged_:
             self.n_iter_ += 1
-            alternation.advance(session.run(pass_, alternation.point))
-            report.iteration(history[1::2])
-            if relative_change(history[1::2]) < self.tol and not alternation.refused:
-                self.converged_ = True
-                break
+            step()
+            objectives = history[1::2]
+            report.iteration(objectives)
+            self.remaining_ = remaining_change(objectives, quarter=True)
+            self.converged_ = self.remaining_ < self.tol
 
     def _finish(self, session: Session, pass_: RowsPass, alternation: Alternation) -> tuple[Point, float]:
         """Every row at its minimum given the last columns' factors, which are those before the last step if that does not hold."""
@@ -275,19 +279,16 @@ class ExpectileMF(Factorization):
         for finite matrices A_i, row-major in A (p, n, m), (p, n·m) or sparse (p, n·m), and measurements b (p,).
         """
         self._check_parameters()
-        measurements, report = Measurements.of(A, b, shape), Reporter(self.callbacks, self.max_iter)
-        loss = Loss(self.omega, self.ridge)
+        measurements, loss = Measurements.of(A, b, shape), Loss(self.omega, self.ridge)
         with single_threaded():
             X, Y = measurements.start(self.n_components)
             history = [measurements.objective(X, Y, loss)]
-            self.n_iter_, self.converged_ = 0, False
-            for _ in range(self.max_iter):
-                self.n_iter_ += 1
+
+            def step() -> None:
+                nonlocal X, Y
                 X, Y = measurements.alternate(X, Y, loss, history, orthogonalize=self.orthogonalize)
-                report.iteration(history[1::2])
-                if relative_change(history[1::2]) < self.tol:
-                    self.converged_ = True
-                    break
+
+            self._iterate(history, step)
         self.objective_history_ = np.asarray([*history, measurements.objective(X, Y, loss)])
         self.row_factors_, self.column_factors_ = X, Y
         self.n_features_in_ = shape[1]

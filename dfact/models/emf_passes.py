@@ -99,6 +99,8 @@ class Point:
     """From the rows' factors with which the pass before began: its Y was refused."""
     restart: bool = False
     """From the start of the pass, whatever the rows' factors are: they belong to other factors of the columns."""
+    momentum: float = 0.0
+    """The share of their last change by which the rows' factors go on before they are turned."""
 
     @cached_property
     def _eigen(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -112,10 +114,17 @@ class Point:
         Y[:, :m] = self.Y.T
         return Y, *self._eigen
 
-    def rows(self, state: State) -> NDArray[Any]:
-        """X (k, rows); not after a restart."""
-        X = state["previous" if self.again else "factors"]
-        return X.copy() if self.turn is None or self.again else (self.turn.astype(X.dtype) @ X)
+    def rows(self, state: State) -> tuple[NDArray[Any], NDArray[Any]]:
+        """X (k, rows) to go back to if this Y is refused, and an array of its own to begin with; not after a restart."""
+        previous = state["previous" if self.again else "factors"]
+        if self.turn is not None:
+            previous = self.turn.astype(previous.dtype) @ previous
+        if not self.momentum:
+            return previous, previous.copy()
+        X = previous - (state["previous"] if self.turn is None else self.turn.astype(previous.dtype) @ state["previous"])
+        X *= X.dtype.type(self.momentum)
+        X += previous
+        return previous, X
 
 
 @dataclass
@@ -169,11 +178,10 @@ class ExactPass:
     def step(self, block: Block, state: State | None, shared: Point) -> tuple[State, Sums]:
         assert state is not None
         (m, k), M = shared.Y.shape, self.measured.entries(block)
-        previous = self.start(block)["factors"] if shared.restart else shared.rows(state)
-        X, before, after = previous.copy(), np.zeros(m), np.zeros(m)
+        previous, X = shared.rows(self.start(block) if shared.restart else state)
+        size, before, after = np.asarray(np.vdot(X, X)), np.zeros(m), np.zeros(m)
         gradient, curvature = block.work.zeros((m, k)), block.work.zeros((m, k * (k + 1) // 2))
         expectile_rows(*M, shared.Y, self.loss.omega, self.loss.ridge, X, before, after, gradient, curvature)
-        size = np.asarray(np.vdot(previous, previous))
         return {"factors": X, "previous": previous}, Sums(before, after, np.asarray(X.shape[1]), size, X @ X.T, gradient, curvature)
 
 
@@ -198,10 +206,10 @@ class SurrogatePass:
 
     def step(self, block: Block, state: State | None, shared: Point) -> tuple[State, Sums]:
         assert state is not None
-        previous = self.start(block)["factors"] if shared.restart else shared.rows(state)
+        previous, X = shared.rows(self.start(block) if shared.restart else state)
         V, work, m, dtype = self.measured.values(block), block.work, len(shared.Y), self.dtype
         Y, values, U = shared.quadratic(dtype)
-        X, size = previous.copy(), np.asarray(np.vdot(previous, previous))
+        size = np.asarray(np.vdot(X, X))
         before, after, weights, gradient = (work.zeros(shape, dtype) for shape in (Y.shape[1:], Y.shape[1:], Y.shape[1:], Y.shape))
         # The columns' step is of use where the rows are nearly at their minimum.
         steps, gain = (_RESTART_STEPS, _RESTART_GAIN) if shared.restart else (1, 0.0)
@@ -230,8 +238,12 @@ class RowsPass(Startless):
 
     def step(self, block: Block, state: State | None, shared: Point) -> tuple[State, RowSums]:
         m, k = shared.Y.shape
-        previous = self.begin.factors(block, np.dtype(np.float64)) if state is None else shared.rows(state)
-        X = previous.astype(np.float64)  # a copy
+        if state is None:
+            previous = self.begin.factors(block, np.dtype(np.float64))
+            X = previous.copy()
+        else:
+            previous, X = shared.rows(state)
+            X = X.astype(np.float64, copy=False)
         M, before, after = self.measured.entries(block), np.zeros(m), np.zeros(m)
         none = np.empty((0, k))
         expectile_rows(*M, shared.Y, self.loss.omega, self.loss.ridge, X, before, after, none, none)

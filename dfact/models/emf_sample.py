@@ -16,6 +16,7 @@ from dfact.models.emf_solver import Alternation
 
 _SHARE = 16  # one partition of so many is in the sample
 _ENTRIES = 64  # observed entries of a column in the sample, per component
+_PASSES = 80  # at most, however few iterations are asked for: these passes are not counted as such
 _TOLERANCE = 1e-3  # of the objective on the sample: what is left of the way takes few passes over all rows
 
 K = TypeVar("K", ExactPass, SurrogatePass)
@@ -29,7 +30,7 @@ def sample_partitions(layout: Layout, n_rows: int) -> tuple[int, ...]:
     return layout.sample(1 / step)
 
 
-def start_on_sample(session: Session, pass_: K, alternation: Alternation, dataset: Dataset, *, max_iter: int) -> K:
+def start_on_sample(session: Session, pass_: K, alternation: Alternation, dataset: Dataset) -> K:
     """The pass over all rows to begin with, after passes over a sample of large data that move ``alternation`` on.
 
     The sample's share s of the rows has the objective Σ ρ_ω + ridge·‖X‖² + s·ridge·‖Y‖². With X·s^-¼ and Y·s^¼ that is the
@@ -46,7 +47,7 @@ def start_on_sample(session: Session, pass_: K, alternation: Alternation, datase
     scale, loss, measured = sqrt(root), replace(pass_.loss, ridge=root * pass_.loss.ridge), pass_.measured
     sample = alternation.restarted(loss, Y * scale)
     sampled = OnSample(partitions, replace(pass_, loss=loss, begin=Start(measured, pass_.begin.projection / scale)))
-    for _ in range(max_iter):
+    for _ in range(_PASSES):
         sample.advance(session.run(sampled, sample.point))
         if relative_change(sample.history[1::2]) < _TOLERANCE and not sample.refused:
             break

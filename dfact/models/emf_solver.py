@@ -1,7 +1,7 @@
 """What expectile matrix factorization's driver does between passes: the step of the columns, and whether it holds."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,9 @@ from dfact.kernels.expectile import newton_columns
 from dfact.models.emf_passes import Loss, Point, Sums
 
 _HALVINGS = 40
+_GROWTH, _LEAST = 1.3, 2**-10  # of a column's step after one that was halved: its curvature is as wrong as it was
+_PLAIN = 30  # iterations without momentum: most data settles in fewer, and momentum would end somewhat farther from where the data began
+_INERTIA, _MOST = 3, 0.95  # Nesterov's weights, and the most that they may become
 _ROUNDING = {"float32": 1e-6, "float64": 1e-13}  # of the objective, a sum over all entries
 
 
@@ -22,15 +25,22 @@ class _Step:
     """(m, k), as Y."""
     turn: NDArray[np.float64]
     """The columns' factors become Y·turn (k, k)."""
+    gram: NDArray[np.float64]
+    """XᵀX (k, k) of the rows' factors that go with Y·turn."""
     objective: float
     columns: NDArray[np.float64]
     """The loss of each column (m,) at Y."""
     lengths: NDArray[np.float64]
     """The share of the direction that each column goes (m,)."""
+    last: NDArray[np.float64]
+    """The end of the step before without momentum, (m, k) as Y."""
 
-    def end(self) -> NDArray[np.float64]:
-        Y: NDArray[np.float64] = (self.Y + self.lengths[:, None] * self.direction) @ self.turn
-        return Y
+    def end(self, momentum: float = 0.0) -> NDArray[np.float64]:
+        """Return the columns' factors after the step, which go on by this share of their change since the step before."""
+        Y: NDArray[np.float64] = self.Y + self.lengths[:, None] * self.direction
+        if momentum:
+            Y += momentum * (Y - self.last)
+        return np.asarray(Y @ self.turn)
 
 
 class Alternation:
@@ -38,6 +48,9 @@ class Alternation:
 
     The step is part of the descent if the next pass, which begins with it, finds that the objective has not risen;
     otherwise the columns whose loss has are given half of it, and the rows go back to where they were.
+
+    Where rows are solved exactly, an alternation that takes long is accelerated: rows and columns go on along their last change
+    by Nesterov's weights, which begin anew when such a step is refused (O'Donoghue & Candès 2015).
     """
 
     def __init__(self, loss: Loss, Y: NDArray[np.float64], dtype: np.dtype[np.floating], *, orthogonalize: bool) -> None:
@@ -48,6 +61,7 @@ class Alternation:
         """The objective after each half-step, that of the start first."""
         self.refused = False
         """Whether the last pass refused the step that it tried."""
+        self._accelerated = 0  # steps with momentum since the last one that was refused
 
     def restarted(self, loss: Loss, Y: NDArray[np.float64]) -> "Alternation":
         """Return an alternation with the same settings that starts from Y, with this loss."""
@@ -62,23 +76,43 @@ class Alternation:
         # NaN is no descent.
         self.refused = step is not None and not before <= step.objective * self._rounding and step.lengths.max() > 0
         if step is not None and self.refused:
-            risen = ~(sums.before <= step.columns)
-            np.multiply(step.lengths, 0.5, out=step.lengths, where=risen if risen.any() else True)
-            if step.lengths.max() < 0.5**_HALVINGS:
-                step.lengths[:] = 0
-            self.point = Point(step.end(), again=True)
+            self._shorten(step, sums)
             return
         objective = float(sums.after.sum()) + ridge * float(np.trace(sums.gram)) + size
         self.history += [before, objective]
         direction = newton_direction(sums, Y, ridge)
-        turn, turn_rows = balance(sums.gram, Y + direction) if self._orthogonalize else (np.eye(Y.shape[1]), None)
-        self._step = _Step(Y, direction, turn, objective, sums.after, np.ones(len(Y)))
-        self.point = Point(self._step.end(), turn_rows)
+        lengths = np.ones(len(Y)) if step is None else np.clip(_GROWTH * step.lengths, _LEAST, 1)
+        turn, turn_rows = self._balance(sums.gram, Y + lengths[:, None] * direction)
+        gram = turn_rows @ sums.gram @ turn_rows.T
+        self._step = _Step(Y, direction, turn, gram, objective, sums.after, lengths, Y if step is None else step.end())
+        momentum = 0.0
+        if sums.curvature.ndim == 2 and len(self.history) > 2 * _PLAIN:
+            self._accelerated += 1
+            momentum = min(_MOST, self._accelerated / (self._accelerated + _INERTIA))
+        self.point = Point(self._step.end(momentum), turn_rows, momentum=momentum)
+
+    def _shorten(self, step: _Step, sums: Sums) -> None:
+        """Go back by the momentum, or halve the step of the columns whose loss has risen, and balance the factors anew."""
+        if self.point.momentum:
+            self._accelerated = 0
+            self.point = Point(step.end(), again=True)
+            return
+        risen = ~(sums.before <= step.columns)
+        np.multiply(step.lengths, 0.5, out=step.lengths, where=risen if risen.any() else True)
+        if step.lengths.max() < 0.5**_HALVINGS:
+            step.lengths[:] = 0
+        Y = step.end()
+        turn, turn_rows = self._balance(step.gram, Y)
+        self._step = replace(step, turn=step.turn @ turn, gram=turn_rows @ step.gram @ turn_rows.T)
+        self.point = Point(Y @ turn, turn_rows, again=True)
+
+    def _balance(self, gram: NDArray[np.float64], Y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return balance(gram, Y) if self._orthogonalize else (np.eye(Y.shape[1]), np.eye(Y.shape[1]))
 
     def ends(self) -> Iterator[Point]:
-        """Where to end, in the order of preference: after the last step, or before it."""
-        yield self.point
+        """Where to end, in the order of preference: after the last step, without momentum, or before it."""
         assert self._step is not None, "there was a pass"
+        yield replace(self.point, Y=self._step.end(), momentum=0.0)
         yield Point(self._step.Y @ self._step.turn, again=True)
 
     def holds(self, objective: float) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from dfact.report.factors import largest_items, under_headings
-from dfact.report.tables import row_chunks
+from dfact.report.tables import remaining_text, row_chunks
 
 Texts = Mapping[str, str] | None
 
@@ -19,7 +19,7 @@ def summary_lines(model: Any) -> list[tuple[str, str]]:
     return [
         ("model", f"{type(model).__name__}, {k} components of {n} rows × {len(model.column_labels_)} columns"),
         ("loss", f"expectiles at omega {model.omega:g}, ridge {model.ridge:g}"),
-        ("fit", f"{stopped} {model.n_iter_} iterations, objective {model.objective_history_[-1]:.6g}"),
+        ("fit", f"{stopped} {model.n_iter_} iterations, objective {model.objective_history_[-1]:.6g}{remaining_text(model.remaining_)}"),
     ]
 
 
