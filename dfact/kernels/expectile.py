@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.kernels.jit import kernel, part
+from dfact.kernels.jit import inlined, kernel, part
 
 _ROUNDS = 100  # of signs; the first sweep of a fit needs some four, later ones one or two
 _HALVINGS = 50
@@ -193,7 +193,7 @@ def move(
     return loss, settled
 
 
-@part
+@inlined
 def new_systems(k: int) -> Systems:
     """Return systems of zeros, in parts of one array: which instructions run, and how they round, follows from what lies close to what."""
     work = np.zeros((2 * k * (k + 1) + 2) * _LANES)
@@ -201,7 +201,7 @@ def new_systems(k: int) -> Systems:
     return Systems(GL[0], rest[:k], GL[1], rest[k : 2 * k], rest[2 * k], rest[2 * k + 1])
 
 
-@part
+@inlined
 def new_rows(k: int, room: int) -> Rows:
     """Return room for rows, in parts of one array, as for the systems."""
     work = np.empty(((k + 3) * _LANES + 1) * room)
