@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 import dfact
 from benchmarks.common import Peak, exit_code, in_a_process_of_its_own, report, side_by_side
+from benchmarks.icqf_out_of_core import Clock
 from dfact.data.writer import dataset_writer
 from dfact.engine.plan import parse_bytes
 
@@ -154,13 +155,13 @@ def make(path: Path, n: int, m: int) -> None:
 
 def out_of_core(path: str, limit: str) -> dict[str, Any]:
     dataset = dfact.open_dataset(path)
-    times: list[float] = []
-    model = dfact.ExpectileMF(K, omega=0.1, max_iter=PASSES, tol=0, memory_limit=limit, callbacks=[lambda it: times.append(it.seconds)])
+    clock = Clock([])
+    model = dfact.ExpectileMF(K, omega=0.1, max_iter=PASSES, tol=0, memory_limit=limit, callbacks=[clock])
     plan = dfact.plan(model, dataset)
     began = time.perf_counter()
     with Peak() as peak:
         model.fit(dataset)
-    seconds = float(np.median([b - a for a, b in pairwise(times)][1:]))
+    seconds = float(np.median([b - a for a, b in pairwise(clock.times)][1:]))
     return {
         "memory_limit": limit,
         "planned_GiB": plan.peak / 2**30,

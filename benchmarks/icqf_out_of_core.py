@@ -56,12 +56,13 @@ def make_tables(folder: Path, planted: PlantedQuestionnaire) -> None:
 
 @dataclass
 class Clock:
-    """A callback that notes when iterations end."""
+    """A callback that notes when iterations end, but not passes over a sample."""
 
     times: list[float]
 
     def __call__(self, iteration: Any) -> None:
-        self.times.append(iteration.seconds)
+        if iteration.number:
+            self.times.append(iteration.seconds)
 
 
 def fit(path: str, k: int, limit: str, solver: str, passes: int = PASSES, tol: float = 0) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.data.source import Layout
+from dfact.engine.progress import Iteration
 from dfact.models import emf_sample, emf_solver
 from dfact.models.emf_sample import sample_partitions
 
@@ -117,6 +118,15 @@ def test_an_interrupted_fit_ends_with_the_same_bits(after: int, solver: str, tmp
     with pytest.raises(InterruptionError):
         dfact.ExpectileMF(3, **settings, callbacks=[interrupt]).fit(V)
     np.testing.assert_array_equal(dfact.ExpectileMF(3, **settings).fit(V).row_factors_, undisturbed.row_factors_)
+
+
+@pytest.mark.parametrize("solver", ["exact", "surrogate"])
+def test_callbacks_hear_of_the_sample_before_the_first_iteration(solver: str) -> None:
+    heard: list[Iteration] = []
+    dfact.ExpectileMF(3, omega=0.2, max_iter=2, tol=0, solver=solver, callbacks=[heard.append]).fit(skewed(4))
+    numbers = [iteration.number for iteration in heard]
+    assert numbers == [0] * (len(numbers) - 2) + [1, 2]
+    assert [iteration.step for iteration in heard[:2]] == [f"pass {i} over a sample of the rows" for i in (1, 2)]
 
 
 def test_samples_are_spread_and_small_data_has_none() -> None:

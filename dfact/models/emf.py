@@ -220,15 +220,15 @@ class ExpectileMF(Factorization):
         problem = (measured, Loss(self.omega, self.ridge), begin, dtype)
         pass_: Any = ExactPass(*problem) if self._is_exact(dataset) else SurrogatePass(*problem)
         alternation = Alternation(pass_.loss, Y, dtype, orthogonalize=self.orthogonalize)
-        pass_ = start_on_sample(session, pass_, alternation, dataset)
-        self._iterate(alternation.history, lambda: alternation.advance(session.run(pass_, alternation.point)))
+        report = Reporter(self.callbacks, self.max_iter)
+        pass_ = start_on_sample(session, pass_, alternation, dataset, report)
+        self._iterate(report, alternation.history, lambda: alternation.advance(session.run(pass_, alternation.point)))
         point, objective = self._finish(session, RowsPass(*problem), alternation)
         self.column_factors_ = point.Y.astype(dtype)
         self.objective_history_ = np.asarray([*alternation.history, objective])
 
-    def _iterate(self, history: list[float], step: Callable[[], None]) -> None:
+    def _iterate(self, report: Reporter, history: list[float], step: Callable[[], None]) -> None:
         """Take steps until the objectives after them, which are added to the history, are near their end."""
-        report = Reporter(self.callbacks, self.max_iter)
         self.n_iter_, self.converged_ = 0, False
         while self.n_iter_ < self.max_iter and not self.converged_:
             self.n_iter_ += 1
@@ -288,7 +288,7 @@ class ExpectileMF(Factorization):
                 nonlocal X, Y
                 X, Y = measurements.alternate(X, Y, loss, history, orthogonalize=self.orthogonalize)
 
-            self._iterate(history, step)
+            self._iterate(Reporter(self.callbacks, self.max_iter), history, step)
         self.objective_history_ = np.asarray([*history, measurements.objective(X, Y, loss)])
         self.row_factors_, self.column_factors_ = X, Y
         self.n_features_in_ = shape[1]

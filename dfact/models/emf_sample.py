@@ -9,7 +9,7 @@ import numpy as np
 from dfact.data.dataset import Dataset
 from dfact.data.source import Layout
 from dfact.engine.passes import OnSample
-from dfact.engine.progress import relative_change
+from dfact.engine.progress import Reporter, relative_change
 from dfact.engine.session import Session
 from dfact.models.emf_passes import ExactPass, Point, Start, SurrogatePass
 from dfact.models.emf_solver import Alternation
@@ -30,7 +30,7 @@ def sample_partitions(layout: Layout, n_rows: int) -> tuple[int, ...]:
     return layout.sample(1 / step)
 
 
-def start_on_sample(session: Session, pass_: K, alternation: Alternation, dataset: Dataset) -> K:
+def start_on_sample(session: Session, pass_: K, alternation: Alternation, dataset: Dataset, report: Reporter) -> K:
     """The pass over all rows to begin with, after passes over a sample of large data that move ``alternation`` on.
 
     The sample's share s of the rows has the objective Σ ρ_ω + ridge·‖X‖² + s·ridge·‖Y‖². With X·s^-¼ and Y·s^¼ that is the
@@ -49,7 +49,9 @@ def start_on_sample(session: Session, pass_: K, alternation: Alternation, datase
     sampled = OnSample(partitions, replace(pass_, loss=loss, begin=Start(measured, pass_.begin.projection / scale)))
     for _ in range(_PASSES):
         sample.advance(session.run(sampled, sample.point))
-        if relative_change(sample.history[1::2]) < _TOLERANCE and not sample.refused:
+        objectives = sample.history[1::2]
+        report.on_sample(objectives)
+        if relative_change(objectives) < _TOLERANCE and not sample.refused:
             break
     Y = sample.point.Y / scale
     alternation.point = Point(Y, restart=True)
