@@ -154,6 +154,7 @@ def compared(data: str, exact: Run, sampled: Run) -> Bars:
 def draw(runs: dict[str, Run]) -> None:
     """Objective against seconds and against bytes, beside each other."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     best = min(run.model.objective_history_.min() for run in runs.values())
@@ -164,6 +165,7 @@ def draw(runs: dict[str, Run]) -> None:
             axis.loglog(*points[points[:, 1] > 0].T, label=labels[solver])
         axis.axhline(0.01, color="grey", linestyle=":", linewidth=1)
         axis.set_xlabel(name)
+        axis.xaxis.set_minor_formatter(NullFormatter())  # labels of single digits would lie over one another
     figure.axes[0].set_ylabel("objective above the lowest")
     figure.axes[0].legend(frameon=False)
     content = BytesIO()
