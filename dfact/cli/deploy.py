@@ -44,6 +44,7 @@ class Pods:
 
     def open(self, partitions: Any, plan: Any) -> Any:
         """No pass can run: these workers are planned for and do not exist yet."""
+        # Only the plan asks for these workers; a session on them is a mistake in the code.
         raise NotImplementedError("pods that are yet to be started run no pass")
 
 

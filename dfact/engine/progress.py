@@ -18,7 +18,7 @@ class Iteration:
     """What a solver tells its callbacks after an iteration."""
 
     number: int
-    """From 1 on; 0 while a fit starts on a sample of the rows."""
+    """Starts at 1; it is 0 while a fit starts on a sample of the rows."""
     limit: int
     objective: float
     """NaN where steps follow one another that minimise nothing."""
@@ -70,7 +70,7 @@ def remaining_change(history: Sequence[float], *, quarter: bool = False) -> floa
     The changes over one step, and over five, are taken to go on shrinking as they last did, by at least a tenth:
     Δ r / (1 − r) with the ratio r of the last change to the one before. The larger of the two estimates counts, since single steps
     may be small by chance, and five may be the end of a faster beginning. With ``quarter`` the last quarter of a long history
-    tells too, as changes that hardly shrink from five steps to the next may have far to go; its values must never rise.
+    counts too, as changes that hardly shrink over five steps may have far to go; the history must never rise.
     """
     if len(history) < 2 * _WINDOW + 1:
         return float("nan")

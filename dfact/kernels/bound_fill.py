@@ -20,6 +20,7 @@ def tile_rows(n: int, k: int, m: int) -> int:
     return max(1, min(rows, n) if rows > _TILE_ROWS else n)
 
 
+# One function: every part of a tile's step would need most of these arrays.
 @kernel
 def bounded_step(
     M: Codes,
@@ -111,6 +112,7 @@ def bounded_step(
     return squares, bounds, penalty, count
 
 
+# One function: the loops over a row share eight working arrays.
 @inlined
 def bound_fill(
     M: Codes,

@@ -33,7 +33,7 @@ class Systems(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """As many rows as there are lanes, each with p of at most `room` observed entries, and their quadratics at some signs."""
+    """A batch of rows, one per lane, each with at most ``room`` observed entries, and their quadratics at the current signs."""
 
     b: NDArray[np.float64]
     """The entries (lanes, room)."""
@@ -254,7 +254,7 @@ def expectile_rows(
 ) -> None:
     """X (k, n) ← argmin Σ_j ρ_ω(b_ij − x_iᵀy_j) + ridge‖x_i‖² for every row i, over its stored entries; exact.
 
-    Newton on the signs: the minimum for the signs at hand, until it has these signs.
+    Newton's method on the signs: solve for the minimum at the current signs of the residuals until these no longer change.
 
     Of each column j, Y (m, k), are added up: Σ_i ρ_ω with the old X to before (m) and with the new one to after (m),
     Σ_i w r x to gradient (m, k), and Σ_i w x xᵀ to curvature (m, k(k+1)/2), the lower triangle row by row, both at the

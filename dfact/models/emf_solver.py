@@ -50,7 +50,7 @@ class Alternation:
     otherwise the columns whose loss has are given half of it, and the rows go back to where they were.
 
     Where rows are solved exactly, an alternation that takes long is accelerated: rows and columns go on along their last change
-    by Nesterov's weights, which begin anew when such a step is refused (O'Donoghue & Candès 2015).
+    by Nesterov's weights, which restart when such a step is refused (O'Donoghue & Candès 2015).
     """
 
     def __init__(self, loss: Loss, Y: NDArray[np.float64], dtype: np.dtype[np.floating], *, orthogonalize: bool) -> None:
@@ -92,7 +92,7 @@ class Alternation:
         self.point = Point(self._step.end(momentum), turn_rows, momentum=momentum)
 
     def _shorten(self, step: _Step, sums: Sums) -> None:
-        """Go back by the momentum, or halve the step of the columns whose loss has risen, and balance the factors anew."""
+        """Undo the momentum; without any, halve the step of the columns whose loss has risen, and balance the factors again."""
         if self.point.momentum:
             self._accelerated = 0
             self.point = Point(step.end(), again=True)
@@ -110,7 +110,7 @@ class Alternation:
         return balance(gram, Y) if self._orthogonalize else (np.eye(Y.shape[1]), np.eye(Y.shape[1]))
 
     def ends(self) -> Iterator[Point]:
-        """Where to end, in the order of preference: after the last step, without momentum, or before it."""
+        """Yield the points to end at, the preferred one first: after the last step, without momentum; then before that step."""
         assert self._step is not None, "there was a pass"
         yield replace(self.point, Y=self._step.end(), momentum=0.0)
         yield Point(self._step.Y @ self._step.turn, again=True)
