@@ -59,13 +59,13 @@ class Layout:
     def n_partitions(self) -> int:
         return max(1, -(-self.n_rows // self.partition_rows))
 
-    def sample(self, share: float, least: int = 2) -> tuple[int, ...]:
-        """Numbers of this share of the partitions at equal distances, ``least`` at least; none where that is more than half of them.
+    def sample(self, share: float) -> tuple[int, ...]:
+        """Return the numbers of this share of the partitions, spread evenly: at least two, or none where that is more than half of them.
 
-        Where there are many, they are runs of partitions that lie in one chunk, so that few chunks are read.
+        A large sample consists of runs of partitions that lie in one chunk, so that few chunks are read.
         """
         n, run = self.n_partitions, self.chunk_rows // self.partition_rows
-        count = max(least, round(share * n))
+        count = max(2, round(share * n))
         if 2 * count > n:
             return ()
         if count < 4 * run:
