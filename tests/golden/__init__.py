@@ -1,0 +1,1 @@
+"""Golden figures of small fits, with the recipes that make them."""
