@@ -26,7 +26,7 @@ from dfact.engine.executors import LocalSession
 from dfact.engine.partition import Partitions
 from dfact.engine.plan import Plan, Workers, local_workers
 from dfact.errors import StoreError
-from tests.test_object_store import Proxy, send, settings
+from tests.object_store.test_object_store import Proxy, send, settings
 
 Random = np.random.Generator
 _ROOM = {"little": "size=1m", "enough": "remount,size=64m", "read-only": "remount,ro", "writable": "remount,rw"}

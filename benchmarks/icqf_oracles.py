@@ -79,7 +79,7 @@ def simulation(n_data_sets: int) -> Bars:
     recovered = min(row["loadings_r"] for row in rows if row["noise"] == 0.1)
     bars = [
         (
-            f"the augmented Lagrangian rises by at most {rise:.1e} of its start (bar 1e-6, see tests/test_icqf.py)",
+            f"the augmented Lagrangian rises by at most {rise:.1e} of its start (bar 1e-6, see tests/models/bounded_nmf/test_icqf.py)",
             rise <= 1e-6,
         ),
         (f"planted loadings recovered with mean correlation {recovered:.3f} at noise 0.1 (bar 0.95)", recovered >= 0.95),

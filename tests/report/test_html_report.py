@@ -32,7 +32,7 @@ from dfact.report.reconstruction import BinErrors, item_errors
 from dfact.report.row_statistics import RowStatistics
 from dfact.selection.fitted_data import fitted_dataset
 from tests.conftest import REAL_DATA, planted_answers
-from tests.test_adding_a_factorization import PoissonMF, counts
+from tests.models.test_adding_a_factorization import PoissonMF, counts
 
 EVIL = [
     "<script>alert(1)</script>",

@@ -1,7 +1,7 @@
 """Every command and snippet of the README, run as it stands, and what it shows compared with what comes out.
 
 A section is run from its beginning in a folder of its own, with the data that stands in there for the reader's. Commands run in
-this process, which is what the ``dfact`` on the PATH calls; ``tests/test_cli.py`` and ``.ci/run`` start it as a program.
+this process, which is what the ``dfact`` on the PATH calls; ``tests/cli/test_cli.py`` and ``.ci/run`` start it as a program.
 """
 
 import re
@@ -20,18 +20,18 @@ import pytest
 import dfact
 from dfact.cli.main import cli, main
 from dfact.data.examples import ipip_ascado
-from tests.test_object_store import bucket, server  # noqa: F401  # fixtures
+from tests.object_store.test_object_store import bucket, server  # noqa: F401  # fixtures
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 EXAMPLE = ["AS", "SC", "AD", "DO"]
 
 ELSEWHERE = {
     "pip install": ".ci/run installs from a fresh environment",
-    "openssl": "tests/test_tls.py",
-    "dask scheduler": "tests/test_tls.py",
-    "dask worker": "tests/test_tls.py",
-    "10.0.0.1": "tests/test_tls.py",
+    "openssl": "tests/tls/test_tls.py",
+    "dask scheduler": "tests/tls/test_tls.py",
+    "dask worker": "tests/tls/test_tls.py",
+    "10.0.0.1": "tests/tls/test_tls.py",
 }
 """What is not run here: a part of the block or line, and where it is."""
 TREE = "dfact/cli       commands"

@@ -17,7 +17,7 @@ from dfact.engine.interrupts import asked, finishing, obeying, stopping_on_signa
 from dfact.engine.scratch import Scratch
 from dfact.errors import StoppedError
 from tests.conftest import planted_answers
-from tests.test_checkpoint import same
+from tests.engine.test_checkpoint import same
 
 pytestmark = pytest.mark.faults
 

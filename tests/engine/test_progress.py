@@ -9,7 +9,7 @@ import pytest
 import dfact
 from dfact.engine.progress import remaining_change
 from tests.conftest import planted_answers
-from tests.test_emf import planted
+from tests.models.expectile.test_emf import planted
 
 
 @pytest.mark.parametrize("ratio", [0.05, 0.3, 0.7, 0.89])

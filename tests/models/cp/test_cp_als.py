@@ -13,7 +13,7 @@ from dfact.models.cp_problem import khatri_rao
 from dfact.report.kinds import items_plot, model_text, rows_text
 from dfact.selection import core_consistency, select_on_path
 from tests.conftest import REAL_DATA
-from tests.test_elastic_cp import model_of, planted, score
+from tests.models.cp.test_elastic_cp import model_of, planted, score
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.2])

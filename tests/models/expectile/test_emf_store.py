@@ -10,7 +10,7 @@ import zarr
 import dfact
 from dfact.report.expectiles import component_norms
 from dfact.report.kinds import items_plot, model_text, rows_text
-from tests.test_persistence import assert_same
+from tests.models.test_persistence import assert_same
 
 
 def skewed(seed: int, n: int = 90, m: int = 30, k: int = 2) -> np.ndarray:

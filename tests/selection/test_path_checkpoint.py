@@ -18,8 +18,8 @@ from dfact.errors import ParameterError, StoreError
 from dfact.models.elastic_cp_path import SolutionPath
 from dfact.selection import Selection, select_on_path
 from dfact.selection.on_path import CRITERIA
-from tests.test_checkpoint import InterruptionError, damage, tensor
-from tests.test_elastic_cp import answers, assert_same, many_partitions
+from tests.engine.test_checkpoint import InterruptionError, damage, tensor
+from tests.models.cp.test_elastic_cp import answers, assert_same, many_partitions
 
 __all__ = ["many_partitions"]
 LAMBDAS = [1.0, 60.0, 100.0, 1e6]

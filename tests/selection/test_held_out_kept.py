@@ -15,7 +15,7 @@ from dfact.engine.executors import LocalSession
 from dfact.engine.records import Records
 from dfact.selection import Selection, entry_fits, select_by_held_out
 from dfact.selection.kept import Batches
-from tests.test_held_out import compressed, planted
+from tests.selection.test_held_out import compressed, planted
 
 GRID: dict[str, Any] = {"n_components": [1, 3], "omega": [0.2, 0.5]}
 

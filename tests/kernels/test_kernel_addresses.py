@@ -14,7 +14,7 @@ import dfact.kernels
 from dfact.kernels.adamax import adamax_updates
 from dfact.models import bounded_nmf_problem
 from tests.conftest import planted_answers
-from tests.test_checkpoint import CASES, memberships, skewed, tensor
+from tests.engine.test_checkpoint import CASES, memberships, skewed, tensor
 
 _CALLS = 4  # kept of each kernel and kind of arguments
 _PLACES = 50  # where each call is repeated

@@ -29,7 +29,7 @@ from dfact.engine.records import Records
 from dfact.engine.visits import Parts
 from dfact.errors import ParameterError, StoreError
 from tests.conftest import planted_answers
-from tests.test_elastic_cp import many_partitions
+from tests.models.cp.test_elastic_cp import many_partitions
 
 __all__ = ["many_partitions"]
 

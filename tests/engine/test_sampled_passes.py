@@ -27,8 +27,20 @@ from dfact.engine.partition import partitions
 from dfact.engine.passes import Block, SampledPass, State
 from dfact.engine.plan import make_plan
 from dfact.engine.session import Executor, Session, Stateful
-from tests import test_cluster_session as common
-from tests.test_cluster_session import FLOAT32, N_PARTITIONS, Kill, Sums, Walk, held, inside, owner, rows_of, tiny_partitions, visited
+from tests.engine import test_cluster_session as common
+from tests.engine.test_cluster_session import (
+    FLOAT32,
+    N_PARTITIONS,
+    Kill,
+    Sums,
+    Walk,
+    held,
+    inside,
+    owner,
+    rows_of,
+    tiny_partitions,
+    visited,
+)
 
 ROWS = 128  # of a partition, with tiny_partitions
 EVERYTHING = range(N_PARTITIONS)

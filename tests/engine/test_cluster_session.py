@@ -1024,7 +1024,7 @@ def all_held(dask_worker: Any) -> bool:
 def test_shards_end_with_a_lost_driver(processes: Processes) -> None:
     script = f"""
 from distributed import Client
-from tests.test_cluster_session import Walk, on, take
+from tests.engine.test_cluster_session import Walk, on, take
 with Client({processes.address!r}) as client, on(client) as session:
     for number in range(1, 1 << 30):
         take(session, Walk(pause=0.01), [number])

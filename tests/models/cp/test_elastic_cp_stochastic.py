@@ -26,7 +26,7 @@ from dfact.kernels.samples import contracted_slices, optimal_slices, residual_sq
 from dfact.models.cp_problem import ElasticNet, Prior, RowPrior
 from dfact.models.cp_samples import AdamaxState, LocalStepsPass, Sample, _LocalSteps, aside_rows, seeded, spread_partitions
 from dfact.models.elastic_cp_stochastic import batch_sizes_of
-from tests.test_elastic_cp import SHAPES, Array, answers, assert_same, many_partitions, model_of, objective, planted, variances_of
+from tests.models.cp.test_elastic_cp import SHAPES, Array, answers, assert_same, many_partitions, model_of, objective, planted, variances_of
 
 __all__ = ["many_partitions"]
 

@@ -77,7 +77,7 @@ def test_the_time_to_the_end_is_that_of_the_fewest_iterations_that_reach_it(tmp_
     assert len(asked) < 25
     case = time_to_end.CASES["icqf planted 100000x500"]
     data = case.make(tmp_path, 0)
-    (first, _), (second, seconds) = (time_to_end.fit(Path(__file__).parents[1], case, data, i, warm=data) for i in (1, 4))
+    (first, _), (second, seconds) = (time_to_end.fit(Path(__file__).parents[2], case, data, i, warm=data) for i in (1, 4))
     assert second < first
     assert seconds > 0
 

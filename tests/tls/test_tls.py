@@ -23,7 +23,7 @@ import dfact
 from dfact.cli.main import main
 from tests.conftest import free_port, planted_answers
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = ("--tls-ca-file", "--tls-cert", "--tls-key")
 
 

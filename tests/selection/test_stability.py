@@ -22,7 +22,7 @@ from dfact.selection import bootstrap
 from dfact.selection.resampling import Drawn, Refit, Resamples
 from dfact.selection.stability import _Matching
 from tests.conftest import planted_answers
-from tests.test_adding_a_factorization import PoissonMF, counts
+from tests.models.test_adding_a_factorization import PoissonMF, counts
 
 
 def drawn_rows(shape: tuple[int, ...], seed: int, number: int, *, weighted: bool = False) -> NDArray[np.intp]:
