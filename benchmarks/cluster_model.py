@@ -17,7 +17,7 @@ from scipy.optimize import nnls
 import dfact
 from dfact.data.source import Layout
 from dfact.engine.cluster.placement import Tree, split, tree
-from dfact.engine.passes import Partial
+from dfact.engine.passes import PartialSums
 from dfact.engine.reduction import TreeSum
 
 _ENTRY_SECONDS = 1.5e-9
@@ -28,7 +28,7 @@ _SPEED_UPS = [1 << i for i in range(11)]
 
 
 @dataclass
-class _Nothing(Partial):
+class _Nothing(PartialSums):
     """A sum that only counts."""
 
 

@@ -32,14 +32,14 @@ from dfact.data.synthetic import elastic_cp_simulation
 from dfact.engine.cluster.transport import packed
 from dfact.engine.executors import LocalSession, ThreadsExecutor
 from dfact.engine.partition import Partitions
-from dfact.engine.passes import Partial, Pass
+from dfact.engine.passes import PartialSums, Pass
 from dfact.engine.plan import Plan
 from dfact.engine.progress import Iteration
 from dfact.models.cp_samples import AdamaxState, seeded, spread_partitions
 from dfact.models.elastic_cp_path import default_lambdas
 
 Bars = list[tuple[str, bool]]
-P = TypeVar("P", bound=Partial)
+P = TypeVar("P", bound=PartialSums)
 _WATCHING = 0.025  # of the time of the steps
 
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from dfact.data.source import ArraySource, Layout
 from dfact.engine.cluster.session import ClusterSession
 from dfact.engine.partition import Partitions
-from dfact.engine.passes import Block, Partial, SampledPass, Startless, State
+from dfact.engine.passes import Block, PartialSums, SampledPass, Startless, State
 from dfact.engine.plan import Footprint, Workers, make_plan
 from dfact.models.cp_samples import AdamaxState
 
@@ -47,7 +47,7 @@ def noise(size: int) -> NDArray[Any]:
 
 
 @dataclass
-class Sums(Partial):
+class Sums(PartialSums):
     """As large as those of a model."""
 
     of_items: NDArray[Any]

@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 
 from dfact.data.store import store_at
 from dfact.engine import interrupts
-from dfact.engine.passes import PARTIALS, Partial, Pass
+from dfact.engine.passes import PARTIAL_SUMS, PartialSums, Pass
 from dfact.engine.records import NewRecord, Records, attributes_of, records_of
 from dfact.engine.session import Arrays, Session, Stateful
 from dfact.engine.streams import StoredState
 from dfact.errors import StoppedError, StoreError
 
-P = TypeVar("P", bound=Partial)
+P = TypeVar("P", bound=PartialSums)
 Record = tuple[dict[str, Any], list[NDArray[Any]]]
 """A step as JSON, and its arrays, to which that refers by their numbers."""
 _PASS = "pass"
@@ -50,9 +50,12 @@ def _number(name: str) -> int:
     return int(name.split("-")[1])
 
 
-def pack(partial: Partial, put: Callable[[NDArray[Any]], None], first: int = 0) -> tuple[dict[str, Any], int]:
+def pack(partial: PartialSums, put: Callable[[NDArray[Any]], None], first: int = 0) -> tuple[dict[str, Any], int]:
     """Sums as JSON that refers to their arrays by number, from ``first`` on, and the number of the next; the arrays are put."""
-    packed: dict[str, Any] = {"of": f"{type(partial).__module__}.{type(partial).__qualname__}"}
+    if PARTIAL_SUMS.get(str(partial.checkpoint_name)) is not type(partial):
+        kind = type(partial).__name__
+        raise TypeError(f"{kind} has no name in checkpoints; declare it as class {kind}(PartialSums, name=...)")
+    packed: dict[str, Any] = {"of": partial.checkpoint_name}
     for field in fields(partial):
         value = getattr(partial, field.name)
         if isinstance(value, list):
@@ -69,7 +72,7 @@ def pack(partial: Partial, put: Callable[[NDArray[Any]], None], first: int = 0) 
 def unpack(packed: Mapping[str, Any], arrays: list[NDArray[Any]]) -> Any:
     """What :func:`pack` was given."""
     values = {name: value for name, value in packed.items() if name != "of"}
-    return PARTIALS[packed["of"]](
+    return PARTIAL_SUMS[packed["of"]](
         **{name: [unpack(p, arrays) for p in value] if isinstance(value, list) else arrays[value] for name, value in values.items()}
     )
 

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from dfact.data.dask_results import active_client
 from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.partition import Partitions
-from dfact.engine.passes import Partial, Pass
+from dfact.engine.passes import PartialSums, Pass
 from dfact.engine.plan import Plan, Workers, local_workers
 from dfact.engine.session import Executor, Stateful
 from dfact.engine.shard import Shard
 from dfact.engine.streams import StoredState
 from dfact.errors import ParameterError
 
-P = TypeVar("P", bound=Partial)
+P = TypeVar("P", bound=PartialSums)
 _ROWS = 16  # partitions whose rows are handed on together
 
 

@@ -12,10 +12,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.source import ArraySource, Layout, RowSource, SparseRows, SparseSource, absent_of, aligned, read_rows, reads
-from dfact.engine.passes import Block, Partial, Pass, State, Workspace
+from dfact.engine.passes import Block, PartialSums, Pass, State, Workspace
 
 T = TypeVar("T")
-P = TypeVar("P", bound=Partial)
+P = TypeVar("P", bound=PartialSums)
 Rows = NDArray[Any] | sp.csr_array
 _READ_ENTRIES = 1 << 23  # read in one go where chunks end elsewhere than partitions: the first and the last chunk are decoded twice
 _SPARSE_READS = 64  # row-compressed data is read in so many runs at least, for as many threads

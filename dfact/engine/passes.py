@@ -1,7 +1,7 @@
 """The contract of a pass: what is done to one block, and how the partial results add up."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from math import prod
 from typing import Any, ClassVar, Protocol, Self, TypeVar
@@ -136,37 +136,42 @@ class Block:
         return self.matrix if isinstance(self.matrix, np.ndarray) else expanded(self.matrix, self.absent)
 
 
-PARTIALS: dict[str, type["Partial"]] = {}
-"""All of what passes add up, by name: a checkpoint names them."""
+PARTIAL_SUMS: dict[str, type["PartialSums"]] = {}
+"""All named sums: a checkpoint refers to them by these names."""
 
 
 @dataclass
-class Partial:
-    """Base of what a pass returns for a block: arrays and numbers that add up.
+class PartialSums:
+    """Base of the sums that a pass returns for a block: arrays and numbers that add up.
 
-    Sums run in block order and in double precision, whatever the block's own precision. What does
-    not add up but, say, keeps the larger, brings an ``add`` of its own.
+    Sums run in block order and in double precision, whatever the block's own precision. A subclass that
+    combines otherwise, for example by the maximum, overrides ``add``. A checkpoint stores the sums under the name
+    that the class declares (``class Moments(PartialSums, name="moments")``), wherever the class is defined.
     """
 
-    def __init_subclass__(cls) -> None:
-        PARTIALS[f"{cls.__module__}.{cls.__qualname__}"] = cls
+    checkpoint_name: ClassVar[str | None] = None
+
+    def __init_subclass__(cls, *, name: str | None = None) -> None:
+        if name is not None:
+            cls.checkpoint_name = name
+            PARTIAL_SUMS[name] = cls
 
     def total(self) -> Self:
         """A copy in double precision, to add others to."""
-        return type(self)(**{name: np.array(getattr(self, name), dtype=np.float64) for name in self.__dataclass_fields__})
+        return type(self)(**{f.name: np.array(getattr(self, f.name), dtype=np.float64) for f in fields(self)})
 
     def add(self, other: Self) -> None:
         """Add ``other`` to this total in place."""
-        for name in self.__dataclass_fields__:
-            total = getattr(self, name)
-            total += getattr(other, name)
+        for f in fields(self):
+            total = getattr(self, f.name)
+            total += getattr(other, f.name)
 
 
 Shared_contra = TypeVar("Shared_contra", contravariant=True)
-Partial_co = TypeVar("Partial_co", bound=Partial, covariant=True)
+Sums_co = TypeVar("Sums_co", bound=PartialSums, covariant=True)
 
 
-class Pass(Protocol[Shared_contra, Partial_co]):
+class Pass(Protocol[Shared_contra, Sums_co]):
     """Declared data; executors only run it.
 
     The same arguments give the same bits, so a task that was lost can simply run again. A pass may
@@ -183,7 +188,7 @@ class Pass(Protocol[Shared_contra, Partial_co]):
         """State of a block that has none yet; None if the pass keeps none."""
         ...
 
-    def step(self, block: Block, state: State | None, shared: Shared_contra) -> tuple[State | None, Partial_co]:
+    def step(self, block: Block, state: State | None, shared: Shared_contra) -> tuple[State | None, Sums_co]:
         """One visit of a block with what all blocks share.
 
         The sums may be lasting memory of the block's workspace: they are added up before the next block. The state may

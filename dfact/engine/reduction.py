@@ -4,9 +4,9 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar
 
-from dfact.engine.passes import Partial
+from dfact.engine.passes import PartialSums
 
-P = TypeVar("P", bound=Partial)
+P = TypeVar("P", bound=PartialSums)
 Node = tuple[int, int]
 """Level l and index i of a sum over the partitions i·2^l to (i+1)·2^l − 1, as far as they exist."""
 

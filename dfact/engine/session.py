@@ -10,11 +10,11 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.engine.partition import Partitions
-from dfact.engine.passes import Partial, Pass
+from dfact.engine.passes import PartialSums, Pass
 from dfact.engine.plan import Plan, Workers
 from dfact.engine.streams import StoredState
 
-P = TypeVar("P", bound=Partial)
+P = TypeVar("P", bound=PartialSums)
 Arrays = dict[str, NDArray[Any]]
 
 

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from dfact.data.dask_rows import DaskRows
 from dfact.engine.block_state import Blocks, PartitionStates
 from dfact.engine.partition import Partitions, one_ahead, walk
-from dfact.engine.passes import Partial, Pass, SampledPass, Workspace, visited
+from dfact.engine.passes import PartialSums, Pass, SampledPass, Workspace, visited
 from dfact.engine.reduction import Node, TreeSum
 from dfact.engine.streams import StoredState
 from dfact.engine.threads import single_threaded
 
-P = TypeVar("P", bound=Partial)
+P = TypeVar("P", bound=PartialSums)
 T = TypeVar("T")
 Fetch = Callable[[Sequence[Hashable]], Mapping[Hashable, NDArray[Any]]]
 _STREAM_BYTES = 1 << 26

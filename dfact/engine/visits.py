@@ -9,11 +9,11 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, Partial, Pass, SampledPass, Startless, State
+from dfact.engine.passes import Block, PartialSums, Pass, SampledPass, Startless, State
 from dfact.engine.session import Arrays, Session
 
 T = TypeVar("T")
-P = TypeVar("P", bound=Partial)
+P = TypeVar("P", bound=PartialSums)
 
 BlockView = Callable[[Block], Block]
 """What a member sees of a block; a plain function or a dataclass, as it travels to the workers."""
@@ -34,7 +34,7 @@ class Member:
 
 
 @dataclass
-class Parts(Partial):
+class Parts(PartialSums, name="fused"):
     """What each member adds up."""
 
     parts: list[Any]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.engine.passes import Block, PartialSums, Startless, State
 from dfact.kernels.entries import filled
 
 _INDEFINITE = 1e-6  # of the number of columns: an eigenvalue below minus this is no rounding error of single precision
@@ -14,7 +14,7 @@ _FLOOR = 1e-10  # eigenvalues below it are raised to it by smoothing, as psych's
 
 
 @dataclass
-class Moments(Partial):
+class Moments(PartialSums, name="moments"):
     """Sums over the rows in which both of two columns are observed; x is what a column holds beyond its shift."""
 
     counts: NDArray[Any]

@@ -12,7 +12,7 @@ from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
-from dfact.engine.passes import Block, Partial, Startless, State, Workspace
+from dfact.engine.passes import Block, PartialSums, Startless, State, Workspace
 from dfact.engine.session import Session
 from dfact.errors import DataError
 from dfact.kernels.clusters import member_weights
@@ -38,7 +38,7 @@ Solutions = list[tuple[float, Centers]]
 
 
 @dataclass
-class ClusterSums(Partial):
+class ClusterSums(PartialSums, name="kmeans_clusters"):
     """Sums over the members of the clusters of several solutions, one below the other."""
 
     directions: NDArray[Any]
@@ -48,7 +48,7 @@ class ClusterSums(Partial):
 
 
 @dataclass
-class Finalists(Partial):
+class Finalists(PartialSums, name="kmeans_candidates"):
     """The solutions of s searches, filled with zeros."""
 
     centers: NDArray[Any]

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.engine.passes import Block, PartialSums, Startless, State
 from dfact.engine.session import Session
 from dfact.linalg.svd import Matrix, View
 
@@ -62,7 +62,7 @@ class DataRows:
 
 
 @dataclass
-class Nothing(Partial):
+class Nothing(PartialSums, name="none"):
     """A pass that only keeps a state adds up nothing."""
 
 
@@ -78,7 +78,7 @@ class EmbedPass(Startless):
 
 
 @dataclass
-class Best(Partial):
+class Best(PartialSums, name="row_maximum"):
     """Of each of s searches the row with the highest score; the first of equals."""
 
     scores: NDArray[Any]
@@ -95,7 +95,7 @@ class Best(Partial):
 
 
 @dataclass
-class Taken(Partial):
+class Taken(PartialSums, name="rows_by_number"):
     """Rows that were taken out, one below the other."""
 
     points: NDArray[Any]

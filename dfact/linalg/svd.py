@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.linalg import eigh, qr
 
-from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.engine.passes import Block, PartialSums, Startless, State
 from dfact.engine.session import Session
 from dfact.kernels.entries import filled
 
@@ -33,7 +33,7 @@ def zero_filled(block: Block) -> Matrix:
 
 
 @dataclass
-class GramSum(Partial):
+class GramSum(PartialSums, name="svd_gram"):
     gram: NDArray[Any]
 
 
@@ -106,7 +106,7 @@ def _block_krylov(
 
 
 @dataclass
-class SignNorms(Partial):
+class SignNorms(PartialSums, name="svd_signs"):
     positive: NDArray[Any]
     negative: NDArray[Any]
 

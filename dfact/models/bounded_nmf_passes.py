@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.engine.passes import Block, PartialSums, Startless, State
 from dfact.kernels.admm import admm_fill
 from dfact.kernels.bound_fill import bounded_step, tile_rows
 from dfact.kernels.entries import filled, squared_error
@@ -34,7 +34,7 @@ class WeightedRows:
 
 
 @dataclass
-class Sums(Partial):
+class Sums(PartialSums, name="bounded_nmf"):
     """What an iteration adds up over the rows, each as often as its weight says."""
 
     gram: NDArray[Any]
@@ -175,7 +175,7 @@ class SplitlessPass:
 
 
 @dataclass
-class RowSums(Partial):
+class RowSums(PartialSums, name="bounded_nmf_rows"):
     squares: NDArray[Any]
     size_w: NDArray[Any]
     unfinished: NDArray[Any]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, Partial, Startless, State, Workspace
+from dfact.engine.passes import Block, PartialSums, Startless, State, Workspace
 from dfact.kernels.cp import fill_missing
 from dfact.kernels.elastic_net import column_updates, row_optima
 from dfact.kernels.entries import filled
@@ -25,7 +25,7 @@ _TILE_BYTES, _TILE_ROWS = 3 << 17, 32  # of the data, which stay in cache beside
 
 
 @dataclass
-class UnfoldingGrams(Partial):
+class UnfoldingGrams(PartialSums, name="cp_unfolding_grams"):
     """XX ᵀ of the unfoldings of modes 2, …, N, one after the other, flat."""
 
     grams: NDArray[Any]
@@ -85,7 +85,7 @@ def random_factors(seed: np.random.SeedSequence, shape: tuple[int, int], nonnega
 
 
 @dataclass
-class SliceSums(Partial):
+class SliceSums(PartialSums, name="cp_slices"):
     columns: NDArray[Any]
     """Σ X² over the rows (m,)."""
     rows: NDArray[Any]
@@ -108,7 +108,7 @@ class SlicesPass(Startless):
 
 
 @dataclass
-class Sums(Partial):
+class Sums(PartialSums, name="cp"):
     """What an iteration adds up over the rows."""
 
     gram: NDArray[Any]
@@ -253,7 +253,7 @@ def widths(V: NDArray[Any], k: int) -> list[slice]:
 
 
 @dataclass
-class Census(Partial):
+class Census(PartialSums, name="cp_support"):
     """Of each component's entries in mode 1 (R,)."""
 
     zeros: NDArray[Any]
@@ -277,7 +277,7 @@ class CensusPass(Startless):
 
 
 @dataclass
-class RowSums(Partial):
+class RowSums(PartialSums, name="cp_rows"):
     squares: NDArray[Any]
     norm: NDArray[Any]
     """‖Δ∘Z‖²."""

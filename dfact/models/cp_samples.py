@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.source import Layout
-from dfact.engine.passes import Block, Partial, SampledPass, State, Workspace
+from dfact.engine.passes import Block, PartialSums, SampledPass, State, Workspace
 from dfact.kernels.adamax import BETA_1, adamax_updates
 from dfact.kernels.entries import filled
 from dfact.kernels.samples import contracted_slices, optimal_slices, residual_squares, subproblem
@@ -50,7 +50,7 @@ def partition_of(block: Block, layout: Layout) -> int:
 
 
 @dataclass
-class KeptRows(Partial):
+class KeptRows(PartialSums, name="cp_sampled_rows"):
     """The number of slices kept."""
 
     count: NDArray[Any]
@@ -78,7 +78,7 @@ class AsidePass(SampledPass):
 
 
 @dataclass
-class WatchedSums(Partial):
+class WatchedSums(PartialSums, name="cp_monitor"):
     """Over the slices that are kept aside."""
 
     squares: NDArray[Any]
@@ -129,7 +129,7 @@ class SettledPass:
 
 
 @dataclass
-class AdamaxState(Partial):
+class AdamaxState(PartialSums, name="cp_adamax"):
     """The factors of modes 2 to N with Adamax's moments; as a sum those of several samples, each times its ``weight``.
 
     The modes lie side by side. See :func:`dfact.kernels.adamax.adamax_updates` for the moments.

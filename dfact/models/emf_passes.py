@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
-from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.engine.passes import Block, PartialSums, Startless, State
 from dfact.kernels.expectile import count_observed, expectile_rows, take_observed
 from dfact.kernels.expectile_dense import surrogate_rows
 from dfact.linalg.svd import Matrix, zero_filled
@@ -128,7 +128,7 @@ class Point:
 
 
 @dataclass
-class Sums(Partial):
+class Sums(PartialSums, name="expectile"):
     """What a sweep adds up over the rows."""
 
     before: NDArray[Any]
@@ -220,7 +220,7 @@ class SurrogatePass:
 
 
 @dataclass
-class RowSums(Partial):
+class RowSums(PartialSums, name="expectile_rows"):
     loss: NDArray[Any]
     """Σ ρ_ω."""
     size: NDArray[Any]

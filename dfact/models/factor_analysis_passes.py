@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.engine.passes import Block, PartialSums, Startless, State
 from dfact.kernels.entries import filled
 
 
@@ -40,7 +40,7 @@ class Scorer:
 
 
 @dataclass
-class ScoreSums(Partial):
+class ScoreSums(PartialSums, name="factor_scores"):
     silent: NDArray[Any]
     """Rows without any answer."""
 

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.engine.passes import Block, PartialSums, Startless, State
 from dfact.kernels.entries import all_whole, filled
 from dfact.linalg.points import squared_norms
 from dfact.linalg.svd import Matrix, zero_filled
@@ -46,7 +46,7 @@ class Regularized:
 
 
 @dataclass
-class Census(Partial):
+class Census(PartialSums, name="gom_responses"):
     column_sums: NDArray[Any]
     """Rᵀ1 (J,)"""
     silent: NDArray[Any]
@@ -68,7 +68,7 @@ class CensusPass(Startless):
 
 
 @dataclass
-class Inside(Partial):
+class Inside(PartialSums, name="gom_span"):
     inside: NDArray[Any]
     """Σ‖BᵀR(i, :)‖² of the rows' parts in the span of B"""
     all: NDArray[Any]
@@ -89,7 +89,7 @@ class InsidePass(Startless):
 
 
 @dataclass
-class MembershipSums(Partial):
+class MembershipSums(PartialSums, name="gom_memberships"):
     """Of the memberships Π of all candidates side by side, c columns in all."""
 
     cross: NDArray[Any]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.inputs import as_dataset, refuse_infinite
-from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.engine.passes import Block, PartialSums, Startless, State
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import fill_missing
 from dfact.models.cp import CPModel
@@ -17,7 +17,7 @@ from dfact.models.cp_problem import khatri_rao, unfolded
 
 
 @dataclass
-class Contracted(Partial):
+class Contracted(PartialSums, name="core_tensor"):
     """The data, filled by the model, contracted with mode 1."""
 
     cross: NDArray[Any]

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, Partial, Pass, Startless, State
+from dfact.engine.passes import Block, PartialSums, Pass, Startless, State
 from dfact.engine.visits import Member, Members, MemberSession
 from dfact.selection.folds import Folds
 
@@ -39,7 +39,7 @@ class Anew:
 
 
 @dataclass
-class Errors(Partial):
+class Errors(PartialSums, name="squared_errors"):
     squares: NDArray[Any]
     count: NDArray[Any]
 

@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.engine.passes import Block, PartialSums, Startless, State
 from dfact.models.emf_passes import Measured
 
 ERRORS = ("relative", "absolute")
@@ -121,7 +121,7 @@ class Measure:
 
 
 @dataclass
-class Counts(Partial):
+class Counts(PartialSums, name="error_histogram"):
     """Errors of hidden entries."""
 
     counts: NDArray[Any]

@@ -23,7 +23,7 @@ from dfact.data.source import ArraySource
 from dfact.engine.checkpoint import CheckpointedSession, pack, resume_point, unpack
 from dfact.engine.executors import resolve_executor
 from dfact.engine.partition import partitions
-from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.engine.passes import Block, PartialSums, Startless, State
 from dfact.engine.plan import Footprint, make_plan
 from dfact.engine.records import Records
 from dfact.engine.visits import Parts
@@ -324,7 +324,7 @@ def test_a_fit_goes_on_wherever_it_runs(client: Client, tmp_path: Path) -> None:
 
 
 @dataclass
-class Ones(Partial):
+class Ones(PartialSums, name="ones"):
     count: NDArray[Any]
 
 

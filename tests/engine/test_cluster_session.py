@@ -38,7 +38,7 @@ from dfact.engine.cluster.session import ClusterSession, DistributedExecutor
 from dfact.engine.cluster.transport import packed
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor
 from dfact.engine.partition import partitions
-from dfact.engine.passes import Block, Partial, Startless, State
+from dfact.engine.passes import Block, PartialSums, Startless, State
 from dfact.engine.plan import Footprint, make_plan
 from dfact.engine.reduction import TreeSum
 from dfact.engine.session import Executor, Stateful
@@ -57,12 +57,12 @@ WAIT = 60.0  # seconds, of what is polled: much more than it takes
 
 
 @dataclass
-class Nothing(Partial):
+class Nothing(PartialSums):
     """A sum that only counts."""
 
 
 @dataclass
-class Sums(Partial):
+class Sums(PartialSums):
     weighted: NDArray[Any]
     count: NDArray[Any]
 

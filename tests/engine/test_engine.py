@@ -37,7 +37,7 @@ from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.cluster.transport import Sealed
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor, resolve_executor
 from dfact.engine.partition import one_ahead, partitions, walk
-from dfact.engine.passes import Block, Partial, Startless, State, Workspace
+from dfact.engine.passes import Block, PartialSums, Startless, State, Workspace
 from dfact.engine.plan import Footprint, Plan, Workers, make_plan, parse_bytes
 from dfact.engine.progress import Iteration, Progress, TimeLeft
 from dfact.engine.reduction import TreeSum, add_up
@@ -52,7 +52,7 @@ FOOTPRINT = Footprint(state_per_row=200, work_per_row=200, shared=1000, result_p
 
 
 @dataclass
-class Sums(Partial):
+class Sums(PartialSums):
     weighted: NDArray[Any]
     count: NDArray[Any]
 
@@ -382,7 +382,7 @@ def test_passes_run_with_one_blas_thread(executor: Executor) -> None:
 
 
 @dataclass
-class Threads(Partial):
+class Threads(PartialSums):
     excess: NDArray[Any]
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 import dfact
-from dfact.engine.passes import Block, Partial, State
+from dfact.engine.passes import Block, PartialSums, State
 from dfact.engine.plan import Footprint
 from dfact.engine.progress import Reporter, relative_change
 from dfact.kernels.jit import kernel
@@ -42,7 +42,7 @@ def ratios(V: NDArray[np.floating], R: NDArray[np.floating], seen: NDArray[np.fl
 
 # 2. The pass: what is done to a block of rows, and what adds up.
 @dataclass
-class Sums(Partial):
+class Sums(PartialSums):
     numerator: NDArray[Any]
     denominator: NDArray[Any]
     divergence: NDArray[Any]

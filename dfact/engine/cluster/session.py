@@ -24,7 +24,7 @@ from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, landmark
 from dfact.engine.cluster.transport import packed, unpacked
 from dfact.engine.cluster.watch import Watch
 from dfact.engine.partition import Partitions
-from dfact.engine.passes import Partial, Pass, visited
+from dfact.engine.passes import PartialSums, Pass, visited
 from dfact.engine.plan import Plan, Workers, cluster_workers
 from dfact.engine.reduction import TreeSum
 from dfact.engine.session import Stateful
@@ -36,7 +36,7 @@ from dfact.errors import ClusterError
 if TYPE_CHECKING:
     from distributed import Client
 
-P = TypeVar("P", bound=Partial)
+P = TypeVar("P", bound=PartialSums)
 T = TypeVar("T")
 _ROWS_BYTES = 1 << 24  # of rows that one message brings to the driver
 _LOOK = 1.0  # seconds between two looks for workers that have joined
