@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 import dfact
-from dfact.data.source import Layout
+from dfact.data.layout import Layout
 from dfact.engine.cluster.placement import Tree, split, tree
 from dfact.engine.passes import PartialSums
 from dfact.engine.reduction import TreeSum

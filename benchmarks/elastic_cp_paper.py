@@ -27,7 +27,7 @@ import dfact
 from benchmarks.common import exit_code, report
 from dfact.data.synthetic import PlantedTensor, elastic_cp_simulation
 from dfact.engine.threads import single_threaded
-from dfact.models.elastic_cp_path import SolutionPath
+from dfact.models.cp.path import SolutionPath
 
 Bars = list[tuple[str, bool]]
 Factors = list[NDArray[np.float64]]

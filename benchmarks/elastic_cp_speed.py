@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 import dfact
 from benchmarks.common import Peak, exit_code, in_a_process_of_its_own, report
 from dfact.data.synthetic import elastic_cp_simulation
-from dfact.models.elastic_cp_path import default_lambdas
+from dfact.models.cp.path import default_lambdas
 
 Bars = list[tuple[str, bool]]
 Fit = Callable[[int], object]

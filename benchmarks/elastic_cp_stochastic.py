@@ -27,16 +27,17 @@ from benchmarks.elastic_cp_speed import make
 from benchmarks.idle_cluster import IdleCluster, WaitingSteps
 from benchmarks.pictures import save
 from dfact.data.dataset import Dataset
-from dfact.data.source import Layout, ZarrSource
+from dfact.data.layout import Layout
+from dfact.data.sources.dense import ZarrSource
 from dfact.data.synthetic import elastic_cp_simulation
 from dfact.engine.cluster.transport import packed
 from dfact.engine.executors import LocalSession, ThreadsExecutor
-from dfact.engine.partition import Partitions
+from dfact.engine.memory_plan import Plan
+from dfact.engine.partitions import Partitions
 from dfact.engine.passes import PartialSums, Pass
-from dfact.engine.plan import Plan
-from dfact.engine.progress import Iteration
-from dfact.models.cp_samples import AdamaxState, seeded, spread_partitions
-from dfact.models.elastic_cp_path import default_lambdas
+from dfact.models.cp.path import default_lambdas
+from dfact.models.cp.samples import AdamaxState, seeded, spread_partitions
+from dfact.progress import Iteration
 
 Bars = list[tuple[str, bool]]
 P = TypeVar("P", bound=PartialSums)

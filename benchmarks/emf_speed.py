@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 import dfact
 from benchmarks.common import Peak, exit_code, in_a_process_of_its_own, report, side_by_side
 from benchmarks.icqf_out_of_core import Clock
-from dfact.data.writer import dataset_writer
-from dfact.engine.plan import parse_bytes
+from dfact.data.ingest.writer import dataset_writer
+from dfact.engine.memory_plan import parse_bytes
 
 K, SWEEPS, RIDGE = 10, 30, 1e-3
 PASSES = 8

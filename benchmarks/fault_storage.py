@@ -23,8 +23,8 @@ import dfact
 from benchmarks.fault_commands import size_of
 from benchmarks.fault_fits import answers, bits, differing, long_fit
 from dfact.engine.executors import LocalSession
-from dfact.engine.partition import Partitions
-from dfact.engine.plan import Plan, Workers, local_workers
+from dfact.engine.memory_plan import Plan, Workers, local_workers
+from dfact.engine.partitions import Partitions
 from dfact.errors import StoreError
 from tests.object_store.test_object_store import Proxy, send, settings
 

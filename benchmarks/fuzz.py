@@ -229,10 +229,10 @@ IMPORT: dict[str, Any] = {"items": "Q*", "id_column": "id", "confounders": ["age
 
 def read_values(dataset: dfact.Dataset) -> Any:
     """All values as they were in the file, NaN where missing."""
-    from dfact.data.source import Layout, reads
+    from dfact.data.layout import Layout
     from dfact.data.statistics import as_floating
 
-    parts = [dataset.source.read(rows.start, rows.stop) for rows in reads(dataset.source, Layout.of(dataset.shape))]
+    parts = [dataset.source.read(rows.start, rows.stop) for rows in dataset.source.read_ranges(Layout.of(dataset.shape))]
     values = as_floating(np.concatenate(parts), dataset.missing_code, np.dtype(np.float64))
     with np.errstate(invalid="ignore"):  # NaN of any bits
         return values + dataset.offset.reshape(-1, *(1,) * (values.ndim - 2))
@@ -297,7 +297,7 @@ def array_target(name: str, save: Callable[[Path, Any], None]) -> Target:
         save(folder / name, values)
 
     def read(folder: Path, out: Path, same: bool) -> None:
-        from dfact.data.array_file import read_array_file
+        from dfact.data.readers.numpy_files import read_array_file
 
         dataset = dfact.import_array(read_array_file(folder / name), out / "d.zarr", empty_rows="drop")
         loaded = np.load(folder / name, allow_pickle=False)

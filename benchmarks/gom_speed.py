@@ -23,12 +23,14 @@ from sklearn.utils.extmath import randomized_svd
 
 import dfact
 from benchmarks.common import GOM_ALGORITHMS, Peak, exit_code, in_a_process_of_its_own, lone_pure_subjects, report, side_by_side
-from dfact.data.source import ArraySource, Layout, RowSource
+from dfact.data.layout import Layout
+from dfact.data.sources.base import RowSource
+from dfact.data.sources.dense import ArraySource
 from dfact.data.synthetic import gom_simulation
 from dfact.engine.executors import resolve_executor
-from dfact.engine.partition import partitions
+from dfact.engine.memory_plan import Footprint, make_plan
+from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, Startless, State
-from dfact.engine.plan import Footprint, make_plan
 from dfact.linalg.kmeans import kmeans
 from dfact.linalg.points import EMBEDDING, EmbedPass, Nothing
 from dfact.linalg.svd import gram_size, right_singular, zero_filled

@@ -17,7 +17,7 @@ import numpy as np
 import dfact
 from benchmarks.fault_fits import visits_by_worker
 from benchmarks.namespaces import Hosts
-from dfact.data.source import Layout
+from dfact.data.layout import Layout
 
 _PORT = 8786
 _MARK = "REPORT"  # before what the driver tells us, among all else it prints

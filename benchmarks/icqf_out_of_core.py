@@ -23,9 +23,9 @@ import pyarrow.parquet
 
 import dfact
 from benchmarks.common import Peak, exit_code, in_a_process_of_its_own, report
+from dfact.data.ingest.writer import dataset_writer
 from dfact.data.synthetic import PlantedQuestionnaire
-from dfact.data.writer import dataset_writer
-from dfact.engine.plan import parse_bytes
+from dfact.engine.memory_plan import parse_bytes
 
 PASSES = 8
 

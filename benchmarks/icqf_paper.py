@@ -26,7 +26,8 @@ from benchmarks import factor_numbers
 from benchmarks.common import QUESTIONNAIRES, REAL_DATA, answers, exit_code, report
 from dfact.data.synthetic import icqf_simulation
 from dfact.engine.threads import single_threaded
-from dfact.selection import block_cross_validate, select_by_criterion
+from dfact.selection.block_cross_validation import block_cross_validate
+from dfact.selection.criteria import select_by_criterion
 
 Bars = list[tuple[str, bool]]
 

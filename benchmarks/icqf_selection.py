@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import dfact
 from benchmarks.common import answers, exit_code, report
 from dfact.data.synthetic import icqf_simulation
-from dfact.selection import block_cross_validate
+from dfact.selection.block_cross_validation import block_cross_validate
 from dfact.selection.folds import deal_all, seed_of
 
 Bars = list[tuple[str, bool]]

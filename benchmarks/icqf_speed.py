@@ -28,16 +28,16 @@ from numpy.typing import NDArray
 import dfact
 from benchmarks.common import answers, exit_code, report, side_by_side
 from benchmarks.icqf_out_of_core import make
+from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
-from dfact.data.inputs import as_dataset
-from dfact.data.source import Layout
+from dfact.data.layout import Layout
 from dfact.data.synthetic import PlantedQuestionnaire
 from dfact.engine.executors import ThreadsExecutor
-from dfact.engine.partition import partitions
+from dfact.engine.partitions import partitions
 from dfact.engine.threads import single_threaded
-from dfact.models.bounded_nmf_passes import SplitlessPass, Start
-from dfact.models.bounded_nmf_problem import problem_of
-from dfact.models.bounded_nmf_solvers import Splitless
+from dfact.models.bounded_nmf.passes import SplitlessPass, Start
+from dfact.models.bounded_nmf.problem import problem_of
+from dfact.models.bounded_nmf.solvers import Splitless
 
 Bars = list[tuple[str, bool]]
 K, TOP, RHO, BETA = 8, 3, 3.0, 0.1

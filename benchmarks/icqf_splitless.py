@@ -17,7 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import dfact
 from benchmarks.common import QUESTIONNAIRES, answers, exit_code, report
-from dfact.models.bounded_nmf_passes import ADMMPass, SplitlessPass
+from dfact.models.bounded_nmf.passes import ADMMPass, SplitlessPass
 
 Bars = list[tuple[str, bool]]
 TOLERANCE = 1.0005  # of the ADMM's converged objective

@@ -22,12 +22,13 @@ from dask import config
 from distributed import Client, Scheduler, Worker
 from numpy.typing import NDArray
 
-from dfact.data.source import ArraySource, Layout
+from dfact.data.layout import Layout
+from dfact.data.sources.dense import ArraySource
 from dfact.engine.cluster.session import ClusterSession
-from dfact.engine.partition import Partitions
+from dfact.engine.memory_plan import Footprint, Workers, make_plan
+from dfact.engine.partitions import Partitions
 from dfact.engine.passes import Block, PartialSums, SampledPass, Startless, State
-from dfact.engine.plan import Footprint, Workers, make_plan
-from dfact.models.cp_samples import AdamaxState
+from dfact.models.cp.samples import AdamaxState
 
 _QUIET = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "1s", "distributed.admin.tick.limit": "1m"}
 """Workers of Dask's look at themselves a hundred times a second. A core of its own does not feel that; two cores that a hundred

@@ -7,22 +7,23 @@ from dfact.errors import DataError, DfactError, MemoryPlanError, ParameterError,
 
 if TYPE_CHECKING:
     from dfact import selection
-    from dfact.data.dataset import Dataset, open_dataset
-    from dfact.data.import_array import import_array
-    from dfact.data.import_table import import_table
-    from dfact.data.import_triplets import import_triplets
-    from dfact.data.join import join_datasets
-    from dfact.engine.progress import Progress
-    from dfact.models.base import plan
-    from dfact.models.cp_als import CPALS
-    from dfact.models.elastic_cp import ElasticCP
-    from dfact.models.emf import ExpectileMF
-    from dfact.models.factor_analysis import FactorAnalysis
-    from dfact.models.gom import GradeOfMembership
-    from dfact.models.icqf import ICQF
-    from dfact.models.l1nmf import L1NMF
+    from dfact.data.dataset import Dataset
+    from dfact.data.ingest.array import import_array
+    from dfact.data.ingest.join import join_datasets
+    from dfact.data.ingest.table import import_table
+    from dfact.data.ingest.triplets import import_triplets
+    from dfact.data.stored_dataset import open_dataset
+    from dfact.models.bounded_nmf.icqf import ICQF
+    from dfact.models.bounded_nmf.l1nmf import L1NMF
+    from dfact.models.cp.als import CPALS
+    from dfact.models.cp.elastic import ElasticCP
+    from dfact.models.estimator import plan
+    from dfact.models.expectile.estimator import ExpectileMF
+    from dfact.models.factor_analysis.estimator import FactorAnalysis
+    from dfact.models.gom.estimator import GradeOfMembership
     from dfact.models.persistence import load_model, save_model
-    from dfact.report.html import write_report
+    from dfact.progress import Progress
+    from dfact.report.html.page import write_report
 
 __version__ = "0.1.0"
 __all__ = [
@@ -54,22 +55,22 @@ __all__ = [
 
 # Imported when first asked for: numba and scikit-learn take seconds, which `dfact --help` need not wait for.
 _HOMES = {
-    "CPALS": "dfact.models.cp_als",
-    "ICQF": "dfact.models.icqf",
-    "L1NMF": "dfact.models.l1nmf",
+    "CPALS": "dfact.models.cp.als",
+    "ICQF": "dfact.models.bounded_nmf.icqf",
+    "L1NMF": "dfact.models.bounded_nmf.l1nmf",
     "Dataset": "dfact.data.dataset",
-    "ElasticCP": "dfact.models.elastic_cp",
-    "ExpectileMF": "dfact.models.emf",
+    "ElasticCP": "dfact.models.cp.elastic",
+    "ExpectileMF": "dfact.models.expectile.estimator",
     "FactorAnalysis": "dfact.models.factor_analysis",
     "GradeOfMembership": "dfact.models.gom",
-    "Progress": "dfact.engine.progress",
-    "import_array": "dfact.data.import_array",
-    "import_table": "dfact.data.import_table",
-    "import_triplets": "dfact.data.import_triplets",
-    "join_datasets": "dfact.data.join",
+    "Progress": "dfact.progress",
+    "import_array": "dfact.data.ingest.array",
+    "import_table": "dfact.data.ingest.table",
+    "import_triplets": "dfact.data.ingest.triplets",
+    "join_datasets": "dfact.data.ingest.join",
     "load_model": "dfact.models.persistence",
     "open_dataset": "dfact.data.dataset",
-    "plan": "dfact.models.base",
+    "plan": "dfact.models.estimator",
     "save_model": "dfact.models.persistence",
     "write_report": "dfact.report.html",
 }

@@ -22,7 +22,7 @@ from dfact.cli.options import (
     workplace,
 )
 from dfact.cli.select import numbers
-from dfact.data.places import Place
+from dfact.storage.location import Place
 
 
 def prior_of(_: click.Context, __: click.Parameter, value: str) -> str | None:
@@ -96,7 +96,7 @@ def fit_cp(
     of the others to zero. For tensors of any number of modes, with missing entries. Confounders are not used.
     """
     check_model(model, plan_only)
-    from dfact.models.elastic_cp import ElasticCP
+    from dfact.models.cp.elastic import ElasticCP
 
     with workplace(executor, scheduler) as place:
         run_fit(ElasticCP(**parameters, executor=place), read_dataset(data), None if plan_only else model, plot, overwrite)
@@ -149,14 +149,13 @@ def select_cp(
     which to take. That solution, without its shrinkage, is written to MODEL, if that is given.
     """
     from dfact.cli.results import places
-    from dfact.engine.progress import Progress
-    from dfact.models.elastic_cp import ElasticCP
-    from dfact.report.kinds import model_text
+    from dfact.models.cp.elastic import ElasticCP
+    from dfact.progress import Progress
     from dfact.report.plots import save_figure
-    from dfact.report.selection_plots import check_plot
-    from dfact.report.selections import selection_text
-    from dfact.report.tensor_plots import path_plot
-    from dfact.selection.on_path import select_on_path
+    from dfact.report.presenters.base import model_text
+    from dfact.report.presenters.cp.plots import path_plot
+    from dfact.report.selection import check_plot, selection_text
+    from dfact.selection.solution_path import select_on_path
 
     with workplace(executor, scheduler) as place:
         dataset = read_dataset(data)

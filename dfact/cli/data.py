@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from dfact.cli.options import example, list_option, overwrite_option, path_type, place_type, read_dataset
-from dfact.data.places import Place
+from dfact.storage.location import Place
 
 _KINDS = ("categorical", "continuous")
 
@@ -57,8 +57,8 @@ def import_command(source: Path, destination: Place, no_shift: bool, **settings:
     SOURCE is a csv, tsv or txt file, each also with .gz, or a parquet file; DEST is a folder.
     """
     from dfact.cli.info import dataset_text
-    from dfact.data.import_table import import_table
-    from dfact.engine.progress import Progress
+    from dfact.data.ingest.table import import_table
+    from dfact.progress import Progress
 
     with closing(Progress("import")) as progress:
         dataset = import_table(source, destination, shift=not no_shift, progress=progress.update, **settings)
@@ -82,9 +82,9 @@ def import_array_command(
     SOURCE is NumPy's .npy or .npz file, the mode with the participants, or samples, first; DEST is a folder.
     """
     from dfact.cli.info import dataset_text
-    from dfact.data.array_file import read_array_file
-    from dfact.data.import_array import import_array
-    from dfact.engine.progress import Progress
+    from dfact.data.ingest.array import import_array
+    from dfact.data.readers.numpy_files import read_array_file
+    from dfact.progress import Progress
 
     try:
         codes = [float(code) for code in missing]
@@ -137,8 +137,8 @@ def import_triplets_command(source: Path, destination: Place, **settings: Any) -
     tsv or txt file, each also with .gz, or a parquet file; DEST is a folder.
     """
     from dfact.cli.info import dataset_text
-    from dfact.data.import_triplets import import_triplets
-    from dfact.engine.progress import Progress
+    from dfact.data.ingest.triplets import import_triplets
+    from dfact.progress import Progress
 
     with closing(Progress("import")) as progress:
         dataset = import_triplets(source, destination, progress=progress.update, **settings)
@@ -160,8 +160,8 @@ def join(destination: Place, datasets: tuple[Place, ...], **settings: Any) -> No
     answers to the questionnaires that they are not in. Confounders are united.
     """
     from dfact.cli.info import dataset_text
-    from dfact.data.join import join_datasets
-    from dfact.engine.progress import Progress
+    from dfact.data.ingest.join import join_datasets
+    from dfact.progress import Progress
 
     if len(datasets) < 2:
         raise click.UsageError("Two or more datasets are needed after DEST.")

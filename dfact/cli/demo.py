@@ -70,7 +70,7 @@ def demo(output: Path) -> None:
     if output.exists() and not (output.is_dir() and (places["data"].exists() or not any(output.iterdir()))):
         raise StoreError(f"{output} holds other things than an earlier demo; choose a new folder with --output")
     click.echo(_BEGIN)
-    from dfact.report.tables import aligned
+    from dfact.report.text import aligned
 
     _run(places)
     written = aligned([(f"  {places[name]}", text) for name, text in _WRITTEN.items()])
@@ -91,12 +91,12 @@ _FILES = {
 def _run(places: dict[str, Path]) -> None:
     """Import, fit, print and write; the same calls in Python do the same."""
     from dfact.data.examples import ipip_ascado, ipip_ascado_items, ipip_ascado_items_file
-    from dfact.data.import_table import import_table
-    from dfact.engine.progress import Progress
-    from dfact.models.icqf import ICQF
+    from dfact.data.ingest.table import import_table
+    from dfact.models.bounded_nmf.icqf import ICQF
     from dfact.models.persistence import save_model
+    from dfact.progress import Progress
     from dfact.report.export import write_model_factors
-    from dfact.report.tables import confounders_text, factors_text, summary_text
+    from dfact.report.text import confounders_text, factors_text, summary_text
 
     places["answers"].parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(ipip_ascado(), places["answers"])

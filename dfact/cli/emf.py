@@ -21,11 +21,12 @@ from dfact.cli.options import (
     workplace,
 )
 from dfact.cli.select import counts, numbers
-from dfact.data.places import Place
+from dfact.jobs.job_file import with_omega
+from dfact.storage.location import Place
 
 if TYPE_CHECKING:
     from dfact.data.dataset import Dataset
-    from dfact.models.emf import ExpectileMF
+    from dfact.models.expectile.estimator import ExpectileMF
 
 
 def edges(context: click.Context, parameter: click.Parameter, value: str | None) -> list[float] | None:
@@ -81,7 +82,7 @@ def fit_emf(
     check_model(model, plan_only)
     if len(omegas) > 1 and parameters["checkpoint"] is not None:
         raise click.UsageError("--checkpoint is for a single --omega; fit each by a command of its own.")
-    from dfact.models.emf import ExpectileMF
+    from dfact.models.expectile.estimator import ExpectileMF
 
     with workplace(executor, scheduler) as place:
         dataset, path = read_dataset(data), None if plan_only else model
@@ -92,21 +93,13 @@ def fit_emf(
             _run_each(estimator, dataset, omegas, path, plot, overwrite)
 
 
-def with_omega(path: Place, omega: float) -> Place:
-    """The path with ω before the ending of its name."""
-    if isinstance(path, str):
-        parent, _, name = path.rpartition("/")
-        return f"{parent}/{with_omega(Path(name), omega)}"
-    return path.with_name(f"{path.stem}-{omega}{path.suffix}")
-
-
 def _run_each(
     estimator: "ExpectileMF", dataset: "Dataset", omegas: list[float], path: Place | None, plot: Path | None, overwrite: bool
 ) -> None:
     """``run_fit`` for several ω."""
     from dfact.cli.results import places
-    from dfact.engine.progress import Progress
-    from dfact.report.kinds import model_text
+    from dfact.progress import Progress
+    from dfact.report.presenters.base import model_text
 
     one = estimator._footprint(dataset.shape, 0, estimator._working_dtype(dataset))
     planned = estimator._plan(dataset, one.times(len(omegas)))[1]
@@ -167,11 +160,11 @@ def select_emf(
     parameters, of all entries, is written to MODEL, if that is given.
     """
     from dfact.cli.results import places
-    from dfact.engine.progress import Progress
-    from dfact.models.emf import ExpectileMF
-    from dfact.report.kinds import model_text
-    from dfact.report.selections import selection_text
-    from dfact.selection.by_held_out import select_by_held_out
+    from dfact.models.expectile.estimator import ExpectileMF
+    from dfact.progress import Progress
+    from dfact.report.presenters.base import model_text
+    from dfact.report.selection import selection_text
+    from dfact.selection.held_out_entries import select_by_held_out
 
     parameters = {name: settings.pop(name) for name in ("solver", "max_iter", "tol", "dtype", "memory_limit")}
     grid = {"n_components": n_components, "ridge": ridge, "omega": omega}

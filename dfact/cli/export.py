@@ -6,7 +6,7 @@ from contextlib import closing
 import click
 
 from dfact.cli.options import ending_among, example, overwrite_option, place_type
-from dfact.data.places import Place
+from dfact.storage.location import Place
 
 
 def _formats(context: click.Context) -> Sequence[str]:
@@ -42,8 +42,8 @@ def export(model: Place, out: Place, what: str, suppress: float | None, overwrit
     """
     if what == "factors" and suppress is not None:
         raise click.UsageError("--suppress is for loadings.")
-    from dfact.engine.progress import Progress
     from dfact.models.persistence import load_model
+    from dfact.progress import Progress
     from dfact.report.export import check_destination, write_confounder_loadings, write_loadings, write_model_factors
 
     check_destination(out, overwrite=overwrite)

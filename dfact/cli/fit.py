@@ -18,11 +18,11 @@ from dfact.cli.options import (
     read_dataset,
     workplace,
 )
-from dfact.data.places import Place
+from dfact.storage.location import Place
 
 if TYPE_CHECKING:
     from dfact.data.dataset import Dataset
-    from dfact.models.base import Factorization
+    from dfact.models.estimator import Factorization
 
 
 def number_or_adaptive(_: click.Context, __: click.Parameter, value: str) -> float | str:
@@ -83,7 +83,7 @@ def icqf(
     interpretability-constrained questionnaire factorization.
     """
     check_model(model, plan_only)
-    from dfact.models.icqf import ICQF
+    from dfact.models.bounded_nmf.icqf import ICQF
 
     with workplace(executor, scheduler) as place:
         dataset = read_dataset(data)
@@ -115,7 +115,7 @@ def gom(
     are not used.
     """
     check_model(model, plan_only)
-    from dfact.models.gom import GradeOfMembership
+    from dfact.models.gom.estimator import GradeOfMembership
 
     with workplace(executor, scheduler) as place:
         run_fit(GradeOfMembership(**parameters, executor=place), read_dataset(data), None if plan_only else model, plot, overwrite)
@@ -151,7 +151,7 @@ def l1nmf(
     Confounders are not used.
     """
     check_model(model, plan_only)
-    from dfact.models.l1nmf import L1NMF
+    from dfact.models.bounded_nmf.l1nmf import L1NMF
 
     with workplace(executor, scheduler) as place:
         run_fit(L1NMF(**parameters, executor=place), read_dataset(data), None if plan_only else model, plot, overwrite)
@@ -192,7 +192,7 @@ def fa(
     Confounders are not used.
     """
     check_model(model, plan_only)
-    from dfact.models.factor_analysis import FactorAnalysis
+    from dfact.models.factor_analysis.estimator import FactorAnalysis
 
     with workplace(executor, scheduler) as place:
         estimator = FactorAnalysis(**parameters, rotation=None if rotation == "none" else rotation, executor=place)
@@ -208,12 +208,12 @@ def check_model(model: Place | None, plan_only: bool) -> None:
 def run_fit(model: "Factorization", dataset: "Dataset", path: Place | None, plot: Path | None, overwrite: bool) -> None:
     """Fit the model and write it to ``path``; without one, only tell the plan."""
     from dfact.cli.results import places
-    from dfact.data.store import remove
     from dfact.engine.checkpoint import resume_point
-    from dfact.engine.interrupts import finishing
-    from dfact.engine.progress import Progress
-    from dfact.models.base import plan
-    from dfact.report.kinds import model_text
+    from dfact.models.estimator import plan
+    from dfact.progress import Progress
+    from dfact.report.presenters.base import model_text
+    from dfact.signals import finishing
+    from dfact.storage.groups import remove
 
     planned = plan(model, dataset)
     if path is None or planned.spilled:

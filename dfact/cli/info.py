@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfact.cli.options import example, place_type, read_dataset
-from dfact.data.places import Place
+from dfact.storage.location import Place
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 @click.option("-n", "--top", type=click.IntRange(1), default=5, help="Items shown for each factor or class of a model.")
 def info(path: Place, top: int) -> None:
     """Say what a dataset or a model is."""
-    from dfact.data.store import store_kind
     from dfact.models.persistence import KIND
+    from dfact.storage.groups import store_kind
 
     click.echo(stored_model_text(path, top) if store_kind(path) == KIND else dataset_text(read_dataset(path)))
 
 
 def dataset_text(dataset: "Dataset") -> str:
     """A dataset for people."""
-    from dfact.report.tables import aligned
+    from dfact.report.text import aligned
 
     n, *others = dataset.shape
     statistics, labels = dataset.statistics, [str(label) for label in dataset.column_labels]
@@ -80,14 +80,14 @@ def _confounder(values: "pd.Series[Any]") -> str:
 def _storage(dataset: "Dataset") -> str:
     from dask.utils import format_bytes
 
-    from dfact.data.source import SparseZarrSource
-    from dfact.data.store import stored_bytes
+    from dfact.data.sources.sparse import StoredCSRSource
+    from dfact.storage.groups import stored_bytes
 
     source: Any = dataset.source  # an opened dataset lies in Zarr
     on_disk = 0 if dataset.path is None else stored_bytes(dataset.path)
-    if isinstance(source, SparseZarrSource):
+    if isinstance(source, StoredCSRSource):
         array, entries, in_memory = source.data, source.data.shape[0], source.shape[0] * source.row_bytes
-        absent = "missing" if isnan(source.absent) else "0"
+        absent = "missing" if isnan(source.implicit_value) else "0"
         kind = f"row-compressed, {entries} entries stored ({entries / prod(source.shape):.2%}), not stored = {absent}, "
     else:
         array, in_memory, kind = source.array, source.array.nbytes, ""
@@ -98,7 +98,7 @@ def _storage(dataset: "Dataset") -> str:
 def stored_model_text(path: Place, top: int) -> str:
     """A model for people, with what its store says."""
     from dfact.models.persistence import load_model, saved_versions
-    from dfact.report.kinds import model_text
+    from dfact.report.presenters.base import model_text
 
     model = load_model(path)
     parameters = {key: value for key, value in model.get_params().items() if key not in ("executor", "callbacks")}

@@ -23,8 +23,8 @@ from dfact.cli.run import run
 from dfact.cli.select import select
 from dfact.cli.stability import stability
 from dfact.cli.transform import transform
-from dfact.engine.interrupts import stopping_on_signals
 from dfact.errors import DfactError, StoppedError
+from dfact.signals import stopping_on_signals
 
 
 class Commands(click.Group):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfact.data.places import Place, absolute, place_of
 from dfact.errors import ClusterError, DataError, DfactError, ParameterError, StoppedError
+from dfact.storage.location import Place, absolute, place_of
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -161,7 +161,7 @@ def cluster(address: str | None) -> Iterator["Client | None"]:
     from dask.utils import parse_timedelta
     from distributed import Client
 
-    from dfact.engine.cluster.watch import lost_cluster
+    from dfact.engine.cluster.watchdog import lost_cluster
 
     # A plan for the workers of a batch job is one for all of them, so it begins when they are there.
     expected, wait = int(dask.config.get("dfact.workers", 1)), float(parse_timedelta(dask.config.get("dfact.workers-wait", "60s")))
@@ -228,7 +228,7 @@ def _remedy(address: str) -> str:
 
 def read_dataset(path: Place) -> "Dataset":
     """The dataset at ``path``. Its path is absolute: workers may have another working folder."""
-    from dfact.data.dataset import open_dataset
+    from dfact.data.stored_dataset import open_dataset
 
     if isinstance(path, Path) and path.is_file():
         raise DataError(f"{path} is a file, expected a dataset; make one of a table: dfact import {path} {path.stem}.zarr --items 'Q*'")

@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 
 from dfact.cli.options import ending_among, example, overwrite_option, path_type, place_type, read_dataset
-from dfact.data.places import Place
 from dfact.errors import DataError
+from dfact.storage.location import Place
 
 
 def _formats(_: click.Context) -> Sequence[str]:
-    from dfact.report.html import FORMATS
+    from dfact.report.html.page import FORMATS
 
     return FORMATS
 
@@ -30,7 +30,7 @@ def report(model: Place, out: Path, data: Place | None, items: Path | None, over
     factor, all loadings as a heat map and as a table that sorts, how the factors are distributed and go together,
     and, where the fitted MODEL has them, confounders, convergence, how it was chosen, and stability. Needs Matplotlib.
     """
-    from dfact.report.html import write_report
+    from dfact.report.html.page import write_report
 
     texts, groups = ({}, {}) if items is None else read_items(items)
     dataset = None if data is None else read_dataset(data)

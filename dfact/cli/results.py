@@ -5,20 +5,20 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dfact.data.places import Place
+from dfact.storage.location import Place
 
 if TYPE_CHECKING:
-    from dfact.models.base import Factorization
+    from dfact.models.estimator import Factorization
 
 
 @contextmanager
 def places(model: Place | None, plot: Path | None, *, overwrite: bool) -> Iterator[Callable[["Factorization"], None]]:
     """Makes the places before the work, so that what cannot be written is known at once; what it yields takes the fitted model."""
-    from dfact.data.store import create_group
     from dfact.models.persistence import KIND, write_model
     from dfact.report.export import check_destination
-    from dfact.report.kinds import items_plot
     from dfact.report.plots import FORMATS, new_figure, save_figure
+    from dfact.report.presenters.base import items_plot
+    from dfact.storage.groups import create_group
 
     if plot is not None:
         check_destination(plot, overwrite=overwrite, formats=FORMATS)

@@ -8,7 +8,7 @@ import click
 
 from dfact.cli.gom import gom_options
 from dfact.cli.options import computing_options, example, kept_option, overwrite_option, place_type, plot_ending, read_dataset, workplace
-from dfact.data.places import Place
+from dfact.storage.location import Place
 
 
 def counts(_: click.Context, __: click.Parameter, value: str) -> list[int]:
@@ -69,10 +69,10 @@ def gom(
     classes is written to MODEL, if that is given.
     """
     from dfact.cli.results import places
-    from dfact.engine.progress import Progress
-    from dfact.models.gom import GradeOfMembership
-    from dfact.report.kinds import model_text
-    from dfact.report.selections import selection_text
+    from dfact.models.gom.estimator import GradeOfMembership
+    from dfact.progress import Progress
+    from dfact.report.presenters.base import model_text
+    from dfact.report.selection import selection_text
     from dfact.selection.modularity import select_by_modularity
 
     with workplace(executor, scheduler) as place:
@@ -138,13 +138,12 @@ def icqf(
     model is fitted to the others. The model with the chosen parameters is written to MODEL, if that is given.
     """
     from dfact.cli.results import places
-    from dfact.engine.progress import Progress
-    from dfact.models.icqf import ICQF
-    from dfact.report.kinds import model_text
+    from dfact.models.bounded_nmf.icqf import ICQF
+    from dfact.progress import Progress
     from dfact.report.plots import save_figure
-    from dfact.report.selection_plots import check_plot, error_plot
-    from dfact.report.selections import selection_text
-    from dfact.selection.cross_validation import block_cross_validate
+    from dfact.report.presenters.base import model_text
+    from dfact.report.selection import check_plot, error_plot, selection_text
+    from dfact.selection.block_cross_validation import block_cross_validate
 
     parameters = {name: settings.pop(name) for name in ("q_max", "w_max", "tol", "dtype", "memory_limit")}
     with workplace(executor, scheduler) as place:

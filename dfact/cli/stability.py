@@ -6,7 +6,7 @@ from copy import copy
 import click
 
 from dfact.cli.options import example, executor_option, kept_option, memory_option, place_type, read_dataset, scheduler_option, workplace
-from dfact.data.places import Place
+from dfact.storage.location import Place
 
 
 @click.command(epilog=example("dfact stability survey.model survey.zarr --seed 0"))
@@ -40,9 +40,9 @@ def stability(
     percentile of the similarities, of which 1 is the same and below 0.85 another factor, and how many loadings have an
     interval without 0.
     """
-    from dfact.engine.progress import Progress
     from dfact.models.persistence import check_replaceable, load_model, save_model
-    from dfact.selection.stability import bootstrap
+    from dfact.progress import Progress
+    from dfact.selection.bootstrap import bootstrap
 
     estimator = load_model(model)
     check_replaceable(estimator, model)

@@ -6,7 +6,7 @@ from contextlib import closing
 import click
 
 from dfact.cli.options import cluster, ending_among, example, memory_option, overwrite_option, place_type, read_dataset, scheduler_option
-from dfact.data.places import Place
+from dfact.storage.location import Place
 
 
 def _formats(_: click.Context) -> Sequence[str]:
@@ -27,11 +27,11 @@ def transform(model: Place, data: Place, out: Place, memory_limit: str | None, s
 
     Those in the dataset DATA, given the fitted MODEL; OUT ends in .csv, .parquet or .zarr.
     """
-    from dfact.engine.progress import Progress
     from dfact.models.persistence import load_model
-    from dfact.report.arrangement import Arrangement
+    from dfact.progress import Progress
+    from dfact.report.component_order import Arrangement
     from dfact.report.export import check_destination, write_factors
-    from dfact.report.kinds import rows_text
+    from dfact.report.presenters.base import rows_text
 
     check_destination(out, overwrite=overwrite)
     estimator = load_model(model)

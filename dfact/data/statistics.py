@@ -9,7 +9,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.data.source import Layout, RowSource, absent_of, read_rows, reads
+from dfact.data.layout import Layout
+from dfact.data.sources.base import RowSource
 from dfact.kernels.entries import column_statistics, decode, stored_statistics
 
 Empty = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
@@ -68,12 +69,12 @@ class ColumnStatistics:
         statistics = cls.of_columns(int(np.prod(source.shape[1:])))
         layout = Layout.of(source.shape)
         dtype = np.result_type(source.dtype, np.float32)
-        for rows in reads(source, layout):
-            chunk = read_rows(source, rows.start, rows.stop)
+        for rows in source.read_ranges(layout):
+            chunk = source.read_native(rows.start, rows.stop)
             # Row-compressed rows stay so and take little room; others become floating a block at a time.
             step = layout.block_rows if isinstance(chunk, np.ndarray) else chunk.shape[0]
             for start in range(0, chunk.shape[0], step):
-                statistics.update(as_floating(chunk[start : start + step], missing_code, dtype), absent_of(source))
+                statistics.update(as_floating(chunk[start : start + step], missing_code, dtype), source.implicit_value)
         return statistics
 
     def update(self, values: NDArray[np.floating] | sp.csr_array, absent: float = 0.0) -> NDArray[np.int64]:

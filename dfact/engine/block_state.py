@@ -3,19 +3,63 @@
 import errno
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dfact.engine.arrays import bytes_of
 from dfact.engine.passes import State
-from dfact.engine.scratch import Scratch
-from dfact.engine.streams import StoredState, StreamWriter
 from dfact.errors import StoreError
+from dfact.storage.array_stream import StreamReader, StreamWriter, bytes_of, stored_size, undamaged
+from dfact.storage.files import Scratch
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """The states of the blocks of consecutive partitions in a checkpoint, one stream."""
+
+    group: zarr.Group
+    stream: str
+    names: tuple[str, ...]
+    checksums: tuple[int, ...]
+    first: int
+    """Number of the first partition."""
+    edges: tuple[int, ...]
+    """Where the partitions begin in the stream, and where the last one ends, in bytes."""
+
+    @property
+    def last(self) -> int:
+        """Number of the partition after the last."""
+        return self.first + len(self.edges) - 1
+
+    def part(self, first: int, last: int) -> "StoredState":
+        """The states of the partitions ``first`` to ``last`` − 1."""
+        return replace(self, first=first, edges=self.edges[first - self.first : last - self.first + 1])
+
+    def __iter__(self) -> Iterator[list[State]]:
+        """The states of each partition's blocks."""
+        with undamaged(f"{self.stream!r} of {self.group.store_path}"):
+            reader = StreamReader(self.group, self.stream, self.checksums, self.edges[0])
+            for size in np.diff(self.edges):
+                blocks: list[State] = []
+                read = 0
+                while read < size:
+                    blocks.append({name: reader.get() for name in self.names})
+                    read += sum(stored_size(array) for array in blocks[-1].values())
+                yield blocks
+
+    def described(self) -> dict[str, Any]:
+        """As JSON, without the group."""
+        return {"stream": self.stream, "names": self.names, "checksums": self.checksums, "first": self.first, "edges": self.edges}
+
+    @classmethod
+    def from_description(cls, group: zarr.Group, described: Mapping[str, Any]) -> "StoredState":
+        names, checksums, edges = (tuple(described[name]) for name in ("names", "checksums", "edges"))
+        return cls(group, described["stream"], names, checksums, described["first"], edges)
+
 
 Blocks = list[State | None]
 """The states of a partition's blocks."""

@@ -22,13 +22,13 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dfact.data.store import store_at
-from dfact.engine import interrupts
+from dfact import signals as interrupts
+from dfact.engine.block_state import StoredState
 from dfact.engine.passes import PARTIAL_SUMS, PartialSums, Pass
-from dfact.engine.records import NewRecord, Records, attributes_of, records_of
 from dfact.engine.session import Arrays, Session, Stateful
-from dfact.engine.streams import StoredState
 from dfact.errors import StoppedError, StoreError
+from dfact.storage.groups import store_at
+from dfact.storage.records import NewRecord, Records, attributes_of, records_of
 
 P = TypeVar("P", bound=PartialSums)
 Record = tuple[dict[str, Any], list[NDArray[Any]]]

@@ -11,14 +11,14 @@ from typing import Any, Self, TypeVar
 import zarr
 from numpy.typing import NDArray
 
-from dfact.data.dask_results import active_client
+from dfact.data.lazy_results import active_client
+from dfact.engine.block_state import StoredState
 from dfact.engine.cluster.session import DistributedExecutor
-from dfact.engine.partition import Partitions
+from dfact.engine.memory_plan import Plan, Workers, local_workers
+from dfact.engine.partitions import Partitions
 from dfact.engine.passes import PartialSums, Pass
-from dfact.engine.plan import Plan, Workers, local_workers
 from dfact.engine.session import Executor, Stateful
 from dfact.engine.shard import Shard
-from dfact.engine.streams import StoredState
 from dfact.errors import ParameterError
 
 P = TypeVar("P", bound=PartialSums)

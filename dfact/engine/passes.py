@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.data.source import expanded
+from dfact.data.sources.sparse import to_dense
 from dfact.data.statistics import as_floating
 
 T = TypeVar("T")
@@ -133,7 +133,7 @@ class Block:
     @cached_property
     def values(self) -> NDArray[Any]:
         """The matrix with all its entries."""
-        return self.matrix if isinstance(self.matrix, np.ndarray) else expanded(self.matrix, self.absent)
+        return self.matrix if isinstance(self.matrix, np.ndarray) else to_dense(self.matrix, self.absent)
 
 
 PARTIAL_SUMS: dict[str, type["PartialSums"]] = {}

@@ -9,10 +9,10 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dfact.engine.partition import Partitions
+from dfact.engine.block_state import StoredState
+from dfact.engine.memory_plan import Plan, Workers
+from dfact.engine.partitions import Partitions
 from dfact.engine.passes import PartialSums, Pass
-from dfact.engine.plan import Plan, Workers
-from dfact.engine.streams import StoredState
 
 P = TypeVar("P", bound=PartialSums)
 Arrays = dict[str, NDArray[Any]]

@@ -14,12 +14,11 @@ from typing import Any, Self, TypeVar
 import zarr
 from numpy.typing import NDArray
 
-from dfact.data.dask_rows import DaskRows
-from dfact.engine.block_state import Blocks, PartitionStates
-from dfact.engine.partition import Partitions, one_ahead, walk
+from dfact.data.sources.dask import DaskRows
+from dfact.engine.block_state import Blocks, PartitionStates, StoredState
+from dfact.engine.partitions import Partitions, one_ahead, walk
 from dfact.engine.passes import PartialSums, Pass, SampledPass, Workspace, visited
 from dfact.engine.reduction import Node, TreeSum
-from dfact.engine.streams import StoredState
 from dfact.engine.threads import single_threaded
 
 P = TypeVar("P", bound=PartialSums)

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from dfact.engine.passes import Block, PartialSums, Startless, State, Workspace
 from dfact.engine.session import Session
 from dfact.errors import DataError
-from dfact.kernels.clusters import member_weights
+from dfact.kernels.kmeans import member_weights
 from dfact.linalg.points import EMBEDDING, Best, Coordinates, take
 
 _SAMPLE = 1 << 15  # rows in which the clusters are searched

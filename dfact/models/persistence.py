@@ -18,23 +18,19 @@ import zarr
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+import dfact.models.bounded_nmf.icqf
+import dfact.models.bounded_nmf.l1nmf  # noqa: F401  # imported for their names in MODELS and PARTS
+
 # The models that come with dfact, so that they are known by name.
-import dfact.models.cp_als
-import dfact.models.elastic_cp
-import dfact.models.emf
-import dfact.models.factor_analysis
-import dfact.models.gom
-import dfact.models.icqf
-import dfact.models.l1nmf  # noqa: F401  # imported for their names in MODELS and PARTS
-from dfact.data.places import absolute, place_of
-from dfact.data.source import Layout
-from dfact.data.store import WRITE_ALL, attributes, compressor, create_group, open_group, refuse_replacing, update_attributes
-from dfact.data.stores import place_of_store
+from dfact.data.layout import Layout
 from dfact.errors import DataError, ParameterError, StoreError
-from dfact.models.base import MODELS, PARTS, Factorization
-from dfact.models.declared import check_fitted
+from dfact.models.estimator import MODELS, PARTS, Factorization
+from dfact.models.fitted_schema import check_fitted
 from dfact.models.parameters import is_count
 from dfact.models.provenance import Choice, Stability
+from dfact.storage.groups import WRITE_ALL, attributes, compressor, create_group, open_group, refuse_replacing, update_attributes
+from dfact.storage.location import absolute, place_of
+from dfact.storage.zarr_stores import place_of_store
 
 KIND = "model"
 _NOT_STORED = ("executor", "callbacks", "checkpoint", "checkpoint_every")  # they belong to the process that fitted

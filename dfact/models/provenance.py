@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dfact.models.base import PARTS
-from dfact.models.declared import Below, Length, Shape, Sortable
+from dfact.models.estimator import PARTS
+from dfact.models.fitted_schema import Below, Length, Shape, Sortable
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,6 @@
 """Row factors and loadings as files, csv, parquet, or a Zarr group; written by chunks of rows, whole or not at all.
 
-Components come in the order and with the signs of :mod:`dfact.report.arrangement`.
+Components come in the order and with the signs of :mod:`dfact.report.component_order`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,12 +17,12 @@ import pyarrow.parquet
 import zarr
 from numpy.typing import NDArray
 
-from dfact.data.places import Place, place_of
-from dfact.data.source import Layout
-from dfact.data.store import WRITE_ALL, compressor, create_group, refuse_existing, write_labels
+from dfact.data.layout import Layout
 from dfact.errors import ParameterError, StoreError
-from dfact.report.arrangement import Arrangement
-from dfact.report.files import whole_file
+from dfact.report.component_order import Arrangement
+from dfact.storage.files import whole_file
+from dfact.storage.groups import WRITE_ALL, compressor, create_group, refuse_existing, write_labels
+from dfact.storage.location import Place, place_of
 
 KIND = "factors"
 FORMATS = (".csv", ".parquet", ".zarr")

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from dfact.report.plots import heatmap
-from dfact.report.tables import indented, remaining_text, row_chunks, table_text, top_items
+from dfact.report.text import indented, remaining_text, row_chunks, table_text, top_items
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

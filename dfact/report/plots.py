@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from dfact.errors import DfactError
-from dfact.report.files import whole_file
+from dfact.storage.files import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,12 +10,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
-from dfact.data.source import Layout, absent_of, expanded, read_rows, reads
+from dfact.data.layout import Layout
+from dfact.data.sources.sparse import to_dense
 from dfact.data.statistics import as_floating
 from dfact.engine.threads import single_threaded
 from dfact.errors import DataError
-from dfact.models.emf import ExpectileMF
-from dfact.models.gom import GradeOfMembership
+from dfact.models.expectile.estimator import ExpectileMF
+from dfact.models.gom.estimator import GradeOfMembership
 from dfact.selection.hidden_entries import Counts, Measure
 
 _AS_GIVEN = (ExpectileMF, GradeOfMembership)  # they take shifted answers as they were given
@@ -61,13 +62,13 @@ def entries(model: Any, dataset: Dataset) -> Iterator[tuple[NDArray[np.float64],
     """
     layout, offset = Layout.of(dataset.shape), dataset.offset.reshape(-1, *[1] * (len(dataset.shape) - 2))
     with single_threaded():  # products of blocks are too small for more threads to be of use
-        for rows in reads(dataset.source, layout):
-            chunk = read_rows(dataset.source, rows.start, rows.stop)
+        for rows in dataset.source.read_ranges(layout):
+            chunk = dataset.source.read_native(rows.start, rows.stop)
             factors = np.asarray(model._row_factors[rows])
             for start in range(0, chunk.shape[0], layout.block_rows):
                 block = slice(start, min(start + layout.block_rows, chunk.shape[0]))
                 part: Any = as_floating(chunk[block], dataset.missing_code, np.dtype(np.float64))
-                M = (part if isinstance(part, np.ndarray) else expanded(part, absent_of(dataset.source))) + offset
+                M = (part if isinstance(part, np.ndarray) else to_dense(part, dataset.source.implicit_value)) + offset
                 R = _rebuilt(model, factors[block], dataset, slice(rows.start + block.start, rows.start + block.stop))
                 M[np.isnan(factors[block]).any(axis=1)] = np.nan
                 yield M, R if isinstance(model, _AS_GIVEN) else R + offset

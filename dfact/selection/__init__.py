@@ -1,13 +1,13 @@
 """Choosing what a fit cannot choose by itself."""
 
-from dfact.selection.by_held_out import select_by_held_out
+from dfact.selection.block_cross_validation import block_cross_validate
+from dfact.selection.bootstrap import bootstrap
 from dfact.selection.core_consistency import core_consistency
 from dfact.selection.criteria import select_by_criterion
-from dfact.selection.cross_validation import block_cross_validate
+from dfact.selection.held_out_entries import select_by_held_out
 from dfact.selection.modularity import select_by_modularity
-from dfact.selection.on_path import select_on_path
 from dfact.selection.result import Selection
-from dfact.selection.stability import bootstrap
+from dfact.selection.solution_path import select_on_path
 
 __all__ = [
     "Selection",

@@ -7,13 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from dfact.data.inputs import as_dataset, refuse_infinite
+from dfact.data.coerce import as_dataset
+from dfact.data.validation import refuse_infinite
 from dfact.engine.passes import Block, PartialSums, Startless, State
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import fill_missing
-from dfact.models.cp import CPModel
-from dfact.models.cp_passes import tiles
-from dfact.models.cp_problem import khatri_rao, unfolded
+from dfact.models.cp.base import CPModel
+from dfact.models.cp.passes import tiles
+from dfact.models.cp.problem import khatri_rao, unfolded
 
 
 @dataclass

@@ -10,15 +10,16 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import cophenet, linkage
 from scipy.spatial.distance import squareform
 
+from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
-from dfact.data.inputs import as_dataset
-from dfact.data.source import Layout, absent_of, expanded, read_rows, reads
+from dfact.data.layout import Layout
+from dfact.data.sources.sparse import to_dense
 from dfact.data.statistics import as_floating
 from dfact.errors import DataError, ParameterError
 from dfact.models.provenance import Choice
-from dfact.selection.configurations import check_estimator, expand
 from dfact.selection.folds import seed_of
-from dfact.selection.held_out import clipped_errors
+from dfact.selection.grid import check_estimator, expand
+from dfact.selection.held_out_errors import clipped_errors
 from dfact.selection.refits import unfitted
 from dfact.selection.result import Selection
 
@@ -145,13 +146,13 @@ def _bic1(fitted: _Fitted) -> float:
     dtype = np.dtype(lowest.components_.dtype)
     encoding = getattr(lowest, "confounder_encoding_", None)
     C = None if encoding is None else encoding.encode(dataset.confounders)
-    for rows in reads(dataset.source, Layout.of(dataset.shape)):
-        values: Any = as_floating(read_rows(dataset.source, rows.start, rows.stop), dataset.missing_code, dtype)
+    for rows in dataset.source.read_ranges(Layout.of(dataset.shape)):
+        values: Any = as_floating(dataset.source.read_native(rows.start, rows.stop), dataset.missing_code, dtype)
         R = np.asarray(lowest.factors_[rows]) @ lowest.components_
         if C is not None:
             R += C[rows] @ lowest.confounder_components_
         more, answers = clipped_errors(
-            values if isinstance(values, np.ndarray) else expanded(values, absent_of(dataset.source)), R, -np.inf, np.inf
+            values if isinstance(values, np.ndarray) else to_dense(values, dataset.source.implicit_value), R, -np.inf, np.inf
         )
         squares, count = squares + more, count + answers
     size = n * m

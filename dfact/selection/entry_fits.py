@@ -10,15 +10,16 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.engine.executors import resolve_executor
-from dfact.engine.partition import partitions
-from dfact.engine.plan import Footprint
-from dfact.engine.visits import Members, MemberSession
-from dfact.models.emf import ExpectileMF
-from dfact.models.emf_passes import measured_of
-from dfact.selection.hidden_entries import Counts, EntryVeil, ErrorsPass, Measure
-from dfact.selection.kept import Batches, Results
+from dfact.engine.fused_passes import Members, MemberSession
+from dfact.engine.memory_plan import Footprint
+from dfact.engine.partitions import partitions
+from dfact.models.expectile.estimator import ExpectileMF
+from dfact.models.expectile.passes import measured_of
+from dfact.selection.hidden_entries import Counts, ErrorsPass, Measure
+from dfact.selection.masks import EntryVeil
 from dfact.selection.refits import unfitted
-from dfact.selection.ways import as_many
+from dfact.selection.results_store import Batches, Results
+from dfact.selection.scheduler import as_many
 
 Work = Callable[[Members, str], Results]
 """What needs passes as a member of this name."""

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from dfact.data.coerce import as_dataset, stored_as_observed
 from dfact.data.dataset import Dataset
-from dfact.data.inputs import as_dataset, stored_as_observed
 from dfact.errors import DataError
-from dfact.models.emf import ExpectileMF
+from dfact.models.expectile.estimator import ExpectileMF
 
 
 def fitted_dataset(model: Any, data: Any) -> Dataset:

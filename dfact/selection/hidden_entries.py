@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.engine.passes import Block, PartialSums, Startless, State
-from dfact.models.emf_passes import Measured
+from dfact.models.expectile.passes import Measured
 
 ERRORS = ("relative", "absolute")
 
@@ -16,43 +15,6 @@ ERRORS = ("relative", "absolute")
 _STEP = float(np.log1p(0.001))
 _LOWEST = 1e-5
 SIZE = int(np.ceil(np.log(1e10) / _STEP)) + 2
-
-
-@dataclass(frozen=True)
-class EntryVeil:
-    """A block without the entries that are hidden, or with these alone.
-
-    Each observed entry is hidden with the same chance, the ``share``. Which ones follows from the seed, the repeat
-    and the block, as entries are counted in its rows: dense or row-compressed, wherever and by whom it is read.
-    """
-
-    share: float
-    seed: int
-    repeat: int
-    hidden: bool
-    """Whether what is hidden is seen, and only that."""
-
-    def __call__(self, block: Block) -> Block:
-        M = block.matrix
-        if isinstance(M, np.ndarray):
-            flat = M.reshape(-1)
-            places = self._chosen(block, flat)
-            seen = block.work.array("veiled", flat.shape, flat.dtype)
-            seen[:] = np.nan if self.hidden else flat
-            seen[places] = flat[places] if self.hidden else np.nan
-            return block.with_matrix(seen.reshape(M.shape))
-        # What is not stored is missing.
-        kept = np.full(M.nnz, not self.hidden)
-        kept[self._chosen(block, M.data)] = self.hidden
-        indptr = np.concatenate([[0], np.cumsum(kept)])[M.indptr].astype(M.indptr.dtype)
-        return block.with_matrix(sp.csr_array((M.data[kept], M.indices[kept], indptr), shape=M.shape))
-
-    def _chosen(self, block: Block, entries: NDArray[Any]) -> NDArray[np.intp]:
-        """Where among all entries, of which NaN are missing, the hidden ones are."""
-        observed = np.flatnonzero(~np.isnan(entries))
-        generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(self.repeat, block.index)))
-        places: NDArray[np.intp] = observed[generator.random(len(observed)) < self.share]
-        return places
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from dfact.errors import ParameterError
-from dfact.models.gom import GradeOfMembership
+from dfact.models.gom.estimator import GradeOfMembership
 from dfact.models.provenance import Choice
 from dfact.selection.result import Selection
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.errors import ParameterError
+from dfact.selection.fold_fits import Score
 from dfact.selection.folds import Folds
-from dfact.selection.held_out import clipped_errors
-from dfact.selection.warm_fits import Score
+from dfact.selection.held_out_errors import clipped_errors
 
 
 def unfitted(model: Any, **parameters: Any) -> Any:

@@ -33,7 +33,7 @@ from benchmarks import (
     time_to_end,
 )
 from dfact.data.examples import ipip_ascado
-from dfact.models.bounded_nmf_passes import ADMMPass, SplitlessPass
+from dfact.models.bounded_nmf.passes import ADMMPass, SplitlessPass
 from tests.conftest import planted_answers
 
 

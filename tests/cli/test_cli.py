@@ -318,8 +318,8 @@ def test_on_a_cluster(
     cluster: LocalCluster, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(data.parent)  # where the workers are not
-    monkeypatch.setattr("dfact.data.source._BLOCK_ROWS", (16, 32))
-    monkeypatch.setattr("dfact.data.source._PARTITION_ENTRIES", 1 << 9)
+    monkeypatch.setattr("dfact.data.layout._BLOCK_ROWS", (16, 32))
+    monkeypatch.setattr("dfact.data.layout._PARTITION_ENTRIES", 1 << 9)
     for name, options in (("cluster", ["--scheduler", cluster.scheduler_address]), ("here", [])):
         model, out = str(tmp_path / f"{name}.model"), str(tmp_path / f"{name}.csv")
         assert main(["fit", "icqf", data.name, "-k", "3", "--plan", *options]) == 0

@@ -13,7 +13,7 @@ from distributed import LocalCluster
 
 import dfact
 from dfact.cli.main import cli, main
-from dfact.data.array_file import read_array_file
+from dfact.data.readers.numpy_files import read_array_file
 from dfact.engine.checkpoint import resume_point
 
 

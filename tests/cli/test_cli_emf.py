@@ -13,9 +13,9 @@ import pytest
 from distributed import LocalCluster
 
 import dfact
-from dfact.cli.emf import with_omega
 from dfact.cli.main import cli, main
 from dfact.engine.executors import LocalSession
+from dfact.jobs.job_file import with_omega
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from dfact.cli.main import cli, main
 from dfact.cli.select import counts
 from dfact.data.examples import ipip_ascado
 from dfact.engine.executors import LocalSession
-from dfact.models.gom_search import HUNTS, METHODS
+from dfact.models.gom.search import HUNTS, METHODS
 from tests.conftest import planted_answers
 
 

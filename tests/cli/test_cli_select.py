@@ -10,7 +10,7 @@ from distributed import LocalCluster
 
 import dfact
 from dfact.cli.main import cli, main
-from dfact.selection.rules import RULES
+from dfact.selection.result import RULES
 from tests.conftest import planted_answers
 
 QUICK = ["-k", "2,3", "--blocks", "4x4", "--folds", "4", "--seed", "0"]

@@ -13,14 +13,15 @@ from distributed import Client
 from numpy.typing import NDArray
 
 import dfact
-from dfact.data import source as source_module
-from dfact.data.checks import first_outside
-from dfact.data.inputs import as_dataset, locate_outside, stored_as_observed
-from dfact.data.source import ArraySource, SparseSource, SparseZarrSource, expanded
+from dfact.data.coerce import as_dataset, stored_as_observed
+from dfact.data.sources import base as source_module
+from dfact.data.sources.dense import ArraySource
+from dfact.data.sources.sparse import CSRSource, StoredCSRSource, to_dense
 from dfact.data.statistics import ColumnStatistics, as_floating
-from dfact.engine.partition import partitions
+from dfact.data.validation import first_outside, locate_outside
+from dfact.engine.partitions import partitions
 from dfact.linalg.svd import zero_filled
-from dfact.selection.ways import dense as all_values
+from dfact.selection.scheduler import dense as all_values
 from tests.conftest import planted_answers
 
 SEEDS = [0, 1, 2]
@@ -53,8 +54,8 @@ def test_statistics_are_those_of_the_dense_array(seed: int, absent: float) -> No
     X.data[::5] = np.nan
     X = sp.csr_array(sp.vstack([X, sp.csr_array((20, 9))]))  # rows without any
     X = sp.csr_array(sp.hstack([X, sp.csr_array((170, 1))]))  # and a column
-    found = ColumnStatistics.of_source(SparseSource(X, absent=absent))
-    assert_same_statistics(found, ColumnStatistics.of_source(ArraySource(expanded(X, absent))))
+    found = ColumnStatistics.of_source(CSRSource(X, implicit_value=absent))
+    assert_same_statistics(found, ColumnStatistics.of_source(ArraySource(to_dense(X, absent))))
     assert found.n_empty_rows >= 20 * np.isnan(absent)
 
 
@@ -62,8 +63,8 @@ def test_statistics_are_those_of_the_dense_array(seed: int, absent: float) -> No
 def test_slices_and_pickles_and_loads_keep_what_is_absent(tmp_path: Path, dtype: str) -> None:
     X, expected = partly(3, dtype=dtype)
     stored = dfact.import_array(X, tmp_path / "x.zarr", absent="missing").source
-    assert isinstance(stored, SparseZarrSource)
-    for source in (SparseSource(X, absent=np.nan), stored):
+    assert isinstance(stored, StoredCSRSource)
+    for source in (CSRSource(X, implicit_value=np.nan), stored):
         part = pickle.loads(pickle.dumps(source.slice(slice(20, 90)))).slice(slice(10, None))
         np.testing.assert_array_equal(part.read(0, 60), expected[30:90])
         whole = partitions(part, None, None)

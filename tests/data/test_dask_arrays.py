@@ -22,12 +22,14 @@ from dask.sizeof import sizeof
 from distributed import Client
 
 import dfact
-from dfact.data import dask_rows
-from dfact.data.dask_rows import Chunk, DaskRows, _runs, by_rows
+from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
-from dfact.data.inputs import as_dataset, locate_outside
-from dfact.data.source import ArraySource, Layout
+from dfact.data.layout import Layout
+from dfact.data.sources import dask as dask_rows
+from dfact.data.sources.dask import Chunk, DaskRows, _runs, by_rows
+from dfact.data.sources.dense import ArraySource
 from dfact.data.statistics import ColumnStatistics
+from dfact.data.validation import locate_outside
 from tests.conftest import planted_answers
 
 N, M = 6_500, 11  # four blocks, the last one a short one
@@ -139,7 +141,7 @@ def fetched(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture
 def many_partitions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Partitions of one block, and a chunk for each."""
-    monkeypatch.setattr("dfact.data.source._PARTITION_ENTRIES", 1 << 12)
+    monkeypatch.setattr("dfact.data.layout._PARTITION_ENTRIES", 1 << 12)
     monkeypatch.setattr(dask_rows, "_CHUNK_BYTES", (1, 1))
     return
 

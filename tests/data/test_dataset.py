@@ -20,10 +20,10 @@ import zarr
 import dfact
 from dfact import DataError, StoreError, import_array, import_table, open_dataset
 from dfact.cli.info import dataset_text
-from dfact.data import values as values_module
-from dfact.data.dataset import write_metadata
-from dfact.data.inputs import as_dataset
-from dfact.data.writer import dataset_writer
+from dfact.data import stored_values as values_module
+from dfact.data.coerce import as_dataset
+from dfact.data.ingest.writer import dataset_writer
+from dfact.data.stored_dataset import write_metadata
 
 SEEDS = [0, 1, 2]
 

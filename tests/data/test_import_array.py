@@ -12,10 +12,12 @@ import zarr
 
 import dfact
 from dfact import DataError, ParameterError, StoreError, import_array
-from dfact.data import source as source_module
-from dfact.data import values as values_module
-from dfact.data.inputs import as_dataset
-from dfact.data.source import ArraySource, Layout, SparseSource, SparseZarrSource, ZarrSource
+from dfact.data import stored_values as values_module
+from dfact.data.coerce import as_dataset
+from dfact.data.layout import Layout
+from dfact.data.sources import base as source_module
+from dfact.data.sources.dense import ArraySource, ZarrSource
+from dfact.data.sources.sparse import CSRSource, StoredCSRSource
 from dfact.data.statistics import ColumnStatistics, as_floating
 
 SEEDS = [0, 1, 2]
@@ -318,7 +320,7 @@ def test_sparse_is_the_dense_dataset_row_compressed(tmp_path, seed, dtype, cut, 
     X = sparse(seed, dtype=dtype)
     options = {"missing": [9, 8], "valid_range": (0, 9), "confounders": {"age": np.arange(300)}, "row_labels": range(1000, 1300)}
     ds, dense = (import_array(Y, tmp_path / name, **options) for Y, name in ((X, "s.zarr"), (X.toarray(), "d.zarr")))
-    assert isinstance(ds.source, SparseZarrSource)
+    assert isinstance(ds.source, StoredCSRSource)
     assert (ds.shape, ds.dtype, ds.missing_code) == (dense.shape, dense.dtype, dense.missing_code)
     np.testing.assert_array_equal(decoded(ds), decoded(dense))
     stored = ds.source.read_sparse(0, 300)
@@ -340,7 +342,7 @@ def test_statistics_of_sparse_matrices(monkeypatch, seed, piece):
     X.data[X.indptr[5] : X.indptr[6]] = np.nan
     full = sp.csr_array(np.full((2, 7), np.nan, np.float32))
     X = sp.csr_array(sp.vstack([X, full]))
-    found, expected = ColumnStatistics.of_source(SparseSource(X)), ColumnStatistics.of_source(ArraySource(X.toarray()))
+    found, expected = ColumnStatistics.of_source(CSRSource(X)), ColumnStatistics.of_source(ArraySource(X.toarray()))
     for name in ("observed", "minimum", "maximum", "n_rows", "empty_rows", "n_empty_rows"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
     assert found.empty_rows == [83, 84]
@@ -348,7 +350,7 @@ def test_statistics_of_sparse_matrices(monkeypatch, seed, piece):
 
 def test_a_column_without_zeros_or_answers():
     X = sp.csr_array(np.array([[np.nan, 3.0, -2.0], [np.nan, 5.0, -7.0]]))
-    found = ColumnStatistics.of_source(SparseSource(X))
+    found = ColumnStatistics.of_source(CSRSource(X))
     assert found.observed.tolist() == [0, 2, 2]
     assert found.minimum.tolist() == [np.inf, 3, -7]
     assert found.maximum.tolist() == [-np.inf, 5, -2]

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 import dfact
 from dfact import DataError, ParameterError, StoreError, import_triplets
 from dfact.cli.main import main
-from dfact.data import import_triplets as triplets_module
-from dfact.data import runs as runs_module
-from dfact.data import table_reader
-from dfact.data.runs import ENTRY, Runs
-from dfact.data.source import SparseZarrSource
+from dfact.data.ingest import external_sort as runs_module
+from dfact.data.ingest import triplets as triplets_module
+from dfact.data.ingest.external_sort import ENTRY, Runs
+from dfact.data.readers import base as table_reader
+from dfact.data.sources.sparse import StoredCSRSource
 
 SEEDS = [0, 1, 2]
 FORMATS = ["t.csv", "t.tsv", "t.csv.gz", "t.txt.gz", "t.parquet"]
@@ -102,7 +102,7 @@ def test_numbers_in_every_format(tmp_path: Path, seed: int, kind: str, small: bo
         dataset = import_triplets(save(frame, tmp_path / str(i) / name), tmp_path / f"{i}.zarr", shape=values.shape)
         assert dataset.dtype == ("int16" if kind == "whole" else "float32")
         np.testing.assert_array_equal(dense(dataset), values.astype(np.float32))
-        assert isinstance(dataset.source, SparseZarrSource)
+        assert isinstance(dataset.source, StoredCSRSource)
         assert dataset.missing_rate == pytest.approx(np.isnan(values).mean())
         assert dataset.label_source is None
         assert dataset.column_labels.tolist() == [str(j) for j in range(values.shape[1])]

@@ -11,12 +11,12 @@ import scipy.sparse as sp
 import dfact
 from dfact import DataError, ParameterError, StoreError, import_array, import_table, join_datasets
 from dfact.cli.main import main
-from dfact.data import join as join_module
-from dfact.data import source as source_module
-from dfact.data.dataset import open_dataset
-from dfact.data.source import ZarrSource
+from dfact.data.ingest import join as join_module
+from dfact.data.sources import base as source_module
+from dfact.data.sources.dense import ZarrSource
 from dfact.data.statistics import as_floating
-from dfact.data.store import incomplete_path
+from dfact.data.stored_dataset import open_dataset
+from dfact.storage.groups import incomplete_path
 
 SEEDS = [0, 1, 2]
 

@@ -21,9 +21,9 @@ import yaml
 
 import dfact
 from benchmarks.manifests import DEPLOY, VERSIONS, Manifest, operator_schemas, pods, problems, render, schema_problems
-from dfact.cli.deploy import Pods
 from dfact.cli.main import main
-from dfact.data.inputs import as_dataset
+from dfact.data.coerce import as_dataset
+from dfact.jobs.kubernetes import Pods
 from tests.conftest import planted_answers
 
 FOLDERS = ("overlays/example-s3", "overlays/example-pvc", "daskjob")
@@ -288,7 +288,7 @@ class Rows:
 
 def test_pods_get_what_the_plan_needs(job: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     dataset = as_dataset(planted_answers(300, 60, 3, seed=0).astype(np.float32))
-    monkeypatch.setattr("dfact.cli.deploy._here", lambda _: True)
+    monkeypatch.setattr("dfact.jobs.kubernetes._here", lambda _: True)
     monkeypatch.setattr("dfact.cli.options.read_dataset", lambda _: dataset)
     step = '[[step]]\nrun = "fit icqf"\ndata = "s3://b/a.zarr"\nmodel = "s3://b/a.model"\nsolver = "admm"\n'
     job.write_text('[job]\nstate = "s3://b/state"\n' + step)
@@ -307,7 +307,7 @@ def test_pods_get_what_the_plan_needs(job: Path, monkeypatch: pytest.MonkeyPatch
         planned = [dfact.plan(dfact.ICQF(solver="admm", executor=Pods(workers, 2, part)), dataset) for part in (memory, memory // 2)]
         assert [plan.fits and not plan.spilled for plan in planned] == [True, False]
     assert size("--memory", "2GiB", "--workers", "16") == 2 << 30, "the rest of the state lies on the pods' disks"
-    monkeypatch.setattr("dfact.cli.deploy._DISK", 1 << 20)
+    monkeypatch.setattr("dfact.jobs.kubernetes._DISK", 1 << 20)
     assert deploy(job, "--overwrite", "--memory", "2GiB", "--workers", "16")[0] == 1
     told = capfd.readouterr().err
     assert "of its state do not fit into 16 pods of 2.00 GiB, nor on their disks of 1.0 MiB; raise --memory or --workers" in told

@@ -19,15 +19,15 @@ from distributed import Client
 from numpy.typing import NDArray
 
 import dfact
-from dfact.data.source import ArraySource
+from dfact.data.sources.dense import ArraySource
 from dfact.engine.checkpoint import CheckpointedSession, pack, resume_point, unpack
 from dfact.engine.executors import resolve_executor
-from dfact.engine.partition import partitions
+from dfact.engine.fused_passes import Parts
+from dfact.engine.memory_plan import Footprint, make_plan
+from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, PartialSums, Startless, State
-from dfact.engine.plan import Footprint, make_plan
-from dfact.engine.records import Records
-from dfact.engine.visits import Parts
 from dfact.errors import ParameterError, StoreError
+from dfact.storage.records import Records
 from tests.conftest import planted_answers
 from tests.models.cp.test_elastic_cp import many_partitions
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import dfact
 from benchmarks.fault_fits import SOLVERS, bits, small_partitions
-from dfact.data import source
+from dfact.data.sources import base as source
 from dfact.engine.cluster.rows import landmark, reached
 from dfact.engine.cluster.session import ClusterSession
 from tests.conftest import planted_answers

@@ -24,11 +24,12 @@ from distributed import Client, Event, LocalCluster, Worker
 from numpy.typing import NDArray
 
 from benchmarks.fault_fits import SELECTIONS, Processes, answers, bits, long_fit, small_partitions
-from dfact.data import source as data_source
-from dfact.data.source import ArraySource, Layout
+from dfact.data.layout import Layout
+from dfact.data.sources import base as data_source
+from dfact.data.sources.dense import ArraySource
 from dfact.engine.cluster import host as host_module
 from dfact.engine.cluster import members as members_module
-from dfact.engine.cluster import watch
+from dfact.engine.cluster import watchdog as watch
 from dfact.engine.cluster.host import Host
 from dfact.engine.cluster.journal import Journal
 from dfact.engine.cluster.members import Members, MembersLost
@@ -37,9 +38,9 @@ from dfact.engine.cluster.placement import split, tree, without
 from dfact.engine.cluster.session import ClusterSession, DistributedExecutor
 from dfact.engine.cluster.transport import packed
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor
-from dfact.engine.partition import partitions
+from dfact.engine.memory_plan import Footprint, make_plan
+from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, PartialSums, Startless, State
-from dfact.engine.plan import Footprint, make_plan
 from dfact.engine.reduction import TreeSum
 from dfact.engine.session import Executor, Stateful
 from dfact.engine.shard import Shard

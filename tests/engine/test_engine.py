@@ -26,25 +26,28 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_info
 
 import dfact
-from dfact.data import source as data_source
-from dfact.data import values as data_values
-from dfact.data.inputs import as_dataset
-from dfact.data.source import ArraySource, Layout, RowSource, SparseSource, SparseZarrSource, ZarrSource, path_of, reads
-from dfact.engine import partition as partition_module
-from dfact.engine import streams
+from dfact.data import stored_values as data_values
+from dfact.data.coerce import as_dataset
+from dfact.data.layout import Layout
+from dfact.data.sources import base as data_source
+from dfact.data.sources.base import RowSource
+from dfact.data.sources.dense import ArraySource, ZarrSource
+from dfact.data.sources.sparse import CSRSource, StoredCSRSource
+from dfact.engine import partitions as partition_module
 from dfact.engine.block_state import PartitionStates, SpillFile
 from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.cluster.transport import Sealed
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor, resolve_executor
-from dfact.engine.partition import one_ahead, partitions, walk
+from dfact.engine.fused_passes import Member, Together, whole
+from dfact.engine.memory_plan import Footprint, Plan, Workers, make_plan, parse_bytes
+from dfact.engine.partitions import one_ahead, partitions, walk
 from dfact.engine.passes import Block, PartialSums, Startless, State, Workspace
-from dfact.engine.plan import Footprint, Plan, Workers, make_plan, parse_bytes
-from dfact.engine.progress import Iteration, Progress, TimeLeft
 from dfact.engine.reduction import TreeSum, add_up
-from dfact.engine.scratch import Scratch
 from dfact.engine.session import Executor
 from dfact.engine.threads import single_threaded
-from dfact.engine.visits import Member, Together, whole
+from dfact.progress import Iteration, Progress, TimeLeft
+from dfact.storage import array_stream as streams
+from dfact.storage.files import Scratch
 from tests.conftest import planted_answers
 
 FLOAT32 = np.dtype(np.float32)
@@ -141,7 +144,7 @@ class AddressPass(Startless):
 
 
 @pytest.mark.usefixtures("small_partitions")
-@pytest.mark.parametrize("of", [ArraySource, lambda X: SparseSource(sp.csr_array(X))], ids=["dense", "sparse"])
+@pytest.mark.parametrize("of", [ArraySource, lambda X: CSRSource(sp.csr_array(X))], ids=["dense", "sparse"])
 def test_arrays_lie_on_a_worker_as_they_did(of: Callable[[NDArray[Any]], RowSource], client: Client) -> None:
     """Elsewhere, or in another order, they would be copied, and BLAS sum in another order."""
     source, executor = of(values(0).astype(np.float32)), DistributedExecutor(client)
@@ -179,7 +182,7 @@ def sparse_values(seed: int, n: int = 3001, m: int = 25) -> sp.csr_array:
 @pytest.mark.usefixtures("small_partitions")
 def test_sparse_blocks_give_the_same_bits() -> None:
     X = sparse_values(4)
-    for a, b in zip(run(InlineExecutor(), ArraySource(X.toarray())), run(InlineExecutor(), SparseSource(X)), strict=True):
+    for a, b in zip(run(InlineExecutor(), ArraySource(X.toarray())), run(InlineExecutor(), CSRSource(X)), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -194,7 +197,7 @@ def test_stored_sparse_rows_give_the_bits_of_dense_ones(
         monkeypatch.setattr(module, name, int(rng.integers(1 if "PIECE" in name else 40, 3000)))
     X = sparse_values(seed)
     source = dfact.import_array(X, tmp_path / "d.zarr", missing=255).source
-    assert isinstance(source, SparseZarrSource)
+    assert isinstance(source, StoredCSRSource)
     assert Layout.of(source.shape).n_partitions > 2
     expected = run(InlineExecutor(), ArraySource(X.toarray()), seed=seed)
     for a, b in zip(expected, run(executor, source, spill=spill, seed=seed), strict=True):
@@ -214,15 +217,15 @@ def test_sparse_blocks_stay_sparse_and_each_piece_is_read_once(tmp_path: Path, m
     monkeypatch.setattr(data_source, "_PIECE_ENTRIES", 1000)
     X = sparse_values(6)
     source = dfact.import_array(X, tmp_path / "d.zarr", missing=255).source
-    assert isinstance(source, SparseZarrSource)
+    assert isinstance(source, StoredCSRSource)
     bounds = []
-    read = SparseZarrSource.read_sparse
+    read = StoredCSRSource.read_sparse
 
-    def noted(self: SparseZarrSource, start: int, stop: int) -> sp.csr_array:
+    def noted(self: StoredCSRSource, start: int, stop: int) -> sp.csr_array:
         bounds.append((self.offset + start, self.offset + stop))
         return read(self, start, stop)
 
-    monkeypatch.setattr(SparseZarrSource, "read_sparse", noted)
+    monkeypatch.setattr(StoredCSRSource, "read_sparse", noted)
     parts = partitions(source, 255, None)
     blocks = list(parts.blocks(FLOAT32))
     assert all(sp.issparse(block.matrix) and block.matrix.dtype == np.float32 for block in blocks)
@@ -230,7 +233,7 @@ def test_sparse_blocks_stay_sparse_and_each_piece_is_read_once(tmp_path: Path, m
     assert all(a[1] == b[0] for a, b in pairwise(bounds))
     assert len(bounds) > len(parts)
     loaded = parts.part(1, 2).load()
-    assert isinstance(loaded.source, SparseSource)
+    assert isinstance(loaded.source, CSRSource)
     assert (loaded.source.values != X[loaded.rows]).nnz == 0
 
 
@@ -239,23 +242,23 @@ def test_sparse_blocks_stay_sparse_and_each_piece_is_read_once(tmp_path: Path, m
 def test_pieces_hold_no_more_than_one_read_may_bring(seed: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_source, "_PIECE_ENTRIES", most)
     X = sparse_values(seed, n=400)
-    pieces = list(SparseSource(X).pieces())
+    pieces = list(CSRSource(X).pieces())
     assert (pieces[0].start, pieces[-1].stop) == (0, 400)
     assert all(a.stop == b.start for a, b in pairwise(pieces))
     assert all(X[piece].nnz <= most or piece.stop - piece.start == 1 for piece in pieces)
-    assert list(reads(SparseSource(X), Layout.of(X.shape))) == pieces
+    assert list(CSRSource(X).read_ranges(Layout.of(X.shape))) == pieces
 
 
 def test_a_part_of_a_source_travels_alone(tmp_path: Path) -> None:
     X = sp.random_array((200_000, 40), density=0.1, rng=np.random.default_rng(0), format="csr")
     stored = dfact.import_array(X, tmp_path / "d.zarr").source
-    in_memory = SparseSource(X).slice(slice(1000, 1100))
+    in_memory = CSRSource(X).slice(slice(1000, 1100))
     assert len(pickle.dumps(in_memory)) < 20_000
     for source in (in_memory, stored.slice(slice(1000, 1100)), stored.slice(slice(900, None)).slice(slice(100, 200))):
         sent = pickle.dumps(source)
         assert len(sent) < 20_000
         assert (pickle.loads(sent).read_sparse(0, 100) != X[1000:1100]).nnz == 0
-    assert path_of(stored) == tmp_path / "d.zarr"
+    assert stored.location == tmp_path / "d.zarr"
 
 
 @pytest.mark.usefixtures("small_partitions")
@@ -347,7 +350,7 @@ def test_partitions_keep_many_workers_evenly_busy(shape: tuple[int, ...], worker
 def test_reads_follow_the_chunks_of_the_array(chunk: int, tmp_path: Path) -> None:
     array = zarr.create_array(tmp_path / "x", data=np.arange(200).reshape(100, 2), chunks=(chunk, 2))
     source = ZarrSource(array).slice(slice(17, 93))
-    spans = list(reads(source, Layout.of(source.shape)))
+    spans = list(source.read_ranges(Layout.of(source.shape)))
     np.testing.assert_array_equal(np.concatenate([source.read(s.start, s.stop) for s in spans]), np.arange(200).reshape(100, 2)[17:93])
     assert all((17 + s.start) // chunk == (17 + s.stop - 1) // chunk for s in spans)
 
@@ -432,7 +435,7 @@ def test_sparse_data_is_planned_by_what_it_stores(tmp_path: Path) -> None:
     n, m = 50_000, 100_000
     X = sp.coo_array((np.ones(500_000), (rng.integers(0, n, 500_000), rng.integers(0, m, 500_000))), shape=(n, m)).tocsr()
     stored = dfact.import_array(X, tmp_path / "d.zarr").source
-    for source, kept in ((stored, 782), (SparseSource(X), 0)):
+    for source, kept in ((stored, 782), (CSRSource(X), 0)):
         assert Layout.of(source.shape).n_partitions == 782
         plan = make_plan(source, FLOAT32, Footprint(80, 4 * 100, 1000, 80), two_threads("2GiB"))
         assert plan.values_in_memory == min(kept, plan.n_partitions)
@@ -498,7 +501,7 @@ def test_progress_writes_lines_to_a_log_and_a_bar_to_a_terminal() -> None:
 @pytest.mark.parametrize("together", [1, 4], ids=["one by one", "four at once"])
 def test_the_time_left_is_told_by_the_recent_past(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("dfact.engine.progress.time.perf_counter", lambda: now)
+    monkeypatch.setattr("dfact.progress.time.perf_counter", lambda: now)
     left, told = TimeLeft(400), {}
     for done in range(1, 401):
         now = 60 + 2.0 * together * ((done - 1) // together)  # what is done but once takes a minute
@@ -673,7 +676,7 @@ def test_a_pass_over_the_state_alone_knows_how_many_rows_there_are() -> None:
 def test_the_scratch_of_killed_processes_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     ours, lost = Scratch("state"), tmp_path / "lost"
-    code = "import os; from dfact.engine.scratch import Scratch; print(Scratch('state').path, flush=True); os.kill(os.getpid(), 9)"
+    code = "import os; from dfact.storage.files import Scratch; print(Scratch('state').path, flush=True); os.kill(os.getpid(), 9)"
     with lost.open("w") as out:
         subprocess.run([sys.executable, "-c", code], check=False, stdout=out, env=os.environ | {"TMPDIR": str(tmp_path)})
     abandoned = Path(lost.read_text().strip())

@@ -10,12 +10,12 @@ import pytest
 
 import dfact
 from dfact.cli.main import main
-from dfact.data import store
-from dfact.data.store import reading, remove
 from dfact.engine.checkpoint import CheckpointedSession, resume_point
-from dfact.engine.interrupts import asked, finishing, obeying, stopping_on_signals
-from dfact.engine.scratch import Scratch
 from dfact.errors import StoppedError
+from dfact.signals import asked, finishing, obeying, stopping_on_signals
+from dfact.storage import groups as store
+from dfact.storage.files import Scratch
+from dfact.storage.groups import reading, remove
 from tests.conftest import planted_answers
 from tests.engine.test_checkpoint import same
 
@@ -75,7 +75,7 @@ def test_a_fit_that_is_stopped_behind_its_model_is_done(at: str, tmp_path: Path,
     """Or the same command would find the model there, and be refused."""
     data, model, checkpoint = tmp_path / "a.zarr", tmp_path / "a.model", tmp_path / "checkpoint.zarr"
     dfact.import_array(planted_answers(200, 20, 3, 0, 0.1), data)
-    home: Any = dfact.report.kinds if at == "model_text" else store
+    home: Any = dfact.report.presenters.base if at == "model_text" else store
     function = getattr(home, at)
 
     def signalled(*arguments: Any) -> Any:

@@ -15,7 +15,7 @@ from distributed import Client, LocalCluster
 
 import dfact
 from dfact.data.synthetic import PlantedQuestionnaire
-from dfact.engine.plan import Plan, Workers, cluster_workers
+from dfact.engine.memory_plan import Plan, Workers, cluster_workers
 from dfact.errors import MemoryPlanError
 
 pytestmark = pytest.mark.faults

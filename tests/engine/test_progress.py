@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dfact
-from dfact.engine.progress import remaining_change
+from dfact.progress import remaining_change
 from tests.conftest import planted_answers
 from tests.models.expectile.test_emf import planted
 

@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 
 import dfact
 from benchmarks.fault_fits import Processes
-from dfact.data import dask_rows
-from dfact.data.source import ArraySource, RowSource, ZarrSource
+from dfact.data.sources import dask as dask_rows
+from dfact.data.sources.base import RowSource
+from dfact.data.sources.dense import ArraySource, ZarrSource
 from dfact.engine.checkpoint import CheckpointedSession
 from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor
-from dfact.engine.partition import partitions
+from dfact.engine.memory_plan import make_plan
+from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, SampledPass, State
-from dfact.engine.plan import make_plan
 from dfact.engine.session import Executor, Session, Stateful
 from tests.engine import test_cluster_session as common
 from tests.engine.test_cluster_session import (

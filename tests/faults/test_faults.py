@@ -29,7 +29,7 @@ from benchmarks.fault_fits import (
     small_partitions,
     visits_by_worker,
 )
-from dfact.data import source
+from dfact.data.sources import base as source
 from dfact.engine.checkpoint import resume_point
 
 pytestmark = pytest.mark.faults

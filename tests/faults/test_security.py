@@ -18,8 +18,8 @@ import zarr
 
 import dfact
 from dfact.cli.main import main
-from dfact.data.array_file import read_array_file
-from dfact.data.store import ATTRIBUTE
+from dfact.data.readers.numpy_files import read_array_file
+from dfact.storage.groups import ATTRIBUTE
 from tests.conftest import planted_answers
 
 SOURCES = sorted(Path(dfact.__file__).parent.rglob("*.py"))

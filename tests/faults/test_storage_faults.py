@@ -17,10 +17,10 @@ from distributed import Client
 from numpy.typing import NDArray
 
 import dfact
-import dfact.data.source
-import dfact.data.values
-from dfact.data.store import create_group, incomplete_path
+import dfact.data.sources.base
+import dfact.data.stored_values
 from dfact.errors import DfactError, StoreError
+from dfact.storage.groups import create_group, incomplete_path
 from tests.conftest import planted_answers
 
 pytestmark = pytest.mark.faults
@@ -36,9 +36,9 @@ def X() -> NDArray[np.float64]:
 def dense(X: NDArray[np.float64], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A dataset whose values are several chunks."""
     with monkeypatch.context() as context:
-        context.setattr(dfact.data.source, "_CHUNK_ENTRIES", 256 * M)
-        context.setattr(dfact.data.source, "_PARTITION_ENTRIES", 256 * M)
-        context.setattr(dfact.data.source, "_BLOCK_ROWS", (64, 256))
+        context.setattr(dfact.data.sources.base, "_CHUNK_ENTRIES", 256 * M)
+        context.setattr(dfact.data.sources.base, "_PARTITION_ENTRIES", 256 * M)
+        context.setattr(dfact.data.sources.base, "_BLOCK_ROWS", (64, 256))
         dfact.import_array(X, tmp_path / "dense.zarr")
     assert len([*(tmp_path / "dense.zarr" / "values" / "c").iterdir()]) > 2
     return tmp_path / "dense.zarr"
@@ -46,8 +46,8 @@ def dense(X: NDArray[np.float64], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def sparse(X: NDArray[np.float64], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(dfact.data.values, "_ENTRIES", 1000)
-    monkeypatch.setattr(dfact.data.values, "_EDGES", 500)
+    monkeypatch.setattr(dfact.data.stored_values, "_ENTRIES", 1000)
+    monkeypatch.setattr(dfact.data.stored_values, "_EDGES", 500)
     dfact.import_array(sp.csr_array(np.nan_to_num(X)), tmp_path / "sparse.zarr")
     return tmp_path / "sparse.zarr"
 

@@ -433,7 +433,7 @@ def test_what_is_to_be_overwritten_does_not_count_as_done_and_stability_goes_wit
     assert main(["run", str(job)]) == 0
     assert capsys.readouterr().err.count("is done already") == 3
     shutil.rmtree(tmp_path / "m.model")
-    killed(job, "dfact.selection.stability.bootstrap")
+    killed(job, "dfact.selection.bootstrap.bootstrap")
     assert main(["run", str(job)]) == 0
     assert hasattr(dfact.load_model(tmp_path / "m.model"), "stability_")
     shutil.rmtree(tmp_path / "m.model")

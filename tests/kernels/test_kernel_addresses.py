@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import dfact.kernels
 from dfact.kernels.adamax import adamax_updates
-from dfact.models import bounded_nmf_problem
+from dfact.models.bounded_nmf import problem as bounded_nmf_problem
 from tests.conftest import planted_answers
 from tests.engine.test_checkpoint import CASES, memberships, skewed, tensor
 

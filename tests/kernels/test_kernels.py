@@ -13,13 +13,13 @@ import pytest
 from scipy.optimize import LinearConstraint, lsq_linear, minimize, nnls
 
 import dfact.kernels
-from dfact.kernels import rows as rows_module
-from dfact.kernels import tableau
+from dfact.kernels import active_set as rows_module
+from dfact.kernels import pivoting as tableau
+from dfact.kernels.active_set import solve_rows
 from dfact.kernels.admm import admm_fill
 from dfact.kernels.box_qp import coordinate_descent, fista
-from dfact.kernels.clusters import member_weights
 from dfact.kernels.entries import all_whole, column_statistics, decode, filled, mask_codes, squared_error
-from dfact.kernels.rows import solve_rows
+from dfact.kernels.kmeans import member_weights
 
 SEEDS = [0, 1, 2]
 DTYPES = [np.float32, np.float64]

@@ -12,18 +12,18 @@ from scipy.linalg import subspace_angles
 from sklearn.cluster import KMeans
 from sklearn.svm import OneClassSVM
 
-from dfact.data.inputs import as_dataset
+from dfact.data.coerce import as_dataset
 from dfact.engine.executors import InlineExecutor
-from dfact.engine.partition import partitions
+from dfact.engine.memory_plan import Footprint, make_plan
+from dfact.engine.partitions import partitions
 from dfact.engine.passes import Workspace
-from dfact.engine.plan import Footprint, make_plan
 from dfact.engine.session import Session
 from dfact.errors import DataError
 from dfact.linalg import kmeans as kmeans_module
 from dfact.linalg.kmeans import kmeans, nearest_rows
 from dfact.linalg.points import Coordinates, DataRows, EmbedPass, take
 from dfact.linalg.svd import right_singular, zero_filled
-from dfact.linalg.vertices import cone_normal, cone_vertices, least_distance, successive_projection
+from dfact.linalg.vertex_hunting import cone_normal, cone_vertices, least_distance, successive_projection
 
 FLOAT64 = np.dtype(np.float64)
 
@@ -46,7 +46,7 @@ def embedded(Y: NDArray[np.float64]) -> Iterator[Session]:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfact.data import source
+    from dfact.data.sources import base as source
 
     monkeypatch.setattr(source, "_BLOCK_ENTRIES", 1 << 9)
     monkeypatch.setattr(source, "_PARTITION_ENTRIES", 1 << 12)

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 import dfact
+from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import Block, PartialSums, State
-from dfact.engine.plan import Footprint
-from dfact.engine.progress import Reporter, relative_change
 from dfact.kernels.jit import kernel
-from dfact.models.base import Factorization, gather_rows
+from dfact.models.estimator import Factorization, gather_rows
 from dfact.models.parameters import COUNT, check, is_count, is_within
-from dfact.report.kinds import items_plot, model_text
+from dfact.progress import Reporter, relative_change
+from dfact.report.presenters.base import items_plot, model_text
 
 
 # 1. The kernel: what is done entry by entry.

@@ -114,8 +114,8 @@ def test_parameters_of_every_kind(tmp_path: Path) -> None:
 
 
 def test_large_arrays_are_copied_by_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.data.source._CHUNK_ENTRIES", 1 << 10)
-    monkeypatch.setattr("dfact.data.source._PARTITION_ENTRIES", 1 << 10)
+    monkeypatch.setattr("dfact.data.layout._CHUNK_ENTRIES", 1 << 10)
+    monkeypatch.setattr("dfact.data.layout._PARTITION_ENTRIES", 1 << 10)
     monkeypatch.setattr(persistence, "_LABEL_ROWS", 100)
     group = zarr.create_group(tmp_path / "g")
     numbers = np.random.default_rng(0).random((5000, 3))

@@ -25,15 +25,15 @@ from distributed import Client
 from numpy.typing import NDArray
 
 import dfact
-from dfact.cli.job import read_job
 from dfact.cli.main import cli, main
-from dfact.cli.run import Record
-from dfact.data import stores
-from dfact.data.places import place_of
-from dfact.data.store import ATTRIBUTE, create_group, store_at, store_kind
-from dfact.data.stores import AddressStore
 from dfact.engine.checkpoint import resume_point
 from dfact.errors import StoreError
+from dfact.jobs.job_file import read_job
+from dfact.jobs.record import Record
+from dfact.storage import zarr_stores as stores
+from dfact.storage.groups import ATTRIBUTE, create_group, store_at, store_kind
+from dfact.storage.location import place_of
+from dfact.storage.zarr_stores import AddressStore
 from tests.conftest import free_port, planted_answers
 
 N, M, K = 1000, 40, 3
@@ -299,7 +299,7 @@ def test_an_interrupted_writer_is_refused_and_replaced(X: NDArray[np.float64], b
     address = f"{bucket}/x.zarr"
     script = f"""
 import os, signal, numpy
-from dfact.data.store import create_group, write_array
+from dfact.storage.groups import create_group, write_array
 with create_group({address!r}, "dataset") as group:
     write_array(group, "values", numpy.zeros((10, 2)), ("row", "column"))
     os.kill(os.getpid(), signal.SIGKILL)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.cli.main import main
-from dfact.report.arrangement import Arrangement
+from dfact.report.component_order import Arrangement
 from dfact.report.export import write_confounder_loadings, write_loadings, write_model_factors
 from tests.conftest import planted_answers
 

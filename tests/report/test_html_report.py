@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.cli.main import main
+from dfact.data.coerce import as_dataset
 from dfact.data.examples import ipip_ascado, ipip_ascado_items
-from dfact.data.inputs import as_dataset
-from dfact.models.base import MODELS
+from dfact.models.estimator import MODELS
 from dfact.models.provenance import Stability
 from dfact.report import row_statistics
-from dfact.report.html_figures import clustered
-from dfact.report.html_parts import number_format, table_of
-from dfact.report.html_pictures import COLORS
-from dfact.report.html_sections import choice as how_chosen
-from dfact.report.html_subject import Subject
+from dfact.report.document import number_format, table_of
+from dfact.report.figures import clustered
+from dfact.report.html.context import Subject
+from dfact.report.html.images import COLORS
+from dfact.report.html.sections import choice as how_chosen
 from dfact.report.reconstruction import BinErrors, item_errors
 from dfact.report.row_statistics import RowStatistics
 from dfact.selection.fitted_data import fitted_dataset

@@ -15,7 +15,7 @@ import dfact
 from dfact.data.confounders import Confounder, ConfounderEncoding
 from dfact.report.export import check_destination, write_factors
 from dfact.report.plots import loadings_heatmap
-from dfact.report.tables import (
+from dfact.report.text import (
     confounder_effects,
     confounders_text,
     factor_shares,
@@ -110,7 +110,7 @@ def test_explained_share() -> None:
 @pytest.mark.parametrize("stored", [False, True])
 def test_factors_as_a_file(tmp_path: Path, ending: str, stored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     for size in ("_CHUNK_ENTRIES", "_PARTITION_ENTRIES"):
-        monkeypatch.setattr(f"dfact.data.source.{size}", 1 << 12)  # several chunks
+        monkeypatch.setattr(f"dfact.data.sources.base.{size}", 1 << 12)  # several chunks
     n = 5000
     W: Any = np.random.default_rng(0).random((n, 3)).astype(np.float32)
     labels: Any = np.array([f'p "{i}", é' for i in range(n)], dtype=object)

@@ -14,9 +14,10 @@ import zarr
 import dfact
 from dfact.data.examples import ipip_ascado, ipip_ascado_items
 from dfact.report.export import write_factors
-from dfact.report.kinds import items_plot, model_text, rows_text
-from dfact.report.membership_plots import item_heatmap, membership_plot, memberships_heatmap
-from dfact.report.memberships import (
+from dfact.report.plots import heatmap, save_figure
+from dfact.report.presenters.base import items_plot, model_text, rows_text
+from dfact.report.presenters.gom.plots import item_heatmap, membership_plot, memberships_heatmap
+from dfact.report.presenters.gom.tables import (
     LEVELS,
     class_table,
     classes_text,
@@ -26,9 +27,8 @@ from dfact.report.memberships import (
     summary,
     summary_lines,
 )
-from dfact.report.plots import heatmap, save_figure
-from dfact.report.selections import selection_text
-from dfact.report.tables import aligned
+from dfact.report.selection import selection_text
+from dfact.report.text import aligned
 from tests.conftest import planted_answers
 
 
@@ -73,9 +73,9 @@ def small() -> Any:
 @pytest.mark.parametrize("stored", [False, True])
 def test_class_table(small: Any, stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if stored:
-        monkeypatch.setattr("dfact.data.source._BLOCK_ROWS", (2, 4))
-        monkeypatch.setattr("dfact.data.source._CHUNK_ENTRIES", 4)
-        monkeypatch.setattr("dfact.data.source._PARTITION_ENTRIES", 4)
+        monkeypatch.setattr("dfact.data.layout._BLOCK_ROWS", (2, 4))
+        monkeypatch.setattr("dfact.data.layout._CHUNK_ENTRIES", 4)
+        monkeypatch.setattr("dfact.data.layout._PARTITION_ENTRIES", 4)
         small.memberships_ = zarr.create_array(tmp_path / "w.zarr", data=small.memberships_, chunks=(2, 2))
     table = class_table(small)
     assert list(table.index) == ["first", "second"]
@@ -218,7 +218,7 @@ def labels(axes: Any) -> list[str]:
 
 @pytest.mark.parametrize("most", [2000, 10])
 def test_two_classes_on_a_line(two: dfact.GradeOfMembership, most: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("dfact.report.membership_plots._MOST_POINTS", most)
+    monkeypatch.setattr("dfact.report.presenters.gom.plots._MOST_POINTS", most)
     figure = membership_plot(two)
     bars, *strip = figure.axes
     assert sum(patch.get_height() for patch in bars.patches) == 1004
@@ -249,7 +249,7 @@ def test_three_classes_in_a_triangle(three: dfact.GradeOfMembership) -> None:
 
 
 def test_many_subjects_as_a_density(three: dfact.GradeOfMembership, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.report.membership_plots._MOST_POINTS", 10)
+    monkeypatch.setattr("dfact.report.presenters.gom.plots._MOST_POINTS", 10)
     rng = np.random.default_rng(0)
     edges = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0.5, 0.5, 0], [0.5, 0, 0.5], [1 / 3, 1 / 3, 1 / 3]])
     Pi = np.vstack([edges, rng.dirichlet([0.5] * 3, 3000)]).astype(np.float32)

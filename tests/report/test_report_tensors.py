@@ -8,10 +8,11 @@ import pandas as pd
 import pytest
 
 import dfact
-from dfact.report.kinds import items_plot
-from dfact.report.tensor_plots import modes_plot, ordered, path_plot
-from dfact.report.tensors import mode_table
-from dfact.selection import Selection, select_on_path
+from dfact.report.presenters.base import items_plot
+from dfact.report.presenters.cp.plots import modes_plot, ordered, path_plot
+from dfact.report.presenters.cp.tables import mode_table
+from dfact.selection.result import Selection
+from dfact.selection.solution_path import select_on_path
 
 
 @pytest.fixture(scope="module")

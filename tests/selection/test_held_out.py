@@ -13,14 +13,17 @@ from distributed import Client
 from numpy.typing import NDArray
 
 import dfact
-from dfact.data.source import ZarrSource
+from dfact.data.sources.dense import ZarrSource
 from dfact.engine.passes import Block
-from dfact.engine.progress import Iteration
-from dfact.report.selections import selection_text
-from dfact.selection import Selection, entry_fits, select_by_held_out
+from dfact.progress import Iteration
+from dfact.report.selection import selection_text
+from dfact.selection import entry_fits
 from dfact.selection.entry_fits import EntryFits, Fit
-from dfact.selection.hidden_entries import EntryVeil, Measure
-from dfact.selection.kept import Batches
+from dfact.selection.held_out_entries import select_by_held_out
+from dfact.selection.hidden_entries import Measure
+from dfact.selection.masks import EntryVeil
+from dfact.selection.result import Selection
+from dfact.selection.results_store import Batches
 
 GRID: dict[str, Any] = {"n_components": [1, 2, 4], "omega": [0.1, 0.5]}
 
@@ -192,7 +195,7 @@ def test_several_repeats_are_taken_together() -> None:
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_wherever_it_runs_and_lies(sparse: bool, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.data.source._PARTITION_ENTRIES", 1 << 12)
+    monkeypatch.setattr("dfact.data.layout._PARTITION_ENTRIES", 1 << 12)
     X: Any = planted(5, 500, 40, observed=0.2 if sparse else 0.7)
     X = compressed(X) if sparse else X
     stored = dfact.import_array(X, tmp_path / "x.zarr", **({"absent": "missing"} if sparse else {}))

@@ -12,9 +12,11 @@ from distributed import Client
 import dfact
 from dfact.engine.checkpoint import resume_point
 from dfact.engine.executors import LocalSession
-from dfact.engine.records import Records
-from dfact.selection import Selection, entry_fits, select_by_held_out
-from dfact.selection.kept import Batches
+from dfact.selection import entry_fits
+from dfact.selection.held_out_entries import select_by_held_out
+from dfact.selection.result import Selection
+from dfact.selection.results_store import Batches
+from dfact.storage.records import Records
 from tests.selection.test_held_out import compressed, planted
 
 GRID: dict[str, Any] = {"n_components": [1, 3], "omega": [0.2, 0.5]}
@@ -83,7 +85,7 @@ batches_of.as_many = entry_fits.as_many  # type: ignore[attr-defined]
 def test_interrupted_anywhere_it_ends_with_the_same_bits(
     kind: str, every: int, size: int, tmp_path: Path, visits: Visits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dfact.data.source._PARTITION_ENTRIES", 1 << 11)
+    monkeypatch.setattr("dfact.data.layout._PARTITION_ENTRIES", 1 << 11)
     X: Any = planted(every, 150, 30, observed=0.3)
     X = dfact.import_array(X, tmp_path / "x.zarr") if kind == "stored" else compressed(X) if kind == "sparse" else X
     settings: dict[str, Any] = {"model": {"checkpoint_every": every, "executor": "threads" if kind == "threads" else "inline"}}
@@ -183,7 +185,7 @@ def test_interrupted_within_a_write(after: int, tmp_path: Path, visits: Visits, 
     """Behind some attributes, and in the midst of what follows them."""
     X = planted(4, 150, 30)
     undisturbed = select(X)
-    finish, left = dfact.engine.records.NewRecord.finish, [after]
+    finish, left = dfact.storage.records.NewRecord.finish, [after]
 
     def interrupted(self: Any, **attributes: Any) -> None:
         if left[0] == 0:
@@ -192,13 +194,13 @@ def test_interrupted_within_a_write(after: int, tmp_path: Path, visits: Visits, 
         finish(self, **attributes)
 
     with monkeypatch.context() as patched:
-        patched.setattr(dfact.engine.records.NewRecord, "finish", interrupted)
+        patched.setattr(dfact.storage.records.NewRecord, "finish", interrupted)
         assert visits.of(lambda: select(X, checkpoint=tmp_path / "kept"))[1] is None
     same(select(X, checkpoint=tmp_path / "kept"), undisturbed)
 
 
 def test_it_goes_on_wherever_it_runs(tmp_path: Path, client: Client, visits: Visits, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.data.source._PARTITION_ENTRIES", 1 << 11)
+    monkeypatch.setattr("dfact.data.layout._PARTITION_ENTRIES", 1 << 11)
     X = dfact.import_array(planted(5, 150, 30), tmp_path / "x.zarr")
     undisturbed = select(X)
     path = tmp_path / "kept"

@@ -9,16 +9,16 @@ from distributed import Client
 from numpy.typing import NDArray
 
 import dfact
-from dfact.data.inputs import as_dataset
-from dfact.data.parts import rows_of
-from dfact.data.source import Layout
-from dfact.engine.partition import partitions
-from dfact.models.elastic_cp_path import PathStep
-from dfact.report.selections import selection_text
-from dfact.selection import Selection, core_consistency, select_on_path
-from dfact.selection.hidden_entries import EntryVeil
-from dfact.selection.on_path import CRITERIA, stability
-from dfact.selection.veiled import veiled
+from dfact.data.coerce import as_dataset
+from dfact.data.dataset import rows_of
+from dfact.data.layout import Layout
+from dfact.engine.partitions import partitions
+from dfact.models.cp.path import PathStep
+from dfact.report.selection import selection_text
+from dfact.selection import core_consistency
+from dfact.selection.masks import EntryVeil, veiled
+from dfact.selection.result import Selection
+from dfact.selection.solution_path import CRITERIA, select_on_path, stability
 from tests.conftest import REAL_DATA
 
 Array = NDArray[Any]

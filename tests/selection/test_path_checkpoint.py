@@ -15,9 +15,9 @@ import dfact
 from dfact.engine.checkpoint import CheckpointedSession, resume_point
 from dfact.engine.executors import LocalSession
 from dfact.errors import ParameterError, StoreError
-from dfact.models.elastic_cp_path import SolutionPath
-from dfact.selection import Selection, select_on_path
-from dfact.selection.on_path import CRITERIA
+from dfact.models.cp.path import SolutionPath
+from dfact.selection.result import Selection
+from dfact.selection.solution_path import CRITERIA, select_on_path
 from tests.engine.test_checkpoint import InterruptionError, damage, tensor
 from tests.models.cp.test_elastic_cp import answers, assert_same, many_partitions
 

@@ -17,15 +17,14 @@ from sklearn.base import BaseEstimator
 
 import dfact
 from dfact.data.synthetic import icqf_simulation
-from dfact.engine.progress import Iteration
-from dfact.engine.visits import Members, MemberSession
-from dfact.report.selection_plots import error_plot
-from dfact.report.selections import selection_text
-from dfact.selection import Selection, block_cross_validate, select_by_criterion
-from dfact.selection.criteria import consensus
+from dfact.engine.fused_passes import Members, MemberSession
+from dfact.progress import Iteration
+from dfact.report.selection import error_plot, selection_text
+from dfact.selection.block_cross_validation import block_cross_validate
+from dfact.selection.criteria import consensus, select_by_criterion
+from dfact.selection.fold_fits import outwards
 from dfact.selection.folds import deal, deal_all, seed_of, strata_of
-from dfact.selection.rules import choose
-from dfact.selection.warm_fits import outwards
+from dfact.selection.result import Selection, choose
 from tests.conftest import planted_answers
 
 GRID: dict[str, Any] = {"n_components": [2, 3, 4], "beta": [0.1, 0.5]}
@@ -136,7 +135,7 @@ def test_in_memory_and_on_shared_reads_alike(memory_and_shared: tuple[Selection,
 
 
 def test_few_fits_at_once_where_memory_is_short(answers: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfact.selection import ways
+    from dfact.selection import scheduler as ways
 
     whole = select(answers, load=False)
     as_many = ways.as_many
@@ -240,7 +239,7 @@ class Overlapping(Means):
 
 
 def test_rows_that_a_fold_hides_are_not_told_of_by_whatever_thread(answers: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.selection.cross_validation.best_fit", lambda *_: Means().fit(answers))
+    monkeypatch.setattr("dfact.selection.grid.best_fit", lambda *_: Means().fit(answers))
     with dask.config.set(num_workers=2):
         select(answers, {"power": [1.0]}, Overlapping(), n_folds=2, callbacks=[lambda _: Overlapping.first_is_done.set()])
 
@@ -295,7 +294,7 @@ class Left:
 
 def test_what_is_left_is_told(answers: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch) -> None:
     """By components: a fit with more of them takes longer."""
-    monkeypatch.setattr("dfact.selection.cross_validation.TimeLeft", Left)
+    monkeypatch.setattr("dfact.progress.TimeLeft", Left)
     steps: list[str] = []
     select(answers, {"n_components": [2, 3]}, n_folds=5, callbacks=[lambda iteration: steps.append(iteration.step)])
     left = [float(step.split(", ")[-1].removesuffix(" left")) for step in steps]

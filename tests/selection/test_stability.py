@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.cli.main import main
-from dfact.data.inputs import as_dataset
-from dfact.data.source import Layout
+from dfact.data.coerce import as_dataset
+from dfact.data.layout import Layout
 from dfact.engine.passes import Block
-from dfact.engine.progress import Iteration
 from dfact.errors import DataError, MemoryPlanError, ParameterError, StoreError
 from dfact.models.provenance import Stability
+from dfact.progress import Iteration
 from dfact.selection import bootstrap
-from dfact.selection.resampling import Drawn, Refit, Resamples
-from dfact.selection.stability import _Matching
+from dfact.selection.bootstrap import _Matching
+from dfact.selection.resamples import Drawn, Refit, Resamples
 from tests.conftest import planted_answers
 from tests.models.test_adding_a_factorization import PoissonMF, counts
 
@@ -212,7 +212,7 @@ def test_classes_are_compared_by_how_they_differ() -> None:
 # Wherever it is computed.
 @pytest.mark.parametrize("name", ["icqf", "gom", "emf"])
 def test_the_same_bits_everywhere(name: str, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.data.source._PARTITION_ENTRIES", 1 << 14)
+    monkeypatch.setattr("dfact.data.layout._PARTITION_ENTRIES", 1 << 14)
     M = answers(4500, 12, 2)
     dataset = dfact.import_array(M.astype(np.float32), tmp_path / "d.zarr", valid_range=(0, 3))
     model = models()[name].set_params(dtype="float32", executor="inline")
@@ -368,5 +368,5 @@ def test_a_model_that_could_not_be_written_in_its_place_is_refused_beforehand(mo
         raise StoreError("still to be read")
 
     monkeypatch.setattr(persistence, "check_replaceable", refuse)
-    monkeypatch.setattr("dfact.selection.stability.bootstrap", lambda *_: pytest.fail("it computes"))
+    monkeypatch.setattr("dfact.selection.bootstrap.bootstrap", lambda *_: pytest.fail("it computes"))
     assert main(["stability", "s3://bucket/m", "d.zarr"]) == 1

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dfact.engine.block_state import StoredState
 from dfact.engine.cluster.memory import keep_freed_memory
 from dfact.engine.cluster.meter import meter_of, show_figures
 from dfact.engine.cluster.placement import Tree
@@ -17,7 +18,6 @@ from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, reached
 from dfact.engine.cluster.transport import packed, unpacked
 from dfact.engine.reduction import TreeSum
 from dfact.engine.shard import Shard
-from dfact.engine.streams import StoredState
 
 if TYPE_CHECKING:
     from distributed import Worker

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from dfact.engine.scratch import Scratch
 from dfact.errors import StoreError
+from dfact.storage.files import Scratch
 
 _BATCH = 1 << 25
 

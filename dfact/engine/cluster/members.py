@@ -12,7 +12,7 @@ from uuid import uuid4
 from dfact.engine.cluster.host import OPERATION, Peer, as_message, hold_host, open_host
 from dfact.engine.cluster.placement import without
 from dfact.engine.cluster.transport import unpacked
-from dfact.engine.cluster.watch import LOOK, Watch, lost_cluster
+from dfact.engine.cluster.watchdog import LOOK, Watch, lost_cluster
 from dfact.errors import ClusterError
 
 if TYPE_CHECKING:

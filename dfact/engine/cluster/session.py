@@ -15,6 +15,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from dfact.engine.block_state import StoredState
 from dfact.engine.cluster.demand import demand
 from dfact.engine.cluster.host import Report, Share
 from dfact.engine.cluster.journal import Journal
@@ -22,14 +23,13 @@ from dfact.engine.cluster.members import Member, Members, MembersLost, Unsettled
 from dfact.engine.cluster.placement import Tree, split, tree, without
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, landmark
 from dfact.engine.cluster.transport import packed, unpacked
-from dfact.engine.cluster.watch import Watch
-from dfact.engine.partition import Partitions
+from dfact.engine.cluster.watchdog import Watch
+from dfact.engine.memory_plan import Plan, Workers, cluster_workers
+from dfact.engine.partitions import Partitions
 from dfact.engine.passes import PartialSums, Pass, visited
-from dfact.engine.plan import Plan, Workers, cluster_workers
 from dfact.engine.reduction import TreeSum
 from dfact.engine.session import Stateful
 from dfact.engine.shard import consecutive
-from dfact.engine.streams import StoredState
 from dfact.engine.threads import single_threaded
 from dfact.errors import ClusterError
 

@@ -21,9 +21,9 @@ from sklearn.decomposition import NMF
 import dfact
 from dfact.data.examples import ipip_ascado
 from dfact.data.synthetic import icqf_simulation
-from dfact.models.base import Factorization
-from dfact.models.bounded_nmf_passes import ADMMPass, SplitlessPass
-from dfact.models.bounded_nmf_solvers import ADMM
+from dfact.models.bounded_nmf.passes import ADMMPass, SplitlessPass
+from dfact.models.bounded_nmf.solvers import ADMM
+from dfact.models.estimator import Factorization
 from tests.conftest import planted_answers
 
 Array = NDArray[Any]
@@ -317,7 +317,7 @@ def test_every_kind_of_input_gives_the_same_model(tmp_path: Path) -> None:
 
 @pytest.fixture
 def many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfact.data import source
+    from dfact.data.sources import base as source
 
     monkeypatch.setattr(source, "_BLOCK_ENTRIES", 1 << 13)
     monkeypatch.setattr(source, "_CHUNK_ENTRIES", 1 << 15)

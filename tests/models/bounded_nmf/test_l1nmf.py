@@ -17,7 +17,7 @@ import dfact
 from dfact.cli.main import main
 from dfact.data.synthetic import icqf_simulation
 from dfact.report.factors import nmf_factor_table
-from dfact.report.kinds import items_plot, model_text, rows_text
+from dfact.report.presenters.base import items_plot, model_text, rows_text
 from tests.conftest import planted_answers
 
 Array = NDArray[Any]
@@ -139,7 +139,7 @@ def test_without_a_penalty_it_is_non_negative_factorization() -> None:
 
 @pytest.fixture
 def many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfact.data import source
+    from dfact.data.sources import base as source
 
     monkeypatch.setattr(source, "_BLOCK_ENTRIES", 1 << 13)
     monkeypatch.setattr(source, "_CHUNK_ENTRIES", 1 << 15)

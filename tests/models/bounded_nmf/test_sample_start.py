@@ -9,9 +9,9 @@ from distributed import Client
 
 import dfact
 from benchmarks.fault_fits import bits, small_partitions
-from dfact.data.source import Layout
-from dfact.engine.progress import Iteration
-from dfact.models import bounded_nmf_solvers
+from dfact.data.layout import Layout
+from dfact.models.bounded_nmf import solvers as bounded_nmf_solvers
+from dfact.progress import Iteration
 from tests.conftest import planted_answers
 
 

@@ -9,9 +9,10 @@ import pytest
 from distributed import Client
 
 import dfact
-from dfact.models.cp_problem import khatri_rao
-from dfact.report.kinds import items_plot, model_text, rows_text
-from dfact.selection import core_consistency, select_on_path
+from dfact.models.cp.problem import khatri_rao
+from dfact.report.presenters.base import items_plot, model_text, rows_text
+from dfact.selection import core_consistency
+from dfact.selection.solution_path import select_on_path
 from tests.conftest import REAL_DATA
 from tests.models.cp.test_elastic_cp import model_of, planted, score
 

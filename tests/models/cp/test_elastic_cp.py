@@ -14,11 +14,11 @@ from scipy.optimize import linear_sum_assignment
 import dfact
 from dfact.data.synthetic import elastic_cp_simulation
 from dfact.engine.passes import Block
-from dfact.models import elastic_cp_solvers
-from dfact.models.cp_passes import FillPass, Point, Start, Sums, extrapolate
-from dfact.models.cp_problem import ElasticNet, RowPrior
-from dfact.models.elastic_cp_path import default_lambdas
-from dfact.report.kinds import items_plot, model_text, rows_text
+from dfact.models.cp import block_descent as elastic_cp_solvers
+from dfact.models.cp.passes import FillPass, Point, Start, Sums, extrapolate
+from dfact.models.cp.path import default_lambdas
+from dfact.models.cp.problem import ElasticNet, RowPrior
+from dfact.report.presenters.base import items_plot, model_text, rows_text
 from tests.conftest import REAL_DATA, planted_answers
 
 Array = NDArray[Any]
@@ -393,7 +393,7 @@ def test_slices_without_an_entry_have_factors_0_and_are_named(update: str) -> No
 
 @pytest.fixture
 def many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfact.data import source
+    from dfact.data.sources import base as source
 
     monkeypatch.setattr(source, "_BLOCK_ENTRIES", 1 << 13)
     monkeypatch.setattr(source, "_CHUNK_ENTRIES", 1 << 15)
@@ -449,7 +449,7 @@ def test_a_path_is_the_same_on_every_executor(client: Client, tmp_path: Path) ->
 
 
 def test_partitions_change_the_sums_by_rounding_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfact.data import source
+    from dfact.data.sources import base as source
 
     X = answers(4000, 1)
     whole = dfact.ElasticCP(3, random_state=1, max_iter=10, init="nvecs").fit(X)

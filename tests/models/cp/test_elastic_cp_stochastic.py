@@ -15,17 +15,18 @@ from distributed import Client, LocalCluster
 
 import dfact
 from benchmarks.elastic_cp_stochastic import counted, fit, score
-from dfact.data.inputs import as_dataset
-from dfact.data.source import ArraySource, Layout, ZarrSource, rows_of_chunks
+from dfact.data.coerce import as_dataset
+from dfact.data.layout import Layout
+from dfact.data.sources.dense import ArraySource, ZarrSource
 from dfact.data.synthetic import elastic_cp_simulation
 from dfact.engine.executors import ThreadsExecutor
-from dfact.engine.partition import partitions
+from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, Workspace
 from dfact.kernels.adamax import adamax_updates
 from dfact.kernels.samples import contracted_slices, optimal_slices, residual_squares, subproblem
-from dfact.models.cp_problem import ElasticNet, Prior, RowPrior
-from dfact.models.cp_samples import AdamaxState, LocalStepsPass, Sample, _LocalSteps, aside_rows, seeded, spread_partitions
-from dfact.models.elastic_cp_stochastic import batch_sizes_of
+from dfact.models.cp.problem import ElasticNet, Prior, RowPrior
+from dfact.models.cp.samples import AdamaxState, LocalStepsPass, Sample, _LocalSteps, aside_rows, seeded, spread_partitions
+from dfact.models.cp.stochastic import batch_sizes_of
 from tests.models.cp.test_elastic_cp import SHAPES, Array, answers, assert_same, many_partitions, model_of, objective, planted, variances_of
 
 __all__ = ["many_partitions"]
@@ -327,10 +328,10 @@ def test_it_reads_a_quarter_of_what_block_coordinate_descent_reads(tmp_path: Pat
 
 def test_rows_of_the_chunks_that_are_visited(tmp_path: Path) -> None:
     array = zarr.create_array(tmp_path / "a.zarr", shape=(105, 2), chunks=(10, 2), dtype="u1")
-    assert rows_of_chunks(ZarrSource(array), [slice(3, 5), slice(8, 9)]) == 10
-    assert rows_of_chunks(ZarrSource(array), [slice(9, 11), slice(103, 105)]) == 25
-    assert rows_of_chunks(ZarrSource(array, 3, 90), [slice(0, 1), slice(80, 90)]) == 7 + 10 + 3
-    assert rows_of_chunks(ArraySource(np.empty((105, 2))), [slice(3, 5), slice(8, 9)]) == 3
+    assert ZarrSource(array).rows_decoded([slice(3, 5), slice(8, 9)]) == 10
+    assert ZarrSource(array).rows_decoded([slice(9, 11), slice(103, 105)]) == 25
+    assert ZarrSource(array, 3, 90).rows_decoded([slice(0, 1), slice(80, 90)]) == 7 + 10 + 3
+    assert ArraySource(np.empty((105, 2))).rows_decoded([slice(3, 5), slice(8, 9)]) == 3
 
 
 @pytest.mark.parametrize("share", [0.5, 0.85])

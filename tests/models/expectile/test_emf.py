@@ -11,8 +11,8 @@ from distributed import Client
 from numpy.typing import NDArray
 
 import dfact
-from dfact.models import emf_solver
-from dfact.models.emf_solver import balance
+from dfact.models.expectile import alternation as emf_solver
+from dfact.models.expectile.alternation import balance
 
 OMEGAS = [0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95]
 
@@ -223,7 +223,7 @@ def test_what_an_import_subtracted_is_added_again(tmp_path: Path) -> None:
 
 def test_several_omegas_share_the_reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One visit of each block serves all; each model is, bit for bit, what its own fit gives."""
-    from dfact.engine import partition
+    from dfact.engine import partitions as partition
 
     _, V = planted(1, noise=0.5, observed=0.9)
     stored = dfact.import_array(V, tmp_path / "v.zarr")

@@ -9,16 +9,17 @@ from distributed import Client
 from numpy.typing import NDArray
 
 import dfact
-from dfact.data.source import Layout
-from dfact.engine.progress import Iteration
-from dfact.models import emf_sample, emf_solver
-from dfact.models.emf_sample import sample_partitions
+from dfact.data.layout import Layout
+from dfact.models.expectile import alternation as emf_solver
+from dfact.models.expectile import sampled_start as emf_sample
+from dfact.models.expectile.sampled_start import sample_partitions
+from dfact.progress import Iteration
 
 
 @pytest.fixture(autouse=True)
 def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Partitions of 64 rows of 40 columns: small data counts as large."""
-    from dfact.data import source
+    from dfact.data.sources import base as source
 
     monkeypatch.setattr(source, "_BLOCK_ENTRIES", 1 << 11)
     monkeypatch.setattr(source, "_PARTITION_ENTRIES", 1 << 12)

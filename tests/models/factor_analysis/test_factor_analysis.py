@@ -17,11 +17,11 @@ from dfact.cli.main import main
 from dfact.data.examples import ipip_ascado
 from dfact.data.synthetic import icqf_simulation
 from dfact.linalg.correlation import smoothed
-from dfact.linalg.factor_numbers import bic, minimum_average_partial, parallel_analysis
+from dfact.linalg.factor_retention import bic, minimum_average_partial, parallel_analysis
 from dfact.linalg.minres import LOWEST, explained, minres, ordered, principal, promax, residual, varimax
-from dfact.models.factor_analysis_numbers import number_of_factors
 from dfact.report.factors import factor_correlations, largest_items, signed_heatmap
-from dfact.report.kinds import model_text, rows_text
+from dfact.report.presenters.base import model_text, rows_text
+from dfact.selection.number_of_factors import number_of_factors
 
 Array = NDArray[Any]
 heywood_may_be = pytest.mark.filterwarnings("ignore:the uniqueness of")
@@ -338,7 +338,7 @@ def test_bic_needs_a_regular_matrix_and_degrees_of_freedom() -> None:
 
 @pytest.fixture
 def many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfact.data import source
+    from dfact.data.sources import base as source
 
     monkeypatch.setattr(source, "_BLOCK_ENTRIES", 1 << 13)
     monkeypatch.setattr(source, "_CHUNK_ENTRIES", 1 << 15)

@@ -19,7 +19,7 @@ from dfact import DataError, GradeOfMembership, MemoryPlanError, ParameterError
 from dfact.engine.block_state import PartitionStates, SpillFile
 from dfact.engine.checkpoint import resume_point
 from dfact.engine.executors import LocalSession
-from dfact.models.gom_search import METHODS
+from dfact.models.gom.search import METHODS
 
 Array = NDArray[np.float64]
 CASES = [*((method, "kmeans") for method in METHODS), ("crsc", "svm-cone")]
@@ -170,7 +170,7 @@ def test_no_block_of_sparse_responses_becomes_dense(monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfact.data import source
+    from dfact.data.sources import base as source
     from dfact.linalg import kmeans
 
     monkeypatch.setattr(source, "_BLOCK_ENTRIES", 1 << 11)

@@ -1,0 +1,109 @@
+"""Any X a user may hand to an estimator, as a Dataset."""
+
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import psutil
+from numpy.typing import NDArray
+
+from dfact.data.confounders import as_frame
+from dfact.data.dataset import Dataset
+from dfact.data.ingest.array import array_source, axis_labels
+from dfact.data.sources.base import RowSource
+from dfact.data.sources.dask import dask_array, on_cluster
+from dfact.data.sources.dense import ArraySource, LazySource
+from dfact.data.sources.sparse import SparseSource
+from dfact.data.statistics import ColumnStatistics
+from dfact.data.stored_dataset import open_dataset
+from dfact.errors import DataError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+@dataclass(frozen=True, eq=False)
+class Excerpt:
+    """Some rows of a larger array, with what is known of them there."""
+
+    values: NDArray[Any]
+    column_labels: NDArray[Any] | None
+    row_labels: Any
+    """Their labels, or their numbers as a range."""
+    confounders: pd.DataFrame | None = None
+    """In the form that a dataset has them, which follows from all rows."""
+
+
+def as_dataset(X: Any, confounders: Any = None, client: "Client | None" = None) -> Dataset:
+    """X (array of any kind, path, Dataset) with its statistics; ``confounders`` replace those of a stored dataset.
+
+    A dask array is computed into memory or, with a ``client``, on its cluster, where it stays.
+    """
+    if isinstance(X, (str, PathLike)):
+        X = open_dataset(X)
+    dataset: Dataset = X if isinstance(X, Dataset) else _excerpt(X) if isinstance(X, Excerpt) else _wrap(X, client)
+    return dataset if confounders is None else dataset.with_confounders(as_frame(confounders, dataset.shape[0]))
+
+
+def _excerpt(rows: Excerpt) -> Dataset:
+    dataset = replace(_wrap(rows.values), labels=rows.row_labels, confounders=rows.confounders)
+    return dataset if rows.column_labels is None else replace(dataset, column_labels=rows.column_labels)
+
+
+def _wrap(X: Any, client: "Client | None" = None) -> Dataset:
+    found = array_source(X)
+    if found.dtype.kind not in "iufb":
+        raise DataError(f"X holds {found.dtype}, expected numbers, NaN where missing; encode text first or use dfact.import_table")
+    if len(found.shape) < 2:
+        raise DataError(f"X has shape {found.shape}, expected rows (participants) and columns (items)")
+    n_columns = found.shape[1]
+    labels = axis_labels(X, 1)
+    source, statistics = _surveyed(X, found, client)
+    seen = statistics.observed > 0
+    limits = (statistics.minimum[seen].min(), statistics.maximum[seen].max()) if seen.any() else (0.0, 0.0)
+    return Dataset(
+        source=source,
+        missing_code=None,
+        column_labels=np.arange(n_columns).astype(str).astype(object) if labels is None else labels,
+        valid_range=np.tile(np.asarray(limits, np.float64), (n_columns, 1)),
+        offset=np.zeros(n_columns),
+        statistics=statistics,
+        path=source.location,
+        labels=axis_labels(X, 0),
+    )
+
+
+def _surveyed(X: Any, found: RowSource, client: "Client | None") -> tuple[RowSource, ColumnStatistics]:
+    """How the passes read X, and its statistics."""
+    lazy = dask_array(X)
+    if client is not None and lazy is not None:
+        return on_cluster(lazy, client)
+    source = _computed(found) if isinstance(found, LazySource) else found
+    return source, ColumnStatistics.of_source(source)
+
+
+def _computed(source: Any) -> RowSource:
+    """A dask array in memory, if it fits; reading it lazily would compute its graph anew in every pass."""
+    size = int(np.prod(source.shape)) * source.dtype.itemsize
+    free = psutil.virtual_memory().available
+    if size > free / 2:
+        raise DataError(
+            f"X is a lazy array of {size / 2**30:.1f} GiB, half of the {free / 2**30:.1f} GiB free is the most that is read into memory; "
+            "write it as a dataset first: dfact.import_array(X, path)"
+        )
+    return ArraySource(source.read(0, source.shape[0]))
+
+
+def stored_as_observed(dataset: Dataset) -> Dataset:
+    """The dataset with every entry missing that a row-compressed source does not store; any other, and one that is so, as it is.
+
+    Columns and rows are counted anew, which reads the data once. Declared valid ranges stay.
+    """
+    source = dataset.source
+    if not isinstance(source, SparseSource) or np.isnan(source.implicit_value):
+        return dataset
+    source = replace(source, implicit_value=np.nan)
+    statistics = ColumnStatistics.of_source(source, dataset.missing_code)
+    return replace(dataset, source=source, statistics=statistics, stored_fingerprint=None)

@@ -1,0 +1,219 @@
+"""import_array: any array, in memory or not, becomes a dataset."""
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+import zarr
+from numpy.typing import ArrayLike, NDArray
+
+from dfact.data.confounders import as_frame
+from dfact.data.dataset import Dataset
+from dfact.data.ingest.writer import dataset_writer, missing_code_for
+from dfact.data.layout import Layout
+from dfact.data.sources.base import RowSource
+from dfact.data.sources.dask import dask_array
+from dfact.data.sources.dense import ArraySource, LazySource, ZarrSource
+from dfact.data.sources.sparse import CSRSource
+from dfact.data.stored_dataset import open_dataset
+from dfact.data.validation import EmptyRows, check_empty_rows, column_limits, stored_limits
+from dfact.errors import DataError, ParameterError
+from dfact.storage.groups import refuse_replacing
+from dfact.storage.location import place_of
+from dfact.storage.zarr_stores import place_of_store
+
+Progress = Callable[[int, int], None]
+Absent = Literal["zero", "missing"]
+
+
+def array_source(X: Any) -> RowSource:
+    """How to read any array by rows without holding it twice."""
+    if isinstance(X, zarr.Array):
+        return ZarrSource(X)
+    if sp.issparse(X):
+        return CSRSource(_canonical(sp.csr_array(X)))  # type: ignore[call-overload]  # issparse() narrows to less than scipy takes
+    if isinstance(X, pd.DataFrame):
+        return ArraySource(np.ascontiguousarray(_frame_values(X)))
+    if hasattr(X, "dask") or hasattr(X, "dims"):
+        lazy = dask_array(X)
+        return LazySource(lazy if lazy is not None else X.data if hasattr(X, "dims") else X)
+    return ArraySource(np.ascontiguousarray(X))
+
+
+def _canonical(matrix: sp.csr_array) -> sp.csr_array:
+    """The matrix with ascending column numbers and one entry for each; a copy if the user's is not so."""
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    return matrix
+
+
+def _frame_values(frame: pd.DataFrame) -> NDArray[Any]:
+    """A table's values in their common type; columns of pandas' nullable types would come out as objects."""
+    if not all(pd.api.types.is_numeric_dtype(dtype) for dtype in frame.dtypes):
+        return frame.to_numpy()
+    dtype = np.result_type(*(getattr(dtype, "numpy_dtype", getattr(dtype, "subtype", dtype)) for dtype in frame.dtypes))
+    if frame.isna().to_numpy().any():
+        dtype = np.result_type(dtype, np.float32)
+    return frame.to_numpy(dtype, na_value=np.nan)
+
+
+def axis_labels(X: Any, axis: int) -> NDArray[Any] | None:
+    """The labels that a DataFrame or an xarray DataArray carries along an axis."""
+    if isinstance(X, pd.DataFrame):
+        index = (X.index, X.columns)[axis]
+        return None if isinstance(index, pd.RangeIndex) else index.astype(str).to_numpy(dtype=object)
+    if hasattr(X, "dims") and X.dims[axis] in X.coords:
+        return np.asarray(X.coords[X.dims[axis]].values).astype(str).astype(object)
+    return None
+
+
+def _storage(dtype: np.dtype[Any], codes: Sequence[float]) -> tuple[np.dtype[Any], int | None]:
+    """The stored dtype and missing code for values of this dtype with these missing codes."""
+    if dtype.kind == "b":
+        dtype = np.dtype(np.uint8)
+    if dtype.kind == "f":
+        return np.dtype(np.float32 if dtype.itemsize <= 4 else np.float64), None
+    if dtype.kind not in "iu":
+        raise DataError(f"X holds {dtype}, expected integers or floats; encode text as numbers first")
+    possible = _within(codes, dtype)
+    stored = np.dtype(np.int32) if dtype.itemsize == 8 else dtype.newbyteorder("=")
+    fitting = _within(possible, stored)
+    return stored, fitting[0] if fitting else missing_code_for(stored) if possible else None
+
+
+def _within(codes: Sequence[float], dtype: np.dtype[Any]) -> list[int]:
+    limits = np.iinfo(dtype)
+    return [int(code) for code in codes if float(code).is_integer() and limits.min <= code <= limits.max]
+
+
+def import_array(
+    X: ArrayLike | Any,
+    path: str | PathLike[str],
+    *,
+    missing: float | Sequence[float] | None = None,
+    row_labels: Sequence[Any] | None = None,
+    column_labels: Sequence[Any] | None = None,
+    valid_range: tuple[float, float] | ArrayLike | None = None,
+    confounders: Any = None,
+    empty_rows: EmptyRows = "error",
+    absent: Absent = "zero",
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Write an array as a dataset, a chunk of rows at a time.
+
+    Parameters
+    ----------
+    X : array of two or more modes, rows (participants) first
+        NumPy, SciPy sparse, pandas, dask, xarray or Zarr. A sparse matrix stays row-compressed; zeros that
+        it stores are kept.
+    path : str or path
+        Where the dataset goes (a folder, usually ``*.zarr``, or an address such as ``s3://bucket/a.zarr``).
+    missing : number or numbers
+        The codes that stand for a missing entry; NaN is always missing. Not 0 where entries that are not stored are zeros.
+    row_labels, column_labels : sequences
+        Names; by default those that X carries, else 0, 1, ….
+    valid_range : pair of numbers, or one for every column
+        Lowest and highest valid value; a value outside is an error. By default the range of the data.
+    confounders : table with a row for each row of X
+        See :mod:`dfact.data.confounders`.
+    empty_rows : {"error", "drop"}
+        Refuse a row without any entry, or leave it out; ``Dataset.dropped_rows`` counts them.
+    absent : {"zero", "missing"}
+        What the entries are that a sparse matrix does not store: zeros, or missing.
+    overwrite : bool
+        Replace the dataset that is there.
+    progress : function
+        Called with (rows done, rows in all).
+
+    Returns
+    -------
+    Dataset
+        Opened from ``path``.
+
+    Raises
+    ------
+    DataError
+        Text, infinite values, values outside ``valid_range``, an empty row or column, wrong label counts.
+    ParameterError
+        Another ``empty_rows`` or ``absent``; absent entries of an array that is not sparse.
+    StoreError
+        ``path`` exists, or cannot be written; nothing is left behind.
+    """
+    source = array_source(X)
+    if len(source.shape) < 2 or 0 in source.shape:
+        raise DataError(f"X has shape {source.shape}, expected at least one row and one column (rows first, then columns)")
+    codes = [] if missing is None else [float(code) for code in np.atleast_1d(np.asarray(missing, float))]
+    row_compressed = source.is_sparse
+    check_empty_rows(empty_rows)
+    _check_absent(absent, row_compressed)
+    if row_compressed and absent == "zero" and 0 in codes:
+        remedy = "leave 0 out, pass absent='missing', or import X.toarray()"
+        raise DataError(f"missing names 0, which every entry is that the sparse X does not store; {remedy}")
+    dtype, missing_code = _storage(source.dtype, codes)
+    n, n_columns = source.shape[:2]
+    columns = _labels(column_labels, axis_labels(X, 1), n_columns, "column")
+    rows = _labels(row_labels, axis_labels(X, 0), n, "row") if row_labels is not None or axis_labels(X, 0) is not None else None
+    frame = None if confounders is None else as_frame(confounders, n)
+    limits = None if valid_range is None else stored_limits(column_limits(valid_range, n_columns), dtype)
+    refuse_replacing(path, [place_of_store(getattr(X, "store", None))])
+    with dataset_writer(
+        place_of(path),
+        source.shape,
+        dtype,
+        missing_code=missing_code,
+        column_labels=columns,
+        name="X",
+        empty=empty_rows,
+        row_compressed=row_compressed,
+        absent=np.nan if absent == "missing" else 0.0,
+        overwrite=overwrite,
+    ) as writer:
+        for run in source.read_ranges(Layout.of(source.shape)):
+            writer.append(_stored(source.read_native(run.start, run.stop), dtype, codes, missing_code), limits=limits)
+            if progress is not None:
+                progress(run.stop, n)
+        writer.finish(valid_range=limits, confounders=frame, row_labels=rows)
+    return open_dataset(path)
+
+
+def _check_absent(absent: str, row_compressed: bool) -> None:
+    if absent not in get_args(Absent):
+        raise ParameterError(f"absent is {absent!r}, expected 'zero' or 'missing'")
+    if absent == "missing" and not row_compressed:
+        raise ParameterError(
+            "absent='missing' is for a sparse X; of a dense one every entry is there: mark missing ones with NaN or missing="
+        )
+
+
+def _labels(given: Sequence[Any] | None, carried: NDArray[Any] | None, n: int, kind: str) -> NDArray[Any]:
+    if given is None:
+        return carried if carried is not None else np.arange(n).astype(str).astype(object)
+    labels = np.asarray([str(label) for label in given], dtype=object)
+    if len(labels) != n:
+        raise DataError(f"{kind}_labels has {len(labels)} entries, X has {n} {kind}s")
+    return labels
+
+
+def _stored(
+    values: NDArray[Any] | sp.csr_array, dtype: np.dtype[Any], codes: Sequence[float], missing_code: int | None
+) -> NDArray[Any] | sp.csr_array:
+    """The values in their stored dtype, every missing code as the stored one."""
+    if isinstance(values, np.ndarray):
+        return _converted(values, dtype, codes, missing_code)
+    return sp.csr_array((_converted(values.data, dtype, codes, missing_code), values.indices, values.indptr), shape=values.shape)
+
+
+def _converted(values: NDArray[Any], dtype: np.dtype[Any], codes: Sequence[float], missing_code: int | None) -> NDArray[Any]:
+    out = values.astype(dtype)
+    if values.dtype.itemsize == 8 and dtype == np.int32 and not np.isin(values[out != values], codes).all():
+        raise DataError("X holds integers beyond 32 bits; convert it to float64 first")
+    for code in codes:
+        mark = np.nan if dtype.kind == "f" else missing_code
+        if mark is not None and mark != code:
+            out[values == code] = mark
+    return out

@@ -1,0 +1,191 @@
+"""DatasetWriter: rows in, a complete dataset out, never more than a chunk in memory."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+import zarr
+from numpy.typing import NDArray
+
+from dfact.data.dataset import KIND, Dataset, Fingerprint
+from dfact.data.sources.dense import ArraySource
+from dfact.data.statistics import ColumnStatistics, as_floating
+from dfact.data.stored_dataset import confounder_arrays, write_metadata
+from dfact.data.stored_values import ArrayValues, RowCompressedValues, Values
+from dfact.data.validation import EmptyRows, bad_value, empty_row, first_outside, refuse_empty_columns
+from dfact.errors import DataError
+from dfact.storage.groups import create_group, update_attributes
+from dfact.storage.location import Place
+
+_LARGEST = np.finfo(np.float64).max  # what is beyond is infinite
+
+
+def missing_code_for(dtype: np.dtype[Any]) -> int | None:
+    """The code we store for a missing integer; None for floats, where NaN says it."""
+    if dtype.kind not in "iu":
+        return None
+    return int(np.iinfo(dtype).max if dtype.kind == "u" else np.iinfo(dtype).min)
+
+
+def smallest_integer(low: float, high: float) -> np.dtype[Any] | None:
+    """The smallest of uint8, int16 and int32 that holds low to high and a missing code; None if none does."""
+    for dtype in (np.dtype(np.uint8), np.dtype(np.int16), np.dtype(np.int32)):
+        limits = np.iinfo(dtype)
+        lowest, highest = (0, limits.max - 1) if dtype.kind == "u" else (limits.min + 1, limits.max)
+        if lowest <= low and high <= highest:
+            return dtype
+    return None
+
+
+def storage_type(low: float, high: float, *, whole: bool) -> np.dtype[Any]:
+    """The type that values from low to high are stored in: single precision, whole numbers as integers, double where neither holds them."""
+    if whole:
+        return smallest_integer(low, high) or np.dtype(np.float64)
+    return np.dtype(np.float32 if max(-low, high) <= np.finfo(np.float32).max else np.float64)
+
+
+class DatasetWriter:
+    """Receives the rows of a dataset in order; see :func:`dataset_writer`."""
+
+    def __init__(
+        self,
+        group: zarr.Group,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        missing_code: int | None,
+        column_labels: NDArray[Any],
+        name: str,
+        empty: EmptyRows | Literal["keep"],
+        row_compressed: bool,
+        absent: float,
+    ) -> None:
+        self._group, self._shape, self._dtype, self._missing_code = group, shape, dtype, missing_code
+        self._labels, self._name, self._empty, self._absent = column_labels, name, empty, absent
+        self._values: Values
+        if row_compressed:
+            self._values = RowCompressedValues(group, shape, dtype, missing_code, absent)
+        else:
+            self._values = ArrayValues(group, shape, dtype, missing_code)
+        self._written = self._received = 0
+        self._kept: list[NDArray[np.intp]] = []
+        self._fingerprint = Fingerprint(shape[1:], dtype, absent)
+        self.statistics = ColumnStatistics.of_columns(int(np.prod(shape[1:])))
+
+    def append(self, rows: NDArray[Any] | sp.csr_array, limits: NDArray[np.float64] | None = None) -> None:
+        """Add rows in stored units (missing entries as the missing code or NaN), each column within its ``limits`` (m, 2)."""
+        values = as_floating(rows, self._missing_code, np.result_type(self._dtype, np.float32))
+        if limits is not None or self._dtype.kind == "f":
+            low, high = (-_LARGEST, _LARGEST) if limits is None else limits.T
+            found = first_outside(values, low, high, self._absent)
+            if found is not None:
+                where, value = found
+                raise bad_value(self._entry(where), value, *((np.nan, np.nan) if limits is None else limits[where[1]]))
+        keep = (self.statistics.update(values, self._absent) > 0) | (self._empty == "keep")
+        self._kept.append(self._received + np.flatnonzero(keep))
+        self._received += values.shape[0]
+        if not keep.all():
+            if self._empty == "error":
+                raise empty_row(self._name, f"row {self.statistics.empty_rows[0]}")
+            rows = rows[keep]
+        rows = rows.astype(self._dtype, copy=False)
+        self._fingerprint.update(rows)
+        self._values.append(rows)
+        self._written += rows.shape[0]
+
+    def _entry(self, where: tuple[int, ...]) -> str:
+        others = "".join(f", index {i}" for i in where[2:])
+        return f"{self._name}: row {self._received + where[0]}, column {str(self._labels[where[1]])!r}{others}"
+
+    def finish(
+        self,
+        *,
+        valid_range: NDArray[np.float64] | None = None,
+        offset: NDArray[np.float64] | None = None,
+        confounders: pd.DataFrame | None = None,
+        row_labels: NDArray[Any] | None = None,
+        dropped_before: int = 0,
+    ) -> None:
+        """Write the last rows and the metadata. Row labels and confounders are those of all rows received.
+
+        ``dropped_before`` counts the rows without any answer that were left out before they came here.
+        """
+        if self._written == 0:
+            raise DataError(f"{self._name} has no rows with answers; expected at least one")
+        self._values.finish(self._written)
+        kept = np.concatenate(self._kept)
+        numbered = row_labels is None and len(kept) < self._received
+        if numbered:
+            row_labels = np.arange(self._received).astype(str).astype(object)
+        statistics = self.statistics
+        if self._empty != "keep":
+            statistics.n_rows, statistics.n_empty_rows, statistics.empty_rows = self._written, 0, []
+            if len(self._shape) == 2:
+                refuse_empty_columns(self._name, self._labels, statistics.observed)
+        n_columns = self._shape[1]
+        if valid_range is None:
+            valid_range = np.tile([statistics.minimum.min(), statistics.maximum.max()], (n_columns, 1))
+        dataset = Dataset(
+            ArraySource(np.empty((0, *self._shape[1:]), self._dtype)),
+            self._missing_code,
+            self._labels,
+            valid_range,
+            np.zeros(n_columns) if offset is None else offset,
+            statistics,
+            None if confounders is None else confounders.iloc[kept].reset_index(drop=True),
+            labels=None if row_labels is None else np.asarray(row_labels, dtype=object)[kept],
+        )
+        write_metadata(self._group, dataset)
+        update_attributes(
+            self._group,
+            shape=[self._written, *self._shape[1:]],
+            dtype=self._dtype.str,
+            missing_code=self._missing_code,
+            confounders=[] if confounders is None else [str(name) for name in confounders],
+            confounder_arrays=[] if confounders is None else confounder_arrays(confounders),
+            row_labels=row_labels is not None,
+            dropped_rows=dropped_before + self._received - self._written,
+            empty_rows=statistics.empty_rows,
+            n_empty_rows=statistics.n_empty_rows,
+            numbered_rows=numbered,  # labels that say nothing of who it is: no two datasets are matched by them
+            fingerprint=self._fingerprint.finish(dataset),
+        )
+
+
+@contextmanager
+def _unicode(name: str) -> Iterator[None]:
+    """Half a pair of UTF-16 is a character to Python, and to nobody else."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{name}: {error.object[max(0, error.start - 40) : error.end]!r} is no text in Unicode; give another label or name"
+        ) from error
+
+
+@contextmanager
+def dataset_writer(
+    path: Place,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    *,
+    missing_code: int | None,
+    column_labels: NDArray[Any],
+    name: str,
+    empty: EmptyRows | Literal["keep"] = "error",
+    row_compressed: bool = False,
+    absent: float = 0.0,
+    overwrite: bool = False,
+) -> Iterator[DatasetWriter]:
+    """A writer of the dataset at ``path``; the block must end with ``writer.finish()``.
+
+    ``name`` is what error messages call the data (the file, or "X"). A ``row_compressed`` dataset takes
+    SciPy's csr arrays in canonical form whose other entries are ``absent``, any other NumPy arrays. Rows
+    that are ``empty``, without any observed entry, are refused, dropped or kept; to keep them is to keep
+    such columns, too. The dataset appears at ``path`` when the block ends without an error, otherwise
+    nothing is left there.
+    """
+    with create_group(path, KIND, overwrite=overwrite) as group, _unicode(name):
+        yield DatasetWriter(group, shape, dtype, missing_code, column_labels, name, empty, row_compressed, absent)

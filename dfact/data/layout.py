@@ -1,0 +1,64 @@
+"""TODO dfact.data.layout"""
+
+from dataclasses import dataclass
+from math import prod
+
+# Partitions and blocks follow from the shape alone: the same data gives the same sums, bit for
+# bit, whatever its storage, its chunks, the executor and the number of workers.
+_BLOCK_ENTRIES = 1 << 18  # two float32 working arrays of a block fill a second-level cache
+_BLOCK_ROWS = (64, 2048)
+_PARTITION_ENTRIES = 1 << 20  # one or two milliseconds of work: the cost of taking up another partition is a hundredth of it
+_SMALL_PARTITIONS = 16  # small data has so many partitions at least, for as many threads, as long as they have
+_SMALL_PARTITION_ENTRIES = 1 << 17
+_MAX_PARTITIONS = 1 << 14
+_CHUNK_ENTRIES = 1 << 22
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the rows of a data set are cut.
+
+    A *block* is what a kernel sees at once; a *partition* is a run of blocks, the least that one thread takes of a pass
+    and that a worker owns; a *chunk* is what our own stores write and read at once: several partitions.
+    """
+
+    n_rows: int
+    block_rows: int
+    chunk_rows: int
+    partition_rows: int
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...]) -> "Layout":
+        """The layout of an array of this shape (rows first)."""
+        n, m = shape[0], max(1, prod(shape[1:]))
+        few = max(n * m // _SMALL_PARTITIONS, _SMALL_PARTITION_ENTRIES)
+        block = 1 << (max(1, min(_BLOCK_ENTRIES, few) // m).bit_length() - 1)
+        block = min(max(block, _BLOCK_ROWS[0]), _BLOCK_ROWS[1])
+        n_blocks = max(1, -(-n // block))
+        blocks = max(1, min(_PARTITION_ENTRIES, few) // (block * m), -(-n_blocks // _MAX_PARTITIONS))
+        partition = min(blocks, n_blocks) * block
+        partitions = max(1, round(_CHUNK_ENTRIES / (partition * m)))
+        return cls(n, block, min(partitions, max(1, -(-n // partition))) * partition, partition)
+
+    @property
+    def n_partitions(self) -> int:
+        return max(1, -(-self.n_rows // self.partition_rows))
+
+    def sample(self, share: float) -> tuple[int, ...]:
+        """Return the numbers of this share of the partitions, spread evenly: at least two, or none where that is more than half of them.
+
+        A large sample consists of runs of partitions that lie in one chunk, so that few chunks are read.
+        """
+        n, run = self.n_partitions, self.chunk_rows // self.partition_rows
+        count = max(2, round(share * n))
+        if 2 * count > n:
+            return ()
+        if count < 4 * run:
+            run = 1
+        runs = max(1, count // run)
+        starts = (int((i + 0.5) * n / runs) // run * run for i in range(runs))
+        return tuple(number for start in starts for number in range(start, min(start + run, n)))
+
+    def rows(self, first: int, last: int) -> slice:
+        """The rows of the partitions ``first`` to ``last`` − 1."""
+        return slice(first * self.partition_rows, min(last * self.partition_rows, self.n_rows))

@@ -1,0 +1,98 @@
+"""TODO dfact.data.readers.parquet"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+
+from dfact.data.readers.base import Batch, _is_number, _matrix, not_a_number
+from dfact.errors import DataError, StoreError
+
+
+def _as_number(values: pa.Array, missing: Sequence[str], file: str, column: str, first_row: int) -> pa.Array:
+    if _is_plain(values.type):
+        return values
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if _is_string(values.type):
+        values = pc.utf8_trim_whitespace(values.cast(pa.string()))
+        values = pc.if_else(pc.is_in(values, pa.array(["", *missing])), None, values)
+    try:
+        return values.cast(pa.float64())
+    except pa.ArrowInvalid:
+        for i, cell in enumerate(values.to_pylist()):
+            if cell is not None and not _is_number(cell):
+                raise not_a_number(f"{file}: row {first_row + i} (counted from 0)", column, cell) from None
+        raise
+
+
+def _as_text(values: pa.Array) -> pa.Array:
+    if pa.types.is_boolean(values.type):  # as Python and R write them
+        return pc.if_else(values, "True", "False")
+    return values.cast(pa.string())
+
+
+_BATCH_ENTRIES = 1 << 20
+_PAGE_BUFFER = 1 << 14  # bytes read at once of each parquet column; without it, whole columns of a row group
+
+
+class ParquetTable:
+    """A parquet file. Arrow holds a page of every column at a time, so the memory grows with the columns, not the rows."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        self._path = path
+        with self._open() as file:
+            self.columns: list[str] = file.schema_arrow.names
+            if file.metadata.num_rows == 0:
+                raise DataError(f"{path} has columns but no rows")
+
+    def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
+        names = [*numbers, *texts]
+        rows = min(max(1, _BATCH_ENTRIES // len(names)), 1 << 16)
+        done = 0
+        with self._open() as file:
+            schema = file.schema_arrow
+            for name in names:
+                _check_type(self.name, name, schema.field(name).type)
+            try:
+                for batch in file.iter_batches(rows, columns=names):
+                    columns = [_as_number(batch[name], missing, self.name, name, done) for name in numbers]
+                    others = [_as_text(batch[name]) for name in texts]
+                    done += batch.num_rows
+                    yield _matrix(pa.record_batch(columns, list(numbers))), pa.record_batch(others, list(texts))
+            except (pa.ArrowException, OSError, UnicodeError) as error:
+                raise self._unreadable(error) from error
+
+    def place(self, row: int) -> str:
+        return f"row {row} (counted from 0)"
+
+    def _open(self) -> Any:
+        try:
+            return pa.parquet.ParquetFile(self._path, buffer_size=_PAGE_BUFFER, pre_buffer=False)
+        except (pa.ArrowException, OSError, UnicodeError) as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> StoreError:
+        return StoreError(f"{self._path} cannot be read as parquet: {error}")
+
+
+def _check_type(file: str, column: str, kind: pa.DataType) -> None:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (_is_plain(kind) or _is_string(kind) or any(test(kind) for test in _CAST)):
+        raise DataError(f"{file}: column {column!r} holds {kind}, expected numbers or text; leave it out")
+
+
+_CAST = (pa.types.is_boolean, pa.types.is_decimal, pa.types.is_float16, pa.types.is_null)
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind))
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))

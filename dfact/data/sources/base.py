@@ -1,0 +1,116 @@
+"""The contract of a row source: data that passes read by ranges of rows."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+import zarr
+from numpy.typing import NDArray
+
+from dfact.data.layout import Layout
+from dfact.errors import StoreError
+from dfact.storage.groups import reading
+from dfact.storage.location import Place
+
+
+class RowSource(ABC):
+    """An array that is read by ranges of rows. Sources travel to the workers, so they can be pickled."""
+
+    is_sparse: ClassVar[bool] = False
+    """Whether the source stores some entries only."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of all modes, the rows first."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the stored entries."""
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the rows start to stop as a C-contiguous array."""
+
+    @abstractmethod
+    def to_memory(self) -> "RowSource":
+        """Read all rows into a source in memory."""
+
+    @property
+    def chunk_rows(self) -> int | None:
+        """Number of rows that are decoded together; None for arrays in memory."""
+        return None
+
+    @property
+    def offset(self) -> int:
+        """Number of the first row in the array whose chunks are read."""
+        return 0
+
+    @property
+    def implicit_value(self) -> float:
+        """Value of the entries that the source does not store: 0, or NaN for missing. Dense sources store all entries."""
+        return 0.0
+
+    @property
+    def location(self) -> Place | None:
+        """Location of the stored array, if there is one."""
+        return None
+
+    @property
+    def row_bytes(self) -> int:
+        """Average size of a row in memory, in bytes."""
+        return prod(self.shape[1:]) * self.dtype.itemsize
+
+    def read_native(self, start: int, stop: int) -> NDArray[Any] | sp.csr_array:
+        """Return the rows start to stop in the format of the source: dense or CSR."""
+        return self.read(start, stop)
+
+    def read_ranges(self, layout: Layout) -> Iterator[slice]:
+        """Cut the rows at the chunks of the source, so that each is decoded once; in memory, at the chunks of the layout."""
+        n, step = self.shape[0], self.chunk_rows or layout.chunk_rows
+        for start in range(-(self.offset % step), n, step):
+            yield slice(max(start, 0), min(start + step, n))
+
+    def rows_decoded(self, ranges: Sequence[slice]) -> int:
+        """Count the rows in the chunks that hold any of these rows; in memory, these rows alone."""
+        step, offset = self.chunk_rows, self.offset
+        if step is None:
+            return sum(rows.stop - rows.start for rows in ranges)
+        chunks = {chunk for rows in ranges for chunk in range((offset + rows.start) // step, -(-(offset + rows.stop) // step))}
+        n = self.shape[0]
+        return sum(min((chunk + 1) * step - offset, n) - max(chunk * step - offset, 0) for chunk in chunks)
+
+    @abstractmethod
+    def slice(self, rows: slice) -> "RowSource":
+        """Return a source of these rows alone; for data in memory, it holds no other rows."""
+
+
+def read_chunks(array: zarr.Array[Any], start: int, stop: int, what: str) -> NDArray[Any]:
+    """Return entries start to stop of a Zarr array; an error names the first chunk that cannot be read."""
+    try:
+        return np.ascontiguousarray(array[start:stop])
+    except Exception as error:
+        # A store names the chunk itself; codecs do not know which chunk they decode.
+        first, last = (start, stop) if isinstance(error, StoreError) else _first_unreadable(array, start, stop)
+        with reading(f"{what} {first} to {last} of {array.store_path}"):
+            raise
+
+
+def _first_unreadable(array: zarr.Array[Any], start: int, stop: int) -> tuple[int, int]:
+    """Find the first chunk that cannot be read, as a range of entries."""
+    step = array.chunks[0]
+    for first in range(start - start % step, stop, step):
+        try:
+            array[first : first + step]
+        except Exception:  # of any kind: the caller raises the first error, this function only locates it
+            return max(first, start), min(first + step, stop)
+    return start, stop
+
+
+def contiguous(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the values in C order at an aligned address; arrays received over a network may have neither."""
+    return np.require(values, requirements=["C", "A"])

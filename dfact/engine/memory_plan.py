@@ -1,0 +1,222 @@
+"""The memory plan: what a fit will hold, per process, before anything runs."""
+
+import ctypes
+from contextlib import suppress
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import psutil
+
+from dfact.data.layout import Layout
+from dfact.data.sources.base import RowSource
+from dfact.data.sources.dask import DaskRows
+from dfact.errors import MemoryPlanError, ParameterError
+
+_WORKER_BASELINE = 320 << 20  # a Dask worker with dfact imported, which has compiled its kernels itself
+_LOCAL_GROWTH = 96 << 20  # what this process still loads and compiles once passes run
+_DASK_TARGET = 0.6  # a Dask worker starts to spill at this share of its limit
+_SLACK = 1.1  # allocators keep some of what is freed
+_DISK_RATE = 1e9  # bytes a second, read or written through the page cache of an ordinary disk
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a model holds, in bytes."""
+
+    state_per_row: int
+    """Kept for every row between passes."""
+    work_per_row: int
+    """Working arrays for every row of a block while it is visited."""
+    shared: int
+    """Broadcast and summed arrays, for every thread and on the driver."""
+    result_per_row: int
+    """Row factors handed to the user, on the driver (0 where they go to a store)."""
+
+    def times(self, count: int) -> "Footprint":
+        """Of so many fits that share their reads."""
+        return Footprint(count * self.state_per_row, self.work_per_row, count * self.shared, count * self.result_per_row)
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Where passes run."""
+
+    kind: str
+    processes: int
+    threads: int
+    """Per process."""
+    limit: int
+    """Bytes a process may use."""
+    baseline: int
+    """Bytes a process uses already."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Peak memory of a process, and what of the state lies on disk. ``str(plan)`` is a readable table."""
+
+    shape: tuple[int, ...]
+    workers: Workers
+    n_partitions: int
+    partition_rows: int
+    block_rows: int
+    working: int
+    driver: int
+    state: int
+    """Bytes of the whole state, wherever it lies."""
+    state_in_memory: int
+    """Number of partitions whose state stays in memory."""
+    values_in_memory: int
+    """Number of partitions whose values stay decompressed between passes."""
+    held: int
+    """Bytes a process holds of both."""
+    resident_states: int
+    """Number of partitions whose state a process may hold: on a cluster more than its share, as it takes over those of lost workers."""
+    resident_values: int
+    """The same of values."""
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the largest process."""
+        return self.workers.baseline + self.working + self.driver + self.held
+
+    @property
+    def spilled(self) -> int:
+        """Bytes of state that every pass reads from disk and writes back."""
+        return round(self.state * (1 - self.state_in_memory / self.n_partitions))
+
+    @property
+    def spill_seconds(self) -> float:
+        """What the spilled state costs a pass, at 1 GB/s."""
+        return 2 * self.spilled / _DISK_RATE
+
+    @property
+    def fits(self) -> bool:
+        return self.peak <= self.workers.limit
+
+    def check(self) -> None:
+        """Raise MemoryPlanError if not even the least this work needs fits."""
+        if not self.fits:
+            raise MemoryPlanError(
+                f"the fit of {'×'.join(map(str, self.shape))} needs at least {gib(self.peak)} in a process, the limit is "
+                f"{gib(self.workers.limit)}; raise memory_limit, use fewer threads, or import the data in smaller chunks"
+            )
+
+    def __str__(self) -> str:
+        w, size = self.workers, "×".join(map(str, self.shape))
+        rows = [
+            (
+                "data",
+                f"{size}, {self.n_partitions} partitions of {self.partition_rows} rows, blocks of {self.block_rows}",
+            ),
+            ("executor", f"{w.kind}, {w.processes} process(es) of {w.threads} thread(s)"),
+            ("limit of a process", gib(w.limit)),
+            ("peak of a process", gib(self.peak)),
+            ("  in use before", gib(w.baseline)),
+            ("  working arrays", gib(self.working)),
+            ("  on the driver", gib(self.driver)),
+            ("  held between passes", gib(self.held)),
+            ("state in all", gib(self.state)),
+            ("  in memory", f"{self.state_in_memory} of {self.n_partitions} partitions"),
+            ("values in memory", f"{self.values_in_memory} of {self.n_partitions} partitions"),
+        ]
+        if self.spilled:
+            rows.append(("  on disk", f"{gib(self.spilled)}, read and written in every pass: about {self.spill_seconds:.1f} s at 1 GB/s"))
+        return "\n".join(f"{name:<22}{text}" for name, text in rows)
+
+
+def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Footprint, workers: Workers) -> Plan:
+    """Lay out state and values: first the state in memory (it is written and read), then decompressed values."""
+    layout = Layout.of(source.shape)
+    n, m = source.shape[0], prod(source.shape[1:])
+    row_bytes = source.row_bytes
+    block, partition = min(layout.block_rows, n), min(layout.partition_rows, n)
+    chunk = 0 if source.chunk_rows is None else min(source.chunk_rows, n) * row_bytes
+    # A pass may ask a row-compressed block for all its zeros.
+    converted = 0 if source.dtype == dtype and not source.is_sparse else m * dtype.itemsize
+    # Two decoded chunks (one ahead) and its compressed bytes; of a dask array a worker has the chunks already, or gets them once.
+    visit = (1 if isinstance(source, DaskRows) else 3) * chunk
+    # The block's arrays, and a partition's state on its way from and to the disk.
+    visit += block * (converted + row_bytes + footprint.work_per_row) + 2 * footprint.shared
+    visit += 2 * partition * footprint.state_per_row
+    share = -(-layout.n_partitions // workers.processes)  # partitions of the busiest process
+    depth = layout.n_partitions.bit_length()  # sums wait for others at each level of their tree
+    if workers.kind == "distributed":
+        # A worker's own sums, those of the workers below it as they come, and what it makes of both, as arrays and as bytes.
+        sums = 2 * share.bit_length() + 4 * min(depth, 2 * workers.processes)
+        visit += partition * footprint.state_per_row  # a message of states
+    else:
+        sums = depth + workers.threads
+    working = round(_SLACK * (workers.threads * visit + sums * footprint.shared))
+    driver = (4 + (depth if workers.kind == "distributed" else 0)) * footprint.shared + n * footprint.result_per_row
+    spare = workers.limit - workers.baseline - working - driver
+    state_partition, values_partition = (round(_SLACK * partition * size) for size in (footprint.state_per_row, row_bytes))
+    stateful = max(0, min(share, spare // state_partition)) if state_partition else share
+    spare -= stateful * state_partition
+    valued = 0 if source.chunk_rows is None else max(0, min(share, spare // values_partition))
+    spare -= valued * values_partition
+    more = max(0, spare // (state_partition + values_partition)) if stateful == share else 0
+    return Plan(
+        shape=source.shape,
+        workers=workers,
+        n_partitions=layout.n_partitions,
+        partition_rows=layout.partition_rows,
+        block_rows=layout.block_rows,
+        working=working,
+        driver=driver,
+        state=n * footprint.state_per_row,
+        state_in_memory=min(layout.n_partitions, stateful * workers.processes),
+        values_in_memory=min(layout.n_partitions, valued * workers.processes),
+        held=stateful * state_partition + valued * values_partition,
+        resident_states=stateful + more,
+        resident_values=valued + (more if valued == share else 0),
+    )
+
+
+def parse_bytes(limit: int | str) -> int:
+    """``"4GiB"``, ``"500 MB"`` or a number of bytes."""
+    from dask.utils import parse_bytes as parse
+
+    try:
+        size = int(parse(limit))
+    except (ValueError, TypeError) as error:
+        raise ParameterError(f"memory_limit is {limit!r}, expected bytes or a size like '4GiB'") from error
+    if size <= 0:
+        raise ParameterError(f"memory_limit is {limit!r}, expected more than nothing")
+    return size
+
+
+def local_workers(kind: str, threads: int, memory_limit: int | str | None) -> Workers:
+    """The calling process: by default it may take four fifths of the memory that is free (of its cgroup, if it has one)."""
+    _return_free_memory()
+    baseline = psutil.Process().memory_info().rss + _LOCAL_GROWTH
+    if memory_limit is not None:
+        return Workers(kind, 1, threads, parse_bytes(memory_limit), baseline)
+    free = min(psutil.virtual_memory().available, _cgroup_limit() - baseline)
+    return Workers(kind, 1, threads, baseline + int(0.8 * free), baseline)
+
+
+def cluster_workers(limits: list[int], threads: int, memory_limit: int | str | None) -> Workers:
+    """Dask workers: the smallest one's limit, up to where it would start to spill, or ``memory_limit`` if that is less."""
+    limit = int(_DASK_TARGET * min(limits))
+    if memory_limit is not None:
+        limit = min(limit, parse_bytes(memory_limit))
+    return Workers("distributed", len(limits), threads, limit, _WORKER_BASELINE)
+
+
+def _return_free_memory() -> None:
+    """Hand what earlier work freed back to the system (glibc keeps it), so that it does not count as in use."""
+    with suppress(OSError, AttributeError):  # another C library: its free memory counts as in use, which errs on the safe side
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def _cgroup_limit() -> int:
+    from distributed.system import MEMORY_LIMIT
+
+    return int(MEMORY_LIMIT)
+
+
+def gib(size: float) -> str:
+    """Bytes for people."""
+    return f"{size / 2**30:.2f} GiB" if size >= 1 << 28 else f"{size / 2**20:.1f} MiB"

@@ -1,0 +1,1 @@
+"""bounded_nmf"""

@@ -1,0 +1,329 @@
+"""ICQF: interpretability-constrained questionnaire factorization."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from os import PathLike
+from typing import Annotated, Any, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from dfact.data.confounders import Confounder, ConfounderEncoding, as_frame
+from dfact.data.layout import Layout
+from dfact.engine.memory_plan import Footprint
+from dfact.engine.session import StateRows
+from dfact.errors import DataError
+from dfact.models.bounded_nmf.passes import RowsPass, Start
+from dfact.models.bounded_nmf.problem import Problem, check_parameters, check_range, checked_weights, problem_of
+from dfact.models.bounded_nmf.solvers import ADMM, Splitless, descend, starting_point
+from dfact.models.estimator import Factorization, columns_of, gather_rows
+from dfact.models.fitted_schema import MAY_LACK, Shape
+from dfact.models.lazy_transform import lazy_of_dask
+from dfact.progress import Iteration, Reporter
+
+_ACTIVE_SHARE = 0.04  # of the entries, for which the plan counts multipliers of bounds; questionnaires have up to 0.016
+
+
+class ICQF(Factorization):
+    """Interpretability-constrained questionnaire factorization.
+
+    Finds factors W (n, k) of the participants and loadings Q = [Qr, Qc] (m, k + c) of the items that
+
+        minimise  ½‖O∘(M − [W, C]Qᵀ)‖² + β‖W‖₁ + βγ‖Q‖₁,   γ = (n/m)·q_max,
+        subject to  0 ≤ W ≤ w_max,  0 ≤ Q ≤ q_max,  bounds[0] ≤ [W, C]Qᵀ ≤ bounds[1],
+
+    for answers M (n, m) with mask O (0 where missing) and confounders C (n, c): an indicator for each
+    level of a categorical one, x and 1 − x of a continuous one scaled to [0, 1], and a column of ones.
+
+    One pass over the rows an iteration, the row and item problems by coordinate descent. Large data begins with up to 80
+    passes over a tenth of its rows, which count as no iterations: its passes over all rows begin with their loadings. At the end
+    every row is solved to its optimum given Q, so that ``factors_`` is what ``transform`` gives for
+    the same rows. Without penalty and bounds (``beta=0``, infinite ``w_max``, ``q_max`` and upper bound)
+    it is non-negative matrix factorization.
+
+    Parameters
+    ----------
+    n_components : int
+        Number of factors k.
+    beta : float
+        Weight β of the sparsity penalties.
+    penalty : "l1" or "l2"
+        "l2" replaces each ‖·‖₁ by ½‖·‖².
+    solver : "splitless" or "admm"
+        "splitless" keeps the multipliers of the active bounds alone, fills missing entries with the
+        model, and needs a third of the passes or fewer; "admm" is the paper's algorithm 1, which
+        splits off Z = [W, C]Qᵀ with a dual, n×m numbers of state.
+    inner : "cd" or "fista"
+        How the row and item problems are solved: coordinate descent or accelerated proximal gradient.
+    rho : float or "adaptive"
+        Penalty parameter ρ. "splitless" starts with a sixth of it, or with half of it if ``init`` holds loadings, and raises it
+        up to four times its value while the bounds are far from met. With "admm" from √2 on the augmented Lagrangian never
+        increases (proposition 1); "adaptive" is for it alone, and stays above √2.
+    w_max : float
+        Upper bound of the factors.
+    q_max : float or array (m,), optional
+        Upper bound of the loadings; by default the top of each item's answer range. γ is then each item's own.
+    bounds : (low, high), each a float or an array (m,), optional
+        Range of the reconstructed answers; by default 0 to the top of each item's answer range.
+    init : "nndsvd", "random" or array (k, m)
+        Start: NNDSVD of the answers with zeros for the missing ones; uniformly random; or given loadings.
+    max_iter : int
+        Most iterations.
+    tol : float
+        Stop when the objective is estimated to be less than this above where it ends, relative to its value;
+        see :func:`dfact.progress.remaining_change`. Takes 11 iterations at least.
+    random_state : int, RandomState or None
+        Seed of the random start.
+    executor : None, "inline", "threads", "distributed" or distributed.Client
+        Where passes run; see :func:`dfact.engine.executors.resolve_executor`. The result is the same.
+    memory_limit : int or str, optional
+        Bytes a process may use ("4GiB"). What of the solver's state exceeds it lies on disk, in TMPDIR;
+        ``dfact.plan`` tells beforehand.
+    checkpoint : path, optional
+        A store, a folder or the URL of one, that keeps what is done: after an interruption the same fit goes on from
+        there, and ends with the same bits. See :mod:`dfact.engine.checkpoint`.
+    checkpoint_every : int
+        Passes from one version of it to the next.
+    callbacks : sequence of callables
+        Called with an :class:`dfact.progress.Iteration` after each iteration, such as ``dfact.Progress("fit")``.
+    dtype : "float32" or "float64", optional
+        Working precision; by default float32 for stored answers and float32 arrays, else float64.
+
+    Attributes
+    ----------
+    components_ : array (k, m)
+        Loadings of the items on the factors, Qrᵀ.
+    confounder_components_ : array (c, m)
+        Loadings of the items on the confounder columns, Qcᵀ; (0, m) without confounders.
+    factors_ : array (n, k)
+        W; a Zarr array where the data is one.
+    loadings_, confounder_loadings_ : DataFrame
+        The same as tables, items × factors and items × confounder columns.
+    objective_history_ : array
+        The objective at the start, after each iteration, and of the model itself (last).
+    lagrangian_history_ : array
+        The augmented Lagrangian of each iteration.
+    n_iter_, converged_ : int, bool
+    remaining_ : float
+        Estimated distance of the objective from its end, relative to its value; NaN after fewer than 11 iterations.
+    explained_share_ : float
+        Share of the answers' variance about their column means that the model explains.
+    confounder_encoding_ : ConfounderEncoding or None
+    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_ : what was fitted
+        Row labels as they lie in stored data; None where there are none. The fingerprint is that of a stored dataset, else None.
+
+    Raises
+    ------
+    DataError
+        Negative or infinite answers, answers above the bounds, a row or column without any.
+    MemoryPlanError
+        Not even the least the fit needs is within ``memory_limit``.
+
+    References
+    ----------
+    Lam et al., "Interpretability-constrained questionnaire factorization": equations (1)-(4),
+    algorithm 1, proposition 1.
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> answers = np.random.default_rng(0).integers(0, 4, (200, 12)).astype(np.float32)
+    >>> model = dfact.ICQF(n_components=3).fit(answers)
+    >>> model.loadings_.shape
+    (12, 3)
+    """
+
+    objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False)]
+    n_iter_: int
+    converged_: bool
+    lagrangian_history_: Annotated[NDArray[Any], Shape((None,), finite=False)]
+    remaining_: Annotated[float, MAY_LACK]
+    explained_share_: float
+    factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
+    confounder_components_: Annotated[NDArray[Any], Shape(("c", "m"))]
+    confounder_encoding_: ConfounderEncoding | None
+    problem_: Problem
+    _non_negative = True
+    _parts = (Problem, ConfounderEncoding, Confounder)
+
+    def __init__(
+        self,
+        n_components: int = 8,
+        *,
+        beta: float = 0.1,
+        penalty: str = "l1",
+        solver: str = "splitless",
+        inner: str = "cd",
+        rho: float | str = 3.0,
+        w_max: float = 1.0,
+        q_max: Any = None,
+        bounds: tuple[Any, Any] | None = None,
+        init: Any = "nndsvd",
+        max_iter: int = 200,
+        tol: float = 1e-4,
+        random_state: Any = None,
+        executor: Any = None,
+        memory_limit: int | str | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        checkpoint_every: int = 10,
+        callbacks: Sequence[Callable[[Iteration], None]] = (),
+        dtype: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.beta = beta
+        self.penalty = penalty
+        self.solver = solver
+        self.inner = inner
+        self.rho = rho
+        self.w_max = w_max
+        self.q_max = q_max
+        self.bounds = bounds
+        self.init = init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.executor = executor
+        self.memory_limit = memory_limit
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
+        self.callbacks = callbacks
+        self.dtype = dtype
+
+    def fit(
+        self,
+        X: Any,
+        y: None = None,
+        *,
+        confounders: Any = None,
+        sample_weight: Any = None,
+        checkpoint: str | PathLike[str] | None = None,
+    ) -> Self:
+        """Fit the answers X (n, m): any array, path or Dataset; NaN is missing.
+
+        ``confounders`` is a table of n rows; a Dataset or path brings its own. ``sample_weight`` (n,),
+        such as survey weights, counts each row so often in the objective, its share of the penalty
+        and n in γ included: whole weights are rows that are there so often. ``checkpoint`` takes the
+        parameter's place.
+        """
+        del y
+        check_parameters(self)
+        dataset = self._dataset(X, confounders, reset=True)
+        weights = None if sample_weight is None else checked_weights(sample_weight, dataset.shape[0])
+        problem = problem_of(self, dataset, weights)
+        encoding = None if dataset.confounders is None else ConfounderEncoding.fit(dataset.confounders)
+        dtype = self._working_dtype(dataset)
+        self.confounder_encoding_ = encoding
+        C = self._encode(dataset.confounders, dataset.shape[0])
+        n_covariates = 0 if C is None else C.shape[1]
+        known = [columns.astype(dtype) for columns in (C, weights) if columns is not None]
+        footprint = self._footprint(dataset.shape, n_covariates, dtype)
+        with self._open_to_fit(dataset, np.column_stack(known) if known else None, footprint, checkpoint) as session:
+            report = Reporter(self.callbacks, self.max_iter)
+            Q, begin = starting_point(self.init, self.random_state, session, dataset, problem, n_covariates, dtype)
+            solver: ADMM | Splitless
+            if self.solver == "admm":
+                solver = ADMM(problem, begin, dtype, adaptive=self.rho == "adaptive")
+            elif isinstance(self.init, str):
+                solver, Q = Splitless.after_sample(session, problem, Q, begin, dtype, Layout.of(dataset.shape), report)
+            else:
+                solver = Splitless.near(problem, begin, dtype)
+            descent = descend(session, solver, Q, self.max_iter, self.tol, report.iteration)
+            Q = descent.Q
+            sums = session.run(RowsPass(problem, Start.given(Q[: problem.k]), dtype), Q)
+            final = 0.5 * float(sums.squares) + problem.penalties(float(sums.size_w), Q)
+            self.objective_history_ = np.asarray([*descent.objectives, final])
+            self.lagrangian_history_ = np.asarray(descent.lagrangians)
+            self.n_iter_, self.converged_, self.remaining_ = len(descent.objectives), descent.converged, descent.remaining
+            self.explained_share_ = sums.explained_share()
+            _report_unfinished(int(sums.unfinished))
+            shape = (dataset.shape[0], problem.k)
+            rows = StateRows(session, "factors", partial(columns_of, columns=slice(problem.k)))
+            self.factors_ = gather_rows(rows, shape, dtype, stored=dataset.path is not None)
+        self.components_ = Q[: problem.k].copy()
+        self.confounder_components_ = Q[problem.k :].copy()
+        self.problem_ = problem
+        return self
+
+    def _check_parameters(self) -> None:
+        check_parameters(self)
+
+    def _check_loaded(self) -> None:
+        super()._check_loaded()
+        found, encoding = len(self.confounder_components_), self.confounder_encoding_
+        columns = () if encoding is None else encoding.columns
+        if found != len(columns) or any(len(c.means) != len(c.columns) for c in (() if encoding is None else encoding.confounders)):
+            raise DataError(f"confounder_components_ have {found} rows, expected those of the encoded columns {list(columns)}")
+
+    def _known_of_rows(self, n: int, confounders: Any = None) -> dict[str, Any]:
+        frame = None if confounders is None else as_frame(confounders, n)
+        self._encode(None if frame is None else frame.iloc[:0], n)  # refuses what it lacks
+        return {} if frame is None else {"confounders": frame}
+
+    @lazy_of_dask
+    def transform(self, X: Any, *, confounders: Any = None, out: str | PathLike[str] | None = None) -> Any:
+        """Factors W (n, k) of participants X (n, m) given the loadings, each row at its optimum.
+
+        With a model that has confounders, X must bring them (a Dataset) or ``confounders`` must.
+        Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
+        """
+        check_is_fitted(self)
+        dataset = self._dataset(X, confounders, reset=False)
+        problem, dtype = replace(self.problem_, weighted=False), self._working_dtype(dataset)
+        check_range(dataset, problem)
+        C = self._encode(dataset.confounders, dataset.shape[0])
+        Q = np.vstack([self.components_, self.confounder_components_]).astype(dtype)
+        footprint = self._footprint(dataset.shape, 0 if C is None else C.shape[1], dtype)
+        begin = Start.given(Q[: problem.k])
+        with self._open(dataset, None if C is None else C.astype(dtype), footprint) as session:
+            _report_unfinished(int(session.run(RowsPass(problem, begin, dtype), Q).unfinished))
+            rows = StateRows(session, "factors", partial(columns_of, columns=slice(problem.k)))
+            return gather_rows(rows, (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None, out=out)
+
+    def inverse_transform(self, W: Any, *, confounders: Any = None) -> NDArray[Any]:
+        """The model's answers [W, C]Qᵀ (n, m), clipped to the bounds, of factors W (n, k)."""
+        W = self._as_factors(W)
+        C = self._encode(None if confounders is None else as_frame(confounders, len(W)), len(W))
+        R = W @ self.components_ + (0 if C is None else C @ self.confounder_components_)
+        answers: NDArray[Any] = np.clip(R, self.problem_.lower, self.problem_.upper).astype(W.dtype)
+        return answers
+
+    @property
+    def confounder_loadings_(self) -> pd.DataFrame:
+        """Items × encoded confounder columns."""
+        columns = [] if self.confounder_encoding_ is None else list(self.confounder_encoding_.columns)
+        return pd.DataFrame(self.confounder_components_.T, index=self._items(), columns=columns)
+
+    def _items(self) -> pd.Index:
+        items: pd.Index[Any] = pd.Index(self.column_labels_, name="item")
+        return items
+
+    def _encode(self, frame: pd.DataFrame | None, n_rows: int) -> NDArray[np.float64] | None:
+        if self.confounder_encoding_ is None:
+            return None
+        if frame is None:
+            raise DataError(
+                f"the model was fitted with confounders {list(self.confounder_encoding_.names)}; pass them for these {n_rows} rows"
+            )
+        return self.confounder_encoding_.encode(frame)
+
+    def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
+        size, m, width = dtype.itemsize, shape[1], self.n_components + n_covariates
+        split = size * m if self.solver == "admm" else round(_ACTIVE_SHARE * m * (4 + size))
+        return Footprint(
+            state_per_row=split + size * width,
+            work_per_row=size * (3 * m + 3 * width),
+            shared=8 * (2 * width * m + width * width),
+            result_per_row=size * width,
+        )
+
+
+def _report_unfinished(rows: int) -> None:
+    """Rows may have no factors within the bounds: when their confounders alone exceed them."""
+    if rows:
+        message = f"{rows} rows have no factors that keep the model within the bounds to the tolerance; theirs come close to it"
+        warnings.warn(message, UserWarning, stacklevel=3)

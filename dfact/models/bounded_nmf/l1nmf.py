@@ -1,0 +1,244 @@
+"""ℓ1-NMF: non-negative matrix factorization with sparse factors and loadings, the ICQF paper's baseline."""
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import Annotated, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from dfact.data.dataset import Dataset
+from dfact.data.layout import Layout
+from dfact.data.validation import locate_outside, refuse_infinite
+from dfact.engine.memory_plan import Footprint
+from dfact.engine.session import StateRows
+from dfact.errors import DataError
+from dfact.models.bounded_nmf.passes import RowsPass, Start, Sums
+from dfact.models.bounded_nmf.problem import Problem, check_size
+from dfact.models.bounded_nmf.solvers import Splitless, descend, starting_point
+from dfact.models.estimator import Factorization, gather_rows
+from dfact.models.fitted_schema import MAY_LACK, Shape
+from dfact.models.lazy_transform import lazy_of_dask
+from dfact.models.parameters import COUNT, check, is_count, is_within
+from dfact.progress import Iteration, Reporter
+
+_RHO = 3.0  # without bounds it has no effect
+
+
+class L1NMF(Factorization):
+    """Non-negative matrix factorization with ℓ1 penalties.
+
+    Finds factors W (n, k) of the participants and loadings Q (m, k) of the items that
+
+        minimise  ½‖O∘(M − WQᵀ)‖² + β‖W‖₁ + β‖Q‖₁,   W, Q ≥ 0,
+
+    for answers M (n, m) ≥ 0 with mask O (0 where missing). The ICQF paper takes this as its first
+    baseline, with β = 0.1 and the NNDSVD start; it gives the algorithm's source (Cichocki & Phan)
+    and no scaling of the penalties, so here both have the weight β itself. On complete data that is
+    scikit-learn's ``NMF(alpha_W=β/m, alpha_H=β/n, l1_ratio=1)``.
+
+    Solved as ICQF is without its bounds (``solver="splitless"``): missing entries are filled in by
+    the model, the row and item problems are non-negative Lassos by coordinate descent, one pass over
+    the rows an iteration, after up to 80 over a tenth of the rows of large data. At the end every row is
+    solved to its optimum given Q, so that ``factors_`` is what ``transform`` gives for the same rows.
+    Confounders of a dataset are not used.
+
+    Parameters
+    ----------
+    n_components : int
+        Number of factors k.
+    beta : float
+        Weight β of both penalties.
+    init : "nndsvd", "random" or array (k, m)
+        Start: NNDSVD of the answers with zeros for the missing ones; uniformly random up to the highest answer; or given loadings.
+    max_iter : int
+        Most iterations.
+    tol : float
+        Stop when the objective is estimated to be less than this above where it ends, relative to its value;
+        see :func:`dfact.progress.remaining_change`. Takes 11 iterations at least.
+    random_state : int, RandomState or None
+        Seed of the random start.
+    executor : None, "inline", "threads", "distributed" or distributed.Client
+        Where passes run; see :func:`dfact.engine.executors.resolve_executor`. The result is the same.
+    memory_limit : int or str, optional
+        Bytes a process may use ("4GiB"); ``dfact.plan`` tells beforehand what a fit needs.
+    checkpoint : path, optional
+        A store, a folder or the URL of one, that keeps what is done: after an interruption the same fit goes on from
+        there, and ends with the same bits. See :mod:`dfact.engine.checkpoint`.
+    checkpoint_every : int
+        Passes from one version of it to the next.
+    callbacks : sequence of callables
+        Called with an :class:`dfact.progress.Iteration` after each iteration, such as ``dfact.Progress("fit")``.
+    dtype : "float32" or "float64", optional
+        Working precision; by default float32 for stored answers and float32 arrays, else float64.
+
+    Attributes
+    ----------
+    components_ : array (k, m)
+        Qᵀ.
+    factors_ : array (n, k)
+        W; a Zarr array where the data is one.
+    loadings_ : DataFrame
+        Q as a table, items × factors.
+    objective_history_ : array
+        The objective at the start, after each iteration, and of the model itself (last).
+    n_iter_, converged_ : int, bool
+    remaining_ : float
+        Estimated distance of the objective from its end, relative to its value; NaN after fewer than 11 iterations.
+    explained_share_ : float
+        Share of the answers' variance about their column means that the model explains.
+    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_ : what was fitted
+        Row labels as they lie in stored data; None where there are none. The fingerprint is that of a stored dataset, else None.
+
+    Raises
+    ------
+    DataError
+        Negative or infinite answers, a column without any.
+    MemoryPlanError
+        Not even the least the fit needs is within ``memory_limit``.
+
+    References
+    ----------
+    Cichocki & Phan (2009), "Fast local algorithms for large scale nonnegative matrix and tensor
+    factorizations"; Lam et al., "Interpretability-constrained questionnaire factorization", section 4.
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> answers = np.random.default_rng(0).integers(0, 4, (200, 12)).astype(np.float32)
+    >>> model = dfact.L1NMF(n_components=3).fit(answers)
+    >>> model.loadings_.shape
+    (12, 3)
+    """
+
+    objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False)]
+    n_iter_: int
+    converged_: bool
+    remaining_: Annotated[float, MAY_LACK]
+    explained_share_: float
+    factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
+    problem_: Problem
+    _non_negative = True
+    _parts = (Problem,)
+
+    def __init__(
+        self,
+        n_components: int = 8,
+        *,
+        beta: float = 0.1,
+        init: Any = "nndsvd",
+        max_iter: int = 200,
+        tol: float = 1e-4,
+        random_state: Any = None,
+        executor: Any = None,
+        memory_limit: int | str | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        checkpoint_every: int = 10,
+        callbacks: Sequence[Callable[[Iteration], None]] = (),
+        dtype: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.beta = beta
+        self.init = init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.executor = executor
+        self.memory_limit = memory_limit
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
+        self.callbacks = callbacks
+        self.dtype = dtype
+
+    def fit(self, X: Any, y: None = None, *, checkpoint: str | PathLike[str] | None = None) -> Self:
+        """Fit the answers X (n, m): any array, path or Dataset; NaN is missing. ``checkpoint`` takes the parameter's place."""
+        del y
+        self._check_parameters()
+        dataset = self._dataset(X, None, reset=True)
+        problem, dtype = self._problem(dataset), self._working_dtype(dataset)
+        with self._open_to_fit(dataset, None, self._footprint(dataset.shape, 0, dtype), checkpoint) as session:
+            report = Reporter(self.callbacks, self.max_iter)
+            Q, begin = starting_point(self.init, self.random_state, session, dataset, problem, 0, dtype)
+            solver = _Solver(problem, begin, dtype)
+            if isinstance(self.init, str):
+                solver, Q = _Solver.after_sample(session, problem, Q, begin, dtype, Layout.of(dataset.shape), report)
+            descent = descend(session, solver, Q, self.max_iter, self.tol, report.iteration)
+            Q = descent.Q
+            sums = session.run(RowsPass(problem, Start.given(Q), dtype), Q)
+            self.factors_ = gather_rows(
+                StateRows(session, "factors"), (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None
+            )
+        objective = 0.5 * float(sums.squares) + problem.penalties(float(sums.size_w), Q)
+        self.objective_history_ = np.asarray([*descent.objectives, objective])
+        self.n_iter_, self.converged_, self.remaining_ = len(descent.objectives), descent.converged, descent.remaining
+        self.explained_share_ = sums.explained_share()
+        self.components_ = Q
+        self.problem_ = problem
+        return self
+
+    @lazy_of_dask
+    def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
+        """Factors W (n, k) of participants X (n, m) given the loadings, each row at its optimum.
+
+        Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
+        """
+        check_is_fitted(self)
+        dataset = self._dataset(X, None, reset=False)
+        _check_range(dataset)
+        problem, dtype = self.problem_, self._working_dtype(dataset)
+        Q = self.components_.astype(dtype)
+        with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
+            session.run(RowsPass(problem, Start.given(Q), dtype), Q)
+            return gather_rows(
+                StateRows(session, "factors"), (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None, out=out
+            )
+
+    def inverse_transform(self, W: Any) -> NDArray[Any]:
+        """The model's answers WQᵀ (n, m) of factors W (n, k)."""
+        W = self._as_factors(W)
+        answers: NDArray[Any] = (W @ self.components_).astype(W.dtype)
+        return answers
+
+    def _problem(self, dataset: Dataset) -> Problem:
+        """ICQF's without upper bounds, and with γ = 1."""
+        _check_range(dataset)
+        check_size(self.n_components, self.init, dataset)
+        return Problem(self.n_components, float(self.beta), 1.0, _RHO, np.inf, np.inf, 0.0, np.inf, "l1", "cd", weighted=False)
+
+    def _check_parameters(self) -> None:
+        check(
+            self,
+            {
+                "n_components": (is_count(self.n_components), COUNT),
+                "beta": (is_within(self.beta, 0), "a number of at least 0"),
+                "init": (not isinstance(self.init, str) or self.init in ("nndsvd", "random"), "'nndsvd', 'random' or an array of loadings"),
+                "max_iter": (is_count(self.max_iter), COUNT),
+                "tol": (is_within(self.tol, 0), "a number of at least 0"),
+            },
+        )
+
+    def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
+        size, m, k = dtype.itemsize, shape[1], self.n_components
+        return Footprint(
+            state_per_row=size * k, work_per_row=size * (3 * m + 3 * k), shared=8 * (2 * k * m + k * k), result_per_row=size * k
+        )
+
+
+class _Solver(Splitless):
+    """ICQF's, with the loadings of a factor that nobody has at 0: the data says nothing of them, the penalty does."""
+
+    def loadings(self, sums: Sums, Q: NDArray[Any]) -> NDArray[Any]:
+        solved = super().loadings(sums, Q)
+        if self.problem.beta > 0:
+            solved[sums.gram.diagonal() == 0] = 0
+        return solved
+
+
+def _check_range(dataset: Dataset) -> None:
+    refuse_infinite(dataset)
+    lowest = dataset.statistics.minimum[dataset.statistics.observed > 0].min(initial=0)
+    if lowest < 0:
+        where = locate_outside(dataset, 0.0, np.inf)
+        raise DataError(f"Negative values in data passed to L1NMF: {where}; shift the answers to start at 0, and mark missing ones as NaN")

@@ -1,0 +1,196 @@
+"""Bounded non-negative factorization, which ICQF and ℓ1-NMF are: its problem, and what is checked of it."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfact.data.dataset import Dataset
+from dfact.data.validation import locate_outside, refuse_infinite
+from dfact.engine.passes import Block
+from dfact.errors import DataError, ParameterError
+from dfact.kernels.box_qp import coordinate_descent, fista
+from dfact.models.fitted_schema import Shape, Size
+from dfact.models.parameters import COUNT, check, is_count, is_within
+
+INNER = {"cd": coordinate_descent, "fista": fista}
+PENALTIES = ("l1", "l2")
+
+PerItem = float | Annotated[NDArray[np.float64], Shape(("m",), finite=False)]
+"""One number for all items, or one for each (m,)."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The constants of the objective, for one data set."""
+
+    k: Annotated[int, Size("k")]
+    beta: float
+    gamma: PerItem
+    rho: float
+    w_max: float
+    q_max: PerItem
+    lower: PerItem
+    upper: PerItem
+    penalty: Literal["l1", "l2"] = "l1"
+    inner: Literal["cd", "fista"] = "cd"
+    weighted: bool = False
+    """Whether the last of a block's covariates is the weight of its rows."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the model could leave its bounds: non-negative factors leave none at 0."""
+        return bool(np.isfinite(self.upper).any() or np.any(np.asarray(self.lower) > 0))
+
+    def limits(self, m: int, dtype: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The bounds of the model of each item, twice (m,)."""
+        lower, upper = (np.full(m, bound).astype(dtype) for bound in (self.lower, self.upper))
+        return lower, upper
+
+    def covariates(self, block: Block) -> NDArray[Any]:
+        """C (rows, c)."""
+        if block.covariates is None:
+            return np.empty((block.stored.shape[0], 0))
+        return block.covariates[:, :-1] if self.weighted else block.covariates
+
+    def sample_weight(self, block: Block, dtype: Any) -> NDArray[Any]:
+        """What each row counts (rows,)."""
+        if not self.weighted or block.covariates is None:
+            return np.ones(block.stored.shape[0], dtype)
+        return np.ascontiguousarray(block.covariates[:, -1], dtype)
+
+    def size(self, X: NDArray[Any]) -> NDArray[np.float64]:
+        """What the penalty counts in each column of non-negative X (k, n): Σx, or ½Σx²."""
+        found: NDArray[np.float64] = X.sum(axis=0, dtype=np.float64)
+        return found if self.penalty == "l1" else np.asarray(0.5 * np.einsum("ij,ij->j", X, X, dtype=np.float64))
+
+    @property
+    def loadings_penalty(self) -> PerItem:
+        """βγ; 0 without a penalty, though γ be infinite as q_max is."""
+        return self.beta * self.gamma if self.beta else 0.0
+
+    def penalties(self, size_w: float, Q: NDArray[Any]) -> float:
+        """Both penalties' share of the objective, with W's size summed over the rows and Qᵀ (k+c, m)."""
+        return self.beta * size_w + float((self.loadings_penalty * self.size(Q)).sum())
+
+    def solve(
+        self,
+        X: NDArray[Any],
+        H: NDArray[Any],
+        G: NDArray[Any],
+        strength: NDArray[Any] | PerItem,
+        upper: PerItem,
+        sweeps: int,
+        tolerance: float,
+    ) -> None:
+        """Minimise ½ xᵀG x − hᵀx + strength·size(x) over 0 ≤ x_r ≤ upper, r < len(H), for every column x of X (k, n), in place.
+
+        H (n_free, n) is overwritten.
+        """
+        n, dtype = X.shape[1], X.dtype
+        weights = np.full(n, strength).astype(dtype)
+        ridge = np.zeros(n, dtype)
+        if self.penalty == "l1":
+            H -= weights
+        else:
+            ridge = weights
+        INNER[self.inner](X, H, G, len(H), ridge, np.full(n, upper).astype(dtype), sweeps, tolerance)
+
+
+def problem_of(model: Any, dataset: Dataset, weights: NDArray[np.float64] | None) -> Problem:
+    """The problem of an ICQF with these parameters for this data; refuses what does not fit it."""
+    n, m = dataset.shape
+    k = model.n_components
+    check_size(k, model.init, dataset)
+    lower, upper = (0.0, np.maximum(dataset.valid_range[:, 1], 0)) if model.bounds is None else model.bounds
+    lower, upper, q_max = (_per_item(name, bound, m) for name, bound in (("bounds", lower), ("bounds", upper), ("q_max", model.q_max)))
+    q_max = upper if model.q_max is None else q_max
+    if model.beta and np.isinf(q_max).any():
+        raise ParameterError(f"q_max is {q_max}, expected finite upper bounds of the loadings with a penalty; give q_max, or beta=0")
+    gamma = (n if weights is None else float(weights.sum())) / m * q_max
+    rho = 3.0 if model.rho == "adaptive" else float(model.rho)
+    problem = Problem(
+        k, float(model.beta), gamma, rho, float(model.w_max), q_max, lower, upper, model.penalty, model.inner, weights is not None
+    )
+    check_range(dataset, problem)
+    return problem
+
+
+def check_size(k: int, init: Any, dataset: Dataset) -> None:
+    """Refuse more components than the data allows, and given loadings of another shape."""
+    n, m = dataset.shape
+    if k > min(n, m):
+        raise ParameterError(f"n_components={k} is larger than the data allows: n_samples={n}, n_features={m}")
+    if not isinstance(init, str) and np.shape(init) != (k, m):
+        raise ParameterError(f"init has shape {np.shape(init)}, expected (n_components, n_features) = ({k}, {m})")
+
+
+def _per_item(name: str, value: Any, m: int) -> Any:
+    """A number, or one for each item; one where all are the same."""
+    numbers = np.asarray(np.nan if value is None else value, np.float64)
+    if numbers.shape not in ((), (m,)):
+        raise ParameterError(f"{name} has shape {numbers.shape}, expected one number or one for each of {m} items")
+    return float(numbers.flat[0]) if (numbers == numbers.flat[0]).all() or numbers.ndim == 0 else numbers
+
+
+def check_range(dataset: Dataset, problem: Problem) -> None:
+    """Refuse answers that are negative, infinite, or outside the bounds."""
+    refuse_infinite(dataset)
+    statistics = dataset.statistics
+    seen = statistics.observed > 0
+    lowest, highest = statistics.minimum[seen], statistics.maximum[seen]
+    lower, upper = (bound[seen] for bound in problem.limits(len(seen), np.float64))
+    if (lowest < np.minimum(0, lower)).any():
+        where = locate_outside(dataset, 0.0, np.inf)
+        raise DataError(f"Negative values in data passed to ICQF: {where}; shift the answers to start at 0, and mark missing ones as NaN")
+    if (lowest < lower).any() or (highest > upper).any():
+        where = locate_outside(dataset, problem.lower, problem.upper)
+        one = np.ndim(problem.lower) == np.ndim(problem.upper) == 0
+        bounds = f"bounds=({problem.lower:g}, {problem.upper:g})" if one else "the bounds of its item"
+        raise DataError(f"{where}, outside {bounds}; correct the entry or widen the bounds")
+
+
+def checked_weights(weights: Any, n: int) -> NDArray[np.float64]:
+    """Sample weights (n,) that can be."""
+    found = np.asarray(weights, np.float64)
+    if found.shape != (n,):
+        raise DataError(f"sample_weight has shape {found.shape}, expected one for each of {n} rows")
+    wrong = np.flatnonzero(~np.isfinite(found) | (found < 0))
+    if wrong.size:
+        raise DataError(f"sample_weight of row {wrong[0]} is {found[wrong[0]]:g}, expected finite weights of at least 0")
+    if not found.any():
+        raise DataError("sample_weight is zero for every row, expected some above zero")
+    return found
+
+
+def check_parameters(model: Any) -> None:
+    """Refuse parameters of an ICQF that cannot be, whatever the data."""
+
+    def ordered(bounds: Any) -> bool:
+        return len(bounds) == 2 and bool(np.all(np.asarray(bounds[0]) >= 0) and np.all(np.asarray(bounds[0]) < np.asarray(bounds[1])))
+
+    adaptive = model.rho == "adaptive"
+    check(
+        model,
+        {
+            "n_components": (is_count(model.n_components), COUNT),
+            "max_iter": (is_count(model.max_iter), COUNT),
+            "beta": (is_within(model.beta, 0), "a number of at least 0"),
+            "penalty": (model.penalty in PENALTIES, "'l1' or 'l2'"),
+            "solver": (model.solver in ("admm", "splitless"), "'admm' or 'splitless'"),
+            "inner": (model.inner in INNER, "'cd' or 'fista'"),
+            "rho": (
+                (adaptive and model.solver == "admm") or (is_within(model.rho, 0) and model.rho > 0),
+                "a number above 0, or with solver='admm' 'adaptive'",
+            ),
+            "w_max": (model.w_max > 0, "a number above 0"),
+            "q_max": (model.q_max is None or bool(np.all(np.asarray(model.q_max) > 0)), "numbers above 0, or None"),
+            "tol": (is_within(model.tol, 0), "a number of at least 0"),
+            "bounds": (model.bounds is None or ordered(model.bounds), "(low, high) with 0 ≤ low < high, or None"),
+            "init": (
+                not isinstance(model.init, str) or model.init in ("nndsvd", "random"),
+                "'nndsvd', 'random' or an array of loadings",
+            ),
+        },
+    )

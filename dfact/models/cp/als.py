@@ -1,0 +1,246 @@
+"""CP by alternating least squares, in memory, as the baseline of ElasticCP; the iterations are TensorLy's."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
+from os import PathLike
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from dfact.data.dataset import Dataset
+from dfact.engine.memory_plan import Footprint
+from dfact.engine.partitions import partitions
+from dfact.errors import DataError, DfactError
+from dfact.kernels.cp import subtract
+from dfact.models.cp.base import CPModel, explained_share, rows_footprint
+from dfact.models.cp.problem import ElasticNet, RowPrior, khatri_rao, unfolded
+from dfact.models.lazy_transform import lazy_of_dask
+from dfact.models.parameters import COUNT, check, is_count, is_within
+from dfact.progress import Iteration, Reporter, remaining_change
+
+_COPIES = 8  # of the data that TensorLy holds at once, in double precision: filled, mask, model, products of them
+
+
+class CPALS(CPModel):
+    """PARAFAC (CP) decomposition by alternating least squares, of any number of modes and with missing entries.
+
+    Finds factors A⁽ⁿ⁾ (I_n, R), with columns a_r⁽ⁿ⁾, of a tensor Z (I_1, …, I_N), N ≥ 2, that
+
+        minimise  ½‖Δ∘(Z − Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾)‖²,
+
+    Δ being 0 where an entry is missing. Each mode in turn is solved by least squares given the others; missing entries are
+    filled in by the model of the iteration before (EM). It is a baseline: nothing tells how many components there are, and those
+    beyond cancel each other (see :func:`dfact.selection.core_consistency`). The iterations are TensorLy's ``parafac``, on
+    the whole tensor in memory (``pip install 'dfact[tensor]'``). At the end every slice of mode 1 is solved to its optimum,
+    so that its factors are what ``transform`` gives for the same slices. The low-rank tensor imputation (LRTI), with ℓ2
+    penalties, is ``ElasticCP(l1_ratio=0)``.
+
+    Parameters
+    ----------
+    n_components : int
+        Number of components R.
+    init : "svd" or "random"
+        Start: leading left singular vectors of the unfoldings (random beyond their number), or uniformly random.
+    max_iter : int
+        Most iterations.
+    tol : float
+        Stop when the objective is estimated to be less than this above where it ends, relative to its value;
+        see :func:`dfact.progress.remaining_change`. Takes 11 iterations at least.
+    random_state : int, RandomState or None
+        Seed of the start.
+    executor : None, "inline", "threads", "distributed" or distributed.Client
+        Where ``transform`` runs, and the last update of mode 1; the iterations run in this process.
+    memory_limit : int or str, optional
+        Bytes a process may use ("4GiB"); ``dfact.plan`` tells beforehand what a fit needs.
+    callbacks : sequence of callables
+        Called with an :class:`dfact.progress.Iteration` after each iteration.
+    dtype : "float32" or "float64", optional
+        Working precision; by default float32 for stored answers and float32 arrays, else float64.
+
+    Attributes
+    ----------
+    factors_ : list of arrays (I_n, R)
+        A⁽ⁿ⁾, components in the order of their weights.
+    weights_ : array (R,)
+        γ_r = Π_n ‖a_r⁽ⁿ⁾‖, decreasing; the factors carry them.
+    rank_ : int
+        Number of components whose weights are not 0 (above 1e-9 of the first).
+    components_ : array (R, I_2, …, I_N)
+        a_r⁽²⁾∘…∘a_r⁽ᴺ⁾, which mode 1 weighs.
+    loadings_ : DataFrame
+        The vectors of modes 2 to N, scaled to length 1, as a table.
+    objective_history_ : array
+        The objective at the start, after each iteration, and of the model itself (last).
+    n_iter_, converged_ : int, bool
+    remaining_ : float
+        Estimated distance of the objective from its end, relative to its value; NaN after fewer than 11 iterations.
+    explained_share_ : float
+        1 − ‖Δ∘(Z − X)‖²/‖Δ∘Z‖².
+    column_labels_, row_labels_, offset_, n_features_in_, slice_shape_, fingerprint_ : what was fitted
+        As those of :class:`dfact.ElasticCP`.
+
+    Raises
+    ------
+    DfactError
+        TensorLy is not installed.
+    DataError
+        Infinite entries, or components that are collinear to rounding; in transform, slices of another shape.
+    MemoryPlanError
+        The tensor, held several times, is not within ``memory_limit``.
+
+    Warns
+    -----
+    UserWarning
+        Slices, of any mode, without any observed entry.
+
+    References
+    ----------
+    Carroll & Chang (1970); Harshman (1970), "Foundations of the PARAFAC procedure"; Kossaifi et al. (2019), "TensorLy: tensor
+    learning in Python".
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> A, B, C = (rng.standard_normal((size, 2)) for size in (30, 20, 10))
+    >>> model = dfact.CPALS(n_components=2, random_state=0).fit(np.einsum("ir,jr,kr->ijk", A, B, C))
+    >>> round(model.explained_share_, 3)
+    1.0
+    """
+
+    def __init__(
+        self,
+        n_components: int = 10,
+        *,
+        init: str = "svd",
+        max_iter: int = 500,
+        tol: float = 3e-5,
+        random_state: Any = None,
+        executor: Any = None,
+        memory_limit: int | str | None = None,
+        callbacks: Sequence[Callable[[Iteration], None]] = (),
+        dtype: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.init = init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.executor = executor
+        self.memory_limit = memory_limit
+        self.callbacks = callbacks
+        self.dtype = dtype
+
+    def fit(self, X: Any, y: None = None) -> Self:
+        """Fit the tensor X (I_1, …, I_N): any array, path or Dataset; NaN is missing."""
+        del y
+        parafac = _parafac()
+        self._check_parameters()
+        dataset = self._slices(X, reset=True)
+        dtype = self._working_dtype(dataset)
+        self._plan(dataset, self._footprint(dataset.shape, 0, dtype))[1].check()
+        Z = _values(dataset)
+        iterations = _Iterations(Z, self.tol, Reporter(self.callbacks, self.max_iter))
+        self._iterate(parafac, Z.reshape(dataset.shape), iterations)
+        self.n_iter_, self.remaining_ = len(iterations.objectives) - 1, iterations.remaining
+        self.converged_ = iterations.remaining < self.tol
+        # Rounded as they are kept, so that transform finds the same rows.
+        order = np.argsort(-_weights(iterations.factors), kind="stable")
+        others = [np.ascontiguousarray(A[:, order], dtype) for A in iterations.factors[1:]]
+        self.factors_ = [np.empty((0, len(order)), dtype), *others]
+        self.factors_[0] = np.asarray(self._least_squares(dataset, None))
+        self._weigh(_weights([np.asarray(A, np.float64) for A in self.factors_]))
+        final = iterations.objective(self.factors_)
+        self.objective_history_ = np.asarray([*iterations.objectives, final])
+        norm = float(np.nansum(Z * Z))
+        self.explained_share_ = explained_share(2 * final, norm)
+        return self
+
+    def _iterate(self, parafac: Any, Z: NDArray[np.float64], iterations: "_Iterations") -> None:
+        missing = np.isnan(Z)
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        settings = {"init": self.init, "random_state": seed, "n_iter_max": self.max_iter, "tol": 0}
+        mask = (~missing).astype(np.float64) if missing.any() else None
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Trying to compute SVD", UserWarning)  # of the vectors beyond, which are random
+                # It computes what it tells a callback only where it is to return it as well.
+                parafac(np.where(missing, 0.0, Z), self.n_components, **settings, mask=mask, callback=iterations, return_errors=True)
+        except np.linalg.LinAlgError as error:
+            raise DataError(f"the components are collinear ({error}); expected data with {self.n_components}: fit fewer") from error
+
+    @lazy_of_dask
+    def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
+        """Factors A⁽¹⁾ (n, R) of slices X (n, I_2, …, I_N) given the other modes, each by least squares of what it has.
+
+        Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
+        """
+        check_is_fitted(self)
+        return self._least_squares(self._slices(X, reset=False), out)
+
+    def _least_squares(self, dataset: Dataset, out: str | PathLike[str] | None) -> Any:
+        return self._rows(dataset, ElasticNet(0.0, 0.0), RowPrior("none"), None, out)
+
+    def _check_parameters(self) -> None:
+        check(
+            self,
+            {
+                "n_components": (is_count(self.n_components), COUNT),
+                "init": (isinstance(self.init, str) and self.init in ("svd", "random"), "'svd' or 'random'"),
+                "max_iter": (is_count(self.max_iter), COUNT),
+                "tol": (is_within(self.tol, 0), "a number of at least 0"),
+            },
+        )
+
+    def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
+        one = rows_footprint(shape, self.n_components, dtype)
+        return replace(one, result_per_row=one.result_per_row + 8 * _COPIES * prod(shape[1:]))
+
+
+class _Iterations:
+    """What TensorLy calls: keeps the factors and the objectives, and says when it is enough."""
+
+    def __init__(self, Z: NDArray[np.float64], tol: float, report: Reporter) -> None:
+        self._Z, self._tol, self._report = Z, tol, report
+        self.objectives: list[float] = []
+        self.factors: list[NDArray[np.float64]] = []
+        self.remaining = float("nan")
+
+    def __call__(self, cp: Any, _: Any) -> bool:
+        weights, factors = cp
+        self.factors = [np.asarray(factors[0] * weights), *map(np.array, factors[1:])]
+        self.objectives.append(self.objective(self.factors))
+        if len(self.objectives) > 1:  # the first is the start
+            self._report.iteration(self.objectives)
+        # Without the start, from which the first iteration may rise.
+        self.remaining = remaining_change(self.objectives[1:])
+        return self.remaining < self._tol
+
+    def objective(self, factors: Sequence[NDArray[Any]]) -> float:
+        """½‖Δ∘(Z − X)‖²."""
+        A, *others = (np.asarray(factor, np.float64) for factor in factors)
+        return 0.5 * subtract(self._Z, A @ khatri_rao([B.T for B in others]))
+
+
+def _weights(factors: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    return np.asarray(np.prod([np.linalg.norm(A, axis=0) for A in factors], axis=0))
+
+
+def _values(dataset: Dataset) -> NDArray[np.float64]:
+    """All of the data, a row for each slice of mode 1 (I_1, I_2⋯I_N), NaN where missing."""
+    parts = partitions(dataset.source, dataset.missing_code, None)
+    return np.concatenate([unfolded(block) for block in parts.blocks(np.dtype(np.float64))])
+
+
+def _parafac() -> Any:
+    try:
+        from tensorly.decomposition import parafac
+    except ImportError as error:
+        raise DfactError("CPALS needs TensorLy, which is not installed: pip install 'dfact[tensor]'") from error
+    return parafac

@@ -1,0 +1,170 @@
+"""What all CP models share: factors of every mode, the slices they make, and the rows of new slices."""
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from math import prod
+from os import PathLike
+from typing import Annotated, Any, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from dfact.data.dataset import Dataset
+from dfact.data.validation import refuse_infinite, warn_of_unobserved_rows
+from dfact.engine.memory_plan import Footprint
+from dfact.engine.session import StateRows
+from dfact.errors import DataError
+from dfact.models.cp.passes import FACTORS, GRAM_COLUMNS, RowsPass
+from dfact.models.cp.problem import ElasticNet, Factors, RowPrior, alive, check_size, khatri_rao, unobserved
+from dfact.models.estimator import Factorization, columns_of, gather_rows
+from dfact.models.fitted_schema import Shape
+
+
+class CPModel(Factorization):
+    """Base of the models Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾ of a tensor (I_1, …, I_N), N ≥ 2; mode 1 is the rows'."""
+
+    _tensors = True
+    objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False)]
+    n_iter_: int
+    converged_: bool
+    remaining_: float
+    explained_share_: float
+    rank_: int
+    factors_: list[Annotated[Any, Shape((None, "k"), rows=True)]]
+    """(I_n, R) of each mode, heaviest component first; the first a Zarr array where the data is stored."""
+    weights_: Annotated[NDArray[np.float64], Shape(("k",))]
+    slice_shape_: tuple[int, ...]
+
+    def _check_loaded(self) -> None:
+        super()._check_loaded()
+        first, *others = self.factors_ or [np.empty((0, 0))]
+        if len(self.slice_shape_) < 1 or self.slice_shape_[0] != self.n_features_in_:
+            raise DataError(f"slice_shape_ is {self.slice_shape_}, expected {self.n_features_in_} items first")
+        if [A.shape[0] for A in others] != list(self.slice_shape_) or not all(isinstance(A, np.ndarray) for A in others):
+            raise DataError(f"factors_ have {[A.shape[0] for A in others]} rows beyond mode 1, expected {self.slice_shape_}, as arrays")
+        if not all(np.isfinite(A).all() for A in others):
+            raise DataError("factors_ hold infinity or NaN beyond mode 1, expected finite numbers")
+        if self.row_labels_ is not None and self.row_labels_.shape[0] != first.shape[0]:
+            raise DataError(f"row_labels_ are {self.row_labels_.shape[0]}, expected one for each of {first.shape[0]} rows")
+
+    def inverse_transform(self, factors: Any) -> NDArray[Any]:
+        """The model's slices (n, I_2, …, I_N) of factors A⁽¹⁾ (n, R)."""
+        A, H = self._as_factors(factors), self.components_
+        slices: NDArray[Any] = (A @ H.reshape(len(H), -1)).reshape(len(A), *H.shape[1:])
+        return slices
+
+    def reconstruct(self) -> NDArray[Any]:
+        """The model Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾ (I_1, …, I_N)."""
+        check_is_fitted(self)
+        return self.inverse_transform(self.factors_[0])
+
+    @property
+    def components_(self) -> NDArray[Any]:  # type: ignore[override]  # follows from the factors
+        """a_r⁽²⁾∘…∘a_r⁽ᴺ⁾ (R, I_2, …, I_N)."""
+        others = [A.T for A in self.factors_[1:]]
+        return khatri_rao(others).reshape(len(others[0]), *self.slice_shape_)
+
+    @property
+    def loadings_(self) -> pd.DataFrame:
+        """Slices of modes 2, …, N × components: u_r⁽ⁿ⁾ = a_r⁽ⁿ⁾/‖a_r⁽ⁿ⁾‖. Beyond mode 2 mode and number name them."""
+        names = [str(label) for label in self.column_labels_]
+        names += [f"mode {n}: {i}" for n, size in enumerate(self.slice_shape_[1:], start=3) for i in range(size)]
+        # First by powers of two, which rounds nothing, so that the squares of no entry overflow.
+        scaled = [np.ldexp(A, -np.frexp(np.abs(A).max(axis=0))[1]) for A in self.factors_[1:]]
+        lengths = (np.linalg.norm(A, axis=0) for A in scaled)
+        units = np.vstack([A / np.where(length > 0, length, 1) for A, length in zip(scaled, lengths, strict=True)])
+        return pd.DataFrame(units, index=pd.Index(names, name="slice"), columns=self.get_feature_names_out())
+
+    @property
+    def _row_factors(self) -> Any:
+        return self.factors_[0]
+
+    def _slices(self, X: Any, *, reset: bool) -> Dataset:
+        """The data as a tensor's slices, of the fitted shape unless it is to be fitted (``reset``)."""
+        dataset = self._dataset(X, None, reset=reset)
+        if 0 in dataset.shape:
+            raise DataError(f"X has shape {dataset.shape}, expected at least one slice of every mode")
+        if reset:
+            self.slice_shape_ = tuple(int(size) for size in dataset.shape[1:])
+        check_size(dataset, self.slice_shape_)
+        refuse_infinite(dataset)
+        return dataset
+
+    def _check_shape(self, dataset: Dataset) -> None:
+        super()._check_shape(dataset)
+        check_size(dataset, self.slice_shape_)
+
+    def _for_new_rows(self) -> Self:
+        light = super()._for_new_rows()
+        first, *others = self.factors_
+        light.factors_ = [np.empty((0, first.shape[1]), first.dtype), *others]
+        return light
+
+    def _rows(self, dataset: Dataset, net: ElasticNet, prior: RowPrior, variances: Any, out: str | PathLike[str] | None) -> Any:
+        """A⁽¹⁾ (n, R) of the dataset's slices given the other modes, each at its optimum; ``variances`` (n, 1) are given ones."""
+        dtype = self._working_dtype(dataset)
+        H = khatri_rao([np.asarray(A, np.float64).T for A in self.factors_[1:]])
+        with self._open(dataset, variances, self._footprint(dataset.shape, 0, dtype)) as session:
+            report_unfinished(int(session.run(RowsPass(net, prior, dtype), H).unfinished))
+            return gather_rows(StateRows(session, FACTORS), (dataset.shape[0], len(H)), dtype, stored=dataset.path is not None, out=out)
+
+    def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
+        """Slices without an entry have factors 0."""
+        warn_of_unobserved_rows(dataset)
+        if not reset:
+            return
+        for n, empty in enumerate(unobserved(dataset), start=2):
+            if empty.any():
+                i = int(np.flatnonzero(empty)[0])
+                name = f"column {str(dataset.column_labels[i])!r}" if n == 2 else f"slice {i} of mode {n}"
+                text = f"{name} has no observed entry ({int(empty.sum())} in all of mode {n}): its factors are 0"
+                warnings.warn(text, UserWarning, stacklevel=5)
+
+    def _weigh(self, weights: NDArray[np.float64]) -> None:
+        """Keep the components' weights γ_r = Π_n ‖a_r⁽ⁿ⁾‖ in their order, and how many there are."""
+        self.weights_ = np.sort(weights)[::-1]
+        self.rank_ = int(alive(weights).sum())
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
+
+
+def rows_footprint(shape: tuple[int, ...], k: int, dtype: np.dtype[Any]) -> Footprint:
+    """What the rows at their optimum hold, with their factors as the only state."""
+    size, m = dtype.itemsize, prod(shape[1:])
+    return Footprint(
+        state_per_row=size * k,
+        work_per_row=(2 * 8 + size + 2) * m + 8 * (2 * k * k + 4 * k) + 8 * GRAM_COLUMNS,
+        shared=8 * (4 * k * m + k * k + 2 * k * k * GRAM_COLUMNS),
+        result_per_row=size * k,
+    )
+
+
+def gathered(
+    rows: Iterable[NDArray[Any]], others: Factors, weights: NDArray[np.float64], dataset: Dataset, dtype: np.dtype[Any]
+) -> list[Any]:
+    """The factors (I_n, R), heaviest component first."""
+    order = np.argsort(-weights, kind="stable")
+    shape = (dataset.shape[0], len(order))
+    chosen = partial(columns_of, columns=order)
+    ordered = replace(rows, convert=chosen) if isinstance(rows, StateRows) else map(chosen, rows)
+    first = gather_rows(ordered, shape, dtype, stored=dataset.path is not None)
+    return [first, *(np.ascontiguousarray(A[order].T, dtype) for A in others)]
+
+
+def explained_share(squares: float, norm: float) -> float:
+    """1 − ‖Δ∘(Z − X)‖²/‖Δ∘Z‖²; NaN where there is nothing to explain."""
+    return 1 - squares / norm if norm > 0 else float("nan")
+
+
+def report_unfinished(rows: int) -> None:
+    """Warn, from within a method of the model, of slices that are not at their optimum."""
+    if rows:
+        message = f"{rows} slices are not at their optimum to rounding: the other modes' components are all but collinear"
+        warnings.warn(message, UserWarning, stacklevel=3)

@@ -1,0 +1,238 @@
+"""CP's block coordinate descent in its two forms: by passes over the rows, and on the residual tensor in memory."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfact.engine.session import Arrays, Session
+from dfact.kernels.cp import residual_sweep, subtract
+from dfact.kernels.elastic_net import column_updates
+from dfact.models.cp.passes import EPSILON, FACTORS, REFINED, Census, CensusPass, FillPass, Point, Start, Sums, extrapolate
+from dfact.models.cp.problem import ElasticNet, Factors, Prior, component_weights, contracted, grams_product, khatri_rao, sizes_of
+from dfact.progress import Reporter, remaining_change
+
+_INNER = 3  # rounds over the other modes between two passes, which cost no read
+_INERTIA, _MOST = 3, 0.95  # Nesterov's weights t/(t + 3), and the largest of them
+_SETTLED = 0.02  # relative fall of the objective below which extrapolation begins: before, a fit chooses its components
+_LEAST_FALL = 0.1  # share of the last fall of the objective that an extrapolated point must bring
+
+
+class Solver(Protocol):
+    """The factors on their way down; (R, I_n) each."""
+
+    @property
+    def others(self) -> Factors:
+        """Of modes 2, …, N."""
+        ...
+
+    def iterate(self, net: ElasticNet) -> float:
+        """One update of all modes; the objective before it."""
+        ...
+
+    def evaluate(self) -> tuple[float, NDArray[np.float64]]:
+        """‖Δ∘(Z − X)‖² and the components' weights γ (R,) as they are; first of all that is asked after an iteration."""
+        ...
+
+    def census(self) -> Census:
+        """Zeros of each component in mode 1, and what has changed since the census before."""
+        ...
+
+    def refinement(self, supports: Factors) -> "Solver":
+        """A solver that goes on from a copy, with mode 1 on the support of the last census and the others on the given ones."""
+        ...
+
+    def rows(self) -> Iterator[NDArray[Any]]:
+        """The factors of mode 1, rows first, a run of rows after the other."""
+        ...
+
+
+def descend(
+    solver: Solver,
+    net: ElasticNet,
+    max_iter: int,
+    tol: float,
+    report: Reporter | None = None,
+    measure: Callable[[Sequence[float]], float] = remaining_change,
+) -> tuple[list[float], bool]:
+    """Iterate until the ``measure`` of the objectives is less than ``tol``; the objectives, and whether it was."""
+    objectives: list[float] = []
+    for _ in range(max_iter):
+        objectives.append(solver.iterate(net))
+        if report is not None:
+            report.iteration(objectives)
+        if measure(objectives) < tol:
+            return objectives, True
+    return objectives, False
+
+
+class FillSolver:
+    """One pass over the rows an iteration, wherever the data lies.
+
+    A pass updates mode 1 and contracts the data, its gaps filled by the model, with it. That holds all
+    the updates of the other modes need. No update raises the objective: all of them are column updates
+    of one quadratic above it. Between iterations all modes are extrapolated along their last step with Nesterov's
+    weights (Mitchell, Ye, De Sterck 2020, "Nesterov acceleration of alternating least squares for canonical tensor
+    decomposition"). Where the objective then falls too little, the pass is repeated from the point that was not
+    extrapolated, and the weights restart.
+    """
+
+    def __init__(
+        self, session: Session, prior: Prior, begin: Start, dtype: np.dtype[Any], others: Factors, supports: Factors | None = None
+    ) -> None:
+        self._session, self._prior, self._begin, self._dtype = session, prior, begin, dtype
+        self._others = [A.copy() for A in others]
+        self._supports = supports
+        self._key = FACTORS if supports is None else REFINED
+        self._scales = np.ones(len(others[0]), dtype)  # of mode 1, which the next pass applies
+        self._net = ElasticNet(np.nan, np.nan)  # none yet
+        self._previous = self._others  # where the last step began
+        self._last = self._fall = np.inf  # the objective of the last iteration, and by how much it fell
+        self._steps = 0  # since the weights restarted
+
+    @property
+    def others(self) -> Factors:
+        return self._others
+
+    def _run(self, net: ElasticNet, *, move: bool = True, weight: float = 0.0, back: bool = False) -> Sums:
+        H, gram = khatri_rao([A.astype(self._dtype) for A in self._others]), grams_product([A @ A.T for A in self._others])
+        scales, self._scales = self._scales, np.ones_like(self._scales)
+        pass_ = FillPass(net, self._prior.rows, self._begin, self._dtype, self._key, move)
+        return self._session.run(pass_, Point(H, gram.astype(self._dtype), scales, weight, back))
+
+    def shrink(self, gram: NDArray[np.float64], norm: float) -> None:
+        """Make the start X, with this A⁽¹⁾ᵀA⁽¹⁾, no larger than the data, of the squared ``norm``.
+
+        Else the gaps would be filled with it, and single columns would only make components cancel one another.
+        """
+        size = float(grams_product([gram, *(A @ A.T for A in self._others)]).sum())
+        if size > norm:
+            self._scales *= np.sqrt(norm / size)
+
+    def _sizes(self) -> list[NDArray[np.float64]]:
+        return [sizes_of(A, variances) for A, variances in zip(self._others, self._prior.others, strict=True)]
+
+    def iterate(self, net: ElasticNet) -> float:
+        if net != self._net:
+            self._net, self._last, self._fall, self._steps = net, np.inf, np.inf, 0
+        here, weight = self._others, min(_MOST, self._steps / (self._steps + _INERTIA))
+        if weight > 0:
+            self._others = [extrapolate(A, B, weight, nonnegative=net.nonnegative) for A, B in zip(here, self._previous, strict=True)]
+        objective, sums = self._pass(net, weight=weight)
+        if weight > 0 and self._last - objective < _LEAST_FALL * self._fall:
+            self._others, self._steps = here, 0
+            objective, sums = self._pass(net, back=True)
+        self._previous, self._fall, self._last = here, self._last - objective, objective
+        self._steps = self._steps + 1 if self._fall < _SETTLED * objective else 0
+        self._others = [A.copy() for A in self._others]
+        self._update_others(net, sums)
+        scales = net.balanced(np.stack([sums.sizes[1], *self._sizes()]))
+        self._scales = scales[0].astype(self._dtype)
+        self._others = [A * c[:, None] for A, c in zip(self._others, scales[1:], strict=True)]
+        return objective
+
+    def _pass(self, net: ElasticNet, *, weight: float = 0.0, back: bool = False) -> tuple[float, Sums]:
+        """The objective where a pass begins, and its sums."""
+        penalized = self._sizes()
+        sums = self._run(net, weight=weight, back=back)
+        return 0.5 * float(sums.squares) + net.penalty(sums.sizes[0] + sum(penalized)), sums
+
+    def _update_others(self, net: ElasticNet, sums: Sums) -> None:
+        others = self._others
+        grams = [sums.gram, *(A @ A.T for A in others)]
+        for _ in range(_INNER if len(others) > 1 else 1):
+            for n, A in enumerate(others):
+                G = grams_product([*grams[: n + 1], *grams[n + 2 :]])
+                support = A[:0] if self._supports is None else self._supports[n]
+                U = contracted(sums.cross, others, n)
+                column_updates(A, U, G, net.ridge(self._prior.others[n]), net.l1, net.nonnegative, support, _INNER)
+                grams[n + 1] = A @ A.T
+
+    def evaluate(self) -> tuple[float, NDArray[np.float64]]:
+        sums = self._run(ElasticNet(0.0, 0.0), move=False)
+        return float(sums.squares), component_weights(sums.gram, self._others)
+
+    def census(self) -> Census:
+        return self._session.run(CensusPass(), None)
+
+    def refinement(self, supports: Factors) -> "FillSolver":
+        others = [A * support for A, support in zip(self._others, supports, strict=True)]
+        return FillSolver(self._session, self._prior, self._begin, self._dtype, others, supports)
+
+    def rows(self) -> Iterator[NDArray[Any]]:
+        return rows_between_passes(self._session, self._key)
+
+
+def rows_between_passes(session: Session, name: str) -> Iterator[NDArray[Any]]:
+    """A state array, rows first, a run of rows after the other, though passes follow that change it.
+
+    A path that goes on has it from its checkpoint, whose state is a later one.
+    """
+    found = session.remember(name, lambda: {f"{i}": part for i, part in enumerate(session.rows(name))})
+    return iter(found.values())
+
+
+class ExactSolver:
+    """Algorithm 1, and on a support algorithm 2, as printed: on the residual tensor, with the masks of every column update.
+
+    In memory and in double precision: Z flat by rows (I_1, I_2⋯I_N), NaN where missing; all factors side by side (R, ΣI_n).
+    """
+
+    def __init__(
+        self,
+        Z: NDArray[np.float64],
+        sizes: Sequence[int],
+        variances: NDArray[np.float64],
+        A: NDArray[np.float64],
+        session: Session,
+        support: NDArray[np.float64] | None = None,
+    ) -> None:
+        self._Z, self._sizes, self._variances, self._A = Z, np.asarray(sizes, np.int64), variances, A.copy()
+        self._session = session
+        self._support = np.empty((0, 0)) if support is None else support
+        self._before = np.ones(A.shape, np.uint8)
+
+    def _modes(self, A: NDArray[np.float64]) -> Factors:
+        return np.split(A, np.cumsum(self._sizes)[:-1], axis=1)
+
+    @property
+    def others(self) -> Factors:
+        return self._modes(self._A)[1:]
+
+    def _residual(self) -> tuple[NDArray[np.float64], float]:
+        rows, *others = self._modes(self._A)
+        E = rows.T @ khatri_rao(others)
+        return E, subtract(self._Z, E)
+
+    def iterate(self, net: ElasticNet) -> float:
+        found = self._session.remember("iteration", lambda: self._iterated(net))
+        self._A = found["factors"]
+        return float(found["objective"])
+
+    def _iterated(self, net: ElasticNet) -> Arrays:
+        E, squares = self._residual()
+        objective = 0.5 * squares + net.penalty(sizes_of(self._A, self._variances))
+        moved = self._A.copy()
+        residual_sweep(E.ravel(), moved, self._sizes, net.ridge(self._variances), net.l1, net.nonnegative, self._support)
+        modes, variances = self._modes(moved), np.split(self._variances, np.cumsum(self._sizes)[:-1])
+        scales = net.balanced(np.stack([sizes_of(A, v) for A, v in zip(modes, variances, strict=True)]))
+        factors = np.hstack([A * c[:, None] for A, c in zip(modes, scales, strict=True)])
+        return {"factors": factors, "objective": np.asarray(objective)}
+
+    def evaluate(self) -> tuple[float, NDArray[np.float64]]:
+        rows, *others = self._modes(self._A)
+        return self._residual()[1], component_weights(rows @ rows.T, others)
+
+    def census(self) -> Census:
+        support = (np.abs(self._A) > EPSILON).astype(np.uint8)
+        before, self._before = self._before, support
+        rows = slice(0, self._sizes[0])
+        return Census((support[:, rows] == 0).sum(axis=1), (support != before)[:, rows].sum(axis=1))
+
+    def refinement(self, supports: Factors) -> "ExactSolver":
+        support = np.hstack([self._before[:, : self._sizes[0]], *supports]).astype(np.float64)
+        return ExactSolver(self._Z, self._sizes.tolist(), self._variances, self._A * support, self._session, support)
+
+    def rows(self) -> Iterator[NDArray[Any]]:
+        return iter([self._modes(self._A)[0].T])

@@ -1,0 +1,240 @@
+"""CP's problem: the elastic net, the priors of the factors, the products of factors that updates need, and what is checked.
+
+Factors lie components first, (R, I_n).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfact.data.dataset import Dataset
+from dfact.engine.passes import Block
+from dfact.errors import DataError, ParameterError
+from dfact.kernels.cp import balance, observed_squares
+from dfact.models.fitted_schema import Shape
+from dfact.models.parameters import COUNT, check, is_count, is_within
+
+FLOOR = 1e-8  # of a prior variance
+_NOTHING = 1e-9  # the weight of a component beside the heaviest's, up to which it counts as none
+SOLVERS = ("bcd", "stochastic")
+MISSING = ("auto", "fill", "exact")
+
+Factors = list[NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class ElasticNet:
+    """λ Σ_r Σ_n [(1−α)/2 a_r⁽ⁿ⁾ᵀR_n⁻¹a_r⁽ⁿ⁾ + α‖a_r⁽ⁿ⁾‖₁], over a ≥ 0 where ``nonnegative``."""
+
+    lam: float
+    l1_ratio: float
+    nonnegative: bool = False
+
+    @property
+    def l1(self) -> float:
+        return self.lam * self.l1_ratio
+
+    def ridge(self, variances: NDArray[Any]) -> NDArray[Any]:
+        """λ(1−α)R_n⁻¹ of a mode (I_n)."""
+        return np.asarray(self.lam * (1 - self.l1_ratio) / variances)
+
+    def penalty(self, sizes: NDArray[np.float64]) -> float:
+        """Of the sizes (2, R) summed over the modes."""
+        return float(self.lam * ((1 - self.l1_ratio) / 2 * sizes[0].sum() + self.l1_ratio * sizes[1].sum()))
+
+    def balanced(self, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Scales c (N, R) of all modes, from their sizes (N, 2, R), that leave the model as it is and the penalty least."""
+        squares, lengths = np.ascontiguousarray(sizes[:, 0]), np.ascontiguousarray(sizes[:, 1])
+        return np.asarray(balance(squares, lengths, self.lam * (1 - self.l1_ratio), self.l1))
+
+
+def sizes_of(A: NDArray[Any], variances: NDArray[Any]) -> NDArray[np.float64]:
+    """aᵀR_n⁻¹a and ‖a‖₁ of the components of a mode's factors A (R, I_n): (2, R)."""
+    wide, sizes = A.astype(np.float64), np.empty((2, len(A)))
+    np.matmul(np.square(wide), 1 / variances.astype(np.float64), out=sizes[0])
+    np.abs(wide, out=wide).sum(axis=1, out=sizes[1])
+    return sizes
+
+
+@dataclass(frozen=True)
+class RowPrior:
+    """R_1 of the rows of a block: ``scale`` times what each row's squares would be without gaps, given ones, or 1."""
+
+    kind: Literal["estimate", "given", "none"]
+    """"estimate", "given" (the first of a block's covariates) or "none"."""
+    scale: float = 1.0
+
+    def variances(self, block: Block, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """(rows,)"""
+        if self.kind == "given":
+            assert block.covariates is not None
+            return np.ascontiguousarray(block.covariates[:, 0], dtype)
+        if self.kind == "none":
+            return np.ones(len(block.matrix if isinstance(block.matrix, np.ndarray) else block.values), dtype)
+        return np.maximum(self.scale * whole_squares(*row_squares(block)[:2], unfolded(block).shape[1]), FLOOR).astype(dtype)
+
+
+@dataclass(frozen=True)
+class Prior:
+    """The variances R_n: of the rows by a rule, of the other modes as they are, (I_n) each."""
+
+    rows: RowPrior
+    others: tuple[Annotated[NDArray[np.float64], Shape((None,))], ...]
+
+
+def unfolded(block: Block) -> NDArray[Any]:
+    """The block's values with one row for each slice of mode 1 (rows, I_2⋯I_N)."""
+    values = block.values
+    return values.reshape(len(values), prod(values.shape[1:]))
+
+
+def row_squares(block: Block) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Σ X² and number of observed entries of each row, and Σ X² of each column."""
+    M = unfolded(block)
+    squares, counts, columns = np.empty(len(M)), np.empty(len(M)), np.zeros(M.shape[1])
+    observed_squares(M, squares, counts, columns)
+    return squares, counts, columns
+
+
+def whole_squares(squares: NDArray[np.float64], counts: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """‖slice‖² as if its missing entries were like its observed ones: so the variances do not depend on which are missing."""
+    return squares * (size / np.maximum(counts, 1))
+
+
+def estimated(rank: int, shape: Sequence[int], squares: NDArray[np.float64], observed: NDArray[np.int64], row_sum: float) -> Prior:
+    """R_n(i, i) = ‖X(n-slice i)‖² / (R θ^{N−1}), θ = (‖X‖²/R)^{1/N}.
+
+    From Σ X² and the number of observed entries over the rows (I_2, …, I_N), and the sum of the rows'
+    whole squares. θ is the trace of every R_n (equation 5), which gaps would make unequal otherwise.
+    """
+    total = float(squares.sum()) * prod(shape) / max(int(observed.sum()), 1)
+    theta = (total / rank) ** (1 / len(shape))
+    others = []
+    for n in range(squares.ndim):
+        axes = tuple(axis for axis in range(squares.ndim) if axis != n)
+        slices = whole_squares(squares.sum(axis=axes), observed.sum(axis=axes).astype(np.float64), prod(shape) // shape[n + 1])
+        others.append(np.maximum(theta * slices / max(float(slices.sum()), np.finfo(float).tiny), FLOOR))
+    return Prior(RowPrior("estimate", theta / max(row_sum, np.finfo(float).tiny)), tuple(others))
+
+
+def khatri_rao(factors: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """H (R, I_2⋯I_N), row r the Kronecker product of the vectors a_r of the modes given.
+
+    In the order of its rows, however the factors lie: BLAS may sum otherwise where they lie otherwise.
+    """
+    H = factors[0]
+    for A in factors[1:]:
+        H = (H[:, :, None] * A[:, None, :]).reshape(len(H), -1)
+    return np.ascontiguousarray(H)
+
+
+def contracted(T: NDArray[np.float64], factors: Sequence[NDArray[np.float64]], keep: int) -> NDArray[np.float64]:
+    """T (R, I_2⋯I_N) with each row r multiplied by a_r of all the modes given but ``keep``: (R, I_keep)."""
+    k = len(T)
+    for A in reversed(factors[keep + 1 :]):
+        T = np.matmul(T.reshape(k, -1, A.shape[1]), A[:, :, None])
+    for A in factors[:keep]:
+        T = np.matmul(A[:, None, :], T.reshape(k, A.shape[1], -1))
+    return np.ascontiguousarray(T.reshape(k, -1))
+
+
+def grams_product(grams: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The entry-wise product of Gram matrices (R, R): the Gram matrix of a Khatri-Rao product."""
+    product = np.ones_like(grams[0])
+    for gram in grams:
+        product = product * gram
+    return product
+
+
+def component_weights(gram: NDArray[np.float64], others: Factors) -> NDArray[np.float64]:
+    """γ_r = Π_n ‖a_r⁽ⁿ⁾‖ (R,) from the Gram matrix of mode 1 and the other modes' factors."""
+    weights = np.sqrt(gram.diagonal())
+    for A in others:
+        weights = weights * np.linalg.norm(A, axis=1)
+    return weights
+
+
+def alive(weights: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which components are more than rounding errors beside the heaviest; their number is the rank."""
+    return np.asarray(weights > _NOTHING * weights.max())
+
+
+def check_parameters(model: Any) -> None:
+    """Refuse parameters of an ElasticCP that cannot be, whatever the data."""
+
+    def listed(value: Any) -> bool:
+        return isinstance(value, (list, tuple))
+
+    def named(value: Any, *names: str) -> bool:
+        return isinstance(value, str) and value in names
+
+    batches, lam, l1_ratio, step = model.batch_sizes, model.lam, model.l1_ratio, model.step_size
+    check(
+        model,
+        {
+            "n_components": (is_count(model.n_components), COUNT),
+            "lam": (is_within(lam, 0) and bool(np.isfinite(lam)), "a number of at least 0"),
+            "l1_ratio": (is_within(l1_ratio, 0) and l1_ratio <= 1, "a number from 0 (ℓ2 alone) to 1 (ℓ1 alone)"),
+            "solver": (named(model.solver, *SOLVERS), f"one of {SOLVERS}"),
+            "missing": (named(model.missing, *MISSING), f"one of {MISSING}"),
+            "batch_sizes": (
+                batches is None or (listed(batches) and all(map(is_count, batches))),
+                "None, or integers of at least 1, one a mode",
+            ),
+            "step_size": (is_within(step, 0) and 0 < step <= 1, "a number above 0 and up to 1, the whole way to a sample's solution"),
+            "max_iter": (is_count(model.max_iter), COUNT),
+            "tol": (is_within(model.tol, 0), "a number of at least 0"),
+            "prior": (
+                model.prior is None or listed(model.prior) or named(model.prior, "estimate"),
+                "'estimate', None, or a list of variances",
+            ),
+            "init": (listed(model.init) or named(model.init, "random", "nvecs"), "'random', 'nvecs', or a list of factors"),
+        },
+    )
+
+
+def _arrays(name: str, given: Sequence[Any]) -> list[NDArray[np.float64]]:
+    try:
+        return [np.asarray(values, np.float64) for values in given]
+    except (TypeError, ValueError) as error:
+        raise ParameterError(f"{name} is no list of arrays ({error}); expected one of numbers for each mode") from error
+
+
+def given_factors(init: Sequence[Any], shape: Sequence[int], rank: int) -> list[NDArray[np.float64]]:
+    """The factors (I_n, R) to start from."""
+    found = _arrays("init", init)
+    expected = [(size, rank) for size in shape]
+    if [A.shape for A in found] != expected:
+        raise ParameterError(f"init has shapes {[A.shape for A in found]}, expected {expected}")
+    if not all(np.isfinite(A).all() for A in found):
+        raise ParameterError("init holds factors that are not finite numbers")
+    return found
+
+
+def given_variances(prior: Sequence[Any], shape: Sequence[int]) -> list[NDArray[np.float64]]:
+    """The variances (I_n) of every mode."""
+    found = _arrays("prior", prior)
+    expected = [(size,) for size in shape]
+    if [variances.shape for variances in found] != expected:
+        raise ParameterError(f"prior has shapes {[v.shape for v in found]}, expected the variances of every mode: {expected}")
+    if not all((variances > 0).all() and np.isfinite(variances).all() for variances in found):
+        raise ParameterError("prior holds variances that are not finite numbers above 0")
+    return [np.maximum(variances, FLOOR) for variances in found]
+
+
+def check_size(dataset: Dataset, fitted: Sequence[int] | None) -> None:
+    """Refuse slices of another shape than the fitted ones."""
+    if fitted is not None and tuple(dataset.shape[1:]) != tuple(fitted):
+        expected, found = ("×".join(map(str, shape)) for shape in (fitted, dataset.shape[1:]))
+        raise DataError(f"the slices of X are {found}, those the model was fitted on {expected}; pass slices of that shape")
+
+
+def unobserved(dataset: Dataset) -> list[NDArray[np.bool_]]:
+    """Of modes 2, …, N the slices without any observed entry."""
+    observed = dataset.statistics.observed.reshape(dataset.shape[1:])
+    modes = range(observed.ndim)
+    return [observed.sum(axis=tuple(axis for axis in modes if axis != n)) == 0 for n in modes]

@@ -1,0 +1,120 @@
+"""Where CP begins: the prior, random factors or left singular vectors of the unfoldings, and which solver goes on from there."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh
+
+from dfact.data.dataset import Dataset
+from dfact.engine.partitions import partitions
+from dfact.engine.session import Session
+from dfact.linalg.svd import gram_size, right_singular
+from dfact.models.cp.block_descent import ExactSolver, FillSolver, Solver
+from dfact.models.cp.passes import FACTORS, SlicesPass, SliceSums, Start, UnfoldingsPass, filled_rows, random_factors
+from dfact.models.cp.problem import Factors, Prior, RowPrior, estimated, given_factors, given_variances, unfolded, unobserved
+from dfact.models.cp.stochastic import StochasticSolver, batch_sizes_of
+from dfact.models.parameters import drawn_seed
+
+_EXACT_ENTRIES = 1 << 20  # up to which a residual tensor stays in a second-level cache or not far from it
+_EXACT_MISSING = 0.5  # the share from which filling in what is missing is slow, and ends in worse local minima
+
+
+def is_exact(model: Any, shape: tuple[int, ...], missing_rate: float) -> bool:
+    """Whether the model's column updates are exact ones in memory."""
+    if model.solver != "bcd":
+        return False
+    small = missing_rate > _EXACT_MISSING and prod(shape) <= _EXACT_ENTRIES
+    return bool(model.missing == "exact" or (model.missing == "auto" and small))
+
+
+def given_rows(model: Any, dataset: Dataset, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """What the user says of the rows (I_1, …): their variances, factors to start from."""
+    known = []
+    if model.prior is not None and not isinstance(model.prior, str):
+        known.append(given_variances(model.prior, dataset.shape)[0][:, None])
+    if not isinstance(model.init, str):
+        known.append(given_factors(model.init, dataset.shape, model.n_components)[0])
+    return np.hstack(known).astype(dtype) if known else None
+
+
+def begin_solver(model: Any, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> tuple[Prior, Solver, float]:
+    """The model's prior, its solver at the start, and ‖Δ∘Z‖²."""
+    begin, others = _start(model, session, dataset, dtype)
+    for A, empty in zip(others, unobserved(dataset), strict=True):
+        A[:, empty] = 0
+    exact = is_exact(model, dataset.shape, dataset.missing_rate)
+    free = model.solver == "bcd" and isinstance(model.init, str) and (exact or dataset.missing_rate > 0)
+    # One pass for all that follows from the data before the first iteration.
+    sums = session.run(SlicesPass(dtype, begin if free else None), None)
+    prior, norm = _prior(model, dataset, sums), float(sums.columns.sum())
+    if model.solver == "stochastic":
+        sizes = batch_sizes_of(model.batch_sizes, dataset.shape, model.n_components)
+        masked = model.missing == "exact" or (model.missing == "auto" and dataset.missing_rate > _EXACT_MISSING)
+        return prior, StochasticSolver(session, dataset.source, prior, begin, dtype, others, sizes, model.step_size, exact=masked), norm
+    solver = FillSolver(session, prior, begin, dtype, others)
+    if free:
+        solver.shrink(sums.gram, norm / max(1 - dataset.missing_rate, 1e-12))
+    if not exact:
+        return prior, solver, norm
+    # The start of mode 1 and its variances are those of the passes.
+    solver.evaluate()
+    found = session.remember("rows", lambda: {name: np.concatenate(list(session.rows(name))) for name in (FACTORS, "variances")})
+    rows, variances = (found[name].T.astype(np.float64) for name in (FACTORS, "variances"))
+    parts = partitions(dataset.source, dataset.missing_code, None)
+    Z = np.concatenate([unfolded(block) for block in parts.blocks(np.dtype(np.float64))])
+    factors = np.hstack([rows, *others])
+    return prior, ExactSolver(Z, dataset.shape, np.concatenate([variances[0], *prior.others]), factors, session), norm
+
+
+def _prior(model: Any, dataset: Dataset, sums: SliceSums) -> Prior:
+    """Estimated from the data, given, or ones."""
+    shape = dataset.shape
+    if model.prior is None:
+        return Prior(RowPrior("none"), tuple(np.ones(size) for size in shape[1:]))
+    if not isinstance(model.prior, str):
+        return Prior(RowPrior("given"), tuple(given_variances(model.prior, shape)[1:]))
+    squares = np.asarray(sums.columns, np.float64).reshape(shape[1:])
+    return estimated(model.n_components, shape, squares, dataset.statistics.observed.reshape(shape[1:]), float(sums.rows))
+
+
+def _start(model: Any, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> tuple[Start, Factors]:
+    """How mode 1 begins, and the other modes' factors (R, I_n)."""
+    k, shape, nonnegative = model.n_components, dataset.shape, model.nonnegative
+    seed = drawn_seed(model.random_state, session)
+    if not isinstance(model.init, str):
+        others = [np.ascontiguousarray(A.T) for A in given_factors(model.init, shape, k)[1:]]
+        return Start(k, seed, nonnegative, given=True), [np.abs(A) if nonnegative else A for A in others]
+    seeds = (np.random.SeedSequence(seed, spawn_key=(n,)) for n in range(1, len(shape)))
+    others = [random_factors(stream, (k, size), nonnegative) for stream, size in zip(seeds, shape[1:], strict=True)]
+    if model.init == "random":
+        return Start(k, seed, nonnegative), others
+    return Start(k, seed, nonnegative, _nvecs(session, shape, others, dtype, nonnegative=nonnegative)), others
+
+
+def _nvecs(session: Session, shape: Sequence[int], others: Factors, dtype: np.dtype[Any], *, nonnegative: bool) -> NDArray[np.float64]:
+    """Write the singular vectors over the first components of the others (R, I_n), as many as there are.
+
+    Returns the projection (m, j) of the data on those of mode 1.
+    """
+    flat, start = session.run(UnfoldingsPass(dtype), None).grams, 0
+    for A, size in zip(others, shape[1:], strict=True):
+        j = min(len(A), size)
+        gram = flat[start : start + size * size].reshape(size, size)
+        vectors = eigh(gram, subset_by_index=(size - j, size - 1))[1][:, ::-1]
+        vectors = vectors * np.where(vectors[np.abs(vectors).argmax(axis=0), np.arange(j)] < 0, -1.0, 1.0)
+        A[:j] = np.abs(vectors.T) if nonnegative else vectors.T
+        start += size * size
+    m = prod(shape[1:])
+    V, sigma = right_singular(session, m, min(len(others[0]), shape[0], m), dtype, view=filled_rows)
+    # A vector to a singular value of 0 would be one of rounding errors.
+    strong = sigma > 1e-6 * sigma[0]
+    return np.asarray(V[:, strong] / sigma[strong])
+
+
+def start_size(shape: Sequence[int], rank: int) -> int:
+    """Numbers that a pass for the singular vectors adds up: Gram matrices of the unfoldings, or what mode 1 needs."""
+    m = prod(shape[1:])
+    return max(sum(size * size for size in shape[1:]), gram_size(m, min(rank, shape[0], m)))

@@ -1,0 +1,202 @@
+"""Algorithm 4: CP by Adamax on samples, in local steps where the slices lie, whose results are averaged."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfact.data.layout import Layout
+from dfact.data.sources.base import RowSource
+from dfact.engine.session import Session
+from dfact.errors import ParameterError
+from dfact.kernels.adamax import BETA_1
+from dfact.models.cp.block_descent import FillSolver, rows_between_passes
+from dfact.models.cp.passes import FACTORS, Census, CensusPass, FillPass, RowsPass, RowSums, Start
+from dfact.models.cp.problem import ElasticNet, Factors, Prior, component_weights, khatri_rao, sizes_of
+from dfact.models.cp.samples import (
+    AdamaxState,
+    AsidePass,
+    LocalStepsPass,
+    SettledPass,
+    WatchPass,
+    aside_rows,
+    seeded,
+    split_modes,
+    spread_partitions,
+)
+
+_STEPS = 25  # of an iteration, between two averages
+_EARLY, _EARLY_SHARE = 3, 0.01  # iterations at the start with this share of the penalties
+_DECAY = 0.2  # of the step size, where the objective begins to rise
+_BATCH_ENTRIES, _BATCH_ROWS = 1 << 16, 16  # of a step's sample: so many entries, but so many slices of mode 1 at least
+_SLICE_ENTRIES = 1 << 14  # of a slice of mode 1 that a step takes at most
+
+
+def batch_sizes_of(given: Sequence[int] | None, shape: Sequence[int], rank: int) -> tuple[int, ...]:
+    """s_n of every mode, none above its size."""
+    if given is not None:
+        if len(given) != len(shape):
+            raise ParameterError(f"batch_sizes is {given!r}, expected {len(shape)} numbers, one for each mode")
+        return tuple(min(int(s), size) for s, size in zip(given, shape, strict=True))
+    sizes = list(shape[1:])
+    while prod(sizes) > _SLICE_ENTRIES and max(sizes) > 1:
+        n = int(np.argmax(sizes))
+        sizes[n] = -(-sizes[n] // 2)
+    # A slice of any other mode must show more entries than it has factors.
+    shown = min(prod(sizes[:n] + sizes[n + 1 :]) for n in range(len(sizes)))
+    rows = max(_BATCH_ROWS, _BATCH_ENTRIES // prod(sizes), -(-4 * rank // shown))
+    return (min(rows, -(-shape[0] // 2)), *sizes)
+
+
+class StochasticSolver:
+    """Algorithm 4 on samples Z(s_1, …, :, …, s_N), in local steps whose results are averaged.
+
+    An iteration is a pass over a block of each of a few partitions. Each block takes 25 Adamax steps from the same factors
+    and moments, on samples of its own slices, and the weighted means of what they reach are where the next iteration begins.
+    So one small sum serves 25 steps of all workers, and what is drawn follows from the seed and the shape of the data alone.
+
+    It departs from the print in the following.
+
+    - The factors of a slice of mode 1 are not moved by Adamax. They are its optimum given the other modes, since all that
+      tells of it is in the sample; so nothing of mode 1 is kept between steps.
+    - The sample's solution ā counts the whole penalty by the sample's share τ, not the ℓ1 part alone, which would weigh the
+      other part I_1/s_1 times.
+    - Entries become 0 where most ā of late are 0, instead of any: by chance ever more would be.
+    - The step is relative to a vector's length. It shrinks where the objective begins to rise, not the error, which must
+      rise along a path. The objective is that of slices kept aside.
+    - Modes are balanced as in block coordinate descent.
+    - The first iterations have a hundredth of the penalties, without which components are given up too early.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        source: RowSource,
+        prior: Prior,
+        begin: Start,
+        dtype: np.dtype[Any],
+        others: Factors,
+        batch_sizes: tuple[int, ...],
+        step_size: float,
+        *,
+        exact: bool,
+    ) -> None:
+        self._session, self._prior, self._begin, self._dtype = session, prior, begin, dtype
+        self._others = [A.copy() for A in others]
+        shape = source.shape
+        self._source, self._shape, self._layout = source, shape, Layout.of(shape)
+        self._sizes, self._step_size, self._exact = batch_sizes, step_size, exact
+        self._rows_read = 0
+        self._seeds = [int(seeded(begin.seed, len(shape), i).integers(1 << 62)) for i in range(3)]
+        self._watched = spread_partitions(self._layout.n_partitions, seeded(self._seeds[2]))
+        self._kept = 0  # slices aside
+        self._net = ElasticNet(np.nan, np.nan)  # none yet
+        self._early = _EARLY
+        self._iteration, self._step, self._last = 0, step_size, np.inf
+
+    @property
+    def others(self) -> Factors:
+        return self._others
+
+    @property
+    def read_share(self) -> float:
+        """Slices of the chunks that iterations visited, each time they did, as a share of all."""
+        return self._rows_read / self._shape[0]
+
+    def iterate(self, net: ElasticNet) -> float:
+        if net != self._net:
+            self._begin_again(net)
+        objective, sizes = self._estimate()
+        if objective > self._last:
+            self._step = _DECAY * min(self._step, self._whole_step())
+        self._last = objective
+        self._balance(sizes)
+        if self._early:
+            self._early -= 1
+            net = replace(net, lam=_EARLY_SHARE * net.lam)
+        self._take_steps(net)
+        return objective
+
+    def _begin_again(self, net: ElasticNet) -> None:
+        # From the solution of another λ there is less of a way to go.
+        self._step = self._step_size * (1.0 if np.isnan(self._net.lam) else _DECAY)
+        self._net, self._t, self._last = net, 0, np.inf
+        self._state = AdamaxState.at(self._others)
+
+    def _whole_step(self) -> float:
+        """The step size from which on every step goes the whole way to its sample's solution."""
+        lengths = np.stack([np.linalg.norm(A, axis=1) for A in self._others])
+        return float(np.divide(self._state.sizes, lengths, out=np.zeros_like(lengths), where=lengths > 0).max())
+
+    def _take_steps(self, net: ElasticNet) -> None:
+        """Run local steps on a few partitions, and go to the mean of what they reach."""
+        self._iteration += 1
+        partitions = spread_partitions(self._layout.n_partitions, seeded(self._seeds[0], self._iteration))
+        pass_ = LocalStepsPass(
+            partitions=partitions,
+            number=self._iteration,
+            steps=_STEPS,
+            batch_sizes=self._sizes,
+            net=net,
+            prior=self._prior,
+            seed=self._seeds[1],
+            shape=self._shape,
+            layout=self._layout,
+            exact=self._exact,
+            dtype=self._dtype,
+        )
+        sums = self._session.run(pass_, (self._state, self._step, self._t))
+        self._rows_read += self._source.rows_decoded([self._layout.rows(i, i + 1) for i in partitions])
+        self._state, self._t = sums.times(1 / float(sums.weight)), self._t + _STEPS
+        # The mean of zeros and others is none, so what counts as 0 is decided by all samples.
+        self._state.factors[self._state.zeros > 0.5 * (1 - BETA_1**self._t)] = 0
+        self._others = split_modes(self._state.factors, self._shape)
+
+    def _estimate(self) -> tuple[float, list[NDArray[np.float64]]]:
+        """The objective with all slices at their optimum, from those kept aside, and all modes' sizes."""
+        if not self._kept:
+            self._kept = self._keep_aside()
+        sums = self._session.run(WatchPass(self._watched, self._net), self._others)
+        whole = self._shape[0] / self._kept
+        all_sizes = [whole * sums.sizes, *(sizes_of(A, v) for A, v in zip(self._others, self._prior.others, strict=True))]
+        return 0.5 * whole * float(sums.squares) + self._net.penalty(sum(all_sizes, np.zeros_like(sums.sizes))), all_sizes
+
+    def _keep_aside(self) -> int:
+        """Have some slices kept by those who hold them; returns how many these are."""
+        rows = -(-aside_rows(self._shape, self._sizes[0]) // len(self._watched))
+        pass_ = AsidePass(self._watched, rows, self._seeds[2], self._prior.rows, self._layout, self._dtype)
+        return int(self._session.run(pass_, None).count)
+
+    def _balance(self, sizes: list[NDArray[np.float64]]) -> None:
+        scales, state = self._net.balanced(np.stack(sizes)), self._state
+        self._others = [A * c[:, None] for A, c in zip(self._others, scales[1:], strict=True)]
+        wide = np.hstack([np.broadcast_to(c[:, None], A.shape) for A, c in zip(self._others, scales[1:], strict=True)])
+        self._state = replace(
+            state,
+            factors=np.hstack(self._others),
+            moments=state.moments * wide,
+            sizes=state.sizes * scales[1:],
+            squares=state.squares * scales[0] ** 2,
+        )
+
+    def _settle(self) -> RowSums:
+        rows = RowsPass(self._net, self._prior.rows, self._dtype)
+        return self._session.run(
+            SettledPass(rows, FillPass(self._net, self._prior.rows, self._begin, self._dtype)), khatri_rao(self._others)
+        )
+
+    def evaluate(self) -> tuple[float, NDArray[np.float64]]:
+        sums = self._settle()
+        return float(sums.squares), component_weights(sums.gram, self._others)
+
+    def census(self) -> Census:
+        return self._session.run(CensusPass(), None)
+
+    def refinement(self, supports: Factors) -> FillSolver:
+        return FillSolver(self._session, self._prior, self._begin, self._dtype, self._others).refinement(supports)
+
+    def rows(self) -> Iterator[NDArray[Any]]:
+        return rows_between_passes(self._session, FACTORS)

@@ -1,0 +1,156 @@
+"""What expectile matrix factorization's driver does between passes: the step of the columns, and whether it holds."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfact.kernels.expectile import newton_columns
+from dfact.models.expectile.passes import Loss, Point, Sums
+
+_HALVINGS = 40
+_GROWTH, _LEAST = 1.3, 2**-10  # of a column's step after one that was halved: its curvature is as wrong as it was
+_PLAIN = 30  # iterations without momentum: most data settles in fewer, and momentum would end somewhat farther from where the data began
+_INERTIA, _MOST = 3, 0.95  # Nesterov's weights, and the most that they may become
+_ROUNDING = {"float32": 1e-6, "float64": 1e-13}  # of the objective, a sum over all entries
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """A step of the columns that the next pass tries."""
+
+    Y: NDArray[np.float64]
+    direction: NDArray[np.float64]
+    """(m, k), as Y."""
+    turn: NDArray[np.float64]
+    """The columns' factors become Y·turn (k, k)."""
+    gram: NDArray[np.float64]
+    """XᵀX (k, k) of the rows' factors that go with Y·turn."""
+    objective: float
+    columns: NDArray[np.float64]
+    """The loss of each column (m,) at Y."""
+    lengths: NDArray[np.float64]
+    """The share of the direction that each column goes (m,)."""
+    last: NDArray[np.float64]
+    """The end of the step before without momentum, (m, k) as Y."""
+
+    def end(self, momentum: float = 0.0) -> NDArray[np.float64]:
+        """Return the columns' factors after the step, which go on by this share of their change since the step before."""
+        Y: NDArray[np.float64] = self.Y + self.lengths[:, None] * self.direction
+        if momentum:
+            Y += momentum * (Y - self.last)
+        return np.asarray(Y @ self.turn)
+
+
+class Alternation:
+    """Rows and columns in turn. A pass brings the rows to their minimum, and sums up one Newton step of the columns.
+
+    The step is part of the descent if the next pass, which begins with it, finds that the objective has not risen;
+    otherwise the columns whose loss has are given half of it, and the rows go back to where they were.
+
+    Where rows are solved exactly, an alternation that takes long is accelerated: rows and columns go on along their last change
+    by Nesterov's weights, which restart when such a step is refused (O'Donoghue & Candès 2015).
+    """
+
+    def __init__(self, loss: Loss, Y: NDArray[np.float64], dtype: np.dtype[np.floating], *, orthogonalize: bool) -> None:
+        self._loss, self._dtype, self._orthogonalize, self._rounding = loss, dtype, orthogonalize, 1 + _ROUNDING[dtype.name]
+        self._step: _Step | None = None
+        self.point = Point(Y)
+        self.history: list[float] = []
+        """The objective after each half-step, that of the start first."""
+        self.refused = False
+        """Whether the last pass refused the step that it tried."""
+        self._accelerated = 0  # steps with momentum since the last one that was refused
+
+    def restarted(self, loss: Loss, Y: NDArray[np.float64]) -> "Alternation":
+        """Return an alternation with the same settings that starts from Y, with this loss."""
+        return Alternation(loss, Y, self._dtype, orthogonalize=self._orthogonalize)
+
+    def advance(self, sums: Sums) -> None:
+        """Take the sums of the pass at ``point`` in, and move ``point`` on."""
+        Y, ridge = self.point.Y, self._loss.ridge
+        size = ridge * float(np.vdot(Y, Y))
+        before = float(sums.before.sum()) + ridge * float(sums.size_before) + size
+        step = self._step
+        # NaN is no descent.
+        self.refused = step is not None and not before <= step.objective * self._rounding and step.lengths.max() > 0
+        if step is not None and self.refused:
+            self._shorten(step, sums)
+            return
+        objective = float(sums.after.sum()) + ridge * float(np.trace(sums.gram)) + size
+        self.history += [before, objective]
+        direction = newton_direction(sums, Y, ridge)
+        lengths = np.ones(len(Y)) if step is None else np.clip(_GROWTH * step.lengths, _LEAST, 1)
+        turn, turn_rows = self._balance(sums.gram, Y + lengths[:, None] * direction)
+        gram = turn_rows @ sums.gram @ turn_rows.T
+        self._step = _Step(Y, direction, turn, gram, objective, sums.after, lengths, Y if step is None else step.end())
+        momentum = 0.0
+        if sums.curvature.ndim == 2 and len(self.history) > 2 * _PLAIN:
+            self._accelerated += 1
+            momentum = min(_MOST, self._accelerated / (self._accelerated + _INERTIA))
+        self.point = Point(self._step.end(momentum), turn_rows, momentum=momentum)
+
+    def _shorten(self, step: _Step, sums: Sums) -> None:
+        """Undo the momentum; without any, halve the step of the columns whose loss has risen, and balance the factors again."""
+        if self.point.momentum:
+            self._accelerated = 0
+            self.point = Point(step.end(), again=True)
+            return
+        risen = ~(sums.before <= step.columns)
+        np.multiply(step.lengths, 0.5, out=step.lengths, where=risen if risen.any() else True)
+        if step.lengths.max() < 0.5**_HALVINGS:
+            step.lengths[:] = 0
+        Y = step.end()
+        turn, turn_rows = self._balance(step.gram, Y)
+        self._step = replace(step, turn=step.turn @ turn, gram=turn_rows @ step.gram @ turn_rows.T)
+        self.point = Point(Y @ turn, turn_rows, again=True)
+
+    def _balance(self, gram: NDArray[np.float64], Y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return balance(gram, Y) if self._orthogonalize else (np.eye(Y.shape[1]), np.eye(Y.shape[1]))
+
+    def ends(self) -> Iterator[Point]:
+        """Yield the points to end at, the preferred one first: after the last step, without momentum; then before that step."""
+        assert self._step is not None, "there was a pass"
+        yield replace(self.point, Y=self._step.end(), momentum=0.0)
+        yield Point(self._step.Y @ self._step.turn, again=True)
+
+    def holds(self, objective: float) -> bool:
+        """Whether an end with this objective is part of the descent."""
+        return objective <= self.history[-1] * self._rounding
+
+
+def newton_direction(sums: Sums, Y: NDArray[np.float64], ridge: float) -> NDArray[np.float64]:
+    """(H_j + ridge)⁻¹(g_j − ridge·y_j) of each column (m, k), with the curvature H_j that the pass summed up."""
+    gradient = sums.gradient - ridge * Y
+    if sums.curvature.ndim == 1:
+        # Σ w/n · XXᵀ: one decomposition for all columns.
+        values, U = np.linalg.eigh(sums.gram)
+        share = sums.curvature / sums.n_rows
+        return np.asarray(((gradient @ U) / (np.maximum(values, 0) * share[:, None] + ridge)) @ U.T, np.float64)
+    direction = np.empty_like(Y)
+    newton_columns(sums.curvature, gradient, ridge, direction)
+    return direction
+
+
+def balance(gram: NDArray[np.float64], Y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """T and S (k, k) that turn XYᵀ into (X·Sᵀ)(Y·T)ᵀ = UΣ^½ (VΣ^½)ᵀ, its singular value decomposition; ``gram`` is XᵀX.
+
+    Of all factors with this product these have the least ‖X‖² + ‖Y‖².
+    """
+    (E, x), (F, y) = _root(gram), _root(Y.T @ Y)
+    P, values, Qt = np.linalg.svd((E * x).T @ (F * y))
+    root = np.sqrt(values)
+    T = (F / y) @ Qt.T * root
+    S = ((E / x) @ P * root).T
+    # Each component's largest factor of a column is positive.
+    turned = Y @ T
+    sign = np.where(turned[np.abs(turned).argmax(axis=0), np.arange(len(values))] < 0, -1.0, 1.0)
+    return T * sign, S * sign[:, None]
+
+
+def _root(gram: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Eigenvectors of a Gram matrix and the roots of its eigenvalues, those that are 0 but for rounding a little more."""
+    values, vectors = np.linalg.eigh(gram)
+    floor = max(float(values[-1]), np.finfo(float).tiny) * np.finfo(float).eps
+    return vectors, np.sqrt(np.maximum(values, floor))

@@ -1,0 +1,398 @@
+"""Expectile matrix factorization of skewed, partly observed data."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from os import PathLike
+from typing import Annotated, Any, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from dfact.data.coerce import stored_as_observed
+from dfact.data.dataset import Dataset
+from dfact.data.validation import refuse_huge, refuse_infinite, warn_of_unobserved_columns, warn_of_unobserved_rows
+from dfact.engine.fused_passes import Members, MemberSession
+from dfact.engine.memory_plan import Footprint
+from dfact.engine.session import Session, StateRows
+from dfact.engine.threads import single_threaded
+from dfact.errors import DataError, ParameterError
+from dfact.linalg.svd import gram_size, right_singular
+from dfact.models.estimator import Factorization, gather_rows
+from dfact.models.expectile.alternation import Alternation
+from dfact.models.expectile.measurements import Measurements
+from dfact.models.expectile.passes import ExactPass, Loss, Measured, Point, RowsPass, Start, SurrogatePass, measured_of
+from dfact.models.expectile.sampled_start import start_on_sample
+from dfact.models.fitted_schema import MAY_LACK, Shape
+from dfact.models.lazy_transform import lazy_of_dask
+from dfact.models.parameters import COUNT, check, drawn_seed, is_count, is_within
+from dfact.progress import Iteration, Reporter, remaining_change
+
+_SPARSE = 0.4  # observed share up to which rows are solved by their entries: a pass takes longer, but fewer of them are needed
+_START_TOLERANCE = 0.1  # of the singular vectors to start from
+
+
+class ExpectileMF(Factorization):
+    """Expectile matrix factorization.
+
+    Finds factors X (n, k) of the rows and Y (m, k) of the columns that
+
+        minimise  Σ ρ_ω(b_ij − x_iᵀy_j) + ridge·(‖X‖² + ‖Y‖²),   ρ_ω(t) = t²·|ω − 1(t < 0)|,
+
+    over the observed entries b_ij, so that x_iᵀy_j is the ω-th conditional expectile of an entry.
+    ω = ½ is (half of) least squares; ω < ½ draws the model to the lower, denser side of data that is
+    skewed to the right. Missing entries (NaN, missing code, what a sparse matrix does not store) are left out.
+
+    Rows and columns are solved in turn, in one pass over the rows an iteration: every row comes to its
+    minimum given Y by Newton's method on the signs of its residuals, and the pass sums up the Newton step
+    of the columns. The next pass begins with the objective after that step; has it risen, the step is
+    halved. What takes more than 30 iterations goes on with momentum. Where most entries are observed, rows take one
+    step of the same kind with a curvature that all share but for a number, without momentum: no row has a matrix of its own to
+    sum up and to solve with. Large data begins with passes over a sample of its rows, which are not counted as iterations.
+
+    Parameters
+    ----------
+    n_components : int
+        Number of components k.
+    omega : float
+        Which expectile, 0 < ω < 1. For several see :meth:`fit_each`.
+    ridge : float
+        Weight of ‖X‖² + ‖Y‖², above 0: rows with fewer than k observed entries need it. It has the entries' unit. The
+        default leaves a noiseless matrix, of entries of about 1 or more, recovered to well below 1e-6 and is too much
+        where they are far smaller; noisy data with few entries want more, see :func:`dfact.selection.select_by_held_out`.
+    solver : "exact", "surrogate" or None
+        How rows are solved; by default "exact" if at most 40 % of the entries are observed. Both have the same minimum.
+    init : "svd", "random" or array (k, m)
+        Start: the SVD of the data, 0 for missing entries, over the observed share; random; or given factors of the columns.
+    orthogonalize : bool
+        Whether the factors are turned to UΣ^½ and VΣ^½ of XYᵀ after every half-step of the columns. The product stays
+        as it is, the ridge's term becomes least; the paper takes the QR decomposition.
+    max_iter : int
+        Most iterations.
+    tol : float
+        Stop when the objective is estimated to be less than this above where it ends, relative to its value;
+        see :func:`dfact.progress.remaining_change`. Takes 11 iterations at least.
+    random_state : int, RandomState or None
+        Seed of the random start.
+    executor : None, "inline", "threads", "distributed" or distributed.Client
+        Where passes run; see :func:`dfact.engine.executors.resolve_executor`. The result is the same.
+    memory_limit : int or str, optional
+        Bytes a process may use ("4GiB"). What of the solver's state exceeds it lies on disk, in TMPDIR;
+        ``dfact.plan`` tells beforehand.
+    checkpoint : path, optional
+        A store, a folder or the URL of one, that keeps what is done: after an interruption the same fit goes on from
+        there, and ends with the same bits. See :mod:`dfact.engine.checkpoint`.
+    checkpoint_every : int
+        Passes from one version of it to the next.
+    callbacks : sequence of callables
+        Called with an :class:`dfact.progress.Iteration` after each iteration, such as ``dfact.Progress("fit")``.
+    dtype : "float32" or "float64", optional
+        Working precision; by default float32 for stored answers and float32 arrays, else float64.
+
+    Attributes
+    ----------
+    row_factors_ : array (n, k)
+        X; a Zarr array where the data is one. Rows without any observed entry have 0.
+    column_factors_ : array (m, k)
+        Y; the components in the order of their singular values, each with its largest factor of a column positive.
+    components_ : array (k, m)
+        Yᵀ.
+    objective_history_ : array
+        The objective at the start and after each half-step (rows, columns, rows, …), and of the model itself (last).
+    n_iter_, converged_ : int, bool
+    remaining_ : float
+        Estimated distance of the objective from its end, relative to its value; NaN after fewer than 11 iterations.
+    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_ : what was fitted
+        Row labels as they lie in stored data; None where there are none. The fingerprint is that of a stored dataset, else None.
+
+    Raises
+    ------
+    DataError
+        No observed entry at all, infinite ones.
+    ParameterError
+        ω outside (0, 1), a ridge that is not above 0.
+    MemoryPlanError
+        Not even the least the fit needs is within ``memory_limit``.
+
+    Warns
+    -----
+    UserWarning
+        Rows or columns without any observed entry: their factors are 0.
+
+    References
+    ----------
+    Zhu et al., "Expectile matrix factorization for skewed data analysis": equations (1)-(5), algorithm 1, theorem 2.
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> M = rng.random((60, 3)) @ rng.random((3, 40))
+    >>> model = dfact.ExpectileMF(n_components=3, omega=0.1).fit(np.where(rng.random(M.shape) < 0.5, M, np.nan))
+    >>> bool(np.allclose(model.predict([0, 1], [5, 6]), M[[0, 1], [5, 6]], atol=1e-3))
+    True
+    """
+
+    objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False)]
+    n_iter_: int
+    converged_: bool
+    remaining_: Annotated[float, MAY_LACK]
+    row_factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
+    column_factors_: Annotated[NDArray[Any], Shape(("m", "k"))]
+
+    def __init__(
+        self,
+        n_components: int = 10,
+        *,
+        omega: float = 0.5,
+        ridge: float = 1e-8,
+        solver: str | None = None,
+        init: Any = "svd",
+        orthogonalize: bool = True,
+        max_iter: int = 200,
+        tol: float = 1e-4,
+        random_state: Any = None,
+        executor: Any = None,
+        memory_limit: int | str | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        checkpoint_every: int = 10,
+        callbacks: Sequence[Callable[[Iteration], None]] = (),
+        dtype: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.omega = omega
+        self.ridge = ridge
+        self.solver = solver
+        self.init = init
+        self.orthogonalize = orthogonalize
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.executor = executor
+        self.memory_limit = memory_limit
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
+        self.callbacks = callbacks
+        self.dtype = dtype
+
+    def fit(self, X: Any, y: None = None, *, checkpoint: str | PathLike[str] | None = None) -> Self:
+        """Fit the data X (n, m): any array, path or Dataset; NaN is missing, as is what a sparse matrix does not store.
+
+        ``checkpoint`` takes the parameter's place.
+        """
+        del y
+        self._check_parameters()
+        dataset = self._observed(X, reset=True)
+        footprint = self._footprint(dataset.shape, 0, self._working_dtype(dataset))
+        with self._open_to_fit(dataset, None, footprint, checkpoint) as session:
+            self._fit(session, dataset)
+        return self
+
+    def fit_each(self, X: Any, omegas: Sequence[float]) -> list[Self]:
+        """The models fitted with each ω and otherwise these parameters; they share every read of the data X, and keep no checkpoint."""
+        if np.ndim(omegas) != 1 or not len(omegas):
+            raise ParameterError(f"omegas is {omegas!r}, expected a list of at least one number between 0 and 1")
+        models = [type(self)(**self.get_params(deep=False) | {"omega": omega}) for omega in omegas]
+        for model in models:
+            model._check_parameters()
+        dataset = models[0]._observed(X, reset=True)
+        found = {name: value for name, value in vars(models[0]).items() if name.endswith("_")}
+        dtype = self._working_dtype(dataset)
+        with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype).times(len(models))) as session:
+            members = Members(session, dtype)
+            for model in models:
+                model.__dict__.update(found)
+            members.run([partial(model._fit, MemberSession(members, f"{i:06d}"), dataset) for i, model in enumerate(models)])
+        return models
+
+    def _fit(self, session: Session, dataset: Dataset) -> None:
+        dtype = self._working_dtype(dataset)
+        self._solve(session, dataset, dtype)
+        rows, shape = StateRows(session, "factors", partial(np.asarray, dtype=dtype)), (dataset.shape[0], self.n_components)
+        self.row_factors_ = gather_rows(rows, shape, dtype, stored=dataset.path is not None)
+        self.fingerprint_, self.row_labels_ = dataset.stored_fingerprint, dataset.label_source
+
+    def _solve(self, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> None:
+        """All but what the rows have of their own, whose factors are the session's state "factors"."""
+        measured = measured_of(dataset)
+        begin, Y = self._start(session, dataset, measured, dtype)
+        problem = (measured, Loss(self.omega, self.ridge), begin, dtype)
+        pass_: Any = ExactPass(*problem) if self._is_exact(dataset) else SurrogatePass(*problem)
+        alternation = Alternation(pass_.loss, Y, dtype, orthogonalize=self.orthogonalize)
+        report = Reporter(self.callbacks, self.max_iter)
+        pass_ = start_on_sample(session, pass_, alternation, dataset, report)
+        self._iterate(report, alternation.history, lambda: alternation.advance(session.run(pass_, alternation.point)))
+        point, objective = self._finish(session, RowsPass(*problem), alternation)
+        self.column_factors_ = point.Y.astype(dtype)
+        self.objective_history_ = np.asarray([*alternation.history, objective])
+
+    def _iterate(self, report: Reporter, history: list[float], step: Callable[[], None]) -> None:
+        """Take steps until the objectives after them, which are added to the history, are near their end."""
+        self.n_iter_, self.converged_ = 0, False
+        while self.n_iter_ < self.max_iter and not self.converged_:
+            self.n_iter_ += 1
+            step()
+            objectives = history[1::2]
+            report.iteration(objectives)
+            self.remaining_ = remaining_change(objectives, quarter=True)
+            self.converged_ = self.remaining_ < self.tol
+
+    def _finish(self, session: Session, pass_: RowsPass, alternation: Alternation) -> tuple[Point, float]:
+        """Every row at its minimum given the last columns' factors, which are those before the last step if that does not hold."""
+        for point in alternation.ends():
+            sums = session.run(pass_, point)
+            objective = float(sums.loss) + self.ridge * (float(sums.size) + float(np.vdot(point.Y, point.Y)))
+            if alternation.holds(objective):
+                break
+        return point, objective
+
+    def _start(self, session: Session, dataset: Dataset, measured: Measured, dtype: np.dtype[Any]) -> tuple[Start, NDArray[np.float64]]:
+        """Where the rows' factors begin, and Y (m, k)."""
+        m, k = dataset.shape[1], self.n_components
+        if isinstance(self.init, str) and self.init == "svd":
+            rank = min(k, m)  # further components begin at 0
+            V, sigma = right_singular(session, m, rank, dtype, view=measured, tolerance=_START_TOLERANCE)
+            root = np.sqrt(sigma / (1 - dataset.missing_rate))
+            Y, projection = np.zeros((m, k)), np.zeros((m, k))
+            Y[:, :rank] = V * root
+            projection[:, :rank] = V * (root / np.where(sigma > 0, sigma, 1.0))
+            return Start(measured, projection), Y
+        if isinstance(self.init, str):
+            seed = drawn_seed(self.random_state, session)
+            statistics = dataset.statistics
+            largest = max(-statistics.minimum.min(), statistics.maximum.max())
+            Y = np.random.default_rng(seed).standard_normal((m, k)) * np.sqrt(largest / k)
+        else:
+            if np.shape(self.init) != (k, m):
+                raise ParameterError(f"init has shape {np.shape(self.init)}, expected (n_components, n_features) = ({k}, {m})")
+            Y = np.asarray(self.init, np.float64).T.copy()
+            if not np.isfinite(Y).all():
+                raise ParameterError("init holds NaN or infinity, expected finite factors")
+        return Start(measured, np.zeros((m, k))), Y
+
+    def fit_measurements(self, A: Any, b: Any, shape: tuple[int, int]) -> Self:
+        """Fit linear measurements b_i ≈ ⟨A_i, XYᵀ⟩ of an n×m matrix, ``shape``; in memory.
+
+        Minimises Σ ρ_ω(b_i − ⟨A_i, XYᵀ⟩) + ridge·(‖X‖² + ‖Y‖²) over X and Y in turn, each half-step to its minimum (algorithm 1),
+        from the SVD of Σ b_i A_i and in double precision, whatever ``init``, ``solver`` and ``dtype`` are,
+        for finite matrices A_i, row-major in A (p, n, m), (p, n·m) or sparse (p, n·m), and measurements b (p,).
+        """
+        self._check_parameters()
+        measurements, loss = Measurements.of(A, b, shape), Loss(self.omega, self.ridge)
+        with single_threaded():
+            X, Y = measurements.start(self.n_components)
+            history = [measurements.objective(X, Y, loss)]
+
+            def step() -> None:
+                nonlocal X, Y
+                X, Y = measurements.alternate(X, Y, loss, history, orthogonalize=self.orthogonalize)
+
+            self._iterate(Reporter(self.callbacks, self.max_iter), history, step)
+        self.objective_history_ = np.asarray([*history, measurements.objective(X, Y, loss)])
+        self.row_factors_, self.column_factors_ = X, Y
+        self.n_features_in_ = shape[1]
+        self.column_labels_ = np.arange(shape[1]).astype(str).astype(object)
+        self.offset_ = self.fingerprint_ = self.row_labels_ = None
+        return self
+
+    @lazy_of_dask
+    def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
+        """Factors (n, k) of rows X (n, m) given those of the columns, each row at its minimum.
+
+        Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
+        """
+        check_is_fitted(self)
+        dataset = self._observed(X, reset=False)
+        measured, dtype = measured_of(dataset), self._working_dtype(dataset)
+        Y = self.column_factors_.astype(np.float64)
+        pass_ = RowsPass(measured, Loss(self.omega, self.ridge), Start(measured, np.zeros_like(Y)), dtype)
+        with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
+            session.run(pass_, Point(Y))
+            rows = StateRows(session, "factors", partial(np.asarray, dtype=dtype))
+            return gather_rows(rows, (dataset.shape[0], Y.shape[1]), dtype, stored=dataset.path is not None, out=out)
+
+    def inverse_transform(self, factors: Any) -> NDArray[Any]:
+        """The model's entries (n, m) of the rows' factors (n, k)."""
+        factors = self._as_factors(factors)
+        entries: NDArray[Any] = (factors @ self.column_factors_.T).astype(factors.dtype)
+        return entries
+
+    def predict(self, rows: Any, columns: Any) -> NDArray[Any]:
+        """The model's entries at these places: numbers of fitted rows and of columns, of the same shape or as NumPy broadcasts them.
+
+        Raises DataError for numbers outside the fitted data.
+        """
+        check_is_fitted(self)
+        places = []
+        for kind, given, size in (("rows", rows, self.row_factors_.shape[0]), ("columns", columns, len(self.column_factors_))):
+            numbers = np.asarray(given)
+            if numbers.size and (numbers.dtype.kind not in "iu" or numbers.min() < 0 or numbers.max() >= size):
+                raise DataError(f"{kind} hold {numbers.ravel()[:5].tolist()}…, expected whole numbers from 0 to {size - 1}")
+            places.append(numbers.astype(np.intp))
+        i, j = np.broadcast_arrays(*places)
+        wanted, where = np.unique(i, return_inverse=True)
+        # A Zarr array is read once for each row that is asked for.
+        X = np.asarray(self.row_factors_.oindex[wanted] if hasattr(self.row_factors_, "oindex") else self.row_factors_[wanted])
+        entries: NDArray[Any] = np.einsum("...k,...k->...", X[where.reshape(i.shape)], self.column_factors_[j])
+        return entries
+
+    @property
+    def components_(self) -> NDArray[Any]:  # type: ignore[override]  # of the columns' factors another view
+        return self.column_factors_.T
+
+    @property
+    def factors_(self) -> Any:
+        """The rows' factors, under the name that all factorizations share."""
+        return self.row_factors_
+
+    @property
+    def loadings_(self) -> pd.DataFrame:
+        """Columns × components."""
+        columns: pd.Index[Any] = pd.Index(self.column_labels_, name="column")
+        return pd.DataFrame(self.column_factors_, index=columns, columns=self.get_feature_names_out())
+
+    def _observed(self, X: Any, *, reset: bool) -> Dataset:
+        """X with what is not stored as not observed; what is unobserved or infinite is told."""
+        dataset = stored_as_observed(self._dataset(X, None, reset=reset))
+        if reset and not dataset.statistics.observed.any():
+            raise DataError("X has no observed entry, expected some")
+        refuse_infinite(dataset)
+        refuse_huge(dataset, self._working_dtype(dataset))
+        warn_of_unobserved_rows(dataset)
+        if reset:
+            warn_of_unobserved_columns(dataset)
+        return dataset
+
+    def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
+        """Once it is known what counts as observed."""
+
+    def _is_exact(self, dataset: Dataset) -> bool:
+        if self.solver is not None:
+            return self.solver == "exact"
+        return dataset.source.is_sparse or 1 - dataset.missing_rate <= _SPARSE
+
+    def _check_parameters(self) -> None:
+        check(
+            self,
+            {
+                "n_components": (is_count(self.n_components), COUNT),
+                "omega": (is_within(self.omega, 0, 1) and self.omega > 0, "a number between 0 and 1; 0.5 is least squares"),
+                "ridge": (is_within(self.ridge, 0) and 0 < self.ridge < np.inf, "a number above 0: rows with few observed entries need it"),
+                "solver": (self.solver in (None, "exact", "surrogate"), "'exact', 'surrogate' or None"),
+                "init": (not isinstance(self.init, str) or self.init in ("svd", "random"), "'svd', 'random' or an array (k, m)"),
+                "max_iter": (is_count(self.max_iter), COUNT),
+                "tol": (is_within(self.tol, 0), "a number of at least 0"),
+            },
+        )
+
+    def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
+        k, m, size = self.n_components, shape[1], dtype.itemsize
+        columns = m * (2 * k + 2 + k * (k + 1) // 2)
+        return Footprint(
+            state_per_row=2 * 8 * k,
+            work_per_row=2 * size * m + 12 * m + 4 * 8 * k,
+            shared=8 * (columns + gram_size(m, k)),
+            result_per_row=size * k,
+        )

@@ -1,0 +1,59 @@
+"""Expectile matrix factorization of large data begins with passes over a sample of the partitions."""
+
+from dataclasses import replace
+from math import ceil, sqrt
+from typing import TypeVar
+
+import numpy as np
+
+from dfact.data.dataset import Dataset
+from dfact.data.layout import Layout
+from dfact.engine.passes import OnSample
+from dfact.engine.session import Session
+from dfact.models.expectile.alternation import Alternation
+from dfact.models.expectile.passes import ExactPass, Point, Start, SurrogatePass
+from dfact.progress import Reporter, relative_change
+
+_SHARE = 16  # one partition of so many is in the sample
+_ENTRIES = 64  # observed entries of a column in the sample, per component
+_PASSES = 80  # at most, however few iterations are asked for: these passes are not counted as such
+_TOLERANCE = 1e-3  # of the objective on the sample: what is left of the way takes few passes over all rows
+
+K = TypeVar("K", ExactPass, SurrogatePass)
+
+
+def sample_partitions(layout: Layout, n_rows: int) -> tuple[int, ...]:
+    """A 16th of the partitions, or more of them for a sample of at least ``n_rows``; none if that is more than an 8th."""
+    step = min(_SHARE, layout.n_rows // max(n_rows, 1))
+    if step < _SHARE // 2 or layout.n_partitions < 2 * step:
+        return ()
+    return layout.sample(1 / step)
+
+
+def start_on_sample(session: Session, pass_: K, alternation: Alternation, dataset: Dataset, report: Reporter) -> K:
+    """The pass over all rows to begin with, after passes over a sample of large data that move ``alternation`` on.
+
+    The sample's share s of the rows has the objective Σ ρ_ω + ridge·‖X‖² + s·ridge·‖Y‖². With X·s^-¼ and Y·s^¼ that is the
+    objective of a data set of these rows alone, whose ridge is √s·ridge.
+    """
+    layout, observed, Y = Layout.of(dataset.shape), 1 - dataset.missing_rate, alternation.point.Y
+    partitions = sample_partitions(layout, ceil(_ENTRIES * Y.shape[1] / observed))
+    # At ω = ½ the SVD of complete data is the minimum, but for the ridge.
+    solved = pass_.loss.omega == 0.5 and observed == 1 and pass_.begin.projection.any()
+    if not partitions or solved:
+        return pass_
+    rows = (layout.rows(i, i + 1) for i in partitions)
+    root = sqrt(sum(part.stop - part.start for part in rows) / layout.n_rows)
+    scale, loss, measured = sqrt(root), replace(pass_.loss, ridge=root * pass_.loss.ridge), pass_.measured
+    sample = alternation.restarted(loss, Y * scale)
+    sampled = OnSample(partitions, replace(pass_, loss=loss, begin=Start(measured, pass_.begin.projection / scale)))
+    for _ in range(_PASSES):
+        sample.advance(session.run(sampled, sample.point))
+        objectives = sample.history[1::2]
+        report.on_sample(objectives)
+        if relative_change(objectives) < _TOLERANCE and not sample.refused:
+            break
+    Y = sample.point.Y / scale
+    alternation.point = Point(Y, restart=True)
+    # Least squares given Y, were the missing entries missing at random; pinv, as components may be 0.
+    return replace(pass_, begin=Start(measured, np.linalg.pinv(Y, rcond=1e-6).T / observed))

@@ -1,0 +1,343 @@
+"""Exploratory factor analysis of items by minimum residuals, with rotation: the questionnaire's usual analysis."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Annotated, Any, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from dfact.data.dataset import Dataset
+from dfact.data.validation import refuse_infinite, refuse_unobserved_columns
+from dfact.engine.memory_plan import Footprint
+from dfact.engine.session import Session, StateRows
+from dfact.errors import DataError, ParameterError
+from dfact.linalg.correlation import MomentsPass, is_indefinite, smoothed
+from dfact.linalg.minres import LOWEST, explained, minres, ordered, promax, varimax
+from dfact.models.estimator import Factorization, gather_rows
+from dfact.models.factor_analysis.passes import ScorePass, Scorer
+from dfact.models.fitted_schema import Shape
+from dfact.models.lazy_transform import lazy_of_dask
+from dfact.models.parameters import COUNT, check, is_count, is_within
+from dfact.progress import Iteration, Reporter
+
+_N_STEPS = 3  # that the callbacks are told of
+
+
+class FactorAnalysis(Factorization):
+    """Exploratory factor analysis: minimum residual extraction and rotation.
+
+    The correlations R (m, m) of the items are modelled as ΛΦΛᵀ + Ψ with pattern loadings Λ (m, k) of
+    factors with correlations Φ (k, k), and uniquenesses Ψ (m, diagonal): minimum residuals
+
+        minimise  ½‖R − Ψ − ΛΛᵀ‖²  over Λ and 0.005 ≤ Ψ ≤ 1,
+
+    the ICQF paper's second baseline. One pass over the rows sums up what R needs, another gives the
+    scores. With ``missing="pairwise"`` each correlation is that of the rows which answered both items;
+    such a matrix need not be one of correlations: if it has a negative eigenvalue it is smoothed
+    (as psych's ``cor.smooth``) with a warning.
+
+    Scores are Thurstone's, the regression of the factors on the items, with the correlations that the
+    model expects: f = ΦΛ_oᵀ(Λ_oΦΛ_oᵀ + Ψ_o)⁻¹z_o. z are the standardised answers, and o the items that
+    the row has answered, so nothing is imputed; a row with fewer answers has scores nearer to 0.
+    Confounders of a dataset are not used.
+
+    Parameters
+    ----------
+    n_components : int
+        Number of factors k; :func:`dfact.selection.number_of_factors.number_of_factors` estimates it.
+    method : "minres"
+        How factors are extracted.
+    rotation : "promax", "varimax" or None
+        Oblique, orthogonal (both of rows scaled to length 1, Kaiser's normalization), or as extracted.
+    kappa : float
+        Power of promax.
+    missing : "pairwise" or "listwise"
+        Correlations from the rows that answered both items, or all items.
+    max_iter : int
+        Most iterations of the extraction.
+    tol : float
+        Largest gradient entry with regard to the uniquenesses at which the extraction stops.
+    executor : None, "inline", "threads", "distributed" or distributed.Client
+        Where passes run; see :func:`dfact.engine.executors.resolve_executor`. The result is the same.
+    memory_limit : int or str, optional
+        Bytes a process may use ("4GiB"); ``dfact.plan`` tells beforehand what a fit needs.
+    callbacks : sequence of callables
+        Called with an :class:`dfact.progress.Iteration` after each step, such as ``dfact.Progress("fit")``.
+    dtype : "float32" or "float64", optional
+        Working precision of the passes; by default float32 for stored answers and float32 arrays, else float64.
+
+    Attributes
+    ----------
+    components_ : array (k, m)
+        Λᵀ, the factors in the order of the variance they explain, each with a positive sum of loadings.
+    factors_ : array (n, k)
+        Scores; a Zarr array where the data is one. NaN for rows without any answer.
+    factor_correlations_ : array (k, k)
+        Φ.
+    communalities_, uniquenesses_ : array (m,)
+        diag(ΛΦΛᵀ), and 1 minus it, at least 0.005.
+    loadings_, explained_ : DataFrame
+        Items × factors; of each factor the explained variance in items, its share of m, and the sum of the shares so far.
+    explained_share_ : float
+        Share of the items' variance that the factors explain.
+    correlations_ : array (m, m)
+        R, after any smoothing (``smoothed_`` tells).
+    n_observations_ : int
+        Rows the correlations come from: with any answer, or with all.
+    rmsr_ : float
+        Root mean square of R − ΛΦΛᵀ off the diagonal.
+    mean_, scale_ : array (m,)
+        Mean and standard deviation of each item's answers.
+    n_iter_, converged_ : int, bool
+        Of the extraction.
+    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_ : what was fitted
+        Row labels as they lie in stored data; None where there are none. The fingerprint is that of a stored dataset, else None.
+
+    Raises
+    ------
+    DataError
+        Infinite answers, an item that does not vary, a pair of items with too few common rows.
+    MemoryPlanError
+        Not even the least the fit needs is within ``memory_limit``.
+
+    Warns
+    -----
+    UserWarning
+        Correlations that were smoothed; more parameters than correlations; an item whose uniqueness is
+        at its limit (Heywood case); rows without any answer.
+
+    References
+    ----------
+    Harman & Jones (1966), "Factor analysis by minimizing residuals (minres)"; Kaiser (1958);
+    Hendrickson & White (1964); Thomson (1939) and Thurstone (1935) for the scores. Revelle's R package
+    psych, whose conventions are followed.
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> answers = rng.normal(size=(500, 2)) @ np.kron(np.eye(2), np.ones(6)) + rng.normal(size=(500, 12))
+    >>> dfact.FactorAnalysis(n_components=2).fit(answers).loadings_.shape
+    (12, 2)
+    """
+
+    n_iter_: int
+    converged_: bool
+    explained_share_: float
+    factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
+    factor_correlations_: Annotated[NDArray[Any], Shape(("k", "k"))]
+    communalities_: Annotated[NDArray[Any], Shape(("m",))]
+    uniquenesses_: Annotated[NDArray[Any], Shape(("m",))]
+    mean_: Annotated[NDArray[Any], Shape(("m",))]
+    scale_: Annotated[NDArray[Any], Shape(("m",))]
+    correlations_: Annotated[NDArray[Any], Shape(("m", "m"))]
+    n_observations_: int
+    smoothed_: bool
+    rmsr_: float
+
+    def __init__(
+        self,
+        n_components: int = 3,
+        *,
+        method: str = "minres",
+        rotation: str | None = "promax",
+        kappa: float = 4.0,
+        missing: str = "pairwise",
+        max_iter: int = 1000,
+        tol: float = 1e-6,
+        executor: Any = None,
+        memory_limit: int | str | None = None,
+        callbacks: Sequence[Callable[[Iteration], None]] = (),
+        dtype: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.method = method
+        self.rotation = rotation
+        self.kappa = kappa
+        self.missing = missing
+        self.max_iter = max_iter
+        self.tol = tol
+        self.executor = executor
+        self.memory_limit = memory_limit
+        self.callbacks = callbacks
+        self.dtype = dtype
+
+    def fit(self, X: Any, y: None = None) -> Self:
+        """Fit the answers X (n, m): any array, path or Dataset; NaN is missing."""
+        del y
+        self._check_parameters()
+        dataset = self._dataset(X, None, reset=True)
+        _check_answers(dataset, self.n_components)
+        dtype, shape = self._working_dtype(dataset), (dataset.shape[0], self.n_components)
+        report = Reporter(self.callbacks, _N_STEPS)
+        with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
+            found = self._correlate(session, dataset)
+            report.step("correlations")
+            self._extract(found.R, dtype)
+            report.step("factors")
+            self.mean_, self.scale_ = found.mean, found.scale
+            _warn_of_silence(int(session.run(ScorePass(dtype), self._scorer()).silent), dataset.shape[0])
+            self.factors_ = gather_rows(StateRows(session, "factors"), shape, dtype, stored=dataset.path is not None)
+        report.step("scores")
+        self.correlations_, self.n_observations_, self.smoothed_ = found.R, found.n, found.smoothed
+        return self
+
+    def correlate(self, X: Any) -> "Correlations":
+        """The correlations that ``fit`` would start from, by one pass over X (n, m)."""
+        self._check_parameters()
+        dataset = self._dataset(X, None, reset=True)
+        _check_answers(dataset, 1)
+        with self._open(dataset, None, self._footprint(dataset.shape, 0, self._working_dtype(dataset))) as session:
+            return self._correlate(session, dataset)
+
+    def _correlate(self, session: Session, dataset: Dataset) -> "Correlations":
+        shift = (dataset.statistics.minimum + dataset.statistics.maximum) / 2
+        moments = session.run(MomentsPass(self._working_dtype(dataset), self.missing == "listwise"), shift)
+        n = int(moments.rows)
+        if n < 2:
+            raise DataError(f"{n} of {dataset.shape[0]} rows have all answers, expected at least 2; use missing='pairwise'")
+        with np.errstate(invalid="ignore", divide="ignore"):
+            R, mean, scale = moments.correlations(), moments.means() + shift, moments.deviations()
+        unknown = np.argwhere(np.isnan(R))
+        if unknown.size:
+            i, j = (str(dataset.column_labels[place]) for place in unknown[0])
+            which = f"item {i!r} does not vary" if i == j else f"items {i!r} and {j!r} do not vary together"
+            raise DataError(f"{which} in the {moments.counts[tuple(unknown[0])]:g} rows with answers; leave out one, or add rows")
+        if not is_indefinite(R):
+            return Correlations(R, n, mean, scale, smoothed=False)
+        message = "the pairwise correlations have negative eigenvalues and were smoothed; missing='listwise' needs no smoothing"
+        warnings.warn(message, UserWarning, stacklevel=3)
+        return Correlations(smoothed(R), n, mean, scale, smoothed=True)
+
+    def _extract(self, R: NDArray[np.float64], dtype: np.dtype[Any]) -> None:
+        """The rotated factors of the correlations R."""
+        m, k = len(R), self.n_components
+        if (m - k) ** 2 < m + k:
+            warnings.warn(f"{k} factors of {m} items have more parameters than there are correlations", UserWarning, stacklevel=3)
+        found = minres(R, k, self.max_iter, self.tol)
+        pattern, Phi = found.loadings, np.eye(k)
+        if self.rotation == "promax" and k > 1:
+            pattern, Phi = promax(pattern, self.kappa)
+        elif self.rotation == "varimax" and k > 1:
+            pattern, _ = varimax(pattern)
+        pattern, self.factor_correlations_ = ordered(pattern, Phi)
+        self.components_ = np.ascontiguousarray(pattern.T, dtype)
+        self.communalities_ = np.einsum("jr,rs,js->j", pattern, self.factor_correlations_, pattern)
+        self.uniquenesses_ = np.maximum(1 - self.communalities_, LOWEST)
+        self.n_iter_, self.converged_ = found.n_iter, found.converged
+        self.explained_share_ = float(self.communalities_.mean())
+        error = R - pattern @ self.factor_correlations_ @ pattern.T
+        self.rmsr_ = float(np.sqrt(np.mean(error[~np.eye(m, dtype=bool)] ** 2)))
+        heywood = np.flatnonzero(found.uniquenesses <= LOWEST)
+        if heywood.size:
+            items = ", ".join(repr(str(self.column_labels_[j])) for j in heywood[:5])
+            warnings.warn(
+                f"the uniqueness of {items} is at its limit {LOWEST} (Heywood case): try fewer factors", UserWarning, stacklevel=3
+            )
+
+    @lazy_of_dask
+    def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
+        """Factor scores (n, k) of participants X (n, m), from the items they answered; NaN for those without any answer.
+
+        Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
+        """
+        check_is_fitted(self)
+        dataset = self._dataset(X, None, reset=False)
+        refuse_infinite(dataset)
+        dtype = self._working_dtype(dataset)
+        with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
+            _warn_of_silence(int(session.run(ScorePass(dtype), self._scorer()).silent), dataset.shape[0])
+            shape = (dataset.shape[0], len(self.components_))
+            return gather_rows(StateRows(session, "factors"), shape, dtype, stored=dataset.path is not None, out=out)
+
+    def inverse_transform(self, scores: Any) -> NDArray[Any]:
+        """The answers (n, m) that the model expects of factor scores (n, k)."""
+        F = self._as_factors(scores)
+        answers: NDArray[Any] = (self.mean_ + F @ self.components_ * self.scale_).astype(F.dtype)
+        return answers
+
+    def _for_new_rows(self) -> Self:
+        light = super()._for_new_rows()
+        del light.correlations_  # (m, m), which scores do not take
+        return light
+
+    @property
+    def explained_(self) -> pd.DataFrame:
+        """For each factor the ``variance`` it explains, in items, its ``share`` of all, and the ``cumulative`` share."""
+        variance = explained(self.components_.T.astype(np.float64), self.factor_correlations_)
+        share = variance / self.components_.shape[1]
+        columns = {"variance": variance, "share": share, "cumulative": share.cumsum()}
+        return pd.DataFrame(columns, index=pd.Index(self.get_feature_names_out(), name="factor"))
+
+    def _scorer(self) -> Scorer:
+        return Scorer.of(self.components_, self.uniquenesses_, self.factor_correlations_, self.mean_, self.scale_)
+
+    def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
+        """Rows without an answer have no scores; how many there are is told with them."""
+        if reset:
+            refuse_unobserved_columns(dataset)
+
+    def _check_parameters(self) -> None:
+        check(
+            self,
+            {
+                "n_components": (is_count(self.n_components), COUNT),
+                "method": (self.method == "minres", "'minres'"),
+                "rotation": (self.rotation in ("promax", "varimax", None), "'promax', 'varimax' or None"),
+                "kappa": (is_within(self.kappa, 1), "a number of at least 1"),
+                "missing": (self.missing in ("pairwise", "listwise"), "'pairwise' or 'listwise'"),
+                "max_iter": (is_count(self.max_iter), COUNT),
+                "tol": (is_within(self.tol, 0), "a number of at least 0"),
+            },
+        )
+
+    def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
+        size, m, k = dtype.itemsize, shape[1], self.n_components
+        return Footprint(
+            state_per_row=size * k,
+            work_per_row=(3 * size + 2) * m + 16 * m + 8 * (3 * k + 2 * k * k),
+            shared=8 * (4 * m * m + m * k * k),
+            result_per_row=size * k,
+        )
+
+
+@dataclass(frozen=True)
+class Correlations:
+    """What factor analysis knows of the data."""
+
+    R: NDArray[np.float64]
+    """Correlations of the items (m, m)."""
+    n: int
+    """Rows they come from."""
+    mean: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    """Mean and standard deviation of each item's answers (m)."""
+    smoothed: bool
+    """Whether R had negative eigenvalues."""
+
+
+def _check_answers(dataset: Dataset, k: int) -> None:
+    """Refuse what has no correlations."""
+    n, m = dataset.shape
+    if min(n, m) < 2:
+        raise DataError(f"X has n_samples={n} and n_features={m}, expected at least 2 of each")
+    if k > min(n, m):
+        raise ParameterError(f"n_components={k} is larger than the data allows: n_samples={n}, n_features={m}")
+    refuse_infinite(dataset)
+    low, high = dataset.statistics.minimum, dataset.statistics.maximum
+    constant = np.flatnonzero(low == high)
+    if constant.size:
+        j = constant[0]
+        found = f"item {str(dataset.column_labels[j])!r} holds {low[j]:g} in every row ({constant.size} such items in all)"
+        raise DataError(f"{found}; factor analysis needs items that vary: leave it out")
+
+
+def _warn_of_silence(silent: int, n: int) -> None:
+    if silent:
+        warnings.warn(f"{silent} of {n} rows have no answer; their scores are NaN", UserWarning, stacklevel=4)

@@ -1,0 +1,232 @@
+"""What the fitted attributes of a model are: its class declares them by their types, and a model that was loaded is held against those.
+
+An attribute whose type is ``Any`` is not declared. Sizes have names, which stand for the same number in all of a model:
+n rows, m columns, k components, c encoded confounder columns.
+"""
+
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, is_dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+import zarr
+
+from dfact.data.layout import Layout
+from dfact.errors import DataError
+
+MAY_LACK = "may lack"
+"""Marks an attribute that a fitted model need not have."""
+_MAY_BE_NONE = ("c", "figures")
+"""Sizes that may be 0."""
+_LARGEST = 2**53
+
+_Sizes = dict[str, int]
+
+
+class _Check:
+    """What is declared beside a type."""
+
+    def __call__(self, value: Any, sizes: _Sizes) -> None:
+        raise NotImplementedError  # each check's own
+
+
+@dataclass(frozen=True)
+class Shape(_Check):
+    """An array of numbers or texts with these sizes, None being any."""
+
+    sizes: tuple[str | None, ...]
+    of: Literal["floats", "integers", "texts"] = "floats"
+    finite: bool = True
+    low: float = -np.inf
+    """No number is below."""
+    rows: bool = False
+    """Whether it has a value for each row of the data: it may lie in a store then, and NaN stand there, though no infinity."""
+
+    def __call__(self, value: Any, sizes: _Sizes) -> None:
+        _expect(isinstance(value, (np.ndarray, zarr.Array) if self.rows else np.ndarray), "an array", value)
+        names = ", ".join("any" if size is None else f"{size}={sizes.get(size, 'any')}" for size in self.sizes)
+        _expect(len(value.shape) == len(self.sizes), f"an array ({names})", value)
+        for name, size in zip(self.sizes, value.shape, strict=True):
+            _expect(_same(name, size, sizes), f"an array ({names})", value)
+        _expect(_holds(value, self.of), f"an array of {self.of}", value)
+        if self.of == "floats" and self.rows:
+            step = Layout.of(value.shape).chunk_rows
+            parts = (np.asarray(value[start : start + step]) for start in range(0, value.shape[0], step))
+            _expect(not any(np.isinf(part).any() for part in parts), "an array without infinite numbers", value)
+        elif self.of == "floats" and self.finite:
+            _expect(bool(np.isfinite(value).all()), "an array of finite numbers", value)
+        if self.low > -np.inf:
+            _expect(not (value < self.low).any(), f"an array of numbers from {self.low:g}", value)
+
+
+@dataclass(frozen=True)
+class Length(_Check):
+    """A list, or lists within lists, of these lengths."""
+
+    sizes: tuple[str, ...]
+
+    def __call__(self, value: Any, sizes: _Sizes) -> None:
+        name, *inner = self.sizes
+        _expect(isinstance(value, (list, tuple)) and _same(name, len(value), sizes), f"a list of {name}={sizes.get(name, 'any')}", value)
+        for part in value if inner else ():
+            Length(tuple(inner))(part, sizes)
+
+
+@dataclass(frozen=True)
+class Sortable(_Check):
+    """Lists whose entries in the same place are all finite numbers, or all texts."""
+
+    def __call__(self, value: Any, sizes: _Sizes) -> None:
+        for entries in zip(*value, strict=True):
+            texts = all(isinstance(entry, str) for entry in entries)
+            numbers = not any(isinstance(entry, str) for entry in entries) and bool(np.isfinite(entries).all())
+            _expect(texts or numbers, "either finite numbers or texts", list(entries))
+
+
+@dataclass(frozen=True)
+class Size(_Check):
+    """A number that is a size."""
+
+    name: str
+
+    def __call__(self, value: Any, sizes: _Sizes) -> None:
+        _expect(_same(self.name, value, sizes), f"{self.name}={sizes.get(self.name, 'at least 1')}", value)
+
+
+@dataclass(frozen=True)
+class Below(_Check):
+    """A number below a size."""
+
+    name: str
+
+    def __call__(self, value: Any, sizes: _Sizes) -> None:
+        _expect(value < sizes.get(self.name, _LARGEST), f"a number below {self.name}={sizes.get(self.name)}", value)
+
+
+def check_fitted(model: Any, told: dict[str, Any]) -> None:
+    """Refuse fitted attributes that are not what the model's class declares; ``told`` are types of those that any model may have.
+
+    Raises DataError.
+    """
+    declared = _declared(type(model))
+    found = {name: value for name, value in vars(model).items() if name.endswith("_") and not name.startswith("_")}
+    known = get_type_hints(type(model), include_extras=True)
+    sizes: _Sizes = {}
+    for name, kind in declared.items():
+        if name in found:
+            _check(name, found[name], kind, sizes)
+        elif MAY_LACK not in getattr(kind, "__metadata__", ()):
+            raise DataError(f"there is no {name}, which a fitted {type(model).__name__} has")
+    for name, value in found.items():
+        if name in told:
+            _check(name, value, told[name], sizes)
+        elif name not in known:
+            raise DataError(f"{name} is nothing that a fitted {type(model).__name__} has; expected {', '.join(declared)}")
+
+
+def of_rows(kind: type[Any]) -> set[str]:
+    """Names of the attributes that have a value for each row of the data."""
+    return {name for name, hint in _declared(kind).items() if any(isinstance(mark, Shape) and mark.rows for mark in _marks(hint))}
+
+
+def _marks(kind: Any) -> Iterator[Any]:
+    """What is declared beside a type, or beside those that it is made of."""
+    yield from getattr(kind, "__metadata__", ())
+    for part in get_args(kind):
+        yield from _marks(part)
+
+
+def _declared(kind: type[Any]) -> dict[str, Any]:
+    """The types of all fitted attributes; a property is none."""
+    return {
+        name: hint
+        for name, hint in get_type_hints(kind, include_extras=True).items()
+        if name.endswith("_") and not name.startswith("_") and hint is not Any and not isinstance(getattr(kind, name, None), property)
+    }
+
+
+def _check(name: str, value: Any, kind: Any, sizes: _Sizes) -> None:
+    try:
+        _fits(value, kind, sizes)
+    except DataError as error:
+        raise DataError(f"{name} is {error}") from error
+
+
+def _fits(value: Any, kind: Any, sizes: _Sizes) -> None:
+    """Refuse a value that is not of this type."""
+    origin, args = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return
+    if origin is Annotated:
+        _fits(value, args[0], sizes)
+        for check in args[1:]:
+            if isinstance(check, _Check):
+                check(value, sizes)
+    elif origin in (Union, types.UnionType) and value is None and type(None) in args:
+        return
+    elif origin in (Union, types.UnionType):
+        _fits(value, next((arg for arg in args if _is(value, arg)), args[0]), sizes)
+    elif is_dataclass(kind):
+        _expect(type(value) is kind, f"a {getattr(kind, '__name__', kind)}", value)
+        for name, hint in get_type_hints(kind, include_extras=True).items():
+            _check(f"{name} of it", getattr(value, name), hint, sizes)
+    else:
+        _expect(_is(value, kind), _words(kind), value)
+        for i, part in enumerate(value if origin in (list, tuple) else ()):
+            _fits(part, args[i] if origin is tuple and args[-1] is not Ellipsis else args[0], sizes)
+
+
+_PLAIN: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    int: ("an integer of at least 0", lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST),
+    float: ("a number", lambda value: isinstance(value, float) or (type(value) is int and abs(value) < _LARGEST)),
+    str: ("a text", lambda value: isinstance(value, str)),
+    type(None): ("None", lambda value: value is None),
+    np.ndarray: ("an array", lambda value: isinstance(value, (np.ndarray, zarr.Array))),
+}
+"""Of a type what it is for people, and what is of it; every integer of a model is a count."""
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type, whatever is in it."""
+    origin, args = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return True
+    if origin is Annotated:
+        return _is(value, args[0])
+    if origin is Literal:
+        return isinstance(value, str) and value in args
+    if origin is tuple:
+        return isinstance(value, tuple) and (args[-1] is Ellipsis or len(value) == len(args))
+    if origin is list:
+        return isinstance(value, list)
+    if is_dataclass(kind):
+        return type(value) is kind
+    return _PLAIN[origin or kind][1](value)
+
+
+def _words(kind: Any) -> str:
+    origin = get_origin(kind)
+    if origin is Literal:
+        return f"one of {get_args(kind)}"
+    return f"a {origin.__name__}" if origin in (list, tuple) else _PLAIN[origin or kind][0]
+
+
+def _same(name: str | None, size: int, sizes: _Sizes) -> bool:
+    """Whether a size is what its name stands for, from its first time on."""
+    if size < 1 and name not in _MAY_BE_NONE:
+        return False
+    return name is None or sizes.setdefault(name, size) == size
+
+
+def _holds(value: Any, of: str) -> bool:
+    if of == "floats":
+        return value.dtype in (np.float32, np.float64)
+    return value.dtype.kind == "i" if of == "integers" else value.dtype.kind in "OTU"
+
+
+def _expect(good: bool, expected: str, found: Any) -> None:
+    if not good:
+        shown = f"an array {found.shape} of {found.dtype}" if isinstance(found, (np.ndarray, zarr.Array)) else repr(found)[:80]
+        raise DataError(f"{shown}, expected {expected}")

@@ -1,0 +1,85 @@
+"""Plots of a selection, with Matplotlib (the optional extra ``plot``)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from dfact.errors import ParameterError
+from dfact.report.export import check_destination
+from dfact.report.plots import FORMATS, new_figure
+from dfact.selection.result import Selection
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+from dfact.report.text import indented, table_text
+
+_FORMATS = {"seconds": "{:.2f}", "passes": "{:d}", "n": "{:d}", "zeros": "{:d}", "rank": "{:d}"}
+
+
+def selection_text(selection: Selection) -> str:
+    """The candidates with their scores, the best of them marked."""
+    table = selection.table.copy()
+    for name in table:
+        table[name] = table[name].map(_FORMATS.get(str(name), "{:.6f}").format)
+    table = table.reset_index()
+    best = (table[list(selection.best_params)] == pd.Series(selection.best_params)).all(axis=1)
+    for name in selection.best_params:
+        table[name] = table[name].map("{:g}".format) if table[name].dtype.kind == "f" else table[name]
+    return indented(table_text(table.assign(**{"": best.map({True: "best", False: ""})}), header=True))
+
+
+_MARKERS = "osD^vP*X"
+
+
+def error_plot(selection: Selection) -> "Figure":
+    """The cross-validated error against the number of components, a line for each combination of the other parameters.
+
+    Bars are one standard error; a ring is around what was chosen. Save it with ``figure.savefig("errors.png")``.
+
+    Raises
+    ------
+    ParameterError
+        A selection without errors, or not of the number of components.
+    """
+    table = selection.table
+    names = [str(name) for name in table.index.names]
+    if "error" not in table or "n_components" not in names:
+        raise ParameterError(f"the selection has {list(table)} of {names}, expected the errors of numbers of components")
+    return score_plot(table, selection.best_params, "error", "se", "mean squared error of hidden answers")
+
+
+def score_plot(table: pd.DataFrame, best: Mapping[str, Any], score: str, error: str | None, label: str) -> "Figure":
+    """A score against the number of components, or else the first parameter; a line for each combination of the other parameters.
+
+    ``table`` is that of a selection; bars are the ``error``, where there is one; a ring is around the ``best``.
+    """
+    names = [str(name) for name in table.index.names]
+    across = "n_components" if "n_components" in names else names[0]
+    frame = table.reset_index()
+    others = [name for name in names if name != across]
+    figure = new_figure(7, 4.5)
+    axes = figure.add_subplot()
+    lines: Any = frame.groupby(others, sort=True) if others else [((), frame)]
+    for i, (values, rows) in enumerate(lines):
+        line = rows.sort_values(across)
+        of = ", ".join(f"{name} = {value}" for name, value in zip(others, values, strict=True))
+        style = f"{_MARKERS[i % len(_MARKERS)]}-"
+        spread = None if error is None else line[error].fillna(0)
+        axes.errorbar(line[across], line[score], spread, fmt=style, capsize=3, markersize=5, label=of)
+    chosen = frame[(frame[names] == pd.Series(best)).all(axis=1)]
+    axes.plot(chosen[across], chosen[score], "o", markersize=14, markerfacecolor="none", markeredgecolor="black", label="chosen")
+    axes.set_xticks(sorted(frame[across].unique()))
+    axes.set_xlabel("number of components" if across == "n_components" else across)
+    axes.set_ylabel(label)
+    axes.legend()
+    return figure
+
+
+def check_plot(path: Path, *, overwrite: bool) -> None:
+    """Refuse, before the work, a place or a format that cannot be written, or Matplotlib's absence."""
+    check_destination(path, overwrite=overwrite, formats=FORMATS)
+    new_figure(1, 1)
