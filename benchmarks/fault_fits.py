@@ -22,7 +22,7 @@ from distributed import Client, Scheduler, Worker
 from numpy.typing import NDArray
 
 import dfact
-from dfact.data.sources import base as source
+from dfact.data import layout
 from dfact.data.synthetic import PlantedQuestionnaire
 from dfact.engine import shard
 
@@ -33,14 +33,14 @@ Array = NDArray[Any]
 @contextmanager
 def small_partitions() -> Iterator[None]:
     """Cut data so small that what is fitted in a second has five partitions."""
-    before = {name: getattr(source, name) for name in _LAYOUT}
+    before = {name: getattr(layout, name) for name in _LAYOUT}
     for name, size in _LAYOUT.items():
-        setattr(source, name, size)
+        setattr(layout, name, size)
     try:
         yield
     finally:
         for name, size in before.items():
-            setattr(source, name, size)
+            setattr(layout, name, size)
 
 
 def slow(seconds: float) -> None:

@@ -61,18 +61,18 @@ _HOMES = {
     "Dataset": "dfact.data.dataset",
     "ElasticCP": "dfact.models.cp.elastic",
     "ExpectileMF": "dfact.models.expectile.estimator",
-    "FactorAnalysis": "dfact.models.factor_analysis",
-    "GradeOfMembership": "dfact.models.gom",
+    "FactorAnalysis": "dfact.models.factor_analysis.estimator",
+    "GradeOfMembership": "dfact.models.gom.estimator",
     "Progress": "dfact.progress",
     "import_array": "dfact.data.ingest.array",
     "import_table": "dfact.data.ingest.table",
     "import_triplets": "dfact.data.ingest.triplets",
     "join_datasets": "dfact.data.ingest.join",
     "load_model": "dfact.models.persistence",
-    "open_dataset": "dfact.data.dataset",
+    "open_dataset": "dfact.data.stored_dataset",
     "plan": "dfact.models.estimator",
     "save_model": "dfact.models.persistence",
-    "write_report": "dfact.report.html",
+    "write_report": "dfact.report.html.page",
 }
 
 

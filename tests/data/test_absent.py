@@ -13,8 +13,8 @@ from distributed import Client
 from numpy.typing import NDArray
 
 import dfact
+from dfact.data import layout
 from dfact.data.coerce import as_dataset, stored_as_observed
-from dfact.data.sources import base as source_module
 from dfact.data.sources.dense import ArraySource
 from dfact.data.sources.sparse import CSRSource, StoredCSRSource, to_dense
 from dfact.data.statistics import ColumnStatistics, as_floating
@@ -222,7 +222,7 @@ def test_memberships_of_shifted_answers(tmp_path: Path) -> None:
 def test_selection_sees_missing_entries(tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     X, expected = partly(1, (400, 12))
     data = dfact.import_array(X, tmp_path / "x.zarr", absent="missing")
-    monkeypatch.setattr(source_module, "_PARTITION_ENTRIES", 600)
+    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 600)
     options: dict[str, Any] = {"grid": {"n_components": [1, 2]}, "n_blocks": (4, 4), "n_folds": 3, "random_state": 0}
     cases = ((expected, None, True), (data, None, True), (data, client, True), (data, None, False))
     tables = [

@@ -12,10 +12,11 @@ import zarr
 
 import dfact
 from dfact import DataError, ParameterError, StoreError, import_array
+from dfact.data import layout
 from dfact.data import stored_values as values_module
 from dfact.data.coerce import as_dataset
 from dfact.data.layout import Layout
-from dfact.data.sources import base as source_module
+from dfact.data.sources import sparse as sparse_module
 from dfact.data.sources.dense import ArraySource, ZarrSource
 from dfact.data.sources.sparse import CSRSource, StoredCSRSource
 from dfact.data.statistics import ColumnStatistics, as_floating
@@ -299,7 +300,7 @@ def sparse(seed, shape=(300, 11), dtype="uint8", density=0.3):
 @pytest.fixture
 def small_pieces(monkeypatch):
     """Small data in many chunks and reads."""
-    monkeypatch.setattr(source_module, "_PIECE_ENTRIES", 100)
+    monkeypatch.setattr(sparse_module, "_READ_ENTRIES", 100)
     monkeypatch.setattr(values_module, "_ENTRIES", 64)
     monkeypatch.setattr(values_module, "_EDGES", 16)
 
@@ -323,7 +324,7 @@ def test_sparse_is_the_dense_dataset_row_compressed(tmp_path, seed, dtype, cut, 
     assert isinstance(ds.source, StoredCSRSource)
     assert (ds.shape, ds.dtype, ds.missing_code) == (dense.shape, dense.dtype, dense.missing_code)
     np.testing.assert_array_equal(decoded(ds), decoded(dense))
-    stored = ds.source.read_sparse(0, 300)
+    stored = ds.source.read_native(0, 300)
     np.testing.assert_array_equal(stored.indptr, X.indptr)
     np.testing.assert_array_equal(stored.indices, X.indices)
     for name in ("observed", "minimum", "maximum"):
@@ -337,7 +338,7 @@ def test_sparse_is_the_dense_dataset_row_compressed(tmp_path, seed, dtype, cut, 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("piece", [1, 37, 1000])
 def test_statistics_of_sparse_matrices(monkeypatch, seed, piece):
-    monkeypatch.setattr(source_module, "_PIECE_ENTRIES", piece)
+    monkeypatch.setattr(sparse_module, "_READ_ENTRIES", piece)
     X = sparse(seed, (83, 7), "float32", density=0.6)
     X.data[X.indptr[5] : X.indptr[6]] = np.nan
     full = sp.csr_array(np.full((2, 7), np.nan, np.float32))
@@ -366,13 +367,13 @@ def test_sparse_pieces(tmp_path, seed, monkeypatch):
     assert ds.source.indptr.nchunks == -(-501 // 16)
     assert len(done) > 5
     assert done[-1] == (500, 500)
-    assert_same_matrix(ds.source.read_sparse(0, 500), X)
+    assert_same_matrix(ds.source.read_native(0, 500), X)
     for a, b in np.sort(np.random.default_rng(seed).integers(0, 501, (20, 2))):
-        assert_same_matrix(ds.source.read_sparse(a, b), X[a:b])
+        assert_same_matrix(ds.source.read_native(a, b), X[a:b])
         part = ds.source.slice(slice(a, b))
         assert part.shape == (b - a, 13)
         np.testing.assert_array_equal(part.read(0, b - a), X[a:b].toarray())
-        assert_same_matrix(part.slice(slice((b - a) // 2, None)).read_sparse(0, b - a - (b - a) // 2), X[a + (b - a) // 2 : b])
+        assert_same_matrix(part.slice(slice((b - a) // 2, None)).read_native(0, b - a - (b - a) // 2), X[a + (b - a) // 2 : b])
     prints = {ds.fingerprint, ds.with_confounders(None).fingerprint, as_dataset(ds.path).fingerprint}
     monkeypatch.undo()
     prints |= {import_array(X, tmp_path / "e.zarr").fingerprint, ds.with_confounders(None).fingerprint}
@@ -384,7 +385,7 @@ def test_matrix_out_of_order(tmp_path):
     """Columns in any order and given twice, as SciPy allows; the user's matrix stays as it was."""
     X = sp.csr_array((np.array([1, 2, 3, 4]), np.array([2, 0, 2, 1]), np.array([0, 3, 4])), shape=(2, 3))
     ds = import_array(X, tmp_path / "d.zarr")
-    stored = ds.source.read_sparse(0, 2)
+    stored = ds.source.read_native(0, 2)
     assert (stored.data.tolist(), stored.indices.tolist(), stored.indptr.tolist()) == ([2, 4, 4], [0, 2, 1], [0, 2, 3])
     assert X.indices.tolist() == [2, 0, 2, 1]
     assert as_dataset(X).statistics.maximum.tolist() == [2, 4, 4]
@@ -394,7 +395,7 @@ def test_matrix_without_entries(tmp_path):
     ds = import_array(sp.csr_array((4, 3), dtype=np.float32), tmp_path / "d.zarr")
     np.testing.assert_array_equal(ds.source.read(1, 4), np.zeros((3, 3)))
     assert ds.statistics.observed.tolist() == [4, 4, 4]
-    assert list(ds.source.pieces()) == [slice(0, 4)]
+    assert list(ds.source.read_ranges()) == [slice(0, 4)]
 
 
 def test_empty_rows_of_sparse_matrices(tmp_path):
@@ -447,14 +448,14 @@ def test_wide_sparse_data_costs_its_entries(tmp_path):
     tracemalloc.stop()
     assert peak < 300e6
     np.testing.assert_array_equal(ds.statistics.maximum, in_memory.statistics.maximum)
-    assert_same_matrix(ds.source.read_sparse(50_000, 50_100), X[50_000:50_100])
+    assert_same_matrix(ds.source.read_native(50_000, 50_100), X[50_000:50_100])
 
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_fit_of_row_compressed_data_gives_the_bits_of_dense_data(tmp_path, seed, monkeypatch):
-    monkeypatch.setattr(source_module, "_PARTITION_ENTRIES", 1 << 11)
-    monkeypatch.setattr(source_module, "_BLOCK_ENTRIES", 1 << 9)
+    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 11)
+    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 9)
     X = sparse(seed, (600, 12))
     assert Layout.of(X.shape).n_partitions > 2
     fits = []

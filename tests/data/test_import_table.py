@@ -552,8 +552,8 @@ _MEASURE = r"""
 import re, sys
 from pathlib import Path
 import dfact
-from dfact.data import table_reader
-table_reader._BLOCK_BYTES = 1 << 17
+from dfact.data.readers import delimited
+delimited._BLOCK_BYTES = 1 << 17
 folder = Path(sys.argv[1])
 
 def peak():

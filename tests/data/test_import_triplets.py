@@ -22,7 +22,7 @@ from dfact.cli.main import main
 from dfact.data.ingest import external_sort as runs_module
 from dfact.data.ingest import triplets as triplets_module
 from dfact.data.ingest.external_sort import ENTRY, Runs
-from dfact.data.readers import base as table_reader
+from dfact.data.readers import delimited, parquet
 from dfact.data.sources.sparse import StoredCSRSource
 
 SEEDS = [0, 1, 2]
@@ -34,8 +34,8 @@ def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small tables in many batches, dealt out in many parts to many runs of rows."""
     monkeypatch.setattr(runs_module, "_RUN_ENTRIES", 50)
     monkeypatch.setattr(triplets_module, "_DEALT_ENTRIES", 70)
-    monkeypatch.setattr(table_reader, "_BLOCK_BYTES", 512)
-    monkeypatch.setattr(table_reader, "_BATCH_ENTRIES", 100)
+    monkeypatch.setattr(delimited, "_BLOCK_BYTES", 512)
+    monkeypatch.setattr(parquet, "_BATCH_ENTRIES", 100)
 
 
 @pytest.fixture(autouse=True)
@@ -398,8 +398,10 @@ def test_runs_hold_what_was_dealt_out(seed: int, monkeypatch: pytest.MonkeyPatch
 _PEAK = r"""
 import re, sys, dfact
 from pathlib import Path
-from dfact.data import import_triplets, runs, table_reader, values
-runs._RUN_ENTRIES = import_triplets._DEALT_ENTRIES = values._ENTRIES = table_reader._BLOCK_BYTES = 1 << 16
+from dfact.data import stored_values
+from dfact.data.ingest import external_sort, triplets
+from dfact.data.readers import delimited
+external_sort._RUN_ENTRIES = triplets._DEALT_ENTRIES = stored_values._ENTRIES = delimited._BLOCK_BYTES = 1 << 16
 options = {} if sys.argv[3] == "labels" else {"shape": (2000, 3000)}
 dfact.import_triplets(sys.argv[1], sys.argv[2], **options)
 print(int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024)

@@ -11,8 +11,8 @@ import scipy.sparse as sp
 import dfact
 from dfact import DataError, ParameterError, StoreError, import_array, import_table, join_datasets
 from dfact.cli.main import main
+from dfact.data import layout
 from dfact.data.ingest import join as join_module
-from dfact.data.sources import base as source_module
 from dfact.data.sources.dense import ZarrSource
 from dfact.data.statistics import as_floating
 from dfact.data.stored_dataset import open_dataset
@@ -264,10 +264,10 @@ def test_what_else_is_refused(tmp_path):
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Chunks of a few hundred answers, as though the data were large."""
-    monkeypatch.setattr(source_module, "_BLOCK_ENTRIES", 1 << 8)
-    monkeypatch.setattr(source_module, "_BLOCK_ROWS", (16, 64))
-    monkeypatch.setattr(source_module, "_CHUNK_ENTRIES", 1 << 8)
-    monkeypatch.setattr(source_module, "_PARTITION_ENTRIES", 1 << 8)
+    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 8)
+    monkeypatch.setattr(layout, "_BLOCK_ROWS", (16, 64))
+    monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1 << 8)
+    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 8)
 
 
 @pytest.fixture
@@ -330,9 +330,9 @@ def test_both_ways_of_reading_give_the_same(tmp_path, monkeypatch, seed):
 
 @pytest.mark.parametrize("order", ["sorted", "shuffled"])
 def test_memory_does_not_hold_the_answers(tmp_path, monkeypatch, order):
-    monkeypatch.setattr(source_module, "_CHUNK_ENTRIES", 1 << 16)
-    monkeypatch.setattr(source_module, "_PARTITION_ENTRIES", 1 << 16)
-    monkeypatch.setattr(source_module, "_BLOCK_ENTRIES", 1 << 14)
+    monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1 << 16)
+    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 16)
+    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 14)
     n, m = 20_000, 400
     rng = np.random.default_rng(0)
     ids = people(n)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import dfact
 from benchmarks.fault_fits import SOLVERS, bits, small_partitions
-from dfact.data.sources import base as source
+from dfact.data import layout
 from dfact.engine.cluster.rows import landmark, reached
 from dfact.engine.cluster.session import ClusterSession
 from tests.conftest import planted_answers
@@ -87,7 +87,7 @@ def test_a_dask_array_survives_the_worker_that_holds_it() -> None:
 
 def test_workers_write_their_rows(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for size in ("_BLOCK_ENTRIES", "_PARTITION_ENTRIES", "_CHUNK_ENTRIES"):
-        monkeypatch.setattr(source, size, 1 << 10)  # chunks of factors that two workers share
+        monkeypatch.setattr(layout, size, 1 << 10)  # chunks of factors that two workers share
     X = planted_answers(3001, 40, 4, 1, 0.1)
     stored = dfact.import_array(X, tmp_path / "x.zarr")
     here = dfact.ICQF(3, max_iter=4, tol=0, executor="inline").fit(stored)

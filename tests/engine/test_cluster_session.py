@@ -24,8 +24,8 @@ from distributed import Client, Event, LocalCluster, Worker
 from numpy.typing import NDArray
 
 from benchmarks.fault_fits import SELECTIONS, Processes, answers, bits, long_fit, small_partitions
+from dfact.data import layout
 from dfact.data.layout import Layout
-from dfact.data.sources import base as data_source
 from dfact.data.sources.dense import ArraySource
 from dfact.engine.cluster import host as host_module
 from dfact.engine.cluster import members as members_module
@@ -185,8 +185,8 @@ _patching = threading.Lock()
 @contextmanager
 def tiny_partitions() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data_source, "_BLOCK_ENTRIES", 1 << 10)
-        patch.setattr(data_source, "_PARTITION_ENTRIES", BLOCKS << 10)
+        patch.setattr(layout, "_BLOCK_ENTRIES", 1 << 10)
+        patch.setattr(layout, "_PARTITION_ENTRIES", BLOCKS << 10)
         yield
 
 

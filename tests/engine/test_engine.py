@@ -26,10 +26,11 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_info
 
 import dfact
+from dfact.data import layout
 from dfact.data import stored_values as data_values
 from dfact.data.coerce import as_dataset
 from dfact.data.layout import Layout
-from dfact.data.sources import base as data_source
+from dfact.data.sources import sparse
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dense import ArraySource, ZarrSource
 from dfact.data.sources.sparse import CSRSource, StoredCSRSource
@@ -87,9 +88,9 @@ class FailingPass(DriftPass):
 @pytest.fixture
 def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Data of a few hundred kilobytes in several partitions of several chunks of several blocks."""
-    monkeypatch.setattr(data_source, "_BLOCK_ENTRIES", 1 << 11)
-    monkeypatch.setattr(data_source, "_CHUNK_ENTRIES", 1 << 13)
-    monkeypatch.setattr(data_source, "_PARTITION_ENTRIES", 1 << 15)
+    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 11)
+    monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1 << 13)
+    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 15)
 
 
 def values(seed: int, n: int = 3001, m: int = 25) -> NDArray[np.uint8]:
@@ -193,7 +194,7 @@ def test_stored_sparse_rows_give_the_bits_of_dense_ones(
     executor: Executor, seed: int, spill: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(seed)
-    for module, name in ((data_source, "_PIECE_ENTRIES"), (data_values, "_ENTRIES"), (data_values, "_EDGES")):
+    for module, name in ((sparse, "_READ_ENTRIES"), (data_values, "_ENTRIES"), (data_values, "_EDGES")):
         monkeypatch.setattr(module, name, int(rng.integers(1 if "PIECE" in name else 40, 3000)))
     X = sparse_values(seed)
     source = dfact.import_array(X, tmp_path / "d.zarr", missing=255).source
@@ -214,18 +215,18 @@ def test_one_partition_of_stored_sparse_rows(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small_partitions")
 def test_sparse_blocks_stay_sparse_and_each_piece_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_source, "_PIECE_ENTRIES", 1000)
+    monkeypatch.setattr(sparse, "_READ_ENTRIES", 1000)
     X = sparse_values(6)
     source = dfact.import_array(X, tmp_path / "d.zarr", missing=255).source
     assert isinstance(source, StoredCSRSource)
     bounds = []
-    read = StoredCSRSource.read_sparse
+    read = StoredCSRSource.read_native
 
     def noted(self: StoredCSRSource, start: int, stop: int) -> sp.csr_array:
         bounds.append((self.offset + start, self.offset + stop))
         return read(self, start, stop)
 
-    monkeypatch.setattr(StoredCSRSource, "read_sparse", noted)
+    monkeypatch.setattr(StoredCSRSource, "read_native", noted)
     parts = partitions(source, 255, None)
     blocks = list(parts.blocks(FLOAT32))
     assert all(sp.issparse(block.matrix) and block.matrix.dtype == np.float32 for block in blocks)
@@ -240,9 +241,9 @@ def test_sparse_blocks_stay_sparse_and_each_piece_is_read_once(tmp_path: Path, m
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("most", [1, 30, 500, 10**6])
 def test_pieces_hold_no_more_than_one_read_may_bring(seed: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_source, "_PIECE_ENTRIES", most)
+    monkeypatch.setattr(sparse, "_READ_ENTRIES", most)
     X = sparse_values(seed, n=400)
-    pieces = list(CSRSource(X).pieces())
+    pieces = list(CSRSource(X).read_ranges())
     assert (pieces[0].start, pieces[-1].stop) == (0, 400)
     assert all(a.stop == b.start for a, b in pairwise(pieces))
     assert all(X[piece].nnz <= most or piece.stop - piece.start == 1 for piece in pieces)
@@ -257,7 +258,7 @@ def test_a_part_of_a_source_travels_alone(tmp_path: Path) -> None:
     for source in (in_memory, stored.slice(slice(1000, 1100)), stored.slice(slice(900, None)).slice(slice(100, 200))):
         sent = pickle.dumps(source)
         assert len(sent) < 20_000
-        assert (pickle.loads(sent).read_sparse(0, 100) != X[1000:1100]).nnz == 0
+        assert (pickle.loads(sent).read_native(0, 100) != X[1000:1100]).nnz == 0
     assert stored.location == tmp_path / "d.zarr"
 
 

@@ -29,7 +29,7 @@ from benchmarks.fault_fits import (
     small_partitions,
     visits_by_worker,
 )
-from dfact.data.sources import base as source
+from dfact.data import layout
 from dfact.engine.checkpoint import resume_point
 
 pytestmark = pytest.mark.faults
@@ -114,7 +114,7 @@ def test_a_killed_worker_whose_nanny_brings_a_new_one() -> None:
 
 
 def test_a_worker_that_joins_is_used(processes: Processes, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "_PARTITION_ENTRIES", 1 << 10)
+    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 10)
     X = answers(2)
     assert dfact.plan(long_fit(), X).n_partitions > 30
     before = {worker["name"] for worker in client.scheduler_info()["workers"].values()}

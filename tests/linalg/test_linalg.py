@@ -46,10 +46,10 @@ def embedded(Y: NDArray[np.float64]) -> Iterator[Session]:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfact.data.sources import base as source
+    from dfact.data import layout
 
-    monkeypatch.setattr(source, "_BLOCK_ENTRIES", 1 << 9)
-    monkeypatch.setattr(source, "_PARTITION_ENTRIES", 1 << 12)
+    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 9)
+    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 12)
 
 
 def low_rank(n: int, m: int, k: int, noise: float, seed: int) -> NDArray[np.float64]:

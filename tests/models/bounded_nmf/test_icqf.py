@@ -317,11 +317,11 @@ def test_every_kind_of_input_gives_the_same_model(tmp_path: Path) -> None:
 
 @pytest.fixture
 def many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfact.data.sources import base as source
+    from dfact.data import layout
 
-    monkeypatch.setattr(source, "_BLOCK_ENTRIES", 1 << 13)
-    monkeypatch.setattr(source, "_CHUNK_ENTRIES", 1 << 15)
-    monkeypatch.setattr(source, "_PARTITION_ENTRIES", 1 << 17)
+    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 13)
+    monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1 << 15)
+    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 17)
 
 
 @both_solvers

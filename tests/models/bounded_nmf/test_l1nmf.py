@@ -139,11 +139,11 @@ def test_without_a_penalty_it_is_non_negative_factorization() -> None:
 
 @pytest.fixture
 def many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfact.data.sources import base as source
+    from dfact.data import layout
 
-    monkeypatch.setattr(source, "_BLOCK_ENTRIES", 1 << 13)
-    monkeypatch.setattr(source, "_CHUNK_ENTRIES", 1 << 15)
-    monkeypatch.setattr(source, "_PARTITION_ENTRIES", 1 << 17)
+    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 13)
+    monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1 << 15)
+    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 17)
 
 
 def assert_same_bits(first: dfact.L1NMF, second: dfact.L1NMF) -> None:

@@ -393,11 +393,11 @@ def test_slices_without_an_entry_have_factors_0_and_are_named(update: str) -> No
 
 @pytest.fixture
 def many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfact.data.sources import base as source
+    from dfact.data import layout
 
-    monkeypatch.setattr(source, "_BLOCK_ENTRIES", 1 << 13)
-    monkeypatch.setattr(source, "_CHUNK_ENTRIES", 1 << 15)
-    monkeypatch.setattr(source, "_PARTITION_ENTRIES", 1 << 16)
+    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 13)
+    monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1 << 15)
+    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 16)
 
 
 def answers(n: int, seed: int) -> Array:
@@ -449,11 +449,11 @@ def test_a_path_is_the_same_on_every_executor(client: Client, tmp_path: Path) ->
 
 
 def test_partitions_change_the_sums_by_rounding_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfact.data.sources import base as source
+    from dfact.data import layout
 
     X = answers(4000, 1)
     whole = dfact.ElasticCP(3, random_state=1, max_iter=10, init="nvecs").fit(X)
-    monkeypatch.setattr(source, "_PARTITION_ENTRIES", 1 << 15)
+    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 15)
     parts = dfact.ElasticCP(3, random_state=1, max_iter=10, init="nvecs").fit(X)
     np.testing.assert_allclose(parts.objective_history_, whole.objective_history_, rtol=1e-10)
     for A, B in zip(parts.factors_, whole.factors_, strict=True):

@@ -19,11 +19,11 @@ from dfact.progress import Iteration
 @pytest.fixture(autouse=True)
 def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Partitions of 64 rows of 40 columns: small data counts as large."""
-    from dfact.data.sources import base as source
+    from dfact.data import layout
 
-    monkeypatch.setattr(source, "_BLOCK_ENTRIES", 1 << 11)
-    monkeypatch.setattr(source, "_PARTITION_ENTRIES", 1 << 12)
-    monkeypatch.setattr(source, "_CHUNK_ENTRIES", 1 << 13)
+    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 11)
+    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 12)
+    monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1 << 13)
 
 
 class InterruptionError(Exception):

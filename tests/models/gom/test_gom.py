@@ -170,12 +170,12 @@ def test_no_block_of_sparse_responses_becomes_dense(monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfact.data.sources import base as source
+    from dfact.data import layout
     from dfact.linalg import kmeans
 
-    monkeypatch.setattr(source, "_BLOCK_ENTRIES", 1 << 11)
-    monkeypatch.setattr(source, "_CHUNK_ENTRIES", 1 << 13)
-    monkeypatch.setattr(source, "_PARTITION_ENTRIES", 1 << 14)
+    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 11)
+    monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1 << 13)
+    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 14)
     monkeypatch.setattr(kmeans, "_SAMPLE", 500)  # so that Lloyd's passes run
 
 
