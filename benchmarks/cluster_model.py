@@ -67,7 +67,7 @@ def counted(workers: int, partitions: int, shape: Any = tree) -> Nodes:
 
 
 @dataclass(frozen=True)
-class Measured:
+class OriginalUnits:
     """A pass of workers in a chain that wait, without the wait: none waits for a core of this machine."""
 
     workers: int
@@ -88,7 +88,7 @@ class Costs:
     """Of sums, from one to the next: made into a message, sent, received, added."""
 
     @classmethod
-    def of(cls, measured: Sequence[Measured]) -> "Costs":
+    def of(cls, measured: Sequence[OriginalUnits]) -> "Costs":
         """By least squares of relative errors, none of them negative."""
         weights = np.array([1 / m.seconds for m in measured])
         matrix = np.array([cls._terms(m) for m in measured]) * weights[:, None]
@@ -97,14 +97,14 @@ class Costs:
         return cls(*(float(value) for value in found / scale))
 
     @staticmethod
-    def _terms(m: Measured) -> list[float]:
+    def _terms(m: OriginalUnits) -> list[float]:
         sums, (_, nodes, below) = 1, counted(m.workers, m.workers, chain)
         while below:
             [(_, nodes, below)] = below
             sums += nodes
         return [1, m.workers - 1, m.size * sums]
 
-    def seconds(self, m: Measured) -> float:
+    def seconds(self, m: OriginalUnits) -> float:
         """What these costs say of a measured pass."""
         return float(np.dot(self._terms(m), [self.call, self.level, self.byte]))
 
@@ -134,7 +134,7 @@ class Fit:
     @property
     def size(self) -> int:
         """Bytes of sums."""
-        return int(dfact.ICQF(20)._footprint((self.rows, self.columns), 0, np.dtype(np.float32)).shared) // 2
+        return int(dfact.ICQF(20)._footprint((self.rows, self.columns), 0, np.dtype(np.float32)).broadcast) // 2
 
     def seconds(self, costs: Costs, caller: Caller, workers: int) -> float:
         """A pass on so many one-thread workers, each with a core and a network connection of its own."""

@@ -22,7 +22,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.cluster_model import Caller, Costs, Measured, chain, outlook, star
+from benchmarks.cluster_model import Caller, Costs, OriginalUnits, chain, outlook, star
 from benchmarks.common import exit_code, report
 from benchmarks.idle_cluster import Idle, IdleCluster, Usage, Waiting, noise, slow_down
 from dfact.engine.cluster import session as session_module
@@ -50,7 +50,7 @@ class Size:
     waiting_passes: int
     wait: float
     processes: int
-    """Workers that are processes of their own."""
+    """WorkerResources that are processes of their own."""
     slow_passes: int
     kept_passes: int
 
@@ -104,7 +104,7 @@ def _usage(cluster: IdleCluster, work: Callable[[], object], idle: float) -> Usa
 
 def latency(size: Size) -> Bars:
     """The time of passes that only wait, without the wait; the same with the workers in a chain; and what follows for large clusters."""
-    measured: list[Measured] = []
+    measured: list[OriginalUnits] = []
     rows: list[dict[str, Any]] = []
     with IdleCluster() as cluster:
         for workers in size.tree:
@@ -115,7 +115,7 @@ def latency(size: Size) -> Bars:
                         pass_ = Waiting(size.wait, sums)
                         _seconds(session, pass_, _WARM_UP, noise(8))
                         found = statistics.median(_seconds(session, pass_, size.waiting_passes, noise(8)))
-                        latest = Measured(workers, sums, max(found - size.wait, 1e-4))
+                        latest = OriginalUnits(workers, sums, max(found - size.wait, 1e-4))
                         rows.append(vars(latest) | {"shape": shape.__name__})
                         if shape is chain:
                             measured.append(latest)
@@ -148,7 +148,7 @@ def _caller(cluster: IdleCluster, passes: int) -> Caller:
 
 
 def scaling(size: Size) -> Bars:
-    """Workers that wait for as long as their share of a pass would take."""
+    """WorkerResources that wait for as long as their share of a pass would take."""
     partitions, arithmetic, rows = 8 * size.processes, 0.05 * size.processes, []
     with IdleCluster() as cluster:
         for workers in [w for w in (1, 2, 4, 8, 16) if w <= size.processes]:

@@ -145,7 +145,7 @@ def story(hosts: Hosts, data: Path) -> list[dict[str, Any]]:
 def _deploy(desk: Desk) -> Any:
     """The manifests that `dfact deploy` writes, checked."""
     folder = desk.hosts.folder / "deployed"
-    settings = [part for name, value in desk.settings.items() for part in ("--setting", f"{name}={value}")]
+    settings = [part for name, value in desk.settings.items() for part in ("--env", f"{name}={value}")]
     size = ["--workers", "2", "--cpu", "1", "--image", IMAGE, "--manifests", str(DEPLOY / "kubernetes")]
     print(desk.run(sys.executable, "-m", "dfact.cli.main", "deploy", str(desk.hosts.folder / "eqsq.toml"), str(folder), *size, *settings))
     manifests = render(folder)

@@ -152,7 +152,7 @@ def out_of_core(target: str, rank: int, long: int, keep: bool) -> dict[str, Any]
     seconds = np.diff(marks[1:])
     return {
         "shape": "×".join(map(str, dataset.shape)),
-        "values in memory": f"{plan.values_in_memory} of {plan.n_partitions} partitions",
+        "values in memory": f"{plan.cached_partitions} of {plan.n_partitions} partitions",
         "ns an entry": 1e9 * statistics.median(seconds) / float(np.prod(dataset.shape)),
         "fit_s": whole,
         "peak_GiB": peak.bytes / 2**30,

@@ -45,7 +45,7 @@ _WATCHING = 0.025  # of the time of the steps
 
 
 class CountedSource(ZarrSource):
-    """Counts what is read of it and of its slices."""
+    """ErrorHistogram what is read of it and of its slices."""
 
     bytes_read: ClassVar[int] = 0
 
@@ -68,9 +68,9 @@ def counted(path: Path) -> Dataset:
 class TimedSession(LocalSession):
     """Notes the seconds of passes by their names."""
 
-    def run(self, pass_: Pass[Any, P], shared: Any) -> P:
+    def run(self, pass_: Pass[Any, P], broadcast: Any) -> P:
         began = time.perf_counter()
-        sums = super().run(pass_, shared)
+        sums = super().run(pass_, broadcast)
         Forgetful.seconds[type(pass_).__name__] += time.perf_counter() - began
         return sums
 

@@ -149,7 +149,7 @@ class StoredBootstrap(Stored):
         return found
 
     def _arguments(self) -> list[str | Path]:
-        return ["stability", self.model, self.data, "--resamples", str(self.RESAMPLES), "--fresh", "--seed", "0"]
+        return ["stability", self.model, self.data, "--resamples", str(self.RESAMPLES), "--cold-start", "--seed", "0"]
 
     def _prepare(self) -> None:
         super()._prepare()

@@ -23,7 +23,7 @@ import dfact
 from benchmarks.fault_commands import size_of
 from benchmarks.fault_fits import answers, bits, differing, long_fit
 from dfact.engine.executors import LocalSession
-from dfact.engine.memory_plan import Plan, Workers, local_workers
+from dfact.engine.memory_plan import Plan, WorkerResources, local_workers
 from dfact.engine.partitions import Partitions
 from dfact.errors import StoreError
 from tests.object_store.test_object_store import Proxy, send, settings
@@ -44,7 +44,7 @@ class Outcome:
 class OnDisk:
     """One thread that reads its values from disk in every pass."""
 
-    def workers(self, memory_limit: Any) -> Workers:
+    def workers(self, memory_limit: Any) -> WorkerResources:
         return local_workers("inline", 1, memory_limit)
 
     def open(self, partitions: Partitions, plan: Plan) -> LocalSession:

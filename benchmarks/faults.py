@@ -130,7 +130,7 @@ def pause_one_for_a_second(processes: Processes, rng: Random) -> None:
     processes.send(SIGCONT, name)
 
 
-def lost_cluster(what: str, said: str, tries: int, rng: Random) -> list[Outcome]:
+def cluster_errors(what: str, said: str, tries: int, rng: Random) -> list[Outcome]:
     """``dfact fit`` on a cluster whose workers, or scheduler, are killed; then again on a new one."""
     outcomes: list[Outcome] = []
     while len(outcomes) < tries:
@@ -139,7 +139,7 @@ def lost_cluster(what: str, said: str, tries: int, rng: Random) -> list[Outcome]
             processes.start(2)
             undisturbed = fit.undisturbed()
             began = time.monotonic()
-            command = fit.run({"dfact.workers-wait": "2s"})
+            command = fit.run({"dfact.worker-timeout": "2s"})
             command.reached(fit.checkpoint, int(rng.integers(4, 12)))
             time.sleep(rng.uniform(0, 5 * PAUSE))
             processes.kill(*(processes.workers if what == "workers" else ["scheduler"]))
@@ -204,8 +204,8 @@ def faults() -> dict[str, Fault]:
         "worker joins": partial(on_a_cluster, solved(long), long.last, start_one),
         "worker paused for 1 s": partial(on_a_cluster, solved(long), long.last, pause_one_for_a_second),
         "worker paused, worker-ttl 2 s": partial(on_a_cluster, solved(long), long.last, pause_one, settings=ttl),
-        "all workers killed, resumed": partial(lost_cluster, "workers", "the Dask cluster has had no worker"),
-        "scheduler killed, resumed": partial(lost_cluster, "scheduler", "the Dask scheduler is lost"),
+        "all workers killed, resumed": partial(cluster_errors, "workers", "the Dask cluster has had no worker"),
+        "scheduler killed, resumed": partial(cluster_errors, "scheduler", "the Dask scheduler is lost"),
         "driver SIGKILL, resumed": partial(struck_driver, SIGKILL, -SIGKILL),
         "driver SIGKILL, bootstrap, resumed": partial(struck_driver, SIGKILL, -SIGKILL, stored=StoredBootstrap),
         "driver SIGTERM, resumed": partial(struck_driver, SIGTERM, 128 + SIGTERM),

@@ -43,7 +43,7 @@ import dfact
 from benchmarks.common import exit_code, report
 from dfact.cli.info import stored_model_text
 from dfact.models import persistence
-from dfact.models.provenance import Choice, Stability
+from dfact.models.provenance import SelectionRecord, Stability
 
 SECONDS, ROOM = 60.0, 1 << 30  # for an input: time, and bytes of address space beyond those of the process
 N, M = 40, 6
@@ -230,10 +230,10 @@ IMPORT: dict[str, Any] = {"items": "Q*", "id_column": "id", "confounders": ["age
 def read_values(dataset: dfact.Dataset) -> Any:
     """All values as they were in the file, NaN where missing."""
     from dfact.data.layout import Layout
-    from dfact.data.statistics import as_floating
+    from dfact.data.statistics import as_float
 
     parts = [dataset.source.read(rows.start, rows.stop) for rows in dataset.source.read_ranges(Layout.of(dataset.shape))]
-    values = as_floating(np.concatenate(parts), dataset.missing_code, np.dtype(np.float64))
+    values = as_float(np.concatenate(parts), dataset.missing_code, np.dtype(np.float64))
     with np.errstate(invalid="ignore"):  # NaN of any bits
         return values + dataset.offset.reshape(-1, *(1,) * (values.ndim - 2))
 
@@ -344,10 +344,10 @@ def check_dataset(dataset: dfact.Dataset, whole: dict[str, Any] | None) -> None:
         np.testing.assert_array_equal(found.pop("values"), whole["values"])
         expect(found == {name: value for name, value in whole.items() if name != "values"}, "a damaged store is read as another")
     else:
-        WHOLE.update(found)
+        ALL_ROWS.update(found)
 
 
-WHOLE: dict[str, Any] = {}
+ALL_ROWS: dict[str, Any] = {}
 
 
 def write_dataset(kind: str, path: Path, first: int = 0) -> None:
@@ -356,7 +356,7 @@ def write_dataset(kind: str, path: Path, first: int = 0) -> None:
     confounders = table[["age", "sex"]]
     if kind == "sparse":
         matrix = sp.csr_array(np.where(np.random.default_rng(3).random((N, M)) < 0.4, values + 10.0, 0))
-        dfact.import_array(matrix, path, absent="missing", empty_rows="drop", row_labels=table["id"])
+        dfact.import_array(matrix, path, implicit="missing", empty_rows="drop", row_labels=table["id"])
     elif kind == "tensor":
         dfact.import_array(np.random.default_rng(4).random((N, M, 3)), path)
     else:
@@ -374,10 +374,10 @@ def dataset_target(kind: str) -> Target:
 
     def read(folder: Path, out: Path, same: bool) -> None:
         dataset = dfact.open_dataset(folder / "d.zarr")
-        WHOLE.clear()
+        ALL_ROWS.clear()
         check_dataset(dataset, original if same and original else None)
         if not original:
-            original.update(WHOLE)
+            original.update(ALL_ROWS)
         model = estimator(kind).fit(dataset)
         expect(np.isfinite(model.objective_history_).all(), "an objective that is no number")
 
@@ -396,10 +396,10 @@ def join_target() -> Target:
 
     def read(folder: Path, out: Path, same: bool) -> None:
         dataset = dfact.join_datasets([folder / "a.zarr", folder / "b.zarr"], out / "j.zarr", prefix=True)
-        WHOLE.clear()
+        ALL_ROWS.clear()
         check_dataset(dataset, original if same and original else None)
         if not original:
-            original.update(WHOLE)
+            original.update(ALL_ROWS)
 
     return Target(make, lambda folder, rng: mutate_store(folder / rng.choice(["a.zarr", "b.zarr"]), rng), read)
 
@@ -455,7 +455,7 @@ def forged_target(name: str) -> Target:
             loadings = np.asarray(model.components_, float)
             model.stability_ = Stability(np.ones((2, len(loadings))), loadings, loadings, loadings, 0.95, np.ones(loadings.shape))
         scores = pd.DataFrame({"error": [1.0, 2.0], "n": [1.0, 2.0]}, index=pd.Index([2, 3], name="n_components"))
-        model.choice_ = Choice.of_table(scores, 0, "error", "lowest")
+        model.selection_ = SelectionRecord.of_table(scores, 0, "error", "lowest")
         dfact.save_model(model, folder / "m.model")
 
     def read(folder: Path, out: Path, same: bool) -> None:

@@ -30,7 +30,7 @@ from dfact.data.synthetic import gom_simulation
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, Startless, State
+from dfact.engine.passes import Block, State, StatelessStart
 from dfact.linalg.kmeans import kmeans
 from dfact.linalg.points import EMBEDDING, EmbedPass, Nothing
 from dfact.linalg.svd import gram_size, right_singular, zero_filled
@@ -75,7 +75,7 @@ def ours(source: RowSource, k: int, *, small_memory: bool = False) -> Triples:
     footprint = Footprint(dtype.itemsize * k, dtype.itemsize * (m + k), 8 * (gram_size(m, k) + m * k), dtype.itemsize * k)
     plan = make_plan(source, dtype, footprint, executor.workers(None))
     if small_memory:
-        plan = replace(plan, state_in_memory=0, values_in_memory=0)
+        plan = replace(plan, state_in_memory=0, cached_partitions=0)
     with executor.open(partitions(source, None, None), plan) as session:
         V, sigma = right_singular(session, m, k, dtype)
         session.run(EmbedPass(dtype, zero_filled), (V / sigma).astype(dtype))
@@ -189,14 +189,14 @@ def kmeans_speed(n: int, widths: list[int], repeats: int) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class ProductsPass(Startless):
+class ProductsPass(StatelessStart):
     """The products of the shared centres (c, d) with all points, without which no pass of K-means is."""
 
     dtype: None = None
 
-    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, Nothing]:
+    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, Nothing]:
         assert state is not None, "no embedding was kept"
-        block.work.matmul(shared, state[EMBEDDING], "products")
+        block.work.matmul(broadcast, state[EMBEDDING], "products")
         return state, Nothing()
 
 

@@ -43,7 +43,7 @@ class Fault:
     iterations: int = 15
     patience: float = 180
     used: tuple[str, ...] = ()
-    """Workers that must have had a part."""
+    """WorkerResources that must have had a part."""
 
 
 def _for_a_while(strike: Callable[[Cluster], None], undo: Callable[[Cluster], None], seconds: float = 5) -> Callable[[Cluster], None]:
@@ -115,8 +115,8 @@ def _join(cluster: Cluster) -> None:
 
 _STOP, _GO, _KILL = signal.SIGSTOP, signal.SIGCONT, signal.SIGKILL
 _TTL = {"distributed.scheduler.worker-ttl": "30s"}
-_WORKERS_WAIT = {"dfact.workers-wait": "5s"}
-_PROGRESS_WAIT = {"dfact.progress-wait": "60s"}
+_WORKERS_WAIT = {"dfact.worker-timeout": "5s"}
+_PROGRESS_WAIT = {"dfact.progress-timeout": "60s"}
 FAULTS = [
     Fault("none", _signals(_GO, "a")),
     Fault("worker killed", _signals(_KILL, "b")),

@@ -15,7 +15,7 @@ import dfact
 from benchmarks.common import answers, exit_code, report
 from dfact.data.synthetic import icqf_simulation
 from dfact.selection.block_cross_validation import block_cross_validate
-from dfact.selection.folds import deal_all, seed_of
+from dfact.selection.folds import assign_all_folds, resolve_random_state
 
 Bars = list[tuple[str, bool]]
 
@@ -26,7 +26,7 @@ TABLE_1 = {0.1: 0.2, 0.2: 0.2, 0.3: 0.4}  # noise: the most that mean |k − 10|
 
 def cold(M: NDArray[np.float32], ks: Sequence[int], betas: Sequence[float], n_folds: int, random_state: int) -> pd.DataFrame:
     """The error of each configuration on the same folds, every fit by ``ICQF.fit``, one after another."""
-    (folds,) = deal_all(M.shape, BLOCKS, n_folds, 1, seed_of(random_state) or 0)
+    (folds,) = assign_all_folds(M.shape, BLOCKS, n_folds, 1, resolve_random_state(random_state) or 0)
     squares = pd.DataFrame(0.0, index=pd.Index(ks, name="n_components"), columns=list(betas))
     count, passes = 0, 0
     for fold in range(n_folds):

@@ -36,7 +36,7 @@ from dfact.engine.executors import ThreadsExecutor
 from dfact.engine.partitions import partitions
 from dfact.engine.threads import single_threaded
 from dfact.models.bounded_nmf.passes import SplitlessPass, Start
-from dfact.models.bounded_nmf.problem import problem_of
+from dfact.models.bounded_nmf.problem import make_problem
 from dfact.models.bounded_nmf.solvers import Splitless
 
 Bars = list[tuple[str, bool]]
@@ -97,15 +97,15 @@ def passes(dataset: Dataset, k: int, threads: int, stack: ExitStack) -> Callable
     """A pass over data whose values do not stay in memory once they have been read, with the state of a fit under way."""
     model = dfact.ICQF(k, bounds=(0, TOP), q_max=TOP)
     plan = replace(dfact.plan(model, dataset), resident_states=1 << 30, resident_values=0)
-    problem, dtype = problem_of(model, dataset, None), np.dtype(np.float32)
+    problem, dtype = make_problem(model, dataset, None), np.dtype(np.float32)
     session = stack.enter_context(ThreadsExecutor(threads).open(partitions(dataset.source, dataset.missing_code, None), plan))
     solver = Splitless(problem, Start(None, 0), dtype)
     assert isinstance(solver.pass_, SplitlessPass)
     point = np.random.default_rng(0).uniform(0, TOP, (k, dataset.shape[1])).astype(dtype)
     for _ in range(WARM_UP):
-        sums = session.run(solver.pass_, solver.shared(point))
+        sums = session.run(solver.pass_, solver.broadcast(point))
         point = solver.next_point(solver.loadings(sums, point))
-    return lambda: session.run(solver.pass_, solver.shared(point))
+    return lambda: session.run(solver.pass_, solver.broadcast(point))
 
 
 def limit(n: int, m: int, k: int = 20) -> Bars:

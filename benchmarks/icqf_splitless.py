@@ -34,8 +34,8 @@ class Watched:
     def __enter__(self) -> Self:
         watch, step = self, self.step
 
-        def watched(pass_: Any, block: Any, state: Any, shared: Any) -> Any:
-            new, sums = step(pass_, block, state, shared)
+        def watched(pass_: Any, block: Any, state: Any, broadcast: Any) -> Any:
+            new, sums = step(pass_, block, state, broadcast)
             watch.sizes[block.index] = sum(array.nbytes for name, array in new.items() if name in ("split", "places", "multipliers"))
             watch.bytes = max(watch.bytes, sum(watch.sizes.values()))
             return new, sums

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from dfact.data.layout import Layout
 from dfact.data.sources.dense import ArraySource
 from dfact.engine.cluster.session import ClusterSession
-from dfact.engine.memory_plan import Footprint, Workers, make_plan
+from dfact.engine.memory_plan import Footprint, WorkerResources, make_plan
 from dfact.engine.partitions import Partitions
-from dfact.engine.passes import Block, PartialSums, SampledPass, Startless, State
+from dfact.engine.passes import Block, PartialSums, SampledPass, State, StatelessStart
 from dfact.models.cp.samples import AdamaxState
 
 _QUIET = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "1s", "distributed.admin.tick.limit": "1m"}
@@ -55,13 +55,13 @@ class Sums(PartialSums):
 
 
 @dataclass(frozen=True)
-class Idle(Startless):
+class Idle(StatelessStart):
     """A pass that only answers."""
 
     bytes: int
     dtype: None = None
 
-    def step(self, block: Block, state: State | None, shared: Any) -> tuple[State, Sums]:
+    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State, Sums]:
         return {"rows": np.zeros((1, block.matrix.shape[0]))}, Sums(noise(self.bytes))
 
 
@@ -76,10 +76,10 @@ class Waiting:
     def start(self, block: Block) -> State:
         return {"rows": np.full((2, block.matrix.shape[0]), 0.1 * block.index)}
 
-    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, Sums]:
+    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State, Sums]:
         assert state is not None
         _wait(self.seconds * _slowness)
-        rows = np.cos(3 * state["rows"] + shared[0])
+        rows = np.cos(3 * state["rows"] + broadcast[0])
         return {"rows": rows}, Sums(noise(self.bytes) * rows.mean())
 
 
@@ -91,9 +91,9 @@ class WaitingSteps(SampledPass):
     seconds: float
     dtype: None = None
 
-    def step(self, block: Block, state: State | None, shared: tuple[AdamaxState, float, int]) -> tuple[State | None, AdamaxState]:
+    def step(self, block: Block, state: State | None, broadcast: tuple[AdamaxState, float, int]) -> tuple[State | None, AdamaxState]:
         _wait(self.seconds)
-        return state, shared[0].times(43.0)
+        return state, broadcast[0].times(43.0)
 
 
 def _wait(seconds: float) -> None:
@@ -161,8 +161,8 @@ class IdleCluster:
         self._scheduler.start()
         self.processes: list[BaseProcess] = []
         self.workers = 0
-        self._address = ours.recv()
-        self.client = Client(self._address, set_as_default=False)
+        self._data_uri = ours.recv()
+        self.client = Client(self._data_uri, set_as_default=False)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -176,7 +176,7 @@ class IdleCluster:
         new = workers - self.workers
         counts = [len(part) for part in np.array_split(np.arange(new), min(processes or new, new))] if new else []
         for count in counts:
-            self.processes.append(self._context.Process(target=_run_workers, args=(self._address, count), daemon=True))
+            self.processes.append(self._context.Process(target=_run_workers, args=(self._data_uri, count), daemon=True))
             self.processes[-1].start()
         self.workers = workers
         if new:
@@ -194,5 +194,5 @@ class IdleCluster:
     def session(self, partitions: int) -> ClusterSession:
         """Of so many partitions of one row, which stay in memory."""
         source = ArraySource(np.zeros((partitions, 1)))
-        plan = make_plan(source, np.dtype(np.float64), Footprint(16, 0, 0, 0), Workers("distributed", self.workers, 1, 1 << 40, 0))
+        plan = make_plan(source, np.dtype(np.float64), Footprint(16, 0, 0, 0), WorkerResources("distributed", self.workers, 1, 1 << 40, 0))
         return ClusterSession(self.client, Partitions(0, source, None, None, Layout(partitions, 1, 1, 1)), plan)

@@ -243,12 +243,12 @@ def _job(job: Manifest, manifests: list[Manifest]) -> Iterator[str]:
     disrupted = [
         rule["action"] for rule in rules for condition in rule.get("onPodConditions", []) if condition["type"] == "DisruptionTarget"
     ]
-    grace, linger = of_pod.get("terminationGracePeriodSeconds", 30), int(pod.settings.get("DFACT_LINGER", 60))
+    grace, linger = of_pod.get("terminationGracePeriodSeconds", 30), int(pod.settings.get("DFACT_GRACE_SECONDS", 60))
     checks = {
         "is not indexed": spec.get("completionMode") == "Indexed",
         "its size is not that of the settings": spec["completions"]
         == spec["parallelism"]
-        == 1 + int(pod.settings.get("DASK_DFACT__WORKERS", -1)),
+        == 1 + int(pod.settings.get("DASK_DFACT__EXPECTED_WORKERS", -1)),
         "does not end with its driver": spec.get("successPolicy") == {"rules": [{"succeededIndexes": "0"}]},
         "has no limit of tries": spec.get("backoffLimitPerIndex", 0) > 0 and spec.get("maxFailedIndexes") == 0,
         "may have two drivers": spec.get("podReplacementPolicy") == "Failed" and of_pod.get("restartPolicy") == "Never",

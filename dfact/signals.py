@@ -12,19 +12,19 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _CLEAN = "nothing half-written was left behind"
 
 
-class _Wish:
+class _StopRequest:
     """Who would obey, and what was asked."""
 
     def __init__(self) -> None:
-        self.obeying = 0
+        self.defer_stop = 0
         self.signal: int | None = None
 
 
-_wish = _Wish()
+_wish = _StopRequest()
 
 
 @contextmanager
-def stopping_on_signals() -> Iterator[None]:
+def handle_signals() -> Iterator[None]:
     """SIGTERM and SIGINT raise :class:`dfact.errors.StoppedError`, at once or, where a checkpoint is kept, behind the pass at hand.
 
     The second of them always stops at once. For programs: in the main thread, which alone can.
@@ -41,35 +41,35 @@ def stopping_on_signals() -> Iterator[None]:
 
 def _handle(number: int, frame: FrameType | None) -> None:
     del frame
-    if _wish.obeying and _wish.signal is None:
+    if _wish.defer_stop and _wish.signal is None:
         _wish.signal = number
         return
     raise StoppedError(number, _CLEAN)
 
 
 @contextmanager
-def obeying() -> Iterator[None]:
-    """Whoever asks :func:`asked` now and then, and stops; at the end at the latest."""
-    _wish.obeying += 1
+def defer_stop() -> Iterator[None]:
+    """Whoever asks :func:`requested_signal` now and then, and stops; at the end at the latest."""
+    _wish.defer_stop += 1
     try:
         yield
     finally:
-        _wish.obeying -= 1
+        _wish.defer_stop -= 1
     if _wish.signal is not None:
         raise StoppedError(_wish.signal, _CLEAN)
 
 
 @contextmanager
-def finishing() -> Iterator[None]:
+def shield() -> Iterator[None]:
     """What is all but done is done: a signal within comes too late to stop it, and fits that follow obey it. The second stops at once."""
     here = threading.current_thread() is threading.main_thread()  # signals come to no other
-    _wish.obeying += here
+    _wish.defer_stop += here
     try:
         yield
     finally:
-        _wish.obeying -= here
+        _wish.defer_stop -= here
 
 
-def asked() -> int | None:
+def requested_signal() -> int | None:
     """The signal that asked to stop."""
     return _wish.signal

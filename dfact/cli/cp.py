@@ -11,21 +11,21 @@ from dfact.cli.options import (
     checkpoint_options,
     computing_options,
     example,
-    kept_option,
+    executor_for,
+    location_type,
+    option_group,
     overwrite_option,
-    place_type,
     plan_option,
     plot_ending,
     plot_option,
     read_dataset,
-    together,
-    workplace,
+    results_checkpoint_option,
 )
 from dfact.cli.select import numbers
-from dfact.storage.location import Place
+from dfact.storage.location import Location
 
 
-def prior_of(_: click.Context, __: click.Parameter, value: str) -> str | None:
+def make_prior(_: click.Context, __: click.Parameter, value: str) -> str | None:
     """``estimate``, or nothing."""
     return None if value == "none" else value
 
@@ -35,14 +35,14 @@ def penalties(context: click.Context, parameter: click.Parameter, value: str | N
     return None if value is None else sorted(numbers(context, parameter, value))
 
 
-_problem_options = together(
+_problem_options = option_group(
     click.option("--l1-ratio", type=float, default=0.2, help="Share of the l1 penalty: 0 finds the rank alone, 1 zeros alone."),
     click.option("--nonnegative", is_flag=True, help="All factors at least 0."),
     click.option(
         "--prior",
         type=click.Choice(["estimate", "none"]),
         default="estimate",
-        callback=prior_of,
+        callback=make_prior,
         help="Variances of the slices in the l2 penalty, estimated or all 1.",
     ),
     click.option(
@@ -62,8 +62,8 @@ _problem_options = together(
 
 
 @click.command("cp", epilog=example("dfact fit cp amino.zarr amino.model -k 3 --lam 1e-6 --init nvecs"))
-@click.argument("data", type=place_type)
-@click.argument("model", type=place_type, required=False)
+@click.argument("data", type=location_type)
+@click.argument("model", type=location_type, required=False)
 @click.option("-k", "--components", "n_components", type=int, default=10, help="Number of components to start from.")
 @click.option("--lam", type=float, default=1.0, help="Weight of the penalties; see dfact select cp.")
 @_problem_options
@@ -81,8 +81,8 @@ _problem_options = together(
 @plot_option
 @overwrite_option
 def fit_cp(
-    data: Place,
-    model: Place | None,
+    data: Location,
+    model: Location | None,
     executor: str | None,
     scheduler: str | None,
     plan_only: bool,
@@ -98,13 +98,13 @@ def fit_cp(
     check_model(model, plan_only)
     from dfact.models.cp.elastic import ElasticCP
 
-    with workplace(executor, scheduler) as place:
+    with executor_for(executor, scheduler) as place:
         run_fit(ElasticCP(**parameters, executor=place), read_dataset(data), None if plan_only else model, plot, overwrite)
 
 
 @click.command("cp", epilog=example("dfact select cp amino.zarr amino.model -k 8 --l1-ratio 0", "    --rule knee --seed 0 --plot path.png"))
-@click.argument("data", type=place_type)
-@click.argument("model", type=place_type, required=False)
+@click.argument("data", type=location_type)
+@click.argument("model", type=location_type, required=False)
 @click.option("-k", "--components", "n_components", type=int, default=10, help="Number of components to start from.")
 @click.option(
     "--criterion",
@@ -119,24 +119,24 @@ def fit_cp(
     help="The lowest score, or where more components stop to lower it much; not with split_half.",
 )
 @click.option("--lambdas", metavar="NUMBERS", callback=penalties, help="Weights of the penalties to try.", show_default="1e-10 to 1e10")
-@click.option("--share", type=float, default=0.1, help="Share of the observed entries to hide.")
+@click.option("--holdout-fraction", type=float, default=0.1, help="Share of the observed entries to hide.")
 @click.option("--seed", "random_state", type=int, help="Seed of the start and of what is hidden.")
-@kept_option
+@results_checkpoint_option
 @_problem_options
 @computing_options
 @click.option(
-    "--plot", metavar="FILE", type=place_type, callback=plot_ending, help="Draw rank, zeros and score over lambda: .png, .pdf or .svg."
+    "--plot", metavar="FILE", type=location_type, callback=plot_ending, help="Draw rank, zeros and score over lambda: .png, .pdf or .svg."
 )
 @overwrite_option
 def select_cp(
-    data: Place,
-    model: Place | None,
+    data: Location,
+    model: Location | None,
     criterion: str,
     rule: str,
     lambdas: list[float] | None,
-    share: float,
+    holdout_fraction: float,
     random_state: int | None,
-    checkpoint: Place | None,
+    checkpoint: Location | None,
     executor: str | None,
     scheduler: str | None,
     plot: Path | None,
@@ -157,14 +157,14 @@ def select_cp(
     from dfact.report.selection import check_plot, selection_text
     from dfact.selection.solution_path import select_on_path
 
-    with workplace(executor, scheduler) as place:
+    with executor_for(executor, scheduler) as place:
         dataset = read_dataset(data)
         if plot is not None:
             check_plot(plot, overwrite=overwrite)
         with places(model, None, overwrite=overwrite) as keep:
             with closing(Progress("select")) as progress:
                 estimator = ElasticCP(**parameters, random_state=random_state, executor=place, callbacks=[progress])
-                settings: dict[str, Any] = {"rule": rule, "share": share, "random_state": random_state, "checkpoint": checkpoint}
+                settings: dict[str, Any] = {"rule": rule, "share": holdout_fraction, "random_state": random_state, "checkpoint": checkpoint}
                 selection = select_on_path(estimator, dataset, criterion, lambdas, **settings)
             keep(selection.model)
     if plot is not None:

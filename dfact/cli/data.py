@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from dfact.cli.options import example, list_option, overwrite_option, path_type, place_type, read_dataset
-from dfact.storage.location import Place
+from dfact.cli.options import example, list_option, location_type, overwrite_option, path_type, read_dataset
+from dfact.storage.location import Location
 
 _KINDS = ("categorical", "continuous")
 
@@ -30,7 +30,7 @@ def confounder_kinds(_: click.Context, __: click.Parameter, values: tuple[str, .
     ),
 )
 @click.argument("source", type=path_type)
-@click.argument("destination", metavar="DEST", type=place_type)
+@click.argument("destination", metavar="DEST", type=location_type)
 @list_option("--items", "Columns with the answers, by name or pattern; repeat it or separate by commas.", required=True, metavar="NAMES")
 @click.option("--id-column", metavar="NAME", help="Column with the participants' labels.")
 @click.option(
@@ -51,7 +51,7 @@ def confounder_kinds(_: click.Context, __: click.Parameter, values: tuple[str, .
 @click.option("--empty-rows", type=click.Choice(["error", "drop"]), default="error", help="What becomes of a row without any answer.")
 @click.option("--delimiter", metavar="CHARACTER", help="What separates the cells, where the ending (.csv, .tsv, .txt) does not tell.")
 @overwrite_option
-def import_command(source: Path, destination: Place, no_shift: bool, **settings: Any) -> None:
+def import_command(source: Path, destination: Location, no_shift: bool, **settings: Any) -> None:
     """Make a dataset of a table.
 
     SOURCE is a csv, tsv or txt file, each also with .gz, or a parquet file; DEST is a folder.
@@ -67,7 +67,7 @@ def import_command(source: Path, destination: Place, no_shift: bool, **settings:
 
 @click.command("import-array", epilog=example("dfact import-array amino.npz amino.zarr --key X"))
 @click.argument("source", type=path_type)
-@click.argument("destination", metavar="DEST", type=place_type)
+@click.argument("destination", metavar="DEST", type=location_type)
 @click.option("--key", metavar="NAME", help="Which array of an .npz file.", show_default="the only one")
 @click.option("--row-labels", metavar="NAME", help="Array of the .npz file with the labels of the first mode.")
 @click.option("--column-labels", metavar="NAME", help="Array of the .npz file with the labels of the second mode.")
@@ -75,7 +75,7 @@ def import_command(source: Path, destination: Place, no_shift: bool, **settings:
 @click.option("--empty-rows", type=click.Choice(["error", "drop"]), default="error", help="What becomes of a row without any entry.")
 @overwrite_option
 def import_array_command(
-    source: Path, destination: Place, missing: list[str], overwrite: bool, empty_rows: Any, **keys: str | None
+    source: Path, destination: Location, missing: list[str], overwrite: bool, empty_rows: Any, **keys: str | None
 ) -> None:
     """Make a dataset of an array of two or more modes.
 
@@ -111,7 +111,7 @@ def matrix_shape(_: click.Context, __: click.Parameter, value: str | None) -> tu
 
 @click.command("import-triplets", epilog=example("dfact import-triplets ratings.csv ratings.zarr --row user --column film --value stars"))
 @click.argument("source", type=path_type)
-@click.argument("destination", metavar="DEST", type=place_type)
+@click.argument("destination", metavar="DEST", type=location_type)
 @click.option("--row", metavar="NAME", default="row", help="Column that says which row an entry is in.")
 @click.option("--column", metavar="NAME", default="column", help="Column that says which column it is in.")
 @click.option("--value", metavar="NAME", default="value", help="Column with the entries.")
@@ -130,7 +130,7 @@ def matrix_shape(_: click.Context, __: click.Parameter, value: str | None) -> tu
 @list_option("--missing", "Codes of a missing value, beside empty cells; repeat it or separate by commas.", metavar="CODES")
 @click.option("--delimiter", metavar="CHARACTER", help="What separates the cells, where the ending (.csv, .tsv, .txt) does not tell.")
 @overwrite_option
-def import_triplets_command(source: Path, destination: Place, **settings: Any) -> None:
+def import_triplets_command(source: Path, destination: Location, **settings: Any) -> None:
     """Make a dataset of a table with one entry in each line.
 
     A line says the entry's row, its column and its value; whatever no line says is missing. SOURCE is a csv,
@@ -146,14 +146,17 @@ def import_triplets_command(source: Path, destination: Place, **settings: Any) -
 
 
 @click.command(epilog=example("dfact join cohort.zarr phq9.zarr gad7.zarr ipip.zarr"))
-@click.argument("destination", metavar="DEST", type=place_type)
-@click.argument("datasets", metavar="DATASET DATASET...", type=place_type, nargs=-1)
+@click.argument("destination", metavar="DEST", type=location_type)
+@click.argument("datasets", metavar="DATASET DATASET...", type=location_type, nargs=-1)
 @click.option(
-    "--how", type=click.Choice(["outer", "inner"]), default="outer", help="Keep whoever is in any of the datasets, or in all of them."
+    "--how",
+    type=click.Choice(["outer", "inner"]),
+    default="outer",
+    help="Keep whoever is in any of the datasets, or in all of them.",
 )
 @click.option("--prefix", is_flag=True, help="Put the dataset's name before every item; otherwise only before those that several have.")
 @overwrite_option
-def join(destination: Place, datasets: tuple[Place, ...], **settings: Any) -> None:
+def join(destination: Location, datasets: tuple[Location, ...], **settings: Any) -> None:
     """Put several questionnaires side by side in one dataset, DEST.
 
     The DATASETs were imported with --id-column: participants are matched by their labels, and miss the

@@ -12,7 +12,7 @@ from dfact.errors import StoreError
 from dfact.jobs.job_file import JobError, read_job
 from dfact.jobs.kubernetes import (
     _COMPONENTS,
-    Pods,
+    PlannedWorkers,
     _image,
     _job_and_settings,
     _memory,
@@ -23,7 +23,7 @@ from dfact.jobs.kubernetes import (
     _setting,
     _write,
 )
-from dfact.storage.location import place_of
+from dfact.storage.location import parse_location
 
 if TYPE_CHECKING:
     pass
@@ -39,11 +39,9 @@ if TYPE_CHECKING:
 @click.option("--cpu", type=click.IntRange(min=1), default=2, help="Cores, and so threads, of a pod.")
 @click.option("--memory", metavar="SIZE", help="Memory of a pod.", show_default="what the plan needs, where the data can be read from here")
 @click.option(
-    "--claim", metavar="NAME", help="Volume that all pods write to, a PersistentVolumeClaim; paths of the job below /data are there."
+    "--volume-claim", metavar="NAME", help="Volume that all pods write to, a PersistentVolumeClaim; paths of the job below /data are there."
 )
-@click.option(
-    "--setting", "settings", multiple=True, metavar="NAME=VALUE", help="Environment of the pods, such as AWS_REGION=eu-central-1."
-)
+@click.option("--env", "settings", multiple=True, metavar="NAME=VALUE", help="Environment of the pods, such as AWS_REGION=eu-central-1.")
 @click.option("--namespace", default="default", help="Where the job runs.")
 @click.option("--name", help="Name of the job; others may run beside it.", show_default="the file's")
 @click.option("--no-tls", is_flag=True, help="Without encryption: for clusters whose network nobody else can use.")
@@ -71,7 +69,7 @@ def deploy(
     """Write manifests that run a job file on Kubernetes.
 
     FOLDER gets a kustomization with the job file, JOB, in it: one pod with scheduler and driver, the others workers. The pods
-    see addresses (s3://…, gs://…) and, with --claim, paths below /data. Where the data can be read from here the pods get the
+    see addresses (s3://…, gs://…) and, with --volume-claim, paths below /data. Where the data can be read from here the pods get the
     memory that its plan needs, and what cannot fit is refused.
     """
     if not (manifests / "base" / "kustomization.yaml").is_file():
@@ -82,16 +80,19 @@ def deploy(
     assert isinstance(commands, click.Group), "dfact's commands"
     try:
         steps, table = read_job(job, commands)
-        places = [*(place for step in steps for place in (*step.inputs, *step.outputs)), place_of(str(table.get("state", "job.state")))]
+        places = [
+            *(place for step in steps for place in (*step.inputs, *step.outputs)),
+            parse_location(str(table.get("state", "job.state"))),
+        ]
         if problems := [*_problems(steps, table, claim)]:
             raise JobError(job, problems)
     except JobError as error:
         raise click.UsageError(str(error)) from error
-    pods = Pods(workers, cpu, 0)
+    pods = PlannedWorkers(workers, cpu, 0)
     pods = replace(pods, memory=_memory(steps, pods, memory))
     parts = ([] if no_tls else ["tls"]) + (["pvc"] if claim else [])
     parts += sorted({_COMPONENTS[place.split(":", 1)[0]] for place in places if isinstance(place, str)})
-    environment = dict(_setting(text) for text in settings) | {"DASK_DFACT__WORKERS": str(workers)}
+    environment = dict(_setting(text) for text in settings) | {"DASK_DFACT__EXPECTED_WORKERS": str(workers)}
     patches = _patches(pods, claim, environment.get("AWS_ENDPOINT_URL"))
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",

@@ -11,18 +11,18 @@ from dfact.cli.options import (
     checkpoint_options,
     computing_options,
     example,
-    kept_option,
+    executor_for,
+    location_type,
+    option_group,
     overwrite_option,
-    place_type,
     plan_option,
     plot_option,
     read_dataset,
-    together,
-    workplace,
+    results_checkpoint_option,
 )
 from dfact.cli.select import counts, numbers
 from dfact.jobs.job_file import with_omega
-from dfact.storage.location import Place
+from dfact.storage.location import Location
 
 if TYPE_CHECKING:
     from dfact.data.dataset import Dataset
@@ -34,7 +34,7 @@ def edges(context: click.Context, parameter: click.Parameter, value: str | None)
     return None if value is None else numbers(context, parameter, value)
 
 
-_iteration_options = together(
+_iteration_options = option_group(
     click.option(
         "--solver",
         type=click.Choice(["exact", "surrogate"]),
@@ -47,8 +47,8 @@ _iteration_options = together(
 
 
 @click.command("emf", epilog=example("dfact fit emf times.zarr times.model -k 10 --omega 0.1,0.5,0.9", "    --ridge 0.1"))
-@click.argument("data", type=place_type)
-@click.argument("model", type=place_type, required=False)
+@click.argument("data", type=location_type)
+@click.argument("model", type=location_type, required=False)
 @click.option("-k", "--components", "n_components", type=int, default=10, help="Number of components; see dfact select emf.")
 @click.option("--omega", "omegas", default="0.5", metavar="NUMBERS", callback=numbers, help="Which expectile, between 0 and 1, or several.")
 @click.option("--ridge", type=float, default=1e-8, help="Weight of the factors' squares; noisy data with few entries want more.")
@@ -61,8 +61,8 @@ _iteration_options = together(
 @plot_option
 @overwrite_option
 def fit_emf(
-    data: Place,
-    model: Place | None,
+    data: Location,
+    model: Location | None,
     omegas: list[float],
     executor: str | None,
     scheduler: str | None,
@@ -84,7 +84,7 @@ def fit_emf(
         raise click.UsageError("--checkpoint is for a single --omega; fit each by a command of its own.")
     from dfact.models.expectile.estimator import ExpectileMF
 
-    with workplace(executor, scheduler) as place:
+    with executor_for(executor, scheduler) as place:
         dataset, path = read_dataset(data), None if plan_only else model
         estimator = ExpectileMF(**parameters, omega=omegas[0], executor=place)
         if len(omegas) == 1:
@@ -94,7 +94,7 @@ def fit_emf(
 
 
 def _run_each(
-    estimator: "ExpectileMF", dataset: "Dataset", omegas: list[float], path: Place | None, plot: Path | None, overwrite: bool
+    estimator: "ExpectileMF", dataset: "Dataset", omegas: list[float], path: Location | None, plot: Path | None, overwrite: bool
 ) -> None:
     """``run_fit`` for several ω."""
     from dfact.cli.results import places
@@ -124,26 +124,26 @@ def _run_each(
         "dfact select emf times.zarr times.model -k 2-10", "    --ridge 0.01,0.1,1 --omega 0.1,0.5 --bins 0,0.3,3.1,20 --seed 0"
     ),
 )
-@click.argument("data", type=place_type)
-@click.argument("model", type=place_type, required=False)
+@click.argument("data", type=location_type)
+@click.argument("model", type=location_type, required=False)
 @click.option(
     "-k", "--components", "n_components", default="2-10", metavar="NUMBERS", callback=counts, help="Numbers of components to try."
 )
 @click.option("--ridge", default="0.01,0.1,1", metavar="NUMBERS", callback=numbers, help="Weights of the factors' squares to try.")
 @click.option("--omega", default="0.5", metavar="NUMBERS", callback=numbers, help="Expectiles to try.")
-@click.option("--share", type=float, default=0.1, help="Share of the observed entries to hide.")
+@click.option("--holdout-fraction", type=float, default=0.1, help="Share of the observed entries to hide.")
 @click.option("--error", type=click.Choice(["relative", "absolute"]), default="relative", help="Error of a hidden entry.")
 @click.option("--bins", metavar="NUMBERS", callback=edges, help="Edges of bins of the true value, to tell the median of each.")
 @click.option("--repeats", type=int, default=1, help="How often entries are drawn anew.")
 @click.option("--seed", "random_state", type=int, help="Seed of the hidden entries.")
-@kept_option
+@results_checkpoint_option
 @_iteration_options
 @computing_options
 @plot_option
 @overwrite_option
 def select_emf(
-    data: Place,
-    model: Place | None,
+    data: Location,
+    model: Location | None,
     n_components: list[int],
     ridge: list[float],
     omega: list[float],
@@ -168,7 +168,7 @@ def select_emf(
 
     parameters = {name: settings.pop(name) for name in ("solver", "max_iter", "tol", "dtype", "memory_limit")}
     grid = {"n_components": n_components, "ridge": ridge, "omega": omega}
-    with workplace(executor, scheduler) as place:
+    with executor_for(executor, scheduler) as place:
         dataset = read_dataset(data)
         with places(model, plot, overwrite=overwrite) as keep:
             with closing(Progress("select")) as progress:

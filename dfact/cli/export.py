@@ -5,8 +5,8 @@ from contextlib import closing
 
 import click
 
-from dfact.cli.options import ending_among, example, overwrite_option, place_type
-from dfact.storage.location import Place
+from dfact.cli.options import ending_among, example, location_type, overwrite_option
+from dfact.storage.location import Location
 
 
 def _formats(context: click.Context) -> Sequence[str]:
@@ -16,10 +16,10 @@ def _formats(context: click.Context) -> Sequence[str]:
 
 
 @click.command(epilog=example("dfact export survey.model loadings.csv --suppress 0.1"))
-@click.argument("model", type=place_type)
-@click.argument("out", type=place_type, callback=ending_among(_formats))
+@click.argument("model", type=location_type)
+@click.argument("out", type=location_type, callback=ending_among(_formats))
 @click.option(
-    "--what",
+    "--table",
     type=click.Choice(["loadings", "factors", "confounders"]),
     default="loadings",
     is_eager=True,  # it says what OUT may end in
@@ -27,7 +27,7 @@ def _formats(context: click.Context) -> Sequence[str]:
 )
 @click.option("--suppress", type=click.FloatRange(0), metavar="NUMBER", help="Leave out loadings smaller than this, of either sign.")
 @overwrite_option
-def export(model: Place, out: Place, what: str, suppress: float | None, overwrite: bool) -> None:
+def export(model: Location, out: Location, what: str, suppress: float | None, overwrite: bool) -> None:
     """Write a model's tables.
 
     The fitted MODEL's loadings, with the items' labels, or what it found of the participants; OUT ends in .csv or

@@ -11,14 +11,14 @@ from dfact.cli.options import (
     checkpoint_options,
     computing_options,
     example,
+    executor_for,
+    location_type,
     overwrite_option,
-    place_type,
     plan_option,
     plot_option,
     read_dataset,
-    workplace,
 )
-from dfact.storage.location import Place
+from dfact.storage.location import Location
 
 if TYPE_CHECKING:
     from dfact.data.dataset import Dataset
@@ -41,8 +41,8 @@ def fit() -> None:
 
 
 @fit.command(epilog=example("dfact fit icqf survey.zarr survey.model -k 6"))
-@click.argument("data", type=place_type)
-@click.argument("model", type=place_type, required=False)
+@click.argument("data", type=location_type)
+@click.argument("model", type=location_type, required=False)
 @click.option("-k", "--components", "n_components", type=int, default=8, help="Number of factors.")
 @click.option("--beta", type=float, default=0.1, help="Weight of the penalties.")
 @click.option("--penalty", type=click.Choice(["l1", "l2"]), default="l1", help="Sparse factors and loadings, or small ones.")
@@ -67,8 +67,8 @@ def fit() -> None:
 @plot_option
 @overwrite_option
 def icqf(
-    data: Place,
-    model: Place | None,
+    data: Location,
+    model: Location | None,
     executor: str | None,
     scheduler: str | None,
     no_confounders: bool,
@@ -85,22 +85,22 @@ def icqf(
     check_model(model, plan_only)
     from dfact.models.bounded_nmf.icqf import ICQF
 
-    with workplace(executor, scheduler) as place:
+    with executor_for(executor, scheduler) as place:
         dataset = read_dataset(data)
         estimator = ICQF(**parameters, executor=place)
         run_fit(estimator, dataset.with_confounders(None) if no_confounders else dataset, None if plan_only else model, plot, overwrite)
 
 
 @fit.command(epilog=example("dfact fit gom survey.zarr survey.model -k 3"))
-@click.argument("data", type=place_type)
-@click.argument("model", type=place_type, required=False)
+@click.argument("data", type=location_type)
+@click.argument("model", type=location_type, required=False)
 @click.option("-k", "--components", "n_components", type=int, default=3, help="Number of classes; see dfact select gom.")
 @checkpoint_options
 @plan_option
 @gom_options
 def gom(
-    data: Place,
-    model: Place | None,
+    data: Location,
+    model: Location | None,
     executor: str | None,
     scheduler: str | None,
     plan_only: bool,
@@ -117,13 +117,13 @@ def gom(
     check_model(model, plan_only)
     from dfact.models.gom.estimator import GradeOfMembership
 
-    with workplace(executor, scheduler) as place:
+    with executor_for(executor, scheduler) as place:
         run_fit(GradeOfMembership(**parameters, executor=place), read_dataset(data), None if plan_only else model, plot, overwrite)
 
 
 @fit.command(epilog=example("dfact fit l1nmf survey.zarr survey.model -k 6"))
-@click.argument("data", type=place_type)
-@click.argument("model", type=place_type, required=False)
+@click.argument("data", type=location_type)
+@click.argument("model", type=location_type, required=False)
 @click.option("-k", "--components", "n_components", type=int, default=8, help="Number of factors.")
 @click.option("--beta", type=float, default=0.1, help="Weight of the sparsity penalties.")
 @click.option("--max-iter", type=int, default=200, help="Most iterations.")
@@ -136,8 +136,8 @@ def gom(
 @plot_option
 @overwrite_option
 def l1nmf(
-    data: Place,
-    model: Place | None,
+    data: Location,
+    model: Location | None,
     executor: str | None,
     scheduler: str | None,
     plan_only: bool,
@@ -153,13 +153,13 @@ def l1nmf(
     check_model(model, plan_only)
     from dfact.models.bounded_nmf.l1nmf import L1NMF
 
-    with workplace(executor, scheduler) as place:
+    with executor_for(executor, scheduler) as place:
         run_fit(L1NMF(**parameters, executor=place), read_dataset(data), None if plan_only else model, plot, overwrite)
 
 
 @fit.command(epilog=example("dfact fit fa survey.zarr survey.model -k 6"))
-@click.argument("data", type=place_type)
-@click.argument("model", type=place_type, required=False)
+@click.argument("data", type=location_type)
+@click.argument("model", type=location_type, required=False)
 @click.option("-k", "--components", "n_components", type=int, default=3, help="Number of factors.")
 @click.option(
     "--rotation", type=click.Choice(["promax", "varimax", "none"]), default="promax", help="promax lets the factors be correlated."
@@ -176,8 +176,8 @@ def l1nmf(
 @plot_option
 @overwrite_option
 def fa(
-    data: Place,
-    model: Place | None,
+    data: Location,
+    model: Location | None,
     rotation: str,
     executor: str | None,
     scheduler: str | None,
@@ -194,25 +194,25 @@ def fa(
     check_model(model, plan_only)
     from dfact.models.factor_analysis.estimator import FactorAnalysis
 
-    with workplace(executor, scheduler) as place:
+    with executor_for(executor, scheduler) as place:
         estimator = FactorAnalysis(**parameters, rotation=None if rotation == "none" else rotation, executor=place)
         run_fit(estimator, read_dataset(data), None if plan_only else model, plot, overwrite)
 
 
-def check_model(model: Place | None, plan_only: bool) -> None:
+def check_model(model: Location | None, plan_only: bool) -> None:
     """A model goes somewhere."""
     if model is None and not plan_only:
         raise click.UsageError("Missing argument 'MODEL': where the model goes.")
 
 
-def run_fit(model: "Factorization", dataset: "Dataset", path: Place | None, plot: Path | None, overwrite: bool) -> None:
+def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, plot: Path | None, overwrite: bool) -> None:
     """Fit the model and write it to ``path``; without one, only tell the plan."""
     from dfact.cli.results import places
     from dfact.engine.checkpoint import resume_point
     from dfact.models.estimator import plan
     from dfact.progress import Progress
     from dfact.report.presenters.base import model_text
-    from dfact.signals import finishing
+    from dfact.signals import shield
     from dfact.storage.groups import remove
 
     planned = plan(model, dataset)
@@ -228,7 +228,7 @@ def run_fit(model: "Factorization", dataset: "Dataset", path: Place | None, plot
         with places(path, plot, overwrite=overwrite) as keep:
             with closing(Progress("fit")) as progress:
                 model.set_params(callbacks=[progress]).fit(dataset)
-            rest.enter_context(finishing())  # stopped behind the model, the same command would be refused
+            rest.enter_context(shield())  # stopped behind the model, the same command would be refused
             keep(model)
         if checkpoint is not None:
             remove(checkpoint)

@@ -2,9 +2,9 @@
 
 import click
 
-from dfact.cli.options import computing_options, overwrite_option, plot_option, together
+from dfact.cli.options import computing_options, option_group, overwrite_option, plot_option
 
-gom_options = together(
+gom_options = option_group(
     click.option(
         "--method",
         type=click.Choice(["crsc", "srsc", "ssc", "srm"]),
@@ -12,7 +12,7 @@ gom_options = together(
         help="How pure subjects are found: by the cone or the simplex of regularised singular vectors, by plain ones, or among the rows.",
     ),
     click.option(
-        "--hunt",
+        "--vertex-hunting",
         type=click.Choice(["kmeans", "svm-cone"]),
         default="kmeans",
         help="How crsc finds the cone's corners: K-means, or a one-class SVM.",

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfact.cli.options import example, place_type, read_dataset
-from dfact.storage.location import Place
+from dfact.cli.options import example, location_type, read_dataset
+from dfact.storage.location import Location
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog=example("dfact info survey.zarr"))
-@click.argument("path", type=place_type)
+@click.argument("path", type=location_type)
 @click.option("-n", "--top", type=click.IntRange(1), default=5, help="Items shown for each factor or class of a model.")
-def info(path: Place, top: int) -> None:
+def info(path: Location, top: int) -> None:
     """Say what a dataset or a model is."""
     from dfact.models.persistence import KIND
-    from dfact.storage.groups import store_kind
+    from dfact.storage.groups import kind_at
 
-    click.echo(stored_model_text(path, top) if store_kind(path) == KIND else dataset_text(read_dataset(path)))
+    click.echo(stored_model_text(path, top) if kind_at(path) == KIND else dataset_text(read_dataset(path)))
 
 
 def dataset_text(dataset: "Dataset") -> str:
@@ -37,13 +37,13 @@ def dataset_text(dataset: "Dataset") -> str:
     at_most = f", at most {missing:.2%} of an item ({labels[worst]})" if missing > 0 and len(others) == 1 else ""
     silent = f"; none of {statistics.n_empty_rows} participant(s) and {unseen} item(s)" if statistics.n_empty_rows or unseen else ""
     code = "" if dataset.missing_code is None else f", {dataset.missing_code} = missing"
-    shifted = "" if not dataset.offset.any() else f", stored as {_span(dataset.valid_range[:, 0], dataset.valid_range[:, 1])}"
+    shifted = "" if not dataset.offset.any() else f", stored as {_format_range(dataset.valid_range[:, 0], dataset.valid_range[:, 1])}"
     lines = [
         ("dataset", str(dataset.path)),
         ("size", f"{n} participants × {' × '.join(map(str, others))} items, {dataset.dtype}{code}"),
         ("missing", f"{dataset.missing_rate:.2%} of the answers{at_most}{silent}"),
-        ("range", f"answers {_span(low, high)}{shifted}"),
-        ("items", _shortened(labels)),
+        ("range", f"answers {_format_range(low, high)}{shifted}"),
+        ("items", _elided(labels)),
         ("participants", _row_labels(dataset)),
     ]
     for i, values in enumerate([] if dataset.confounders is None else [dataset.confounders[name] for name in dataset.confounders]):
@@ -52,19 +52,19 @@ def dataset_text(dataset: "Dataset") -> str:
     return aligned(lines)
 
 
-def _span(low: Any, high: Any) -> str:
+def _format_range(low: Any, high: Any) -> str:
     """The range of all columns, with a word where they differ."""
     differ = (low != low[0]).any() or (high != high[0]).any()
     return f"{low.min():g} to {high.max():g}{' (not the same for all items)' if differ else ''}"
 
 
-def _shortened(labels: list[str]) -> str:
+def _elided(labels: list[str]) -> str:
     return ", ".join(labels if len(labels) <= 8 else [*labels[:4], "…", *labels[-2:]])
 
 
 def _row_labels(dataset: "Dataset") -> str:
     labels = dataset.label_source
-    shown = "numbered from 0" if labels is None else f"{_shortened([str(labels[i]) for i in range(min(3, dataset.shape[0]))])}, …"
+    shown = "numbered from 0" if labels is None else f"{_elided([str(labels[i]) for i in range(min(3, dataset.shape[0]))])}, …"
     return f"{shown}; {dataset.dropped_rows} without any answer left out" if dataset.dropped_rows else shown
 
 
@@ -73,7 +73,7 @@ def _confounder(values: "pd.Series[Any]") -> str:
     if hasattr(values, "cat"):
         counts = values.value_counts(sort=False)
         levels = [f"{level} ({count})" for level, count in counts.items()]
-        return f"{values.name}: categorical, {_shortened(levels)}{missing}"
+        return f"{values.name}: categorical, {_elided(levels)}{missing}"
     return f"{values.name}: continuous, {values.min():g} to {values.max():g}, mean {values.mean():g}{missing}"
 
 
@@ -81,10 +81,10 @@ def _storage(dataset: "Dataset") -> str:
     from dask.utils import format_bytes
 
     from dfact.data.sources.sparse import StoredCSRSource
-    from dfact.storage.groups import stored_bytes
+    from dfact.storage.groups import stored_size
 
     source: Any = dataset.source  # an opened dataset lies in Zarr
-    on_disk = 0 if dataset.path is None else stored_bytes(dataset.path)
+    on_disk = 0 if dataset.path is None else stored_size(dataset.path)
     if isinstance(source, StoredCSRSource):
         array, entries, in_memory = source.data, source.data.shape[0], source.shape[0] * source.row_bytes
         absent = "missing" if isnan(source.implicit_value) else "0"
@@ -95,7 +95,7 @@ def _storage(dataset: "Dataset") -> str:
     return f"{kind}{format_bytes(on_disk)} in the store, {format_bytes(in_memory)} in memory, {array.nchunks} chunk(s) of {chunk}"
 
 
-def stored_model_text(path: Place, top: int) -> str:
+def stored_model_text(path: Location, top: int) -> str:
     """A model for people, with what its store says."""
     from dfact.models.persistence import load_model, saved_versions
     from dfact.report.presenters.base import model_text

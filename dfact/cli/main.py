@@ -24,7 +24,7 @@ from dfact.cli.select import select
 from dfact.cli.stability import stability
 from dfact.cli.transform import transform
 from dfact.errors import DfactError, StoppedError
-from dfact.signals import stopping_on_signals
+from dfact.signals import handle_signals
 
 
 class Commands(click.Group):
@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     What keeps a checkpoint stops behind the pass at hand, anything else at once, and so does all at the second signal.
     """
-    with warnings.catch_warnings(), stopping_on_signals():
+    with warnings.catch_warnings(), handle_signals():
         warnings.showwarning = _show_warning
         try:
             # Only with help and version does click return a number itself.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfact.errors import ClusterError, DataError, DfactError, ParameterError, StoppedError
-from dfact.storage.location import Place, absolute, place_of
+from dfact.storage.location import Location, absolute, parse_location
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -25,19 +25,19 @@ _TLS = {"ca_file": "tls_ca_file", "cert": "tls_client_cert", "key": "tls_client_
 path_type = click.Path(path_type=Path)
 
 
-class _PlaceType(click.ParamType[Place]):
+class LocationType(click.ParamType[Location]):
     """A folder, or an address in an object store."""
 
     name = "place"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Place:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Location:
         try:
-            return place_of(value)
+            return parse_location(value)
         except ParameterError as error:
             self.fail(str(error), param, ctx)
 
 
-place_type = _PlaceType()
+location_type = LocationType()
 memory_option = click.option(
     "--memory-limit", metavar="SIZE", help="Memory a process may use, such as 4GiB.", show_default="most of what is free"
 )
@@ -48,7 +48,7 @@ plan_option = click.option("--plan", "plan_only", is_flag=True, help="Print what
 def ending_among(formats: Callable[[click.Context], Sequence[str]]) -> Callable[[click.Context, click.Parameter, Any], Any]:
     """A check of a file to be written by its ending, as the command is read: a job tells of it before hours of other steps."""
 
-    def check(context: click.Context, _: click.Parameter, place: Place | None) -> Place | None:
+    def check(context: click.Context, _: click.Parameter, place: Location | None) -> Location | None:
         if place is not None:
             from dfact.report.export import check_ending
 
@@ -68,7 +68,7 @@ plot_ending = ending_among(_plot_formats)
 plot_option = click.option(
     "--plot",
     metavar="FILE",
-    type=place_type,
+    type=location_type,
     callback=plot_ending,
     help="Draw what the model says of the items: .png, .pdf or .svg; needs Matplotlib.",
 )
@@ -83,7 +83,7 @@ _dtype_option = click.option(
 )
 
 
-def together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def option_group(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Several options as one decorator, in their order."""
 
     def decorate(command: Any) -> Any:
@@ -114,7 +114,7 @@ def _configured_scheduler() -> str | None:
     return address
 
 
-scheduler_option = together(
+scheduler_option = option_group(
     click.option(
         "--scheduler",
         metavar="ADDRESS",
@@ -126,23 +126,25 @@ scheduler_option = together(
     _tls_option("cert", "Your certificate, signed by it."),
     _tls_option("key", "The key of your certificate."),
 )
-checkpoint_options = together(
+checkpoint_options = option_group(
     click.option(
         "--checkpoint",
-        type=place_type,
+        type=location_type,
         metavar="STORE",
         help="Keep what is done there, and go on from it after an interruption; removed once the model is written.",
     ),
     click.option("--checkpoint-every", type=int, default=10, metavar="PASSES", help="How often."),
 )
-kept_option = click.option("--checkpoint", type=place_type, metavar="STORE", help="Keep what is finished there, and go on from it.")
+results_checkpoint_option = click.option(
+    "--checkpoint", type=location_type, metavar="STORE", help="Keep what is finished there, and go on from it."
+)
 """For what is no fit, but many."""
-computing_options = together(_dtype_option, memory_option, executor_option, scheduler_option)
+computing_options = option_group(_dtype_option, memory_option, executor_option, scheduler_option)
 """In what precision a fit works, and where."""
 
 
 @contextmanager
-def workplace(executor: str | None, scheduler: str | None) -> Iterator["str | Client | None"]:
+def executor_for(executor: str | None, scheduler: str | None) -> Iterator["str | Client | None"]:
     """What an estimator takes as its ``executor``."""
     if executor and scheduler:
         raise click.UsageError("--executor is for this machine alone; leave it out with --scheduler.")
@@ -161,12 +163,15 @@ def cluster(address: str | None) -> Iterator["Client | None"]:
     from dask.utils import parse_timedelta
     from distributed import Client
 
-    from dfact.engine.cluster.watchdog import lost_cluster
+    from dfact.engine.cluster.watchdog import cluster_errors
 
     # A plan for the workers of a batch job is one for all of them, so it begins when they are there.
-    expected, wait = int(dask.config.get("dfact.workers", 1)), float(parse_timedelta(dask.config.get("dfact.workers-wait", "60s")))
+    expected, wait = (
+        int(dask.config.get("dfact.expected-workers", 1)),
+        float(parse_timedelta(dask.config.get("dfact.worker-timeout", "60s"))),
+    )
     try:
-        asyncio.run(_greet(address, security))
+        asyncio.run(probe_scheduler(address, security))
     except (OSError, ValueError, TypeError, RuntimeError) as error:  # of these the last two are about TLS
         raise DfactError(f"no Dask scheduler answers at {address} ({error or type(error).__name__}); {_remedy(address)}") from error
     with Client(address, set_as_default=False, security=security) as client:
@@ -176,14 +181,14 @@ def cluster(address: str | None) -> Iterator["Client | None"]:
             found = f"{len(client.scheduler_info(n_workers=-1)['workers'])} of {expected}" if expected > 1 else "no"
             raise DfactError(f"the Dask cluster at {address} has {found} workers; start some with: dask worker {address}") from error
         try:
-            with lost_cluster():
+            with cluster_errors():
                 yield client
         except (ClusterError, StoppedError):
-            _hush()
+            silence_client_logs()
             raise
 
 
-def _hush() -> None:
+def silence_client_logs() -> None:
     """The client's thread would go on to tell in the log, with tracebacks, of what it was waiting for."""
     for name in ("asyncio", "distributed.client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -207,7 +212,7 @@ def _security(address: str | None) -> "Security":
     return Security(require_encryption=True, **given)
 
 
-async def _greet(address: str, security: "Security") -> None:
+async def probe_scheduler(address: str, security: "Security") -> None:
     """Dask's handshake with the scheduler. A client that fails in it would stay behind and hold up the exit."""
     from distributed.comm import connect
 
@@ -226,7 +231,7 @@ def _remedy(address: str) -> str:
     return "expected an address such as tcp://10.0.0.1:8786, or tls://… of one that uses TLS; start one with: dask scheduler"
 
 
-def read_dataset(path: Place) -> "Dataset":
+def read_dataset(path: Location) -> "Dataset":
     """The dataset at ``path``. Its path is absolute: workers may have another working folder."""
     from dfact.data.stored_dataset import open_dataset
 

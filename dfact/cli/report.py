@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from dfact.cli.options import ending_among, example, overwrite_option, path_type, place_type, read_dataset
+from dfact.cli.options import ending_among, example, location_type, overwrite_option, path_type, read_dataset
 from dfact.errors import DataError
-from dfact.storage.location import Place
+from dfact.storage.location import Location
 
 
 def _formats(_: click.Context) -> Sequence[str]:
@@ -18,12 +18,12 @@ def _formats(_: click.Context) -> Sequence[str]:
 
 
 @click.command(epilog=example("dfact report survey.model survey.html --data survey.zarr"))
-@click.argument("model", type=place_type)
-@click.argument("out", metavar="REPORT", type=place_type, callback=ending_among(_formats))
-@click.option("--data", type=place_type, metavar="DATASET", help="What the model was fitted to: adds missing rates and errors by item.")
+@click.argument("model", type=location_type)
+@click.argument("out", metavar="REPORT", type=location_type, callback=ending_among(_formats))
+@click.option("--data", type=location_type, metavar="DATASET", help="What the model was fitted to: adds missing rates and errors by item.")
 @click.option("--items", type=path_type, metavar="FILE", help="A csv file of the items, with columns item and text, group or both.")
 @overwrite_option
-def report(model: Place, out: Path, data: Place | None, items: Path | None, overwrite: bool) -> None:
+def report(model: Location, out: Path, data: Location | None, items: Path | None, overwrite: bool) -> None:
     """Write a model as a page to read.
 
     One HTML file, REPORT, that loads nothing and opens in any browser: what was fitted and on what, the items of each

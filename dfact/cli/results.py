@@ -5,14 +5,14 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dfact.storage.location import Place
+from dfact.storage.location import Location
 
 if TYPE_CHECKING:
     from dfact.models.estimator import Factorization
 
 
 @contextmanager
-def places(model: Place | None, plot: Path | None, *, overwrite: bool) -> Iterator[Callable[["Factorization"], None]]:
+def places(model: Location | None, plot: Path | None, *, overwrite: bool) -> Iterator[Callable[["Factorization"], None]]:
     """Makes the places before the work, so that what cannot be written is known at once; what it yields takes the fitted model."""
     from dfact.models.persistence import KIND, write_model
     from dfact.report.export import check_destination

@@ -9,7 +9,7 @@ from dfact.cli.options import example, path_type
 from dfact.jobs.job_file import JobError, read_job
 from dfact.jobs.record import Record
 from dfact.jobs.runner import _logger, _problems, _run
-from dfact.storage.location import place_of
+from dfact.storage.location import parse_location
 
 
 @click.command(epilog=example("dfact run job.toml --dry-run"))
@@ -52,7 +52,7 @@ def run(context: click.Context, job: Path, dry_run: bool, log_format: str) -> No
     try:
         steps, settings = read_job(job, commands)
         with chdir(job.absolute().parent):
-            record = Record(place_of(str(settings.get("state", f"{job.name}.state"))))
+            record = Record(parse_location(str(settings.get("state", f"{job.name}.state"))))
             problems = [problem for step in steps for problem in _problems(step, record, steps)]
             if problems:
                 raise JobError(job, problems)

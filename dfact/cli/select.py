@@ -7,8 +7,17 @@ from typing import Any
 import click
 
 from dfact.cli.gom import gom_options
-from dfact.cli.options import computing_options, example, kept_option, overwrite_option, place_type, plot_ending, read_dataset, workplace
-from dfact.storage.location import Place
+from dfact.cli.options import (
+    computing_options,
+    example,
+    executor_for,
+    location_type,
+    overwrite_option,
+    plot_ending,
+    read_dataset,
+    results_checkpoint_option,
+)
+from dfact.storage.location import Location
 
 
 def counts(_: click.Context, __: click.Parameter, value: str) -> list[int]:
@@ -47,16 +56,16 @@ def select() -> None:
 
 
 @select.command(epilog=example("dfact select gom survey.zarr survey.model --components 2-10"))
-@click.argument("data", type=place_type)
-@click.argument("model", type=place_type, required=False)
+@click.argument("data", type=location_type)
+@click.argument("model", type=location_type, required=False)
 @click.option("-k", "--components", "n_components", default="2-10", metavar="NUMBERS", callback=counts, help="Numbers of classes to try.")
-@kept_option
+@results_checkpoint_option
 @gom_options
 def gom(
-    data: Place,
-    model: Place | None,
+    data: Location,
+    model: Location | None,
     n_components: list[int],
-    checkpoint: Place | None,
+    checkpoint: Location | None,
     executor: str | None,
     scheduler: str | None,
     plot: Path | None,
@@ -75,7 +84,7 @@ def gom(
     from dfact.report.selection import selection_text
     from dfact.selection.modularity import select_by_modularity
 
-    with workplace(executor, scheduler) as place:
+    with executor_for(executor, scheduler) as place:
         dataset = read_dataset(data)
         with places(model, plot, overwrite=overwrite) as keep:
             with closing(Progress("select")) as progress:
@@ -91,8 +100,8 @@ def gom(
         "    --beta 0.05,0.1,0.2 --rule 1se --seed 0 --plot errors.png",
     )
 )
-@click.argument("data", type=place_type)
-@click.argument("model", type=place_type, required=False)
+@click.argument("data", type=location_type)
+@click.argument("model", type=location_type, required=False)
 @click.option("-k", "--components", "n_components", default="2-10", metavar="NUMBERS", callback=counts, help="Numbers of factors to try.")
 @click.option("--beta", default="0.1", metavar="NUMBERS", callback=numbers, help="Weights of the sparsity penalties to try.")
 @click.option(
@@ -109,20 +118,20 @@ def gom(
 @click.option("--q-max", type=float, help="Upper bound of the loadings.", show_default="the highest answer")
 @click.option("--w-max", type=float, default=1.0, help="Upper bound of the factors.")
 @click.option("--tol", type=float, default=1e-4, help="Stop when an iteration changes the objective by less, relatively.")
-@kept_option
+@results_checkpoint_option
 @computing_options
 @click.option("--no-confounders", is_flag=True, help="Leave the dataset's confounders out.")
 @click.option(
     "--plot",
     metavar="FILE",
-    type=place_type,
+    type=location_type,
     callback=plot_ending,
     help="Draw the error against the number of factors: .png, .pdf or .svg.",
 )
 @overwrite_option
 def icqf(
-    data: Place,
-    model: Place | None,
+    data: Location,
+    model: Location | None,
     executor: str | None,
     scheduler: str | None,
     no_confounders: bool,
@@ -146,7 +155,7 @@ def icqf(
     from dfact.selection.block_cross_validation import block_cross_validate
 
     parameters = {name: settings.pop(name) for name in ("q_max", "w_max", "tol", "dtype", "memory_limit")}
-    with workplace(executor, scheduler) as place:
+    with executor_for(executor, scheduler) as place:
         dataset = read_dataset(data)
         dataset = dataset.with_confounders(None) if no_confounders else dataset
         if plot is not None:

@@ -5,29 +5,38 @@ from copy import copy
 
 import click
 
-from dfact.cli.options import example, executor_option, kept_option, memory_option, place_type, read_dataset, scheduler_option, workplace
-from dfact.storage.location import Place
+from dfact.cli.options import (
+    example,
+    executor_for,
+    executor_option,
+    location_type,
+    memory_option,
+    read_dataset,
+    results_checkpoint_option,
+    scheduler_option,
+)
+from dfact.storage.location import Location
 
 
 @click.command(epilog=example("dfact stability survey.model survey.zarr --seed 0"))
-@click.argument("model", type=place_type)
-@click.argument("data", type=place_type)
+@click.argument("model", type=location_type)
+@click.argument("data", type=location_type)
 @click.option("--resamples", "n_resamples", type=int, default=100, help="Number of refits.")
 @click.option("--level", type=float, default=0.95, help="Share of the refits that an interval holds.")
-@click.option("--fresh", is_flag=True, help="Begin each refit as the model says, not with its loadings; takes longer.")
+@click.option("--cold-start", is_flag=True, help="Begin each refit as the model says, not with its loadings; takes longer.")
 @click.option("--seed", "random_state", type=int, help="Seed of the resamples.")
-@kept_option
+@results_checkpoint_option
 @memory_option
 @executor_option
 @scheduler_option
 def stability(
-    model: Place,
-    data: Place,
+    model: Location,
+    data: Location,
     n_resamples: int,
     level: float,
-    fresh: bool,
+    cold_start: bool,
     random_state: int | None,
-    checkpoint: Place | None,
+    checkpoint: Location | None,
     memory_limit: str | None,
     executor: str | None,
     scheduler: str | None,
@@ -47,14 +56,14 @@ def stability(
     estimator = load_model(model)
     check_replaceable(estimator, model)
     dataset = read_dataset(data)
-    with workplace(executor, scheduler) as place, closing(Progress("refits")) as progress:
+    with executor_for(executor, scheduler) as place, closing(Progress("refits")) as progress:
         there = copy(estimator).set_params(executor=place, memory_limit=memory_limit)
         estimator.stability_ = found = bootstrap(
             there,
             dataset,
             n_resamples,
             level=level,
-            warm=not fresh,
+            warm_start=not cold_start,
             random_state=random_state,
             callbacks=[progress],
             checkpoint=checkpoint,

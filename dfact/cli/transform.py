@@ -5,8 +5,8 @@ from contextlib import closing
 
 import click
 
-from dfact.cli.options import cluster, ending_among, example, memory_option, overwrite_option, place_type, read_dataset, scheduler_option
-from dfact.storage.location import Place
+from dfact.cli.options import cluster, ending_among, example, location_type, memory_option, overwrite_option, read_dataset, scheduler_option
+from dfact.storage.location import Location
 
 
 def _formats(_: click.Context) -> Sequence[str]:
@@ -16,20 +16,20 @@ def _formats(_: click.Context) -> Sequence[str]:
 
 
 @click.command(epilog=example("dfact transform survey.model new.zarr factors.csv"))
-@click.argument("model", type=place_type)
-@click.argument("data", type=place_type)
-@click.argument("out", type=place_type, callback=ending_among(_formats))
+@click.argument("model", type=location_type)
+@click.argument("data", type=location_type)
+@click.argument("out", type=location_type, callback=ending_among(_formats))
 @memory_option
 @scheduler_option
 @overwrite_option
-def transform(model: Place, data: Place, out: Place, memory_limit: str | None, scheduler: str | None, overwrite: bool) -> None:
+def transform(model: Location, data: Location, out: Location, memory_limit: str | None, scheduler: str | None, overwrite: bool) -> None:
     """Write the factors, or memberships, of participants.
 
     Those in the dataset DATA, given the fitted MODEL; OUT ends in .csv, .parquet or .zarr.
     """
     from dfact.models.persistence import load_model
     from dfact.progress import Progress
-    from dfact.report.component_order import Arrangement
+    from dfact.report.component_order import ComponentOrder
     from dfact.report.export import check_destination, write_factors
     from dfact.report.presenters.base import rows_text
 
@@ -39,7 +39,7 @@ def transform(model: Place, data: Place, out: Place, memory_limit: str | None, s
     with cluster(scheduler) as client:
         # Stored data gives factors in a temporary Zarr array: they never need to fit in memory.
         factors = estimator.set_params(executor=client, memory_limit=memory_limit).transform(dataset)
-    arrangement = Arrangement.of(estimator)  # as dfact export has it
+    arrangement = ComponentOrder.of(estimator)  # as dfact export has it
     columns, labels = arrangement.names(estimator), dataset.label_source
     with closing(Progress("write")) as progress:
         write_factors(out, factors, columns, labels, arrangement=arrangement, overwrite=overwrite, progress=progress.update)

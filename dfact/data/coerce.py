@@ -43,16 +43,16 @@ def as_dataset(X: Any, confounders: Any = None, client: "Client | None" = None) 
     """
     if isinstance(X, (str, PathLike)):
         X = open_dataset(X)
-    dataset: Dataset = X if isinstance(X, Dataset) else _excerpt(X) if isinstance(X, Excerpt) else _wrap(X, client)
+    dataset: Dataset = X if isinstance(X, Dataset) else _excerpt(X) if isinstance(X, Excerpt) else _from_array(X, client)
     return dataset if confounders is None else dataset.with_confounders(as_frame(confounders, dataset.shape[0]))
 
 
 def _excerpt(rows: Excerpt) -> Dataset:
-    dataset = replace(_wrap(rows.values), labels=rows.row_labels, confounders=rows.confounders)
+    dataset = replace(_from_array(rows.values), labels=rows.row_labels, confounders=rows.confounders)
     return dataset if rows.column_labels is None else replace(dataset, column_labels=rows.column_labels)
 
 
-def _wrap(X: Any, client: "Client | None" = None) -> Dataset:
+def _from_array(X: Any, client: "Client | None" = None) -> Dataset:
     found = array_source(X)
     if found.dtype.kind not in "iufb":
         raise DataError(f"X holds {found.dtype}, expected numbers, NaN where missing; encode text first or use dfact.import_table")
@@ -96,7 +96,7 @@ def _computed(source: Any) -> RowSource:
     return ArraySource(source.read(0, source.shape[0]))
 
 
-def stored_as_observed(dataset: Dataset) -> Dataset:
+def implicit_as_missing(dataset: Dataset) -> Dataset:
     """The dataset with every entry missing that a row-compressed source does not store; any other, and one that is so, as it is.
 
     Columns and rows are counted anew, which reads the data once. Declared valid ranges stay.

@@ -42,7 +42,7 @@ def as_levels(values: pd.Series) -> pd.Series:
     return values.map(level_name, na_action="ignore").astype(object).where(values.notna(), None)
 
 
-def tidy(frame: pd.DataFrame, kinds: Mapping[str, Kind] | None = None) -> pd.DataFrame:
+def normalize(frame: pd.DataFrame, kinds: Mapping[str, Kind] | None = None) -> pd.DataFrame:
     """The confounders in their two forms: categorical columns as strings, continuous ones as floats.
 
     The kind of a column is the one declared in ``kinds``, else what :func:`is_categorical` finds.
@@ -159,4 +159,4 @@ def as_frame(confounders: Any, n_rows: int) -> pd.DataFrame:
             confounders = pd.DataFrame(array, columns=[f"confounder_{j}" for j in range(array.shape[1])]).infer_objects()
     if len(confounders) != n_rows:
         raise DataError(f"confounders have {len(confounders)} rows, the data has {n_rows}")
-    return tidy(confounders.reset_index(drop=True))
+    return normalize(confounders.reset_index(drop=True))

@@ -17,8 +17,8 @@ from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import DaskRows
 from dfact.data.sources.dense import RowSubset
 from dfact.data.statistics import ColumnStatistics
-from dfact.storage.groups import open_group, read_labels, store_kind
-from dfact.storage.location import Place
+from dfact.storage.groups import kind_at, open_group, read_labels
+from dfact.storage.location import Location
 
 KIND = "dataset"
 
@@ -45,7 +45,7 @@ class Dataset:
     offset: NDArray[np.float64]  # (columns,): stored value + offset = value in the file
     statistics: ColumnStatistics
     confounders: pd.DataFrame | None = None
-    path: Place | None = None
+    path: Location | None = None
     dropped_rows: int = 0  # rows without any answer that the import left out
     labels: NDArray[Any] | None = field(default=None, repr=False)
     stored_fingerprint: str | None = field(default=None, repr=False)
@@ -76,7 +76,7 @@ class Dataset:
     def label_source(self) -> NDArray[Any] | zarr.Array[Any] | None:
         """The given row labels, in memory or as they lie in the store: there may be too many to hold."""
         # The path may be that of a bare Zarr array.
-        if self.labels is not None or self.path is None or store_kind(self.path) != KIND:
+        if self.labels is not None or self.path is None or kind_at(self.path) != KIND:
             return self.labels
         labels = open_group(self.path, KIND).get("row")
         return labels if isinstance(labels, zarr.Array) else None
@@ -113,8 +113,8 @@ class Fingerprint:
     it does not matter how many rows come at once.
     """
 
-    def __init__(self, tail: tuple[int, ...], dtype: np.dtype[Any], absent: float) -> None:
-        others = " absent: missing" if np.isnan(absent) else ""
+    def __init__(self, tail: tuple[int, ...], dtype: np.dtype[Any], implicit_value: float) -> None:
+        others = " absent: missing" if np.isnan(implicit_value) else ""
         self._hash = hashlib.blake2b(f"{tail} {dtype.str}{others}".encode(), digest_size=16)
         self._compressed: list[Any] = []
 
@@ -143,7 +143,7 @@ class Fingerprint:
         return self._hash.hexdigest()
 
 
-def rows_of(dataset: Dataset, numbers: NDArray[np.intp]) -> Dataset:
+def take_rows(dataset: Dataset, numbers: NDArray[np.intp]) -> Dataset:
     """The rows of these numbers, rising, which are their labels; columns are counted anew, which reads the rows once."""
     source = RowSubset(dataset.source, numbers)
     statistics = ColumnStatistics.of_source(source, dataset.missing_code)

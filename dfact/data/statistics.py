@@ -18,21 +18,21 @@ Empty = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 
 
 @overload
-def as_floating(raw: NDArray[Any], missing_code: int | None, dtype: np.dtype[Any], empty: Empty = ...) -> NDArray[np.floating]: ...
+def as_float(raw: NDArray[Any], missing_code: int | None, dtype: np.dtype[Any], empty: Empty = ...) -> NDArray[np.floating]: ...
 @overload
-def as_floating(raw: sp.csr_array, missing_code: int | None, dtype: np.dtype[Any], empty: Empty = ...) -> sp.csr_array: ...
+def as_float(raw: sp.csr_array, missing_code: int | None, dtype: np.dtype[Any], empty: Empty = ...) -> sp.csr_array: ...
 @overload
-def as_floating(
+def as_float(
     raw: NDArray[Any] | sp.csr_array, missing_code: int | None, dtype: np.dtype[Any], empty: Empty = ...
 ) -> NDArray[np.floating] | sp.csr_array: ...
-def as_floating(
+def as_float(
     raw: NDArray[Any] | sp.csr_array, missing_code: int | None, dtype: np.dtype[Any], empty: Empty = np.empty
 ) -> NDArray[np.floating] | sp.csr_array:
     """The values in ``dtype`` with NaN for missing, in memory that ``empty`` gives; the array itself where it is that already."""
     if not isinstance(raw, np.ndarray):
         if missing_code is None and raw.dtype == dtype:
             return raw
-        stored = as_floating(raw.data[None], missing_code, dtype, empty)[0]
+        stored = as_float(raw.data[None], missing_code, dtype, empty)[0]
         return sp.csr_array((stored, raw.indices, raw.indptr), shape=raw.shape)
     if missing_code is None and raw.dtype == dtype:
         return np.asarray(raw)
@@ -74,29 +74,29 @@ class ColumnStatistics:
             # Row-compressed rows stay so and take little room; others become floating a block at a time.
             step = layout.block_rows if isinstance(chunk, np.ndarray) else chunk.shape[0]
             for start in range(0, chunk.shape[0], step):
-                statistics.update(as_floating(chunk[start : start + step], missing_code, dtype), source.implicit_value)
+                statistics.update(as_float(chunk[start : start + step], missing_code, dtype), source.implicit_value)
         return statistics
 
-    def update(self, values: NDArray[np.floating] | sp.csr_array, absent: float = 0.0) -> NDArray[np.int64]:
-        """Add rows (NaN = missing; ``absent`` is what row-compressed ones do not store); returns the number of observed entries in each."""
+    def update(self, values: NDArray[np.floating] | sp.csr_array, implicit_value: float = 0.0) -> NDArray[np.int64]:
+        """Add rows (NaN = missing) with the value of their implicit entries. Return the number of observed entries of each row."""
         if isinstance(values, np.ndarray):
             values = values.reshape(values.shape[0], prod(values.shape[1:]))
             row_observed = np.empty(values.shape[0], np.int64)
             column_statistics(values, self.observed, self.minimum, self.maximum, row_observed)
         else:
-            row_observed = self._add_sparse(values, absent)
+            row_observed = self._add_sparse(values, implicit_value)
         empty = np.flatnonzero(row_observed == 0)
         self.empty_rows.extend((self.n_rows + empty[: 5 - len(self.empty_rows)]).tolist())
         self.n_empty_rows += empty.size
         self.n_rows += values.shape[0]
         return row_observed
 
-    def _add_sparse(self, rows: sp.csr_array, absent: float) -> NDArray[np.int64]:
+    def _add_sparse(self, rows: sp.csr_array, implicit_value: float) -> NDArray[np.int64]:
         """What ``column_statistics`` does, at the cost of the stored entries."""
         n, m = rows.shape
         row_observed = np.empty(n, np.int64)
         stored_statistics(rows.data, rows.indices, rows.indptr, self.observed, self.minimum, self.maximum, row_observed)
-        if np.isnan(absent):
+        if np.isnan(implicit_value):
             return row_observed
         zeros = n - np.bincount(rows.indices, minlength=m)
         self.observed += zeros

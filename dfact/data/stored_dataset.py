@@ -14,10 +14,10 @@ import zarr
 from dfact.data.dataset import KIND, Dataset, confounder_codes
 from dfact.data.sources.base import RowSource
 from dfact.data.statistics import ColumnStatistics
-from dfact.data.stored_values import open_values, whole_array
+from dfact.data.stored_values import complete_array, open_values
 from dfact.errors import DfactError, StoreError
 from dfact.storage.groups import attributes, open_group, read_labels, read_numbers, write_array, write_labels
-from dfact.storage.location import Place, place_of
+from dfact.storage.location import Location, parse_location
 
 _PLAIN = re.compile(r"\w[\w .+-]{0,60}(?<![ .])", re.ASCII)
 """What a folder may be called on every system, behind ``confounder_``."""
@@ -60,7 +60,7 @@ def confounder_arrays(names: Iterable[Any]) -> list[str]:
     ]
 
 
-def _check_values(source: RowSource, info: dict[str, Any], path: Place) -> None:
+def _check_values(source: RowSource, info: dict[str, Any], path: Location) -> None:
     """Refuse values of another shape or type than were written; the first stores do not say."""
     found, written = [[*source.shape], source.dtype.str], [info.get("shape", [*source.shape]), info.get("dtype", source.dtype.str)]
     if found != written:
@@ -73,7 +73,7 @@ def open_dataset(path: str | PathLike[str]) -> Dataset:
     Raises StoreError if there is none at ``path``, if its import was interrupted, or if anything of it is gone
     or does not fit the rest.
     """
-    path = place_of(path)
+    path = parse_location(path)
     try:
         return _read_dataset(open_group(path, KIND), path)
     except DfactError:
@@ -82,7 +82,7 @@ def open_dataset(path: str | PathLike[str]) -> Dataset:
         raise StoreError(f"{path} is damaged: {error or type(error).__name__}; import it again") from error
 
 
-def _read_dataset(group: zarr.Group, path: Place) -> Dataset:
+def _read_dataset(group: zarr.Group, path: Location) -> Dataset:
     info = attributes(group)
     source = open_values(group, path)
     _check_values(source, info, path)
@@ -108,7 +108,7 @@ def _read_dataset(group: zarr.Group, path: Place) -> Dataset:
         dropped_rows=info["dropped_rows"],
         stored_fingerprint=info["fingerprint"],
     )
-    if info.get("row_labels", "row" in group) and whole_array(group, "row", path).shape != (n,):
+    if info.get("row_labels", "row" in group) and complete_array(group, "row", path).shape != (n,):
         raise StoreError(f"{path} has not as many row labels as rows; import it again")
     _check(dataset)
     return dataset

@@ -1,7 +1,7 @@
 """How the values of a dataset lie in its store: one array, or row-compressed in three; writing and opening both.
 
 Row-compressed values are a group ``values`` of ``data``, ``indices`` and ``indptr`` with the attributes
-of AnnData's ``csr_matrix`` (encoding, shape), so that its readers know them too, and ``absent``: whether
+of AnnData's ``csr_matrix`` (encoding, shape), so that its readers know them too, and ``implicit_value``: whether
 entries that are not stored are "zero" or "missing". Data and column numbers are cut by entries,
 whatever rows they belong to; with the edges any run of rows is found.
 """
@@ -18,18 +18,18 @@ from dfact.data.sources.base import RowSource
 from dfact.data.sources.dense import ZarrSource
 from dfact.data.sources.sparse import StoredCSRSource
 from dfact.errors import StoreError
-from dfact.storage.groups import WRITE_ALL, compressor_for
-from dfact.storage.location import Place
+from dfact.storage.groups import WRITE_EMPTY_CHUNKS, compressor_for
+from dfact.storage.location import Location
 
 _NAME = "values"
 _ENTRIES = 1 << 20  # a chunk of data or of column numbers: 1 to 8 MB
-_EDGES = 1 << 16
+_INDPTR_CHUNK = 1 << 16
 _ENCODING = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
-_ABSENT = {"zero": 0.0, "missing": np.nan}
-_LOST = -1  # what a chunk that is not there reads as: neither a column nor an edge
+_IMPLICIT_VALUES = {"zero": 0.0, "missing": np.nan}
+_UNWRITTEN = -1  # what a chunk that is not there reads as: neither a column nor an edge
 
 
-class Values(Protocol):
+class ValuesWriter(Protocol):
     """Takes the rows of a dataset in order."""
 
     def append(self, rows: Any) -> None:
@@ -41,7 +41,7 @@ class Values(Protocol):
         ...
 
 
-class ArrayValues:
+class DenseWriter:
     """Rows in chunks of whole rows."""
 
     def __init__(self, group: zarr.Group, shape: tuple[int, ...], dtype: np.dtype[Any], missing_code: int | None) -> None:
@@ -84,19 +84,21 @@ class ArrayValues:
             compressors=compressor_for(sample),
             dimension_names=("row", "column", *(f"mode_{i}" for i in range(3, len(self._shape) + 1))),
             attributes=_fill_attribute(self._missing_code),
-            config=WRITE_ALL,
+            config=WRITE_EMPTY_CHUNKS,
         )
 
 
-class RowCompressedValues:
+class CSRWriter:
     """Stored entries one after the other; the number of them need not be known beforehand."""
 
-    def __init__(self, group: zarr.Group, shape: tuple[int, ...], dtype: np.dtype[Any], missing_code: int | None, absent: float) -> None:
+    def __init__(
+        self, group: zarr.Group, shape: tuple[int, ...], dtype: np.dtype[Any], missing_code: int | None, implicit_value: float
+    ) -> None:
         self._group, self._n_columns, self._n_entries = group.create_group(_NAME), shape[1], 0
-        self._absent = "missing" if np.isnan(absent) else "zero"
-        self._data = _Series(self._group, "data", dtype, 0, _ENTRIES, "entry", _fill_attribute(missing_code))
-        self._indices = _Series(self._group, "indices", np.dtype(np.int32), _LOST, _ENTRIES, "entry", {})
-        self._indptr = _Series(self._group, "indptr", np.dtype(np.int64), _LOST, _EDGES, "edge", {})
+        self._implicit_value = "missing" if np.isnan(implicit_value) else "zero"
+        self._data = ChunkedVector(self._group, "data", dtype, 0, _ENTRIES, "entry", _fill_attribute(missing_code))
+        self._indices = ChunkedVector(self._group, "indices", np.dtype(np.int32), _UNWRITTEN, _ENTRIES, "entry", {})
+        self._indptr = ChunkedVector(self._group, "indptr", np.dtype(np.int64), _UNWRITTEN, _INDPTR_CHUNK, "edge", {})
         self._indptr.extend(np.zeros(1, np.int64))
 
     def append(self, rows: sp.csr_array) -> None:
@@ -108,10 +110,10 @@ class RowCompressedValues:
     def finish(self, n_rows: int) -> None:
         for series in (self._data, self._indices, self._indptr):
             series.finish()
-        self._group.attrs.update({**_ENCODING, "shape": [n_rows, self._n_columns], "absent": self._absent})
+        self._group.attrs.update({**_ENCODING, "shape": [n_rows, self._n_columns], "implicit": self._implicit_value})
 
 
-class _Series:
+class ChunkedVector:
     """An array of one dimension that grows by whole chunks, so that each is written once."""
 
     def __init__(
@@ -149,7 +151,7 @@ class _Series:
             compressors=compressor_for(sample),
             dimension_names=(self._dimension,),
             attributes=self._attributes,
-            config=WRITE_ALL,
+            config=WRITE_EMPTY_CHUNKS,
         )
 
 
@@ -158,11 +160,11 @@ def _fill_attribute(missing_code: int | None) -> dict[str, Any]:
     return {} if missing_code is None else {"_FillValue": missing_code}
 
 
-def open_values(group: zarr.Group, path: Place) -> RowSource:
+def open_values(group: zarr.Group, path: Location) -> RowSource:
     """The values of the dataset at ``path``, whichever way they lie there; StoreError if anything of them is gone."""
     values = group.get(_NAME)
     if not isinstance(values, zarr.Group):
-        array = _checked(whole_array(group, _NAME, path), path)
+        array = _checked(complete_array(group, _NAME, path), path)
         if array.chunks[1:] != array.shape[1:]:
             raise StoreError(
                 f"{path}: the chunks of 'values' are {array.chunks}, expected whole rows of {array.shape[1:]}; import it again"
@@ -171,19 +173,21 @@ def open_values(group: zarr.Group, path: Place) -> RowSource:
     found = {name: values.attrs.get(name) for name in _ENCODING}
     if found != _ENCODING:
         raise StoreError(f"{path} holds values encoded as {found}, this dfact reads {_ENCODING}")
-    data, indices, indptr = (whole_array(group, f"{_NAME}/{name}", path) for name in ("data", "indices", "indptr"))
-    absent = str(values.attrs.get("absent", "zero"))  # the first stores do not say
-    if absent not in _ABSENT:
-        raise StoreError(f"{path} holds values whose absent entries are {absent!r}, this dfact knows {', '.join(map(repr, _ABSENT))}")
+    data, indices, indptr = (complete_array(group, f"{_NAME}/{name}", path) for name in ("data", "indices", "indptr"))
+    implicit_value = str(values.attrs.get("implicit", "zero"))  # the first stores do not say
+    if implicit_value not in _IMPLICIT_VALUES:
+        raise StoreError(
+            f"{path} holds values whose absent entries are {implicit_value!r}, this dfact knows {', '.join(map(repr, _IMPLICIT_VALUES))}"
+        )
     shape: Any = values.attrs.get("shape", [0, 0])
-    n, n_columns = indptr.shape[0] - 1, whole_array(group, "observed", path).shape[0]
+    n, n_columns = indptr.shape[0] - 1, complete_array(group, "observed", path).shape[0]
     if (
         {data.ndim, indices.ndim, indptr.ndim} != {1}
         or [indices.dtype, indptr.dtype] != [np.dtype(np.int32), np.dtype(np.int64)]
         or min(n, n_columns) < 1
     ):
         raise StoreError(f"{path}: the arrays of 'values' are of other types than an import writes; import it again")
-    source = StoredCSRSource(data, indices, indptr, n_columns, implicit_value=_ABSENT[absent])
+    source = StoredCSRSource(data, indices, indptr, n_columns, implicit_value=_IMPLICIT_VALUES[implicit_value])
     _checked(data, path)
     # Rows and columns as the attributes and as the arrays say; entries as each array says.
     if [*shape, indices.shape[0], data.shape[0]] != [n, n_columns, data.shape[0], int(source.indptr(n, n)[0])]:
@@ -191,14 +195,14 @@ def open_values(group: zarr.Group, path: Place) -> RowSource:
     return source
 
 
-def _checked(array: zarr.Array[Any], path: Place) -> zarr.Array[Any]:
+def _checked(array: zarr.Array[Any], path: Location) -> zarr.Array[Any]:
     """The array, if it is one of numbers that an import writes."""
     if array.dtype.kind not in "iuf" or (array.ndim > 1 and 0 in array.shape):
         raise StoreError(f"{path} holds values of {array.dtype} and shape {array.shape}, expected rows of numbers; import it again")
     return array
 
 
-def whole_array(group: zarr.Group, name: str, path: Place) -> zarr.Array[Any]:
+def complete_array(group: zarr.Group, name: str, path: Location) -> zarr.Array[Any]:
     """The array as it lies in the store; StoreError if it or a chunk of it is gone."""
     array = group.get(name)
     if not isinstance(array, zarr.Array):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
-from dfact.data.statistics import as_floating
+from dfact.data.statistics import as_float
 from dfact.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def locate(dataset: Dataset, find: Callable[[Any], tuple[tuple[int, ...], float]
     """Where the first entry is that ``find`` finds, in words; its value as it was given if ``shifted``, else as it is stored."""
     dtype = np.result_type(dataset.dtype, np.float32)
     for rows in dataset.source.read_ranges(Layout.of(dataset.shape)):
-        found = find(as_floating(dataset.source.read_native(rows.start, rows.stop), dataset.missing_code, dtype))
+        found = find(as_float(dataset.source.read_native(rows.start, rows.stop), dataset.missing_code, dtype))
         if found is not None:
             (i, j, *_), value = found
             value += float(dataset.offset[j]) if shifted else 0.0
@@ -34,19 +34,19 @@ def locate_outside(dataset: Dataset, lowest: Any, highest: Any, *, shifted: bool
     return locate(dataset, lambda values: first_outside(values, lowest, highest, dataset.source.implicit_value), shifted=shifted)
 
 
-def locate_fraction(dataset: Dataset) -> str:
+def locate_noninteger(dataset: Dataset) -> str:
     """Where the first entry that is not a whole number is."""
-    return locate(dataset, first_fraction)
+    return locate(dataset, first_noninteger)
 
 
-def refuse_unobserved_columns(dataset: Dataset) -> None:
+def require_no_empty_columns(dataset: Dataset) -> None:
     """Refuse columns without any observed entry."""
     empty = np.flatnonzero(dataset.statistics.observed == 0)
     if empty.size:
         raise DataError(f"column {str(dataset.column_labels[empty[0]])!r} has no observed entry ({empty.size} in all); leave it out")
 
 
-def warn_of_unobserved_rows(dataset: Dataset) -> None:
+def warn_unobserved_rows(dataset: Dataset) -> None:
     """Warn of rows without any observed entry, whose factors are at the penalty's minimum."""
     statistics = dataset.statistics
     if statistics.n_empty_rows:
@@ -55,7 +55,7 @@ def warn_of_unobserved_rows(dataset: Dataset) -> None:
         warnings.warn(text, UserWarning, stacklevel=5)
 
 
-def warn_of_unobserved_columns(dataset: Dataset) -> None:
+def warn_unobserved_columns(dataset: Dataset) -> None:
     """Warn of columns without any observed entry, where a model can have them: their factors are at the penalty's minimum."""
     empty = np.flatnonzero(dataset.statistics.observed == 0)
     if empty.size:
@@ -64,7 +64,7 @@ def warn_of_unobserved_columns(dataset: Dataset) -> None:
         warnings.warn(text, UserWarning, stacklevel=5)
 
 
-def refuse_infinite(dataset: Dataset) -> None:
+def require_finite(dataset: Dataset) -> None:
     """Refuse infinite entries."""
     statistics = dataset.statistics
     seen = statistics.observed > 0
@@ -72,7 +72,7 @@ def refuse_infinite(dataset: Dataset) -> None:
         raise DataError(f"X holds infinity: {locate_outside(dataset, -1e300, 1e300)}; expected finite entries, NaN where missing")
 
 
-def refuse_huge(dataset: Dataset, dtype: np.dtype[Any]) -> None:
+def require_magnitude(dataset: Dataset, dtype: np.dtype[Any]) -> None:
     """Refuse entries whose squares are beyond the working precision once some thousands of them are added up."""
     limit = 1e-3 * np.sqrt(float(np.finfo(dtype).max))
     statistics = dataset.statistics
@@ -107,11 +107,13 @@ def stored_limits(limits: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[
     return limits.astype(dtype).astype(np.float64) if dtype.kind == "f" else limits
 
 
-def first_outside(values: NDArray[Any] | sp.csr_array, low: Any, high: Any, absent: float = 0.0) -> tuple[tuple[int, ...], float] | None:
+def first_outside(
+    values: NDArray[Any] | sp.csr_array, low: Any, high: Any, implicit_value: float = 0.0
+) -> tuple[tuple[int, ...], float] | None:
     """Where the first entry is that is not within ``low`` to ``high``, one number or one for each column, and what it is.
 
     NaN is missing and nowhere outside. In a row-compressed matrix stored entries come first, then the zeros it does not store,
-    unless these are ``absent``: NaN.
+    unless these are ``implicit_value``: NaN.
     """
     if isinstance(values, np.ndarray):
         low, high = (np.reshape(limit, (-1, *(1,) * (values.ndim - 2))) for limit in (low, high))
@@ -124,7 +126,7 @@ def first_outside(values: NDArray[Any] | sp.csr_array, low: Any, high: Any, abse
         first = int(wrong[0])
         row = int(np.searchsorted(values.indptr, first, side="right")) - 1
         return (row, int(columns[first])), values.data[first]
-    if np.isnan(absent):
+    if np.isnan(implicit_value):
         return None
     stored = np.bincount(columns, minlength=values.shape[1])
     no_zeros = np.flatnonzero(((low > 0) | (high < 0)) & (stored < values.shape[0]))
@@ -135,7 +137,7 @@ def first_outside(values: NDArray[Any] | sp.csr_array, low: Any, high: Any, abse
     return None
 
 
-def first_fraction(values: NDArray[Any] | sp.csr_array) -> tuple[tuple[int, ...], float] | None:
+def first_noninteger(values: NDArray[Any] | sp.csr_array) -> tuple[tuple[int, ...], float] | None:
     """Where the first entry is that is not a whole number, and what it is."""
     entries = values if isinstance(values, np.ndarray) else values.tocoo()
     data = values if isinstance(values, np.ndarray) else values.data
@@ -146,7 +148,7 @@ def first_fraction(values: NDArray[Any] | sp.csr_array) -> tuple[tuple[int, ...]
     return (place if isinstance(entries, np.ndarray) else (int(entries.row[place]), int(entries.col[place]))), data[place]
 
 
-def bad_value(entry: str, value: float, low: float, high: float) -> DataError:
+def invalid_value(entry: str, value: float, low: float, high: float) -> DataError:
     """The error for a value that cannot be an answer."""
     if np.isinf(value):
         return DataError(f"{entry} is infinite; expected finite numbers, NaN or an empty cell where missing")
@@ -158,7 +160,7 @@ def empty_row(name: str, place: str) -> DataError:
     return DataError(f"{name}: {place} has no answer at all; remove it, or pass empty_rows='drop'")
 
 
-def refuse_empty_columns(name: str, labels: Any, observed: NDArray[np.int64]) -> None:
+def require_observed_columns(name: str, labels: Any, observed: NDArray[np.int64]) -> None:
     empty = np.flatnonzero(observed == 0)
     if empty.size:
         names = ", ".join(repr(str(labels[j])) for j in empty[:5])

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from dfact.engine.passes import State
 from dfact.errors import StoreError
-from dfact.storage.array_stream import StreamReader, StreamWriter, bytes_of, stored_size, undamaged
-from dfact.storage.files import Scratch
+from dfact.storage.array_stream import StreamReader, StreamWriter, bytes_of, corruption_errors, stored_size
+from dfact.storage.files import TemporaryFolder
 
 
 @dataclass(frozen=True)
-class StoredState:
+class CheckpointedState:
     """The states of the blocks of consecutive partitions in a checkpoint, one stream."""
 
     group: zarr.Group
@@ -35,13 +35,13 @@ class StoredState:
         """Number of the partition after the last."""
         return self.first + len(self.edges) - 1
 
-    def part(self, first: int, last: int) -> "StoredState":
+    def part(self, first: int, last: int) -> "CheckpointedState":
         """The states of the partitions ``first`` to ``last`` − 1."""
         return replace(self, first=first, edges=self.edges[first - self.first : last - self.first + 1])
 
     def __iter__(self) -> Iterator[list[State]]:
         """The states of each partition's blocks."""
-        with undamaged(f"{self.stream!r} of {self.group.store_path}"):
+        with corruption_errors(f"{self.stream!r} of {self.group.store_path}"):
             reader = StreamReader(self.group, self.stream, self.checksums, self.edges[0])
             for size in np.diff(self.edges):
                 blocks: list[State] = []
@@ -56,7 +56,7 @@ class StoredState:
         return {"stream": self.stream, "names": self.names, "checksums": self.checksums, "first": self.first, "edges": self.edges}
 
     @classmethod
-    def from_description(cls, group: zarr.Group, described: Mapping[str, Any]) -> "StoredState":
+    def from_description(cls, group: zarr.Group, described: Mapping[str, Any]) -> "CheckpointedState":
         names, checksums, edges = (tuple(described[name]) for name in ("names", "checksums", "edges"))
         return cls(group, described["stream"], names, checksums, described["first"], edges)
 
@@ -83,7 +83,7 @@ class SpillFile:
     """
 
     def __init__(self) -> None:
-        self._scratch = Scratch("state")
+        self._scratch = TemporaryFolder("state")
         self._path = self._scratch.path / "blocks.state"
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         self._end = 0
@@ -208,7 +208,7 @@ class PartitionStates:
         assert parts, "no pass has kept a state yet"
         return np.concatenate(parts)
 
-    def store(self, numbers: Sequence[int], group: zarr.Group, stream: str) -> StoredState | None:
+    def store(self, numbers: Sequence[int], group: zarr.Group, stream: str) -> CheckpointedState | None:
         """Copy the states of consecutive partitions to a checkpoint, as one stream; None if none has a state."""
         if not any(number in self._states for number in numbers):
             return None
@@ -221,9 +221,9 @@ class PartitionStates:
                 for array in state.values():
                     writer.put(array)
             edges.append(writer.size)
-        return StoredState(group, stream, names, writer.close(), numbers[0], tuple(edges))
+        return CheckpointedState(group, stream, names, writer.close(), numbers[0], tuple(edges))
 
-    def restore(self, stored: StoredState) -> None:
+    def restore(self, stored: CheckpointedState) -> None:
         """Take the states of consecutive partitions from a checkpoint."""
         for number, blocks in enumerate(stored, stored.first):
             self.put(number, list(blocks))

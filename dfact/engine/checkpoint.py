@@ -23,12 +23,12 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact import signals as interrupts
-from dfact.engine.block_state import StoredState
+from dfact.engine.block_state import CheckpointedState
 from dfact.engine.passes import PARTIAL_SUMS, PartialSums, Pass
-from dfact.engine.session import Arrays, Session, Stateful
+from dfact.engine.session import Arrays, CheckpointableSession, Session
 from dfact.errors import StoppedError, StoreError
-from dfact.storage.groups import store_at
-from dfact.storage.records import NewRecord, Records, attributes_of, records_of
+from dfact.storage.groups import open_store
+from dfact.storage.records import Records, RecordWriter, attributes_of, records_of
 
 P = TypeVar("P", bound=PartialSums)
 Record = tuple[dict[str, Any], list[NDArray[Any]]]
@@ -39,7 +39,7 @@ _PASS = "pass"
 def resume_point(path: str | PathLike[str]) -> int:
     """The number of steps that a fit with this checkpoint need not take again; 0 if there is none."""
     try:
-        group = zarr.open_group(store_at(path, read_only=True), mode="r")
+        group = zarr.open_group(open_store(path, read_only=True), mode="r")
     except FileNotFoundError:
         return 0
     found = records_of(group).items()
@@ -83,14 +83,14 @@ class CheckpointedSession(Session):
     ``identity`` is what the fit follows from, name by name: a checkpoint of another fit is refused.
     """
 
-    def __init__(self, session: Stateful, path: str | PathLike[str], every: int, identity: Mapping[str, str]) -> None:
+    def __init__(self, session: CheckpointableSession, path: str | PathLike[str], every: int, identity: Mapping[str, str]) -> None:
         self._session, self._path, self._every, self._identity = session, path, every, identity
         self._thread, self._lock, self._stack = threading.get_ident(), threading.Lock(), ExitStack()
         self._counts: Counter[str] = Counter()
         self._ahead: dict[str, Record] = {}  # read and not yet asked for
         self._unread: list[str] = []  # records with the steps that come then
         self._new: list[dict[str, Any]] = []  # steps that no version holds yet; their arrays are written already
-        self._record: NewRecord | None = None  # where
+        self._record: RecordWriter | None = None  # where
         self._version = 0
         self._steps: list[str] = []  # the names of all records of steps
         self._state = ""  # and that of the state
@@ -99,7 +99,7 @@ class CheckpointedSession(Session):
         with ExitStack() as stack:
             self._records = Records(self._path, "fit", self._identity)
             stack.enter_context(self._session)
-            stack.enter_context(interrupts.obeying())
+            stack.enter_context(interrupts.defer_stop())
             stack.push(self._end)
             self._restore()
             self._stack = stack.pop_all()
@@ -112,29 +112,29 @@ class CheckpointedSession(Session):
         if kind is None:
             self._save_if_due()  # a signal may have come behind the last pass
 
-    def run(self, pass_: Pass[Any, P], shared: Any) -> P:
+    def run(self, pass_: Pass[Any, P], broadcast: Any) -> P:
         name = type(pass_).__name__
-        key, found = self._recall(_PASS)
+        key, found = self._replay(_PASS)
         if found is not None:
             packed, arrays = found
             if packed["pass"] != name:
-                raise self._other_course(key, packed["pass"], name)
+                raise self._diverged(key, packed["pass"], name)
             sums: P = unpack(packed["sums"], arrays)
             return sums
         if self._ahead or self._unread:
-            raise self._other_course(key, "none", name)
-        sums = self._session.run(pass_, shared)
-        with self._keeping(key) as (step, put):
+            raise self._diverged(key, "none", name)
+        sums = self._session.run(pass_, broadcast)
+        with self._recording(key) as (step, put):
             packed, count = pack(sums, put)
             step.update(record={"pass": name, "sums": packed}, arrays=count)
         self._save_if_due()
         return sums
 
-    def remember(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
-        key, found = self._recall(name)
+    def memo(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
+        key, found = self._replay(name)
         if found is None:
             remembered = compute()
-            with self._keeping(key) as (step, put):
+            with self._recording(key) as (step, put):
                 for array in remembered.values():
                     put(array)
                 step.update(record={"names": list(remembered)}, arrays=len(remembered))
@@ -151,7 +151,7 @@ class CheckpointedSession(Session):
         assert not [*self._ahead, *self._unread], "the state is that of the last version, which the fit has not come to yet"
         return self._session.write_rows(name, convert, target)
 
-    def _recall(self, name: str) -> tuple[str, Record | None]:
+    def _replay(self, name: str) -> tuple[str, Record | None]:
         """The next step of this name, and what the checkpoint holds of it."""
         with self._lock:
             self._counts[name] += 1
@@ -161,7 +161,7 @@ class CheckpointedSession(Session):
             return key, self._ahead.pop(key, None)
 
     @contextmanager
-    def _keeping(self, key: str) -> Iterator[tuple[dict[str, Any], Callable[[NDArray[Any]], None]]]:
+    def _recording(self, key: str) -> Iterator[tuple[dict[str, Any], Callable[[NDArray[Any]], None]]]:
         """A step that is filled in, and what takes its arrays: they are written at once, as who has them may change them."""
         with self._lock, self._records.writing():
             if self._record is None:
@@ -170,7 +170,7 @@ class CheckpointedSession(Session):
             yield step, self._record.put
             self._new.append(step)
 
-    def _other_course(self, key: str, was: str, now: str) -> StoreError:
+    def _diverged(self, key: str, was: str, now: str) -> StoreError:
         met = f"{key} was {was} there and is {now} now"
         reason = "it was written on another machine or with other versions of the libraries"
         return StoreError(f"the fit takes another course than in {self._records.place}: {met}; {reason}: remove it to begin anew")
@@ -184,7 +184,7 @@ class CheckpointedSession(Session):
             found = attributes_of(state)
             self._version, self._steps = _number(states[-1]), list(found["steps"])
             self._unread, self._state, kept = list(self._steps), states[-1], {states[-1], *self._steps}
-            self._session.restore([StoredState.from_description(state, described) for described in found["states"]])
+            self._session.restore([CheckpointedState.from_description(state, described) for described in found["states"]])
         for name in records_of(records.group).keys() - kept:
             records.remove(name)
 
@@ -196,13 +196,13 @@ class CheckpointedSession(Session):
         return records
 
     def _save_if_due(self) -> None:
-        stop = interrupts.asked()
+        stop = interrupts.requested_signal()
         if len(self._new) >= self._every or (stop is not None and self._new):
             self._save()
         if stop is not None:
             raise StoppedError(stop, f"the checkpoint {self._records.place} holds {self._version} steps, from which the same fit goes on")
 
-    def _begin(self, what: str, number: int) -> NewRecord:
+    def _begin(self, what: str, number: int) -> RecordWriter:
         # The name is ours alone: a process that was given up for lost may still be writing its own.
         return self._records.begin(f"{what}-{number:06d}-{self._records.owner[:8]}")
 

@@ -12,12 +12,12 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.data.lazy_results import active_client
-from dfact.engine.block_state import StoredState
+from dfact.engine.block_state import CheckpointedState
 from dfact.engine.cluster.session import DistributedExecutor
-from dfact.engine.memory_plan import Plan, Workers, local_workers
+from dfact.engine.memory_plan import Plan, WorkerResources, local_workers
 from dfact.engine.partitions import Partitions
 from dfact.engine.passes import PartialSums, Pass
-from dfact.engine.session import Executor, Stateful
+from dfact.engine.session import CheckpointableSession, Executor
 from dfact.engine.shard import Shard
 from dfact.errors import ParameterError
 
@@ -25,7 +25,7 @@ P = TypeVar("P", bound=PartialSums)
 _ROWS = 16  # partitions whose rows are handed on together
 
 
-class LocalSession(Stateful):
+class LocalSession(CheckpointableSession):
     """A single shard in this process: one partition after the other, or several at once on threads."""
 
     def __init__(self, partitions: Partitions, plan: Plan, threads: int) -> None:
@@ -40,9 +40,9 @@ class LocalSession(Stateful):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._shard.__exit__(kind, error, trace)
 
-    def run(self, pass_: Pass[Any, P], shared: Any) -> P:
+    def run(self, pass_: Pass[Any, P], broadcast: Any) -> P:
         self._pass += 1
-        self._shard.run(self._pass, pass_, shared)
+        self._shard.run(self._pass, pass_, broadcast)
         [total] = self._shard.sums(self._pass).values()
         sums: P = total
         return sums
@@ -52,10 +52,10 @@ class LocalSession(Stateful):
         for first in range(0, n, _ROWS):
             yield self._shard.rows(name, first, min(first + _ROWS, n))
 
-    def save(self, group: zarr.Group) -> list[StoredState]:
+    def save(self, group: zarr.Group) -> list[CheckpointedState]:
         return self._shard.store(group, "partitions")
 
-    def restore(self, states: Sequence[StoredState]) -> None:
+    def restore(self, states: Sequence[CheckpointedState]) -> None:
         for state in states:
             self._shard.restore(state)
 
@@ -63,7 +63,7 @@ class LocalSession(Stateful):
 class InlineExecutor:
     """The calling thread alone; no Dask."""
 
-    def workers(self, memory_limit: int | str | None) -> Workers:
+    def workers(self, memory_limit: int | str | None) -> WorkerResources:
         return local_workers("inline", 1, memory_limit)
 
     def open(self, partitions: Partitions, plan: Plan) -> LocalSession:
@@ -79,7 +79,7 @@ class ThreadsExecutor:
 
         self.threads = int(threads or dask.config.get("num_workers", None) or CPU_COUNT)
 
-    def workers(self, memory_limit: int | str | None) -> Workers:
+    def workers(self, memory_limit: int | str | None) -> WorkerResources:
         return local_workers("threads", self.threads, memory_limit)
 
     def open(self, partitions: Partitions, plan: Plan) -> LocalSession:

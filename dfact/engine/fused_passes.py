@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, Pass, SampledPass, Startless, State
+from dfact.engine.passes import Block, PartialSums, Pass, SampledPass, State, StatelessStart
 from dfact.engine.session import Arrays, Session
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ class Member:
 
 
 @dataclass
-class Parts(PartialSums, name="fused"):
+class FusedSums(PartialSums, name="fused"):
     """What each member adds up."""
 
     parts: list[Any]
@@ -48,19 +48,19 @@ class Parts(PartialSums, name="fused"):
 
 
 @dataclass(frozen=True)
-class Together(Startless):
+class FusedPass(StatelessStart):
     """The passes of several members at one visit of a block. State: that of each, with its name before."""
 
     members: tuple[Member, ...]
     dtype: np.dtype[Any] | None
 
-    def step(self, block: Block, state: State | None, shared: Sequence[Any]) -> tuple[State | None, Parts]:
+    def step(self, block: Block, state: State | None, broadcast: Sequence[Any]) -> tuple[State | None, FusedSums]:
         # The state of those that do not ask goes: all ask, until they have finished.
         old = state or {}
         new: State = {}
         parts = []
         view: BlockView | None = None
-        for member, own_shared in zip(self.members, shared, strict=True):
+        for member, own_shared in zip(self.members, broadcast, strict=True):
             prefix = f"{member.name}."
             own: State | None = {name.removeprefix(prefix): array for name, array in old.items() if name.startswith(prefix)} or None
             if member.view != view:  # made once for those in a row that see the same
@@ -68,41 +68,41 @@ class Together(Startless):
             own, part = member.pass_.step(seen, member.pass_.start(seen) if own is None else own, own_shared)
             new |= {prefix + name: array for name, array in (own or {}).items()}
             parts.append(part)
-        return new or None, Parts(parts)
+        return new or None, FusedSums(parts)
 
 
 @dataclass(frozen=True)
-class SampledTogether(SampledPass):
+class SampledFusedPass(SampledPass):
     """The passes of several members over the same sample; the state of the other members stays as it is."""
 
-    together: Together
+    together: FusedPass
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
         return self.together.dtype
 
-    def step(self, block: Block, state: State | None, shared: Sequence[Any]) -> tuple[State | None, Parts]:
-        new, parts = self.together.step(block, state, shared)
+    def step(self, block: Block, state: State | None, broadcast: Sequence[Any]) -> tuple[State | None, FusedSums]:
+        new, parts = self.together.step(block, state, broadcast)
         names = {member.name for member in self.together.members}
         others = {name: array for name, array in (state or {}).items() if name.split(".")[0] not in names}
         return others | (new or {}) or None, parts
 
 
-class MemberSession(Session):
+class FusedSession(Session):
     """A member's session: a pass waits until all others have one to run, too."""
 
     def __init__(self, members: "Members", name: str, view: BlockView = whole) -> None:
         self._members, self.name, self.view = members, name, view
 
-    def run(self, pass_: Pass[Any, P], shared: Any) -> P:
-        sums: P = self._members.ask(Member(self.name, self.view, pass_), shared)
+    def run(self, pass_: Pass[Any, P], broadcast: Any) -> P:
+        sums: P = self._members.ask(Member(self.name, self.view, pass_), broadcast)
         return sums
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
         yield from self._members.session.rows(f"{self.name}.{name}")
 
-    def remember(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
-        return self._members.session.remember(f"{self.name}.{name}", compute)
+    def memo(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
+        return self._members.session.memo(f"{self.name}.{name}", compute)
 
 
 class Members:
@@ -118,13 +118,13 @@ class Members:
         self._busy = 0
         self._stopped = False
 
-    def ask(self, member: Member, shared: Any) -> Any:
+    def ask(self, member: Member, broadcast: Any) -> Any:
         """The sums of the member's pass, once all others ask for one."""
         answer: Future[Any] = Future()
         with self._change:
             if self._stopped:
                 raise InterruptedError("the passes of the others have failed")
-            self._asked[member.name] = member, shared, answer
+            self._asked[member.name] = member, broadcast, answer
             self._busy -= 1
             self._change.notify_all()
         return answer.result()
@@ -169,8 +169,8 @@ class Members:
         samples = [member.pass_.partitions for member, _, _ in asked if isinstance(member.pass_, SampledPass)]
         if samples:
             asked = [one for one in asked if isinstance(one[0].pass_, SampledPass) and one[0].pass_.partitions == samples[0]]
-        together = Together(tuple(member for member, _, _ in asked), self._dtype)
-        sums = self.session.run(SampledTogether(samples[0], together) if samples else together, [shared for _, shared, _ in asked])
+        together = FusedPass(tuple(member for member, _, _ in asked), self._dtype)
+        sums = self.session.run(SampledFusedPass(samples[0], together) if samples else together, [broadcast for _, broadcast, _ in asked])
         with self._change:
             for member, _, _ in asked:
                 del self._asked[member.name]

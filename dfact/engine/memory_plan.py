@@ -28,18 +28,18 @@ class Footprint:
     """Kept for every row between passes."""
     work_per_row: int
     """Working arrays for every row of a block while it is visited."""
-    shared: int
+    broadcast: int
     """Broadcast and summed arrays, for every thread and on the driver."""
     result_per_row: int
     """Row factors handed to the user, on the driver (0 where they go to a store)."""
 
     def times(self, count: int) -> "Footprint":
         """Of so many fits that share their reads."""
-        return Footprint(count * self.state_per_row, self.work_per_row, count * self.shared, count * self.result_per_row)
+        return Footprint(count * self.state_per_row, self.work_per_row, count * self.broadcast, count * self.result_per_row)
 
 
 @dataclass(frozen=True)
-class Workers:
+class WorkerResources:
     """Where passes run."""
 
     kind: str
@@ -57,7 +57,7 @@ class Plan:
     """Peak memory of a process, and what of the state lies on disk. ``str(plan)`` is a readable table."""
 
     shape: tuple[int, ...]
-    workers: Workers
+    workers: WorkerResources
     n_partitions: int
     partition_rows: int
     block_rows: int
@@ -67,7 +67,7 @@ class Plan:
     """Bytes of the whole state, wherever it lies."""
     state_in_memory: int
     """Number of partitions whose state stays in memory."""
-    values_in_memory: int
+    cached_partitions: int
     """Number of partitions whose values stay decompressed between passes."""
     held: int
     """Bytes a process holds of both."""
@@ -99,8 +99,8 @@ class Plan:
         """Raise MemoryPlanError if not even the least this work needs fits."""
         if not self.fits:
             raise MemoryPlanError(
-                f"the fit of {'×'.join(map(str, self.shape))} needs at least {gib(self.peak)} in a process, the limit is "
-                f"{gib(self.workers.limit)}; raise memory_limit, use fewer threads, or import the data in smaller chunks"
+                f"the fit of {'×'.join(map(str, self.shape))} needs at least {format_bytes(self.peak)} in a process, the limit is "
+                f"{format_bytes(self.workers.limit)}; raise memory_limit, use fewer threads, or import the data in smaller chunks"
             )
 
     def __str__(self) -> str:
@@ -111,22 +111,24 @@ class Plan:
                 f"{size}, {self.n_partitions} partitions of {self.partition_rows} rows, blocks of {self.block_rows}",
             ),
             ("executor", f"{w.kind}, {w.processes} process(es) of {w.threads} thread(s)"),
-            ("limit of a process", gib(w.limit)),
-            ("peak of a process", gib(self.peak)),
-            ("  in use before", gib(w.baseline)),
-            ("  working arrays", gib(self.working)),
-            ("  on the driver", gib(self.driver)),
-            ("  held between passes", gib(self.held)),
-            ("state in all", gib(self.state)),
+            ("limit of a process", format_bytes(w.limit)),
+            ("peak of a process", format_bytes(self.peak)),
+            ("  in use before", format_bytes(w.baseline)),
+            ("  working arrays", format_bytes(self.working)),
+            ("  on the driver", format_bytes(self.driver)),
+            ("  held between passes", format_bytes(self.held)),
+            ("state in all", format_bytes(self.state)),
             ("  in memory", f"{self.state_in_memory} of {self.n_partitions} partitions"),
-            ("values in memory", f"{self.values_in_memory} of {self.n_partitions} partitions"),
+            ("values in memory", f"{self.cached_partitions} of {self.n_partitions} partitions"),
         ]
         if self.spilled:
-            rows.append(("  on disk", f"{gib(self.spilled)}, read and written in every pass: about {self.spill_seconds:.1f} s at 1 GB/s"))
+            rows.append(
+                ("  on disk", f"{format_bytes(self.spilled)}, read and written in every pass: about {self.spill_seconds:.1f} s at 1 GB/s")
+            )
         return "\n".join(f"{name:<22}{text}" for name, text in rows)
 
 
-def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Footprint, workers: Workers) -> Plan:
+def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Footprint, workers: WorkerResources) -> Plan:
     """Lay out state and values: first the state in memory (it is written and read), then decompressed values."""
     layout = Layout.of(source.shape)
     n, m = source.shape[0], prod(source.shape[1:])
@@ -138,7 +140,7 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
     # Two decoded chunks (one ahead) and its compressed bytes; of a dask array a worker has the chunks already, or gets them once.
     visit = (1 if isinstance(source, DaskRows) else 3) * chunk
     # The block's arrays, and a partition's state on its way from and to the disk.
-    visit += block * (converted + row_bytes + footprint.work_per_row) + 2 * footprint.shared
+    visit += block * (converted + row_bytes + footprint.work_per_row) + 2 * footprint.broadcast
     visit += 2 * partition * footprint.state_per_row
     share = -(-layout.n_partitions // workers.processes)  # partitions of the busiest process
     depth = layout.n_partitions.bit_length()  # sums wait for others at each level of their tree
@@ -148,8 +150,8 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
         visit += partition * footprint.state_per_row  # a message of states
     else:
         sums = depth + workers.threads
-    working = round(_SLACK * (workers.threads * visit + sums * footprint.shared))
-    driver = (4 + (depth if workers.kind == "distributed" else 0)) * footprint.shared + n * footprint.result_per_row
+    working = round(_SLACK * (workers.threads * visit + sums * footprint.broadcast))
+    driver = (4 + (depth if workers.kind == "distributed" else 0)) * footprint.broadcast + n * footprint.result_per_row
     spare = workers.limit - workers.baseline - working - driver
     state_partition, values_partition = (round(_SLACK * partition * size) for size in (footprint.state_per_row, row_bytes))
     stateful = max(0, min(share, spare // state_partition)) if state_partition else share
@@ -167,7 +169,7 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
         driver=driver,
         state=n * footprint.state_per_row,
         state_in_memory=min(layout.n_partitions, stateful * workers.processes),
-        values_in_memory=min(layout.n_partitions, valued * workers.processes),
+        cached_partitions=min(layout.n_partitions, valued * workers.processes),
         held=stateful * state_partition + valued * values_partition,
         resident_states=stateful + more,
         resident_values=valued + (more if valued == share else 0),
@@ -187,22 +189,22 @@ def parse_bytes(limit: int | str) -> int:
     return size
 
 
-def local_workers(kind: str, threads: int, memory_limit: int | str | None) -> Workers:
+def local_workers(kind: str, threads: int, memory_limit: int | str | None) -> WorkerResources:
     """The calling process: by default it may take four fifths of the memory that is free (of its cgroup, if it has one)."""
     _return_free_memory()
     baseline = psutil.Process().memory_info().rss + _LOCAL_GROWTH
     if memory_limit is not None:
-        return Workers(kind, 1, threads, parse_bytes(memory_limit), baseline)
+        return WorkerResources(kind, 1, threads, parse_bytes(memory_limit), baseline)
     free = min(psutil.virtual_memory().available, _cgroup_limit() - baseline)
-    return Workers(kind, 1, threads, baseline + int(0.8 * free), baseline)
+    return WorkerResources(kind, 1, threads, baseline + int(0.8 * free), baseline)
 
 
-def cluster_workers(limits: list[int], threads: int, memory_limit: int | str | None) -> Workers:
+def cluster_workers(limits: list[int], threads: int, memory_limit: int | str | None) -> WorkerResources:
     """Dask workers: the smallest one's limit, up to where it would start to spill, or ``memory_limit`` if that is less."""
     limit = int(_DASK_TARGET * min(limits))
     if memory_limit is not None:
         limit = min(limit, parse_bytes(memory_limit))
-    return Workers("distributed", len(limits), threads, limit, _WORKER_BASELINE)
+    return WorkerResources("distributed", len(limits), threads, limit, _WORKER_BASELINE)
 
 
 def _return_free_memory() -> None:
@@ -217,6 +219,6 @@ def _cgroup_limit() -> int:
     return int(MEMORY_LIMIT)
 
 
-def gib(size: float) -> str:
+def format_bytes(size: float) -> str:
     """Bytes for people."""
     return f"{size / 2**30:.2f} GiB" if size >= 1 << 28 else f"{size / 2**20:.1f} MiB"

@@ -112,7 +112,7 @@ class Partitions:
         if self.source.chunk_rows is None:
             yield from (self._read(a, min(a + step, n)) for a in range(0, n, step))
         else:
-            yield from cut(one_ahead(self._read(r.start, r.stop) for r in self.source.read_ranges(self.layout)), step)
+            yield from rechunk_rows(prefetch(self._read(r.start, r.stop) for r in self.source.read_ranges(self.layout)), step)
 
 
 def partitions(source: RowSource, missing_code: int | None, covariates: NDArray[Any] | None) -> Partitions:
@@ -123,7 +123,7 @@ def partitions(source: RowSource, missing_code: int | None, covariates: NDArray[
 def walk(
     blocks: Iterable[Block],
     pass_: Pass[Any, P],
-    shared: Any,
+    broadcast: Any,
     states: Iterable[State | None],
     keep: Callable[[State | None], None],
 ) -> P:
@@ -131,7 +131,7 @@ def walk(
     total: P | None = None
     for block, old in zip(blocks, states, strict=True):
         block.work.next_block()
-        state, sums = pass_.step(block, pass_.start(block) if old is None else old, shared)
+        state, sums = pass_.step(block, pass_.start(block) if old is None else old, broadcast)
         keep(state)
         if total is None:
             total = sums.total()
@@ -141,7 +141,7 @@ def walk(
     return total
 
 
-def one_ahead(items: Iterable[T]) -> Iterator[T]:
+def prefetch(items: Iterable[T]) -> Iterator[T]:
     """The same items, each produced in a helper thread while the one before is in use."""
     iterator = iter(items)
     end = object()
@@ -152,14 +152,14 @@ def one_ahead(items: Iterable[T]) -> Iterator[T]:
             yield item  # type: ignore[misc]  # the sentinel is gone here
 
 
-def cut(chunks: Iterable[Rows], rows: int) -> Iterator[Rows]:
+def rechunk_rows(chunks: Iterable[Rows], rows: int) -> Iterator[Rows]:
     """Blocks of ``rows`` rows out of chunks of any length; views where a block of an array lies within a chunk."""
     held: Rows | None = None
     for chunk in chunks:
         rest = chunk
         if held is not None:
             need = rows - held.shape[0]
-            held, rest = _stacked(held, rest[:need]), rest[need:]
+            held, rest = vstack_rows(held, rest[:need]), rest[need:]
             if held.shape[0] < rows:
                 continue
             yield held
@@ -173,7 +173,7 @@ def cut(chunks: Iterable[Rows], rows: int) -> Iterator[Rows]:
         yield held
 
 
-def _stacked(above: Rows, below: Rows) -> Rows:
+def vstack_rows(above: Rows, below: Rows) -> Rows:
     if isinstance(above, np.ndarray) or isinstance(below, np.ndarray):
         return np.concatenate([above, below])
     return sp.csr_array(sp.vstack([above, below]))

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.sources.sparse import to_dense
-from dfact.data.statistics import as_floating
+from dfact.data.statistics import as_float
 
 T = TypeVar("T")
 _SMALL_CODES = 2  # bytes of integers that every floating type holds exactly
@@ -59,11 +59,11 @@ class Workspace:
         """The sums of the block before have been added up: what was to last is free again."""
         self._lasting = 0
 
-    def once(self, name: str, shared: Any, make: Callable[[], T]) -> T:
+    def once(self, name: str, broadcast: Any, make: Callable[[], T]) -> T:
         """Return what ``make`` computes from these shared values; it is called at the first block of a pass only."""
         held = self._made.get(name)
-        if held is None or held[0] is not shared:
-            held = self._made[name] = shared, make()
+        if held is None or held[0] is not broadcast:
+            held = self._made[name] = broadcast, make()
         found: T = held[1]
         return found
 
@@ -97,7 +97,7 @@ class Block:
     """Number of the block in the data set, counted through all partitions."""
     start: int
     """Number of its first row in the data set."""
-    absent: float = 0.0
+    implicit_value: float = 0.0
     """What an entry is that a row-compressed matrix does not store: 0, or NaN for missing."""
     work: Workspace = field(default_factory=Workspace)
     """Memory for the arrays of a step that neither the state nor the sums keep."""
@@ -113,7 +113,7 @@ class Block:
         """
         if self.dtype is None:
             return self.stored
-        matrix = as_floating(self.stored, self.missing_code, self.dtype, partial(self.work.array, "matrix"))
+        matrix = as_float(self.stored, self.missing_code, self.dtype, partial(self.work.array, "matrix"))
         if isinstance(matrix, np.ndarray):
             matrix.flags.writeable = False
         return matrix
@@ -133,7 +133,7 @@ class Block:
     @cached_property
     def values(self) -> NDArray[Any]:
         """The matrix with all its entries."""
-        return self.matrix if isinstance(self.matrix, np.ndarray) else to_dense(self.matrix, self.absent)
+        return self.matrix if isinstance(self.matrix, np.ndarray) else to_dense(self.matrix, self.implicit_value)
 
 
 PARTIAL_SUMS: dict[str, type["PartialSums"]] = {}
@@ -167,11 +167,11 @@ class PartialSums:
             total += getattr(other, f.name)
 
 
-Shared_contra = TypeVar("Shared_contra", contravariant=True)
+Broadcast_contra = TypeVar("Broadcast_contra", contravariant=True)
 Sums_co = TypeVar("Sums_co", bound=PartialSums, covariant=True)
 
 
-class Pass(Protocol[Shared_contra, Sums_co]):
+class Pass(Protocol[Broadcast_contra, Sums_co]):
     """Declared data; executors only run it.
 
     The same arguments give the same bits, so a task that was lost can simply run again. A pass may
@@ -188,7 +188,7 @@ class Pass(Protocol[Shared_contra, Sums_co]):
         """State of a block that has none yet; None if the pass keeps none."""
         ...
 
-    def step(self, block: Block, state: State | None, shared: Shared_contra) -> tuple[State | None, Sums_co]:
+    def step(self, block: Block, state: State | None, broadcast: Broadcast_contra) -> tuple[State | None, Sums_co]:
         """One visit of a block with what all blocks share.
 
         The sums may be lasting memory of the block's workspace: they are added up before the next block. The state may
@@ -197,7 +197,7 @@ class Pass(Protocol[Shared_contra, Sums_co]):
         ...
 
 
-class Startless:
+class StatelessStart:
     """Base of the passes that need no state to begin with."""
 
     def start(self, block: Block) -> State | None:
@@ -207,7 +207,7 @@ class Startless:
 
 
 @dataclass(frozen=True)
-class SampledPass(Startless):
+class SampledPass(StatelessStart):
     """Base of the passes that visit only some partitions; the others keep the state they have."""
 
     partitions: tuple[int, ...]
@@ -217,7 +217,7 @@ class SampledPass(Startless):
 
 
 @dataclass(frozen=True)
-class OnSample(SampledPass):
+class SampledView(SampledPass):
     """Another pass, over some partitions only."""
 
     pass_: Pass[Any, Any]
@@ -229,10 +229,10 @@ class OnSample(SampledPass):
     def start(self, block: Block) -> State | None:
         return self.pass_.start(block)
 
-    def step(self, block: Block, state: State | None, shared: Any) -> tuple[State | None, Any]:
-        return self.pass_.step(block, state, shared)
+    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State | None, Any]:
+        return self.pass_.step(block, state, broadcast)
 
 
-def visited(pass_: Pass[Any, Any], n_partitions: int) -> Sequence[int]:
+def visited_partitions(pass_: Pass[Any, Any], n_partitions: int) -> Sequence[int]:
     """Numbers of the partitions that a pass visits, ascending."""
     return pass_.partitions if isinstance(pass_, SampledPass) else range(n_partitions)

@@ -9,8 +9,8 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dfact.engine.block_state import StoredState
-from dfact.engine.memory_plan import Plan, Workers
+from dfact.engine.block_state import CheckpointedState
+from dfact.engine.memory_plan import Plan, WorkerResources
 from dfact.engine.partitions import Partitions
 from dfact.engine.passes import PartialSums, Pass
 
@@ -27,7 +27,7 @@ class Session(Protocol):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         return
 
-    def run(self, pass_: Pass[Any, P], shared: Any) -> P:
+    def run(self, pass_: Pass[Any, P], broadcast: Any) -> P:
         """One pass over all rows; the sum of the partial results, in the order of a fixed tree."""
         ...
 
@@ -40,7 +40,7 @@ class Session(Protocol):
         del name, convert, target
         return False
 
-    def remember(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
+    def memo(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
         """What ``compute`` gives; a resumed fit has it from its checkpoint.
 
         For what follows from more than parameters and passes, such as chance, and for steps that take no pass.
@@ -65,14 +65,14 @@ class StateRows:
         return self.session.write_rows(self.name, self.convert, target)
 
 
-class Stateful(Session, Protocol):
+class CheckpointableSession(Session, Protocol):
     """A session whose state a checkpoint can hold."""
 
-    def save(self, group: zarr.Group) -> list[StoredState]:
+    def save(self, group: zarr.Group) -> list[CheckpointedState]:
         """Write the state of all partitions to the group; nothing if there is none."""
         ...
 
-    def restore(self, states: Sequence[StoredState]) -> None:
+    def restore(self, states: Sequence[CheckpointedState]) -> None:
         """Resume from what was saved."""
         ...
 
@@ -80,6 +80,6 @@ class Stateful(Session, Protocol):
 class Executor(Protocol):
     """Where passes run."""
 
-    def workers(self, memory_limit: int | str | None) -> Workers: ...
+    def workers(self, memory_limit: int | str | None) -> WorkerResources: ...
 
-    def open(self, partitions: Partitions, plan: Plan) -> Stateful: ...
+    def open(self, partitions: Partitions, plan: Plan) -> CheckpointableSession: ...

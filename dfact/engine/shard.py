@@ -15,9 +15,9 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.data.sources.dask import DaskRows
-from dfact.engine.block_state import Blocks, PartitionStates, StoredState
-from dfact.engine.partitions import Partitions, one_ahead, walk
-from dfact.engine.passes import PartialSums, Pass, SampledPass, Workspace, visited
+from dfact.engine.block_state import Blocks, CheckpointedState, PartitionStates
+from dfact.engine.partitions import Partitions, prefetch, walk
+from dfact.engine.passes import PartialSums, Pass, SampledPass, Workspace, visited_partitions
 from dfact.engine.reduction import Node, TreeSum
 from dfact.engine.threads import single_threaded
 
@@ -102,7 +102,7 @@ class Shard:
         """The state of a partition's blocks that was taken over."""
         self._states.put(number, blocks)
 
-    def restore(self, stored: StoredState) -> None:
+    def restore(self, stored: CheckpointedState) -> None:
         """The states of consecutive partitions as a checkpoint holds them."""
         self._states.restore(stored)
 
@@ -133,13 +133,13 @@ class Shard:
         """The sums of the pass of this number over all partitions held here; none of an earlier one."""
         return self._sums.nodes if number == self._pass else {}
 
-    def run(self, number: int, pass_: Pass[Any, P], shared: Any, *, wanted: bool = True) -> None:
+    def run(self, number: int, pass_: Pass[Any, P], broadcast: Any, *, wanted: bool = True) -> None:
         """Run the pass of this number where it has not run yet; of one that is repeated, while others are ahead, no sums are kept.
 
         Unless its sums are ``wanted``, a pass that leaves the states as they are is skipped.
         """
         began, current = time.perf_counter(), number >= self._pass
-        numbers = visited(pass_, self._n)
+        numbers = visited_partitions(pass_, self._n)
         if number > self._pass:
             self._pass, self._sums = number, TreeSum(len(numbers))
         sums = self._sums if current else TreeSum[P](len(numbers))
@@ -149,7 +149,7 @@ class Shard:
         todo = self._todo(number)
 
         def work(visit: _Visit) -> None:
-            self._visit(visit, number, pass_, shared, sums, places)
+            self._visit(visit, number, pass_, broadcast, sums, places)
 
         # The next visit's chunk is read during this one; longer visits read their own chunks one ahead. Those of a sample are short.
         read = pass_.dtype is not None and any(visit.partitions.source.chunk_rows is not None for visit in todo)
@@ -189,7 +189,7 @@ class Shard:
         if run.keep and part.source.chunk_rows is not None:
             visit.partitions = run.partitions.part(part.first, part.last)
 
-    def _visit(self, visit: _Visit, number: int, pass_: Pass[Any, P], shared: Any, sums: TreeSum[P], places: Mapping[int, int]) -> None:
+    def _visit(self, visit: _Visit, number: int, pass_: Pass[Any, P], broadcast: Any, sums: TreeSum[P], places: Mapping[int, int]) -> None:
         if pass_.dtype is not None:
             self._keep(visit)
         partitions = visit.partitions if pass_.dtype is None else self._fetched(visit.partitions)
@@ -197,7 +197,7 @@ class Shard:
             for i in partitions.numbers:
                 n_blocks = partitions.n_blocks(i)
                 new: Blocks = []
-                total = walk(islice(blocks, n_blocks), pass_, shared, self._states.take(i, n_blocks), new.append)
+                total = walk(islice(blocks, n_blocks), pass_, broadcast, self._states.take(i, n_blocks), new.append)
                 if not isinstance(pass_, SampledPass) or pass_.changes_state:
                     self._states.put(i, new)
                 self._done[i] = number
@@ -240,7 +240,7 @@ class Shard:
 
         def take() -> None:
             try:
-                for item in claimed() if prepare is None else one_ahead(map(prepare, claimed())):
+                for item in claimed() if prepare is None else prefetch(map(prepare, claimed())):
                     work(item)
             except BaseException:
                 stopped.set()
@@ -277,9 +277,9 @@ class Shard:
             if blocks:
                 yield number, blocks
 
-    def store(self, group: zarr.Group, stream: str) -> list[StoredState]:
+    def store(self, group: zarr.Group, stream: str) -> list[CheckpointedState]:
         """Copy the states of all partitions to a checkpoint, as a few streams of this name and a number."""
-        found: list[StoredState] = []
+        found: list[CheckpointedState] = []
 
         def work(numbers: range) -> None:
             state = self._states.store(numbers, group, f"{stream}-{numbers[0]:06d}")

@@ -15,7 +15,7 @@ from threadpoolctl import ThreadpoolController
 from dfact.errors import DfactError
 
 _lock = threading.Lock()
-_setter = ThreadPoolExecutor(1, thread_name_prefix="dfact-blas")
+_blas_thread = ThreadPoolExecutor(1, thread_name_prefix="dfact-blas")
 _users = 0
 _restore: Callable[[], object] | None = None
 
@@ -65,13 +65,13 @@ def _limit() -> Callable[[], object]:
 
 
 def _in_the_setter(action: Callable[[], Any]) -> Any:
-    return _setter.submit(action).result()
+    return _blas_thread.submit(action).result()
 
 
 def _renew() -> None:
     """A forked process has the executor, but not its thread."""
-    global _setter  # noqa: PLW0603  # a thread of the process, which the child lacks
-    _setter = ThreadPoolExecutor(1, thread_name_prefix="dfact-blas")
+    global _blas_thread  # noqa: PLW0603  # a thread of the process, which the child lacks
+    _blas_thread = ThreadPoolExecutor(1, thread_name_prefix="dfact-blas")
 
 
 os.register_at_fork(after_in_child=_renew)

@@ -59,7 +59,7 @@ def _tell_fit(step: Step, data: Any) -> bool:
         return False
     click.echo("\n".join(f"  {line}" for line in str(planned).splitlines()))
     many = f", {fits} fits one after the other" if fits > 1 else ""
-    click.echo(f"  {'time':<22}at most about {in_words(seconds)}{many}, by a trial on the first rows")
+    click.echo(f"  {'time':<22}at most about {format_duration(seconds)}{many}, by a trial on the first rows")
     return True
 
 
@@ -91,16 +91,16 @@ def seconds_of(model: "Factorization", dataset: "Dataset") -> float:
 
     from dfact.data.coerce import as_dataset
     from dfact.data.layout import Layout
-    from dfact.data.statistics import as_floating
+    from dfact.data.statistics import as_float
     from dfact.engine.threads import single_threaded
-    from dfact.models.estimator import FOR_THE_RUN
+    from dfact.models.estimator import RUNTIME_PARAMETERS
 
     layout = Layout.of(dataset.shape)
     n = min(dataset.shape[0], layout.chunk_rows)
-    values = as_floating(dataset.source.read(0, n), dataset.missing_code, np.dtype(np.float64)).reshape(n, *dataset.shape[1:])
+    values = as_float(dataset.source.read(0, n), dataset.missing_code, np.dtype(np.float64)).reshape(n, *dataset.shape[1:])
     seen = ~np.isnan(values).reshape(n, values.shape[1], -1).all(axis=(0, 2))
     sample = np.ascontiguousarray(values[:, seen])
-    parameters = {name: value for name, value in model.get_params(deep=False).items() if name not in FOR_THE_RUN}
+    parameters = {name: value for name, value in model.get_params(deep=False).items() if name not in RUNTIME_PARAMETERS}
     iterates = "max_iter" in parameters
 
     def seconds(iterations: int, rows: int) -> float:
@@ -116,7 +116,7 @@ def seconds_of(model: "Factorization", dataset: "Dataset") -> float:
     return dataset.shape[0] / n * (first + each * (parameters["max_iter"] - 1 if iterates else 0))
 
 
-def in_words(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A time for people."""
     for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfact.errors import DfactError, ParameterError
-from dfact.storage.location import Place
+from dfact.storage.location import Location
 
 if TYPE_CHECKING:
     pass
 
 
-def with_omega(path: Place, omega: float) -> Place:
+def with_omega(path: Location, omega: float) -> Location:
     """The path with ω before the ending of its name."""
     if isinstance(path, str):
         parent, _, name = path.rpartition("/")
@@ -51,13 +51,13 @@ class Step:
     """What its options leave in click's context."""
 
     @property
-    def inputs(self) -> list[Place]:
+    def inputs(self) -> list[Location]:
         names = (*_INPUTS, "model") if self.name in _READERS else _INPUTS
         found = [self.parameters.get(name) for name in names if name != "items" or self.name == "report"]
         return [place for entry in found if entry is not None for place in (entry if isinstance(entry, tuple) else (entry,))]
 
     @property
-    def outputs(self) -> list[Place]:
+    def outputs(self) -> list[Location]:
         if self.name == "stability":
             return [self.parameters["model"]]
         omegas = self.parameters.get("omegas")
@@ -100,7 +100,7 @@ def read_job(path: Path, commands: click.Group) -> tuple[list[Step], Mapping[str
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"at line (\d+)", str(error))
         raise JobError(path, [Problem(int(found[1]) if found else text.count("\n") + 1, f"no TOML: {error}")]) from error
-    lines = _Lines(text)
+    lines = _LineIndex(text)
     foreign = [name for name in document if name not in ("job", "step")]
     problems = [Problem(lines.of(None, name), f"{name!r} is no part of a job; expected [job] and [[step]]") for name in foreign]
     job, tables = document.get("job", {}), document.get("step", [])
@@ -111,7 +111,7 @@ def read_job(path: Path, commands: click.Group) -> tuple[list[Step], Mapping[str
     with chdir(path.absolute().parent):  # from which its paths are seen
         made = [_step(number, table, job, lines, commands, problems) for number, table in enumerate(tables, start=1)]
         steps = [step for step in made if step is not None]
-        problems += _clashes(steps)
+        problems += _conflicts(steps)
     known = {name for step in steps for name in _settings(step.command)} | {"state"}
     problems += [Problem(lines.of(0, name), _unknown(name, known)) for name in job if name not in known and len(steps) == len(tables)]
     if problems:
@@ -120,7 +120,7 @@ def read_job(path: Path, commands: click.Group) -> tuple[list[Step], Mapping[str
 
 
 def _step(
-    number: int, table: Mapping[str, Any], job: Mapping[str, Any], lines: "_Lines", commands: click.Group, problems: list[Problem]
+    number: int, table: Mapping[str, Any], job: Mapping[str, Any], lines: "_LineIndex", commands: click.Group, problems: list[Problem]
 ) -> Step | None:
     """The step, if its command is known; what is wrong with it is added to the problems."""
     line, name = lines.of(number, None), table.get(_RUN)
@@ -163,10 +163,10 @@ def _step(
 
 def _settings(command: click.Command) -> dict[str, click.Parameter]:
     """The parameters that a job may give a command; a plan alone is no step."""
-    return {key: parameter for parameter in command.params if parameter.name != "plan_only" for key in names_of(parameter)}
+    return {key: parameter for parameter in command.params if parameter.name != "plan_only" for key in setting_names(parameter)}
 
 
-def names_of(parameter: click.Parameter) -> list[str]:
+def setting_names(parameter: click.Parameter) -> list[str]:
     """What a job may call a parameter: as on the command line without dashes, an argument as its help does."""
     if isinstance(parameter, click.Argument):
         return [(parameter.metavar or parameter.name or "").split()[0].lower()]
@@ -193,8 +193,8 @@ def _plain(value: Any, parameter: click.Parameter) -> Any:
 
 def _message(error: click.UsageError | DfactError, parameter: click.Parameter) -> str:
     if isinstance(error, click.MissingParameter):
-        return f"{names_of(parameter)[0]!r} is missing"
-    return f"{names_of(parameter)[0]}: {error.message if isinstance(error, click.UsageError) else error}"
+        return f"{setting_names(parameter)[0]!r} is missing"
+    return f"{setting_names(parameter)[0]}: {error.message if isinstance(error, click.UsageError) else error}"
 
 
 def _unknown(name: str, known: Any) -> str:
@@ -218,7 +218,7 @@ def _names(commands: click.Group, before: str = "") -> Iterator[str]:
             yield before + name
 
 
-def name_in_job(place: Place) -> str:
+def job_path(place: Location) -> str:
     """The same of all ways to write a path; in the job's folder the path from there, which it keeps when that is moved."""
     if isinstance(place, str):
         return place
@@ -226,12 +226,12 @@ def name_in_job(place: Place) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def _clashes(steps: Sequence[Step]) -> list[Problem]:
+def _conflicts(steps: Sequence[Step]) -> list[Problem]:
     """Steps that write the same, or into what they or another step reads or writes, and that read what only a later one writes."""
     problems, written = [], dict[str, Step]()
-    later = {name_in_job(place): step for step in reversed(steps) for place in step.outputs}
+    later = {job_path(place): step for step in reversed(steps) for place in step.outputs}
     for step in steps:
-        read = [name_in_job(place) for place in step.inputs]
+        read = [job_path(place) for place in step.inputs]
         if not step.outputs:
             problems.append(Problem(step.line, f"{step.name}: 'model' is missing: where the model goes"))
         for place, name in zip(step.inputs, read, strict=True):
@@ -239,7 +239,7 @@ def _clashes(steps: Sequence[Step]) -> list[Problem]:
             if name not in written and first is not None and first.number > step.number:
                 problems.append(Problem(step.line, f"{step.title} reads {place}, which {first.title} writes after it"))
         for place in step.outputs if step.name != "stability" else ():
-            name = name_in_job(place)
+            name = job_path(place)
             if name in read:
                 problems.append(Problem(step.line, f"{step.title} writes {place}, which it reads"))
             elif name in written:
@@ -248,7 +248,7 @@ def _clashes(steps: Sequence[Step]) -> list[Problem]:
             if around is not None:
                 problems.append(Problem(step.line, f"{step.title} writes {place}, and of that and {around} one lies within the other"))
             written.setdefault(name, step)
-        written |= {name: step for name in map(name_in_job, step.outputs) if name not in written}
+        written |= {name: step for name in map(job_path, step.outputs) if name not in written}
     return problems
 
 
@@ -256,7 +256,7 @@ def _is_inside(name: str, folder: str) -> bool:
     return name.startswith(f"{folder}/")
 
 
-class _Lines:
+class _LineIndex:
     """In which lines of the file steps and names stand, which no TOML reader tells."""
 
     def __init__(self, text: str) -> None:

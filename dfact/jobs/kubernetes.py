@@ -13,14 +13,14 @@ import click
 
 from dfact.errors import DfactError, MemoryPlanError, ParameterError, StoreError
 from dfact.jobs.job_file import Problem, Step
-from dfact.storage.location import Place, place_of
+from dfact.storage.location import Location, parse_location
 
 if TYPE_CHECKING:
     from dfact.engine.memory_plan import Plan
 
 _MOUNT = PurePosixPath("/data")
 _COMPONENTS = {"s3": "s3", "gs": "gcs"}
-_OF_THE_PODS = ("scheduler", "executor", "tls-ca-file", "tls-cert", "tls-key")
+POD_OPTIONS = ("scheduler", "executor", "tls-ca-file", "tls-cert", "tls-key")
 _SIZES = tuple(1 << power for power in range(31, 40))  # 2 GiB to 512 GiB
 _DISK = 16 << 30  # of a pod's /tmp that state may take: the manifests allow 20 GiB
 _CREDENTIAL = re.compile(r"SECRET|PASSWORD|TOKEN|CREDENTIAL|KEY")
@@ -28,8 +28,8 @@ _LONGEST_NAME = 40  # names of pods add a prefix and a number, and may have 63 c
 
 
 @dataclass(frozen=True)
-class Pods:
-    """Workers that are not there yet, as an executor that can only be planned for."""
+class PlannedWorkers:
+    """WorkerResources that are not there yet, as an executor that can only be planned for."""
 
     count: int
     threads: int
@@ -51,9 +51,9 @@ def _problems(steps: Sequence[Step], table: Mapping[str, Any], claim: str | None
     """What of a job would not work in pods."""
     if "state" not in table:
         yield Problem(1, "[job] has no 'state'; expected where pods can keep what is done, an address or a path below /data")
-    elif not _reachable(place := place_of(str(table["state"])), claim):
+    elif not _reachable(place := parse_location(str(table["state"])), claim):
         yield Problem(1, f"state = {str(place)!r}: {_expected(claim)}")
-    for name in _OF_THE_PODS:
+    for name in POD_OPTIONS:
         yield from (
             Problem(step.line, f"{step.title}: {name!r} is for the manifests to say; leave it out") for step in steps if name in step.given
         )
@@ -66,7 +66,7 @@ def _problems(steps: Sequence[Step], table: Mapping[str, Any], claim: str | None
                 yield Problem(step.line, f"{step.title}: {place}: {_expected(claim)}")
 
 
-def _reachable(place: Place, claim: str | None) -> bool:
+def _reachable(place: Location, claim: str | None) -> bool:
     if isinstance(place, str):
         return place.split(":")[0] in _COMPONENTS
     return claim is not None and PurePosixPath(place.as_posix()).is_relative_to(_MOUNT) and ".." not in place.parts
@@ -74,12 +74,12 @@ def _reachable(place: Place, claim: str | None) -> bool:
 
 def _expected(claim: str | None) -> str:
     kinds = " or ".join(f"{scheme}://…" for scheme in _COMPONENTS)
-    return f"pods see no such place; expected an address {kinds}, or a path below {_MOUNT}{'' if claim else ' with --claim'}"
+    return f"pods see no such place; expected an address {kinds}, or a path below {_MOUNT}{'' if claim else ' with --volume-claim'}"
 
 
-def _memory(steps: Sequence[Step], pods: Pods, given: str | None) -> int:
+def _memory(steps: Sequence[Step], pods: PlannedWorkers, given: str | None) -> int:
     """Bytes of a pod: as given or, by the plans, the least that holds the state of every step."""
-    from dfact.engine.memory_plan import gib, parse_bytes
+    from dfact.engine.memory_plan import format_bytes, parse_bytes
 
     made: set[str] = set()
     least, unknown = 0, []
@@ -100,11 +100,11 @@ def _memory(steps: Sequence[Step], pods: Pods, given: str | None) -> int:
         raise click.UsageError("--memory is missing: the data of some steps cannot be read from here, so no plan says what they need.")
     size = parse_bytes(given) if given else max(least, _SIZES[0])
     if size < _SIZES[0] // 2:
-        raise ParameterError(f"--memory is {gib(size)}, expected 1 GiB or more: a scheduler and a driver are in one pod")
+        raise ParameterError(f"--memory is {format_bytes(size)}, expected 1 GiB or more: a scheduler and a driver are in one pod")
     return size
 
 
-def _here(data: Place) -> bool:
+def _here(data: Location) -> bool:
     from dfact.storage.groups import exists
 
     try:
@@ -113,9 +113,9 @@ def _here(data: Place) -> bool:
         return False
 
 
-def _needed(step: Step, pods: Pods, given: int | None) -> int:
+def _needed(step: Step, pods: PlannedWorkers, given: int | None) -> int:
     from dfact.cli.options import read_dataset
-    from dfact.engine.memory_plan import gib
+    from dfact.engine.memory_plan import format_bytes
     from dfact.jobs.estimate import estimator_of
     from dfact.models.estimator import plan
 
@@ -123,7 +123,7 @@ def _needed(step: Step, pods: Pods, given: int | None) -> int:
     dataset = read_dataset(step.parameters["data"])
 
     def planned(memory: int) -> "Plan":
-        return plan(model.set_params(executor=Pods(pods.count, pods.threads, memory)), dataset)
+        return plan(model.set_params(executor=PlannedWorkers(pods.count, pods.threads, memory)), dataset)
 
     for size in (given,) if given else _SIZES:
         found = planned(size)
@@ -132,9 +132,11 @@ def _needed(step: Step, pods: Pods, given: int | None) -> int:
     if found.fits and given and found.spilled <= pods.count * _DISK:
         return given
     if found.fits:
-        where = f"{step.title}: {gib(found.spilled)} of its state do not fit into {pods.count} pods of {gib(size)}"
-        raise MemoryPlanError(f"{where}, nor on their disks of {gib(_DISK)}; raise --memory or --workers")
-    raise MemoryPlanError(f"{step.title}: a pod would need {gib(ceil(found.peak / found.workers.limit * size))}, {gib(size)} are too few")
+        where = f"{step.title}: {format_bytes(found.spilled)} of its state do not fit into {pods.count} pods of {format_bytes(size)}"
+        raise MemoryPlanError(f"{where}, nor on their disks of {format_bytes(_DISK)}; raise --memory or --workers")
+    raise MemoryPlanError(
+        f"{step.title}: a pod would need {format_bytes(ceil(found.peak / found.workers.limit * size))}, {format_bytes(size)} are too few"
+    )
 
 
 def _job_and_settings(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -145,10 +147,10 @@ def _job_and_settings(environment: Mapping[str, str]) -> dict[str, Any]:
 def _setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
-        raise click.UsageError(f"--setting is {text!r}, expected NAME=VALUE")
+        raise click.UsageError(f"--env is {text!r}, expected NAME=VALUE")
     if _CREDENTIAL.search(name):
         raise click.UsageError(
-            f"--setting {name} looks like a credential, which no manifest should hold; put it into the Secret dfact-s3 or dfact-gcs"
+            f"--env {name} looks like a credential, which no manifest should hold; put it into the Secret dfact-s3 or dfact-gcs"
         )
     return name, value
 
@@ -175,7 +177,7 @@ def _relative(path: Path, folder: Path) -> str:
     return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()
 
 
-def _patches(pods: Pods, claim: str | None, endpoint: str | None) -> dict[str, Any]:
+def _patches(pods: PlannedWorkers, claim: str | None, endpoint: str | None) -> dict[str, Any]:
     """What of the base is changed, by the file that says so."""
     resources = {"cpu": str(pods.threads), "memory": str(pods.memory)}
     container = {"name": "dfact", "resources": {"limits": resources, "requests": dict(resources)}}

@@ -9,20 +9,20 @@ from typing import Any
 from uuid import uuid4
 
 from dfact.errors import StoreError
-from dfact.jobs.job_file import Step, name_in_job
-from dfact.storage.location import Place, place_of
+from dfact.jobs.job_file import Step, job_path
+from dfact.storage.location import Location, parse_location
 
 
-def _exists(place: Place) -> bool:
+def _exists(place: Location) -> bool:
     from dfact.storage.groups import exists
 
     return exists(place)
 
 
-def _is_whole(place: Place) -> bool:
-    from dfact.storage.groups import is_whole
+def _is_whole(place: Location) -> bool:
+    from dfact.storage.groups import is_complete
 
-    return is_whole(place)
+    return is_complete(place)
 
 
 def _now() -> str:
@@ -30,7 +30,7 @@ def _now() -> str:
 
 
 KIND = "job"
-_NO_MATTER = (
+RUNTIME_OPTIONS = (
     "scheduler",
     "executor",
     "memory-limit",
@@ -47,7 +47,7 @@ _NO_MATTER = (
 class Record:
     """What of a job is done: the attributes of a Zarr group, step by step, each by the first place that it writes."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Location) -> None:
         from dfact.storage.groups import attributes, exists, open_group
 
         self.place = place
@@ -101,16 +101,16 @@ class Record:
 
     def _digest(self, step: Step) -> str:
         """Of all that its results follow from: its settings and what it reads, which a fit without a seed makes another each time."""
-        given = {name: value for name, value in step.given.items() if name not in _NO_MATTER}
+        given = {name: value for name, value in step.given.items() if name not in RUNTIME_OPTIONS}
         return _hash(given, {name: self._written.get(name) or _identity(place) for name, place in _by_name(step.inputs).items()})
 
-    def made(self, place: Place) -> bool:
+    def made(self, place: Location) -> bool:
         """Whether this job wrote what is there."""
-        return any(name_in_job(place) in known["outputs"] for known in self._steps.values())
+        return any(job_path(place) in known["outputs"] for known in self._steps.values())
 
     def begin(self, step: Step) -> None:
         """Make room for a step. What it writes is whole or not there, so that what is there behind this is of this step."""
-        from dfact.storage.groups import remove, store_kind
+        from dfact.storage.groups import kind_at, remove
 
         self._check_owner()
         known, digest = self._steps.get(_key(step)), self._own[step.number]
@@ -121,13 +121,11 @@ class Record:
                 if isinstance(place, Path) and place.is_file():
                     place.unlink()
                     continue
-                if isinstance(place, Path) and place.exists() and store_kind(place) is None:
+                if isinstance(place, Path) and place.exists() and kind_at(place) is None:
                     raise StoreError(f"{step.title} would replace {place}, which is no dfact store any more; move it away")
                 remove(place)
                 # With a model goes what was told of its stability.
-                self._steps |= {
-                    key: {**known, "done": False} for key, known in self._steps.items() if name_in_job(place) in known["outputs"]
-                }
+                self._steps |= {key: {**known, "done": False} for key, known in self._steps.items() if job_path(place) in known["outputs"]}
         self._keep(step, digest, done=False)
 
     def finish(self, step: Step) -> None:
@@ -153,14 +151,14 @@ class Record:
             found["checkpoint"] = self._checkpoint(step)
         return found
 
-    def _checkpoint(self, step: Step) -> Place:
+    def _checkpoint(self, step: Step) -> Location:
         name = hashlib.blake2b(_key(step).encode(), digest_size=4).hexdigest()
-        return place_of(f"{self.place}.{name}")
+        return parse_location(f"{self.place}.{name}")
 
     def _keep(self, step: Step, digest: str, *, done: bool, written: str | None = None) -> None:
         self._steps[_key(step)] = {
             "digest": digest,
-            "outputs": [name_in_job(place) for place in step.outputs],
+            "outputs": [job_path(place) for place in step.outputs],
             "done": done,
             "written": written,
             "time": _now(),
@@ -170,33 +168,33 @@ class Record:
     def _write(self) -> None:
         import zarr
 
-        from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, exists, store_at
+        from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, exists, open_store
 
         written: Any = {"kind": KIND, "version": FORMAT_VERSION, "complete": True, "owner": self._owner, "steps": self._steps}
         if exists(self.place):
-            zarr.open_group(store_at(self.place), mode="r+").attrs[ATTRIBUTE] = written
+            zarr.open_group(open_store(self.place), mode="r+").attrs[ATTRIBUTE] = written
         else:
-            zarr.create_group(store_at(self.place), attributes={ATTRIBUTE: written})
+            zarr.create_group(open_store(self.place), attributes={ATTRIBUTE: written})
 
 
 def _key(step: Step) -> str:
-    return f"{step.name} {name_in_job(step.outputs[0])}"
+    return f"{step.name} {job_path(step.outputs[0])}"
 
 
-def _by_name(places: Sequence[Place]) -> dict[str, Place]:
-    return {name_in_job(place): place for place in places}
+def _by_name(places: Sequence[Location]) -> dict[str, Location]:
+    return {job_path(place): place for place in places}
 
 
 def _hash(*parts: Any) -> str:
     return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=12).hexdigest()
 
 
-def _identity(place: Place) -> Any:
+def _identity(place: Location) -> Any:
     """What tells whether what lies there has changed: a file's size and time, what a store says of itself."""
-    from dfact.storage.groups import attributes, open_group, store_kind
+    from dfact.storage.groups import attributes, kind_at, open_group
 
     if isinstance(place, Path) and place.is_file():
         status = place.stat()
         return [status.st_size, status.st_mtime_ns]
-    kind = store_kind(place) if _exists(place) else None
+    kind = kind_at(place) if _exists(place) else None
     return None if kind is None else attributes(open_group(place, kind))

@@ -12,15 +12,15 @@ from typing import Any
 import click
 
 from dfact.errors import DfactError, StoppedError
-from dfact.jobs.job_file import Problem, Step, name_in_job
+from dfact.jobs.job_file import Problem, Step, job_path
 from dfact.jobs.record import Record, _exists, _now
 
 
 def _problems(step: Step, record: "Record", steps: Sequence[Step]) -> Iterator[Problem]:
     """What stands in the way of a step."""
-    made = {name_in_job(place) for other in steps if other.number < step.number for place in other.outputs}
+    made = {job_path(place) for other in steps if other.number < step.number for place in other.outputs}
     for place in step.inputs:
-        if name_in_job(place) not in made and not _exists(place):
+        if job_path(place) not in made and not _exists(place):
             yield Problem(step.line, f"{step.title} reads {place}, which does not exist and no step before makes")
     if step.name != "stability" and not step.parameters.get("overwrite"):
         for place in step.outputs:

@@ -17,7 +17,7 @@ _ROUNDS = 200
 _EDGE = 0.01  # what counts as beyond the factors' bounds, relative to what does beyond the model's
 _STEPS = 50  # bounds enforced, per factor
 _FRESH = 24  # bounds enforced on one tableau, whose rounding errors grow with every sweep
-_WATCHED, _LOST = 1, 2
+_WATCHED, _UNWRITTEN = 1, 2
 
 
 class Limits(NamedTuple):
@@ -62,7 +62,7 @@ def give_up(state: Tableau, p: int, size: int, seen: NDArray[np.int64]) -> int:
             if state.item[i] >= 0 and (lost < 0 or abs(state.T[i, p]) > abs(state.T[lost, p])):
                 lost = i
     if lost >= 0:
-        seen[state.item[lost]] = _LOST
+        seen[state.item[lost]] = _UNWRITTEN
         for r in range(state.d):
             state.h[r] -= state.y[lost] * state.Qt[state.item[lost], r]
         leave(state, lost, size)
@@ -90,7 +90,7 @@ def worst_entry(state: Tableau, space: Space, n_watched: int, limits: Limits) ->
         for r in range(Qt.shape[1]):
             model += Qt[j, r] * w[r]
         excess = max(limits.lower[j] - model, model - limits.upper[j]) / limits.slack[j]
-        if excess > most and seen[j] != _LOST:
+        if excess > most and seen[j] != _UNWRITTEN:
             worst, most, value = j, excess, model
     return worst, value
 

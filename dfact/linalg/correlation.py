@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, Startless, State
+from dfact.engine.passes import Block, PartialSums, State, StatelessStart
 from dfact.kernels.entries import filled
 
 _INDEFINITE = 1e-6  # of the number of columns: an eigenvalue below minus this is no rounding error of single precision
@@ -56,16 +56,16 @@ class Moments(PartialSums, name="moments"):
 
 
 @dataclass(frozen=True)
-class MomentsPass(Startless):
+class MomentsPass(StatelessStart):
     """The moments of the columns about the shared shifts (m), which keep the sums free of cancellation."""
 
     dtype: np.dtype[Any]
     complete_only: bool
     """Leave out rows with missing entries; else rows take part where they are observed."""
 
-    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, Moments]:
+    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, Moments]:
         work, shape = block.work, block.values.shape
-        M = np.subtract(block.values, shared.astype(self.dtype), out=work.array("shifted", shape, self.dtype))
+        M = np.subtract(block.values, broadcast.astype(self.dtype), out=work.array("shifted", shape, self.dtype))
         missing = np.isnan(M, out=work.array("missing", shape, bool))
         if self.complete_only:
             M, missing = (part[~missing.any(axis=1)] for part in (M, missing))

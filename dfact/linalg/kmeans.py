@@ -12,11 +12,11 @@ from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
-from dfact.engine.passes import Block, PartialSums, Startless, State, Workspace
+from dfact.engine.passes import Block, PartialSums, State, StatelessStart, Workspace
 from dfact.engine.session import Session
 from dfact.errors import DataError
 from dfact.kernels.kmeans import member_weights
-from dfact.linalg.points import EMBEDDING, Best, Coordinates, take
+from dfact.linalg.points import EMBEDDING, Coordinates, RowMaximum, take
 
 _SAMPLE = 1 << 15  # rows in which the clusters are searched
 _BLOCK = 1 << 11  # of them whose products with the centres of a search stay in the second-level cache
@@ -58,27 +58,27 @@ class Finalists(PartialSums, name="kmeans_candidates"):
 
 
 @dataclass(frozen=True)
-class LloydPass(Startless):
+class LloydPass(StatelessStart):
     """Sums and counts of the clusters about the shared centres of several solutions."""
 
     dtype: None = None
 
-    def step(self, block: Block, state: State | None, shared: "_Packed") -> tuple[State | None, ClusterSums]:
+    def step(self, block: Block, state: State | None, broadcast: "_Packed") -> tuple[State | None, ClusterSums]:
         assert state is not None, "no embedding was kept"
         X = state[EMBEDDING]
-        return state, shared.astype(X.dtype).sums(X, block.work)
+        return state, broadcast.astype(X.dtype).sums(X, block.work)
 
 
 @dataclass(frozen=True)
-class NearestPass(Startless):
+class NearestPass(StatelessStart):
     """The row nearest to the centre of each cluster about the shared centres, one solution behind the other."""
 
     dtype: None = None
 
-    def step(self, block: Block, state: State | None, shared: "_Packed") -> tuple[State | None, Best]:
+    def step(self, block: Block, state: State | None, broadcast: "_Packed") -> tuple[State | None, RowMaximum]:
         assert state is not None, "no embedding was kept"
         X = state[EMBEDDING]
-        packed = shared.astype(X.dtype)
+        packed = broadcast.astype(X.dtype)
         products = packed.products(X, block.work)
         weights = products.copy()
         member_weights(X, packed.widths, packed.halves, weights, np.empty(len(weights)))
@@ -86,11 +86,11 @@ class NearestPass(Startless):
         found = closeness.argmax(axis=1)
         highest = np.take_along_axis(closeness, found[:, None], axis=1)[:, 0]
         rows = np.where(highest > -np.inf, block.start + found, -1)
-        return state, Best(highest, rows, np.empty((len(rows), 0)))
+        return state, RowMaximum(highest, rows, np.empty((len(rows), 0)))
 
 
 @dataclass(frozen=True)
-class SearchPass(Startless):
+class SearchPass(StatelessStart):
     """The finalists of each search in the shared sample X (d, n) of the points; a search is the work of one block."""
 
     widths: tuple[int, ...]
@@ -98,14 +98,14 @@ class SearchPass(Startless):
     seed: int
     dtype: None = None
 
-    def step(self, block: Block, state: State | None, shared: NDArray[np.float32]) -> tuple[State | None, Finalists]:
+    def step(self, block: Block, state: State | None, broadcast: NDArray[np.float32]) -> tuple[State | None, Finalists]:
         count, width = len(self.widths), max(self.widths)
         result = Finalists(block.work.zeros((count, _FINALISTS, width, width)), block.work.zeros((count,)))
         for s, k in enumerate(self.widths):
             # Far from each other, for all workers to have some; the last, which is usually the longest, is begun first.
             row = (count - 1 - s) * self.n_rows // count
             if block.start <= row < block.start + block.matrix.shape[0]:
-                solutions = search(shared[:k], self.seed, block.work)
+                solutions = search(broadcast[:k], self.seed, block.work)
                 result.counts[s] = len(solutions)
                 for i, (_, centers) in enumerate(solutions):
                     result.centers[s, i, :k, :k] = centers

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, Startless, State
+from dfact.engine.passes import Block, PartialSums, State, StatelessStart
 from dfact.engine.session import Session
 from dfact.linalg.svd import Matrix, View
 
@@ -67,18 +67,18 @@ class Nothing(PartialSums, name="none"):
 
 
 @dataclass(frozen=True)
-class EmbedPass(Startless):
+class EmbedPass(StatelessStart):
     """Coordinates M·P of the viewed rows M, with the shared P (m, k); state ``embedding`` (k, rows)."""
 
     dtype: np.dtype[Any]
     view: View
 
-    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, Nothing]:
-        return {EMBEDDING: block.work.matmul(self.view(block), shared, "product").T.copy()}, Nothing()
+    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State, Nothing]:
+        return {EMBEDDING: block.work.matmul(self.view(block), broadcast, "product").T.copy()}, Nothing()
 
 
 @dataclass
-class Best(PartialSums, name="row_maximum"):
+class RowMaximum(PartialSums, name="row_maximum"):
     """Of each of s searches the row with the highest score; the first of equals."""
 
     scores: NDArray[Any]
@@ -105,7 +105,7 @@ class Taken(PartialSums, name="rows_by_number"):
 
 
 @dataclass(frozen=True)
-class TakePass(Startless):
+class TakePass(StatelessStart):
     """The points of the shared row numbers, in rising order."""
 
     points: Points
@@ -114,9 +114,9 @@ class TakePass(Startless):
     def dtype(self) -> np.dtype[Any] | None:
         return self.points.dtype
 
-    def step(self, block: Block, state: State | None, shared: NDArray[np.int64]) -> tuple[State | None, Taken]:
-        first, last = np.searchsorted(shared, [block.start, block.start + block.matrix.shape[0]])
-        chosen = shared[first:last] - block.start
+    def step(self, block: Block, state: State | None, broadcast: NDArray[np.int64]) -> tuple[State | None, Taken]:
+        first, last = np.searchsorted(broadcast, [block.start, block.start + block.matrix.shape[0]])
+        chosen = broadcast[first:last] - block.start
         return state, Taken(dense(self.points.of(block, state)[chosen]))
 
 
@@ -131,10 +131,10 @@ def dense(M: Matrix) -> NDArray[Any]:
     return M if isinstance(M, np.ndarray) else np.asarray(M.toarray())
 
 
-def best_of(scores: Sequence[NDArray[Any]], points: Sequence[Matrix], start: int) -> Best:
+def row_maximum(scores: Sequence[NDArray[Any]], points: Sequence[Matrix], start: int) -> RowMaximum:
     """The best row of a block for each search; ``start`` is the block's first row. A block without rows has none."""
     width = max(found.shape[1] for found in points)
-    best = Best(np.full(len(points), -np.inf), np.full(len(points), -1.0), np.zeros((len(points), width)))
+    best = RowMaximum(np.full(len(points), -np.inf), np.full(len(points), -1.0), np.zeros((len(points), width)))
     for s, (score, found) in enumerate(zip(scores, points, strict=True)):
         if not len(score):
             continue

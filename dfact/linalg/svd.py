@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.linalg import eigh, qr
 
-from dfact.engine.passes import Block, PartialSums, Startless, State
+from dfact.engine.passes import Block, PartialSums, State, StatelessStart
 from dfact.engine.session import Session
 from dfact.kernels.entries import filled
 
@@ -38,27 +38,27 @@ class GramSum(PartialSums, name="svd_gram"):
 
 
 @dataclass(frozen=True)
-class GramPass(Startless):
+class GramPass(StatelessStart):
     """MᵀM."""
 
     dtype: np.dtype[Any]
     view: View = zero_filled
 
-    def step(self, block: Block, state: State | None, shared: None) -> tuple[State | None, GramSum]:
+    def step(self, block: Block, state: State | None, broadcast: None) -> tuple[State | None, GramSum]:
         M = self.view(block)
         return state, GramSum(block.work.matmul(M.T, M) if isinstance(M, np.ndarray) else (M.T @ M).toarray())
 
 
 @dataclass(frozen=True)
-class SketchPass(Startless):
+class SketchPass(StatelessStart):
     """MᵀMΩ with the shared Ω (m, l)."""
 
     dtype: np.dtype[Any]
     view: View = zero_filled
 
-    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, GramSum]:
+    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, GramSum]:
         M = self.view(block)
-        return state, GramSum(block.work.matmul(M.T, block.work.matmul(M, shared, "product")))
+        return state, GramSum(block.work.matmul(M.T, block.work.matmul(M, broadcast, "product")))
 
 
 def right_singular(
@@ -112,14 +112,14 @@ class SignNorms(PartialSums, name="svd_signs"):
 
 
 @dataclass(frozen=True)
-class SignNormsPass(Startless):
+class SignNormsPass(StatelessStart):
     """Squared norms of the positive and the negative part of every column of M·P, with the shared P (m, k)."""
 
     dtype: np.dtype[Any]
     view: View = zero_filled
 
-    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, SignNorms]:
-        U = block.work.matmul(self.view(block), shared, "product")
+    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, SignNorms]:
+        U = block.work.matmul(self.view(block), broadcast, "product")
         part = block.work.array("part", U.shape, U.dtype)
         positive, negative = (np.square(sign(U, 0, out=part), out=part).sum(axis=0) for sign in (np.maximum, np.minimum))
         return state, SignNorms(positive, negative)

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from dfact.engine.passes import Block, Startless, State
+from dfact.engine.passes import Block, State, StatelessStart
 from dfact.engine.session import Session
 from dfact.errors import DataError
 from dfact.linalg.kmeans import centers_of
-from dfact.linalg.points import Best, Coordinates, Points, Taken, best_of, squared_norms
+from dfact.linalg.points import Coordinates, Points, RowMaximum, Taken, row_maximum, squared_norms
 
 _ROUNDS = 100  # of the working set; it is complete after some five to twenty
 _POOL = 1 << 15  # rows near the margin that are looked at
@@ -20,7 +20,7 @@ _SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # of all rows that 
 
 
 @dataclass(frozen=True)
-class FarthestPass(Startless):
+class FarthestPass(StatelessStart):
     """Of each search's points the one with the largest part outside the span of those found.
 
     Shared: an orthonormal basis (j, d) of it for each search, None at the start.
@@ -32,13 +32,13 @@ class FarthestPass(Startless):
     def dtype(self) -> np.dtype[Any] | None:
         return self.points[0].dtype
 
-    def step(self, block: Block, state: State | None, shared: Sequence[NDArray[np.float64] | None]) -> tuple[State | None, Best]:
+    def step(self, block: Block, state: State | None, broadcast: Sequence[NDArray[np.float64] | None]) -> tuple[State | None, RowMaximum]:
         found = [points.of(block, state) for points in self.points]
         scores = []
-        for X, basis in zip(found, shared, strict=True):
+        for X, basis in zip(found, broadcast, strict=True):
             inside = 0 if basis is None else np.square(X @ basis[:, : X.shape[1]].T.astype(X.dtype)).sum(axis=1)
             scores.append((squared_norms(X) - inside).astype(np.float64))
-        return state, best_of(scores, found, block.start)
+        return state, row_maximum(scores, found, block.start)
 
 
 def successive_projection(session: Session, points: Sequence[Points], counts: Sequence[int]) -> list[NDArray[np.int64]]:
@@ -52,8 +52,8 @@ def successive_projection(session: Session, points: Sequence[Points], counts: Se
     largest = np.zeros(len(points))
     for step in range(max(counts)):
         active = [s for s in range(len(points)) if counts[s] > step]
-        shared = [np.array(bases[s]) if step else None for s in active]
-        best = session.run(FarthestPass(tuple(points[s] for s in active)), shared)
+        broadcast = [np.array(bases[s]) if step else None for s in active]
+        best = session.run(FarthestPass(tuple(points[s] for s in active)), broadcast)
         for s, score, row, point in zip(active, best.scores, best.rows, best.points, strict=True):
             largest[s] = max(largest[s], score)
             precision = np.finfo(points[s].dtype or np.float32).eps
@@ -69,7 +69,7 @@ def successive_projection(session: Session, points: Sequence[Points], counts: Se
 
 
 @dataclass(frozen=True)
-class LowestPass(Startless):
+class MarginPass(StatelessStart):
     """The rows of each block lowest along the shared normal w (d,): ``count`` of them or the ``share``, whichever is more.
 
     Taken: (r, 1 + d), row numbers before the points. The point 0 has no direction and is left out.
@@ -80,10 +80,10 @@ class LowestPass(Startless):
     share: float = 0.0
     dtype: None = None
 
-    def step(self, block: Block, state: State | None, shared: NDArray[np.float64]) -> tuple[State | None, Taken]:
+    def step(self, block: Block, state: State | None, broadcast: NDArray[np.float64]) -> tuple[State | None, Taken]:
         X = self.points.of(block, state).astype(np.float64)
         rows = np.flatnonzero(X.any(axis=1))
-        heights = X[rows] @ shared
+        heights = X[rows] @ broadcast
         count = max(self.count, int(np.ceil(self.share * len(X))))
         rows = rows[np.argsort(heights, kind="stable")[:count]]
         return state, Taken(np.column_stack([block.start + rows, X[rows]]))
@@ -100,7 +100,7 @@ def cone_normal(session: Session, points: Coordinates, precision: float) -> NDAr
     w: NDArray[np.float64] = np.eye(points.k)[0]  # along the first singular vector all rows are positive
     working = np.empty((0, 1 + points.k))
     for _ in range(_ROUNDS):
-        low = session.run(LowestPass(points, points.k), w).points
+        low = session.run(MarginPass(points, points.k), w).points
         if len(working) and (low[:, 1:] @ w).min() >= 1 - precision:
             break
         working = np.unique(np.vstack([working, low]), axis=0)
@@ -126,7 +126,7 @@ def cone_vertices(session: Session, points: Coordinates, n_rows: int, precision:
     span the largest volume are taken: too small a δ misses a corner, too large a one moves them inward.
     """
     w = cone_normal(session, points, precision)
-    pool = session.run(LowestPass(points, 8 * points.k, min(1.0, _POOL / n_rows)), w).points
+    pool = session.run(MarginPass(points, 8 * points.k, min(1.0, _POOL / n_rows)), w).points
     pool = pool[np.argsort(pool[:, 1:] @ w, kind="stable")]
     rows, X = pool[:, 0].astype(np.int64), pool[:, 1:]
     margins = X @ w - 1

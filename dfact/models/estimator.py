@@ -21,24 +21,24 @@ from dfact.data.layout import Layout
 from dfact.data.lazy_results import computed
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import dask_array
-from dfact.data.validation import refuse_unobserved_columns, warn_of_unobserved_rows
+from dfact.data.validation import require_no_empty_columns, warn_unobserved_rows
 from dfact.engine.checkpoint import CheckpointedSession
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, Plan, make_plan
-from dfact.engine.partitions import cut, partitions
-from dfact.engine.session import Executor, Session, Stateful, StateRows
+from dfact.engine.partitions import partitions, rechunk_rows
+from dfact.engine.session import CheckpointableSession, Executor, Session, StateRows
 from dfact.errors import DataError, ParameterError
-from dfact.models.fitted_schema import MAY_LACK, Shape, Size, of_rows
-from dfact.models.parameters import COUNT, as_text, check, is_count
+from dfact.models.fitted_schema import OPTIONAL, Shape, Size, of_rows
+from dfact.models.parameters import COUNT, check, describe_value, is_count
 from dfact.progress import Iteration
-from dfact.storage.files import Scratch
-from dfact.storage.groups import WRITE_ALL, compressor, create_array, store_at, write_chunk
+from dfact.storage.files import TemporaryFolder
+from dfact.storage.groups import WRITE_EMPTY_CHUNKS, compressor, create_array, open_store, write_chunk
 
 MODELS: dict[str, type["Factorization"]] = {}
 """All factorizations by name: a model is stored, and found again, as one of these."""
-PARTS: dict[str, type[Any]] = {}
+SAVED_TYPES: dict[str, type[Any]] = {}
 """The dataclasses among their fitted attributes."""
-FOR_THE_RUN = ("executor", "memory_limit", "callbacks", "checkpoint", "checkpoint_every")
+RUNTIME_PARAMETERS = ("executor", "memory_limit", "callbacks", "checkpoint", "checkpoint_every")
 """Parameters that change nothing of a model."""
 
 
@@ -54,15 +54,15 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     components_: Annotated[NDArray[Any], Shape(("k", "m"))]
     factors_: Any
     n_features_in_: Annotated[int, Size("m")]
-    feature_names_in_: Annotated[NDArray[Any], Shape(("m",), "texts"), MAY_LACK]
+    feature_names_in_: Annotated[NDArray[Any], Shape(("m",), "texts"), OPTIONAL]
     column_labels_: Annotated[NDArray[Any], Shape(("m",), "texts")]
     row_labels_: Annotated[Any, Shape(("n",), "texts", rows=True)] | None
     offset_: Annotated[NDArray[Any], Shape(("m",))] | None
     fingerprint_: str | None
-    objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False), MAY_LACK]
-    n_iter_: Annotated[int, MAY_LACK]
-    converged_: Annotated[bool, MAY_LACK]
-    explained_share_: Annotated[float, MAY_LACK]
+    objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False), OPTIONAL]
+    n_iter_: Annotated[int, OPTIONAL]
+    converged_: Annotated[bool, OPTIONAL]
+    explained_share_: Annotated[float, OPTIONAL]
     _non_negative = False
     """Whether negative values are refused."""
     _parts: tuple[type[Any], ...] = ()
@@ -72,7 +72,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
         MODELS[cls.__name__] = cls
-        PARTS.update({part.__name__: part for part in cls._parts})
+        SAVED_TYPES.update({part.__name__: part for part in cls._parts})
 
     def fit(self, X: Any, y: None = None) -> Self:
         """Fit the data X."""
@@ -114,7 +114,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         # What an import subtracted from the answers; of an array nobody knows.
         offset = dataset.offset if isinstance(X, (str, PathLike, Dataset)) else None
         if reset:
-            for told in ("choice_", "stability_"):  # of an earlier fit
+            for told in ("selection_", "stability_"):  # of an earlier fit
                 self.__dict__.pop(told, None)
             self.column_labels_ = np.asarray(dataset.column_labels, dtype=object)
             self.offset_ = offset
@@ -147,7 +147,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     def _for_new_rows(self) -> Self:
         """A copy to be sent to where rows are transformed: without what the fitted rows have of their own."""
-        left = {*FOR_THE_RUN, "prior"}  # what a process there may use is its own affair
+        left = {*RUNTIME_PARAMETERS, "prior"}  # what a process there may use is its own affair
         parameters = {
             name: value
             for name, value in self.get_params(deep=False).items()
@@ -155,7 +155,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         }
         light = type(self)(**parameters | {"executor": "inline"})
         light.set_output(transform="default")
-        left = {"choice_", "stability_", *of_rows(type(self))}
+        left = {"selection_", "stability_", *of_rows(type(self))}
         for name, value in vars(self).items():
             if name.endswith("_") and not name.startswith("_") and name not in left and not name.endswith("_history_"):
                 setattr(light, name, value)
@@ -168,8 +168,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
         """What becomes of columns and rows without any observed entry."""
         if reset:
-            refuse_unobserved_columns(dataset)
-        warn_of_unobserved_rows(dataset)
+            require_no_empty_columns(dataset)
+        warn_unobserved_rows(dataset)
 
     def _check_columns(self, dataset: Dataset, offset: NDArray[np.float64] | None) -> None:
         """Refuse other columns than the fitted ones: in another order, or shifted otherwise, they would go unnoticed."""
@@ -206,7 +206,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         workers = executor.workers(self.memory_limit if memory_limit is None else memory_limit)
         return executor, make_plan(dataset.source, self._working_dtype(dataset), footprint, workers)
 
-    def _open(self, dataset: Dataset, covariates: NDArray[Any] | None, footprint: Footprint) -> Stateful:
+    def _open(self, dataset: Dataset, covariates: NDArray[Any] | None, footprint: Footprint) -> CheckpointableSession:
         """A session on the dataset's partitions, refused if the memory plan says so."""
         executor, plan = self._plan(dataset, footprint)
         plan.check()
@@ -225,10 +225,10 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         if path is None:
             return session
         check(self, {"checkpoint_every": (is_count(self.checkpoint_every), COUNT)})
-        parameters = {name: value for name, value in self.get_params(deep=False).items() if name not in FOR_THE_RUN}
+        parameters = {name: value for name, value in self.get_params(deep=False).items() if name not in RUNTIME_PARAMETERS}
         dtype = self._working_dtype(dataset).name
         known = {"model": type(self).__name__, "data": dataset.fingerprint, "dtype": dtype, "covariates": covariates}
-        identity = {name: as_text(value) for name, value in (known | parameters | further | known).items()}
+        identity = {name: describe_value(value) for name, value in (known | parameters | further | known).items()}
         return CheckpointedSession(session, path, self.checkpoint_every, identity)
 
     def _check_parameters(self) -> None:
@@ -299,17 +299,17 @@ def gather_rows(
     if out is not None:
         with create_array(out, "rows", **settings) as array:
             _write_rows(parts, array)
-        return zarr.open_array(store_at(out, read_only=True), mode="r")
-    folder = Scratch("factors")
+        return zarr.open_array(open_store(out, read_only=True), mode="r")
+    folder = TemporaryFolder("factors")
     place = folder.path / "factors.zarr"
-    written = zarr.create_array(place, config=WRITE_ALL, **settings)
+    written = zarr.create_array(place, config=WRITE_EMPTY_CHUNKS, **settings)
     try:
         _write_rows(parts, written)
     except BaseException:
         folder.remove()
         raise
-    array = zarr.open_array(store_at(place, read_only=True), mode="r")
-    folder.belongs_to(array)
+    array = zarr.open_array(open_store(place, read_only=True), mode="r")
+    folder.remove_with(array)
     return array
 
 
@@ -322,7 +322,7 @@ def _write_rows(parts: Iterable[NDArray[Any]], target: Any) -> None:
     if isinstance(target, zarr.Array):
         if isinstance(parts, StateRows) and parts.write(target):
             return
-        parts = cut(parts, target.chunks[0])  # type: ignore[assignment]  # arrays in, arrays out
+        parts = rechunk_rows(parts, target.chunks[0])  # type: ignore[assignment]  # arrays in, arrays out
     start = 0
     for rows in parts:
         write_chunk(target, start, rows)

@@ -15,9 +15,9 @@ import zarr
 from dfact.data.layout import Layout
 from dfact.errors import DataError
 
-MAY_LACK = "may lack"
+OPTIONAL = "may lack"
 """Marks an attribute that a fitted model need not have."""
-_MAY_BE_NONE = ("c", "figures")
+_MAY_BE_ZERO = ("c", "figures")
 """Sizes that may be 0."""
 _LARGEST = 2**53
 
@@ -74,7 +74,7 @@ class Length(_Check):
 
 
 @dataclass(frozen=True)
-class Sortable(_Check):
+class UniformColumns(_Check):
     """Lists whose entries in the same place are all finite numbers, or all texts."""
 
     def __call__(self, value: Any, sizes: _Sizes) -> None:
@@ -95,7 +95,7 @@ class Size(_Check):
 
 
 @dataclass(frozen=True)
-class Below(_Check):
+class LessThan(_Check):
     """A number below a size."""
 
     name: str
@@ -116,7 +116,7 @@ def check_fitted(model: Any, told: dict[str, Any]) -> None:
     for name, kind in declared.items():
         if name in found:
             _check(name, found[name], kind, sizes)
-        elif MAY_LACK not in getattr(kind, "__metadata__", ()):
+        elif OPTIONAL not in getattr(kind, "__metadata__", ()):
             raise DataError(f"there is no {name}, which a fitted {type(model).__name__} has")
     for name, value in found.items():
         if name in told:
@@ -215,7 +215,7 @@ def _words(kind: Any) -> str:
 
 def _same(name: str | None, size: int, sizes: _Sizes) -> bool:
     """Whether a size is what its name stands for, from its first time on."""
-    if size < 1 and name not in _MAY_BE_NONE:
+    if size < 1 and name not in _MAY_BE_ZERO:
         return False
     return name is None or sizes.setdefault(name, size) == size
 

@@ -24,19 +24,19 @@ import dfact.models.bounded_nmf.l1nmf  # noqa: F401  # imported for their names 
 # The models that come with dfact, so that they are known by name.
 from dfact.data.layout import Layout
 from dfact.errors import DataError, ParameterError, StoreError
-from dfact.models.estimator import MODELS, PARTS, Factorization
+from dfact.models.estimator import MODELS, SAVED_TYPES, Factorization
 from dfact.models.fitted_schema import check_fitted
 from dfact.models.parameters import is_count
-from dfact.models.provenance import Choice, Stability
-from dfact.storage.groups import WRITE_ALL, attributes, compressor, create_group, open_group, refuse_replacing, update_attributes
-from dfact.storage.location import absolute, place_of
-from dfact.storage.zarr_stores import place_of_store
+from dfact.models.provenance import SelectionRecord, Stability
+from dfact.storage.groups import WRITE_EMPTY_CHUNKS, attributes, compressor, create_group, ensure_not_source, open_group, update_attributes
+from dfact.storage.location import absolute, parse_location
+from dfact.storage.zarr_stores import location_of
 
 KIND = "model"
-_NOT_STORED = ("executor", "callbacks", "checkpoint", "checkpoint_every")  # they belong to the process that fitted
+_NOT_SAVED = ("executor", "callbacks", "checkpoint", "checkpoint_every")  # they belong to the process that fitted
 _PACKAGES = ("dfact", "dask", "numba", "numpy", "pandas", "scikit-learn", "scipy", "zarr")
 _LABEL_ROWS = 1 << 16
-_TOLD = {"choice_": Choice, "stability_": Stability}
+ANNOTATIONS = {"selection_": SelectionRecord, "stability_": Stability}
 """What any model may have beside its fit."""
 
 
@@ -61,7 +61,7 @@ def save_model(model: Factorization, path: str | PathLike[str], *, overwrite: bo
 
 def check_replaceable(model: Factorization, path: str | PathLike[str]) -> None:
     """Refuse to write a model where arrays of its own lie that would be removed before they are read."""
-    refuse_replacing(path, [place_of_store(value.store) for value in vars(model).values() if isinstance(value, zarr.Array)])
+    ensure_not_source(path, [location_of(value.store) for value in vars(model).values() if isinstance(value, zarr.Array)])
 
 
 def write_model(group: zarr.Group, model: Factorization) -> None:
@@ -70,7 +70,7 @@ def write_model(group: zarr.Group, model: Factorization) -> None:
     if MODELS.get(name) is not type(model):
         raise ParameterError(f"a {name} cannot be saved; expected one of {', '.join(MODELS)}")
     check_is_fitted(model)
-    parameters = {key: value for key, value in model.get_params(deep=False).items() if key not in _NOT_STORED}
+    parameters = {key: value for key, value in model.get_params(deep=False).items() if key not in _NOT_SAVED}
     if isinstance(parameters.get("random_state"), np.random.RandomState):
         parameters["random_state"] = None
     fitted = {key: value for key, value in vars(model).items() if key.endswith("_") and not key.startswith("_")}
@@ -80,7 +80,7 @@ def write_model(group: zarr.Group, model: Factorization) -> None:
         "parameters": {key: _encode(group, key, value) for key, value in parameters.items()},
         "fitted": {key: _encode(group, key, value) for key, value in fitted.items()},
     }
-    check_fitted(model, _TOLD)
+    check_fitted(model, ANNOTATIONS)
     update_attributes(group, model=document, digest=_document_digest(document))
 
 
@@ -101,7 +101,7 @@ def load_model(path: str | PathLike[str]) -> Any:
         raise StoreError(f"{path} holds a {document['class']}, this dfact knows {', '.join(MODELS)}; {writer}")
     try:
         json.dumps(document, ensure_ascii=False).encode()  # JSON may hold halves of characters, which nothing can write
-        parameters = {key: _decode(group, value) for key, value in document["parameters"].items() if key not in _NOT_STORED}
+        parameters = {key: _decode(group, value) for key, value in document["parameters"].items() if key not in _NOT_SAVED}
         model = MODELS[document["class"]](**parameters)
         for key, value in document["fitted"].items():
             if not key.isidentifier() or not key.endswith("_") or key.startswith("_"):
@@ -120,7 +120,7 @@ def _check(model: Any) -> None:
     limit, dtype = model.memory_limit, model.dtype
     if not (limit is None or isinstance(limit, str) or is_count(limit)) or not (dtype is None or dtype in ("float32", "float64")):
         raise DataError(f"memory_limit is {limit!r} and dtype {dtype!r}, expected bytes or None, and 'float32', 'float64' or None")
-    check_fitted(model, _TOLD)
+    check_fitted(model, ANNOTATIONS)
     model._check_loaded()
 
 
@@ -135,7 +135,7 @@ def saved_versions(path: str | PathLike[str]) -> dict[str, str]:
 
 
 def _open(path: str | PathLike[str]) -> tuple[zarr.Group, dict[str, Any]]:
-    group = open_group(absolute(place_of(path)), KIND)
+    group = open_group(absolute(parse_location(path)), KIND)
     found = attributes(group)
     document = found.get("model")
     if not isinstance(document, dict) or found.get("digest") != _document_digest(document):
@@ -170,7 +170,7 @@ def _encode(group: zarr.Group, name: str, value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         items = [_encode(group, f"{name}_{i}", item) for i, item in enumerate(value)]
         return {"tuple": items} if isinstance(value, tuple) else items
-    if PARTS.get(type(value).__name__) is type(value) and is_dataclass(value):
+    if SAVED_TYPES.get(type(value).__name__) is type(value) and is_dataclass(value):
         return {"part": type(value).__name__, **{f.name: _encode(group, f"{name}_{f.name}", getattr(value, f.name)) for f in fields(value)}}
     raise ParameterError(f"{name} of the model is a {type(value).__name__}, which cannot be saved; expected numbers, text, arrays or None")
 
@@ -187,7 +187,7 @@ def _decode(group: zarr.Group, value: Any) -> Any:
         return float(value["float"])
     if "tuple" in value:
         return tuple(_decode(group, item) for item in value["tuple"])
-    return PARTS[value["part"]](**{key: _decode(group, item) for key, item in value.items() if key != "part"})
+    return SAVED_TYPES[value["part"]](**{key: _decode(group, item) for key, item in value.items() if key != "part"})
 
 
 def _write_array(group: zarr.Group, name: str, values: NDArray[Any] | zarr.Array[Any]) -> str:
@@ -200,7 +200,7 @@ def _write_array(group: zarr.Group, name: str, values: NDArray[Any] | zarr.Array
         chunks=(rows, *(max(1, size) for size in values.shape[1:])),
         dtype="string" if labels else values.dtype,
         compressors="auto" if labels else compressor(values.dtype),
-        config=WRITE_ALL,
+        config=WRITE_EMPTY_CHUNKS,
     )
     digest = _Digest(values.shape, labels, values.dtype)
     for start in range(0, values.shape[0], rows):

@@ -8,17 +8,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dfact.models.estimator import PARTS
-from dfact.models.fitted_schema import Below, Length, Shape, Sortable
+from dfact.models.estimator import SAVED_TYPES
+from dfact.models.fitted_schema import Length, LessThan, Shape, UniformColumns
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
-    """How the parameters of a model were chosen: a fitted model has it as ``choice_``, set by the selection that returned it."""
+class SelectionRecord:
+    """How the parameters of a model were chosen: a fitted model has it as ``selection_``, set by the selection that returned it."""
 
     names: Annotated[list[str], Length(("parameters",))]
     """Of the parameters that were tried."""
-    values: Annotated[list[list[float | str]], Length(("candidates", "parameters")), Sortable()]
+    values: Annotated[list[list[float | str]], Length(("candidates", "parameters")), UniformColumns()]
     """Their values, a list for each candidate in the order of ``names``: of a parameter all are numbers, or texts."""
     criterion: str
     """Name of the score, as the column of the selection's table: "error", "median", "modularity", "held_out", …."""
@@ -28,7 +28,7 @@ class Choice:
     """Standard error of each score; NaN where it is not known."""
     rule: str
     """How the best was taken of the scores: "lowest", "highest", "1se", "knee" or "stable"."""
-    best: Annotated[int, Below("candidates")]
+    best: Annotated[int, LessThan("candidates")]
     """The number of the candidate that was chosen."""
     figure_names: Annotated[list[str], Length(("figures",))]
     """Of what else the selection's table tells of each candidate."""
@@ -105,4 +105,4 @@ def _plain(values: "pd.Series[Any]") -> list[float] | list[str]:
     return [str(value) for value in values]
 
 
-PARTS.update({part.__name__: part for part in (Choice, Stability)})  # any model may have them
+SAVED_TYPES.update({part.__name__: part for part in (SelectionRecord, Stability)})  # any model may have them

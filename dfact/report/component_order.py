@@ -27,7 +27,7 @@ _SIGNED = (ExpectileMF, FactorAnalysis, GradeOfMembership)  # these have rules f
 
 
 @dataclass(frozen=True, eq=False)
-class Arrangement:
+class ComponentOrder:
     """Of the components of a model."""
 
     order: NDArray[np.intp]
@@ -38,7 +38,7 @@ class Arrangement:
     """(k,) each, in the model's order: of the loadings, of CP for each mode from the second on."""
 
     @classmethod
-    def of(cls, model: Any) -> "Arrangement":
+    def of(cls, model: Any) -> "ComponentOrder":
         """By the rule above; row factors in a store are read by chunks."""
         k = len(model.get_feature_names_out())
         if isinstance(model, _SIGNED):

@@ -22,7 +22,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Facts:
+class DefinitionList:
     """Names and what they stand for."""
 
     facts: Sequence[tuple[str, str]]
@@ -88,7 +88,7 @@ class Table:
     kind: ClassVar[str] = "table"
 
 
-Block = Text | Facts | Cards | Picture | Table
+Block = Text | DefinitionList | Cards | Picture | Table
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def table_of(frame: pd.DataFrame, caption: str, *, shaded: Sequence[Any] = (), f
             continue
         numbers = values.to_numpy(np.float64)
         style = (formats or {}).get(str(name)) or (number_format(scale) if name in inside else _column_format(values))
-        columns.append([Cell(_number(value, style), _shade(value, largest) if name in inside else "n") for value in numbers.tolist()])
+        columns.append([Cell(_number(value, style), _shade_class(value, largest) if name in inside else "n") for value in numbers.tolist()])
     return Table(caption, headings, list(zip(*columns, strict=True)))
 
 
@@ -164,7 +164,7 @@ def _text_style(texts: Sequence[str]) -> str:
     return "t" if max(map(len, texts), default=0) > _LONG else "s"
 
 
-def _shade(value: float, largest: float) -> str:
+def _shade_class(value: float, largest: float) -> str:
     if np.isnan(value) or largest == 0:
         return ""
     step = int(np.ceil(abs(value) / largest * (_STEPS + 1))) - 1

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
 from dfact.errors import ParameterError, StoreError
-from dfact.report.component_order import Arrangement
-from dfact.storage.files import whole_file
-from dfact.storage.groups import WRITE_ALL, compressor, create_group, refuse_existing, write_labels
-from dfact.storage.location import Place, place_of
+from dfact.report.component_order import ComponentOrder
+from dfact.storage.files import atomic_file
+from dfact.storage.groups import WRITE_EMPTY_CHUNKS, compressor, create_group, ensure_absent, write_labels
+from dfact.storage.location import Location, parse_location
 
 KIND = "factors"
 FORMATS = (".csv", ".parquet", ".zarr")
@@ -38,7 +38,7 @@ def write_factors(
     columns: Sequence[str],
     labels: NDArray[Any] | zarr.Array[Any] | None = None,
     *,
-    arrangement: Arrangement | None = None,
+    arrangement: ComponentOrder | None = None,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
@@ -55,7 +55,7 @@ def write_factors(
     StoreError
         ``path`` exists (unless ``overwrite``), or cannot be written; nothing is left behind.
     """
-    path = place_of(path)
+    path = parse_location(path)
     check_destination(path, overwrite=overwrite)
     n, k = factors.shape
     step = min(Layout.of((n, k)).chunk_rows, _MOST_ROWS, n)
@@ -75,7 +75,7 @@ def write_model_factors(
     model: Any, path: str | PathLike[str], *, overwrite: bool = False, progress: Callable[[int, int], None] | None = None
 ) -> None:
     """Write the factors, memberships or scores of the fitted rows: :func:`write_factors` of the model's own."""
-    arrangement, labels = Arrangement.of(model), model.row_labels_
+    arrangement, labels = ComponentOrder.of(model), model.row_labels_
     write_factors(
         path, model._row_factors, arrangement.names(model), labels, arrangement=arrangement, overwrite=overwrite, progress=progress
     )
@@ -93,7 +93,7 @@ def write_loadings(model: Any, path: str | PathLike[str], *, below: float = 0.0,
     StoreError
         As :func:`write_factors` does.
     """
-    _write_items(path, Arrangement.of(model).loadings(model), below, overwrite)
+    _write_items(path, ComponentOrder.of(model).loadings(model), below, overwrite)
 
 
 def write_confounder_loadings(model: Any, path: str | PathLike[str], *, below: float = 0.0, overwrite: bool = False) -> None:
@@ -114,7 +114,7 @@ def _write_items(path: str | PathLike[str], table: pd.DataFrame, below: float, o
         write(0, table.index.to_numpy(dtype=object).astype(str).astype(object), np.where(np.abs(values) < below, np.nan, values))
 
 
-def check_ending(place: Place, formats: Sequence[str] = FORMATS) -> None:
+def check_ending(place: Location, formats: Sequence[str] = FORMATS) -> None:
     """Refuse a place by its name alone."""
     ending = Path(place).suffix
     if ending not in formats:
@@ -123,12 +123,12 @@ def check_ending(place: Place, formats: Sequence[str] = FORMATS) -> None:
         raise ParameterError(f"{place} is in an object store, expected a path: files ending in {ending} are written to a disk alone")
 
 
-def check_destination(place: Place, *, overwrite: bool, formats: Sequence[str] = FORMATS) -> None:
+def check_destination(place: Location, *, overwrite: bool, formats: Sequence[str] = FORMATS) -> None:
     """Refuse what cannot be written, before the work begins."""
     check_ending(place, formats)
     path = Path(place)
     if path.suffix == ".zarr":
-        refuse_existing(place, overwrite=overwrite)
+        ensure_absent(place, overwrite=overwrite)
     elif path.is_dir():
         raise StoreError(f"{path} is a folder, expected a file; choose another path")
     elif path.exists() and not overwrite:
@@ -140,7 +140,7 @@ def _table(path: Path, columns: Sequence[str], dtype: Any, labels_name: str = "r
     """A csv or parquet file, written beside its place; its first column holds the labels."""
     schema = pa.schema([(labels_name, pa.string()), *((name, pa.from_numpy_dtype(dtype)) for name in columns)])
     open_writer: Any = pa.csv.CSVWriter if path.suffix == ".csv" else pa.parquet.ParquetWriter
-    with whole_file(path) as unfinished, open_writer(str(unfinished), schema) as writer:
+    with atomic_file(path) as unfinished, open_writer(str(unfinished), schema) as writer:
         # Rows come in order, so their number is not needed here.
         yield lambda _, labels, factors: writer.write_table(
             pa.table([pa.array(labels, pa.string()), *(pa.array(values, from_pandas=True) for values in factors.T)], schema=schema)
@@ -148,7 +148,7 @@ def _table(path: Path, columns: Sequence[str], dtype: Any, labels_name: str = "r
 
 
 @contextmanager
-def _group(path: Place, n: int, columns: Sequence[str], dtype: Any, step: int, overwrite: bool) -> Iterator[Write]:
+def _group(path: Location, n: int, columns: Sequence[str], dtype: Any, step: int, overwrite: bool) -> Iterator[Write]:
     with create_group(path, KIND, overwrite=overwrite) as group:
         array = group.create_array(
             KIND,
@@ -157,9 +157,9 @@ def _group(path: Place, n: int, columns: Sequence[str], dtype: Any, step: int, o
             dtype=dtype,
             compressors=compressor(dtype),
             dimension_names=("row", "component"),
-            config=WRITE_ALL,
+            config=WRITE_EMPTY_CHUNKS,
         )
-        rows = group.create_array("row", shape=(n,), chunks=(step,), dtype="string", dimension_names=("row",), config=WRITE_ALL)
+        rows = group.create_array("row", shape=(n,), chunks=(step,), dtype="string", dimension_names=("row",), config=WRITE_EMPTY_CHUNKS)
         write_labels(group, "component", np.asarray(columns, dtype=object), "component")
 
         def write(start: int, labels: NDArray[Any], factors: NDArray[Any]) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from dfact.errors import DfactError
-from dfact.storage.files import whole_file
+from dfact.storage.files import atomic_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +27,7 @@ def new_figure(width: float, height: float) -> "Figure":
 
 def save_figure(figure: "Figure", path: Path) -> None:
     """Write a figure, whole or not at all; the ending of ``path`` says in which of ``FORMATS``."""
-    with whole_file(path) as unfinished:
+    with atomic_file(path) as unfinished:
         figure.savefig(unfinished, format=path.suffix[1:])
 
 

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.data.sources.sparse import to_dense
-from dfact.data.statistics import as_floating
+from dfact.data.statistics import as_float
 from dfact.engine.threads import single_threaded
 from dfact.errors import DataError
 from dfact.models.expectile.estimator import ExpectileMF
 from dfact.models.gom.estimator import GradeOfMembership
-from dfact.selection.hidden_entries import Counts, Measure
+from dfact.selection.hidden_entries import ErrorHistogram, ErrorMeasure
 
 _AS_GIVEN = (ExpectileMF, GradeOfMembership)  # they take shifted answers as they were given
 _SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99)  # of the entries, at whose quantiles bins end
@@ -67,7 +67,7 @@ def entries(model: Any, dataset: Dataset) -> Iterator[tuple[NDArray[np.float64],
             factors = np.asarray(model._row_factors[rows])
             for start in range(0, chunk.shape[0], layout.block_rows):
                 block = slice(start, min(start + layout.block_rows, chunk.shape[0]))
-                part: Any = as_floating(chunk[block], dataset.missing_code, np.dtype(np.float64))
+                part: Any = as_float(chunk[block], dataset.missing_code, np.dtype(np.float64))
                 M = (part if isinstance(part, np.ndarray) else to_dense(part, dataset.source.implicit_value)) + offset
                 R = _rebuilt(model, factors[block], dataset, slice(rows.start + block.start, rows.start + block.stop))
                 M[np.isnan(factors[block]).any(axis=1)] = np.nan
@@ -102,11 +102,11 @@ class BinErrors:
         statistics, offset = dataset.statistics, dataset.offset
         seen = statistics.observed > 0
         largest = max(np.abs(limit + offset)[seen].max() for limit in (statistics.minimum, statistics.maximum))
-        size = Measure("absolute", unit=float(largest) or 1.0)
+        size = ErrorMeasure("absolute", unit=float(largest) or 1.0)
         sizes = _sum(size.count(b, np.zeros_like(b)) for b, _ in _sizes(model, dataset))
         inner = size.quantiles(sizes.counts.sum(axis=0), _SHARES)
         edges = (0.0, *_apart(inner), np.inf)
-        measures = Measure("relative", edges), Measure("absolute", edges, size.unit)
+        measures = ErrorMeasure("relative", edges), ErrorMeasure("absolute", edges, size.unit)
         found = [_sum(measure.count(b, R) for b, R in _sizes(model, dataset)) for measure in measures]
         rows = []
         for i in range(len(edges) - 1):
@@ -136,7 +136,7 @@ def _apart(numbers: list[float]) -> Iterator[float]:
             yield number
 
 
-def _sum(parts: Iterator[Counts]) -> Counts:
+def _sum(parts: Iterator[ErrorHistogram]) -> ErrorHistogram:
     total = next(parts).total()
     for part in parts:
         total.add(part)

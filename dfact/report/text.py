@@ -128,7 +128,9 @@ def table_text(table: pd.DataFrame, *, header: bool = False) -> str:
     columns = []
     for name, values in table.items():
         numbers = is_numeric_dtype(values)
-        cells = [printable(name)] * header + [f"{value:.2f}" if isinstance(value, float) else printable(value) for value in values]
+        cells = [escape_control(name)] * header + [
+            f"{value:.2f}" if isinstance(value, float) else escape_control(value) for value in values
+        ]
         width = max(map(len, cells), default=0)
         columns.append([cell.rjust(width) if numbers else cell.ljust(width) for cell in cells])
     return "\n".join("  ".join(row).rstrip() for row in zip(*columns, strict=True))
@@ -137,10 +139,10 @@ def table_text(table: pd.DataFrame, *, header: bool = False) -> str:
 def aligned(lines: list[tuple[str, str]]) -> str:
     """Names and what they stand for, one a line; an empty name goes on with the one above."""
     width = max(len(name) for name, _ in lines) + 2
-    return "\n".join(f"{name:<{width}}{printable(text)}" for name, text in lines)
+    return "\n".join(f"{name:<{width}}{escape_control(text)}" for name, text in lines)
 
 
-def printable(text: Any) -> str:
+def escape_control(text: Any) -> str:
     """Text that does nothing to a terminal: a label may hold what moves its cursor or changes its title."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
 

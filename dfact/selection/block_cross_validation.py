@@ -18,14 +18,14 @@ from dfact.data.dataset import Dataset
 from dfact.engine.executors import resolve_executor
 from dfact.engine.partitions import partitions
 from dfact.errors import DataError, MemoryPlanError, ParameterError
-from dfact.models.provenance import Choice
+from dfact.models.provenance import SelectionRecord
 from dfact.progress import Iteration, TimeLeft
-from dfact.selection.folds import Folds, check_blocks, deal_all, seed_of, strata_of
-from dfact.selection.grid import Parameters, best_fit, check_estimator, expand, fits_of, index_of, most_components
-from dfact.selection.refits import takes_confounders, unfitted
+from dfact.selection.folds import Folds, assign_all_folds, check_blocks, resolve_random_state, resolve_strata
+from dfact.selection.grid import Parameters, best_fit, check_estimator, expand, index_of, most_components, plan_fits
+from dfact.selection.refits import takes_confounders, with_parameters
 from dfact.selection.result import RULES, Selection, choose
-from dfact.selection.results_store import Kept, model_text, parameters_text
-from dfact.selection.scheduler import Chain, Done, Warm, fits_in_memory, in_memory, shared_reads
+from dfact.selection.results_store import ResultsStore, model_text, parameters_text
+from dfact.selection.scheduler import FoldTask, GroupResult, WarmStarts, fits_in_memory, run_in_memory, shared_reads
 
 
 def block_cross_validate(
@@ -43,7 +43,7 @@ def block_cross_validate(
     random_state: Any = None,
     checkpoint: str | PathLike[str] | None = None,
     callbacks: Sequence[Callable[[Iteration], None]] = (),
-    load: bool | None = None,
+    in_memory: bool | None = None,
 ) -> Selection:
     """Choose parameters, such as the number of components, by how well hidden answers are rebuilt.
 
@@ -87,7 +87,7 @@ def block_cross_validate(
     callbacks : sequence of callables
         Called with an :class:`dfact.progress.Iteration` whenever a fold has finished a number of components, such
         as ``dfact.Progress("select")``.
-    load : bool, optional
+    in_memory : bool, optional
         Whether the data is held in memory, a copy for each thread; by default if it fits in ``model.memory_limit``.
 
     Returns
@@ -130,18 +130,18 @@ def block_cross_validate(
         raise DataError(f"X has {len(dataset.shape)} modes, expected rows (participants) and columns (items)")
     shape = (dataset.shape[0], dataset.shape[1])
     blocks = check_blocks(shape, n_blocks, n_folds)
-    strata = strata_of(stratify, dataset.confounders, shape[0])
+    strata = resolve_strata(stratify, dataset.confounders, shape[0])
     what = {"grid": [parameters_text(c) for c in configurations], "n_blocks": blocks, "n_folds": int(n_folds), "repeats": int(repeats)}
     what |= {"restarts": int(restarts), "strata": None if strata is None else blake2b(strata.tobytes(), digest_size=8).hexdigest()}
     fingerprint = None if checkpoint is None else dataset.fingerprint
-    kept = Kept(checkpoint, {"data": fingerprint, "model": model_text(model), "seed": seed_of(random_state), **what})
-    folds = deal_all(shape, blocks, n_folds, repeats, kept.seed, strata)
+    kept = ResultsStore(checkpoint, {"data": fingerprint, "model": model_text(model), "seed": resolve_random_state(random_state), **what})
+    folds = assign_all_folds(shape, blocks, n_folds, repeats, kept.seed, strata)
     _check_size(most_components(model, configurations), folds)
-    members = _run(model, dataset, configurations, folds, kept, restarts, callbacks, load)
+    members = _run(model, dataset, configurations, folds, kept, restarts, callbacks, in_memory)
     table, of_folds = _tables(configurations, members, kept)
     best = choose(table, rule)
     fitted: Any = best_fit(model, best, X, confounders, restarts, kept.seed)
-    fitted.choice_ = Choice.of_table(table, configurations.index(best), "error", rule, "se")
+    fitted.selection_ = SelectionRecord.of_table(table, configurations.index(best), "error", rule, "se")
     return Selection(table, best, fitted, of_folds)
 
 
@@ -150,19 +150,19 @@ def _run(
     dataset: Dataset,
     configurations: list[Parameters],
     folds: list[Folds],
-    kept: Kept,
+    kept: ResultsStore,
     restarts: int,
     callbacks: Sequence[Callable[[Iteration], None]],
-    load: bool | None,
+    in_memory: bool | None,
 ) -> list[tuple[int, ...]]:
     """Compute what is not yet kept; returns the numbers of the configurations in each group."""
     covariates = _covariates(model, dataset)
     n_covariates = 0 if covariates is None else covariates.shape[1]
-    fits = fits_of(model, configurations, dataset, n_covariates, restarts, kept.seed)
+    fits = plan_fits(model, configurations, dataset, n_covariates, restarts, kept.seed)
     members: list[tuple[int, ...]] = [(i,) for i in range(len(configurations))]
-    if isinstance(fits, Warm):
+    if isinstance(fits, WarmStarts):
         members = [group.configurations for group in fits.groups]
-    chains = [Chain(repeat, fold, *kept.done(repeat, fold)) for repeat, of in enumerate(folds) for fold in range(of.n_folds)]
+    chains = [FoldTask(repeat, fold, *kept.done(repeat, fold)) for repeat, of in enumerate(folds) for fold in range(of.n_folds)]
     chains = [chain for chain in chains if chain.n_done < len(members)]
     progress = _Progress(configurations, members, kept, len(folds) * folds[0].n_folds, callbacks)
     dtype = model._working_dtype(dataset) if hasattr(model, "_working_dtype") else np.dtype("float64")
@@ -171,18 +171,18 @@ def _run(
     # Several fits at once, though the data be a single partition.
     executor = resolve_executor(getattr(model, "executor", None), max(2, len(parts)))
     memory_limit = getattr(model, "memory_limit", None)
-    if load is None:
-        load = fits_in_memory(dataset.shape, dtype, executor.workers(memory_limit))
-        if not load and not isinstance(fits, Warm):
+    if in_memory is None:
+        in_memory = fits_in_memory(dataset.shape, dtype, executor.workers(memory_limit))
+        if not in_memory and not isinstance(fits, WarmStarts):
             raise MemoryPlanError(
                 f"{type(model).__name__} is fitted anew for each fold, which needs the data in memory; raise memory_limit"
             )
     if not chains:
         return members
-    if load or not isinstance(fits, Warm):
-        in_memory(fits, parts, dtype, folds, chains, progress.keep, executor)
+    if in_memory or not isinstance(fits, WarmStarts):
+        run_in_memory(fits, parts, dtype, folds, chains, progress.keep, executor)
         return members
-    largest = unfitted(model, n_components=most_components(model, configurations))
+    largest = with_parameters(model, n_components=most_components(model, configurations))
     footprint = largest._footprint(dataset.shape, n_covariates, dtype)
     executor = resolve_executor(model.executor, len(parts))
     shared_reads(fits, dataset.source, parts, footprint, folds, chains, progress.keep, executor, memory_limit)
@@ -197,7 +197,7 @@ def _covariates(model: Any, dataset: Dataset) -> NDArray[np.float64] | None:
 
 
 def _check_size(k: int, folds: list[Folds]) -> None:
-    least = min(min(of.least_seen) for of in folds)
+    least = min(min(of.smallest_training_shape) for of in folds)
     if k > least:
         raise ParameterError(
             f"n_components={k} in the grid is larger than the data without a fold allows: {least} rows or columns are left"
@@ -211,7 +211,7 @@ class _Progress:
         self,
         configurations: list[Parameters],
         members: list[tuple[int, ...]],
-        kept: Kept,
+        kept: ResultsStore,
         n_chains: int,
         callbacks: Sequence[Callable[[Iteration], None]],
     ) -> None:
@@ -221,14 +221,14 @@ class _Progress:
         self._left, self._began = TimeLeft(n_chains * sum(self._weights)), time.perf_counter()
         self._lock = threading.Lock()
 
-    def keep(self, chain: Chain, done: Done) -> None:
+    def keep(self, chain: FoldTask, done: GroupResult) -> None:
         """What a fold has finished; the threads of several folds may call."""
         group, scores, loadings = done
         with self._lock:
             self._kept.add((chain.repeat, chain.fold, group), scores, loadings)
             self._tell(chain, group)
 
-    def _tell(self, chain: Chain, group: int) -> None:
+    def _tell(self, chain: FoldTask, group: int) -> None:
         seconds = time.perf_counter() - self._began
         # A fit takes longer the more components it has.
         finished = sum(self._weights[entry[2]] for entry in self._kept.entries)
@@ -239,7 +239,7 @@ class _Progress:
             callback(Iteration(number, self._limit, float("nan"), float("nan"), seconds, step))
 
 
-def _tables(configurations: list[Parameters], members: list[tuple[int, ...]], kept: Kept) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _tables(configurations: list[Parameters], members: list[tuple[int, ...]], kept: ResultsStore) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The error of each configuration, and of each of its folds."""
     chains = sorted({entry[:2] for entry in kept.entries})
     found = np.empty((len(configurations), len(chains), 4))

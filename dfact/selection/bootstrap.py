@@ -20,14 +20,14 @@ from dfact.errors import DataError, ParameterError
 from dfact.models.cp.base import CPModel
 from dfact.models.estimator import Factorization
 from dfact.models.gom.estimator import GradeOfMembership
-from dfact.models.parameters import as_text, is_within
+from dfact.models.parameters import describe_value, is_in_range
 from dfact.models.provenance import Stability
 from dfact.progress import Iteration, TimeLeft
 from dfact.selection.fitted_data import fitted_dataset
-from dfact.selection.folds import seed_of
-from dfact.selection.refits import takes_weights, unfitted
-from dfact.selection.resamples import WHOLE, Refit, Resamples
-from dfact.selection.results_store import Kept, model_text
+from dfact.selection.folds import resolve_random_state
+from dfact.selection.refits import takes_weights, with_parameters
+from dfact.selection.resamples import ALL_ROWS, Refit, Resamples
+from dfact.selection.results_store import ResultsStore, model_text
 
 SAME = 0.95
 """The similarity from which factors count as the same."""
@@ -40,7 +40,7 @@ def bootstrap(
     n_resamples: int = 100,
     *,
     level: float = 0.95,
-    warm: bool = True,
+    warm_start: bool = True,
     confounders: Any = None,
     random_state: Any = None,
     callbacks: Sequence[Callable[[Iteration], None]] = (),
@@ -59,10 +59,11 @@ def bootstrap(
     mean of the classes. The interval of each loading is that of the percentiles of the matched loadings, as they are:
     refits are not scaled. From 0.95 on factors count as the same, below 0.85 as different (Lorenzo-Seva & ten Berge).
 
-    With ``warm`` refits start from the model's loadings, where a model can start from some. They then stay by its optimum:
+    With ``warm_start`` refits start from the model's loadings, where a model can start from some. They then stay by its optimum:
     what they tell is how that varies with the sample, not whether another sample would have led to another one. So near
     to it an objective falls slowly, and refits that stopped as early as most fits do would hardly move: they, and before them the
-    model itself on all rows, go on to a ``tol`` of 2e-5, or the model's if that is less. ``warm=False`` refits as the model was fitted,
+    model itself on all rows, go on to a ``tol`` of 2e-5, or the model's if that is less. ``warm_start=False`` refits as the model was
+    fitted,
     with its own start (``init``) and ``tol``: that adds what start and end have to do with it, and takes more passes.
     Grade of membership and factor analysis need no start. What is drawn at random in a fit has another seed in each refit.
 
@@ -81,7 +82,7 @@ def bootstrap(
         At least 2. Those of a smaller number are the first of a larger one.
     level : float
         Share of the refits' loadings that an interval holds.
-    warm : bool
+    warm_start : bool
         Whether refits start from the model's loadings.
     confounders : table of n rows, optional
         As they were given to ``model.fit``; a Dataset or path brings its own.
@@ -130,11 +131,11 @@ def bootstrap(
     _check(model, n_resamples, level)
     dataset = fitted_dataset(model, as_dataset(X, confounders))
     fingerprint = None if checkpoint is None else dataset.fingerprint
-    kept = Kept(checkpoint, {"data": fingerprint, "model": _text(model, warm), "seed": seed_of(random_state)})
+    kept = ResultsStore(checkpoint, {"data": fingerprint, "model": _text(model, warm_start), "seed": resolve_random_state(random_state)})
     resamples, matching = _resamples(model, dataset, confounders, kept.seed), _Matching.of(model)
     refits = _Refits(kept, n_resamples, callbacks)
     if refits.waiting:
-        if warm and "init" in model.get_params(deep=False):
+        if warm_start and "init" in model.get_params(deep=False):
             resamples = _settled(model, resamples, refits, matching)
         resamples.run(refits.waiting, refits.keep, model.executor, model.memory_limit)
     return _stability(matching, refits.found(), level)
@@ -148,13 +149,13 @@ def _check(model: Any, n_resamples: Any, level: Any) -> None:
     check_is_fitted(model)
     if not isinstance(n_resamples, (int, np.integer)) or isinstance(n_resamples, bool) or n_resamples < 2:
         raise ParameterError(f"n_resamples is {n_resamples!r}, expected an integer of at least 2")
-    if not is_within(level, 0, 1) or level == 0:
+    if not is_in_range(level, 0, 1) or level == 0:
         raise ParameterError(f"level is {level!r}, expected a number between 0 and 1, such as 0.95")
 
 
-def _text(model: Factorization, warm: bool) -> str:
+def _text(model: Factorization, warm_start: bool) -> str:
     """What the refits follow from beside the data."""
-    return f"{model_text(model)}, components {as_text(np.asarray(model.components_))}, warm={bool(warm)}"
+    return f"{model_text(model)}, components {describe_value(np.asarray(model.components_))}, warm={bool(warm_start)}"
 
 
 def _resamples(model: Any, dataset: Dataset, confounders: Any, seed: int) -> Resamples:
@@ -168,29 +169,29 @@ def _resamples(model: Any, dataset: Dataset, confounders: Any, seed: int) -> Res
         raise DataError(f"the confounders {list(frame.columns)} are not those that the model was fitted with; pass these")
     # The refits' rows go nowhere, so nothing of them is labelled, or lies in a store.
     plain = replace(dataset, confounders=frame, path=None, labels=None, stored_fingerprint=None)
-    refit = unfitted(model, executor=None, memory_limit=None, callbacks=())
+    refit = with_parameters(model, executor=None, memory_limit=None, callbacks=())
     encoded = None if frame is None else ConfounderEncoding.fit(frame).encode(frame)
     return Resamples(refit, plain, encoded, takes_weights(model), seed)
 
 
 def _settled(model: Any, resamples: Resamples, refits: "_Refits", matching: "_Matching") -> Resamples:
     """With the start that all refits share: the model once its fit has gone on."""
-    warm = unfitted(resamples.model, init=np.asarray(model.components_, np.float64), tol=min(_TOLERANCE, model.tol))
-    resamples = replace(resamples, model=warm)
-    resamples.run([WHOLE], refits.keep, model.executor, model.memory_limit)
+    warm_start = with_parameters(resamples.model, init=np.asarray(model.components_, np.float64), tol=min(_TOLERANCE, model.tol))
+    resamples = replace(resamples, model=warm_start)
+    resamples.run([ALL_ROWS], refits.keep, model.executor, model.memory_limit)
     start = refits.start()
     present = matching.loadings.any(axis=1)  # a penalty may have left a factor without loadings
     similarity = np.where(present, matching.match(start)[0], 1.0)
     if similarity.min() < SAME:
         moved = f"{model.get_feature_names_out()[similarity.argmin()]} has then a similarity of {similarity.min():.2f} to what it was"
         warnings.warn(f"the model has not settled, its fit goes on: {moved}; fit it with a smaller tol", UserWarning, stacklevel=3)
-    return replace(resamples, model=unfitted(warm, init=start.astype(np.float64)))
+    return replace(resamples, model=with_parameters(warm_start, init=start.astype(np.float64)))
 
 
 class _Refits:
     """Keeps the refits that are finished, and tells of it; the threads of several may call."""
 
-    def __init__(self, kept: Kept, count: int, callbacks: Sequence[Callable[[Iteration], None]]) -> None:
+    def __init__(self, kept: ResultsStore, count: int, callbacks: Sequence[Callable[[Iteration], None]]) -> None:
         self._kept, self._count, self._callbacks = kept, count, callbacks
         self._failed: dict[int, DataError] = {}
         self._lock, self._began = threading.Lock(), time.perf_counter()
@@ -207,7 +208,7 @@ class _Refits:
 
     def keep(self, number: int, refit: Refit) -> None:
         """A refit is finished."""
-        if number == WHOLE:
+        if number == ALL_ROWS:
             self._start = refit
             return
         with self._lock:
@@ -248,8 +249,8 @@ class _Matching:
     @classmethod
     def of(cls, model: Factorization) -> "_Matching":
         H = np.asarray(model.components_, np.float64)
-        shared = isinstance(model, GradeOfMembership) and len(H) > 1
-        return cls(H, H.mean(axis=0) if shared else np.zeros(H.shape[1]), not model._non_negative)
+        broadcast = isinstance(model, GradeOfMembership) and len(H) > 1
+        return cls(H, H.mean(axis=0) if broadcast else np.zeros(H.shape[1]), not model._non_negative)
 
     def match(self, loadings: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The similarity of the factor that goes with each of the model's (k,), and these factors' loadings (k, m)."""

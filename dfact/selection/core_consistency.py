@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.coerce import as_dataset
-from dfact.data.validation import refuse_infinite
-from dfact.engine.passes import Block, PartialSums, Startless, State
+from dfact.data.validation import require_finite
+from dfact.engine.passes import Block, PartialSums, State, StatelessStart
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import fill_missing
 from dfact.models.cp.base import CPModel
@@ -28,15 +28,15 @@ class Contracted(PartialSums, name="core_tensor"):
 
 
 @dataclass(frozen=True)
-class ContractPass(Startless):
+class ContractPass(StatelessStart):
     """Of the rows' factors in the covariates."""
 
     dtype: np.dtype[Any]
 
-    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, Contracted]:
-        """``shared`` is H (R, I_2⋯I_N)."""
+    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, Contracted]:
+        """``broadcast`` is H (R, I_2⋯I_N)."""
         assert block.covariates is not None
-        V, A, H, work = unfolded(block), block.covariates, shared, block.work
+        V, A, H, work = unfolded(block), block.covariates, broadcast, block.work
         cross = work.zeros(H.shape, H.dtype)
         for rows in tiles(V):
             B = work.matmul(A[rows], H, "target")
@@ -95,7 +95,7 @@ def core_consistency(model: Any, X: Any) -> float:
         raise ParameterError(f"model is a {type(model).__name__}, expected an ElasticCP or CPALS")
     check_is_fitted(model)
     dataset = as_dataset(X)
-    refuse_infinite(dataset)
+    require_finite(dataset)
     expected = tuple(A.shape[0] for A in model.factors_)
     if dataset.shape != expected:
         raise DataError(f"X has shape {dataset.shape}, the model was fitted to {expected}; pass the same data")

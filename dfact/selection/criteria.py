@@ -14,13 +14,13 @@ from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.data.sources.sparse import to_dense
-from dfact.data.statistics import as_floating
+from dfact.data.statistics import as_float
 from dfact.errors import DataError, ParameterError
-from dfact.models.provenance import Choice
-from dfact.selection.folds import seed_of
+from dfact.models.provenance import SelectionRecord
+from dfact.selection.folds import resolve_random_state
 from dfact.selection.grid import check_estimator, expand
 from dfact.selection.held_out_errors import clipped_errors
-from dfact.selection.refits import unfitted
+from dfact.selection.refits import with_parameters
 from dfact.selection.result import Selection
 
 _MOST_ROWS = 5000  # of a consensus matrix, n × n in double precision: 200 MB
@@ -122,21 +122,23 @@ def select_by_criterion(
     best: Any = None
     best_k = candidates[0]
     for k in candidates:
-        fits = [start.fit(X, **given) for start in _starts(model, k, restarts, seed_of(random_state), rated.least_restarts > 0)]
+        fits = [
+            start.fit(X, **given) for start in _starts(model, k, restarts, resolve_random_state(random_state), rated.least_restarts > 0)
+        ]
         lowest = min(fits, key=lambda fit: float(fit.objective_history_[-1]))
         scores.append(rated.score(_Fitted(fits, lowest, dataset)))
         if best is None or scores[-1] * rated.sign > scores[candidates.index(best_k)] * rated.sign:
             best, best_k = lowest, k
     table = pd.DataFrame({criterion: scores}, index=pd.Index(candidates, name="n_components"))
-    best.choice_ = Choice.of_table(table, candidates.index(best_k), criterion, "lowest" if rated.sign < 0 else "highest")
+    best.selection_ = SelectionRecord.of_table(table, candidates.index(best_k), criterion, "lowest" if rated.sign < 0 else "highest")
     return Selection(table, {"n_components": best_k}, best)
 
 
 def _starts(model: Any, k: int, restarts: int, seed: int | None, only_random: bool) -> list[Any]:
     """The estimators to fit: with the model's own start, unless all are to be random, and with random ones."""
-    own = [] if only_random else [unfitted(model, n_components=k)]
+    own = [] if only_random else [with_parameters(model, n_components=k)]
     seeds = np.random.SeedSequence(seed).generate_state(restarts) % 2**31
-    return own + [unfitted(model, n_components=k, init="random", random_state=int(number)) for number in seeds]
+    return own + [with_parameters(model, n_components=k, init="random", random_state=int(number)) for number in seeds]
 
 
 def _bic1(fitted: _Fitted) -> float:
@@ -147,7 +149,7 @@ def _bic1(fitted: _Fitted) -> float:
     encoding = getattr(lowest, "confounder_encoding_", None)
     C = None if encoding is None else encoding.encode(dataset.confounders)
     for rows in dataset.source.read_ranges(Layout.of(dataset.shape)):
-        values: Any = as_floating(dataset.source.read_native(rows.start, rows.stop), dataset.missing_code, dtype)
+        values: Any = as_float(dataset.source.read_native(rows.start, rows.stop), dataset.missing_code, dtype)
         R = np.asarray(lowest.factors_[rows]) @ lowest.components_
         if C is not None:
             R += C[rows] @ lowest.confounder_components_

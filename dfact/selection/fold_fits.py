@@ -8,21 +8,21 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.fused_passes import Member, Members, MemberSession
+from dfact.engine.fused_passes import FusedSession, Member, Members
 from dfact.engine.passes import Block, Pass, State
 from dfact.linalg.svd import nndsvd
 from dfact.models.bounded_nmf.passes import Start
 from dfact.models.bounded_nmf.solvers import Splitless, descend
 from dfact.progress import relative_change
 from dfact.selection.folds import Folds
-from dfact.selection.held_out_errors import Errors, ErrorsPass
-from dfact.selection.masks import Veil
+from dfact.selection.held_out_errors import SquaredErrorPass, SquaredErrors
+from dfact.selection.masks import FoldMask
 
 
 class FoldSession(Protocol):
     """A session on the data without what a fold hides."""
 
-    def run(self, pass_: Pass[Any, Any], shared: Any) -> Any: ...
+    def run(self, pass_: Pass[Any, Any], broadcast: Any) -> Any: ...
 
     def score(self, problem: Any, Q: NDArray[Any]) -> tuple[float, int]:
         """Σ (M − R)² over the hidden answers, with the model R of the factors of the last pass and of Qᵀ (k+c, m), and their number."""
@@ -30,7 +30,7 @@ class FoldSession(Protocol):
 
 
 @dataclass(frozen=True)
-class Anew:
+class ResetPass:
     """A pass from its start, whatever state there was."""
 
     pass_: Pass[Any, Any]
@@ -42,19 +42,19 @@ class Anew:
     def start(self, block: Block) -> None:
         """The step makes it."""
 
-    def step(self, block: Block, state: State | None, shared: Any) -> tuple[State | None, Any]:
-        return self.pass_.step(block, self.pass_.start(block), shared)
+    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State | None, Any]:
+        return self.pass_.step(block, self.pass_.start(block), broadcast)
 
 
-class FoldMember(MemberSession):
+class FoldMember(FusedSession):
     """A fold's session among those that share their reads."""
 
     def __init__(self, members: Members, name: str, folds: Folds, fold: int, dtype: np.dtype[Any]) -> None:
-        super().__init__(members, name, Veil(folds, fold, hidden=False))
-        self._members, self._others, self._dtype = members, Veil(folds, fold, hidden=True), dtype
+        super().__init__(members, name, FoldMask(folds, fold, hidden=False))
+        self._members, self._others, self._dtype = members, FoldMask(folds, fold, hidden=True), dtype
 
     def score(self, problem: Any, Q: NDArray[Any]) -> tuple[float, int]:
-        errors: Errors = self._members.ask(Member(self.name, self._others, ErrorsPass(problem, self._dtype)), Q)
+        errors: SquaredErrors = self._members.ask(Member(self.name, self._others, SquaredErrorPass(problem, self._dtype)), Q)
         return float(errors.squares), int(errors.count)
 
 
@@ -74,7 +74,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Group:
+class GridGroup:
     """Configurations that differ in the penalty alone, in the order in which they are fitted."""
 
     configurations: tuple[int, ...]
@@ -101,7 +101,7 @@ class Settings:
     seed: int
 
 
-def outwards(values: Sequence[float]) -> list[int]:
+def from_the_middle(values: Sequence[float]) -> list[int]:
     """Positions of the values from the middle one to the lowest, and then those above it, rising.
 
     Halfway, the middle one is the nearest to all others.
@@ -111,7 +111,7 @@ def outwards(values: Sequence[float]) -> list[int]:
     return order[middle::-1] + order[middle + 1 :]
 
 
-class WarmFits:
+class WarmStartPath:
     """Fits of the groups of configurations on one fold's data.
 
     The first configuration of a group starts from the loadings with fewer components, with further
@@ -123,7 +123,7 @@ class WarmFits:
     def __init__(self, session: FoldSession, settings: Settings) -> None:
         self._session, self._settings = session, settings
 
-    def run(self, groups: Sequence[Group], n_done: int, before: NDArray[Any] | None) -> Iterator[tuple[int, list[Score], NDArray[Any]]]:
+    def run(self, groups: Sequence[GridGroup], n_done: int, before: NDArray[Any] | None) -> Iterator[tuple[int, list[Score], NDArray[Any]]]:
         """Number, scores and first loadings of each group after the first ``n_done``, which ended with the loadings ``before``."""
         s = self._settings
         if n_done == len(groups):
@@ -146,7 +146,7 @@ class WarmFits:
             yield number, scores, first
 
     def _start(
-        self, group: Group, loadings: NDArray[Any], projection: NDArray[Any], before: NDArray[Any] | None
+        self, group: GridGroup, loadings: NDArray[Any], projection: NDArray[Any], before: NDArray[Any] | None
     ) -> tuple[NDArray[Any], Start]:
         """Qᵀ (k+c, m) and the rows' start."""
         s, k, problem = self._settings, group.k, group.problems[0]
@@ -181,17 +181,17 @@ class WarmFits:
         """The loadings, passes and objective of a fit; without a start for the rows, from their factors in the fit before."""
         s = self._settings
         solver = Splitless(problem, Start(None) if begin is None else begin, s.dtype)
-        session: Any = _Beginning(self._session, anew=begin is not None)
+        session: Any = _FirstFit(self._session, anew=begin is not None)
         descent = descend(session, solver, Q, s.max_iter, tol, None, relative_change)
         return descent.Q, len(descent.objectives), descent.objectives[-1]
 
 
-class _Beginning:
+class _FirstFit:
     """A session whose first pass is from the start."""
 
     def __init__(self, session: FoldSession, *, anew: bool) -> None:
         self._session, self._anew = session, anew
 
-    def run(self, pass_: Any, shared: Any) -> Any:
+    def run(self, pass_: Any, broadcast: Any) -> Any:
         anew, self._anew = self._anew, False
-        return self._session.run(Anew(pass_) if anew else pass_, shared)
+        return self._session.run(ResetPass(pass_) if anew else pass_, broadcast)

@@ -22,27 +22,27 @@ class Folds:
     """(n,): the block of each row."""
     columns: NDArray[np.unsignedinteger]
     """(m,): the block of each column."""
-    of_block: NDArray[np.intp]
+    fold_of_block: NDArray[np.intp]
     """(row blocks, column blocks): the fold of each pair of them."""
 
     @property
     def n_folds(self) -> int:
-        return int(self.of_block.max()) + 1
+        return int(self.fold_of_block.max()) + 1
 
     def hidden(self, fold: int) -> NDArray[np.bool_]:
         """(row blocks, m): what the fold hides in the rows of each block."""
-        hidden: NDArray[np.bool_] = (self.of_block == fold)[:, self.columns]
+        hidden: NDArray[np.bool_] = (self.fold_of_block == fold)[:, self.columns]
         return hidden
 
     @property
-    def least_seen(self) -> tuple[int, int]:
+    def smallest_training_shape(self) -> tuple[int, int]:
         """The fewest rows, and the fewest columns, of which a fold does not hide everything."""
-        hidden = [self.of_block == fold for fold in range(self.n_folds)]
+        hidden = [self.fold_of_block == fold for fold in range(self.n_folds)]
         rows = min(int((~h.all(axis=1))[self.rows].sum()) for h in hidden)
         return rows, min(int((~h.all(axis=0))[self.columns].sum()) for h in hidden)
 
 
-def deal(
+def assign_folds(
     shape: tuple[int, int], n_blocks: tuple[int, int], n_folds: int, generator: np.random.Generator, strata: NDArray[np.int64] | None = None
 ) -> Folds:
     """Shuffled rows and columns in blocks of the same size to within one, and the blocks in folds likewise.
@@ -55,19 +55,19 @@ def deal(
     rows, columns = (np.empty(size, np.min_scalar_type(count)) for size, count in zip(shape, n_blocks, strict=True))
     rows[order] = np.arange(shape[0]) % n_blocks[0]
     columns[generator.permutation(shape[1])] = np.arange(shape[1]) % n_blocks[1]
-    of_block = np.empty(n_blocks[0] * n_blocks[1], np.intp)
-    of_block[generator.permutation(len(of_block))] = np.arange(len(of_block)) % n_folds
-    return Folds(rows, columns, of_block.reshape(n_blocks))
+    fold_of_block = np.empty(n_blocks[0] * n_blocks[1], np.intp)
+    fold_of_block[generator.permutation(len(fold_of_block))] = np.arange(len(fold_of_block)) % n_folds
+    return Folds(rows, columns, fold_of_block.reshape(n_blocks))
 
 
-def deal_all(
+def assign_all_folds(
     shape: tuple[int, int], n_blocks: tuple[int, int], n_folds: int, repeats: int, seed: int, strata: NDArray[np.int64] | None = None
 ) -> list[Folds]:
     """The folds of each repeat; those of one do not depend on how many there are."""
-    return [deal(shape, n_blocks, n_folds, np.random.default_rng([seed, repeat]), strata) for repeat in range(repeats)]
+    return [assign_folds(shape, n_blocks, n_folds, np.random.default_rng([seed, repeat]), strata) for repeat in range(repeats)]
 
 
-def seed_of(random_state: Any) -> int | None:
+def resolve_random_state(random_state: Any) -> int | None:
     """A seed from what scikit-learn takes as random state; None from None."""
     return None if random_state is None else int(check_random_state(random_state).randint(2**31))
 
@@ -84,7 +84,7 @@ def strata(frame: pd.DataFrame) -> NDArray[np.int64]:
     return np.asarray(pd.DataFrame(columns).groupby(list(columns), sort=True).ngroup(), np.int64)
 
 
-def strata_of(stratify: Any, confounders: pd.DataFrame | None, n_rows: int) -> NDArray[np.int64] | None:
+def resolve_strata(stratify: Any, confounders: pd.DataFrame | None, n_rows: int) -> NDArray[np.int64] | None:
     """The strata of labels (n,) or a table of them, if given, else of the confounders."""
     frame = confounders if stratify is None else as_frame(stratify, n_rows)
     return None if frame is None or not len(frame.columns) else strata(frame)

@@ -12,9 +12,9 @@ import pandas as pd
 from dfact.data.dataset import Dataset
 from dfact.errors import ParameterError
 from dfact.models.estimator import Factorization
-from dfact.selection.fold_fits import Group, Settings, outwards
-from dfact.selection.refits import Refits, takes_confounders, unfitted
-from dfact.selection.scheduler import Warm
+from dfact.selection.fold_fits import GridGroup, Settings, from_the_middle
+from dfact.selection.refits import Refits, takes_confounders, with_parameters
+from dfact.selection.scheduler import WarmStarts
 
 Parameters = dict[str, Any]
 _METHODS = ("fit", "inverse_transform", "get_params", "set_params")
@@ -22,10 +22,12 @@ _METHODS = ("fit", "inverse_transform", "get_params", "set_params")
 
 def check_estimator(model: Any) -> None:
     """Refuse what does not fit data and rebuild it."""
-    absent = [name for name in _METHODS if isinstance(model, type) or not callable(getattr(model, name, None))]
-    if absent:
+    implicit_value = [name for name in _METHODS if isinstance(model, type) or not callable(getattr(model, name, None))]
+    if implicit_value:
         found = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
-        raise ParameterError(f"model is {found} without {', '.join(absent)}; expected an estimator that rebuilds its data, such as ICQF()")
+        raise ParameterError(
+            f"model is {found} without {', '.join(implicit_value)}; expected an estimator that rebuilds its data, such as ICQF()"
+        )
 
 
 def expand(model: Any, grid: Mapping[str, Any]) -> list[Parameters]:
@@ -61,7 +63,9 @@ def most_components(model: Any, configurations: list[Parameters]) -> int:
     return max(int(c.get("n_components", model.get_params(deep=False).get("n_components", 1))) for c in configurations)
 
 
-def fits_of(model: Any, configurations: list[Parameters], dataset: Dataset, n_covariates: int, restarts: int, seed: int) -> Warm | Refits:
+def plan_fits(
+    model: Any, configurations: list[Parameters], dataset: Dataset, n_covariates: int, restarts: int, seed: int
+) -> WarmStarts | Refits:
     """Fits by passes for the models whose objective is a ``problem_`` of ICQF's kind; by their own ``fit`` for others.
 
     A fit of one iteration, with the most components, checks all parameters and the data, and brings the problem's constants.
@@ -73,10 +77,10 @@ def fits_of(model: Any, configurations: list[Parameters], dataset: Dataset, n_co
     for i, configuration in enumerate(configurations):
         others = {name: value for name, value in configuration.items() if name not in ("n_components", "beta")}
         kinds.setdefault(repr(others), []).append(i)
-    groups: list[Group] = []
+    groups: list[GridGroup] = []
     for numbers in kinds.values():
         k = most_components(model, [configurations[i] for i in numbers])
-        first = unfitted(model, **configurations[numbers[0]] | {"n_components": k, "max_iter": 1, "callbacks": ()})
+        first = with_parameters(model, **configurations[numbers[0]] | {"n_components": k, "max_iter": 1, "callbacks": ()})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the fit with the best parameters tells again
             first.fit(dataset)
@@ -88,7 +92,7 @@ def fits_of(model: Any, configurations: list[Parameters], dataset: Dataset, n_co
         ]
         groups += _groups(numbers, [s | configurations[i] for s, i in zip(sized, numbers, strict=True)], problem)
     dtype = model._working_dtype(dataset)
-    return Warm(tuple(groups), Settings(dataset.shape[1], n_covariates, dtype, float(model.tol), int(model.max_iter), restarts, seed))
+    return WarmStarts(tuple(groups), Settings(dataset.shape[1], n_covariates, dtype, float(model.tol), int(model.max_iter), restarts, seed))
 
 
 def _refits(model: Any, configurations: list[Parameters], restarts: int) -> Refits:
@@ -97,24 +101,24 @@ def _refits(model: Any, configurations: list[Parameters], restarts: int) -> Refi
     return Refits(model, tuple(configurations))
 
 
-def _groups(numbers: list[int], configurations: list[Parameters], problem: Any) -> list[Group]:
+def _groups(numbers: list[int], configurations: list[Parameters], problem: Any) -> list[GridGroup]:
     """One for each number of components, rising, of configurations that differ in nothing but it and β."""
-    groups: list[Group] = []
+    groups: list[GridGroup] = []
     for k in sorted({int(c["n_components"]) for c in configurations}):
         same = [(i, float(c["beta"])) for i, c in zip(numbers, configurations, strict=True) if c["n_components"] == k]
-        order = [same[position] for position in outwards([beta for _, beta in same])]
+        order = [same[position] for position in from_the_middle([beta for _, beta in same])]
         problems = tuple(replace(problem, k=k, beta=beta) for _, beta in order)
-        groups.append(Group(tuple(i for i, _ in order), problems, continues=bool(groups)))
+        groups.append(GridGroup(tuple(i for i, _ in order), problems, continues=bool(groups)))
     return groups
 
 
 def best_fit(model: Any, parameters: Parameters, X: Any, confounders: Any, restarts: int, seed: int) -> Factorization:
     """The model fitted with the parameters; of its own start and ``restarts`` random ones the one with the lowest objective."""
     given = {} if confounders is None or not takes_confounders(model) else {"confounders": confounders}
-    best: Any = unfitted(model, **parameters).fit(X, **given)
+    best: Any = with_parameters(model, **parameters).fit(X, **given)
     for restart in range(restarts):
         random = np.random.SeedSequence(seed, spawn_key=(len(best.components_), restart)).generate_state(1)[0]
-        other = unfitted(model, **parameters, init="random", random_state=int(random) % 2**31).fit(X, **given)
+        other = with_parameters(model, **parameters, init="random", random_state=int(random) % 2**31).fit(X, **given)
         if other.objective_history_[-1] < best.objective_history_[-1]:
             best = other
     fitted: Factorization = best

@@ -14,20 +14,20 @@ import pandas as pd
 
 from dfact.data.dataset import Dataset
 from dfact.errors import DataError, ParameterError
-from dfact.models.estimator import FOR_THE_RUN
+from dfact.models.estimator import RUNTIME_PARAMETERS
 from dfact.models.expectile.estimator import ExpectileMF
-from dfact.models.parameters import COUNT, as_text, check, is_count, is_within
-from dfact.models.provenance import Choice
+from dfact.models.parameters import COUNT, check, describe_value, is_count, is_in_range
+from dfact.models.provenance import SelectionRecord
 from dfact.progress import Iteration
 from dfact.selection.entry_fits import EntryFits, Fit
-from dfact.selection.folds import seed_of
+from dfact.selection.folds import resolve_random_state
 from dfact.selection.grid import Parameters, expand, index_of
-from dfact.selection.hidden_entries import ERRORS, Counts, Measure
-from dfact.selection.refits import unfitted
+from dfact.selection.hidden_entries import ERRORS, ErrorHistogram, ErrorMeasure
+from dfact.selection.refits import with_parameters
 from dfact.selection.result import Selection
-from dfact.selection.results_store import Batches, model_text, parameters_text
+from dfact.selection.results_store import BatchResults, model_text, parameters_text
 
-_SHARED = (*FOR_THE_RUN, "dtype")  # parameters that all fits share
+_SHARED = (*RUNTIME_PARAMETERS, "dtype")  # parameters that all fits share
 
 
 def select_by_held_out(
@@ -35,7 +35,7 @@ def select_by_held_out(
     X: Any,
     grid: Mapping[str, Any],
     *,
-    share: float = 0.1,
+    holdout_fraction: float = 0.1,
     error: str = "relative",
     bins: Sequence[float] | None = None,
     repeats: int = 1,
@@ -66,7 +66,7 @@ def select_by_held_out(
     grid : dict of lists
         Values to try of each parameter, such as ``{"n_components": range(2, 11), "ridge": [0.01, 0.1, 1], "omega": [0.1]}``;
         all combinations are.
-    share : float
+    holdout_fraction : float
         Chance of each observed entry to be hidden, between 0 and 1.
     error : "relative" or "absolute"
         Entries 0 have no relative error: they are left out, and counted.
@@ -111,36 +111,45 @@ def select_by_held_out(
     >>> dfact.selection.select_by_held_out(dfact.ExpectileMF(ridge=0.1), X, {"n_components": [1, 3, 8]}, random_state=0).best_params
     {'n_components': 3}
     """
-    _check(model, share, error, bins, repeats)
+    _check(model, holdout_fraction, error, bins, repeats)
     configurations = expand(model, grid)
     progress = _Progress(callbacks)
     models = [_prepared(model, parameters) for parameters in configurations]
     fits = [Fit(progress.watched(one), repeat) for repeat in range(repeats) for one in models]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the fit with the best parameters tells again
-        dataset = unfitted(model)._observed(X, reset=True)
+        dataset = with_parameters(model)._observed(X, reset=True)
     unit = _largest(dataset) if error == "absolute" else 1.0
-    measure = Measure(error, () if bins is None else tuple(float(edge) for edge in bins), unit)
+    measure = ErrorMeasure(error, () if bins is None else tuple(float(edge) for edge in bins), unit)
     what = {"data": None if checkpoint is None else dataset.fingerprint, "model": model_text(model)}
-    what |= {"grid": [parameters_text(c) for c in configurations], "share": float(share), "error": error, "bins": as_text(measure.edges)}
-    kept = Batches(checkpoint, what | {"repeats": int(repeats), "seed": seed_of(random_state)}, model.checkpoint_every)
-    found = EntryFits(dataset, measure, share, kept, model._working_dtype(dataset), model.executor, model.memory_limit).counts(fits)
+    what |= {
+        "grid": [parameters_text(c) for c in configurations],
+        "share": float(holdout_fraction),
+        "error": error,
+        "bins": describe_value(measure.edges),
+    }
+    kept = BatchResults(checkpoint, what | {"repeats": int(repeats), "seed": resolve_random_state(random_state)}, model.checkpoint_every)
+    found = EntryFits(dataset, measure, holdout_fraction, kept, model._working_dtype(dataset), model.executor, model.memory_limit).counts(
+        fits
+    )
     totals = [_sum(found[i :: len(models)]) for i in range(len(models))]
     if not all(total.counts.any() for total in totals):
         observed = int(dataset.statistics.observed.sum())
-        raise DataError(f"no entry is hidden that has a {error} error: a share of {share:g} of {observed} entries; expected a larger one")
+        raise DataError(
+            f"no entry is hidden that has a {error} error: a share of {holdout_fraction:g} of {observed} entries; expected a larger one"
+        )
     table = _table(configurations, measure, totals)
     place = int(table["median"].to_numpy().argmin())
-    fitted = unfitted(model, **configurations[place]).fit(X, checkpoint=kept.last())
-    fitted.choice_ = Choice.of_table(table, place, "median", "lowest")
+    fitted = with_parameters(model, **configurations[place]).fit(X, checkpoint=kept.last())
+    fitted.selection_ = SelectionRecord.of_table(table, place, "median", "lowest")
     return Selection(table, configurations[place], fitted)
 
 
-def _check(model: Any, share: Any, error: Any, bins: Any, repeats: Any) -> None:
+def _check(model: Any, holdout_fraction: Any, error: Any, bins: Any, repeats: Any) -> None:
     if not isinstance(model, ExpectileMF):
         raise ParameterError(f"model is a {type(model).__name__}, expected an ExpectileMF; for others see block_cross_validate")
-    if not is_within(share, 0, 1) or share == 0:
-        raise ParameterError(f"share is {share!r}, expected a number between 0 and 1, such as 0.1")
+    if not is_in_range(holdout_fraction, 0, 1) or holdout_fraction == 0:
+        raise ParameterError(f"share is {holdout_fraction!r}, expected a number between 0 and 1, such as 0.1")
     if error not in ERRORS:
         raise ParameterError(f"error is {error!r}, expected one of {', '.join(map(repr, ERRORS))}")
     if not is_count(repeats):
@@ -151,10 +160,10 @@ def _check(model: Any, share: Any, error: Any, bins: Any, repeats: Any) -> None:
 
 
 def _prepared(model: ExpectileMF, parameters: Parameters) -> ExpectileMF:
-    shared = [name for name in parameters if name in _SHARED]
-    if shared:
-        raise ParameterError(f"grid has {shared[0]!r}, which all fits share; set it in the model")
-    configuration: ExpectileMF = unfitted(model, **parameters)
+    broadcast = [name for name in parameters if name in _SHARED]
+    if broadcast:
+        raise ParameterError(f"grid has {broadcast[0]!r}, which all fits share; set it in the model")
+    configuration: ExpectileMF = with_parameters(model, **parameters)
     configuration._check_parameters()
     return configuration
 
@@ -166,14 +175,14 @@ def _largest(dataset: Dataset) -> float:
     return float(np.abs(limits).max()) or 1.0
 
 
-def _sum(counts: Sequence[Counts]) -> Counts:
+def _sum(counts: Sequence[ErrorHistogram]) -> ErrorHistogram:
     total = counts[0].total()
     for more in counts[1:]:
         total.add(more)
     return total
 
 
-def _table(configurations: list[Parameters], measure: Measure, totals: list[Counts]) -> pd.DataFrame:
+def _table(configurations: list[Parameters], measure: ErrorMeasure, totals: list[ErrorHistogram]) -> pd.DataFrame:
     rows = []
     for total in totals:
         overall = total.counts.sum(axis=0)
@@ -198,7 +207,7 @@ class _Progress:
         """The model, told of."""
         self._limit += int(model.max_iter)
         self._numbers.append(0)
-        watched: ExpectileMF = unfitted(model, callbacks=[partial(self._tell, len(self._numbers) - 1)])
+        watched: ExpectileMF = with_parameters(model, callbacks=[partial(self._tell, len(self._numbers) - 1)])
         return watched
 
     def _tell(self, fit: int, iteration: Iteration) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, Startless, State
+from dfact.engine.passes import Block, PartialSums, State, StatelessStart
 
 
 @dataclass
-class Errors(PartialSums, name="squared_errors"):
+class SquaredErrors(PartialSums, name="squared_errors"):
     squares: NDArray[Any]
     count: NDArray[Any]
 
@@ -23,15 +23,15 @@ def clipped_errors(M: NDArray[Any], R: NDArray[Any], lower: Any, upper: Any) -> 
 
 
 @dataclass(frozen=True)
-class ErrorsPass(Startless):
+class SquaredErrorPass(StatelessStart):
     """Squared errors of the model of the factors X (k+c, rows) in the state, clipped to its bounds."""
 
     problem: Any
     dtype: np.dtype[Any]
 
-    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, Errors]:
-        """``shared`` is Qᵀ (k+c, m)."""
+    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, SquaredErrors]:
+        """``broadcast`` is Qᵀ (k+c, m)."""
         assert state is not None
-        R = block.work.matmul(state["factors"].T, shared, "model")
+        R = block.work.matmul(state["factors"].T, broadcast, "model")
         squares, count = clipped_errors(block.values, R, self.problem.lower, self.problem.upper)
-        return state, Errors(np.asarray(squares), np.asarray(count))
+        return state, SquaredErrors(np.asarray(squares), np.asarray(count))

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, Startless, State
-from dfact.models.expectile.passes import Measured
+from dfact.engine.passes import Block, PartialSums, State, StatelessStart
+from dfact.models.expectile.passes import OriginalUnits
 
 ERRORS = ("relative", "absolute")
 
@@ -18,7 +18,7 @@ SIZE = int(np.ceil(np.log(1e10) / _STEP)) + 2
 
 
 @dataclass(frozen=True)
-class Measure:
+class ErrorMeasure:
     """Which error is counted, and in which bins of the true value."""
 
     error: str
@@ -36,7 +36,7 @@ class Measure:
         """Of the counts."""
         return 8 * (self.n_bins + 1) * SIZE
 
-    def count(self, b: NDArray[np.float64], R: NDArray[np.float64]) -> "Counts":
+    def count(self, b: NDArray[np.float64], R: NDArray[np.float64]) -> "ErrorHistogram":
         """Of the entries b and the model R of them."""
         error = np.abs(R - b)
         zeros = 0
@@ -48,7 +48,7 @@ class Measure:
         steps = np.log(np.maximum(error / self.unit, _LOWEST / 2) / _LOWEST) / _STEP
         place = np.clip(np.floor(steps) + 1, 0, SIZE - 1).astype(np.intp)
         counts = np.bincount(self._bins(b) * SIZE + place, minlength=(self.n_bins + 1) * SIZE)
-        return Counts(counts.reshape(-1, SIZE), np.asarray(zeros))
+        return ErrorHistogram(counts.reshape(-1, SIZE), np.asarray(zeros))
 
     def _bins(self, b: NDArray[np.float64]) -> NDArray[np.intp]:
         """The number of each value's bin; that of the bins for values outside all."""
@@ -83,7 +83,7 @@ class Measure:
 
 
 @dataclass
-class Counts(PartialSums, name="error_histogram"):
+class ErrorHistogram(PartialSums, name="error_histogram"):
     """Errors of hidden entries."""
 
     counts: NDArray[Any]
@@ -93,19 +93,19 @@ class Counts(PartialSums, name="error_histogram"):
 
 
 @dataclass(frozen=True)
-class ErrorsPass(Startless):
+class ErrorHistogramPass(StatelessStart):
     """The errors of the model of the rows' factors X (k, rows) in the state, on the entries of a block."""
 
-    measured: Measured
-    measure: Measure
+    measured: OriginalUnits
+    measure: ErrorMeasure
     dtype: np.dtype[Any]
 
-    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, Counts]:
-        """``shared`` is Y (m, k)."""
+    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, ErrorHistogram]:
+        """``broadcast`` is Y (m, k)."""
         assert state is not None
         M = self.measured.entries(block)
         rows = np.repeat(np.arange(len(M.indptr) - 1), np.diff(M.indptr))
         R = np.zeros(len(M.data))
-        for x, y in zip(state["factors"], shared.T, strict=True):
+        for x, y in zip(state["factors"], broadcast.T, strict=True):
             R += x[rows] * y[M.indices]
         return state, self.measure.count(M.data, R)

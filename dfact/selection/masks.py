@@ -11,13 +11,13 @@ from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dense import DenseSource
-from dfact.data.statistics import ColumnStatistics, as_floating
+from dfact.data.statistics import ColumnStatistics, as_float
 from dfact.engine.passes import Block
 from dfact.selection.folds import Folds
 
 
 @dataclass(frozen=True)
-class Veil:
+class FoldMask:
     """A block without what a fold hides, or with that alone."""
 
     folds: Folds
@@ -36,14 +36,14 @@ class Veil:
 
 
 @dataclass(frozen=True)
-class EntryVeil:
+class EntryMask:
     """A block without the entries that are hidden, or with these alone.
 
-    Each observed entry is hidden with the same chance, the ``share``. Which ones follows from the seed, the repeat
+    Each observed entry is hidden with the same chance, the ``holdout_fraction``. Which ones follows from the seed, the repeat
     and the block, as entries are counted in its rows: dense or row-compressed, wherever and by whom it is read.
     """
 
-    share: float
+    holdout_fraction: float
     seed: int
     repeat: int
     hidden: bool
@@ -68,17 +68,17 @@ class EntryVeil:
         """Where among all entries, of which NaN are missing, the hidden ones are."""
         observed = np.flatnonzero(~np.isnan(entries))
         generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(self.repeat, block.index)))
-        places: NDArray[np.intp] = observed[generator.random(len(observed)) < self.share]
+        places: NDArray[np.intp] = observed[generator.random(len(observed)) < self.holdout_fraction]
         return places
 
 
 @dataclass(frozen=True, eq=False)
-class VeiledSource(DenseSource):
+class MaskedSource(DenseSource):
     """The rows of a source as a veil leaves them, floating, NaN where missing."""
 
     source: RowSource
     missing_code: int | None
-    veil: EntryVeil
+    veil: EntryMask
     block_rows: int
     """Of the whole data set, whose blocks say what is hidden."""
     first: int = 0
@@ -104,16 +104,16 @@ class VeiledSource(DenseSource):
         return np.ascontiguousarray(np.concatenate(blocks)[start - first : stop - first])
 
     def _block(self, start: int, stop: int) -> NDArray[Any]:
-        values = as_floating(self.source.read(start, stop), self.missing_code, self.dtype)
+        values = as_float(self.source.read(start, stop), self.missing_code, self.dtype)
         index = (self.first + start) // self.block_rows
         return self.veil(Block(values, None, index, self.first + start)).values
 
-    def slice(self, rows: slice) -> "VeiledSource":
+    def slice(self, rows: slice) -> "MaskedSource":
         """Rows from the beginning of a block on."""
         return replace(self, source=self.source.slice(rows), first=self.first + rows.start)
 
 
-def veiled(dataset: Dataset, veil: EntryVeil) -> Dataset:
+def masked(dataset: Dataset, veil: EntryMask) -> Dataset:
     """The data set as the veil leaves it; columns are counted anew, which reads it once."""
-    source = VeiledSource(dataset.source, dataset.missing_code, veil, Layout.of(dataset.shape).block_rows)
+    source = MaskedSource(dataset.source, dataset.missing_code, veil, Layout.of(dataset.shape).block_rows)
     return replace(dataset, source=source, missing_code=None, statistics=ColumnStatistics.of_source(source), stored_fingerprint=None)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from dfact.errors import ParameterError
 from dfact.models.gom.estimator import GradeOfMembership
-from dfact.models.provenance import Choice
+from dfact.models.provenance import SelectionRecord
 from dfact.selection.result import Selection
 
 
@@ -67,5 +67,5 @@ def select_by_modularity(
     scores = fitted.fit_candidates(X, candidates, checkpoint=checkpoint)
     best = len(fitted.components_)
     table = pd.DataFrame({"modularity": scores}, index=pd.Index(candidates, name="n_components"))
-    fitted.set_params(n_components=best).choice_ = Choice.of_table(table, candidates.index(best), "modularity", "highest")
+    fitted.set_params(n_components=best).selection_ = SelectionRecord.of_table(table, candidates.index(best), "modularity", "highest")
     return Selection(table, {"n_components": best}, fitted)

@@ -13,7 +13,7 @@ from dfact.models.factor_analysis.estimator import FactorAnalysis
 
 
 @dataclass(frozen=True)
-class FactorNumbers:
+class FactorCounts:
     """How many factors three criteria find."""
 
     parallel_analysis: FactorNumber
@@ -29,7 +29,7 @@ class FactorNumbers:
 
 def number_of_factors(
     model: FactorAnalysis, X: Any, n_components: Sequence[int] = range(1, 11), *, quantile: float | None = 0.95, seed: int = 0
-) -> FactorNumbers:
+) -> FactorCounts:
     """How many factors the answers X (n, m) have, by one pass over them.
 
     By Horn's parallel analysis (``quantile`` and ``seed`` as in
@@ -43,4 +43,4 @@ def number_of_factors(
         except DataError:
             best = None
         random = parallel_analysis(found.R, found.n, quantile=quantile, seed=seed)
-        return FactorNumbers(random, minimum_average_partial(found.R), best)
+        return FactorCounts(random, minimum_average_partial(found.R), best)

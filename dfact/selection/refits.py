@@ -15,7 +15,7 @@ from dfact.selection.folds import Folds
 from dfact.selection.held_out_errors import clipped_errors
 
 
-def unfitted(model: Any, **parameters: Any) -> Any:
+def with_parameters(model: Any, **parameters: Any) -> Any:
     """The estimator with other parameters, and without a checkpoint, which belongs to one fit.
 
     scikit-learn's ``clone`` would copy the Dask client among them.
@@ -48,7 +48,7 @@ class Refits:
         for number in range(chain.n_done, len(self.configurations)):
             began = time.perf_counter()
             inline = {"executor": "inline"} if "executor" in self.model.get_params(deep=False) else {}
-            model = unfitted(self.model, **self.configurations[number], **inline)
+            model = with_parameters(self.model, **self.configurations[number], **inline)
             model.fit(np.ascontiguousarray(seen[:, given]))
             if not hasattr(model, "factors_"):
                 raise ParameterError(

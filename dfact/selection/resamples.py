@@ -14,8 +14,8 @@ from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.executors import InlineExecutor, resolve_executor
-from dfact.engine.fused_passes import Members, MemberSession, whole
-from dfact.engine.memory_plan import Footprint, Workers, make_plan
+from dfact.engine.fused_passes import FusedSession, Members, whole
+from dfact.engine.memory_plan import Footprint, WorkerResources, make_plan
 from dfact.engine.partitions import Partitions, partitions
 from dfact.engine.passes import Block
 from dfact.engine.session import Executor, Session
@@ -23,18 +23,18 @@ from dfact.engine.threads import single_threaded
 from dfact.errors import DataError
 from dfact.linalg.svd import Matrix
 from dfact.models.estimator import Factorization
-from dfact.selection.refits import unfitted
-from dfact.selection.scheduler import as_many, on_threads, on_workers
+from dfact.selection.refits import with_parameters
+from dfact.selection.scheduler import largest_batch, on_threads, on_workers
 
 Refit = NDArray[Any] | DataError
 """The loadings (k, m), or why these rows have none."""
 Keep = Callable[[int, Refit], None]
-WHOLE = -1
+ALL_ROWS = -1
 """In place of a resample's number: all rows as they are."""
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class Resample:
     """A block with each of its rows as often as it was drawn: of n rows n are, with replacement.
 
     How many fall on each block is drawn first, and then which, by a seed of the block's own: so nothing has the size of
@@ -50,7 +50,7 @@ class Drawn:
     """Whether rows that are drawn stand there once, with the last covariate times how often; else each stands there so often."""
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], seed: int, number: int, *, weighted: bool) -> "Drawn":
+    def of(cls, shape: tuple[int, ...], seed: int, number: int, *, weighted: bool) -> "Resample":
         """For data of this shape."""
         n, step = shape[0], Layout.of(shape).block_rows
         sizes = np.minimum(step, n - np.arange(0, n, step))
@@ -64,15 +64,15 @@ class Drawn:
 
     def __call__(self, block: Block) -> Block:
         """Blocks of repeated rows are numbered anew, as those of a data set that holds them."""
-        often = self.rows(block.index, block.matrix.shape[0])
+        multiplicity = self.rows(block.index, block.matrix.shape[0])
         if not self.weighted:
-            chosen = np.repeat(np.arange(len(often)), often)
+            chosen = np.repeat(np.arange(len(multiplicity)), multiplicity)
             covariates = None if block.covariates is None else block.covariates[chosen]
             return block.with_matrix(_taken(block, chosen), covariates=covariates, start=int(self.counts[: block.index].sum()))
         assert block.covariates is not None, "the weights are there"
-        chosen = np.flatnonzero(often)
+        chosen = np.flatnonzero(multiplicity)
         covariates = block.covariates[chosen]
-        covariates[:, -1] *= often[chosen]
+        covariates[:, -1] *= multiplicity[chosen]
         return block.with_matrix(_taken(block, chosen), covariates=covariates)
 
 
@@ -85,7 +85,7 @@ def _taken(block: Block, rows: NDArray[np.intp]) -> Matrix:
     return np.take(M, rows, axis=0, out=out, mode="clip")  # the rows are there: to raise, NumPy would go through a copy
 
 
-class _LoadingsSession(MemberSession):
+class _LoadingsSession(FusedSession):
     """A session of a fit whose rows' factors nobody wants."""
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
@@ -98,8 +98,8 @@ class _Place:
 
     session: Session
 
-    def workers(self, memory_limit: int | str | None) -> Workers:
-        return Workers("resample", 1, 1, sys.maxsize, 0)
+    def workers(self, memory_limit: int | str | None) -> WorkerResources:
+        return WorkerResources("resample", 1, 1, sys.maxsize, 0)
 
     def open(self, partitions: Partitions, plan: Any) -> Session:
         return self.session
@@ -137,11 +137,11 @@ class Resamples:
     def refit(self, members: Members, number: int) -> Refit:
         """The loadings of a resample, or why it has none: an item may not vary in it, or have no answer."""
         n = self.dataset.shape[0]
-        view = whole if number == WHOLE else Drawn.of(self.dataset.shape, self.seed, number, weighted=self.weighted)
+        view = whole if number == ALL_ROWS else Resample.of(self.dataset.shape, self.seed, number, weighted=self.weighted)
         place: dict[str, Any] = {"executor": _Place(_LoadingsSession(members, f"{number:06d}", view))}
         if "random_state" in self.model.get_params(deep=False):
             place["random_state"] = int(np.random.SeedSequence([self.seed, number + 1]).generate_state(1)[0] >> 1)
-        model: Any = unfitted(self.model, **place)
+        model: Any = with_parameters(self.model, **place)
         try:
             model.fit(self.dataset, **({"sample_weight": np.ones(n)} if self.weighted else {}))
         except DataError as error:
@@ -158,7 +158,7 @@ class Resamples:
             else:
                 self._on_shared_reads(numbers, keep, executor, memory_limit)
 
-    def _fits_in_memory(self, workers: Workers, count: int) -> bool:
+    def _fits_in_memory(self, workers: WorkerResources, count: int) -> bool:
         """Whether the values are, and for every thread the state and the working arrays of a refit."""
         one = self.footprint
         states = min(count, workers.threads) * self.dataset.shape[0] * one.state_per_row
@@ -199,7 +199,7 @@ class Resamples:
 
         with single_threaded():
             while waiting:
-                count, plan = as_many(self.dataset.source, self.dtype, [self.footprint] * len(waiting), workers)
+                count, plan = largest_batch(self.dataset.source, self.dtype, [self.footprint] * len(waiting), workers)
                 now, waiting = waiting[:count], waiting[count:]
                 with found.open(parts, plan) as session:
                     members = Members(session, self.dtype)

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.checkpoint import CheckpointedSession
-from dfact.engine.session import Session, Stateful
-from dfact.models.estimator import FOR_THE_RUN
-from dfact.models.parameters import as_text
+from dfact.engine.session import CheckpointableSession, Session
+from dfact.models.estimator import RUNTIME_PARAMETERS
+from dfact.models.parameters import describe_value
 from dfact.selection.fold_fits import Score
-from dfact.storage.location import Place, place_of
+from dfact.storage.location import Location, parse_location
 from dfact.storage.records import Records
 
 Key = tuple[int, int, int]
@@ -22,16 +22,16 @@ Key = tuple[int, int, int]
 
 def parameters_text(parameters: Mapping[str, Any]) -> str:
     """Parameters for people, which differs where they do."""
-    return ", ".join(f"{name}={as_text(value)}" for name, value in parameters.items())
+    return ", ".join(f"{name}={describe_value(value)}" for name, value in parameters.items())
 
 
 def model_text(model: Any) -> str:
     """The estimator and its parameters, but for those that change nothing of a model."""
-    known = {name: value for name, value in model.get_params(deep=False).items() if name not in FOR_THE_RUN}
+    known = {name: value for name, value in model.get_params(deep=False).items() if name not in RUNTIME_PARAMETERS}
     return f"{type(model).__name__}({parameters_text(known)})"
 
 
-class Finished:
+class FinishedResults:
     """What a selection has finished, in a store if ``path`` is given: records, each whole or not there.
 
     ``identity`` is what they follow from: a store of another one is refused. Its ``seed`` may be None if any
@@ -44,15 +44,15 @@ class Finished:
         self._records = None if path is None else Records(path, "selection", identity, drawn=self.seed)
         if self._records is not None:
             self.seed = int(self._records.drawn)
-            self._records.remove_torn()
+            self._records.remove_incomplete()
 
-    def place(self, name: str) -> Place | None:
+    def place(self, name: str) -> Location | None:
         """For the checkpoint of a fit, beside the records."""
-        return None if self._records is None else place_of(f"{self._records.place}/{name}")
+        return None if self._records is None else parse_location(f"{self._records.place}/{name}")
 
 
-class Kept(Finished):
-    """Finished groups of configurations."""
+class ResultsStore(FinishedResults):
+    """FinishedResults groups of configurations."""
 
     def __init__(self, path: str | PathLike[str] | None, identity: Mapping[str, Any]) -> None:
         super().__init__(path, identity)
@@ -85,7 +85,7 @@ Results = Sequence[NDArray[Any]]
 """What comes of a fit."""
 
 
-class Batches(Finished):
+class BatchResults(FinishedResults):
     """Batches of fits that share their reads: the results of those that have finished, and the passes of the one at hand.
 
     Fits of a kind (``what``) are numbered. What comes of one does not depend on those it shares its reads with, so that a
@@ -118,16 +118,16 @@ class Batches(Finished):
         names = [] if self._records is None else self._records.names(prefix)
         return int(names[0].removeprefix(prefix)) if names else None
 
-    def keeping(self, session: Stateful, what: str, first: int, count: int) -> Session:
+    def keeping(self, session: CheckpointableSession, what: str, first: int, count: int) -> Session:
         """The session with its passes kept: those of ``count`` fits from number ``first`` on."""
         if self._records is None:
             return session
         self._records.check_owner()
         name = f"{_passes(what, first)}{count:06d}"
         _remove_passes(self._records, but=name)
-        return CheckpointedSession(session, place_of(f"{self._records.place}/{name}"), self._every, {})
+        return CheckpointedSession(session, parse_location(f"{self._records.place}/{name}"), self._every, {})
 
-    def last(self) -> Place | None:
+    def last(self) -> Location | None:
         """The place for the checkpoint of the fit that follows from all results."""
         if self._records is not None:
             _remove_passes(self._records)

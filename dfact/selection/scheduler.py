@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dense import ArraySource
 from dfact.engine.cluster.session import DistributedExecutor
-from dfact.engine.cluster.transport import Sealed
-from dfact.engine.cluster.watchdog import Watch
+from dfact.engine.cluster.transport import Pickled
+from dfact.engine.cluster.watchdog import Watchdog
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.fused_passes import Members
-from dfact.engine.memory_plan import Footprint, Plan, Workers, make_plan
+from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan
 from dfact.engine.partitions import Partitions, partitions
 from dfact.engine.session import Executor, Session
 from dfact.engine.threads import single_threaded
-from dfact.selection.fold_fits import FoldMember, FoldSession, Group, Score, Settings, WarmFits
+from dfact.selection.fold_fits import FoldMember, FoldSession, GridGroup, Score, Settings, WarmStartPath
 from dfact.selection.folds import Folds
 from dfact.selection.held_out_errors import clipped_errors
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 D = TypeVar("D")
-Done = tuple[int, list[Score], NDArray[Any]]
+GroupResult = tuple[int, list[Score], NDArray[Any]]
 """Number of a group of configurations, their scores, and the loadings from which the next group starts."""
 
 
 @dataclass(frozen=True, eq=False)
-class Chain:
+class FoldTask:
     """The fits of one fold, one after the other."""
 
     repeat: int
@@ -48,35 +48,35 @@ class Chain:
     """The loadings from which the next group starts."""
 
 
-Keep = Callable[[Chain, Done], None]
+Keep = Callable[[FoldTask, GroupResult], None]
 
 
-class Fits(Protocol):
+class FoldFits(Protocol):
     """How the configurations are fitted to the data of a fold in memory."""
 
-    def run(self, M: NDArray[Any], C: NDArray[Any] | None, folds: Folds, chain: Chain) -> Iterator[Done]: ...
+    def run(self, M: NDArray[Any], C: NDArray[Any] | None, folds: Folds, chain: FoldTask) -> Iterator[GroupResult]: ...
 
 
 @dataclass(frozen=True, eq=False)
-class Warm:
+class WarmStarts:
     """Each from the solution of the one before, by passes."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[GridGroup, ...]
     settings: Settings
 
-    def run(self, M: NDArray[Any], C: NDArray[Any] | None, folds: Folds, chain: Chain) -> Iterator[Done]:
+    def run(self, M: NDArray[Any], C: NDArray[Any] | None, folds: Folds, chain: FoldTask) -> Iterator[GroupResult]:
         hidden = folds.hidden(chain.fold)
-        seen = veiled(M, folds, hidden)
+        seen = masked(M, folds, hidden)
         executor, source = InlineExecutor(), ArraySource(seen)
         plan = make_plan(source, seen.dtype, Footprint(0, 0, 0, 0), executor.workers(None))
         with executor.open(partitions(source, None, C), plan) as session:
             yield from self.on(_FoldInMemory(session, M, folds, hidden), chain)
 
-    def on(self, session: FoldSession, chain: Chain) -> Iterator[Done]:
-        return WarmFits(session, self.settings).run(self.groups, chain.n_done, chain.before)
+    def on(self, session: FoldSession, chain: FoldTask) -> Iterator[GroupResult]:
+        return WarmStartPath(session, self.settings).run(self.groups, chain.n_done, chain.before)
 
 
-def veiled(M: NDArray[Any], folds: Folds, hidden: NDArray[np.bool_]) -> NDArray[Any]:
+def masked(M: NDArray[Any], folds: Folds, hidden: NDArray[np.bool_]) -> NDArray[Any]:
     """A copy of M (n, m) with NaN for what is hidden (row blocks, m)."""
     seen: NDArray[Any] = np.where(hidden, np.nan, 0).astype(M.dtype)[folds.rows]
     seen += M
@@ -91,8 +91,8 @@ class _FoldInMemory:
         places = [(np.flatnonzero(folds.rows == block), np.flatnonzero(columns)) for block, columns in enumerate(hidden)]
         self._hidden = [(rows, columns, M[np.ix_(rows, columns)]) for rows, columns in places]
 
-    def run(self, pass_: Any, shared: Any) -> Any:
-        return self._session.run(pass_, shared)
+    def run(self, pass_: Any, broadcast: Any) -> Any:
+        return self._session.run(pass_, broadcast)
 
     def score(self, problem: Any, Q: NDArray[Any]) -> tuple[float, int]:
         X = np.concatenate(list(self._session.rows("factors")))
@@ -106,19 +106,19 @@ def dense(parts: Partitions, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArra
     return np.concatenate([block.values for block in parts.blocks(dtype)]), parts.covariates
 
 
-def in_memory(
-    fits: Fits,
+def run_in_memory(
+    fits: FoldFits,
     parts: Partitions,
     dtype: np.dtype[Any],
     folds: Sequence[Folds],
-    chains: list[Chain],
+    chains: list[FoldTask],
     keep: Keep,
     executor: Executor,
 ) -> None:
     """Run each chain as one Dask task, on threads or on workers."""
     if isinstance(executor, DistributedExecutor):
 
-        def keep_all(number: int, finished: list[Done]) -> None:
+        def keep_all(number: int, finished: list[GroupResult]) -> None:
             for done in finished:
                 keep(chains[number], done)
 
@@ -172,36 +172,36 @@ def on_workers(client: "Client", data: Callable[[], T], works: Sequence[Callable
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "10GB"}):
         # The data travels to the workers once, as the task that returns it.
         held = client.submit(data, pure=False)
-        tasks = [client.submit(_apply, Sealed(work), held, pure=False) for work in works]
+        tasks = [client.submit(_apply, Pickled(work), held, pure=False) for work in works]
     try:
-        for number, finished in Watch(client, progress=False).completed(tasks):
+        for number, finished in Watchdog(client, progress=False).completed(tasks):
             keep(number, finished)
     finally:
         client.cancel(tasks)
 
 
-def _apply(work: Sealed[Callable[[T], D]], data: T) -> D:
+def _apply(work: Pickled[Callable[[T], D]], data: T) -> D:
     return work.value(data)
 
 
-def _whole_chain(fits: Fits, folds: Folds, chain: Chain, data: tuple[NDArray[Any], NDArray[Any] | None]) -> list[Done]:
+def _whole_chain(fits: FoldFits, folds: Folds, chain: FoldTask, data: tuple[NDArray[Any], NDArray[Any] | None]) -> list[GroupResult]:
     with _computing():
         return list(fits.run(*data, folds, chain))
 
 
-def fits_in_memory(shape: tuple[int, ...], dtype: np.dtype[Any], workers: Workers) -> bool:
+def fits_in_memory(shape: tuple[int, ...], dtype: np.dtype[Any], workers: WorkerResources) -> bool:
     """Whether the data, and for every thread a copy of it with the working arrays of a fit, are within the limit."""
     size = shape[0] * shape[1] * dtype.itemsize
     return workers.baseline + size * (1 + 2 * workers.threads) <= workers.limit
 
 
 def shared_reads(
-    fits: Warm,
+    fits: WarmStarts,
     source: RowSource,
     parts: Partitions,
     footprint: Footprint,
     folds: Sequence[Folds],
-    chains: list[Chain],
+    chains: list[FoldTask],
     keep: Keep,
     executor: Executor,
     memory_limit: int | str | None,
@@ -209,13 +209,13 @@ def shared_reads(
     """Run as many chains at once on each read as the memory holds the state of."""
     dtype = fits.settings.dtype
 
-    def work(session: FoldSession, chain: Chain) -> None:
+    def work(session: FoldSession, chain: FoldTask) -> None:
         for done in fits.on(session, chain):
             keep(chain, done)
 
     workers, waiting = executor.workers(memory_limit), list(chains)
     while waiting:
-        count, plan = as_many(source, dtype, [footprint] * len(waiting), workers)
+        count, plan = largest_batch(source, dtype, [footprint] * len(waiting), workers)
         now, waiting = waiting[:count], waiting[count:]
         with executor.open(parts, plan) as session:
             members = Members(session, dtype)
@@ -223,13 +223,13 @@ def shared_reads(
             members.run([partial(work, view, chain) for view, chain in zip(views, now, strict=True)])
 
 
-def as_many(source: RowSource, dtype: np.dtype[Any], fits: Sequence[Footprint], workers: Workers) -> tuple[int, Plan]:
+def largest_batch(source: RowSource, dtype: np.dtype[Any], fits: Sequence[Footprint], workers: WorkerResources) -> tuple[int, Plan]:
     """How many of the fits at once, from the first, keep their state in memory, and the plan for them; one though its state be spilled."""
     row = source.shape[1] * dtype.itemsize  # a view of the block
     for count in range(len(fits), 0, -1):
         now = fits[:count]
         work = max(one.work_per_row for one in now) + row
-        footprint = Footprint(sum(one.state_per_row for one in now), work, sum(one.shared for one in now), 0)
+        footprint = Footprint(sum(one.state_per_row for one in now), work, sum(one.broadcast for one in now), 0)
         plan = make_plan(source, dtype, footprint, workers)
         if count == 1 or (plan.fits and plan.state_in_memory == plan.n_partitions):
             break

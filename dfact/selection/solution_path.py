@@ -13,22 +13,22 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from dfact.data.coerce import as_dataset
-from dfact.data.dataset import Dataset, rows_of
+from dfact.data.dataset import Dataset, take_rows
 from dfact.data.layout import Layout
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import fill_missing
 from dfact.models.cp.elastic import ElasticCP
 from dfact.models.cp.path import PathStep, SolutionPath, increasing, relative_error
 from dfact.models.cp.problem import khatri_rao
-from dfact.models.estimator import FOR_THE_RUN
-from dfact.models.parameters import as_text, is_within
-from dfact.models.provenance import Choice
-from dfact.selection.folds import seed_of
+from dfact.models.estimator import RUNTIME_PARAMETERS
+from dfact.models.parameters import describe_value, is_in_range
+from dfact.models.provenance import SelectionRecord
+from dfact.selection.folds import resolve_random_state
 from dfact.selection.grid import check_estimator
-from dfact.selection.masks import EntryVeil, veiled
-from dfact.selection.refits import unfitted
+from dfact.selection.masks import EntryMask, masked
+from dfact.selection.refits import with_parameters
 from dfact.selection.result import Selection, choose
-from dfact.selection.results_store import Finished
+from dfact.selection.results_store import FinishedResults
 
 CRITERIA = ("held_out", "bic", "split_half")
 RULES = ("lowest", "knee")
@@ -42,13 +42,13 @@ def select_on_path(
     lambdas: Sequence[float] | None = None,
     *,
     rule: str = "lowest",
-    share: float = 0.1,
+    holdout_fraction: float = 0.1,
     random_state: Any = None,
     checkpoint: str | PathLike[str] | None = None,
 ) -> Selection:
     """Choose λ, and the number of components that it leaves, among the refined solutions of a path.
 
-    ``held_out``: each observed entry is hidden with the chance ``share``; the path is followed on the others, and the
+    ``held_out``: each observed entry is hidden with the chance ``holdout_fraction``; the path is followed on the others, and the
     score of a step is ‖Δ_h∘(Z − X)‖/‖Δ_h∘Z‖ of its refined solution X on the hidden ones Δ_h. What no
     fit has seen cannot be fitted by chance, but it is told by whatever has structure: also by baselines and
     scatter, where a measurement has them.
@@ -77,7 +77,7 @@ def select_on_path(
         By default those of :meth:`ElasticCP.path`.
     rule : "lowest" or "knee"
         How ``held_out`` and ``bic`` choose.
-    share : float
+    holdout_fraction : float
         Of the entries that are held out.
     random_state : int, RandomState or None
         Seed of what is hidden, or of the halves.
@@ -116,10 +116,10 @@ def select_on_path(
     >>> selection.model.rank_
     2
     """
-    _check(model, criterion, rule, share)
+    _check(model, criterion, rule, holdout_fraction)
     check_estimator(model)
     dataset = as_dataset(X)
-    task = _Task.of(unfitted(model), dataset, increasing(lambdas), share, seed_of(random_state), checkpoint)
+    task = _Task.of(with_parameters(model), dataset, increasing(lambdas), holdout_fraction, resolve_random_state(random_state), checkpoint)
     whole = task.path("whole", dataset)
     table = whole.table.set_index("lambda")
     table = table.rename_axis("lam")[["rank", "zeros"]].assign(relative_error=[_best(step)[1] for step in whole.steps])
@@ -127,19 +127,19 @@ def select_on_path(
     place = _stable(table) if criterion == "split_half" else _lowest(table, criterion, rule)
     step = whole.steps[place]
     fitted: Any = whole.at(place, refined=step.refined is not None)
-    fitted.choice_ = Choice.of_table(table, place, criterion, "stable" if criterion == "split_half" else rule)
+    fitted.selection_ = SelectionRecord.of_table(table, place, criterion, "stable" if criterion == "split_half" else rule)
     return Selection(table, {"lam": step.lam}, fitted)
 
 
-def _check(model: Any, criterion: Any, rule: Any, share: Any) -> None:
+def _check(model: Any, criterion: Any, rule: Any, holdout_fraction: Any) -> None:
     if not isinstance(model, ElasticCP):
         raise ParameterError(f"model is a {type(model).__name__}, expected an ElasticCP, which has a solution path")
     if criterion not in CRITERIA:
         raise ParameterError(f"criterion is {criterion!r}, expected one of {', '.join(map(repr, CRITERIA))}")
     if rule not in RULES:
         raise ParameterError(f"rule is {rule!r}, expected one of {', '.join(map(repr, RULES))}")
-    if not is_within(share, 0, 1) or share == 0:
-        raise ParameterError(f"share is {share!r}, expected a number between 0 and 1, such as 0.1")
+    if not is_in_range(holdout_fraction, 0, 1) or holdout_fraction == 0:
+        raise ParameterError(f"share is {holdout_fraction!r}, expected a number between 0 and 1, such as 0.1")
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,9 +149,9 @@ class _Task:
     model: ElasticCP
     dataset: Dataset
     lambdas: list[float]
-    share: float
+    holdout_fraction: float
     generator: np.random.Generator
-    kept: Finished
+    kept: FinishedResults
     """With the seed."""
 
     @classmethod
@@ -160,17 +160,17 @@ class _Task:
         model: ElasticCP,
         dataset: Dataset,
         lambdas: list[float],
-        share: float,
+        holdout_fraction: float,
         seed: int | None,
         checkpoint: str | PathLike[str] | None,
     ) -> "_Task":
         with _quiet():
-            unfitted(model)._begin(dataset)  # refuses what has no path before anything is kept of it
+            with_parameters(model)._begin(dataset)  # refuses what has no path before anything is kept of it
         what: dict[str, Any] = {"data": None if checkpoint is None else dataset.fingerprint}
-        what |= {name: as_text(value) for name, value in model.get_params(deep=False).items() if name not in FOR_THE_RUN}
-        what |= {"lambdas": as_text(lambdas), "share": float(share), "seed": seed}
-        kept = Finished(checkpoint, what)
-        return cls(model, dataset, lambdas, share, np.random.default_rng(kept.seed), kept)
+        what |= {name: describe_value(value) for name, value in model.get_params(deep=False).items() if name not in RUNTIME_PARAMETERS}
+        what |= {"lambdas": describe_value(lambdas), "share": float(holdout_fraction), "seed": seed}
+        kept = FinishedResults(checkpoint, what)
+        return cls(model, dataset, lambdas, holdout_fraction, np.random.default_rng(kept.seed), kept)
 
     def path(self, name: str, dataset: Dataset, model: ElasticCP | None = None) -> SolutionPath:
         return (model or self.model).path(dataset, self.lambdas, checkpoint=self.kept.place(name))
@@ -195,12 +195,12 @@ def _best(step: PathStep) -> tuple[list[Any], float]:
 
 
 def _held_out(task: _Task, whole: SolutionPath) -> list[float]:
-    veil = EntryVeil(task.share, int(task.generator.integers(2**31)), 0, hidden=False)
-    steps = task.part("seen", veiled(task.dataset, veil))
-    hidden = veiled(task.dataset, replace(veil, hidden=True))
+    veil = EntryMask(task.holdout_fraction, int(task.generator.integers(2**31)), 0, hidden=False)
+    steps = task.part("seen", masked(task.dataset, veil))
+    hidden = masked(task.dataset, replace(veil, hidden=True))
     if not hidden.statistics.observed.any():
         observed = int(task.dataset.statistics.observed.sum())
-        raise DataError(f"no entry is hidden: a share of {task.share:g} of {observed} entries; expected a larger one")
+        raise DataError(f"no entry is hidden: a share of {task.holdout_fraction:g} of {observed} entries; expected a larger one")
     return _padded(_errors(hidden, steps), len(whole.steps))
 
 
@@ -245,7 +245,7 @@ def _split_half(task: _Task, whole: SolutionPath) -> list[float]:
         raise DataError(f"X has {n} rows, expected at least 4, of which either half has 2; choose by 'held_out' or 'bic'")
     order = task.generator.permutation(n)
     halves = [np.sort(order[: n // 2]), np.sort(order[n // 2 :])]
-    first, second = (task.part(f"half-{i}", rows_of(task.dataset, rows), _of_rows(task.model, rows)) for i, rows in enumerate(halves, 1))
+    first, second = (task.part(f"half-{i}", take_rows(task.dataset, rows), _of_rows(task.model, rows)) for i, rows in enumerate(halves, 1))
     scores = [stability(a, b) if a.rank == b.rank == step.rank else 0.0 for a, b, step in zip(first, second, whole.steps, strict=False)]
     if np.isnan(scores).all():
         raise DataError("no component is left in either half at any lambda, expected some to compare; begin with smaller lambdas")
@@ -255,7 +255,7 @@ def _split_half(task: _Task, whole: SolutionPath) -> list[float]:
 def _of_rows(model: ElasticCP, rows: NDArray[np.intp]) -> ElasticCP:
     """The model with what it is given of these rows alone."""
     given = {name: value for name, value in (("prior", model.prior), ("init", model.init)) if isinstance(value, (list, tuple))}
-    parts: ElasticCP = unfitted(model, **{name: [np.asarray(value[0])[rows], *value[1:]] for name, value in given.items()})
+    parts: ElasticCP = with_parameters(model, **{name: [np.asarray(value[0])[rows], *value[1:]] for name, value in given.items()})
     return parts
 
 

@@ -104,14 +104,14 @@ def _key(group: zarr.Group, name: str, piece: int) -> str:
 
 def read_stream(group: zarr.Group, name: str, checksums: Sequence[int]) -> Iterator[NDArray[Any]]:
     """All arrays of a stream; StoreError if they are not those that were written."""
-    with undamaged(f"{name!r} of {group.store_path}"):
+    with corruption_errors(f"{name!r} of {group.store_path}"):
         reader = StreamReader(group, name, checksums)
         while not reader.ended:
             yield reader.get()
 
 
 @contextmanager
-def undamaged(what: str) -> Iterator[None]:
+def corruption_errors(what: str) -> Iterator[None]:
     """What is gone or damaged, in words: the store, JSON and NumPy raise errors of every kind of it."""
     try:
         yield

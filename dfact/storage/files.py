@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from dfact.errors import StoreError
-from dfact.signals import finishing
-from dfact.storage.groups import incomplete_path
+from dfact.signals import shield
+from dfact.storage.groups import partial_path
 
 _PREFIX = "dfact-"
 _LOCK = "in-use"  # held by the process that has the folder, however that ends
 
 
-class Scratch:
+class TemporaryFolder:
     """A new folder in TMPDIR."""
 
     def __init__(self, purpose: str) -> None:
-        _remove_abandoned()
+        _remove_stale()
         self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-"))
         unlocked = self.path / f"{_LOCK}-soon"
         self._lock: int | None = os.open(unlocked, os.O_CREAT | os.O_WRONLY)
@@ -30,18 +30,18 @@ class Scratch:
         unlocked.rename(self.path / _LOCK)  # nobody finds it before it is held
 
     def remove(self) -> None:
-        with finishing():  # in a finalizer, where an error stops nothing but the removal
+        with shield():  # in a finalizer, where an error stops nothing but the removal
             shutil.rmtree(self.path, ignore_errors=True)
         if self._lock is not None:  # once: the number may be another file's by now
             os.close(self._lock)
             self._lock = None
 
-    def belongs_to(self, owner: Any) -> None:
+    def remove_with(self, owner: Any) -> None:
         """The folder goes with its owner, or with the process."""
         weakref.finalize(owner, self.remove)
 
 
-def _remove_abandoned() -> None:
+def _remove_stale() -> None:
     for place in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
         # In use, gone already, or not ours to remove.
         with suppress(OSError), place.open("r+") as lock:
@@ -50,9 +50,9 @@ def _remove_abandoned() -> None:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def atomic_file(path: Path) -> Iterator[Path]:
     """A place beside ``path`` to write to, which takes its place when the block ends without an error, and goes otherwise."""
-    unfinished = incomplete_path(path)
+    unfinished = partial_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield unfinished

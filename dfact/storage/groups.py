@@ -18,15 +18,15 @@ from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
 from zarr.errors import ZarrUserWarning
 
 from dfact.errors import StoreError
-from dfact.storage.location import Place, place_of
-from dfact.storage.zarr_stores import AddressStore, FolderStore
+from dfact.storage.location import Location, parse_location
+from dfact.storage.zarr_stores import StrictLocalStore, StrictObjectStore
 
 ATTRIBUTE = "dfact"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _INCOMPLETE = ".incomplete"
 _REASON = 500  # characters of a library's message: some hold the whole of what they refuse
 _WORTH = 0.75  # of its size at most, for compressing to be worth the time of every read
-WRITE_ALL: Any = {"write_empty_chunks": True}  # so that a chunk that is not there is known to be lost
+WRITE_EMPTY_CHUNKS: Any = {"write_empty_chunks": True}  # so that a chunk that is not there is known to be lost
 
 
 def compressor(dtype: np.dtype[Any]) -> tuple[BloscCodec, Crc32cCodec]:
@@ -46,20 +46,20 @@ def compressor_for(sample: NDArray[Any]) -> tuple[BloscCodec, Crc32cCodec] | tup
     return compressor(sample.dtype) if len(shrunk) <= _WORTH * sample.nbytes else (Crc32cCodec(),)
 
 
-def store_at(path: str | PathLike[str], *, read_only: bool = False) -> Store:
+def open_store(path: str | PathLike[str], *, read_only: bool = False) -> Store:
     """The Zarr store of a folder, or of an address such as ``s3://bucket/prefix`` (needs ``dfact[cloud]``).
 
     Credentials, region and endpoint of an object store come from the environment, as obstore reads them
     (``AWS_ENDPOINT_URL``, …). Requests that fail are tried again, with a limit. A store that is ``read_only``
-    refuses chunks that are not there, so whatever it reads must have been written with ``WRITE_ALL``.
+    refuses chunks that are not there, so whatever it reads must have been written with ``WRITE_EMPTY_CHUNKS``.
 
     Raises
     ------
     StoreError
         No such address, or obstore is not installed. Whatever fails later is one, too, and names the object.
     """
-    place = place_of(path)
-    return FolderStore(place, read_only=read_only) if isinstance(place, Path) else AddressStore(place, read_only=read_only)
+    place = parse_location(path)
+    return StrictLocalStore(place, read_only=read_only) if isinstance(place, Path) else StrictObjectStore(place, read_only=read_only)
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def create_group(path: str | PathLike[str], kind: str, *, overwrite: bool = Fals
     StoreError
         Something is at ``path`` that is not to be replaced, or it cannot be written.
     """
-    with _writing(place_of(path), overwrite=overwrite) as store:
+    with _writing(parse_location(path), overwrite=overwrite) as store:
         group = zarr.create_group(store, attributes={ATTRIBUTE: _begun(kind)})
         yield group
         with warnings.catch_warnings():
@@ -90,8 +90,8 @@ def create_group(path: str | PathLike[str], kind: str, *, overwrite: bool = Fals
 @contextmanager
 def create_array(path: str | PathLike[str], kind: str, **settings: Any) -> Iterator[zarr.Array[Any]]:
     """A new array of its own, whole at ``path`` or not there, as :func:`create_group`; ``settings`` are those of ``zarr.create_array``."""
-    with _writing(place_of(path), overwrite=False) as store:
-        array = zarr.create_array(store, attributes={ATTRIBUTE: _begun(kind)}, config=WRITE_ALL, **settings)
+    with _writing(parse_location(path), overwrite=False) as store:
+        array = zarr.create_array(store, attributes={ATTRIBUTE: _begun(kind)}, config=WRITE_EMPTY_CHUNKS, **settings)
         yield array
         update_attributes(array, complete=True)
 
@@ -110,19 +110,19 @@ def _begun(kind: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _writing(place: Place, *, overwrite: bool) -> Iterator[Store]:
+def _writing(place: Location, *, overwrite: bool) -> Iterator[Store]:
     """An empty store for what shall be at ``place``; removed if the block fails."""
-    refuse_existing(place, overwrite=overwrite)
-    target = incomplete_path(place) if isinstance(place, Path) else place
+    ensure_absent(place, overwrite=overwrite)
+    target = partial_path(place) if isinstance(place, Path) else place
     try:
         if isinstance(place, Path):
             place.parent.mkdir(parents=True, exist_ok=True)
         remove(target)
-        yield store_at(target)
+        yield open_store(target)
         if isinstance(place, Path):
-            _put_in_place(incomplete_path(place), place)
+            _replace_atomically(partial_path(place), place)
     except BaseException as error:
-        left = _remains(target)
+        left = _clean_up(target)
         # A connection that is lost to a cluster is an OSError, too, but none of the system's.
         if isinstance(error, OSError) and (left if isinstance(error, StoreError) else error.errno is not None):
             raise StoreError(f"cannot write {place}: {reason(error)}; {left or 'nothing was left behind there'}") from error
@@ -130,7 +130,7 @@ def _writing(place: Place, *, overwrite: bool) -> Iterator[Store]:
 
 
 @contextmanager
-def reading(what: str) -> Iterator[None]:
+def read_errors(what: str) -> Iterator[None]:
     """Damaged metadata and bytes make Zarr and its codecs raise errors of every kind: here they are a StoreError that names ``what``."""
     try:
         yield
@@ -146,7 +146,7 @@ def reason(error: OSError) -> str:
     return "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
 
 
-def _remains(target: Place) -> str:
+def _clean_up(target: Location) -> str:
     """Remove what a writer began; what is to be said if that fails, too."""
     try:
         remove(target)
@@ -155,17 +155,17 @@ def _remains(target: Place) -> str:
     return ""
 
 
-def remove(place: Place) -> None:
+def remove(place: Location) -> None:
     """Remove a store. What is left of it if that is interrupted is marked as incomplete."""
     if isinstance(place, Path):
-        partial = place if place.suffix == _INCOMPLETE else incomplete_path(place)
+        partial = place if place.suffix == _INCOMPLETE else partial_path(place)
         if partial.exists():
             shutil.rmtree(partial)
         if place.exists():
             place.rename(partial)
             shutil.rmtree(partial)
         return
-    store = AddressStore(place)
+    store = StrictObjectStore(place)
     found = _dfact_attributes(place)
     if found and found.get("complete") is True:
         _open(store, mode="r+").attrs[ATTRIBUTE] = {**found, "complete": False}
@@ -174,12 +174,12 @@ def remove(place: Place) -> None:
     store.remove([key for key in keys if key == "zarr.json"])
 
 
-def refuse_existing(path: str | PathLike[str], *, overwrite: bool) -> None:
+def ensure_absent(path: str | PathLike[str], *, overwrite: bool) -> None:
     """Refuse to write where something is, unless it is a dfact store that may be replaced.
 
     One in an object store that was never finished may always.
     """
-    place = place_of(path)
+    place = parse_location(path)
     if not exists(place):
         return
     found = _dfact_attributes(place)
@@ -191,26 +191,26 @@ def refuse_existing(path: str | PathLike[str], *, overwrite: bool) -> None:
         raise StoreError(f"{place} exists and is no dfact store, so it is not replaced; choose another path")
 
 
-def refuse_replacing(path: str | PathLike[str], sources: Iterable[Place | None]) -> None:
+def ensure_not_source(path: str | PathLike[str], sources: Iterable[Location | None]) -> None:
     """Refuse to write where something lies that is still to be read: in an object store the old goes before the new is written."""
-    place = place_of(path)
+    place = parse_location(path)
     if isinstance(place, str) and place in sources:
         raise StoreError(f"{place} is still to be read, and in an object store it would be removed first; choose another place")
 
 
-def exists(place: Place) -> bool:
+def exists(place: Location) -> bool:
     """Whether anything is there, whole or not."""
-    return place.exists() if isinstance(place, Path) else AddressStore(place).holds_any()
+    return place.exists() if isinstance(place, Path) else StrictObjectStore(place).holds_any()
 
 
-def stored_bytes(place: Place) -> int:
+def stored_size(place: Location) -> int:
     """Size of all that lies there."""
     if isinstance(place, Path):
         return sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
-    return AddressStore(place).total_bytes()
+    return StrictObjectStore(place).total_bytes()
 
 
-def _put_in_place(partial: Path, path: Path) -> None:
+def _replace_atomically(partial: Path, path: Path) -> None:
     """Rename; an old store steps aside first, so that it is there whole until the new one is."""
     if not path.exists():
         partial.rename(path)
@@ -228,14 +228,14 @@ def _put_in_place(partial: Path, path: Path) -> None:
 
 def open_group(path: str | PathLike[str], kind: str) -> zarr.Group:
     """The complete group of this kind at ``path``, read-only; anything else is refused with the reason."""
-    place = place_of(path)
+    place = parse_location(path)
     if not exists(place):
-        interrupted = isinstance(place, Path) and incomplete_path(place).exists()
+        interrupted = isinstance(place, Path) and partial_path(place).exists()
         hint = "; an import that was interrupted left it incomplete: run it again" if interrupted else ""
         raise StoreError(f"{place} does not exist, expected a dfact {kind}{hint}")
     try:
         # The consolidated copy is for xarray: the arrays' own metadata is the truth. Version 2 can hold pickles, which are code.
-        group = zarr.open_group(store_at(place, read_only=True), mode="r", use_consolidated=False, zarr_format=3)
+        group = zarr.open_group(open_store(place, read_only=True), mode="r", use_consolidated=False, zarr_format=3)
     except StoreError:
         raise
     except Exception as error:  # damaged metadata makes Zarr raise errors of every kind
@@ -252,22 +252,22 @@ def open_group(path: str | PathLike[str], kind: str) -> zarr.Group:
     return group
 
 
-def store_kind(path: str | PathLike[str]) -> str | None:
+def kind_at(path: str | PathLike[str]) -> str | None:
     """What kind of dfact store is at ``path``, whole or not; None if there is none."""
-    found = _dfact_attributes(place_of(path))
+    found = _dfact_attributes(parse_location(path))
     return None if found is None else str(found.get("kind"))
 
 
-def is_whole(place: Place) -> bool:
+def is_complete(place: Location) -> bool:
     """Whether what is there was written to its end: in an object store what was interrupted lies in its place, without the mark."""
     found = None if isinstance(place, Path) and place.is_file() else _dfact_attributes(place)
     return exists(place) if found is None else found.get("complete") is True
 
 
-def _dfact_attributes(place: Place) -> dict[str, Any] | None:
+def _dfact_attributes(place: Location) -> dict[str, Any] | None:
     """Our attributes of the group or array there; None if there is none of ours."""
     try:
-        found = _open(store_at(place, read_only=True), mode="r").attrs.get(ATTRIBUTE)
+        found = _open(open_store(place, read_only=True), mode="r").attrs.get(ATTRIBUTE)
     except StoreError:
         raise
     except Exception:  # damaged metadata makes Zarr raise errors of every kind
@@ -280,7 +280,7 @@ def _open(store: Store, mode: Literal["r", "r+"]) -> Any:
     return zarr.open(store, mode=mode, zarr_format=3)
 
 
-def incomplete_path(path: Path) -> Path:
+def partial_path(path: Path) -> Path:
     return path.with_name(path.name + _INCOMPLETE)
 
 
@@ -303,7 +303,7 @@ def write_array(group: zarr.Group, name: str, data: NDArray[Any], dimensions: tu
         compressors=compressor(data.dtype),
         dimension_names=dimensions,
         attributes=attrs,
-        config=WRITE_ALL,
+        config=WRITE_EMPTY_CHUNKS,
     )
     if data.size:
         array[...] = data
@@ -319,7 +319,7 @@ def write_labels(group: zarr.Group, name: str, labels: NDArray[Any], dimension: 
         dtype="string",
         compressors=(ZstdCodec(), Crc32cCodec()),
         dimension_names=(dimension,),
-        config=WRITE_ALL,
+        config=WRITE_EMPTY_CHUNKS,
     )
     if len(labels):
         array[:] = np.asarray(labels, dtype=object)
@@ -328,11 +328,11 @@ def write_labels(group: zarr.Group, name: str, labels: NDArray[Any], dimension: 
 def read_array(group: zarr.Group, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
     """A whole array of the group, which must have this shape: a damaged one may say that it is larger than any memory."""
     where = f"array {name!r} of {group.store}"
-    with reading(where):
+    with read_errors(where):
         array = group[name]
     if not isinstance(array, zarr.Array) or array.shape != shape:
         raise StoreError(f"{where} is {array}, expected shape {shape}; write the store again")
-    with reading(where):
+    with read_errors(where):
         return np.asarray(array[...])
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from dfact.errors import ParameterError, StoreError
 
-Place = Path | str
+Location = Path | str
 """A folder, or an address such as ``s3://bucket/prefix`` without a slash at its end."""
 
 SCHEMES = ("s3", "gs", "az")
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)(.*)", re.DOTALL)  # one letter is a drive
 
 
-def place_of(path: str | PathLike[str]) -> Place:
+def parse_location(path: str | PathLike[str]) -> Location:
     """What a user named, as a place.
 
     Raises
@@ -41,11 +41,11 @@ def place_of(path: str | PathLike[str]) -> Place:
     return f"{scheme}://{rest}"
 
 
-def absolute(place: Place) -> Place:
+def absolute(place: Location) -> Location:
     """The same place for a process with another working folder."""
     return place.absolute() if isinstance(place, Path) else place
 
 
-def name_of(place: Place) -> str:
+def stem(place: Location) -> str:
     """The last part, without its ending."""
     return Path(place).stem

@@ -15,9 +15,9 @@ from zarr.core.sync import sync
 from zarr.errors import ContainsGroupError
 
 from dfact.errors import ParameterError, StoreError
-from dfact.storage.array_stream import StreamWriter, read_stream, undamaged
-from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, open_group, reason, store_at
-from dfact.storage.location import Place, absolute, place_of
+from dfact.storage.array_stream import StreamWriter, corruption_errors, read_stream
+from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, open_group, open_store, reason
+from dfact.storage.location import Location, absolute, parse_location
 
 _STREAM = "arrays"
 _PARTIAL = ".partial"  # what Zarr calls a file until it is written
@@ -32,10 +32,10 @@ class Records:
 
     def __init__(self, path: str | PathLike[str], work: str, identity: Mapping[str, Any], drawn: Any = None) -> None:
         kind = f"checkpoint of a {work}"
-        self.place, self.owner = absolute(place_of(path)), uuid4().hex
+        self.place, self.owner = absolute(parse_location(path)), uuid4().hex
         identity = json.loads(json.dumps(identity))
         with self.writing():
-            store = store_at(self.place)
+            store = open_store(self.place)
             if any(not name.endswith(_PARTIAL) for name in _names(store)):
                 found = attributes_of(open_group(self.place, kind))
                 for name in [*identity, *found["identity"]]:
@@ -68,13 +68,13 @@ class Records:
                 record.put(array)
             record.finish(**attributes)
 
-    def begin(self, name: str) -> "NewRecord":
+    def begin(self, name: str) -> "RecordWriter":
         """A record, which is whole once it is finished."""
-        return NewRecord(self, self.group.create_group(name, overwrite=True))
+        return RecordWriter(self, self.group.create_group(name, overwrite=True))
 
     def check_owner(self) -> None:
         """Stop if another process has taken the records over."""
-        if attributes_of(zarr.open_group(store_at(self.place, read_only=True), mode="r")).get("owner") != self.owner:
+        if attributes_of(zarr.open_group(open_store(self.place, read_only=True), mode="r")).get("owner") != self.owner:
             raise self._taken()
 
     def _taken(self) -> StoreError:
@@ -86,7 +86,7 @@ class Records:
 
     def read(self, name: str) -> tuple[Mapping[str, Any], Iterator[NDArray[Any]]]:
         """The attributes and the arrays of a record; StoreError if they are not those written."""
-        with undamaged(f"{name!r} of {self.group.store_path}"):
+        with corruption_errors(f"{name!r} of {self.group.store_path}"):
             group: Any = self.group[name]
             found = attributes_of(group)
             return found, read_stream(group, _STREAM, found["checksums"])
@@ -101,14 +101,14 @@ class Records:
                 time.sleep(wait)
             sync(self.group.store.delete_dir(name))
 
-    def remove_torn(self) -> None:
+    def remove_incomplete(self) -> None:
         """What was begun and never became whole."""
         for name, attributes in records_of(self.group).items():
             if not attributes:
                 self.remove(name)
 
 
-class NewRecord:
+class RecordWriter:
     """A record that is being written."""
 
     def __init__(self, records: Records, group: zarr.Group) -> None:
@@ -139,7 +139,7 @@ def records_of(group: zarr.Group) -> dict[str, Mapping[str, Any]]:
     names = [name for name in _names(group.store, group.path) if "." not in name]  # a file is no record: Zarr's own, or who knows whose
     records: dict[str, Mapping[str, Any]] = {}
     for name in names:
-        with undamaged(f"{name!r} of {group.store_path}"):
+        with corruption_errors(f"{name!r} of {group.store_path}"):
             found = group.get(name)
         records[name] = attributes_of(found) if isinstance(found, zarr.Group) else {}
     return records
@@ -163,7 +163,7 @@ def _describe(group: zarr.Group, **attributes: Any) -> None:
 
 
 @contextmanager
-def _writing(place: Place) -> Iterator[None]:
+def _writing(place: Location) -> Iterator[None]:
     """What prevents records from being written, in words."""
     try:
         yield

@@ -17,7 +17,7 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import LocalStore, ObjectStore
 
 from dfact.errors import StoreError
-from dfact.storage.location import Place
+from dfact.storage.location import Location
 
 _METADATA = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")  # Zarr asks for these to find out what there is
 _ENVIRONMENT = ("AWS_", "GOOGLE_", "AZURE_")
@@ -30,7 +30,7 @@ def _refuse_lost(key: str) -> None:
         raise StoreError(f"its chunk {key} is not there")
 
 
-class FolderStore(LocalStore):
+class StrictLocalStore(LocalStore):
     """A folder on this machine."""
 
     async def get(self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None) -> Buffer | None:
@@ -40,7 +40,7 @@ class FolderStore(LocalStore):
         return found
 
 
-class AddressStore(ObjectStore[Any]):
+class StrictObjectStore(ObjectStore[Any]):
     """A prefix in an object store. It travels as its address: each process has its own credentials from its own environment."""
 
     def __init__(self, address: str, *, read_only: bool = False) -> None:
@@ -60,44 +60,44 @@ class AddressStore(ObjectStore[Any]):
         return self.address
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        with self._telling(key):
+        with self.object_errors(key):
             found = await super().get(key, prototype, byte_range)
         if found is None and self.read_only:
             _refuse_lost(key)
         return found
 
     async def exists(self, key: str) -> bool:
-        with self._telling(key):
+        with self.object_errors(key):
             return await super().exists(key)
 
     async def set(self, key: str, value: Buffer) -> None:
-        with self._telling(key):
+        with self.object_errors(key):
             await super().set(key, value)
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        with self._telling(key):
+        with self.object_errors(key):
             await super().set_if_not_exists(key, value)
 
     async def delete(self, key: str) -> None:
-        with self._telling(key):
+        with self.object_errors(key):
             await super().delete(key)
 
     async def getsize(self, key: str) -> int:
-        with self._telling(key):
+        with self.object_errors(key):
             return await super().getsize(key)
 
     async def list(self) -> AsyncIterator[str]:  # type: ignore[override]  # the base returns such an iterator
-        with self._telling(""):
+        with self.object_errors(""):
             async for key in super().list():
                 yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:  # type: ignore[override]  # as of list
-        with self._telling(prefix):
+        with self.object_errors(prefix):
             async for key in super().list_prefix(prefix):
                 yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:  # type: ignore[override]  # as of list
-        with self._telling(prefix):
+        with self.object_errors(prefix):
             async for key in super().list_dir(prefix):
                 yield key
 
@@ -105,32 +105,32 @@ class AddressStore(ObjectStore[Any]):
         """Whether there is an object under the prefix."""
         import obstore
 
-        with self._telling(""):
+        with self.object_errors(""):
             return any(len(found) > 0 for found in obstore.list(self.store, chunk_size=1))
 
     def keys(self) -> Sequence[str]:
         """Every object under the prefix."""
         import obstore
 
-        with self._telling(""):
+        with self.object_errors(""):
             return [found["path"] for found in obstore.list(self.store).collect()]
 
     def total_bytes(self) -> int:
         """Size of all objects under the prefix."""
         import obstore
 
-        with self._telling(""):
+        with self.object_errors(""):
             return sum(found["size"] for found in obstore.list(self.store).collect())
 
     def remove(self, keys: Sequence[str]) -> None:
         """Remove these objects."""
         import obstore
 
-        with self._telling(""):
+        with self.object_errors(""):
             obstore.delete(self.store, [*keys])
 
     @contextmanager
-    def _telling(self, key: str) -> Iterator[None]:
+    def object_errors(self, key: str) -> Iterator[None]:
         """What the client raises, as an error that names the object."""
         from obstore.exceptions import BaseError
 
@@ -142,9 +142,9 @@ class AddressStore(ObjectStore[Any]):
             raise StoreError(f"the object store failed at {self.address}/{key}".rstrip("/") + f": {said}") from error
 
 
-def place_of_store(store: Any) -> Place | None:
+def location_of(store: Any) -> Location | None:
     """Where a store lies, if it is in a folder or at an address."""
-    if isinstance(store, AddressStore):
+    if isinstance(store, StrictObjectStore):
         return store.address
     root = getattr(store, "root", None)
     return None if root is None else Path(root)

@@ -295,7 +295,7 @@ def test_the_way_through_a_tree_of_workers() -> None:
 
 def test_costs_are_found_again() -> None:
     costs = cluster_model.Costs(0.004, 0.002, 2e-9)
-    blank = [cluster_model.Measured(w, size, 1.0) for w in (1, 2, 4, 8, 16) for size in (8_000, 160_000)]
+    blank = [cluster_model.OriginalUnits(w, size, 1.0) for w in (1, 2, 4, 8, 16) for size in (8_000, 160_000)]
     measured = [dataclasses.replace(m, seconds=costs.seconds(m)) for m in blank]
     np.testing.assert_allclose(dataclasses.astuple(cluster_model.Costs.of(measured)), dataclasses.astuple(costs), rtol=1e-6)
 

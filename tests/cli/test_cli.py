@@ -234,9 +234,9 @@ def test_info_of_a_model(model: Path, data: Path, capsys: pytest.CaptureFixture[
 def test_the_defaults_are_those_of_the_class() -> None:
     defaults = dfact.ICQF().get_params()
     with cli.commands["fit"].commands["icqf"].make_context("icqf", ["data", "model"]) as context:  # type: ignore[attr-defined]
-        shared = set(context.params) & set(defaults)
-        assert len(shared) >= 13
-        assert {name: context.params[name] for name in shared} == {name: defaults[name] for name in shared}
+        broadcast = set(context.params) & set(defaults)
+        assert len(broadcast) >= 13
+        assert {name: context.params[name] for name in broadcast} == {name: defaults[name] for name in broadcast}
 
 
 def test_fit_passes_its_options_on(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,7 +109,7 @@ def test_plan(omega: str, data: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "best.model"
-    options = "-k 1,2,6 --ridge 0.1,1 --omega 0.1,0.5 --share 0.2 --bins 0,0.5,1,5 --repeats 2 --seed 0 --max-iter 30"
+    options = "-k 1,2,6 --ridge 0.1,1 --omega 0.1,0.5 --holdout-fraction 0.2 --bins 0,0.5,1,5 --repeats 2 --seed 0 --max-iter 30"
     assert main(["select", "emf", str(data), str(path), *options.split()]) == 0
     text, said = capsys.readouterr()
     expected = dfact.selection.select_by_held_out(
@@ -153,13 +153,13 @@ def test_killed_within_a_job_the_selection_goes_on(data: Path, tmp_path: Path, m
     visits: list[str] = []
     run = LocalSession.run
 
-    def counted(self: LocalSession, pass_: Any, shared: Any) -> Any:
+    def counted(self: LocalSession, pass_: Any, broadcast: Any) -> Any:
         visits.append(type(pass_).__name__)
-        return run(self, pass_, shared)
+        return run(self, pass_, broadcast)
 
     monkeypatch.setattr(LocalSession, "run", counted)
     assert main(["select", "emf", str(data), str(tmp_path / "expected.model"), "-k", "1,2", *SELECT]) == 0
-    total, last = len(visits), len(visits) - visits[::-1].index("Together")
+    total, last = len(visits), len(visits) - visits[::-1].index("FusedPass")
     job = tmp_path / "job.toml"
     options = "components = '1,2'\nridge = '0.1'\nomega = '0.1,0.5'\nseed = 0\nmax-iter = 20\ntol = 0"
     job.write_text(f'[[step]]\nrun = "select emf"\ndata = "{data}"\nmodel = "found.model"\n{options}\n')
@@ -181,8 +181,8 @@ main(["run", sys.argv[1]])
     found, expected = (dfact.load_model(tmp_path / name) for name in ("found.model", "expected.model"))
     for name in ("column_factors_", "row_factors_", "objective_history_"):
         np.testing.assert_array_equal(getattr(found, name)[:], getattr(expected, name)[:])
-    assert found.choice_.best == expected.choice_.best
-    np.testing.assert_array_equal(found.choice_.figures, expected.choice_.figures)
+    assert found.selection_.best == expected.selection_.best
+    np.testing.assert_array_equal(found.selection_.figures, expected.selection_.figures)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["expected.model", "found.model", "job.toml", "job.toml.state"]
 
 
@@ -216,7 +216,7 @@ def test_info_and_transform(model: Path, data: Path, tmp_path: Path, capsys: pyt
         (["fit", "emf", "{data}", "new.model", "--omega", "0.1,0.5", "--plot", "p.txt"], 1, "p.txt ends in '.txt'"),
         (["select", "emf"], 2, "Missing argument 'DATA'"),
         (["select", "emf", "{data}", "{model}"], 1, "exists already"),
-        (["select", "emf", "{data}", "--share", "1"], 1, "share is 1.0, expected a number between 0 and 1"),
+        (["select", "emf", "{data}", "--holdout-fraction", "1"], 1, "share is 1.0, expected a number between 0 and 1"),
         (["select", "emf", "{data}", "--bins", "2,1"], 1, "bins are [2.0, 1.0], expected at least two numbers"),
         (["select", "emf", "{data}", "--bins", "low"], 2, "'low' are not numbers"),
         (["select", "emf", "{data}", "--error", "squared"], 2, "'squared' is not one of 'relative', 'absolute'"),

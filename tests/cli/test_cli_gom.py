@@ -17,7 +17,7 @@ from dfact.cli.main import cli, main
 from dfact.cli.select import counts
 from dfact.data.examples import ipip_ascado
 from dfact.engine.executors import LocalSession
-from dfact.models.gom.search import HUNTS, METHODS
+from dfact.models.gom.search import METHODS, VERTEX_METHODS
 from tests.conftest import planted_answers
 
 
@@ -57,7 +57,7 @@ def test_the_options_are_those_of_the_class(command: str) -> None:
     defaults = dfact.GradeOfMembership().get_params()
     gom = cli.commands[command].commands["gom"]  # type: ignore[attr-defined]
     choices = {option.name: option.type.choices for option in gom.params if isinstance(option.type, click.Choice)}
-    assert (tuple(choices["method"]), tuple(choices["hunt"])) == (METHODS, HUNTS)
+    assert (tuple(choices["method"]), tuple(choices["hunt"])) == (METHODS, VERTEX_METHODS)
     with gom.make_context("gom", ["data", "model"]) as context:
         expected = defaults | {"n_components": list(range(2, 11))} if command == "select" else defaults
         lacking = {"callbacks"} | ({"checkpoint_every"} if command == "select" else set())
@@ -84,7 +84,7 @@ def test_numbers_and_ranges(value: str, found: list[int]) -> None:
         (["fit", "gom", "{data}", "new.model", "-k", "0"], 1, "Error: n_components is 0, expected an integer of at least 1"),
         (["fit", "gom", "{data}", "new.model", "-k", "41"], 1, "n_components=41 is larger than the data allows"),
         (["fit", "gom", "{data}", "new.model", "--method", "best"], 2, "'best' is not one of 'crsc', 'srsc', 'ssc', 'srm'"),
-        (["fit", "gom", "{data}", "new.model", "--hunt", "best"], 2, "'best' is not one of 'kmeans', 'svm-cone'"),
+        (["fit", "gom", "{data}", "new.model", "--vertex-hunting", "best"], 2, "'best' is not one of 'kmeans', 'svm-cone'"),
         (["fit", "gom", "{data}", "new.model", "--tau", "-1"], 1, "tau is -1.0, expected a number of at least 0"),
         (["fit", "gom", "{data}", "new.model", "--levels", "3"], 1, "expected 0 to 3"),
         (["fit", "gom", "{data}", "new.model", "--memory-limit", "1MB"], 1, "needs at least"),
@@ -133,9 +133,9 @@ def test_select_goes_on_from_a_checkpoint(data: Path, tmp_path: Path, monkeypatc
     passes: list[str] = []
     run = LocalSession.run
 
-    def counted(self: LocalSession, pass_: Any, shared: Any) -> Any:
+    def counted(self: LocalSession, pass_: Any, broadcast: Any) -> Any:
         passes.append(type(pass_).__name__)
-        return run(self, pass_, shared)
+        return run(self, pass_, broadcast)
 
     monkeypatch.setattr(LocalSession, "run", counted)
     # Without a seed: the store has the one that was drawn.
@@ -183,7 +183,9 @@ def test_select_without_a_model(data: Path, tmp_path: Path, monkeypatch: pytest.
 
 def test_fit_passes_its_options_on(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, plot = tmp_path / "m.model", tmp_path / "items.png"
-    options = "-k 3 --method crsc --hunt svm-cone --tau 2000 --levels 6 --seed 3 --dtype float64 --memory-limit 9GiB --executor threads"
+    options = (
+        "-k 3 --method crsc --vertex-hunting svm-cone --tau 2000 --levels 6 --seed 3 --dtype float64 --memory-limit 9GiB --executor threads"
+    )
     assert main(["fit", "gom", str(data), str(path), *options.split(), "--plot", str(plot)]) == 0
     captured = capsys.readouterr()
     found = dfact.load_model(path)

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.data import layout
-from dfact.data.coerce import as_dataset, stored_as_observed
+from dfact.data.coerce import as_dataset, implicit_as_missing
 from dfact.data.sources.dense import ArraySource
 from dfact.data.sources.sparse import CSRSource, StoredCSRSource, to_dense
-from dfact.data.statistics import ColumnStatistics, as_floating
+from dfact.data.statistics import ColumnStatistics, as_float
 from dfact.data.validation import first_outside, locate_outside
 from dfact.engine.partitions import partitions
 from dfact.linalg.svd import zero_filled
@@ -38,7 +38,7 @@ def partly(seed: int, shape: tuple[int, int] = (150, 9), stored: float = 0.6, dt
 
 
 def decoded(dataset: dfact.Dataset) -> NDArray[Any]:
-    return np.asarray(as_floating(dataset.source.read(0, dataset.shape[0]), dataset.missing_code, np.dtype("float64")))
+    return np.asarray(as_float(dataset.source.read(0, dataset.shape[0]), dataset.missing_code, np.dtype("float64")))
 
 
 def assert_same_statistics(found: ColumnStatistics, expected: ColumnStatistics) -> None:
@@ -49,20 +49,20 @@ def assert_same_statistics(found: ColumnStatistics, expected: ColumnStatistics) 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("absent", [0.0, np.nan])
-def test_statistics_are_those_of_the_dense_array(seed: int, absent: float) -> None:
+def test_statistics_are_those_of_the_dense_array(seed: int, implicit: float) -> None:
     X, _ = partly(seed, stored=0.2)
     X.data[::5] = np.nan
     X = sp.csr_array(sp.vstack([X, sp.csr_array((20, 9))]))  # rows without any
     X = sp.csr_array(sp.hstack([X, sp.csr_array((170, 1))]))  # and a column
-    found = ColumnStatistics.of_source(CSRSource(X, implicit_value=absent))
-    assert_same_statistics(found, ColumnStatistics.of_source(ArraySource(to_dense(X, absent))))
-    assert found.n_empty_rows >= 20 * np.isnan(absent)
+    found = ColumnStatistics.of_source(CSRSource(X, implicit_value=implicit))
+    assert_same_statistics(found, ColumnStatistics.of_source(ArraySource(to_dense(X, implicit))))
+    assert found.n_empty_rows >= 20 * np.isnan(implicit)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64"])
 def test_slices_and_pickles_and_loads_keep_what_is_absent(tmp_path: Path, dtype: str) -> None:
     X, expected = partly(3, dtype=dtype)
-    stored = dfact.import_array(X, tmp_path / "x.zarr", absent="missing").source
+    stored = dfact.import_array(X, tmp_path / "x.zarr", implicit="missing").source
     assert isinstance(stored, StoredCSRSource)
     for source in (CSRSource(X, implicit_value=np.nan), stored):
         part = pickle.loads(pickle.dumps(source.slice(slice(20, 90)))).slice(slice(10, None))
@@ -79,7 +79,7 @@ def test_slices_and_pickles_and_loads_keep_what_is_absent(tmp_path: Path, dtype:
 def test_codes_are_decoded_among_absent_entries(tmp_path: Path, seed: int) -> None:
     X, expected = partly(seed, dtype="int16")
     expected[expected == 2] = np.nan
-    dataset = dfact.import_array(X, tmp_path / "x.zarr", absent="missing", missing=2, empty_rows="drop")
+    dataset = dfact.import_array(X, tmp_path / "x.zarr", implicit="missing", missing=2, empty_rows="drop")
     np.testing.assert_array_equal(decoded(dataset), expected[~np.isnan(expected).all(axis=1)])
     assert dataset.missing_rate == pytest.approx(np.isnan(decoded(dataset)).mean())
     dataset.statistics.n_rows = dataset.shape[0]
@@ -91,14 +91,14 @@ def test_codes_are_decoded_among_absent_entries(tmp_path: Path, seed: int) -> No
 def test_stored_zeros_may_be_the_missing_code(tmp_path: Path) -> None:
     X, expected = partly(0, dtype="int16")
     expected[expected == 0] = np.nan
-    dataset = dfact.import_array(X, tmp_path / "x.zarr", absent="missing", missing=0, empty_rows="drop")
+    dataset = dfact.import_array(X, tmp_path / "x.zarr", implicit="missing", missing=0, empty_rows="drop")
     np.testing.assert_array_equal(decoded(dataset), expected[~np.isnan(expected).all(axis=1)])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_import_keeps_what_is_absent(tmp_path: Path, seed: int) -> None:
     X, expected = partly(seed)
-    zeros, missing = (dfact.import_array(X, tmp_path / absent, absent=absent) for absent in ("zero", "missing"))
+    zeros, missing = (dfact.import_array(X, tmp_path / implicit, implicit=implicit) for implicit in ("zero", "missing"))
     np.testing.assert_array_equal(decoded(zeros), np.nan_to_num(expected))
     np.testing.assert_array_equal(decoded(missing), expected)
     assert zeros.missing_rate == 0
@@ -114,7 +114,7 @@ def test_stores_that_do_not_say_hold_zeros(tmp_path: Path) -> None:
     del values.attrs["absent"]
     after = dfact.open_dataset(tmp_path / "x.zarr")
     np.testing.assert_array_equal(decoded(after), np.nan_to_num(expected))
-    assert stored_as_observed(stored_as_observed(after)).fingerprint != before.fingerprint
+    assert implicit_as_missing(implicit_as_missing(after)).fingerprint != before.fingerprint
     values.attrs["absent"] = "ones"
     with pytest.raises(dfact.StoreError, match="absent entries are 'ones', this dfact knows 'zero', 'missing'"):
         dfact.open_dataset(tmp_path / "x.zarr")
@@ -125,19 +125,19 @@ def test_stores_that_do_not_say_hold_zeros(tmp_path: Path) -> None:
 def test_stored_entries_as_the_observed_ones(tmp_path: Path, seed: int, stored: bool) -> None:
     X, expected = partly(seed)
     given = as_dataset(dfact.import_array(X, tmp_path / "zero.zarr") if stored else X)
-    dataset = stored_as_observed(given)
+    dataset = implicit_as_missing(given)
     np.testing.assert_array_equal(decoded(dataset), expected)
     assert_same_statistics(dataset.statistics, ColumnStatistics.of_source(ArraySource(expected)))
-    assert dataset.fingerprint == stored_as_observed(given).fingerprint != given.fingerprint
-    assert stored_as_observed(dataset) is dataset
+    assert dataset.fingerprint == implicit_as_missing(given).fingerprint != given.fingerprint
+    assert implicit_as_missing(dataset) is dataset
     np.testing.assert_array_equal(decoded(given), np.nan_to_num(expected))
     if stored:
-        assert dataset.fingerprint == dfact.import_array(X, tmp_path / "missing.zarr", absent="missing", valid_range=(0, 3)).fingerprint
+        assert dataset.fingerprint == dfact.import_array(X, tmp_path / "missing.zarr", implicit="missing", valid_range=(0, 3)).fingerprint
 
 
 def test_dense_data_stays_as_it_is() -> None:
     dataset = as_dataset(planted_answers(30, 4, 2, 0, missing=0.2))
-    assert stored_as_observed(dataset) is dataset
+    assert implicit_as_missing(dataset) is dataset
 
 
 def test_entries_that_are_absent_are_nowhere_outside(tmp_path: Path) -> None:
@@ -148,11 +148,11 @@ def test_entries_that_are_absent_are_nowhere_outside(tmp_path: Path) -> None:
     X.data[5] = 7
     place, value = first_outside(X, 1, 4, np.nan) or ((), 0)
     assert (X[place], value) == (7, 7)
-    dataset = dfact.import_array(X, tmp_path / "x.zarr", absent="missing", valid_range=(1, 7))
+    dataset = dfact.import_array(X, tmp_path / "x.zarr", implicit="missing", valid_range=(1, 7))
     assert locate_outside(dataset, 1, 7) == "no entry"
     assert locate_outside(dataset, 1, 4).endswith("holds 7")
     with pytest.raises(dfact.DataError, match="holds 7, outside the valid range 1 to 4"):
-        dfact.import_array(X, tmp_path / "y.zarr", absent="missing", valid_range=(1, 4))
+        dfact.import_array(X, tmp_path / "y.zarr", implicit="missing", valid_range=(1, 4))
     with pytest.raises(dfact.DataError, match="holds 0, outside the valid range 1 to 7"):
         dfact.import_array(X, tmp_path / "y.zarr", valid_range=(1, 7))
 
@@ -160,10 +160,10 @@ def test_entries_that_are_absent_are_nowhere_outside(tmp_path: Path) -> None:
 def test_rows_and_columns_without_any_entry_are_refused(tmp_path: Path) -> None:
     X = sp.csr_array(np.array([[1.0, 0, 2], [0, 0, 0], [3, 0, 0]]))
     with pytest.raises(dfact.DataError, match="row 1 has no answer at all"):
-        dfact.import_array(X, tmp_path / "x.zarr", absent="missing")
+        dfact.import_array(X, tmp_path / "x.zarr", implicit="missing")
     with pytest.raises(dfact.DataError, match="column '1' has no answer at all"):
-        dfact.import_array(X, tmp_path / "x.zarr", absent="missing", empty_rows="drop")
-    dataset = dfact.import_array(X[:, [0, 2]], tmp_path / "x.zarr", absent="missing", empty_rows="drop")
+        dfact.import_array(X, tmp_path / "x.zarr", implicit="missing", empty_rows="drop")
+    dataset = dfact.import_array(X[:, [0, 2]], tmp_path / "x.zarr", implicit="missing", empty_rows="drop")
     assert (dataset.shape, dataset.dropped_rows) == ((2, 2), 1)
 
 
@@ -188,9 +188,9 @@ def test_refused(tmp_path: Path, X: Any, options: dict[str, Any], match: str) ->
 @pytest.mark.parametrize("seed", SEEDS)
 def test_icqf_of_absent_entries_is_that_of_missing_ones(tmp_path: Path, seed: int, solver: str) -> None:
     X, expected = partly(seed)
-    imported = dfact.import_array(X, tmp_path / "x.zarr", absent="missing")
+    imported = dfact.import_array(X, tmp_path / "x.zarr", implicit="missing")
     dense, *others = (
-        dfact.ICQF(2, solver=solver, max_iter=15, tol=0).fit(data) for data in (expected, imported, stored_as_observed(as_dataset(X)))
+        dfact.ICQF(2, solver=solver, max_iter=15, tol=0).fit(data) for data in (expected, imported, implicit_as_missing(as_dataset(X)))
     )
     zeros = dfact.ICQF(2, solver=solver, max_iter=15, tol=0).fit(X)
     for fit in others:
@@ -205,7 +205,7 @@ def test_the_other_models_see_missing_entries(tmp_path: Path, seed: int) -> None
     X, expected = partly(seed, (300, 9), stored=0.9)
     X.data += 1
     expected += 1
-    data = dfact.import_array(X, tmp_path / "x.zarr", absent="missing")
+    data = dfact.import_array(X, tmp_path / "x.zarr", implicit="missing")
     for make in (lambda: dfact.GradeOfMembership(2, random_state=0), lambda: dfact.FactorAnalysis(2), lambda: dfact.L1NMF(2)):
         found, dense = make().fit(data), make().fit(expected)
         np.testing.assert_allclose(found.components_, dense.components_, rtol=1e-6, atol=1e-8)
@@ -213,7 +213,7 @@ def test_the_other_models_see_missing_entries(tmp_path: Path, seed: int) -> None
 
 def test_memberships_of_shifted_answers(tmp_path: Path) -> None:
     X, expected = partly(0, (300, 9), stored=0.9)
-    shifted = dfact.import_array(X, tmp_path / "x.zarr", absent="missing")
+    shifted = dfact.import_array(X, tmp_path / "x.zarr", implicit="missing")
     shifted = replace(shifted, offset=np.ones(9))
     found, dense = (dfact.GradeOfMembership(2, random_state=0).fit(data) for data in (shifted, expected + 1))
     np.testing.assert_allclose(found.components_, dense.components_, rtol=1e-6, atol=1e-8)
@@ -221,7 +221,7 @@ def test_memberships_of_shifted_answers(tmp_path: Path) -> None:
 
 def test_selection_sees_missing_entries(tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     X, expected = partly(1, (400, 12))
-    data = dfact.import_array(X, tmp_path / "x.zarr", absent="missing")
+    data = dfact.import_array(X, tmp_path / "x.zarr", implicit="missing")
     monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 600)
     options: dict[str, Any] = {"grid": {"n_components": [1, 2]}, "n_blocks": (4, 4), "n_folds": 3, "random_state": 0}
     cases = ((expected, None, True), (data, None, True), (data, client, True), (data, None, False))

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from dfact import DataError
-from dfact.data.confounders import INTERCEPT, ConfounderEncoding, as_frame, is_categorical, tidy
+from dfact.data.confounders import INTERCEPT, ConfounderEncoding, as_frame, is_categorical, normalize
 
 SEEDS = [0, 1, 2]
 
@@ -46,13 +46,13 @@ def test_kind_of_a_column(values, expected):
 @pytest.mark.parametrize("kind", ["object", "float64", "str", "Int64", "category"])
 def test_one_level_has_one_name(kind):
     values = ["1", "2", None] if kind == "str" else [1, 2, None]
-    column = tidy(pd.DataFrame({"a": pd.Series(values, dtype=kind)}))["a"]
+    column = normalize(pd.DataFrame({"a": pd.Series(values, dtype=kind)}))["a"]
     assert column.cat.categories.tolist() == ["1", "2"]
     assert column.isna().tolist() == [False, False, True]
 
 
 def test_declared_kinds():
-    frame = tidy(pd.DataFrame({"a": [1, 2, 1], "b": [1.5, 2.0, np.nan]}), {"a": "continuous", "b": "categorical"})
+    frame = normalize(pd.DataFrame({"a": [1, 2, 1], "b": [1.5, 2.0, np.nan]}), {"a": "continuous", "b": "categorical"})
     assert frame["a"].tolist() == [1.0, 2.0, 1.0]
     assert frame["b"].cat.categories.tolist() == ["1.5", "2"]
 
@@ -78,8 +78,8 @@ def test_forms_a_user_may_hand_over(given):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_encoding_of_the_fitted(seed):
     raw = people(seed)
-    encoding = ConfounderEncoding.fit(tidy(raw))
-    C = pd.DataFrame(encoding.encode(tidy(raw)), columns=encoding.columns)
+    encoding = ConfounderEncoding.fit(normalize(raw))
+    C = pd.DataFrame(encoding.encode(normalize(raw)), columns=encoding.columns)
     levels = [f"sex={s}" for s in "fmx"] + [f"site={s}" for s in range(1, 12)]
     # Sites 1 to 11 are too many to be levels.
     expected = ["age", "1-age", *levels[:3], "site", "1-site", "group=0", "group=1", "group=2", "smoker=False", "smoker=True", INTERCEPT]
@@ -103,7 +103,7 @@ def test_encoding_of_the_fitted(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_missing_values_keep_the_means(seed):
     """They take the mean, so every column's mean is that of those who answered."""
-    raw = tidy(people(seed))
+    raw = normalize(people(seed))
     encoding = ConfounderEncoding.fit(raw)
     C = encoding.encode(raw)
     answered = raw.notna().all(axis=1)
@@ -114,7 +114,7 @@ def test_missing_values_keep_the_means(seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_new_participants(seed):
-    fitted = tidy(people(seed))
+    fitted = normalize(people(seed))
     encoding = ConfounderEncoding.fit(fitted)
     new = pd.DataFrame(
         {
@@ -143,18 +143,18 @@ def test_new_participants(seed):
 
 @pytest.mark.parametrize("kind", ["int64", "float64", "Int64", "str", "object", "category"])
 def test_new_levels_are_matched_whatever_their_type(kind):
-    encoding = ConfounderEncoding.fit(tidy(pd.DataFrame({"group": [1, 2, 2, 3]})))
+    encoding = ConfounderEncoding.fit(normalize(pd.DataFrame({"group": [1, 2, 2, 3]})))
     new = pd.DataFrame({"group": pd.Series([3, 1]).astype(kind)})
     np.testing.assert_array_equal(encoding.encode(new)[:, :3], [[0, 0, 1], [1, 0, 0]])
 
 
 def test_levels_in_natural_order():
-    encoding = ConfounderEncoding.fit(tidy(pd.DataFrame({"site": ["10", "9", "b", "a", "1.5"]})))
+    encoding = ConfounderEncoding.fit(normalize(pd.DataFrame({"site": ["10", "9", "b", "a", "1.5"]})))
     assert encoding.columns == ("site=1.5", "site=9", "site=10", "site=a", "site=b", INTERCEPT)
 
 
 def test_constant_continuous_confounder():
-    frame = tidy(pd.DataFrame({"age": [1.5, 1.5, np.nan]}))
+    frame = normalize(pd.DataFrame({"age": [1.5, 1.5, np.nan]}))
     np.testing.assert_array_equal(ConfounderEncoding.fit(frame).encode(frame), [[0, 1, 1]] * 3)
 
 
@@ -171,4 +171,4 @@ def test_confounder_without_any_value(values):
 
 def test_infinite_confounder():
     with pytest.raises(DataError, match="'age' is infinite in row 1"):
-        tidy(pd.DataFrame({"age": [1.5, -np.inf]}))
+        normalize(pd.DataFrame({"age": [1.5, -np.inf]}))

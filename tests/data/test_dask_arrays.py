@@ -40,7 +40,7 @@ def chunks_of(n: int, rng: np.random.Generator) -> tuple[int, ...]:
     return tuple(int(size) for size in np.diff(edges))
 
 
-def rows_of(X: np.ndarray, sizes: tuple[int, ...]) -> tuple[DaskRows, dict[Any, np.ndarray]]:
+def take_rows(X: np.ndarray, sizes: tuple[int, ...]) -> tuple[DaskRows, dict[Any, np.ndarray]]:
     edges = np.r_[0, np.cumsum(sizes)].tolist()
     chunks = tuple(Chunk(a, b, ("x", i, 0)) for i, (a, b) in enumerate(itertools.pairwise(edges)))
     return DaskRows(chunks, X.dtype, X.shape[1:], 0, len(X)), {chunk.key: X[chunk.start : chunk.stop] for chunk in chunks}
@@ -50,7 +50,7 @@ def rows_of(X: np.ndarray, sizes: tuple[int, ...]) -> tuple[DaskRows, dict[Any, 
 def test_slices_load_what_numpy_slices(seed: int) -> None:
     rng = np.random.default_rng(seed)
     X = np.asarray(rng.random((int(rng.integers(5, 200)), 3, 2)), rng.choice(["f4", "f8"]), order=rng.choice(["C", "F"]))
-    source, values = rows_of(X, chunks_of(len(X), rng))
+    source, values = take_rows(X, chunks_of(len(X), rng))
     for _ in range(40):
         first, second = np.sort(rng.integers(0, len(X) + 1, 2)).tolist()
         part = source.slice(slice(first, second))
@@ -68,13 +68,13 @@ def test_slices_load_what_numpy_slices(seed: int) -> None:
 
 def test_rows_within_a_chunk_are_a_view() -> None:
     X = np.random.default_rng(0).random((50, 4))
-    source, values = rows_of(X, (20, 30))
+    source, values = take_rows(X, (20, 30))
     assert np.shares_memory(source.slice(slice(22, 40)).loaded(values).values, X)
     assert not np.shares_memory(source.slice(slice(18, 40)).loaded(values).values, X)
 
 
 def test_pickled_rows_know_no_values() -> None:
-    source = pickle.loads(pickle.dumps(rows_of(np.ones((9, 2)), (4, 5))[0]))
+    source = pickle.loads(pickle.dumps(take_rows(np.ones((9, 2)), (4, 5))[0]))
     with pytest.raises(dfact.DataError, match=r"rows 2 to 3 .* names of its chunks"):
         source.read(2, 3)
 

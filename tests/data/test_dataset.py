@@ -264,7 +264,7 @@ def test_damaged_chunk_is_named_when_it_is_read(stored, size):
 def sparse(tmp_path, monkeypatch):
     """A row-compressed dataset of several chunks."""
     monkeypatch.setattr(values_module, "_ENTRIES", 50)
-    monkeypatch.setattr(values_module, "_EDGES", 40)
+    monkeypatch.setattr(values_module, "_INDPTR_CHUNK", 40)
     import_array(sparse_answers(0), tmp_path / "s.zarr", **full(0))
     return tmp_path / "s.zarr"
 

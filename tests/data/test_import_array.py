@@ -19,7 +19,7 @@ from dfact.data.layout import Layout
 from dfact.data.sources import sparse as sparse_module
 from dfact.data.sources.dense import ArraySource, ZarrSource
 from dfact.data.sources.sparse import CSRSource, StoredCSRSource
-from dfact.data.statistics import ColumnStatistics, as_floating
+from dfact.data.statistics import ColumnStatistics, as_float
 
 SEEDS = [0, 1, 2]
 
@@ -125,7 +125,7 @@ def test_wrong_number_of_labels(tmp_path, name, count):
 
 
 def decoded(ds):
-    return as_floating(ds.source.read(0, ds.shape[0]), ds.missing_code, np.dtype(np.float64))
+    return as_float(ds.source.read(0, ds.shape[0]), ds.missing_code, np.dtype(np.float64))
 
 
 @pytest.mark.parametrize(("seed", "dtype"), list(enumerate(["uint8", "int8", "int16", "int64", "float32"])))
@@ -302,7 +302,7 @@ def small_pieces(monkeypatch):
     """Small data in many chunks and reads."""
     monkeypatch.setattr(sparse_module, "_READ_ENTRIES", 100)
     monkeypatch.setattr(values_module, "_ENTRIES", 64)
-    monkeypatch.setattr(values_module, "_EDGES", 16)
+    monkeypatch.setattr(values_module, "_INDPTR_CHUNK", 16)
 
 
 def assert_same_matrix(found, expected):

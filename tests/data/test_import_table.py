@@ -14,7 +14,7 @@ import pytest
 import dfact
 from dfact import DataError, ParameterError, StoreError, import_table
 from dfact.data.examples import ipip_ascado
-from dfact.data.statistics import as_floating
+from dfact.data.statistics import as_float
 
 FORMATS = ["t.csv", "t.CSV", "t.tsv", "t.txt", "t.csv.gz", "t.tsv.gz", "t.parquet"]
 SEEDS = [0, 1, 2]
@@ -54,7 +54,7 @@ def written(path, text):
 
 def answers_of(dataset):
     """The values in the file's units, NaN where missing."""
-    values = as_floating(dataset.source.read(0, dataset.shape[0]), dataset.missing_code, np.dtype(np.float64))
+    values = as_float(dataset.source.read(0, dataset.shape[0]), dataset.missing_code, np.dtype(np.float64))
     return values + dataset.offset
 
 

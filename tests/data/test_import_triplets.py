@@ -21,7 +21,7 @@ from dfact import DataError, ParameterError, StoreError, import_triplets
 from dfact.cli.main import main
 from dfact.data.ingest import external_sort as runs_module
 from dfact.data.ingest import triplets as triplets_module
-from dfact.data.ingest.external_sort import ENTRY, Runs
+from dfact.data.ingest.external_sort import ENTRY, EntrySorter
 from dfact.data.readers import delimited, parquet
 from dfact.data.sources.sparse import StoredCSRSource
 
@@ -332,17 +332,17 @@ def test_no_source(tmp_path: Path) -> None:
 @pytest.mark.parametrize("when", [1, 3, 5])
 def test_a_source_that_changes_is_refused(tmp_path: Path, when: int, monkeypatch: pytest.MonkeyPatch) -> None:
     frame, values = ratings(0, share=0.9)
-    source, add = save(frame, tmp_path / "t.csv"), Runs.add
+    source, add = save(frame, tmp_path / "t.csv"), EntrySorter.add
     seen: list[int] = []
 
-    def grow(self: Runs, entries: NDArray[Any]) -> None:
+    def grow(self: EntrySorter, entries: NDArray[Any]) -> None:
         add(self, entries)
         seen.append(len(entries))
         if len(seen) == when:
             with source.open("a") as file:
                 file.write("0,0,1\n" * 500)
 
-    monkeypatch.setattr(Runs, "add", grow)
+    monkeypatch.setattr(EntrySorter, "add", grow)
     with pytest.raises(DataError, match="changed while it was read; import it again"):
         import_triplets(source, tmp_path / "d.zarr", shape=values.shape)
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
@@ -355,7 +355,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, where: str, monkeypatch: py
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Runs, where, stop)
+    monkeypatch.setattr(EntrySorter, where, stop)
     with pytest.raises(KeyboardInterrupt):
         import_triplets(written(tmp_path / "t.csv", HEAD + "a,x,2\n"), tmp_path / "d.zarr", overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d.zarr", "t.csv"]
@@ -378,7 +378,7 @@ def test_runs_hold_what_was_dealt_out(seed: int, monkeypatch: pytest.MonkeyPatch
     entries = np.zeros(len(rows), ENTRY)
     entries["row"], entries["triplet"] = rows, np.arange(len(rows))
     counts = np.bincount(rows, minlength=50)
-    with Runs(counts) as runs:
+    with EntrySorter(counts) as runs:
         for part in np.array_split(entries, 7):
             runs.add(part)
         cuts = runs.rows()

@@ -14,9 +14,9 @@ from dfact.cli.main import main
 from dfact.data import layout
 from dfact.data.ingest import join as join_module
 from dfact.data.sources.dense import ZarrSource
-from dfact.data.statistics import as_floating
+from dfact.data.statistics import as_float
 from dfact.data.stored_dataset import open_dataset
-from dfact.storage.groups import incomplete_path
+from dfact.storage.groups import partial_path
 
 SEEDS = [0, 1, 2]
 
@@ -45,7 +45,7 @@ def labelled(tmp_path, name, X, ids, **settings):
 
 def table(dataset):
     """The answers as they were given, NaN where missing."""
-    values = as_floating(dataset.source.read(0, dataset.shape[0]), dataset.missing_code, np.dtype(np.float64))
+    values = as_float(dataset.source.read(0, dataset.shape[0]), dataset.missing_code, np.dtype(np.float64))
     return pd.DataFrame(values + dataset.offset, index=list(dataset.row_labels), columns=list(dataset.column_labels))
 
 
@@ -258,7 +258,7 @@ def test_what_else_is_refused(tmp_path):
     with pytest.raises(StoreError, match="does not exist"):
         join_datasets([a, tmp_path / "none.zarr"], tmp_path / "j.zarr")
     assert not (tmp_path / "j.zarr").exists()
-    assert not incomplete_path(tmp_path / "j.zarr").exists()
+    assert not partial_path(tmp_path / "j.zarr").exists()
 
 
 @pytest.fixture

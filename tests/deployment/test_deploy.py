@@ -23,7 +23,7 @@ import dfact
 from benchmarks.manifests import DEPLOY, VERSIONS, Manifest, operator_schemas, pods, problems, render, schema_problems
 from dfact.cli.main import main
 from dfact.data.coerce import as_dataset
-from dfact.jobs.kubernetes import Pods
+from dfact.jobs.kubernetes import PlannedWorkers
 from tests.conftest import planted_answers
 
 FOLDERS = ("overlays/example-s3", "overlays/example-pvc", "daskjob")
@@ -206,7 +206,7 @@ def deploy(job: Path, *options: str) -> tuple[int, Path]:
 @needs_kubectl
 def test_manifests_for_a_job(job: Path) -> None:
     endpoint = "AWS_ENDPOINT_URL=http://minio.storage:9000"
-    options = ("--claim", "shared", "--workers", "7", "--cpu", "4", "--memory", "6GiB", "--setting", endpoint, "--namespace", "lab")
+    options = ("--volume-claim", "shared", "--workers", "7", "--cpu", "4", "--memory", "6GiB", "--env", endpoint, "--namespace", "lab")
     code, folder = deploy(job, *options)
     assert code == 0
     manifests = render(folder)
@@ -231,7 +231,7 @@ def test_manifests_for_a_job(job: Path) -> None:
 def test_two_jobs_in_a_namespace_do_not_meet(job: Path) -> None:
     found = []
     for name in ("one", "two"):
-        _, folder = deploy(job, "--claim", "shared", "--memory", "2GiB", "--name", name, "--overwrite", "--no-tls")
+        _, folder = deploy(job, "--volume-claim", "shared", "--memory", "2GiB", "--name", name, "--overwrite", "--no-tls")
         found.append(render(folder))
         assert problems(found[-1]) == []
     names = [{(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests} for manifests in found]
@@ -244,20 +244,20 @@ def test_two_jobs_in_a_namespace_do_not_meet(job: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "options", "told"),
     [
-        (("", ""), [], "pods see no such place; expected an address s3://… or gs://…, or a path below /data with --claim"),
-        (("/data/a.csv", "a.csv"), ["--claim", "c"], ":4: step 1 (import): a.csv: pods see no such place"),
-        (("/data/a.csv", "/data/../etc/a.csv"), ["--claim", "c"], "pods see no such place"),
-        (("s3:", "az:"), ["--claim", "c"], "az://studies/icqf.model: pods see no such place"),
-        (('state = "/data/state"', ""), ["--claim", "c"], "[job] has no 'state'"),
-        (('[job]', '[job]\nscheduler = "tcp://a:1"'), ["--claim", "c"], "'scheduler' is for the manifests to say"),
-        (("", ""), ["--claim", "c"], "--memory is missing"),
-        (("", ""), ["--claim", "c", "--memory", "10MiB"], "expected 1 GiB or more"),
-        (("", ""), ["--claim", "c", "--memory", "2GiB", "--image", "dfact:latest"], "expected one with a version"),
-        (("", ""), ["--claim", "c", "--memory", "2GiB", "--name", "My_job"], "as Kubernetes has it"),
-        (("", ""), ["--claim", "c", "--memory", "2GiB", "--setting", "AWS_SECRET_ACCESS_KEY=x"], "looks like a credential"),
-        (("", ""), ["--claim", "c", "--memory", "2GiB", "--setting", "here"], "expected NAME=VALUE"),
+        (("", ""), [], "pods see no such place; expected an address s3://… or gs://…, or a path below /data with --volume-claim"),
+        (("/data/a.csv", "a.csv"), ["--volume-claim", "c"], ":4: step 1 (import): a.csv: pods see no such place"),
+        (("/data/a.csv", "/data/../etc/a.csv"), ["--volume-claim", "c"], "pods see no such place"),
+        (("s3:", "az:"), ["--volume-claim", "c"], "az://studies/icqf.model: pods see no such place"),
+        (('state = "/data/state"', ""), ["--volume-claim", "c"], "[job] has no 'state'"),
+        (('[job]', '[job]\nscheduler = "tcp://a:1"'), ["--volume-claim", "c"], "'scheduler' is for the manifests to say"),
+        (("", ""), ["--volume-claim", "c"], "--memory is missing"),
+        (("", ""), ["--volume-claim", "c", "--memory", "10MiB"], "expected 1 GiB or more"),
+        (("", ""), ["--volume-claim", "c", "--memory", "2GiB", "--image", "dfact:latest"], "expected one with a version"),
+        (("", ""), ["--volume-claim", "c", "--memory", "2GiB", "--name", "My_job"], "as Kubernetes has it"),
+        (("", ""), ["--volume-claim", "c", "--memory", "2GiB", "--env", "AWS_SECRET_ACCESS_KEY=x"], "looks like a credential"),
+        (("", ""), ["--volume-claim", "c", "--memory", "2GiB", "--env", "here"], "expected NAME=VALUE"),
         (("", ""), ["--manifests", "elsewhere"], "expected the folder deploy/kubernetes"),
-        (('components', 'componens'), ["--claim", "c"], ""),
+        (('components', 'componens'), ["--volume-claim", "c"], ""),
     ],
 )  # fmt: skip
 def test_what_could_not_run_is_refused(
@@ -273,7 +273,7 @@ def test_what_could_not_run_is_refused(
 def test_a_folder_with_something_in_it_is_left_alone(job: Path) -> None:
     (job.parent / "deployed").mkdir()
     (job.parent / "deployed" / "kustomization.yaml").write_text("mine")
-    assert deploy(job, "--claim", "c", "--memory", "2GiB")[0] == 1
+    assert deploy(job, "--volume-claim", "c", "--memory", "2GiB")[0] == 1
     assert (job.parent / "deployed" / "kustomization.yaml").read_text() == "mine"
 
 
@@ -304,7 +304,9 @@ def test_pods_get_what_the_plan_needs(job: Path, monkeypatch: pytest.MonkeyPatch
     few, many = size("--workers", "2"), size("--workers", "16")
     assert 2 << 30 < many < few
     for workers, memory in ((2, few), (16, many)):  # enough, and half of it is not
-        planned = [dfact.plan(dfact.ICQF(solver="admm", executor=Pods(workers, 2, part)), dataset) for part in (memory, memory // 2)]
+        planned = [
+            dfact.plan(dfact.ICQF(solver="admm", executor=PlannedWorkers(workers, 2, part)), dataset) for part in (memory, memory // 2)
+        ]
         assert [plan.fits and not plan.spilled for plan in planned] == [True, False]
     assert size("--memory", "2GiB", "--workers", "16") == 2 << 30, "the rest of the state lies on the pods' disks"
     monkeypatch.setattr("dfact.jobs.kubernetes._DISK", 1 << 20)
@@ -365,7 +367,7 @@ def slurm(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
     known = {name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "SLURM_", "DFACT_"))}
     given = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NODELIST": "a[1-3]", "SLURM_NTASKS": "3", "SLURM_CPUS_PER_TASK": "1"}
     given |= {"SLURM_MEM_PER_CPU": "2048", "SLURM_SUBMIT_DIR": str(tmp_path / "source"), "DFACT_BIN": str(Path(sys.executable).parent)}
-    given |= {"PATH": f"{tools}:{os.environ['PATH']}", "DFACT_LINGER": "20"}
+    given |= {"PATH": f"{tools}:{os.environ['PATH']}", "DFACT_GRACE_SECONDS": "20"}
 
     started: list[subprocess.Popen[bytes]] = []
 
@@ -419,7 +421,7 @@ def test_a_batch_job_is_stopped_and_goes_on(slurm: Callable[..., "subprocess.Pop
 
 @pytest.mark.faults
 def test_workers_without_a_scheduler_end_with_a_failure() -> None:
-    take_part = DEPLOY / "container" / "take-part"
+    take_part = DEPLOY / "container" / "node-entrypoint"
     environment = {"JOB_COMPLETION_INDEX": "1", "DASK_SCHEDULER_ADDRESS": "tcp://127.0.0.1:9", "DFACT_THREADS": "1", "DFACT_MEMORY": "1GiB"}
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "DFACT_DEATH_TIMEOUT": "1"}
     known = {name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "SLURM_"))}

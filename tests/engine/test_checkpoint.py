@@ -22,10 +22,10 @@ import dfact
 from dfact.data.sources.dense import ArraySource
 from dfact.engine.checkpoint import CheckpointedSession, pack, resume_point, unpack
 from dfact.engine.executors import resolve_executor
-from dfact.engine.fused_passes import Parts
+from dfact.engine.fused_passes import FusedSums
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, PartialSums, Startless, State
+from dfact.engine.passes import Block, PartialSums, State, StatelessStart
 from dfact.errors import ParameterError, StoreError
 from dfact.storage.records import Records
 from tests.conftest import planted_answers
@@ -82,7 +82,7 @@ CASES = {
     "icqf-random": Case(lambda: dfact.ICQF(3, max_iter=8, tol=0, init="random"), lambda seed: planted_answers(200, 30, 3, seed), (6,)),
     "l1nmf": Case(lambda: dfact.L1NMF(4, max_iter=12, tol=0), lambda seed: planted_answers(300, 40, 4, seed, 0.1), (5,)),
     "gom": Case(lambda: dfact.GradeOfMembership(3), memberships, (1, 2, 3, 4)),
-    "gom-cone": Case(lambda: dfact.GradeOfMembership(3, hunt="svm-cone"), memberships, (3,)),
+    "gom-cone": Case(lambda: dfact.GradeOfMembership(3, vertex_hunting="svm-cone"), memberships, (3,)),
     "gom-simplex": Case(lambda: dfact.GradeOfMembership(3, method="srsc"), memberships, (3,)),
     "emf-exact": Case(lambda: dfact.ExpectileMF(3, omega=0.2, ridge=0.1, max_iter=12, tol=0, solver="exact"), skewed, (1, 8)),
     "emf-surrogate": Case(lambda: dfact.ExpectileMF(3, omega=0.2, ridge=0.1, max_iter=12, tol=0, solver="surrogate"), skewed, (8,)),
@@ -329,12 +329,12 @@ class Ones(PartialSums, name="ones"):
 
 
 @dataclass(frozen=True)
-class CountPass(Startless):
+class CountPass(StatelessStart):
     """Counts the passes."""
 
     dtype: None = None
 
-    def step(self, block: Block, state: State | None, shared: None) -> tuple[State, Ones]:
+    def step(self, block: Block, state: State | None, broadcast: None) -> tuple[State, Ones]:
         counted = state["counted"] + 1 if state else np.ones((1, block.matrix.shape[0]))
         return {"counted": counted}, Ones(counted.sum())
 
@@ -358,7 +358,7 @@ def test_the_scheduler_forgets_what_a_checkpoint_holds(client: Client, tmp_path:
 
 
 def test_nested_sums_are_what_they_were() -> None:
-    sums = Parts([Ones(np.asarray(3.0)), Parts([Ones(np.arange(4.0))])])
+    sums = FusedSums([Ones(np.asarray(3.0)), FusedSums([Ones(np.arange(4.0))])])
     arrays: list[NDArray[Any]] = []
     packed, count = pack(sums, arrays.append)
     assert count == len(arrays) == 2

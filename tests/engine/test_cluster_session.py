@@ -40,15 +40,15 @@ from dfact.engine.cluster.transport import packed
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, PartialSums, Startless, State
+from dfact.engine.passes import Block, PartialSums, State, StatelessStart
 from dfact.engine.reduction import TreeSum
-from dfact.engine.session import Executor, Stateful
+from dfact.engine.session import CheckpointableSession, Executor
 from dfact.engine.shard import Shard
 from dfact.errors import ClusterError, StoreError
 from tests.conftest import free_port
 
 FLOAT32 = np.dtype(np.float32)
-FOOTPRINT = Footprint(state_per_row=8, work_per_row=200, shared=1000, result_per_row=8)
+FOOTPRINT = Footprint(state_per_row=8, work_per_row=200, broadcast=1000, result_per_row=8)
 N_PARTITIONS, BLOCKS = 24, 2
 _LOCAL: dict[str, Any] = {"dashboard_address": "127.0.0.1:0", "memory_limit": "2GiB"}
 WAIT = 60.0  # seconds, of what is polled: much more than it takes
@@ -97,11 +97,11 @@ class Walk:
     def start(self, block: Block) -> State:
         return {"x": np.full((2, len(block.values)), np.float32(block.index) / 7)}
 
-    def step(self, block: Block, state: State | None, shared: Any) -> tuple[State, Sums]:
+    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State, Sums]:
         assert state is not None
-        number = int(shared)
+        number = int(broadcast)
         state["x"] *= np.float32(1.1)
-        state["x"] += np.float32(shared)
+        state["x"] += np.float32(broadcast)
         if self.folder:
             self._note(block, number)
         if self.pause:
@@ -122,8 +122,8 @@ class Walk:
                     os.kill(os.getpid(), signal.SIGKILL)
             if (number, partition) == (3, self.poison):
                 os.kill(os.getpid(), signal.SIGKILL)
-            with (Path(self.folder) / f"{number}-{partition}").open("a") as visited:
-                visited.write(".")
+            with (Path(self.folder) / f"{number}-{partition}").open("a") as visited_partitions:
+                visited_partitions.write(".")
 
     def _struck(self, kill: int) -> Path:
         return Path(self.folder) / f"kill-{kill}"
@@ -133,26 +133,26 @@ class Walk:
 class Wide(Walk):
     """The same, with a state of other arrays in every third pass."""
 
-    def step(self, block: Block, state: State | None, shared: Any) -> tuple[State, Sums]:
+    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State, Sums]:
         assert state is not None
         x = state["x"] + state["more"][:, :2].T if "more" in state else state["x"]
-        state, sums = super().step(block, {"x": x}, shared)
-        if int(shared) % 3 == 0:
-            state["more"] = np.full((len(block.values), 5), shared, np.float32)
+        state, sums = super().step(block, {"x": x}, broadcast)
+        if int(broadcast) % 3 == 0:
+            state["more"] = np.full((len(block.values), 5), broadcast, np.float32)
         return state, sums
 
 
 @dataclass(frozen=True)
-class Look(Startless):
+class Look(StatelessStart):
     """A pass that keeps no state, and drops what there is."""
 
     dtype: np.dtype[Any] = FLOAT32
 
-    def step(self, block: Block, state: State | None, shared: Any) -> tuple[None, Sums]:
-        return None, Sums(np.nansum(block.values, axis=0) * np.float32(shared) / np.float32(3), np.asarray(len(block.values)))
+    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[None, Sums]:
+        return None, Sums(np.nansum(block.values, axis=0) * np.float32(broadcast) / np.float32(3), np.asarray(len(block.values)))
 
 
-def visited(folder: Path) -> Counter[tuple[int, int]]:
+def visited_partitions(folder: Path) -> Counter[tuple[int, int]]:
     """How often each pass has been through each partition, by all workers."""
     found = Counter[tuple[int, int]]()
     for path in folder.glob("[0-9]*-*"):
@@ -163,7 +163,7 @@ def visited(folder: Path) -> Counter[tuple[int, int]]:
 
 def again(folder: Path) -> set[int]:
     """The partitions that some pass has been through more than once."""
-    return {partition for (_, partition), count in visited(folder).items() if count > 1}
+    return {partition for (_, partition), count in visited_partitions(folder).items() if count > 1}
 
 
 def kills_done(folder: Path) -> int:
@@ -208,17 +208,17 @@ def on(client: Client, n_partitions: int = N_PARTITIONS, **plan: int) -> Cluster
     return found
 
 
-def take(session: Stateful, pass_: Any, numbers: Sequence[int]) -> list[bytes]:
+def take(session: CheckpointableSession, pass_: Any, numbers: Sequence[int]) -> list[bytes]:
     """The sums of passes with these numbers."""
     sums = [session.run(pass_, np.float32(number)) for number in numbers]
     return [part.weighted.tobytes() + part.count.tobytes() for part in sums]
 
 
-def rows_of(session: Stateful) -> bytes:
+def rows_of(session: CheckpointableSession) -> bytes:
     return np.concatenate(list(session.rows("x"))).tobytes()
 
 
-def course(session: Stateful, pass_: Any, n: int) -> tuple[list[bytes], bytes]:
+def course(session: CheckpointableSession, pass_: Any, n: int) -> tuple[list[bytes], bytes]:
     """What n passes give, and their state."""
     with session:
         return take(session, pass_, range(1, n + 1)), rows_of(session)
@@ -239,7 +239,7 @@ def until(condition: Callable[[], Any]) -> None:
 @pytest.fixture(autouse=True)
 def _attentive(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that soon looks after workers that do not answer."""
-    monkeypatch.setattr(watch, "LOOK", 0.2)
+    monkeypatch.setattr(watch, "POLL_SECONDS", 0.2)
 
 
 @contextmanager
@@ -292,7 +292,7 @@ def owner(session: ClusterSession, partition: int) -> str:
     return next(m.address for m in session._members.owners for run in m.runs if partition in run)
 
 
-def name_of(client: Client, address: str) -> str:
+def stem(client: Client, address: str) -> str:
     return str(client.scheduler_info(n_workers=-1)["workers"][address]["name"])
 
 
@@ -368,10 +368,10 @@ def test_the_journal_gives_back_what_it_was_given() -> None:
         for base in (0, 4):
             journal.clear(base)
             passes = [b"one", b"one", b"", b"two", b"one"]
-            shared = [rng.bytes(int(size)) for size in (0, 1, 1 << 20, 5, 3)]
-            for entry in zip(passes, shared, strict=True):
+            broadcast = [rng.bytes(int(size)) for size in (0, 1, 1 << 20, 5, 3)]
+            for entry in zip(passes, broadcast, strict=True):
                 journal.append(*entry)
-            assert [journal[base + 1 + i] for i in range(5)] == list(zip(passes, shared, strict=True))
+            assert [journal[base + 1 + i] for i in range(5)] == list(zip(passes, broadcast, strict=True))
         folder = journal._scratch.path
         assert [path.name for path in folder.iterdir() if path.stat().st_size] == ["passes"]
     assert not folder.exists()
@@ -491,10 +491,10 @@ class TestLosses:
         with workers(processes, 4) as client, on(client) as session:
             sums = take(session, pass_, [1, 2])
             first = held(session, owner(session, 0))
-            processes.kill(name_of(client, owner(session, 0)))
+            processes.kill(stem(client, owner(session, 0)))
             sums += take(session, pass_, [3])
             assert again(tmp_path) == first
-            counts = visited(tmp_path)
+            counts = visited_partitions(tmp_path)
             assert {counts[number, partition] for number in (1, 2) for partition in first} == {2}
             last = held(session, owner(session, 23))
             sums += take(session, pass_, [4, 5])
@@ -557,7 +557,7 @@ class TestLosses:
             assert (sums, rows_of(session)) == inline(3)
 
     def test_all_and_none_comes(self, processes: Processes) -> None:
-        with dask.config.set({"dfact.workers-wait": "1s"}), workers(processes, 2) as client, on(client) as session:
+        with dask.config.set({"dfact.worker-timeout": "1s"}), workers(processes, 2) as client, on(client) as session:
             take(session, Walk(), [1])
             processes.kill(*processes.workers)
             with pytest.raises(ClusterError, match="for 1 s the Dask cluster has had no worker"):
@@ -573,7 +573,7 @@ class TestLosses:
             client.run(doom, "rows", workers=[owner(session, 0)])
             assert (sums, rows_of(session)) == inline(3)
             assert len(session._members.owners) == 1
-            counts = visited(tmp_path)
+            counts = visited_partitions(tmp_path)
             assert {counts[number, 12] for number in (1, 2)} == {2}  # from the start, as the checkpoint was not whole
             assert counts[1, 0] == counts[2, 0] == 1  # from the checkpoint
             assert counts[3, 0] == 2
@@ -582,7 +582,7 @@ class TestLosses:
         with workers(processes, 2) as client, on(client) as session:
             sums = take(session, Walk(str(tmp_path)), [1, 2]) + take(session, Look(), [3])
             assert session._journal.base == 3
-            processes.kill(name_of(client, owner(session, 0)))
+            processes.kill(stem(client, owner(session, 0)))
             sums += take(session, Look(), [4]) + take(session, Walk(str(tmp_path)), [5, 6])
             found = sums, rows_of(session)
             assert not again(tmp_path)
@@ -718,7 +718,7 @@ class TestMoves:
                 retiring = threading.Thread(target=other.retire_workers, args=([retired],))
 
                 def in_its_midst() -> None:
-                    until(lambda: visited(tmp_path)[2, 12])
+                    until(lambda: visited_partitions(tmp_path)[2, 12])
                     retiring.start()
 
                 starting = threading.Thread(target=in_its_midst)
@@ -737,14 +737,14 @@ class Closing(Walk):
 
     address: str = ""
 
-    def step(self, block: Block, state: State | None, shared: Any) -> tuple[State, Sums]:
-        if (int(shared), block.index) == (2, 20) and not (marker := Path(self.folder) / "closed").exists():
+    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State, Sums]:
+        if (int(broadcast), block.index) == (2, 20) and not (marker := Path(self.folder) / "closed").exists():
             marker.touch()
             # This process may also have hosts of an earlier test's session that have yet to close.
             [host] = [h for h in host_module._hosts.values() if h.worker.address == self.address]
             asyncio.run_coroutine_threadsafe(host.close(), host.worker.loop.asyncio_loop)
             assert host.closed.wait(WAIT)
-        return super().step(block, state, shared)
+        return super().step(block, state, broadcast)
 
 
 def test_a_host_that_closes_in_the_midst_of_a_pass(tmp_path: Path) -> None:
@@ -948,7 +948,7 @@ class StubbornError(Exception):
 
 @dataclass(frozen=True)
 class Stubborn(Walk):
-    def step(self, block: Block, state: State | None, shared: Any) -> tuple[State, Sums]:
+    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State, Sums]:
         raise StubbornError("a block", block.index)
 
 
@@ -963,7 +963,7 @@ def test_workers_that_cannot_join(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ModuleNotFoundError("No module named 'dfact'")
 
     monkeypatch.setattr(members_module, "open_host", refuse)
-    with dask.config.set({"dfact.workers-wait": "1s"}), inside(2) as client, on(client) as session:  # noqa: SIM117
+    with dask.config.set({"dfact.worker-timeout": "1s"}), inside(2) as client, on(client) as session:  # noqa: SIM117
         with pytest.raises(ClusterError, match=r"no worker .*could join.*No module named 'dfact'"):
             take(session, Walk(), [1])
 

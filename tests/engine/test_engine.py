@@ -37,22 +37,22 @@ from dfact.data.sources.sparse import CSRSource, StoredCSRSource
 from dfact.engine import partitions as partition_module
 from dfact.engine.block_state import PartitionStates, SpillFile
 from dfact.engine.cluster.session import DistributedExecutor
-from dfact.engine.cluster.transport import Sealed
+from dfact.engine.cluster.transport import Pickled
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor, resolve_executor
-from dfact.engine.fused_passes import Member, Together, whole
-from dfact.engine.memory_plan import Footprint, Plan, Workers, make_plan, parse_bytes
-from dfact.engine.partitions import one_ahead, partitions, walk
-from dfact.engine.passes import Block, PartialSums, Startless, State, Workspace
+from dfact.engine.fused_passes import FusedPass, Member, whole
+from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan, parse_bytes
+from dfact.engine.partitions import partitions, prefetch, walk
+from dfact.engine.passes import Block, PartialSums, State, StatelessStart, Workspace
 from dfact.engine.reduction import TreeSum, add_up
 from dfact.engine.session import Executor
 from dfact.engine.threads import single_threaded
 from dfact.progress import Iteration, Progress, TimeLeft
 from dfact.storage import array_stream as streams
-from dfact.storage.files import Scratch
+from dfact.storage.files import TemporaryFolder
 from tests.conftest import planted_answers
 
 FLOAT32 = np.dtype(np.float32)
-FOOTPRINT = Footprint(state_per_row=200, work_per_row=200, shared=1000, result_per_row=8)
+FOOTPRINT = Footprint(state_per_row=200, work_per_row=200, broadcast=1000, result_per_row=8)
 
 
 @dataclass
@@ -70,10 +70,10 @@ class DriftPass:
     def start(self, block: Block) -> State:
         return {"drift": np.full((2, len(block.values)), np.float32(block.index) / 7), "rows": np.nan_to_num(block.values)}
 
-    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, Sums]:
+    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State, Sums]:
         assert state is not None
         state["drift"] *= np.float32(1.1)
-        state["rows"] += shared
+        state["rows"] += broadcast
         cov = 0 if block.covariates is None else block.covariates.sum()
         weighted = state["drift"].sum() * np.nansum(block.values, axis=0) / np.float32(3) + state["rows"].sum() + cov
         return state, Sums(weighted, np.asarray(len(block.values)))
@@ -81,7 +81,7 @@ class DriftPass:
 
 @dataclass(frozen=True)
 class FailingPass(DriftPass):
-    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, Sums]:
+    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State, Sums]:
         raise ValueError(f"block {block.index} is bad")
 
 
@@ -130,17 +130,17 @@ def test_every_executor_gives_the_bits_of_the_inline_one(executor: Executor, spi
 
 
 @dataclass(frozen=True)
-class AddressPass(Startless):
+class AddressPass(StatelessStart):
     """Counts what does not lie as it did where it was sent from."""
 
     own: tuple[NDArray[Any], ...]
     dtype: np.dtype[Any] = FLOAT32
 
-    def step(self, block: Block, state: State | None, shared: list[NDArray[Any]]) -> tuple[None, Sums]:
+    def step(self, block: Block, state: State | None, broadcast: list[NDArray[Any]]) -> tuple[None, Sums]:
         matrix = [block.matrix] if isinstance(block.matrix, np.ndarray) else [block.matrix.data, block.matrix.indices]
         assert block.covariates is not None
-        odd = sum(not array.flags.aligned for array in (*shared, *self.own, *matrix, block.covariates))
-        turned = sum(not array.flags.f_contiguous for array in (*shared, *self.own))
+        odd = sum(not array.flags.aligned for array in (*broadcast, *self.own, *matrix, block.covariates))
+        turned = sum(not array.flags.f_contiguous for array in (*broadcast, *self.own))
         return None, Sums(np.ones((3, 85), order="F"), np.asarray(odd + turned))
 
 
@@ -157,7 +157,7 @@ def test_arrays_lie_on_a_worker_as_they_did(of: Callable[[NDArray[Any]], RowSour
             assert sums.count == 0
             assert sums.weighted.flags.aligned
             assert sums.weighted.flags.f_contiguous
-    assert sizeof(Sealed(arrays)) > sum(array.nbytes for array in arrays)
+    assert sizeof(Pickled(arrays)) > sum(array.nbytes for array in arrays)
 
 
 @pytest.mark.usefixtures("small_partitions")
@@ -194,7 +194,7 @@ def test_stored_sparse_rows_give_the_bits_of_dense_ones(
     executor: Executor, seed: int, spill: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(seed)
-    for module, name in ((sparse, "_READ_ENTRIES"), (data_values, "_ENTRIES"), (data_values, "_EDGES")):
+    for module, name in ((sparse, "_READ_ENTRIES"), (data_values, "_ENTRIES"), (data_values, "_INDPTR_CHUNK")):
         monkeypatch.setattr(module, name, int(rng.integers(1 if "PIECE" in name else 40, 3000)))
     X = sparse_values(seed)
     source = dfact.import_array(X, tmp_path / "d.zarr", missing=255).source
@@ -311,7 +311,7 @@ def test_the_next_item_is_made_while_this_one_is_in_use() -> None:
             made.release()
             yield i
 
-    for i in one_ahead(items()):
+    for i in prefetch(items()):
         assert made.acquire(timeout=100), "the item itself"
         if i == 0:
             assert made.acquire(timeout=100), "the next one was not begun"
@@ -324,7 +324,7 @@ def test_an_error_of_the_reader_reaches_the_walk() -> None:
         raise OSError("disk gone")
 
     with pytest.raises(OSError, match="disk gone"):
-        list(one_ahead(items()))
+        list(prefetch(items()))
 
 
 SHAPES = [(1, 1), (1005, 40), (13256, 120), (500_000, 1000), (10**7, 100), (10**6, 10**4), (500_000, 800_000), (10**9, 50), (2000, 1126, 3)]
@@ -397,7 +397,7 @@ class ThreadCountPass:
     def start(self, block: Block) -> None:
         return None
 
-    def step(self, block: Block, state: State | None, shared: None) -> tuple[None, Threads]:
+    def step(self, block: Block, state: State | None, broadcast: None) -> tuple[None, Threads]:
         counts = [p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"]
         return None, Threads(np.asarray(max(counts) - 1))
 
@@ -419,9 +419,9 @@ def test_number_of_threads_is_dasks() -> None:
         assert ThreadsExecutor().threads == 5
 
 
-def two_threads(limit: str) -> Workers:
+def two_threads(limit: str) -> WorkerResources:
     """Of a process that has 300 MiB: this one has more the more tests it has run."""
-    return Workers("threads", 1, 2, parse_bytes(limit), 300 << 20)
+    return WorkerResources("threads", 1, 2, parse_bytes(limit), 300 << 20)
 
 
 def plan_for(limit: str, n: int = 500_000, m: int = 1000) -> Plan:
@@ -439,7 +439,7 @@ def test_sparse_data_is_planned_by_what_it_stores(tmp_path: Path) -> None:
     for source, kept in ((stored, 782), (CSRSource(X), 0)):
         assert Layout.of(source.shape).n_partitions == 782
         plan = make_plan(source, FLOAT32, Footprint(80, 4 * 100, 1000, 80), two_threads("2GiB"))
-        assert plan.values_in_memory == min(kept, plan.n_partitions)
+        assert plan.cached_partitions == min(kept, plan.n_partitions)
         assert plan.held < 50e6
         plan.check()
 
@@ -534,7 +534,7 @@ def test_blocks_of_the_users_array_are_read_only() -> None:
 def test_one_and_many_chunks_a_partition_cut_the_same_blocks() -> None:
     X = np.arange(100)[:, None]
     for size in (1, 7, 16, 30, 100):
-        blocks = list(partition_module.cut((X[a : a + size] for a in range(0, 100, size)), 16))
+        blocks = list(partition_module.rechunk_rows((X[a : a + size] for a in range(0, 100, size)), 16))
         assert [len(b) for b in blocks] == [16] * 6 + [4]
         np.testing.assert_array_equal(np.concatenate(blocks), X)
 
@@ -676,7 +676,7 @@ def test_a_pass_over_the_state_alone_knows_how_many_rows_there_are() -> None:
 @pytest.mark.faults
 def test_the_scratch_of_killed_processes_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    ours, lost = Scratch("state"), tmp_path / "lost"
+    ours, lost = TemporaryFolder("state"), tmp_path / "lost"
     code = "import os; from dfact.storage.files import Scratch; print(Scratch('state').path, flush=True); os.kill(os.getpid(), 9)"
     with lost.open("w") as out:
         subprocess.run([sys.executable, "-c", code], check=False, stdout=out, env=os.environ | {"TMPDIR": str(tmp_path)})
@@ -684,7 +684,7 @@ def test_the_scratch_of_killed_processes_is_removed(tmp_path: Path, monkeypatch:
     assert abandoned.is_dir()
     other = tmp_path / "dfact-of-mine"  # not one of these
     other.mkdir()
-    second = Scratch("state")
+    second = TemporaryFolder("state")
     assert not abandoned.exists()
     assert ours.path.is_dir()
     assert other.is_dir()
@@ -724,13 +724,13 @@ def test_what_lasts_is_free_again_with_the_next_block() -> None:
 
 
 @dataclass(frozen=True)
-class LendingPass(Startless):
+class LendingPass(StatelessStart):
     """A pass whose sums lie in the block's workspace."""
 
     dtype: np.dtype[Any] = FLOAT32
 
-    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, Sums]:
-        return state, Sums(block.work.matmul(shared, block.values), np.asarray(len(block.values)))
+    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, Sums]:
+        return state, Sums(block.work.matmul(broadcast, block.values), np.asarray(len(block.values)))
 
 
 @pytest.mark.usefixtures("small_partitions")
@@ -741,7 +741,7 @@ def test_sums_in_a_workspace_are_those_of_all_blocks_and_members(dtype: Any) -> 
     n, rows = part.rows.stop, part.layout.block_rows
     assert part.n_blocks(0) > 1
     A = [np.full((2, rows), factor, np.float32) for factor in (1, 2)]
-    together = Together(tuple(Member(name, whole, LendingPass()) for name in "ab"), FLOAT32)
+    together = FusedPass(tuple(Member(name, whole, LendingPass()) for name in "ab"), FLOAT32)
     for _ in range(2):
         sums = walk(part.blocks(FLOAT32, work), together, A, [None] * part.n_blocks(0), [].append)
         for member, factor in zip(sums.parts, (1, 2), strict=True):

@@ -12,10 +12,10 @@ import dfact
 from dfact.cli.main import main
 from dfact.engine.checkpoint import CheckpointedSession, resume_point
 from dfact.errors import StoppedError
-from dfact.signals import asked, finishing, obeying, stopping_on_signals
+from dfact.signals import defer_stop, handle_signals, requested_signal, shield
 from dfact.storage import groups as store
-from dfact.storage.files import Scratch
-from dfact.storage.groups import reading, remove
+from dfact.storage.files import TemporaryFolder
+from dfact.storage.groups import read_errors, remove
 from tests.conftest import planted_answers
 from tests.engine.test_checkpoint import same
 
@@ -28,19 +28,19 @@ def send(number: int) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_not_taken_for_the_damage_of_what_is_read(number: int) -> None:
-    with stopping_on_signals(), pytest.raises(StoppedError) as found, reading("a store"):
+    with handle_signals(), pytest.raises(StoppedError) as found, read_errors("a store"):
         send(number)
     assert found.value.signal == number
 
 
 def test_a_signal_that_nobody_asked_for_in_time_stops_at_the_end() -> None:
-    with stopping_on_signals():
-        with pytest.raises(StoppedError), obeying():
+    with handle_signals():
+        with pytest.raises(StoppedError), defer_stop():
             send(signal.SIGTERM)
-        assert asked() == signal.SIGTERM
-        with pytest.raises(ZeroDivisionError), obeying():  # an error goes before
+        assert requested_signal() == signal.SIGTERM
+        with pytest.raises(ZeroDivisionError), defer_stop():  # an error goes before
             raise ZeroDivisionError
-    assert asked() is None
+    assert requested_signal() is None
 
 
 def test_a_signal_behind_the_last_pass_of_a_fit_stops_it_and_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ def test_a_signal_behind_the_last_pass_of_a_fit_stops_it_and_is_forgotten(tmp_pa
         return rows(session, name)
 
     monkeypatch.setattr(CheckpointedSession, "rows", signalled)
-    with stopping_on_signals(), pytest.raises(StoppedError, match="holds 7 steps"):
+    with handle_signals(), pytest.raises(StoppedError, match="holds 7 steps"):
         model("one").fit(X)
     monkeypatch.undo()
     assert resume_point(tmp_path / "one") == 7
@@ -62,15 +62,15 @@ def test_a_signal_behind_the_last_pass_of_a_fit_stops_it_and_is_forgotten(tmp_pa
 
 
 def test_a_signal_comes_too_late_for_what_is_all_but_done() -> None:
-    with stopping_on_signals():
-        with finishing():
+    with handle_signals():
+        with shield():
             send(signal.SIGTERM)
-        assert asked() == signal.SIGTERM  # which a fit that follows obeys
-        with finishing(), pytest.raises(StoppedError):
+        assert requested_signal() == signal.SIGTERM  # which a fit that follows obeys
+        with shield(), pytest.raises(StoppedError):
             send(signal.SIGTERM)
 
 
-@pytest.mark.parametrize("at", ["_put_in_place", "remove", "model_text"])
+@pytest.mark.parametrize("at", ["_replace_atomically", "remove", "model_text"])
 def test_a_fit_that_is_stopped_behind_its_model_is_done(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the same command would find the model there, and be refused."""
     data, model, checkpoint = tmp_path / "a.zarr", tmp_path / "a.model", tmp_path / "checkpoint.zarr"
@@ -79,7 +79,7 @@ def test_a_fit_that_is_stopped_behind_its_model_is_done(at: str, tmp_path: Path,
     function = getattr(home, at)
 
     def signalled(*arguments: Any) -> Any:
-        if arguments[0] != store.incomplete_path(model):  # removed before anything begins
+        if arguments[0] != store.partial_path(model):  # removed before anything begins
             send(signal.SIGTERM)
         return function(*arguments)
 
@@ -90,14 +90,14 @@ def test_a_fit_that_is_stopped_behind_its_model_is_done(at: str, tmp_path: Path,
 
 
 def test_a_folder_is_removed_whatever_signal_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    scratch, rmtree = Scratch("state"), shutil.rmtree
+    scratch, rmtree = TemporaryFolder("state"), shutil.rmtree
 
     def signalled(*arguments: Any, **settings: Any) -> None:
         send(signal.SIGTERM)
         rmtree(*arguments, **settings)
 
     monkeypatch.setattr(shutil, "rmtree", signalled)
-    with stopping_on_signals():
+    with handle_signals():
         scratch.remove()
     assert not scratch.path.exists()
 

@@ -15,7 +15,7 @@ from distributed import Client, LocalCluster
 
 import dfact
 from dfact.data.synthetic import PlantedQuestionnaire
-from dfact.engine.memory_plan import Plan, Workers, cluster_workers
+from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers
 from dfact.errors import MemoryPlanError
 
 pytestmark = pytest.mark.faults
@@ -75,7 +75,7 @@ class Imagined:
 
     limit: int
 
-    def workers(self, memory_limit: Any) -> Workers:
+    def workers(self, memory_limit: Any) -> WorkerResources:
         return cluster_workers([self.limit], THREADS, memory_limit)
 
     def open(self, *arguments: Any) -> Any:
@@ -181,7 +181,7 @@ def test_at_the_least_that_holds_everything(name: str, stored: Callable[[str], d
         before = client.scheduler_info()["workers"]
         model = MODELS[name][1]().set_params(executor=client)
         plan = dfact.plan(model, data)
-        assert plan.state_in_memory == plan.values_in_memory == plan.n_partitions
+        assert plan.state_in_memory == plan.cached_partitions == plan.n_partitions
         assert plan.held > 20 << 20
         model.fit(data)
         check_kept(client, before, plan)

@@ -27,7 +27,7 @@ from dfact.engine.executors import InlineExecutor, ThreadsExecutor
 from dfact.engine.memory_plan import make_plan
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, SampledPass, State
-from dfact.engine.session import Executor, Session, Stateful
+from dfact.engine.session import CheckpointableSession, Executor, Session
 from tests.engine import test_cluster_session as common
 from tests.engine.test_cluster_session import (
     FLOAT32,
@@ -40,7 +40,7 @@ from tests.engine.test_cluster_session import (
     owner,
     rows_of,
     tiny_partitions,
-    visited,
+    visited_partitions,
 )
 
 ROWS = 128  # of a partition, with tiny_partitions
@@ -58,8 +58,8 @@ class Change(SampledPass):
     walk: Walk = field(default_factory=Walk)
     dtype: np.dtype[Any] | None = FLOAT32
 
-    def step(self, block: Block, state: State | None, shared: Any) -> tuple[State | None, Sums]:
-        new, sums = self.walk.step(block, self.walk.start(block) if state is None else state, shared)
+    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State | None, Sums]:
+        new, sums = self.walk.step(block, self.walk.start(block) if state is None else state, broadcast)
         return new, Sums(np.append(sums.weighted, new["x"].sum()) / np.float64(3), sums.count)
 
 
@@ -69,8 +69,8 @@ class Peek(Change):
 
     changes_state: ClassVar[bool] = False
 
-    def step(self, block: Block, state: State | None, shared: Any) -> tuple[State | None, Sums]:
-        _, sums = super().step(block, None if state is None else {"x": state["x"].copy()}, shared)
+    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State | None, Sums]:
+        _, sums = super().step(block, None if state is None else {"x": state["x"].copy()}, broadcast)
         return state, sums
 
 
@@ -80,10 +80,10 @@ class Expecting(Change):
 
     begun: Mapping[int, threading.Event] = field(default_factory=dict)
 
-    def step(self, block: Block, state: State | None, shared: Any) -> tuple[State | None, Sums]:
+    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State | None, Sums]:
         following = [number for number in self.partitions if number * ROWS > block.start]
         assert not following or self.begun[following[0] * ROWS].wait(100), "the next one was not begun"
-        return super().step(block, state, shared)
+        return super().step(block, state, broadcast)
 
 
 def values() -> NDArray[np.uint8]:
@@ -127,7 +127,7 @@ def take(session: Session, passes: Sequence[Any], first: int = 1) -> list[bytes]
     return [np.append(part.weighted, part.count).tobytes() for part in sums]
 
 
-def course(session: Stateful, passes: Sequence[Any]) -> tuple[list[bytes], bytes]:
+def course(session: CheckpointableSession, passes: Sequence[Any]) -> tuple[list[bytes], bytes]:
     with session:
         return take(session, passes), rows_of(session)
 
@@ -166,7 +166,7 @@ def test_a_pass_visits_its_partitions_and_adds_them_up_by_their_positions(execut
     for number, sample in enumerate(samples, 1):
         with opened(executor) as session:
             assert take(session, [kind(sample, Walk(str(tmp_path)))], number) == by_hand(sample, number)
-    assert visited(tmp_path) == Counter((number, i) for number, sample in enumerate(samples, 1) for i in sample)
+    assert visited_partitions(tmp_path) == Counter((number, i) for number, sample in enumerate(samples, 1) for i in sample)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -257,14 +257,14 @@ def test_what_changes_no_state_is_not_repeated(seed: int, tmp_path: Path) -> Non
             if n == 4:
                 session.save(zarr.create_group(tmp_path / "state.zarr"))
                 saved = n + 1
-        assert visited(tmp_path) == expected
+        assert visited_partitions(tmp_path) == expected
         assert (sums, rows_of(session)) == inline(mixed(seed, n=10))
 
 
 @pytest.mark.faults
 def test_workers_that_are_killed(processes: Processes, tmp_path: Path, monkeypatch: Patch) -> None:
     """One between passes, one in a pass that changes no state, and one in a pass that does."""
-    monkeypatch.setattr("dfact.engine.cluster.watch.LOOK", 0.2)  # the driver soon looks after workers that do not answer
+    monkeypatch.setattr("dfact.engine.cluster.watch.POLL_SECONDS", 0.2)  # the driver soon looks after workers that do not answer
     samples = [tuple(sorted({0, 12, 23, *drawn(np.random.default_rng(seed))})) for seed in range(6)]
 
     def passes(walk: Walk) -> list[Any]:
@@ -274,11 +274,11 @@ def test_workers_that_are_killed(processes: Processes, tmp_path: Path, monkeypat
     with common.workers(processes, 4) as client, opened(DistributedExecutor(client)) as session:
         sums = take(session, doomed[:3])
         for n, partition in ((4, 23), (5, 12), (6, 0)):
-            before, lost = visited(tmp_path), held(session, owner(session, partition))
+            before, lost = visited_partitions(tmp_path), held(session, owner(session, partition))
             if n == 4:
-                processes.kill(common.name_of(client, owner(session, partition)))
+                processes.kill(common.stem(client, owner(session, partition)))
             sums += take(session, doomed[n - 1 : n], n)
-            earlier = Counter({key: count for key, count in visited(tmp_path).items() if key[0] < n})
+            earlier = Counter({key: count for key, count in visited_partitions(tmp_path).items() if key[0] < n})
             assert earlier == before + repeated(doomed[: n - 1], lost)
         sums += take(session, doomed[6:], 7)
         assert common.kills_done(tmp_path) == 2

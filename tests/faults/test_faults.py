@@ -123,8 +123,8 @@ def test_a_worker_that_joins_is_used(processes: Processes, client: Client, monke
     assert bits(model) == bits(dfact.ICQF(3, max_iter=9, tol=0, executor="inline").fit(X))
     names = {address: worker["name"] for address, worker in client.scheduler_info()["workers"].items()}
     [newcomer] = set(names.values()) - before
-    visited = {names[address]: count for address, count in visits_by_worker(client).items()}
-    assert visited[newcomer] >= 10
+    visited_partitions = {names[address]: count for address, count in visits_by_worker(client).items()}
+    assert visited_partitions[newcomer] >= 10
     processes.kill(newcomer)
 
 
@@ -200,7 +200,7 @@ def test_all_workers_gone_then_the_scheduler(tmp_path: Path) -> None:
     with Processes(cluster, pause=PAUSE) as processes:
         fit = StoredFit(folder, PAUSE / 2, "--scheduler", processes.address)
         processes.start(2)
-        command = fit.run({"dfact.workers-wait": "2s"})
+        command = fit.run({"dfact.worker-timeout": "2s"})
         command.reached(fit.checkpoint, 8)
         struck = time.monotonic()
         processes.kill(*processes.workers)

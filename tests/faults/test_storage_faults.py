@@ -20,7 +20,7 @@ import dfact
 import dfact.data.sources.base
 import dfact.data.stored_values
 from dfact.errors import DfactError, StoreError
-from dfact.storage.groups import create_group, incomplete_path
+from dfact.storage.groups import create_group, partial_path
 from tests.conftest import planted_answers
 
 pytestmark = pytest.mark.faults
@@ -47,7 +47,7 @@ def dense(X: NDArray[np.float64], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.fixture
 def sparse(X: NDArray[np.float64], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(dfact.data.stored_values, "_ENTRIES", 1000)
-    monkeypatch.setattr(dfact.data.stored_values, "_EDGES", 500)
+    monkeypatch.setattr(dfact.data.stored_values, "_INDPTR_CHUNK", 500)
     dfact.import_array(sp.csr_array(np.nan_to_num(X)), tmp_path / "sparse.zarr")
     return tmp_path / "sparse.zarr"
 
@@ -262,7 +262,7 @@ def test_a_disk_that_turns_read_only(small_disk: Path, X: NDArray[np.float64]) -
     np.testing.assert_array_equal(icqf(executor="inline").fit(small_disk / "x.zarr").components_, model.components_)
     mount("-o", "remount,rw", str(small_disk))
     assert dfact.import_array(X[:100], small_disk / "y.zarr").shape == (100, M)
-    assert not incomplete_path(small_disk / "y.zarr").exists()
+    assert not partial_path(small_disk / "y.zarr").exists()
 
 
 def turn_read_only_while_writing(disk: Path) -> None:

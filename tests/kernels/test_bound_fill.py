@@ -67,12 +67,12 @@ def test_a_step_is_that_of_the_dense_augmented_lagrangian(
         assert bounded_step(codes, 255.0, again[0], *given, *settings, *again[1:]) == found
         np.testing.assert_array_equal(again[0], X)
         np.testing.assert_array_equal(again[-1], cross)
-        squares, penalty, size_w, count = found
+        squares, penalty, penalty_w, count = found
         places, values = new_places[:count], new_values[:count]
         np.testing.assert_allclose(X, expected, atol=10 * tolerance)
         assert squares == pytest.approx(counts @ np.where(dense.observed, np.square(dense.answers - R), 0).sum(axis=1), rel=tolerance)
         assert penalty == pytest.approx(counts @ bounds, rel=10 * tolerance)
-        assert size_w == pytest.approx(size, rel=tolerance)
+        assert penalty_w == pytest.approx(size, rel=tolerance)
         weighted = expected * weights * counts
         np.testing.assert_allclose(gram, weighted @ expected.T, rtol=10 * tolerance)
         np.testing.assert_allclose(cross, weighted @ B, rtol=10 * tolerance)

@@ -94,9 +94,9 @@ def test_rows_are_at_their_optimum(l1: float, ridge: float, nonnegative: bool) -
         zero = gradient[x == 0]
         assert (-zero if nonnegative else np.abs(zero)).max(initial=-np.inf) <= l1 + 1e-8 * scale
         assert not nonnegative or x.min() >= 0
-    shared = np.zeros((k, n))
-    row_optima(shared, H, G[:1], ridges, l1, nonnegative, 1e-12)
-    x, h, g = shared[:, 1], H[:, 1], G[0]
+    broadcast = np.zeros((k, n))
+    row_optima(broadcast, H, G[:1], ridges, l1, nonnegative, 1e-12)
+    x, h, g = broadcast[:, 1], H[:, 1], G[0]
 
     def objective(z: Array) -> float:
         return float(0.5 * z @ (g + ridge * np.eye(k)) @ z - h @ z + l1 * np.abs(z).sum())

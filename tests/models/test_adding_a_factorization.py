@@ -20,7 +20,7 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import Block, PartialSums, State
 from dfact.kernels.jit import kernel
 from dfact.models.estimator import Factorization, gather_rows
-from dfact.models.parameters import COUNT, check, is_count, is_within
+from dfact.models.parameters import COUNT, check, is_count, is_in_range
 from dfact.progress import Reporter, relative_change
 from dfact.report.presenters.base import items_plot, model_text
 
@@ -60,9 +60,9 @@ class PoissonPass:
         generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(block.index,)))
         return {"factors": generator.uniform(0.5, 1.5, (self.k, block.values.shape[0])).astype(self.dtype)}
 
-    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, Sums]:
+    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State, Sums]:
         assert state is not None
-        W, H, V = state["factors"], shared, block.values
+        W, H, V = state["factors"], broadcast, block.values
         R, seen = W.T @ H, np.empty_like(V)
         divergence = ratios(V, R, seen)
         W = W * (H @ R.T) / np.maximum(H @ seen.T, np.finfo(self.dtype).tiny)
@@ -99,7 +99,7 @@ class PoissonMF(Factorization):
         self.dtype = dtype
 
     def fit(self, X: Any, y: None = None) -> Self:
-        tol = (is_within(self.tol, 0), "a number of at least 0")
+        tol = (is_in_range(self.tol, 0), "a number of at least 0")
         check(self, {"n_components": (is_count(self.n_components), COUNT), "max_iter": (is_count(self.max_iter), COUNT), "tol": tol})
         dataset = self._dataset(X, None, reset=True)
         dtype, (n, m) = self._working_dtype(dataset), dataset.shape
@@ -119,7 +119,7 @@ class PoissonMF(Factorization):
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         size, m, k = dtype.itemsize, shape[1], self.n_components
-        return Footprint(state_per_row=size * k, work_per_row=2 * size * m, shared=8 * 3 * k * m, result_per_row=size * k)
+        return Footprint(state_per_row=size * k, work_per_row=2 * size * m, broadcast=8 * 3 * k * m, result_per_row=size * k)
 
 
 # 4. Its tests: mathematics first; all below it is what any factorization gets.

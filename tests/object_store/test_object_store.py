@@ -31,9 +31,9 @@ from dfact.errors import StoreError
 from dfact.jobs.job_file import read_job
 from dfact.jobs.record import Record
 from dfact.storage import zarr_stores as stores
-from dfact.storage.groups import ATTRIBUTE, create_group, store_at, store_kind
-from dfact.storage.location import place_of
-from dfact.storage.zarr_stores import AddressStore
+from dfact.storage.groups import ATTRIBUTE, create_group, kind_at, open_store
+from dfact.storage.location import parse_location
+from dfact.storage.zarr_stores import StrictObjectStore
 from tests.conftest import free_port, planted_answers
 
 N, M, K = 1000, 40, 3
@@ -179,10 +179,10 @@ def icqf(**settings: Any) -> dfact.ICQF:
 
 
 def test_addresses_and_paths() -> None:
-    assert place_of("data/x.zarr") == Path("data/x.zarr")
-    assert place_of(Path("/data/x.zarr")) == Path("/data/x.zarr")
-    assert place_of("S3://bucket/a/x.zarr/") == "s3://bucket/a/x.zarr"
-    assert place_of("gs://bucket/x") == "gs://bucket/x"
+    assert parse_location("data/x.zarr") == Path("data/x.zarr")
+    assert parse_location(Path("/data/x.zarr")) == Path("/data/x.zarr")
+    assert parse_location("S3://bucket/a/x.zarr/") == "s3://bucket/a/x.zarr"
+    assert parse_location("gs://bucket/x") == "gs://bucket/x"
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_what_is_no_address_is_refused(wrong: str | Path) -> None:
 def test_without_the_client_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore.store", None)
     with pytest.raises(StoreError, match=r"install dfact\[cloud\]"):
-        store_at("s3://nowhere/x")
+        open_store("s3://nowhere/x")
 
 
 @pytest.mark.faults
@@ -207,18 +207,18 @@ def test_a_job_whose_step_was_killed_does_it_again(bucket: str, local: dfact.Dat
         "max-iter = 3\n"
     )
     (step,), _ = read_job(job, cli)
-    record = Record(place_of(f"{bucket}/state"))
+    record = Record(parse_location(f"{bucket}/state"))
     record.compare([step])
     record.take()
     record.begin(step)
-    zarr.create_group(store_at(model), attributes={ATTRIBUTE: {"kind": "model", "version": 1, "complete": False}})
+    zarr.create_group(open_store(model), attributes={ATTRIBUTE: {"kind": "model", "version": 1, "complete": False}})
     assert main(["run", str(job)]) == 0
     assert dfact.load_model(model).n_iter_ == 3
-    assert not Record(place_of(f"{bucket}/state")).compare([step])
+    assert not Record(parse_location(f"{bucket}/state")).compare([step])
 
 
 def test_a_store_travels_without_credentials(bucket: str) -> None:
-    store = store_at(f"{bucket}/x", read_only=True)
+    store = open_store(f"{bucket}/x", read_only=True)
     sent = pickle.dumps(store)
     assert b"very-secret" not in sent
     assert pickle.loads(sent) == store
@@ -276,10 +276,10 @@ def test_the_command_line(bucket: str, tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["transform", model, data, out]) == 0
     assert main(["info", data]) == 0
     assert data in capsys.readouterr().out
-    assert xr.open_zarr(store_at(out, read_only=True))["factors"].shape == (200, 2)
+    assert xr.open_zarr(open_store(out, read_only=True))["factors"].shape == (200, 2)
     assert main(["transform", model, data, f"{bucket}/factors.csv"]) == 1
     assert "object store" in capsys.readouterr().err
-    assert not AddressStore(f"{bucket}/factors.csv").holds_any()
+    assert not StrictObjectStore(f"{bucket}/factors.csv").holds_any()
 
 
 # whole or not taken for it
@@ -291,7 +291,7 @@ def test_a_failed_writer_removes_what_it_wrote(X: NDArray[np.float64], bucket: s
     bad[-1, 0] = np.inf
     with pytest.raises(dfact.DataError, match="row 999"):
         dfact.import_array(bad, f"{bucket}/x.zarr")
-    assert not AddressStore(f"{bucket}/x.zarr").holds_any()
+    assert not StrictObjectStore(f"{bucket}/x.zarr").holds_any()
 
 
 @pytest.mark.faults
@@ -305,7 +305,7 @@ with create_group({address!r}, "dataset") as group:
     os.kill(os.getpid(), signal.SIGKILL)
 """
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
-    assert "values/c/0/0" in AddressStore(address).keys()  # noqa: SIM118  # no mapping
+    assert "values/c/0/0" in StrictObjectStore(address).keys()  # noqa: SIM118  # no mapping
     with pytest.raises(StoreError, match="is incomplete: its writer was interrupted"):
         dfact.open_dataset(address)
     assert dfact.import_array(X[:100], address).shape == (100, M)
@@ -319,7 +319,7 @@ def test_what_is_replaced_is_refused_meanwhile(X: NDArray[np.float64], bucket: s
     with create_group(address, "dataset", overwrite=True), pytest.raises(StoreError, match="incomplete"):
         dfact.open_dataset(address)
     assert dfact.import_array(X[:50], address, overwrite=True).shape == (50, M)
-    assert store_kind(address) == "dataset"
+    assert kind_at(address) == "dataset"
 
 
 def test_what_is_still_to_be_read_is_not_replaced(X: NDArray[np.float64], bucket: str) -> None:
@@ -339,20 +339,20 @@ def test_what_is_still_to_be_read_is_not_replaced(X: NDArray[np.float64], bucket
 
 
 def store_values(address: str) -> Any:
-    return zarr.open_group(store_at(address, read_only=True), mode="r")["values"]
+    return zarr.open_group(open_store(address, read_only=True), mode="r")["values"]
 
 
 def test_what_is_not_ours_is_never_removed(bucket: str, server: int) -> None:
     assert send(server, "PUT", f"/{bucket[5:]}/x.zarr/notes.txt", b"mine")[0] == 200
     with pytest.raises(StoreError, match="is no dfact store"):
         dfact.import_array(np.ones((5, 2)), f"{bucket}/x.zarr", overwrite=True)
-    assert AddressStore(f"{bucket}/x.zarr").keys() == ["notes.txt"]
+    assert StrictObjectStore(f"{bucket}/x.zarr").keys() == ["notes.txt"]
 
 
 @pytest.mark.faults
 def test_a_chunk_lost_after_opening(X: NDArray[np.float64], bucket: str) -> None:
     dataset = dfact.import_array(X, f"{bucket}/x.zarr")
-    AddressStore(f"{bucket}/x.zarr").remove(["values/c/0/0"])
+    StrictObjectStore(f"{bucket}/x.zarr").remove(["values/c/0/0"])
     with pytest.raises(StoreError, match=r"cannot read rows .* of s3://.*/x.zarr/values: its chunk values/c/0/0 is not there"):
         icqf(executor="threads").fit(dataset)
     with pytest.raises(StoreError, match="only 0 of 1 chunks"):
@@ -404,7 +404,7 @@ def test_a_bucket_that_is_not_there_is_named() -> None:
 def test_an_error_of_a_worker_comes_back(X: NDArray[np.float64], bucket: str, server: int, client: Client) -> None:
     client.run(os.environ.update, settings(server))
     dataset = dfact.import_array(X, f"{bucket}/x.zarr")
-    AddressStore(f"{bucket}/x.zarr").remove(["values/c/0/0"])
+    StrictObjectStore(f"{bucket}/x.zarr").remove(["values/c/0/0"])
     with pytest.raises(StoreError, match="its chunk values/c/0/0 is not there"):
         icqf(executor=client).fit(dataset)
 

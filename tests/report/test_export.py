@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.cli.main import main
-from dfact.report.component_order import Arrangement
+from dfact.report.component_order import ComponentOrder
 from dfact.report.export import write_confounder_loadings, write_loadings, write_model_factors
 from tests.conftest import planted_answers
 
@@ -69,7 +69,7 @@ def test_signs_of_a_cp_are_those_of_the_rule_and_leave_the_model(seed: int) -> N
     rng = np.random.default_rng(seed)
     A, B, C = (rng.standard_normal((size, 2)) for size in (8, 7, 6))
     model = dfact.ElasticCP(2, lam=1e-6, random_state=seed).fit(np.einsum("ir,jr,kr->ijk", A, B, C))
-    arrangement = Arrangement.of(model)
+    arrangement = ComponentOrder.of(model)
     table = arrangement.loadings(model)
     for mode in (table.iloc[:7], table.iloc[7:]):
         assert (mode.max() >= -mode.min()).all()
@@ -96,7 +96,7 @@ def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     model = dfact.ICQF(2).fit(M, confounders={"age": np.arange(60) % 17 + 0.5})
     dfact.save_model(model, tmp_path / "m")
     for what in ("loadings", "factors", "confounders"):
-        assert main(["export", str(tmp_path / "m"), str(tmp_path / f"{what}.csv"), "--what", what]) == 0
+        assert main(["export", str(tmp_path / "m"), str(tmp_path / f"{what}.csv"), "--table", what]) == 0
     assert set(read(tmp_path / "loadings.csv")) == {"icqf0", "icqf1"}
     assert len(read(tmp_path / "factors.csv")) == 60
     assert list(read(tmp_path / "confounders.csv")) == ["age", "1-age", "intercept"]
@@ -107,7 +107,7 @@ def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert table.isna().to_numpy().any()
     assert table.min(axis=None) >= 0.1
     assert main(["export", str(tmp_path / "m"), str(tmp_path / "t.zarr")]) == 1
-    assert main(["export", str(tmp_path / "m"), str(tmp_path / "t.csv"), "--what", "factors", "--suppress", "1"]) == 2
+    assert main(["export", str(tmp_path / "m"), str(tmp_path / "t.csv"), "--table", "factors", "--suppress", "1"]) == 2
     assert not list(tmp_path.glob("*.incomplete"))
     with pytest.raises(dfact.ParameterError, match="fitted without confounders"):
         write_confounder_loadings(dfact.ICQF(2).fit(M), tmp_path / "n.csv")
@@ -117,7 +117,7 @@ def test_transform_writes_in_the_same_order(tmp_path: Path) -> None:
     stored = dfact.import_array(planted_answers(60, 8, 3, 2), tmp_path / "d.zarr")
     dfact.save_model(dfact.ICQF(3).fit(stored), tmp_path / "m")
     assert main(["transform", str(tmp_path / "m"), str(tmp_path / "d.zarr"), str(tmp_path / "new.csv")]) == 0
-    assert main(["export", str(tmp_path / "m"), str(tmp_path / "own.csv"), "--what", "factors"]) == 0
+    assert main(["export", str(tmp_path / "m"), str(tmp_path / "own.csv"), "--table", "factors"]) == 0
     pd.testing.assert_frame_equal(read(tmp_path / "new.csv"), read(tmp_path / "own.csv"))
 
 

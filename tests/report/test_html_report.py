@@ -25,7 +25,7 @@ from dfact.models.provenance import Stability
 from dfact.report import row_statistics
 from dfact.report.document import number_format, table_of
 from dfact.report.figures import clustered
-from dfact.report.html.context import Subject
+from dfact.report.html.context import ReportContext
 from dfact.report.html.images import COLORS
 from dfact.report.html.sections import choice as how_chosen
 from dfact.report.reconstruction import BinErrors, item_errors
@@ -438,14 +438,14 @@ def test_a_chosen_model_tells_how_it_was_chosen(tmp_path: Path) -> None:
     ]
     for i, (selection, rule) in enumerate(zip(chosen, ["1se", "lowest", "highest", "lowest", "lowest"], strict=True)):
         dfact.save_model(selection.model, tmp_path / f"{i}")
-        choice = dfact.load_model(tmp_path / f"{i}").choice_
+        choice = dfact.load_model(tmp_path / f"{i}").selection_
         assert dict(zip(choice.names, choice.values[choice.best], strict=True)) == selection.best_params
         assert choice.rule == rule
         assert_allclose(choice.scores, selection.table[choice.criterion])
-        section = how_chosen(Subject(dfact.load_model(tmp_path / f"{i}"), None, {}))
+        section = how_chosen(ReportContext(dfact.load_model(tmp_path / f"{i}"), None, {}))
         assert section is not None
         assert f"{len(selection.table)} candidates were compared" in section.blocks[0].text  # type: ignore[union-attr]
-    assert_allclose(chosen[0].model.choice_.errors, chosen[0].table["se"])  # type: ignore[attr-defined]
+    assert_allclose(chosen[0].model.selection_.errors, chosen[0].table["se"])  # type: ignore[attr-defined]
 
 
 def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from dfact.report.presenters.gom.tables import (
     classes_text,
     distinctive_items,
     highest_items,
-    purity,
+    purity_level,
     summary,
     summary_lines,
 )
@@ -63,7 +63,7 @@ def small() -> Any:
         row_labels_=np.array(list("ABCDEFG"), dtype=object),
         column_labels_=np.array(["a", "b", "c"], dtype=object),
         n_levels_=4.0,
-        n_silent_=1,
+        n_nonrespondents_=1,
         modularity_=0.0123456,
         highly_pure_share_=0.5,
         highly_mixed_share_=1 / 3,
@@ -89,7 +89,7 @@ def test_class_table(small: Any, stored: bool, tmp_path: Path, monkeypatch: pyte
 
 
 def test_levels_of_purity(small: Any) -> None:
-    assert [LEVELS[i] for i in purity(small.memberships_[:6])] == [LEVELS[i] for i in (0, 0, 1, 2, 2, 0)]
+    assert [LEVELS[i] for i in purity_level(small.memberships_[:6])] == [LEVELS[i] for i in (0, 0, 1, 2, 2, 0)]
 
 
 def test_items_of_a_class(small: Any) -> None:
@@ -240,9 +240,9 @@ def test_three_classes_in_a_triangle(three: dfact.GradeOfMembership) -> None:
     axes = figure.axes[0]
     drawn = [points.get_offsets() for points in axes.collections]
     Pi = np.asarray(three.memberships_)
-    assert [len(points) for points in drawn] == np.bincount(purity(Pi)).tolist()
+    assert [len(points) for points in drawn] == np.bincount(purity_level(Pi)).tolist()
     corners = np.array([[0, 0], [1, 0], [0.5, np.sqrt(0.75)]])
-    np.testing.assert_allclose(drawn[0], (Pi @ corners)[purity(Pi) == 0], atol=1e-6)
+    np.testing.assert_allclose(drawn[0], (Pi @ corners)[purity_level(Pi) == 0], atol=1e-6)
     shown = {text.get_text() for text in axes.texts}
     assert shown >= {*three.get_feature_names_out(), "membership 0.9", "membership 0.7"}
     assert len(figure.legends[0].get_texts()) == len(LEVELS)

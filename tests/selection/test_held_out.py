@@ -20,10 +20,10 @@ from dfact.report.selection import selection_text
 from dfact.selection import entry_fits
 from dfact.selection.entry_fits import EntryFits, Fit
 from dfact.selection.held_out_entries import select_by_held_out
-from dfact.selection.hidden_entries import Measure
-from dfact.selection.masks import EntryVeil
+from dfact.selection.hidden_entries import ErrorMeasure
+from dfact.selection.masks import EntryMask
 from dfact.selection.result import Selection
-from dfact.selection.results_store import Batches
+from dfact.selection.results_store import BatchResults
 
 GRID: dict[str, Any] = {"n_components": [1, 2, 4], "omega": [0.1, 0.5]}
 
@@ -51,21 +51,21 @@ def block(matrix: Any, index: int = 0) -> Block:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("share", [0.05, 0.5])
-def test_the_share_of_the_observed_entries_is_hidden(seed: int, share: float) -> None:
+def test_the_share_of_the_observed_entries_is_hidden(seed: int, holdout_fraction: float) -> None:
     X = planted(seed)
-    seen, hidden = (EntryVeil(share, seed, 0, which)(block(X)).values for which in (False, True))
+    seen, hidden = (EntryMask(holdout_fraction, seed, 0, which)(block(X)).values for which in (False, True))
     observed = ~np.isnan(X)
     assert not (~np.isnan(seen) & ~np.isnan(hidden)).any()
     np.testing.assert_array_equal(np.where(np.isnan(seen), hidden, seen), X)
     count, total = np.count_nonzero(~np.isnan(hidden)), observed.sum()
-    assert abs(count - share * total) < 4 * np.sqrt(total * share * (1 - share))
+    assert abs(count - holdout_fraction * total) < 4 * np.sqrt(total * holdout_fraction * (1 - holdout_fraction))
 
 
 def test_what_is_hidden_follows_from_seed_repeat_and_block() -> None:
     X = planted(0)
 
     def hidden(seed: int = 0, repeat: int = 0, index: int = 0) -> NDArray[np.bool_]:
-        return ~np.isnan(EntryVeil(0.3, seed, repeat, hidden=True)(block(X, index)).values)
+        return ~np.isnan(EntryMask(0.3, seed, repeat, hidden=True)(block(X, index)).values)
 
     np.testing.assert_array_equal(hidden(), hidden())
     for other in (hidden(seed=1), hidden(repeat=1), hidden(index=1)):
@@ -76,7 +76,7 @@ def test_what_is_hidden_follows_from_seed_repeat_and_block() -> None:
 def test_row_compressed_blocks_stay_so(hidden: bool) -> None:
     X = planted(1)
     X[3] = np.nan
-    A, veil = compressed(X), EntryVeil(0.2, 0, 0, hidden)
+    A, veil = compressed(X), EntryMask(0.2, 0, 0, hidden)
     A.data[::7] = np.nan  # stored, yet missing
     found = veil(block(A)).matrix
     assert isinstance(found, sp.csr_array)
@@ -94,7 +94,7 @@ def test_quantiles_are_numpys(seed: int, size: int) -> None:
     R = b * (1 + rng.standard_normal(size) * 10 ** rng.uniform(-3, 2))
     shares = (0.25, 0.5, 0.75)
     for error, unit, errors in (("relative", 1.0, np.abs(R / b - 1)), ("absolute", 7.0, np.abs(R - b))):
-        measure = Measure(error, unit=unit)
+        measure = ErrorMeasure(error, unit=unit)
         half = size // 2  # what is counted apart adds up
         counts = measure.count(b[:half], R[:half]).total()
         counts.add(measure.count(b[half:], R[half:]))
@@ -103,14 +103,14 @@ def test_quantiles_are_numpys(seed: int, size: int) -> None:
 
 def test_errors_beyond_the_grid() -> None:
     b = np.array([1.0, 1.0, 1.0, 0.0, 2.0])
-    counts = Measure("relative").count(b, np.array([1.0, 1 + 1e-7, 1e9, 5.0, 1e12]))
-    assert Measure("relative").quantiles(counts.counts[0], (0.0, 0.3, 0.7, 1.0)) == [0, 0, np.inf, np.inf]
+    counts = ErrorMeasure("relative").count(b, np.array([1.0, 1 + 1e-7, 1e9, 5.0, 1e12]))
+    assert ErrorMeasure("relative").quantiles(counts.counts[0], (0.0, 0.3, 0.7, 1.0)) == [0, 0, np.inf, np.inf]
     assert counts.zeros == 1
-    assert np.isnan(Measure("relative").quantiles(np.zeros_like(counts.counts[0]), (0.5,)))
+    assert np.isnan(ErrorMeasure("relative").quantiles(np.zeros_like(counts.counts[0]), (0.5,)))
 
 
 def test_bins_hold_their_lower_edges() -> None:
-    measure = Measure("relative", (0.0, 1.0, 2.0))
+    measure = ErrorMeasure("relative", (0.0, 1.0, 2.0))
     b = np.array([-1.0, 0.5, 1.0, 1.5, 2.0, 2.5])
     assert measure.count(b, b + 1).counts.sum(axis=1).tolist() == [1, 3, 2]
 
@@ -146,10 +146,10 @@ def test_errors_are_those_of_fits_to_what_is_left() -> None:
     X[5, ::2] = 0.0
     edges = [0.0, 0.5, 1.0, 5.0]
     model = dfact.ExpectileMF(2, omega=0.3, ridge=0.1, tol=1e-12, max_iter=300, dtype="float64", solver="exact")
-    selection = select(X, {"n_components": [2]}, model=model, bins=edges, share=0.2)
+    selection = select(X, {"n_components": [2]}, model=model, bins=edges, holdout_fraction=0.2)
     # One block, and the seed that random_state 0 gives.
     seed = int(np.random.RandomState(0).randint(2**31))  # scikit-learn's convention
-    seen, held = (EntryVeil(0.2, seed, 0, hidden)(block(X)).values for hidden in (False, True))
+    seen, held = (EntryMask(0.2, seed, 0, hidden)(block(X)).values for hidden in (False, True))
     rows, columns = np.nonzero(~np.isnan(held))
     b = held[rows, columns]
     errors = np.abs(dfact.ExpectileMF(**model.get_params()).fit(seen).predict(rows, columns) - b)
@@ -160,7 +160,7 @@ def test_errors_are_those_of_fits_to_what_is_left() -> None:
     for low, high in pairwise(edges):
         expected = np.median(relative[(b[kept] >= low) & (b[kept] < high)])
         assert row[f"{low:g} to {high:g}"] == pytest.approx(expected, rel=2e-3)
-    absolute = select(X, {"n_components": [2]}, model=model, error="absolute", share=0.2).table.iloc[0]
+    absolute = select(X, {"n_components": [2]}, model=model, error="absolute", holdout_fraction=0.2).table.iloc[0]
     assert absolute["n"] == len(b)
     assert absolute["median"] == pytest.approx(np.median(errors), rel=2e-3)
 
@@ -168,14 +168,14 @@ def test_errors_are_those_of_fits_to_what_is_left() -> None:
 @pytest.mark.parametrize("solver", ["exact", "surrogate"])
 def test_nothing_leaks(solver: str) -> None:
     X = planted(3)
-    hidden = ~np.isnan(EntryVeil(0.1, 5, 0, hidden=True)(block(X)).values)
+    hidden = ~np.isnan(EntryMask(0.1, 5, 0, hidden=True)(block(X)).values)
     other = X.copy()
     other[np.nonzero(hidden)[0][7], np.nonzero(hidden)[1][7]] = 1e9
     fitted = []
     for data in (X, other):
         model = dfact.ExpectileMF(2, ridge=0.1, solver=solver)
         dataset = model._observed(data, reset=True)
-        fits = EntryFits(dataset, Measure("relative"), 0.1, Batches(None, {"seed": 5}, 10), np.dtype("float64"), "inline", None)
+        fits = EntryFits(dataset, ErrorMeasure("relative"), 0.1, BatchResults(None, {"seed": 5}, 10), np.dtype("float64"), "inline", None)
         fit = Fit(dfact.ExpectileMF(2, ridge=0.1, solver=solver, init="svd"), 0)
         start = fits._starts([fit])[0]
         (counts,) = fits.counts([fit])
@@ -218,17 +218,17 @@ def test_sparse_and_dense_alike() -> None:
 def test_configurations_share_each_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = dfact.import_array(planted(7), tmp_path / "x.zarr")
     reads: list[int] = []
-    as_many, read = entry_fits.as_many, ZarrSource.read
+    largest_batch, read = entry_fits.largest_batch, ZarrSource.read
 
     def none_kept(*args: Any) -> Any:
-        count, plan = as_many(*args)
+        count, plan = largest_batch(*args)
         return count, replace(plan, resident_values=0)
 
     def counted(self: ZarrSource, start: int, stop: int) -> NDArray[Any]:
         reads.append(start)
         return read(self, start, stop)
 
-    monkeypatch.setattr(entry_fits, "as_many", none_kept)
+    monkeypatch.setattr(entry_fits, "largest_batch", none_kept)
     monkeypatch.setattr(ZarrSource, "read", counted)
 
     def count(grid: dict[str, Any], **settings: Any) -> int:
@@ -244,14 +244,14 @@ def test_configurations_share_each_read(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_few_fits_at_once_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[int] = []
-    X, as_many = planted(8), entry_fits.as_many
+    X, largest_batch = planted(8), entry_fits.largest_batch
     whole = select(X)
 
     def four(source: Any, dtype: Any, fits: Any, workers: Any) -> Any:
         counts.append(len(fits))
-        return as_many(source, dtype, fits[:4], workers)
+        return largest_batch(source, dtype, fits[:4], workers)
 
-    monkeypatch.setattr(entry_fits, "as_many", four)
+    monkeypatch.setattr(entry_fits, "largest_batch", four)
     pd.testing.assert_frame_equal(select(X).table, whole.table)
     assert counts == [1, 6, 2]
 
@@ -303,6 +303,6 @@ def test_what_is_refused(settings: dict[str, Any], message: str) -> None:
 
 def test_nothing_to_tell() -> None:
     with pytest.raises(dfact.DataError, match=r"no entry is hidden that has a relative error: a share of 1e-06 of \d+ entries"):
-        select(planted(13, 20, 10), share=1e-6)
+        select(planted(13, 20, 10), holdout_fraction=1e-6)
     with pytest.raises(dfact.DataError, match="no entry is hidden that has a relative error"):
         select(np.zeros((20, 10)))

@@ -15,7 +15,7 @@ from dfact.engine.executors import LocalSession
 from dfact.selection import entry_fits
 from dfact.selection.held_out_entries import select_by_held_out
 from dfact.selection.result import Selection
-from dfact.selection.results_store import Batches
+from dfact.selection.results_store import BatchResults
 from dfact.storage.records import Records
 from tests.selection.test_held_out import compressed, planted
 
@@ -33,8 +33,8 @@ class Visits:
         self.count, self.left = 0, 1 << 30
         run = LocalSession.run
 
-        def counted(session: LocalSession, pass_: Any, shared: Any) -> Any:
-            sums = run(session, pass_, shared)
+        def counted(session: LocalSession, pass_: Any, broadcast: Any) -> Any:
+            sums = run(session, pass_, broadcast)
             if self.left == 0:
                 raise InterruptionError
             self.left -= 1
@@ -74,11 +74,13 @@ def same(one: Selection, other: Selection) -> None:
 
 def batches_of(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory for so many fits at once."""
-    as_many = batches_of.as_many  # type: ignore[attr-defined]
-    monkeypatch.setattr(entry_fits, "as_many", lambda source, dtype, fits, workers: as_many(source, dtype, fits[:size], workers))
+    largest_batch = batches_of.largest_batch  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        entry_fits, "largest_batch", lambda source, dtype, fits, workers: largest_batch(source, dtype, fits[:size], workers)
+    )
 
 
-batches_of.as_many = entry_fits.as_many  # type: ignore[attr-defined]
+batches_of.largest_batch = entry_fits.largest_batch  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("kind", "every", "size"), [("dense", 1, 8), ("sparse", 3, 8), ("stored", 3, 3), ("threads", 3, 5)])
@@ -129,15 +131,15 @@ def test_the_memory_of_the_machine_that_goes_on_changes_nothing(
     batches_of(then, monkeypatch)
     steps = resume_point(begun[0])
     taken: list[tuple[str, int, int, int]] = []
-    keeping = Batches.keeping
+    keeping = BatchResults.keeping
 
-    def watched(self: Batches, session: Any, what: str, first: int, count: int) -> Any:
+    def watched(self: BatchResults, session: Any, what: str, first: int, count: int) -> Any:
         found = keeping(self, session, what, first, count)
         place = path / f"passes-{what}-{first:06d}-{count:06d}"
         taken.append((what, first, count, resume_point(place) if place.exists() else 0))
         return found
 
-    monkeypatch.setattr(Batches, "keeping", watched)
+    monkeypatch.setattr(BatchResults, "keeping", watched)
     same(select(X, checkpoint=path), undisturbed)
     # Those at hand are gone on with if they still have room, else anew in smaller batches.
     first, count = (int(number) for number in begun[0].name.split("-")[2:])
@@ -175,7 +177,7 @@ def test_interrupted_where_a_batch_ends(step: str, tmp_path: Path, visits: Visit
         raise InterruptionError
 
     with monkeypatch.context() as patched:
-        patched.setattr(Batches, step, interrupted)
+        patched.setattr(BatchResults, step, interrupted)
         assert visits.of(lambda: select(X, checkpoint=tmp_path / "kept"))[1] is None
     same(select(X, checkpoint=tmp_path / "kept"), undisturbed)
 
@@ -185,7 +187,7 @@ def test_interrupted_within_a_write(after: int, tmp_path: Path, visits: Visits, 
     """Behind some attributes, and in the midst of what follows them."""
     X = planted(4, 150, 30)
     undisturbed = select(X)
-    finish, left = dfact.storage.records.NewRecord.finish, [after]
+    finish, left = dfact.storage.records.RecordWriter.finish, [after]
 
     def interrupted(self: Any, **attributes: Any) -> None:
         if left[0] == 0:
@@ -194,7 +196,7 @@ def test_interrupted_within_a_write(after: int, tmp_path: Path, visits: Visits, 
         finish(self, **attributes)
 
     with monkeypatch.context() as patched:
-        patched.setattr(dfact.storage.records.NewRecord, "finish", interrupted)
+        patched.setattr(dfact.storage.records.RecordWriter, "finish", interrupted)
         assert visits.of(lambda: select(X, checkpoint=tmp_path / "kept"))[1] is None
     same(select(X, checkpoint=tmp_path / "kept"), undisturbed)
 

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.data.coerce import as_dataset
-from dfact.data.dataset import rows_of
+from dfact.data.dataset import take_rows
 from dfact.data.layout import Layout
 from dfact.engine.partitions import partitions
 from dfact.models.cp.path import PathStep
 from dfact.report.selection import selection_text
 from dfact.selection import core_consistency
-from dfact.selection.masks import EntryVeil, veiled
+from dfact.selection.masks import EntryMask, masked
 from dfact.selection.result import Selection
 from dfact.selection.solution_path import CRITERIA, select_on_path, stability
 from tests.conftest import REAL_DATA
@@ -66,10 +66,10 @@ def test_the_planted_rank_is_found(criterion: str, shape: tuple[int, ...], missi
 def test_the_score_is_the_error_of_what_was_hidden(seed: int) -> None:
     """Followed by hand: a path on what the veil leaves, and its refined models on what it hides."""
     Z = planted((30, 12, 9), 3, seed, missing=0.1)
-    selection = select(Z, share=0.2, random_state=seed)
+    selection = select(Z, holdout_fraction=0.2, random_state=seed)
     dataset = as_dataset(Z)
     number = int(np.random.default_rng(int(np.random.RandomState(seed).randint(2**31))).integers(2**31))
-    seen, hidden = (veiled(dataset, EntryVeil(0.2, number, 0, which)).source.read(0, 30) for which in (False, True))
+    seen, hidden = (masked(dataset, EntryMask(0.2, number, 0, which)).source.read(0, 30) for which in (False, True))
     np.testing.assert_array_equal(np.where(np.isnan(seen), hidden, seen), Z)
     assert np.isnan(np.where(np.isnan(seen), np.nan, hidden)).all()
     path = dfact.ElasticCP(6, random_state=0, l1_ratio=0.1).path(seen, LAMBDAS)
@@ -131,13 +131,13 @@ def test_parts_of_a_dataset(n: int, tmp_path: Path) -> None:
     Z = rng.integers(0, 5, (n, 30, 4)).astype(np.int16)
     dataset = dfact.import_array(Z, tmp_path / "z.zarr", missing=4)
     chosen = np.flatnonzero(rng.random(n) < 0.5)
-    some = rows_of(dataset, chosen)
+    some = take_rows(dataset, chosen)
     expected = np.where(Z == 4, np.nan, Z)
     blocks = [block.values for block in partitions(some.source, 4, None).blocks(np.dtype(np.float64))]
     np.testing.assert_array_equal(np.concatenate(blocks), expected[chosen])
     np.testing.assert_array_equal(some.statistics.observed, (~np.isnan(expected[chosen])).sum(axis=0).ravel())
     # What a veil hides does not depend on how it is read.
-    source = veiled(dataset, EntryVeil(0.3, 7, 0, hidden=False)).source
+    source = masked(dataset, EntryMask(0.3, 7, 0, hidden=False)).source
     whole = source.read(0, n)
     step = Layout.of(Z.shape).block_rows
     for start, stop in ((0, 5), (step - 1, step + 3), (17, 93)):

@@ -42,7 +42,7 @@ def same(first: SolutionPath, second: SolutionPath) -> None:
 @contextmanager
 def lost_at(number: int) -> Iterator[None]:
     """The driver is lost where any session asks for this step."""
-    recall, asked = CheckpointedSession._recall, 0
+    recall, asked = CheckpointedSession._replay, 0
 
     def counted(session: CheckpointedSession, name: str) -> Any:
         nonlocal asked
@@ -58,7 +58,7 @@ def lost_at(number: int) -> Iterator[None]:
 
 def steps_of(work: Callable[[], Any]) -> int:
     """How many steps all sessions of the work ask for."""
-    recall, asked = CheckpointedSession._recall, 0
+    recall, asked = CheckpointedSession._replay, 0
 
     def counted(session: CheckpointedSession, name: str) -> Any:
         nonlocal asked
@@ -176,9 +176,9 @@ def test_another_criterion_finds_the_path_on_all_the_data(tmp_path: Path) -> Non
     undisturbed, knee = chosen(X, "bic", tmp_path / "kept.zarr"), chosen(X, "bic", rule="knee")
     passes, run = [], LocalSession.run
 
-    def counted(session: LocalSession, pass_: Any, shared: Any) -> Any:
+    def counted(session: LocalSession, pass_: Any, broadcast: Any) -> Any:
         passes.append(pass_)
-        return run(session, pass_, shared)
+        return run(session, pass_, broadcast)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalSession, "run", counted)
@@ -218,7 +218,7 @@ def test_the_checkpoint_of_another_choice_is_refused(tmp_path: Path) -> None:
     assert not path.exists(), "a wrong call leaves nothing that the right one would be refused for"
     chosen(X, "bic", path)
     cases: dict[str, Callable[[], Any]] = {
-        "share was 0.1 there and is 0.2 now": lambda: chosen(X, "bic", path, share=0.2),
+        "share was 0.1 there and is 0.2 now": lambda: chosen(X, "bic", path, holdout_fraction=0.2),
         "seed was": lambda: chosen(X, "bic", path, random_state=1),
         "l1_ratio was 0.5 there and is 0.2 now": lambda: chosen(X, "bic", path, cp(l1_ratio=0.2)),
         "data was": lambda: chosen(np.abs(X), "bic", path),

@@ -17,13 +17,13 @@ from sklearn.base import BaseEstimator
 
 import dfact
 from dfact.data.synthetic import icqf_simulation
-from dfact.engine.fused_passes import Members, MemberSession
+from dfact.engine.fused_passes import FusedSession, Members
 from dfact.progress import Iteration
 from dfact.report.selection import error_plot, selection_text
 from dfact.selection.block_cross_validation import block_cross_validate
 from dfact.selection.criteria import consensus, select_by_criterion
-from dfact.selection.fold_fits import outwards
-from dfact.selection.folds import deal, deal_all, seed_of, strata_of
+from dfact.selection.fold_fits import from_the_middle
+from dfact.selection.folds import assign_all_folds, assign_folds, resolve_random_state, resolve_strata
 from dfact.selection.result import Selection, choose
 from tests.conftest import planted_answers
 
@@ -53,23 +53,23 @@ def test_the_planted_number_is_found(seed: int) -> None:
 
 
 def test_every_block_is_in_one_fold() -> None:
-    folds = deal((53, 31), (5, 4), 6, np.random.default_rng(1))
+    folds = assign_folds((53, 31), (5, 4), 6, np.random.default_rng(1))
     hidden = np.array([folds.hidden(fold)[folds.rows] for fold in range(6)])
     assert (hidden.sum(axis=0) == 1).all()
-    sizes = np.bincount(folds.of_block.ravel())
+    sizes = np.bincount(folds.fold_of_block.ravel())
     assert set(sizes) == {3, 4}
     assert np.ptp(np.bincount(folds.rows)) <= 1
     assert np.ptp(np.bincount(folds.columns)) <= 1
 
 
 def test_repeats_and_seeds_deal_anew() -> None:
-    first, second = deal_all((40, 30), (4, 3), 5, 2, 7)
-    (again,) = deal_all((40, 30), (4, 3), 5, 1, 7)
+    first, second = assign_all_folds((40, 30), (4, 3), 5, 2, 7)
+    (again,) = assign_all_folds((40, 30), (4, 3), 5, 1, 7)
     assert (first.rows == again.rows).all()
-    assert (first.of_block == again.of_block).all()
+    assert (first.fold_of_block == again.fold_of_block).all()
     assert (first.rows != second.rows).any()
-    assert seed_of(None) is None
-    assert seed_of(3) == seed_of(np.random.RandomState(3))
+    assert resolve_random_state(None) is None
+    assert resolve_random_state(3) == resolve_random_state(np.random.RandomState(3))
 
 
 def test_row_blocks_have_the_same_share_of_each_level() -> None:
@@ -77,19 +77,19 @@ def test_row_blocks_have_the_same_share_of_each_level() -> None:
     labels = rng.choice(["a", "b", "c"], 400, p=[0.7, 0.2, 0.1])
     age = rng.uniform(10, 80, 400)
     age[:20] = np.nan
-    strata = strata_of({"group": labels, "age": age}, None, 400)
-    folds = deal((400, 10), (10, 2), 4, rng, strata)
+    strata = resolve_strata({"group": labels, "age": age}, None, 400)
+    folds = assign_folds((400, 10), (10, 2), 4, rng, strata)
     counts = pd.crosstab(labels, folds.rows)
     assert (counts.max(axis=1) - counts.min(axis=1)).max() <= 1
     _, members = np.unique(strata, return_inverse=True)
     of_strata = pd.crosstab(members, folds.rows)
     assert (of_strata.max(axis=1) - of_strata.min(axis=1)).max() <= 1
-    assert strata_of(None, None, 400) is None
+    assert resolve_strata(None, None, 400) is None
 
 
 @pytest.mark.parametrize("values", [[0.1], [3, 1], [5, 1, 4, 2, 3], [1, 2, 3, 4]])
 def test_outwards_takes_each_once_from_the_middle(values: list[float]) -> None:
-    order = [values[i] for i in outwards(values)]
+    order = [values[i] for i in from_the_middle(values)]
     assert sorted(order) == sorted(values)
     assert order[0] == sorted(values)[(len(values) - 1) // 2]
 
@@ -124,13 +124,13 @@ def memory_and_shared(answers: NDArray[np.float64], tmp_path: Path) -> tuple[Sel
 
 
 def test_in_memory_and_on_shared_reads_alike(memory_and_shared: tuple[Selection, Selection]) -> None:
-    loaded, shared = memory_and_shared
+    loaded, broadcast = memory_and_shared
     assert loaded.folds is not None
-    assert shared.folds is not None
+    assert broadcast.folds is not None
     assert loaded.folds.shape == (6, 8)
-    np.testing.assert_allclose(loaded.folds, shared.folds, rtol=1e-9)
-    assert (loaded.table["passes"] == shared.table["passes"]).all()
-    assert loaded.best_params == shared.best_params
+    np.testing.assert_allclose(loaded.folds, broadcast.folds, rtol=1e-9)
+    assert (loaded.table["passes"] == broadcast.table["passes"]).all()
+    assert loaded.best_params == broadcast.best_params
     assert loaded.model.confounder_components_.shape == (5, 20)
 
 
@@ -138,14 +138,14 @@ def test_few_fits_at_once_where_memory_is_short(answers: NDArray[np.float64], mo
     from dfact.selection import scheduler as ways
 
     whole = select(answers, load=False)
-    as_many = ways.as_many
+    largest_batch = ways.largest_batch
     counts: list[int] = []
 
     def three(source: Any, dtype: Any, fits: Any, workers: Any) -> Any:
         counts.append(len(fits))
-        return as_many(source, dtype, fits[:3], workers)
+        return largest_batch(source, dtype, fits[:3], workers)
 
-    monkeypatch.setattr(ways, "as_many", three)
+    monkeypatch.setattr(ways, "largest_batch", three)
     pd.testing.assert_series_equal(select(answers, load=False).table["error"], whole.table["error"], rtol=1e-12)
     assert counts == [4, 1]
 
@@ -173,7 +173,7 @@ def test_shared_reads_on_a_cluster(answers: NDArray[np.float64], tmp_path: Path,
 def test_as_cold_starts_choose(answers: NDArray[np.float64]) -> None:
     """The errors of the fits of one fold are those of ``fit`` on the masked data, to what the stopping leaves."""
     selection = select(answers, {"n_components": [3]}, dfact.ICQF(tol=1e-7, max_iter=2000))
-    (folds,) = deal_all((150, 20), (4, 4), 4, 1, seed_of(0) or 0)
+    (folds,) = assign_all_folds((150, 20), (4, 4), 4, 1, resolve_random_state(0) or 0)
     assert selection.folds is not None
     for fold in range(4):
         hidden = folds.hidden(fold)[folds.rows]
@@ -217,7 +217,7 @@ class Means(BaseEstimator):  # type: ignore[misc]
 def test_other_estimators(answers: NDArray[np.float64]) -> None:
     selection = select(answers, {"power": [0.5, 1.0, 2.0]}, Means())
     assert selection.best_params == {"power": 1.0}
-    (folds,) = deal_all((150, 20), (4, 4), 4, 1, seed_of(0) or 0)
+    (folds,) = assign_all_folds((150, 20), (4, 4), 4, 1, resolve_random_state(0) or 0)
     hidden = folds.hidden(1)[folds.rows]
     means = np.nanmean(np.where(hidden, np.nan, answers), axis=0)
     assert selection.folds is not None
@@ -344,7 +344,7 @@ def test_members_tell_the_error_of_the_first_that_fails() -> None:
     members = Members(None, np.dtype("float64"))  # type: ignore[arg-type]
 
     def wait(name: str) -> None:
-        MemberSession(members, name).run(None, None)  # type: ignore[arg-type]
+        FusedSession(members, name).run(None, None)  # type: ignore[arg-type]
 
     def fail() -> None:
         raise KeyError("mine")
@@ -431,7 +431,7 @@ def test_consensus_of_restarts() -> None:
 
 def test_cophenetic_correlation(answers: NDArray[np.float64]) -> None:
     selection = select_by_criterion(dfact.ICQF(), answers, [2, 3], "ccc", restarts=3, random_state=4)
-    seeds = np.random.SeedSequence(seed_of(4)).generate_state(3) % 2**31
+    seeds = np.random.SeedSequence(resolve_random_state(4)).generate_state(3) % 2**31
     fits = [dfact.ICQF(3, init="random", random_state=int(seed)).fit(answers) for seed in seeds]
     distances = (1 - consensus(fits))[np.triu_indices(150, 1)]
     assert selection.table.loc[3, "ccc"] == pytest.approx(cophenet(linkage(distances, "average"), distances)[0])

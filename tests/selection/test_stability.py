@@ -20,14 +20,14 @@ from dfact.models.provenance import Stability
 from dfact.progress import Iteration
 from dfact.selection import bootstrap
 from dfact.selection.bootstrap import _Matching
-from dfact.selection.resamples import Drawn, Refit, Resamples
+from dfact.selection.resamples import Refit, Resample, Resamples
 from tests.conftest import planted_answers
 from tests.models.test_adding_a_factorization import PoissonMF, counts
 
 
 def drawn_rows(shape: tuple[int, ...], seed: int, number: int, *, weighted: bool = False) -> NDArray[np.intp]:
     """How often each row of a data set is drawn."""
-    draw, step = Drawn.of(shape, seed, number, weighted=weighted), Layout.of(shape).block_rows
+    draw, step = Resample.of(shape, seed, number, weighted=weighted), Layout.of(shape).block_rows
     starts = range(0, shape[0], step)
     return np.concatenate([draw.rows(i, min(step, shape[0] - start)) for i, start in enumerate(starts)])
 
@@ -73,12 +73,12 @@ def test_of_n_rows_n_are_drawn_with_replacement(n: int) -> None:
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_block_holds_its_rows_as_often_as_they_are_drawn(weighted: bool) -> None:
     M, C = np.arange(20.0).reshape(5, 4), np.column_stack([np.arange(5.0), np.ones(5)])
-    draw = Drawn.of((5, 4), 7, 0, weighted=weighted)
-    seen, often = draw(Block(M, C, 0, 0)), draw.rows(0, 5)
+    draw = Resample.of((5, 4), 7, 0, weighted=weighted)
+    seen, multiplicity = draw(Block(M, C, 0, 0)), draw.rows(0, 5)
     assert seen.covariates is not None
     times = seen.covariates[:, -1].astype(int) if weighted else np.ones(5, int)
-    assert_array_equal(np.repeat(seen.values, times, axis=0), np.repeat(M, often, axis=0))
-    assert_array_equal(np.repeat(seen.covariates[:, 0], times), np.repeat(C[:, 0], often))
+    assert_array_equal(np.repeat(seen.values, times, axis=0), np.repeat(M, multiplicity, axis=0))
+    assert_array_equal(np.repeat(seen.covariates[:, 0], times), np.repeat(C[:, 0], multiplicity))
     assert_array_equal(C[:, -1], 1)
 
 
@@ -103,9 +103,9 @@ def test_confounders_are_resampled_with_their_rows() -> None:
     found: list[Refit] = []
     encoded = model.confounder_encoding_.encode(as_dataset(M, groups).confounders)
     Resamples(model, as_dataset(M, groups), encoded, True, 0).run([0], lambda _, refit: found.append(refit), "inline", None)
-    often = drawn_rows(M.shape, 0, 0)
+    multiplicity = drawn_rows(M.shape, 0, 0)
     # The scale of the ages is that of all rows: weights leave it as it is.
-    again = dfact.ICQF(2, bounds=(0, 4), q_max=4, dtype="float64").fit(M, confounders=groups, sample_weight=often)
+    again = dfact.ICQF(2, bounds=(0, 4), q_max=4, dtype="float64").fit(M, confounders=groups, sample_weight=multiplicity)
     assert_allclose(found[0], again.components_, rtol=1e-5, atol=1e-6)  # type: ignore[arg-type]
     assert np.median(bootstrap(model, M, 10, confounders=groups, random_state=0).similarity) > 0.95
 
@@ -175,9 +175,9 @@ def test_a_model_that_has_not_settled_is_told_of() -> None:
     M = planted_answers(300, 12, 3, 0)
     model = dfact.ICQF(3, init="random", max_iter=1, random_state=0).fit(M).set_params(max_iter=500)
     with pytest.warns(UserWarning, match="has not settled"):
-        warm = bootstrap(model, M, 3, random_state=0)
-    fresh = bootstrap(model, M, 3, random_state=0, warm=False)  # each from a random start of its own
-    assert not same(warm, fresh)
+        warm_start = bootstrap(model, M, 3, random_state=0)
+    fresh = bootstrap(model, M, 3, random_state=0, warm_start=False)  # each from a random start of its own
+    assert not same(warm_start, fresh)
     assert len({tuple(row) for row in fresh.similarity}) == 3
 
 
@@ -224,11 +224,11 @@ def test_the_same_bits_everywhere(name: str, tmp_path: Path, client: Client, mon
     if name != "gom":
         model.set_params(max_iter=4)
     in_memory = M.astype(np.float32)
-    known = bootstrap(model.set_params(executor="threads"), in_memory, 3, random_state=0, warm=False)
+    known = bootstrap(model.set_params(executor="threads"), in_memory, 3, random_state=0, warm_start=False)
     # Together on shared reads.
     monkeypatch.setattr(Resamples, "_fits_in_memory", lambda *_: False)
     for executor in ("inline", "threads", client):
-        assert same(known, bootstrap(model.set_params(executor=executor), dataset, 3, random_state=0, warm=False))
+        assert same(known, bootstrap(model.set_params(executor=executor), dataset, 3, random_state=0, warm_start=False))
 
 
 def test_sparse_data_is_resampled_row_compressed(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_checkpoint_goes_on(tmp_path: Path) -> None:
     more = bootstrap(model, M, 8, random_state=0, checkpoint=tmp_path / "c")
     assert_array_equal(more.similarity[:6], found.similarity)
     with pytest.raises(ParameterError, match="belongs to another"):
-        bootstrap(model, M, 6, random_state=0, warm=False, checkpoint=tmp_path / "c")
+        bootstrap(model, M, 6, random_state=0, warm_start=False, checkpoint=tmp_path / "c")
 
 
 def test_resamples_without_a_fit_are_told_of() -> None:

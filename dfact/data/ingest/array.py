@@ -21,12 +21,12 @@ from dfact.data.sources.sparse import CSRSource
 from dfact.data.stored_dataset import open_dataset
 from dfact.data.validation import EmptyRows, check_empty_rows, column_limits, stored_limits
 from dfact.errors import DataError, ParameterError
-from dfact.storage.groups import refuse_replacing
-from dfact.storage.location import place_of
-from dfact.storage.zarr_stores import place_of_store
+from dfact.storage.groups import ensure_not_source
+from dfact.storage.location import parse_location
+from dfact.storage.zarr_stores import location_of
 
 Progress = Callable[[int, int], None]
-Absent = Literal["zero", "missing"]
+Implicit = Literal["zero", "missing"]
 
 
 def array_source(X: Any) -> RowSource:
@@ -100,7 +100,7 @@ def import_array(
     valid_range: tuple[float, float] | ArrayLike | None = None,
     confounders: Any = None,
     empty_rows: EmptyRows = "error",
-    absent: Absent = "zero",
+    implicit: Implicit = "zero",
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Dataset:
@@ -123,7 +123,7 @@ def import_array(
         See :mod:`dfact.data.confounders`.
     empty_rows : {"error", "drop"}
         Refuse a row without any entry, or leave it out; ``Dataset.dropped_rows`` counts them.
-    absent : {"zero", "missing"}
+    implicit : {"zero", "missing"}
         What the entries are that a sparse matrix does not store: zeros, or missing.
     overwrite : bool
         Replace the dataset that is there.
@@ -140,7 +140,7 @@ def import_array(
     DataError
         Text, infinite values, values outside ``valid_range``, an empty row or column, wrong label counts.
     ParameterError
-        Another ``empty_rows`` or ``absent``; absent entries of an array that is not sparse.
+        Another ``empty_rows`` or ``implicit``; absent entries of an array that is not sparse.
     StoreError
         ``path`` exists, or cannot be written; nothing is left behind.
     """
@@ -150,8 +150,8 @@ def import_array(
     codes = [] if missing is None else [float(code) for code in np.atleast_1d(np.asarray(missing, float))]
     row_compressed = source.is_sparse
     check_empty_rows(empty_rows)
-    _check_absent(absent, row_compressed)
-    if row_compressed and absent == "zero" and 0 in codes:
+    _check_implicit(implicit, row_compressed)
+    if row_compressed and implicit == "zero" and 0 in codes:
         remedy = "leave 0 out, pass absent='missing', or import X.toarray()"
         raise DataError(f"missing names 0, which every entry is that the sparse X does not store; {remedy}")
     dtype, missing_code = _storage(source.dtype, codes)
@@ -160,9 +160,9 @@ def import_array(
     rows = _labels(row_labels, axis_labels(X, 0), n, "row") if row_labels is not None or axis_labels(X, 0) is not None else None
     frame = None if confounders is None else as_frame(confounders, n)
     limits = None if valid_range is None else stored_limits(column_limits(valid_range, n_columns), dtype)
-    refuse_replacing(path, [place_of_store(getattr(X, "store", None))])
+    ensure_not_source(path, [location_of(getattr(X, "store", None))])
     with dataset_writer(
-        place_of(path),
+        parse_location(path),
         source.shape,
         dtype,
         missing_code=missing_code,
@@ -170,7 +170,7 @@ def import_array(
         name="X",
         empty=empty_rows,
         row_compressed=row_compressed,
-        absent=np.nan if absent == "missing" else 0.0,
+        implicit_value=np.nan if implicit == "missing" else 0.0,
         overwrite=overwrite,
     ) as writer:
         for run in source.read_ranges(Layout.of(source.shape)):
@@ -181,10 +181,10 @@ def import_array(
     return open_dataset(path)
 
 
-def _check_absent(absent: str, row_compressed: bool) -> None:
-    if absent not in get_args(Absent):
-        raise ParameterError(f"absent is {absent!r}, expected 'zero' or 'missing'")
-    if absent == "missing" and not row_compressed:
+def _check_implicit(implicit: str, row_compressed: bool) -> None:
+    if implicit not in get_args(Implicit):
+        raise ParameterError(f"absent is {implicit!r}, expected 'zero' or 'missing'")
+    if implicit == "missing" and not row_compressed:
         raise ParameterError(
             "absent='missing' is for a sparse X; of a dense one every entry is there: mark missing ones with NaN or missing="
         )

@@ -18,7 +18,7 @@ Entries = NDArray[Any]
 """Of the type ``ENTRY``."""
 
 
-class Runs:
+class EntrySorter:
     """Runs of rows of about as many entries each, or of one row; ``counts`` are how many each row will have."""
 
     def __init__(self, counts: NDArray[np.int64]) -> None:

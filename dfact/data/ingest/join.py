@@ -12,19 +12,19 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dfact.data.confounders import Kind, as_levels, tidy
+from dfact.data.confounders import Kind, as_levels, normalize
 from dfact.data.dataset import KIND, Dataset
 from dfact.data.ingest.writer import dataset_writer, missing_code_for, smallest_integer
 from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource
-from dfact.data.statistics import as_floating
+from dfact.data.statistics import as_float
 from dfact.data.stored_dataset import open_dataset
 from dfact.errors import DataError, ParameterError, StoreError
-from dfact.storage.groups import attributes, open_group, refuse_existing, refuse_replacing
-from dfact.storage.location import name_of, place_of
+from dfact.storage.groups import attributes, ensure_absent, ensure_not_source, open_group
+from dfact.storage.location import parse_location, stem
 
 How = Literal["outer", "inner"]
-Joinable = Dataset | str | PathLike[str]
+DatasetLike = Dataset | str | PathLike[str]
 _Rows = Generator[NDArray[Any], None, None]
 
 _MAX_READS = 2  # of each chunk on average; putting the rows in order in a file costs a read, a write and a read
@@ -32,7 +32,7 @@ _EXACT = 1 << 24  # whole numbers up to here are exact in single precision
 
 
 def join_datasets(
-    datasets: Mapping[str, Joinable] | Sequence[Joinable],
+    datasets: Mapping[str, DatasetLike] | Sequence[DatasetLike],
     path: str | PathLike[str],
     *,
     how: How = "outer",
@@ -87,12 +87,12 @@ def join_datasets(
     StoreError
         A dataset cannot be read; ``path`` exists, or cannot be written. Nothing is left behind.
     """
-    path = place_of(path)
+    path = parse_location(path)
     if how not in get_args(How):
         raise ParameterError(f"how is {how!r}, expected 'outer' or 'inner'")
-    refuse_existing(path, overwrite=overwrite)
+    ensure_absent(path, overwrite=overwrite)
     members = _members(datasets)
-    refuse_replacing(path, [member.dataset.path for member in members])
+    ensure_not_source(path, [member.dataset.path for member in members])
     labels = _participants(members, how)
     positions = [member.labels.get_indexer(labels) for member in members]
     confounders = _confounders(members, positions, labels)
@@ -120,7 +120,7 @@ def join_datasets(
 
 
 @dataclass(frozen=True)
-class _Member:
+class _Input:
     """One of the datasets that are joined."""
 
     name: str
@@ -128,7 +128,7 @@ class _Member:
     labels: "pd.Index[Any]"  # of its rows, each unique
 
 
-def _members(datasets: Mapping[str, Joinable] | Sequence[Joinable]) -> list[_Member]:
+def _members(datasets: Mapping[str, DatasetLike] | Sequence[DatasetLike]) -> list[_Input]:
     if isinstance(datasets, (str, PathLike, Dataset)):
         raise ParameterError("datasets is a single dataset, expected two or more, in a list or a dict from name to dataset")
     named = isinstance(datasets, Mapping)
@@ -136,14 +136,14 @@ def _members(datasets: Mapping[str, Joinable] | Sequence[Joinable]) -> list[_Mem
     if len(given) < 2:
         raise ParameterError(f"datasets holds {len(given)} dataset(s), expected two or more")
     opened = [dataset if isinstance(dataset, Dataset) else open_dataset(dataset) for dataset in given]
-    names = list(map(str, datasets)) if named else [name_of(d.path) if d.path else f"dataset{i}" for i, d in enumerate(opened, 1)]
+    names = list(map(str, datasets)) if named else [stem(d.path) if d.path else f"dataset{i}" for i, d in enumerate(opened, 1)]
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
         raise ParameterError(f"two datasets have the name {repeated!r}; rename the folder of one, or pass a dict from name to dataset")
     return [_member(name, dataset) for name, dataset in zip(names, opened, strict=True)]
 
 
-def _member(name: str, dataset: Dataset) -> _Member:
+def _member(name: str, dataset: Dataset) -> _Input:
     if dataset.source.is_sparse:
         raise DataError(f"{name} is row-compressed, which join_datasets does not take; import it from a dense array")
     if len(dataset.shape) != 2:
@@ -159,7 +159,7 @@ def _member(name: str, dataset: Dataset) -> _Member:
         shown = ", ".join(repr(label) for label in repeated[:3]) + (", …" if len(repeated) > 3 else "")
         where = f"{repeated[0]!r} labels row {first} and again row {again}"
         raise DataError(f"{name} has row labels that are not unique: {shown} ({where}); every participant needs its own")
-    return _Member(name, dataset, labels)
+    return _Input(name, dataset, labels)
 
 
 def _is_numbered(dataset: Dataset) -> bool:
@@ -167,7 +167,7 @@ def _is_numbered(dataset: Dataset) -> bool:
     return dataset.labels is None and dataset.path is not None and bool(attributes(open_group(dataset.path, KIND)).get("numbered_rows"))
 
 
-def _participants(members: list[_Member], how: How) -> "pd.Index[Any]":
+def _participants(members: list[_Input], how: How) -> "pd.Index[Any]":
     """The row labels of the result, in their order."""
     labels = members[0].labels
     for member in members[1:]:
@@ -182,7 +182,7 @@ def _participants(members: list[_Member], how: How) -> "pd.Index[Any]":
     return labels.rename("row")
 
 
-def _column_labels(members: list[_Member], *, prefix: bool) -> NDArray[Any]:
+def _column_labels(members: list[_Input], *, prefix: bool) -> NDArray[Any]:
     own = [[str(label) for label in member.dataset.column_labels] for member in members]
     holders = pd.Series([label for labels in own for label in set(labels)]).value_counts()
     joined = [
@@ -196,7 +196,7 @@ def _column_labels(members: list[_Member], *, prefix: bool) -> NDArray[Any]:
     return np.asarray(joined, dtype=object)
 
 
-def _storage(members: list[_Member]) -> np.dtype[Any]:
+def _storage(members: list[_Input]) -> np.dtype[Any]:
     """The type that holds the values of all datasets exactly; integers keep one number free for missing."""
     dtypes = [member.dataset.dtype for member in members]
     whole = [member.dataset.valid_range for member in members if member.dataset.dtype.kind in "iu"]
@@ -207,9 +207,9 @@ def _storage(members: list[_Member]) -> np.dtype[Any]:
     return reduce(np.promote_types, [dtype for dtype in dtypes if dtype.kind == "f"], np.dtype(np.float32 if exact else np.float64))
 
 
-def _confounders(members: list[_Member], positions: list[NDArray[np.intp]], labels: "pd.Index[Any]") -> pd.DataFrame | None:
+def _confounders(members: list[_Input], positions: list[NDArray[np.intp]], labels: "pd.Index[Any]") -> pd.DataFrame | None:
     """The confounders of all datasets, a row for each label."""
-    given: dict[str, list[_Given]] = {}
+    given: dict[str, list[_Reported]] = {}
     for member, rows in zip(members, positions, strict=True):
         if member.dataset.confounders is None:
             continue
@@ -218,15 +218,15 @@ def _confounders(members: list[_Member], positions: list[NDArray[np.intp]], labe
             plain = (as_levels(values) if categorical else values).reset_index(drop=True)
             # −1 stands for who is not there, and is no row either.
             taken = plain.reindex(rows).reset_index(drop=True)
-            given.setdefault(str(name), []).append(_Given(member.name, "categorical" if categorical else "continuous", taken))
+            given.setdefault(str(name), []).append(_Reported(member.name, "categorical" if categorical else "continuous", taken))
     if not given:
         return None
-    columns = {name: _agreed(name, parts, labels) for name, parts in given.items()}
-    return tidy(pd.DataFrame(columns), {name: parts[0].kind for name, parts in given.items()})
+    columns = {name: _reconciled(name, parts, labels) for name, parts in given.items()}
+    return normalize(pd.DataFrame(columns), {name: parts[0].kind for name, parts in given.items()})
 
 
 @dataclass(frozen=True)
-class _Given:
+class _Reported:
     """What one dataset says of a confounder, a value for each row of the result."""
 
     dataset: str
@@ -234,7 +234,7 @@ class _Given:
     values: "pd.Series[Any]"
 
 
-def _agreed(name: str, parts: list[_Given], labels: "pd.Index[Any]") -> "pd.Series[Any]":
+def _reconciled(name: str, parts: list[_Reported], labels: "pd.Index[Any]") -> "pd.Series[Any]":
     """The first value that a dataset gives of each participant; all that give one must give the same."""
     first, *others = parts
     values = first.values
@@ -254,7 +254,7 @@ def _agreed(name: str, parts: list[_Given], labels: "pd.Index[Any]") -> "pd.Seri
 
 
 def _joined(
-    members: list[_Member], positions: list[NDArray[np.intp]], shape: tuple[int, int], dtype: np.dtype[Any]
+    members: list[_Input], positions: list[NDArray[np.intp]], shape: tuple[int, int], dtype: np.dtype[Any]
 ) -> Iterator[NDArray[Any]]:
     """The rows of the result in stored units, a chunk at a time; ``positions`` are where each lies in a dataset, −1 for nowhere."""
     n, step = shape[0], Layout.of(shape).chunk_rows
@@ -278,7 +278,7 @@ def _joined(
 
 def _recoded(values: NDArray[Any], missing_code: int | None, dtype: np.dtype[Any], new_code: int | None) -> NDArray[Any]:
     if new_code is None:
-        floating: NDArray[Any] = as_floating(values, missing_code, dtype)
+        floating: NDArray[Any] = as_float(values, missing_code, dtype)
         return floating
     out = values.astype(dtype)
     if missing_code is not None:
@@ -290,7 +290,7 @@ def _rows_in_order(source: RowSource, wanted: list[NDArray[np.intp]]) -> _Rows:
     """The wanted rows of each run of the result, in their order there."""
     runs = list(source.read_ranges(Layout.of(source.shape)))
     direct = _count_reads(runs, wanted) <= _MAX_READS * len(runs)
-    return (_directly if direct else _through_file)(source, runs, wanted)
+    return (_from_chunks if direct else _from_sorted_file)(source, runs, wanted)
 
 
 def _chunks_of(rows: NDArray[np.intp], runs: list[slice]) -> NDArray[np.intp]:
@@ -299,27 +299,27 @@ def _chunks_of(rows: NDArray[np.intp], runs: list[slice]) -> NDArray[np.intp]:
 
 
 def _count_reads(runs: list[slice], wanted: list[NDArray[np.intp]]) -> int:
-    """How many chunks :func:`_directly` would read."""
+    """How many chunks :func:`_from_chunks` would read."""
     held, count = -1, 0
     for rows in wanted:
         chunks = np.unique(_chunks_of(rows, runs))
         if chunks.size:
             count += chunks.size - int(held in chunks)
-            held = _with_held_first(chunks, held)[-1]
+            held = _cached_chunk_first(chunks, held)[-1]
     return count
 
 
-def _with_held_first(chunks: NDArray[np.intp], held: int) -> list[int]:
+def _cached_chunk_first(chunks: NDArray[np.intp], held: int) -> list[int]:
     return sorted(chunks.tolist(), key=lambda chunk: chunk != held)
 
 
-def _directly(source: RowSource, runs: list[slice], wanted: list[NDArray[np.intp]]) -> _Rows:
+def _from_chunks(source: RowSource, runs: list[slice], wanted: list[NDArray[np.intp]]) -> _Rows:
     """Each chunk read as it is needed; the last one stays for the next run, which mostly begins in it."""
     held, values = -1, np.empty((0, *source.shape[1:]), source.dtype)
     for rows in wanted:
         out = np.empty((len(rows), *source.shape[1:]), source.dtype)
         chunks = _chunks_of(rows, runs)
-        for chunk in _with_held_first(np.unique(chunks), held):
+        for chunk in _cached_chunk_first(np.unique(chunks), held):
             if chunk != held:
                 held, values = chunk, source.read(runs[chunk].start, runs[chunk].stop)
             mine = chunks == chunk
@@ -327,7 +327,7 @@ def _directly(source: RowSource, runs: list[slice], wanted: list[NDArray[np.intp
         yield out
 
 
-def _through_file(source: RowSource, runs: list[slice], wanted: list[NDArray[np.intp]]) -> _Rows:
+def _from_sorted_file(source: RowSource, runs: list[slice], wanted: list[NDArray[np.intp]]) -> _Rows:
     """Each chunk read once, its rows dealt out to the runs of the result in a file, each run's in ascending order."""
     row_bytes = source.shape[1] * source.dtype.itemsize
     starts = np.concatenate([[0], np.cumsum([len(rows) for rows in wanted])])

@@ -14,17 +14,25 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dfact.data.confounders import Kind, is_categorical, tidy
+from dfact.data.confounders import Kind, is_categorical, normalize
 from dfact.data.dataset import Dataset
 from dfact.data.ingest.writer import dataset_writer, missing_code_for, storage_type
 from dfact.data.readers.base import Table, open_table
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
-from dfact.data.validation import EmptyRows, bad_value, check_empty_rows, column_limits, empty_row, refuse_empty_columns, stored_limits
+from dfact.data.validation import (
+    EmptyRows,
+    check_empty_rows,
+    column_limits,
+    empty_row,
+    invalid_value,
+    require_observed_columns,
+    stored_limits,
+)
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.entries import all_whole, mask_codes
-from dfact.storage.groups import refuse_existing
-from dfact.storage.location import place_of
+from dfact.storage.groups import ensure_absent
+from dfact.storage.location import parse_location
 
 Codes = float | str | Sequence[float | str]
 Range = tuple[float, float]
@@ -111,12 +119,12 @@ def import_table(
     ... )  # doctest: +SKIP
     <Dataset 1004×40 uint8, 0.60% missing at ipip.zarr>
     """
-    path = place_of(path)
+    path = parse_location(path)
     check_empty_rows(empty_rows)
-    refuse_existing(path, overwrite=overwrite)
+    ensure_absent(path, overwrite=overwrite)
     table = open_table(source, delimiter)
     kinds = _kinds(confounders)
-    before = stamp(source)
+    before = file_signature(source)
     request = _request(table, items, id_column, list(kinds), MissingCodes.of(missing), valid_range)
     scan = _scan(table, request, empty_rows)
     frame = _confounder_frame(table, scan.texts, kinds, MissingCodes.of(confounder_missing))
@@ -137,22 +145,22 @@ def import_table(
             done += len(values)
             if progress is not None:
                 progress(done, n)
-        refuse_changed(source, before)
+        require_unchanged(source, before)
         valid = stored_limits(limits - offset[:, None], dtype)
         writer.finish(valid_range=valid, offset=offset, confounders=frame, row_labels=ids)
     pa.default_memory_pool().release_unused()  # Arrow keeps what it has freed
     return open_dataset(path)
 
 
-def stamp(source: str | PathLike[str]) -> tuple[int, int]:
+def file_signature(source: str | PathLike[str]) -> tuple[int, int]:
     """What changes when the file does."""
     status = Path(source).stat()
     return status.st_size, status.st_mtime_ns
 
 
-def refuse_changed(source: str | PathLike[str], before: tuple[int, int]) -> None:
-    """Refuse a file that is no longer what it was at an earlier :func:`stamp`."""
-    if stamp(source) != before:
+def require_unchanged(source: str | PathLike[str], before: tuple[int, int]) -> None:
+    """Refuse a file that is no longer what it was at an earlier :func:`file_signature`."""
+    if file_signature(source) != before:
         raise DataError(f"{source} changed while it was read; import it again")
 
 
@@ -177,7 +185,7 @@ class MissingCodes:
 
 
 @dataclass(frozen=True)
-class _Request:
+class _Selection:
     """What is read of the table, and the limits of the items (m, 2) in the file's units, infinite where none are declared."""
 
     items: list[str]
@@ -193,7 +201,7 @@ def _request(
     confounders: list[str],
     missing: MissingCodes,
     valid_range: Any,
-) -> _Request:
+) -> _Selection:
     others = ([] if id_column is None else [id_column]) + confounders
     check_columns(table, others)
     columns = _matches(table, [items] if isinstance(items, str) else items, others)
@@ -201,7 +209,7 @@ def _request(
     repeated = next((name for name in others if others.count(name) > 1 or name in columns), None)
     if repeated is not None:
         raise ParameterError(f"column {repeated!r} is asked for twice; it is either an item, the id or a confounder")
-    return _Request(columns, others, missing, _declared_limits(table, columns, valid_range))
+    return _Selection(columns, others, missing, _declared_limits(table, columns, valid_range))
 
 
 def check_columns(table: Table, names: Sequence[str]) -> None:
@@ -264,7 +272,7 @@ def _kinds(confounders: Sequence[str] | Mapping[str, Kind | None]) -> dict[str, 
     return dict(confounders)
 
 
-def _answers(table: Table, request: _Request, *, texts: bool) -> Iterator[tuple[NDArray[np.float64], pa.RecordBatch]]:
+def _answers(table: Table, request: _Selection, *, texts: bool) -> Iterator[tuple[NDArray[np.float64], pa.RecordBatch]]:
     """The batches with NaN for every missing answer."""
     for values, others in table.batches(request.items, request.others if texts else [], request.missing.texts):
         mask_codes(values, request.missing.numbers)
@@ -272,7 +280,7 @@ def _answers(table: Table, request: _Request, *, texts: bool) -> Iterator[tuple[
 
 
 @dataclass(frozen=True)
-class _Scan:
+class _FirstPass:
     """What the first reading found."""
 
     statistics: ColumnStatistics
@@ -280,7 +288,7 @@ class _Scan:
     texts: pa.Table  # the id and the confounders of every row
 
 
-def _scan(table: Table, request: _Request, empty_rows: EmptyRows) -> _Scan:
+def _scan(table: Table, request: _Selection, empty_rows: EmptyRows) -> _FirstPass:
     statistics = ColumnStatistics.of_columns(len(request.items))
     whole, texts = True, []
     for values, others in _answers(table, request, texts=True):
@@ -291,18 +299,18 @@ def _scan(table: Table, request: _Request, empty_rows: EmptyRows) -> _Scan:
             raise empty_row(table.name, table.place(statistics.empty_rows[0]))
         whole = whole and all_whole(values)
         texts.append(others)
-    refuse_empty_columns(table.name, request.items, statistics.observed)
-    return _Scan(statistics, whole, pa.Table.from_batches(texts))
+    require_observed_columns(table.name, request.items, statistics.observed)
+    return _FirstPass(statistics, whole, pa.Table.from_batches(texts))
 
 
-def _check_values(table: Table, request: _Request, values: NDArray[np.float64], statistics: ColumnStatistics, first: int) -> None:
+def _check_values(table: Table, request: _Selection, values: NDArray[np.float64], statistics: ColumnStatistics, first: int) -> None:
     """Refuse infinite values and those outside the declared limits."""
     largest = np.finfo(np.float64).max
     low, high = np.clip(request.limits, -largest, largest).T
     if (statistics.minimum >= low).all() and (statistics.maximum <= high).all():
         return
     i, j = np.argwhere((values < low) | (values > high))[0]
-    raise bad_value(f"{table.name}: {table.place(first + i)}, column {request.items[j]!r}", values[i, j], *request.limits[j])
+    raise invalid_value(f"{table.name}: {table.place(first + i)}, column {request.items[j]!r}", values[i, j], *request.limits[j])
 
 
 def _completed(declared: NDArray[np.float64], statistics: ColumnStatistics) -> NDArray[np.float64]:
@@ -339,7 +347,7 @@ def _confounder_frame(table: Table, texts: pa.Table, kinds: Mapping[str, Kind | 
     if not kinds:
         return None
     columns = {name: _confounder(table, texts[name].to_pandas(), name, kind, missing) for name, kind in kinds.items()}
-    return tidy(pd.DataFrame(columns), {name: kind for name, kind in kinds.items() if kind is not None})
+    return normalize(pd.DataFrame(columns), {name: kind for name, kind in kinds.items() if kind is not None})
 
 
 def _confounder(table: Table, text: "pd.Series[Any]", name: str, kind: Kind | None, missing: MissingCodes) -> "pd.Series[Any]":

@@ -14,16 +14,16 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
-from dfact.data.ingest.external_sort import ENTRY, Entries, Runs
-from dfact.data.ingest.table import Codes, MissingCodes, check_columns, refuse_changed, stamp
+from dfact.data.ingest.external_sort import ENTRY, Entries, EntrySorter
+from dfact.data.ingest.table import Codes, MissingCodes, check_columns, file_signature, require_unchanged
 from dfact.data.ingest.writer import dataset_writer, storage_type
 from dfact.data.readers.base import Table, open_table
 from dfact.data.stored_dataset import open_dataset
-from dfact.data.validation import bad_value
+from dfact.data.validation import invalid_value
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.entries import all_whole, mask_codes
-from dfact.storage.groups import refuse_existing
-from dfact.storage.location import Place, place_of
+from dfact.storage.groups import ensure_absent
+from dfact.storage.location import Location, parse_location
 
 Duplicates = Literal["error", "mean", "first", "last", "sum"]
 
@@ -94,18 +94,18 @@ def import_triplets(
     StoreError
         ``source`` cannot be read; ``path`` exists, or cannot be written. Nothing is left behind.
     """
-    path = place_of(path)
+    path = parse_location(path)
     if duplicates not in get_args(Duplicates):
         raise ParameterError(f"duplicates is {duplicates!r}, expected one of {', '.join(map(repr, get_args(Duplicates)))}")
-    refuse_existing(path, overwrite=overwrite)
+    ensure_absent(path, overwrite=overwrite)
     table = open_table(source, delimiter)
-    before = stamp(source)
+    before = file_signature(source)
     triplets = _triplets(table, row, column, value, shape, MissingCodes.of(missing))
-    with Runs(_count_rows(triplets)) as runs:
-        for entries in _dealt(triplets):
-            refuse_changed(source, before)  # rows have the room that they were counted to need
+    with EntrySorter(_count_rows(triplets)) as runs:
+        for entries in _batches(triplets):
+            require_unchanged(source, before)  # rows have the room that they were counted to need
             runs.add(entries)
-        refuse_changed(source, before)
+        require_unchanged(source, before)
         dtype = _merge(runs, triplets, duplicates)
         _write(runs, triplets, path, dtype, overwrite, progress)
     pa.default_memory_pool().release_unused()  # Arrow keeps what it has freed
@@ -210,7 +210,7 @@ class _Triplets:
             infinite = np.flatnonzero(np.isinf(values[:, 0]))
             if infinite.size:
                 where = f"{self.table.name}: {self.table.place(done + int(infinite[0]))}, column {self.value!r}"
-                raise bad_value(where, np.inf, np.nan, np.nan)
+                raise invalid_value(where, np.inf, np.nan, np.nan)
             done += len(values)
             yield out[~np.isnan(out["value"])]
 
@@ -249,7 +249,7 @@ def _count_rows(triplets: _Triplets) -> NDArray[np.int64]:
     return counts[: triplets.shape[0]]
 
 
-def _dealt(triplets: _Triplets) -> Iterator[Entries]:
+def _batches(triplets: _Triplets) -> Iterator[Entries]:
     """The entries, many at once."""
     held: list[Entries] = []
     for entries in triplets.entries():
@@ -261,21 +261,21 @@ def _dealt(triplets: _Triplets) -> Iterator[Entries]:
         yield np.concatenate(held)
 
 
-def _merge(runs: Runs, triplets: _Triplets, duplicates: Duplicates) -> np.dtype[Any]:
+def _merge(runs: EntrySorter, triplets: _Triplets, duplicates: Duplicates) -> np.dtype[Any]:
     """Put the entries of every run in the order of the matrix, one for each place; returns the type that holds them."""
     low, high, whole = np.inf, -np.inf, True
     for i in range(len(runs.rows())):
         entries = runs.read(i)
         if len(entries) == 0:
             continue
-        entries = _one_each(entries, triplets, duplicates)
+        entries = _resolve_duplicates(entries, triplets, duplicates)
         values = np.ascontiguousarray(entries["value"])
         low, high, whole = min(low, values.min()), max(high, values.max()), whole and all_whole(values[None])
         runs.replace(i, entries)
     return storage_type(low, high, whole=whole)
 
 
-def _one_each(entries: Entries, triplets: _Triplets, duplicates: Duplicates) -> Entries:
+def _resolve_duplicates(entries: Entries, triplets: _Triplets, duplicates: Duplicates) -> Entries:
     """The entries by row and column, those of one place as one."""
     keys = entries["row"] * np.int64(_MOST) + entries["column"]
     order = np.argsort(keys, kind="stable")
@@ -298,7 +298,12 @@ def _one_each(entries: Entries, triplets: _Triplets, duplicates: Duplicates) -> 
 
 
 def _write(
-    runs: Runs, triplets: _Triplets, path: Place, dtype: np.dtype[Any], overwrite: bool, progress: Callable[[int, int], None] | None
+    runs: EntrySorter,
+    triplets: _Triplets,
+    path: Location,
+    dtype: np.dtype[Any],
+    overwrite: bool,
+    progress: Callable[[int, int], None] | None,
 ) -> None:
     """Write the runs, in the order of the matrix, as a dataset."""
     n, n_columns = triplets.shape
@@ -312,7 +317,7 @@ def _write(
         name=triplets.table.name,
         empty="keep",
         row_compressed=True,
-        absent=np.nan,
+        implicit_value=np.nan,
         overwrite=overwrite,
     ) as writer:
         for i, run in enumerate(runs.rows()):

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import KIND, Dataset, Fingerprint
 from dfact.data.sources.dense import ArraySource
-from dfact.data.statistics import ColumnStatistics, as_floating
+from dfact.data.statistics import ColumnStatistics, as_float
 from dfact.data.stored_dataset import confounder_arrays, write_metadata
-from dfact.data.stored_values import ArrayValues, RowCompressedValues, Values
-from dfact.data.validation import EmptyRows, bad_value, empty_row, first_outside, refuse_empty_columns
+from dfact.data.stored_values import CSRWriter, DenseWriter, ValuesWriter
+from dfact.data.validation import EmptyRows, empty_row, first_outside, invalid_value, require_observed_columns
 from dfact.errors import DataError
 from dfact.storage.groups import create_group, update_attributes
-from dfact.storage.location import Place
+from dfact.storage.location import Location
 
 _LARGEST = np.finfo(np.float64).max  # what is beyond is infinite
 
@@ -60,30 +60,30 @@ class DatasetWriter:
         name: str,
         empty: EmptyRows | Literal["keep"],
         row_compressed: bool,
-        absent: float,
+        implicit_value: float,
     ) -> None:
         self._group, self._shape, self._dtype, self._missing_code = group, shape, dtype, missing_code
-        self._labels, self._name, self._empty, self._absent = column_labels, name, empty, absent
-        self._values: Values
+        self._labels, self._name, self._empty, self._implicit_value = column_labels, name, empty, implicit_value
+        self._values: ValuesWriter
         if row_compressed:
-            self._values = RowCompressedValues(group, shape, dtype, missing_code, absent)
+            self._values = CSRWriter(group, shape, dtype, missing_code, implicit_value)
         else:
-            self._values = ArrayValues(group, shape, dtype, missing_code)
+            self._values = DenseWriter(group, shape, dtype, missing_code)
         self._written = self._received = 0
         self._kept: list[NDArray[np.intp]] = []
-        self._fingerprint = Fingerprint(shape[1:], dtype, absent)
+        self._fingerprint = Fingerprint(shape[1:], dtype, implicit_value)
         self.statistics = ColumnStatistics.of_columns(int(np.prod(shape[1:])))
 
     def append(self, rows: NDArray[Any] | sp.csr_array, limits: NDArray[np.float64] | None = None) -> None:
         """Add rows in stored units (missing entries as the missing code or NaN), each column within its ``limits`` (m, 2)."""
-        values = as_floating(rows, self._missing_code, np.result_type(self._dtype, np.float32))
+        values = as_float(rows, self._missing_code, np.result_type(self._dtype, np.float32))
         if limits is not None or self._dtype.kind == "f":
             low, high = (-_LARGEST, _LARGEST) if limits is None else limits.T
-            found = first_outside(values, low, high, self._absent)
+            found = first_outside(values, low, high, self._implicit_value)
             if found is not None:
                 where, value = found
-                raise bad_value(self._entry(where), value, *((np.nan, np.nan) if limits is None else limits[where[1]]))
-        keep = (self.statistics.update(values, self._absent) > 0) | (self._empty == "keep")
+                raise invalid_value(self._entry(where), value, *((np.nan, np.nan) if limits is None else limits[where[1]]))
+        keep = (self.statistics.update(values, self._implicit_value) > 0) | (self._empty == "keep")
         self._kept.append(self._received + np.flatnonzero(keep))
         self._received += values.shape[0]
         if not keep.all():
@@ -123,7 +123,7 @@ class DatasetWriter:
         if self._empty != "keep":
             statistics.n_rows, statistics.n_empty_rows, statistics.empty_rows = self._written, 0, []
             if len(self._shape) == 2:
-                refuse_empty_columns(self._name, self._labels, statistics.observed)
+                require_observed_columns(self._name, self._labels, statistics.observed)
         n_columns = self._shape[1]
         if valid_range is None:
             valid_range = np.tile([statistics.minimum.min(), statistics.maximum.max()], (n_columns, 1))
@@ -167,7 +167,7 @@ def _unicode(name: str) -> Iterator[None]:
 
 @contextmanager
 def dataset_writer(
-    path: Place,
+    path: Location,
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
     *,
@@ -176,16 +176,16 @@ def dataset_writer(
     name: str,
     empty: EmptyRows | Literal["keep"] = "error",
     row_compressed: bool = False,
-    absent: float = 0.0,
+    implicit_value: float = 0.0,
     overwrite: bool = False,
 ) -> Iterator[DatasetWriter]:
     """A writer of the dataset at ``path``; the block must end with ``writer.finish()``.
 
     ``name`` is what error messages call the data (the file, or "X"). A ``row_compressed`` dataset takes
-    SciPy's csr arrays in canonical form whose other entries are ``absent``, any other NumPy arrays. Rows
+    SciPy's csr arrays in canonical form whose other entries are ``implicit_value``, any other NumPy arrays. Rows
     that are ``empty``, without any observed entry, are refused, dropped or kept; to keep them is to keep
     such columns, too. The dataset appears at ``path`` when the block ends without an error, otherwise
     nothing is left there.
     """
     with create_group(path, KIND, overwrite=overwrite) as group, _unicode(name):
-        yield DatasetWriter(group, shape, dtype, missing_code, column_labels, name, empty, row_compressed, absent)
+        yield DatasetWriter(group, shape, dtype, missing_code, column_labels, name, empty, row_compressed, implicit_value)

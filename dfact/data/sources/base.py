@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
 from dfact.errors import StoreError
-from dfact.storage.groups import reading
-from dfact.storage.location import Place
+from dfact.storage.groups import read_errors
+from dfact.storage.location import Location
 
 
 class RowSource(ABC):
@@ -56,7 +56,7 @@ class RowSource(ABC):
         return 0.0
 
     @property
-    def location(self) -> Place | None:
+    def location(self) -> Location | None:
         """Location of the stored array, if there is one."""
         return None
 
@@ -96,7 +96,7 @@ def read_chunks(array: zarr.Array[Any], start: int, stop: int, what: str) -> NDA
     except Exception as error:
         # A store names the chunk itself; codecs do not know which chunk they decode.
         first, last = (start, stop) if isinstance(error, StoreError) else _first_unreadable(array, start, stop)
-        with reading(f"{what} {first} to {last} of {array.store_path}"):
+        with read_errors(f"{what} {first} to {last} of {array.store_path}"):
             raise
 
 

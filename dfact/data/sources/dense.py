@@ -8,8 +8,8 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.data.sources.base import RowSource, contiguous, read_chunks
-from dfact.storage.location import Place
-from dfact.storage.zarr_stores import place_of_store
+from dfact.storage.location import Location
+from dfact.storage.zarr_stores import location_of
 
 
 class DenseSource(RowSource):
@@ -62,8 +62,8 @@ class ZarrSource(DenseSource):
         return int((self.array.shards or self.array.chunks)[0])
 
     @property
-    def location(self) -> Place | None:
-        return place_of_store(self.array.store)
+    def location(self) -> Location | None:
+        return location_of(self.array.store)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         return read_chunks(self.array, self.offset + start, self.offset + stop, "rows")

@@ -15,8 +15,8 @@ from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource, contiguous, read_chunks
 from dfact.errors import StoreError
 from dfact.kernels.entries import scatter
-from dfact.storage.location import Place
-from dfact.storage.zarr_stores import place_of_store
+from dfact.storage.location import Location
+from dfact.storage.zarr_stores import location_of
 
 _READ_ENTRIES = 1 << 22  # largest number of stored entries that one read returns: some 20 MB
 
@@ -136,8 +136,8 @@ class StoredCSRSource(SparseSource):
         return self.range_rows
 
     @property
-    def location(self) -> Place | None:
-        return place_of_store(self.data.store)
+    def location(self) -> Location | None:
+        return location_of(self.data.store)
 
     def indptr(self, start: int, stop: int) -> NDArray[Any]:
         indptr = read_chunks(self.positions, self.offset + start, self.offset + stop + 1, "positions of rows")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dfact.engine.block_state import StoredState
+from dfact.engine.block_state import CheckpointedState
 from dfact.engine.cluster.memory import keep_freed_memory
 from dfact.engine.cluster.meter import meter_of, show_figures
 from dfact.engine.cluster.placement import Tree
@@ -133,11 +133,11 @@ class Host:
         if lacking:
             return {"lacking": [self.key, [(run.start, run.stop) for run in lacking]]}
         began, before = time.perf_counter(), self._shard.visits
-        for number, pass_, shared in entries:
+        for number, pass_, broadcast in entries:
             if pass_ is not None:
                 self._pass = unpacked(pass_)
             if self._shard.lags(number):
-                self._shard.run(number, self._pass, unpacked(shared), wanted=parts > 0)
+                self._shard.run(number, self._pass, unpacked(broadcast), wanted=parts > 0)
         visits = self._shard.visits - before
         self._meter.passes += len(entries)
         self._meter.partitions += visits
@@ -242,7 +242,7 @@ class Host:
 
     async def store(self, content: bytes, stream: str) -> dict[str, Any]:
         """Write the state of all partitions held here to the group of a checkpoint."""
-        states: list[StoredState] = await self._do(lambda: self._shard.store(unpacked(content), stream))
+        states: list[CheckpointedState] = await self._do(lambda: self._shard.store(unpacked(content), stream))
         return {"content": serialized(packed([state.described() for state in states]))}
 
     async def status(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from dfact.errors import StoreError
-from dfact.storage.files import Scratch
+from dfact.storage.files import TemporaryFolder
 
 _BATCH = 1 << 25
 
@@ -31,7 +31,7 @@ class Journal:
         self._end = 0
 
     def __enter__(self) -> Self:
-        self._scratch = Scratch("journal")
+        self._scratch = TemporaryFolder("journal")
         self._file = os.open(self._scratch.path / "passes", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         return self
 
@@ -39,24 +39,24 @@ class Journal:
         os.close(self._file)
         self._scratch.remove()
 
-    def append(self, pass_: bytes, shared: bytes) -> None:
+    def append(self, pass_: bytes, broadcast: bytes) -> None:
         """Add the next pass."""
         same = bool(self._entries) and pass_ == self._pass
         place = self._entries[-1][0] if same else self._write(pass_)
         self._pass = pass_
-        self._entries.append((place, self._write(shared)))
+        self._entries.append((place, self._write(broadcast)))
 
     def __getitem__(self, number: int) -> tuple[bytes, bytes]:
         """The pass with this number and its broadcast."""
-        pass_, shared = self._entries[number - self.base - 1]
-        return self._read(pass_), self._read(shared)
+        pass_, broadcast = self._entries[number - self.base - 1]
+        return self._read(pass_), self._read(broadcast)
 
     def batches(self, last: int) -> Iterator[range]:
         """The numbers of all passes up to ``last``, as many at once as one message takes."""
         first, size = self.base + 1, 0
         for number in range(self.base + 1, last + 1):
-            pass_, shared = self._entries[number - self.base - 1]
-            size += pass_.size + shared.size
+            pass_, broadcast = self._entries[number - self.base - 1]
+            size += pass_.size + broadcast.size
             if size >= _BATCH or number == last:
                 yield range(first, number + 1)
                 first, size = number + 1, 0

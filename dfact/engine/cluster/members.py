@@ -12,7 +12,7 @@ from uuid import uuid4
 from dfact.engine.cluster.host import OPERATION, Peer, as_message, hold_host, open_host
 from dfact.engine.cluster.placement import without
 from dfact.engine.cluster.transport import unpacked
-from dfact.engine.cluster.watchdog import LOOK, Watch, lost_cluster
+from dfact.engine.cluster.watchdog import POLL_SECONDS, Watchdog, cluster_errors
 from dfact.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Members:
 
     def __init__(self, client: "Client", size: tuple[int, int, int]) -> None:
         """``size`` is the number of partitions, and of those whose states and values a worker may hold."""
-        self._client, self._size, self._watch = client, size, Watch(client)
+        self._client, self._size, self._watch = client, size, Watchdog(client)
         self._members: dict[str, Member] = {}
         self._refused: dict[str, float] = {}
         """When workers that could not join are asked again."""
@@ -140,7 +140,7 @@ class Members:
 
         async def close() -> None:
             calls = [asyncio.ensure_future(self._reach(member, "close")) for member in members]
-            for call in (await asyncio.wait(calls, timeout=LOOK))[1] if calls else ():
+            for call in (await asyncio.wait(calls, timeout=POLL_SECONDS))[1] if calls else ():
                 call.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
 
@@ -210,7 +210,7 @@ class Members:
     async def _visits(self) -> int:
         """Partitions visited so far by those members that answer."""
         calls = [asyncio.ensure_future(self._reach(member, "status")) for member in self._members.values()]
-        for call in (await asyncio.wait(calls, timeout=LOOK))[1] if calls else ():
+        for call in (await asyncio.wait(calls, timeout=POLL_SECONDS))[1] if calls else ():
             call.cancel()
         found = await asyncio.gather(*calls, return_exceptions=True)
         return sum(reply.get("visits", 0) for reply in found if isinstance(reply, dict))
@@ -237,6 +237,6 @@ class Members:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-        with lost_cluster():
+        with cluster_errors():
             found = self._client.sync(self._watch.wait, all_answers(), self._visits, self._check_members)
         return dict(zip(messages, found, strict=True))

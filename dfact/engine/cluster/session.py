@@ -15,7 +15,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dfact.engine.block_state import StoredState
+from dfact.engine.block_state import CheckpointedState
 from dfact.engine.cluster.demand import demand
 from dfact.engine.cluster.host import Report, Share
 from dfact.engine.cluster.journal import Journal
@@ -23,12 +23,12 @@ from dfact.engine.cluster.members import Member, Members, MembersLost, Unsettled
 from dfact.engine.cluster.placement import Tree, split, tree, without
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, landmark
 from dfact.engine.cluster.transport import packed, unpacked
-from dfact.engine.cluster.watchdog import Watch
-from dfact.engine.memory_plan import Plan, Workers, cluster_workers
+from dfact.engine.cluster.watchdog import Watchdog
+from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers
 from dfact.engine.partitions import Partitions
-from dfact.engine.passes import PartialSums, Pass, visited
+from dfact.engine.passes import PartialSums, Pass, visited_partitions
 from dfact.engine.reduction import TreeSum
-from dfact.engine.session import Stateful
+from dfact.engine.session import CheckpointableSession
 from dfact.engine.shard import consecutive
 from dfact.engine.threads import single_threaded
 from dfact.errors import ClusterError
@@ -49,7 +49,7 @@ _RESPITE = 10  # passes before partitions move again
 logger = logging.getLogger("dfact.cluster")
 
 
-class ClusterSession(Stateful):
+class ClusterSession(CheckpointableSession):
     """A shard on each worker, whose sums travel up a tree of workers.
 
     The driver keeps a journal of all passes since the last checkpoint. When a worker is lost, the others divide its
@@ -61,7 +61,7 @@ class ClusterSession(Stateful):
         self._client, self._partitions = client, partitions
         self._members = Members(client, (len(partitions), plan.resident_states, plan.resident_values))
         self._journal = Journal()
-        self._stored: list[StoredState] = []
+        self._stored: list[CheckpointedState] = []
         self._done = self._epoch = 0
         self._sent = b""
         """The pass object that all members have."""
@@ -87,10 +87,10 @@ class ClusterSession(Stateful):
 
     # Passes
 
-    def run(self, pass_: Pass[Any, P], shared: Any) -> P:
+    def run(self, pass_: Pass[Any, P], broadcast: Any) -> P:
         self._tend()
-        self._journal.append(packed(pass_), packed(shared))
-        parts = len(visited(pass_, len(self._partitions)))
+        self._journal.append(packed(pass_), packed(broadcast))
+        parts = len(visited_partitions(pass_, len(self._partitions)))
         sums, report = self._surviving(lambda: self._pass([self._done + 1], parts))
         self._done += 1
         if report.stateless:
@@ -137,19 +137,19 @@ class ClusterSession(Stateful):
         self._members.ask_all("write", {member: {"content": content, "chunks": found} for member, found in chunks.items()})
         return True
 
-    def save(self, group: zarr.Group) -> list[StoredState]:
-        def stored() -> list[StoredState]:
+    def save(self, group: zarr.Group) -> list[CheckpointedState]:
+        def stored() -> list[CheckpointedState]:
             # Under a name of its own each: a worker that was given up for lost may still be writing.
             content, owners = packed(group), self._members.owners
             calls = {member: {"content": content, "stream": f"{i}-{uuid4().hex}"} for i, member in enumerate(owners)}
             found = [described for reply in self._members.ask_all("store", calls).values() for described in unpacked(reply)]
-            return [StoredState.from_description(group, described) for described in found]
+            return [CheckpointedState.from_description(group, described) for described in found]
 
         self._stored = self._surviving(stored)
         self._journal.clear(self._done)
         return self._stored
 
-    def restore(self, states: Sequence[StoredState]) -> None:
+    def restore(self, states: Sequence[CheckpointedState]) -> None:
         assert not self._members.owners, "nothing has run yet"
         self._stored = list(states)
 
@@ -166,7 +166,7 @@ class ClusterSession(Stateful):
         sent = [self._sent, *(pass_ for pass_, _ in entries)]
         message: dict[str, Any] = {"epoch": self._epoch, "numbers": list(numbers), "parts": parts}
         message["passes"] = [None if pass_ == before else pass_ for (pass_, _), before in zip(entries, sent, strict=False)]
-        message["broadcasts"] = [shared for _, shared in entries]
+        message["broadcasts"] = [broadcast for _, broadcast in entries]
         calls = {self._members.by_key(key): {"runs": runs, "below": below, **message} for (_, key, runs), below in trees}
         for reply in self._members.ask_all("run", calls).values():
             nodes, told = unpacked(reply)
@@ -240,7 +240,7 @@ class ClusterSession(Stateful):
         self._epoch += 1
         self._sent = b""
 
-    def _begun(self, run: range) -> tuple[Partitions, int, list[StoredState]]:
+    def _begun(self, run: range) -> tuple[Partitions, int, list[CheckpointedState]]:
         """Partitions as the journal begins with them: after which pass, and their states then."""
         overlaps = [(max(s.first, run.start), min(s.last, run.stop), s) for s in self._stored]
         states = [state.part(first, last) for first, last, state in overlaps if first < last]
@@ -327,11 +327,11 @@ class DistributedExecutor:
     def __init__(self, client: "Client") -> None:
         self.client = client
 
-    def workers(self, memory_limit: int | str | None) -> Workers:
+    def workers(self, memory_limit: int | str | None) -> WorkerResources:
         found = self.client.scheduler_info(n_workers=-1)["workers"]
         if not found:
             with demand(self.client, 1):
-                Watch(self.client).some_workers()
+                Watchdog(self.client).some_workers()
             found = self.client.scheduler_info(n_workers=-1)["workers"]
         limits = [worker["memory_limit"] or sys.maxsize for worker in found.values()]
         return cluster_workers(limits, max(worker["nthreads"] for worker in found.values()), memory_limit)

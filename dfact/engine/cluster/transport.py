@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Sealed(Generic[T]):
+class Pickled(Generic[T]):
     """What travels as one string of bytes.
 
     Otherwise Dask sends arrays apart from what holds them, and at times they come to lie at odd addresses. NumPy
@@ -19,7 +19,7 @@ class Sealed(Generic[T]):
     def __reduce__(self) -> tuple[Any, ...]:
         from distributed.protocol.pickle import dumps
 
-        return _unsealed, (dumps(self.value),)
+        return _unpickled, (dumps(self.value),)
 
     def __sizeof__(self) -> int:
         """By which Dask decides where tasks run, and when to spill."""
@@ -28,10 +28,10 @@ class Sealed(Generic[T]):
         return object.__sizeof__(self) + int(sizeof(self.value))
 
 
-def _unsealed(content: bytes) -> Sealed[Any]:
+def _unpickled(content: bytes) -> Pickled[Any]:
     from distributed.protocol.pickle import loads
 
-    return Sealed(loads(content))
+    return Pickled(loads(content))
 
 
 def packed(value: Any) -> bytes:

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 T = TypeVar("T")
-LOOK = 5.0  # seconds between two looks at a cluster that is silent
+POLL_SECONDS = 5.0  # seconds between two looks at a cluster that is silent
 
 
-class Watch:
+class Watchdog:
     """Waits for what a cluster computes, but not for ever.
 
-    ``dask.config`` says how long: ``dfact.workers-wait`` (60 s) while there is no worker at all or the scheduler is
-    silent, ``dfact.progress-wait`` (10 min) while nothing is finished. What a single lost worker held is computed
+    ``dask.config`` says how long: ``dfact.worker-timeout`` (60 s) while there is no worker at all or the scheduler is
+    silent, ``dfact.progress-timeout`` (10 min) while nothing is finished. What a single lost worker held is computed
     again by the others; when a silent one counts as lost is the scheduler's ``worker-ttl``.
     """
 
@@ -36,7 +36,7 @@ class Watch:
 
     def gather(self, futures: Sequence["Future"], pending: Sequence["Future"] = ()) -> list[Any]:
         """The results of the futures. It counts as progress when any of these or of those ``pending`` is finished."""
-        with lost_cluster():
+        with cluster_errors():
             found: list[Any] = self._client.sync(self._gather, list(futures), [*futures, *pending])
         return found
 
@@ -46,7 +46,7 @@ class Watch:
 
         numbers, stream = {future.key: i for i, future in enumerate(futures)}, as_completed(futures, loop=self._client.loop)
         for _ in futures:
-            with lost_cluster():
+            with cluster_errors():
                 future = self._client.sync(self._wait, stream.__anext__(), futures)
             yield numbers[future.key], self.gather([future])[0]
 
@@ -73,7 +73,7 @@ class Watch:
         reached = -1
         try:
             look = 0.5
-            while not (await asyncio.wait({task}, timeout=min(look, LOOK, self.workers_wait / 4)))[0]:
+            while not (await asyncio.wait({task}, timeout=min(look, POLL_SECONDS, self.workers_wait / 4)))[0]:
                 look *= 2  # whoever is gone already is seen soon, and long passes are left alone
                 workers, now = await self.workers(), time.monotonic()
                 if workers is not None and check is not None:
@@ -82,7 +82,7 @@ class Watch:
                     with_workers = now
                 if now - with_workers > self.workers_wait:
                     raise ClusterError(f"for {self.workers_wait:g} s the Dask cluster has had no worker, or its scheduler did not answer")
-                if progress is not None and now - asked > min(LOOK, self._progress_wait / 4):
+                if progress is not None and now - asked > min(POLL_SECONDS, self._progress_wait / 4):
                     count, asked = await progress(), now
                     if count != reached:
                         reached, moved = count, now
@@ -100,7 +100,7 @@ class Watch:
                 await asyncio.sleep(0.1)
             return found
 
-        with lost_cluster():
+        with cluster_errors():
             found: dict[str, int] = self._client.sync(self.wait, some())
         return found
 
@@ -109,14 +109,14 @@ class Watch:
         if self._client.scheduler is None:
             raise ClusterError("the Dask scheduler is lost: the client was closed")
         try:
-            found: dict[str, int] = await asyncio.wait_for(self._client.scheduler.ncores(), min(LOOK, self.workers_wait / 2))
+            found: dict[str, int] = await asyncio.wait_for(self._client.scheduler.ncores(), min(POLL_SECONDS, self.workers_wait / 2))
         except (OSError, TimeoutError):
             return None
         return found
 
 
 @contextmanager
-def lost_cluster() -> Iterator[None]:
+def cluster_errors() -> Iterator[None]:
     """What Dask raises when a cluster is lost, in words."""
     from distributed import KilledWorker
     from distributed.client import CancelledError, ClosedClientError

@@ -18,10 +18,10 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.session import StateRows
 from dfact.errors import DataError
 from dfact.models.bounded_nmf.passes import RowsPass, Start
-from dfact.models.bounded_nmf.problem import Problem, check_parameters, check_range, checked_weights, problem_of
-from dfact.models.bounded_nmf.solvers import ADMM, Splitless, descend, starting_point
+from dfact.models.bounded_nmf.problem import Problem, check_parameters, check_range, check_weights, make_problem
+from dfact.models.bounded_nmf.solvers import ADMM, Splitless, descend, initial_loadings
 from dfact.models.estimator import Factorization, columns_of, gather_rows
-from dfact.models.fitted_schema import MAY_LACK, Shape
+from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.progress import Iteration, Reporter
 
@@ -141,7 +141,7 @@ class ICQF(Factorization):
     n_iter_: int
     converged_: bool
     lagrangian_history_: Annotated[NDArray[Any], Shape((None,), finite=False)]
-    remaining_: Annotated[float, MAY_LACK]
+    remaining_: Annotated[float, OPTIONAL]
     explained_share_: float
     factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
     confounder_components_: Annotated[NDArray[Any], Shape(("c", "m"))]
@@ -212,8 +212,8 @@ class ICQF(Factorization):
         del y
         check_parameters(self)
         dataset = self._dataset(X, confounders, reset=True)
-        weights = None if sample_weight is None else checked_weights(sample_weight, dataset.shape[0])
-        problem = problem_of(self, dataset, weights)
+        weights = None if sample_weight is None else check_weights(sample_weight, dataset.shape[0])
+        problem = make_problem(self, dataset, weights)
         encoding = None if dataset.confounders is None else ConfounderEncoding.fit(dataset.confounders)
         dtype = self._working_dtype(dataset)
         self.confounder_encoding_ = encoding
@@ -223,7 +223,7 @@ class ICQF(Factorization):
         footprint = self._footprint(dataset.shape, n_covariates, dtype)
         with self._open_to_fit(dataset, np.column_stack(known) if known else None, footprint, checkpoint) as session:
             report = Reporter(self.callbacks, self.max_iter)
-            Q, begin = starting_point(self.init, self.random_state, session, dataset, problem, n_covariates, dtype)
+            Q, begin = initial_loadings(self.init, self.random_state, session, dataset, problem, n_covariates, dtype)
             solver: ADMM | Splitless
             if self.solver == "admm":
                 solver = ADMM(problem, begin, dtype, adaptive=self.rho == "adaptive")
@@ -234,7 +234,7 @@ class ICQF(Factorization):
             descent = descend(session, solver, Q, self.max_iter, self.tol, report.iteration)
             Q = descent.Q
             sums = session.run(RowsPass(problem, Start.given(Q[: problem.k]), dtype), Q)
-            final = 0.5 * float(sums.squares) + problem.penalties(float(sums.size_w), Q)
+            final = 0.5 * float(sums.squares) + problem.penalties(float(sums.penalty_w), Q)
             self.objective_history_ = np.asarray([*descent.objectives, final])
             self.lagrangian_history_ = np.asarray(descent.lagrangians)
             self.n_iter_, self.converged_, self.remaining_ = len(descent.objectives), descent.converged, descent.remaining
@@ -317,7 +317,7 @@ class ICQF(Factorization):
         return Footprint(
             state_per_row=split + size * width,
             work_per_row=size * (3 * m + 3 * width),
-            shared=8 * (2 * width * m + width * width),
+            broadcast=8 * (2 * width * m + width * width),
             result_per_row=size * width,
         )
 

@@ -10,17 +10,17 @@ from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
-from dfact.data.validation import locate_outside, refuse_infinite
+from dfact.data.validation import locate_outside, require_finite
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.session import StateRows
 from dfact.errors import DataError
 from dfact.models.bounded_nmf.passes import RowsPass, Start, Sums
 from dfact.models.bounded_nmf.problem import Problem, check_size
-from dfact.models.bounded_nmf.solvers import Splitless, descend, starting_point
+from dfact.models.bounded_nmf.solvers import Splitless, descend, initial_loadings
 from dfact.models.estimator import Factorization, gather_rows
-from dfact.models.fitted_schema import MAY_LACK, Shape
+from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import COUNT, check, is_count, is_within
+from dfact.models.parameters import COUNT, check, is_count, is_in_range
 from dfact.progress import Iteration, Reporter
 
 _RHO = 3.0  # without bounds it has no effect
@@ -115,7 +115,7 @@ class L1NMF(Factorization):
     objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False)]
     n_iter_: int
     converged_: bool
-    remaining_: Annotated[float, MAY_LACK]
+    remaining_: Annotated[float, OPTIONAL]
     explained_share_: float
     factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
     problem_: Problem
@@ -159,7 +159,7 @@ class L1NMF(Factorization):
         problem, dtype = self._problem(dataset), self._working_dtype(dataset)
         with self._open_to_fit(dataset, None, self._footprint(dataset.shape, 0, dtype), checkpoint) as session:
             report = Reporter(self.callbacks, self.max_iter)
-            Q, begin = starting_point(self.init, self.random_state, session, dataset, problem, 0, dtype)
+            Q, begin = initial_loadings(self.init, self.random_state, session, dataset, problem, 0, dtype)
             solver = _Solver(problem, begin, dtype)
             if isinstance(self.init, str):
                 solver, Q = _Solver.after_sample(session, problem, Q, begin, dtype, Layout.of(dataset.shape), report)
@@ -169,7 +169,7 @@ class L1NMF(Factorization):
             self.factors_ = gather_rows(
                 StateRows(session, "factors"), (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None
             )
-        objective = 0.5 * float(sums.squares) + problem.penalties(float(sums.size_w), Q)
+        objective = 0.5 * float(sums.squares) + problem.penalties(float(sums.penalty_w), Q)
         self.objective_history_ = np.asarray([*descent.objectives, objective])
         self.n_iter_, self.converged_, self.remaining_ = len(descent.objectives), descent.converged, descent.remaining
         self.explained_share_ = sums.explained_share()
@@ -212,17 +212,17 @@ class L1NMF(Factorization):
             self,
             {
                 "n_components": (is_count(self.n_components), COUNT),
-                "beta": (is_within(self.beta, 0), "a number of at least 0"),
+                "beta": (is_in_range(self.beta, 0), "a number of at least 0"),
                 "init": (not isinstance(self.init, str) or self.init in ("nndsvd", "random"), "'nndsvd', 'random' or an array of loadings"),
                 "max_iter": (is_count(self.max_iter), COUNT),
-                "tol": (is_within(self.tol, 0), "a number of at least 0"),
+                "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
             },
         )
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         size, m, k = dtype.itemsize, shape[1], self.n_components
         return Footprint(
-            state_per_row=size * k, work_per_row=size * (3 * m + 3 * k), shared=8 * (2 * k * m + k * k), result_per_row=size * k
+            state_per_row=size * k, work_per_row=size * (3 * m + 3 * k), broadcast=8 * (2 * k * m + k * k), result_per_row=size * k
         )
 
 
@@ -237,7 +237,7 @@ class _Solver(Splitless):
 
 
 def _check_range(dataset: Dataset) -> None:
-    refuse_infinite(dataset)
+    require_finite(dataset)
     lowest = dataset.statistics.minimum[dataset.statistics.observed > 0].min(initial=0)
     if lowest < 0:
         where = locate_outside(dataset, 0.0, np.inf)

@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, Startless, State
+from dfact.engine.passes import Block, PartialSums, State, StatelessStart
 from dfact.kernels.active_set import solve_rows
 from dfact.kernels.admm import admm_fill
 from dfact.kernels.bound_fill import bounded_step, tile_rows
@@ -45,7 +45,7 @@ class Sums(PartialSums, name="bounded_nmf"):
     """‖O∘(M − R)‖² of the factors the pass began with."""
     lagrangian: NDArray[Any]
     """The entries' share of the augmented Lagrangian."""
-    size_w: NDArray[Any]
+    penalty_w: NDArray[Any]
     """What the penalty counts in W of the factors the pass began with."""
     residuals: NDArray[Any]
     """‖Z − R‖² and ‖ΔZ‖² of the ADMM (2,); (0,) where ρ stays as it is."""
@@ -106,19 +106,19 @@ class ADMMPass:
         X = self.begin.factors(block, self.problem, self.dtype)
         return {"factors": X, "split": split_start(block, self.problem)}
 
-    def step(self, block: Block, state: State | None, shared: tuple[NDArray[Any], float, float]) -> tuple[State, Sums]:
-        """``shared`` is Qᵀ (k+c, m), the ρ of the pass before, and ρ."""
+    def step(self, block: Block, state: State | None, broadcast: tuple[NDArray[Any], float, float]) -> tuple[State, Sums]:
+        """``broadcast`` is Qᵀ (k+c, m), the ρ of the pass before, and ρ."""
         assert state is not None
-        p, (Q, before, rho), X, S, work = self.problem, shared, state["factors"], state["split"], block.work
+        p, (Q, before, rho), X, S, work = self.problem, broadcast, state["factors"], state["split"], block.work
         s = p.sample_weight(block, self.dtype)
-        size_w = s @ p.size(X[: p.k])
+        penalty_w = s @ p.size(X[: p.k])
         R = work.matmul(X.T, Q, "model")
         B, residuals = work.array("target", R.shape, R.dtype), np.zeros(2 if self.adaptive else 0)
         squares, lagrangian = admm_fill(block.values, R, S, B, *p.limits(len(Q.T), self.dtype), before, rho, s, residuals)
         p.solve(X, work.matmul(Q[: p.k], B.T, "linear"), Q @ Q.T, p.beta / rho, p.w_max, _SWEEPS, 0.0)
         Xs = np.multiply(X, s, out=work.array("weighted", X.shape, X.dtype)) if p.weighted else X
         cross = work.matmul(Xs, B)
-        return state, Sums(Xs @ X.T, cross, np.asarray(squares), np.asarray(lagrangian), np.asarray(size_w), residuals)
+        return state, Sums(Xs @ X.T, cross, np.asarray(squares), np.asarray(lagrangian), np.asarray(penalty_w), residuals)
 
 
 @dataclass(frozen=True)
@@ -139,11 +139,11 @@ class SplitlessPass:
         norm = np.nan if self.problem.bounded else np.einsum("i,ij,ij->", s, block.values, block.values, dtype=np.float64)
         return {"factors": X, "places": np.empty(0, np.int32), "multipliers": np.empty(0, self.dtype), "norm": np.atleast_1d(norm)}
 
-    def step(self, block: Block, state: State | None, shared: tuple[NDArray[Any], float]) -> tuple[State, Sums]:
-        """``shared`` is Qᵀ (k+c, m) and ρ."""
+    def step(self, block: Block, state: State | None, broadcast: tuple[NDArray[Any], float]) -> tuple[State, Sums]:
+        """``broadcast`` is Qᵀ (k+c, m) and ρ."""
         assert state is not None
-        p, (Q, rho), X, work = self.problem, shared, state["factors"], block.work
-        gram, Qt, lower, upper = work.once("loadings", shared, lambda: self._constants(Q))
+        p, (Q, rho), X, work = self.problem, broadcast, state["factors"], block.work
+        gram, Qt, lower, upper = work.once("loadings", broadcast, lambda: self._constants(Q))
         s = p.sample_weight(block, self.dtype)
         if not np.isnan(state["norm"][0]):
             room, size = work.array("weighted", X.shape, X.dtype), np.asarray(s @ p.size(X[: p.k]))
@@ -162,12 +162,12 @@ class SplitlessPass:
         new_gram, cross = work.lasting(gram.shape, self.dtype), work.lasting(Q.shape, self.dtype)
         old, new = (state["places"], state["multipliers"]), (target, places, multipliers, new_gram, cross)
         squared, w_max, accelerated = p.penalty == "l2", float(p.w_max), p.inner == "fista"
-        squares, bounds, size_w, count = bounded_step(
+        squares, bounds, penalty_w, count = bounded_step(
             M, missing, X, Q, Qt, gram, *old, lower, upper, rho, p.beta, squared, w_max, _SWEEPS, accelerated, s, *new
         )
         state = {**state, "places": places[:count].copy(), "multipliers": multipliers[:count].copy()}
         lagrangian = 0.5 * squares + bounds
-        return state, Sums(new_gram, cross, np.asarray(squares), np.asarray(lagrangian), np.asarray(size_w), np.empty(0))
+        return state, Sums(new_gram, cross, np.asarray(squares), np.asarray(lagrangian), np.asarray(penalty_w), np.empty(0))
 
     def _constants(self, Q: NDArray[Any]) -> tuple[NDArray[Any], ...]:
         """Compute QQᵀ, the transpose of the rows of Qᵀ that are solved for, and the bounds."""
@@ -177,7 +177,7 @@ class SplitlessPass:
 @dataclass
 class RowSums(PartialSums, name="bounded_nmf_rows"):
     squares: NDArray[Any]
-    size_w: NDArray[Any]
+    penalty_w: NDArray[Any]
     unfinished: NDArray[Any]
     """Rows that are not at their optimum to the tolerance."""
     moments: NDArray[Any]
@@ -191,15 +191,15 @@ class RowSums(PartialSums, name="bounded_nmf_rows"):
 
 
 @dataclass(frozen=True)
-class RowsPass(Startless):
+class RowsPass(StatelessStart):
     """The factors of every row at their optimum given the loadings, whatever state there was before."""
 
     problem: Problem
     begin: Start
     dtype: np.dtype[Any]
 
-    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State, RowSums]:
-        p, Q, work = self.problem, shared, block.work
+    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State, RowSums]:
+        p, Q, work = self.problem, broadcast, block.work
         X, M = self.begin.factors(block, p, self.dtype), filled_values(block)
         linear, ridge = (p.beta, 0.0) if p.penalty == "l1" else (0.0, p.beta)
         limits = p.limits(M.shape[1], np.float64)

@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
-from dfact.data.validation import locate_outside, refuse_infinite
+from dfact.data.validation import locate_outside, require_finite
 from dfact.engine.passes import Block
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.box_qp import coordinate_descent, fista
 from dfact.models.fitted_schema import Shape, Size
-from dfact.models.parameters import COUNT, check, is_count, is_within
+from dfact.models.parameters import COUNT, check, is_count, is_in_range
 
 INNER = {"cd": coordinate_descent, "fista": fista}
 PENALTIES = ("l1", "l2")
@@ -70,9 +70,9 @@ class Problem:
         """βγ; 0 without a penalty, though γ be infinite as q_max is."""
         return self.beta * self.gamma if self.beta else 0.0
 
-    def penalties(self, size_w: float, Q: NDArray[Any]) -> float:
+    def penalties(self, penalty_w: float, Q: NDArray[Any]) -> float:
         """Both penalties' share of the objective, with W's size summed over the rows and Qᵀ (k+c, m)."""
-        return self.beta * size_w + float((self.loadings_penalty * self.size(Q)).sum())
+        return self.beta * penalty_w + float((self.loadings_penalty * self.size(Q)).sum())
 
     def solve(
         self,
@@ -98,7 +98,7 @@ class Problem:
         INNER[self.inner](X, H, G, len(H), ridge, np.full(n, upper).astype(dtype), sweeps, tolerance)
 
 
-def problem_of(model: Any, dataset: Dataset, weights: NDArray[np.float64] | None) -> Problem:
+def make_problem(model: Any, dataset: Dataset, weights: NDArray[np.float64] | None) -> Problem:
     """The problem of an ICQF with these parameters for this data; refuses what does not fit it."""
     n, m = dataset.shape
     k = model.n_components
@@ -136,7 +136,7 @@ def _per_item(name: str, value: Any, m: int) -> Any:
 
 def check_range(dataset: Dataset, problem: Problem) -> None:
     """Refuse answers that are negative, infinite, or outside the bounds."""
-    refuse_infinite(dataset)
+    require_finite(dataset)
     statistics = dataset.statistics
     seen = statistics.observed > 0
     lowest, highest = statistics.minimum[seen], statistics.maximum[seen]
@@ -151,7 +151,7 @@ def check_range(dataset: Dataset, problem: Problem) -> None:
         raise DataError(f"{where}, outside {bounds}; correct the entry or widen the bounds")
 
 
-def checked_weights(weights: Any, n: int) -> NDArray[np.float64]:
+def check_weights(weights: Any, n: int) -> NDArray[np.float64]:
     """Sample weights (n,) that can be."""
     found = np.asarray(weights, np.float64)
     if found.shape != (n,):
@@ -176,17 +176,17 @@ def check_parameters(model: Any) -> None:
         {
             "n_components": (is_count(model.n_components), COUNT),
             "max_iter": (is_count(model.max_iter), COUNT),
-            "beta": (is_within(model.beta, 0), "a number of at least 0"),
+            "beta": (is_in_range(model.beta, 0), "a number of at least 0"),
             "penalty": (model.penalty in PENALTIES, "'l1' or 'l2'"),
             "solver": (model.solver in ("admm", "splitless"), "'admm' or 'splitless'"),
             "inner": (model.inner in INNER, "'cd' or 'fista'"),
             "rho": (
-                (adaptive and model.solver == "admm") or (is_within(model.rho, 0) and model.rho > 0),
+                (adaptive and model.solver == "admm") or (is_in_range(model.rho, 0) and model.rho > 0),
                 "a number above 0, or with solver='admm' 'adaptive'",
             ),
             "w_max": (model.w_max > 0, "a number above 0"),
             "q_max": (model.q_max is None or bool(np.all(np.asarray(model.q_max) > 0)), "numbers above 0, or None"),
-            "tol": (is_within(model.tol, 0), "a number of at least 0"),
+            "tol": (is_in_range(model.tol, 0), "a number of at least 0"),
             "bounds": (model.bounds is None or ordered(model.bounds), "(low, high) with 0 ≤ low < high, or None"),
             "init": (
                 not isinstance(model.init, str) or model.init in ("nndsvd", "random"),

@@ -9,19 +9,19 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
-from dfact.engine.passes import OnSample
+from dfact.engine.passes import SampledView
 from dfact.engine.session import Session
 from dfact.linalg.svd import nndsvd
 from dfact.models.bounded_nmf.passes import ADMMPass, SplitlessPass, Start, Sums, WeightedRows
 from dfact.models.bounded_nmf.problem import Problem
-from dfact.models.parameters import drawn_seed
+from dfact.models.parameters import resolve_seed
 from dfact.progress import Reporter, relative_change, remaining_change
 
 _SWEEPS, _TOLERANCE = 200, 1e-7  # for the loadings, of which there are few
 _RHO_START, _RHO_GROWTH, _RHO_END = 1 / 6, 1.03, 4.0
 _RHO_NEAR = 1 / 2  # where the loadings are given: near the end the bounds' multipliers lag behind while ρ is small
 _SETTLED = 1e-3  # of the loss: what the bounds add to it where they are met well enough
-_INERTIA = 6  # Nesterov's weights have 3; the larger, the more carefully a fit begins, where it may lose a factor
+_MOMENTUM_DELAY = 6  # Nesterov's weights have 3; the larger, the more carefully a fit begins, where it may lose a factor
 _MOST = 0.8  # of a step by which Q is extrapolated; more, and the multipliers of many active bounds lag behind
 _MOST_SETTLED = 0.95  # where ρ has not risen to its value, so few bounds are active
 _SAMPLE_SHARE = 0.1  # of the partitions
@@ -44,7 +44,7 @@ class ADMM:
         self._before = self._rho = problem.rho
         self._passes, self._next_change = 0, 4
 
-    def shared(self, Q: NDArray[Any]) -> tuple[NDArray[Any], float, float]:
+    def broadcast(self, Q: NDArray[Any]) -> tuple[NDArray[Any], float, float]:
         return Q, self._before, self._rho
 
     def loadings(self, sums: Sums, Q: NDArray[Any]) -> NDArray[Any]:
@@ -79,7 +79,7 @@ class Splitless:
     def __init__(self, problem: Problem, begin: Start, dtype: np.dtype[Any], rho: float | None = None) -> None:
         """``rho`` is where ρ starts; by default at a sixth of the problem's."""
         self.problem = problem
-        self.pass_: SplitlessPass | OnSample = SplitlessPass(problem, begin, dtype)
+        self.pass_: SplitlessPass | SampledView = SplitlessPass(problem, begin, dtype)
         self.rho = _RHO_START * problem.rho if rho is None else rho
         self._previous: NDArray[Any] | None = None
         self._point: NDArray[Any] | None = None
@@ -109,11 +109,11 @@ class Splitless:
         rows = [layout.rows(i, i + 1) for i in partitions]
         share = sum(run.stop - run.start for run in rows) / layout.n_rows
         solver = cls(replace(problem, gamma=share * problem.gamma), begin, dtype)
-        solver.pass_ = OnSample(partitions, SplitlessPass(problem, begin, dtype))
+        solver.pass_ = SampledView(partitions, SplitlessPass(problem, begin, dtype))
         Q = descend(session, solver, Q, _SAMPLE_PASSES, _SAMPLE_TOLERANCE, report.on_sample, relative_change).Q
         return cls(problem, Start.given(Q[: problem.k]), dtype, solver.rho), Q
 
-    def shared(self, Q: NDArray[Any]) -> tuple[NDArray[Any], float]:
+    def broadcast(self, Q: NDArray[Any]) -> tuple[NDArray[Any], float]:
         return Q, self.rho
 
     def loadings(self, sums: Sums, Q: NDArray[Any]) -> NDArray[Any]:
@@ -130,7 +130,7 @@ class Splitless:
             step = Q - previous
             self._steps = 0 if float(np.vdot(point - Q, step)) > 0 else self._steps + 1
             most = _MOST_SETTLED if self._settled and self.rho < self.problem.rho else _MOST
-            weight = min(most, self._steps / (self._steps + _INERTIA))
+            weight = min(most, self._steps / (self._steps + _MOMENTUM_DELAY))
             self._point = np.clip(Q + Q.dtype.type(weight) * step, 0, self.problem.q_max).astype(Q.dtype)
         return self._point
 
@@ -171,8 +171,8 @@ def descend(
     lagrangians: list[float] = []
     remaining = float("nan")
     for _ in range(max_iter):
-        sums = session.run(solver.pass_, solver.shared(point))
-        penalties = problem.penalties(float(sums.size_w), point)
+        sums = session.run(solver.pass_, solver.broadcast(point))
+        penalties = problem.penalties(float(sums.penalty_w), point)
         objectives.append(0.5 * float(sums.squares) + penalties)
         lagrangians.append(float(sums.lagrangian) + penalties)
         if tell is not None:
@@ -185,13 +185,13 @@ def descend(
     return Descent(Q, objectives, lagrangians, converged=False, remaining=remaining)
 
 
-def starting_point(
+def initial_loadings(
     init: Any, random_state: Any, session: Session, dataset: Dataset, problem: Problem, n_covariates: int, dtype: np.dtype[Any]
 ) -> tuple[NDArray[Any], Start]:
     """The loadings Qᵀ (k+c, m) to begin with, confounders at 0, and the rows' start; ``init`` is "nndsvd", "random" or loadings (k, m)."""
     k, m = problem.k, dataset.shape[1]
     if isinstance(init, str) and init == "random":
-        seed = drawn_seed(random_state, session)
+        seed = resolve_seed(random_state, session)
         # Without an upper bound up to the highest answer.
         top = np.minimum(problem.q_max, dataset.statistics.maximum.max())
         loadings = np.random.default_rng(seed).uniform(0, top, (k, m))

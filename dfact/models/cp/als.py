@@ -20,7 +20,7 @@ from dfact.kernels.cp import subtract
 from dfact.models.cp.base import CPModel, explained_share, rows_footprint
 from dfact.models.cp.problem import ElasticNet, RowPrior, khatri_rao, unfolded
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import COUNT, check, is_count, is_within
+from dfact.models.parameters import COUNT, check, is_count, is_in_range
 from dfact.progress import Iteration, Reporter, remaining_change
 
 _COPIES = 8  # of the data that TensorLy holds at once, in double precision: filled, mask, model, products of them
@@ -194,7 +194,7 @@ class CPALS(CPModel):
                 "n_components": (is_count(self.n_components), COUNT),
                 "init": (isinstance(self.init, str) and self.init in ("svd", "random"), "'svd' or 'random'"),
                 "max_iter": (is_count(self.max_iter), COUNT),
-                "tol": (is_within(self.tol, 0), "a number of at least 0"),
+                "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
             },
         )
 

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
-from dfact.data.validation import refuse_infinite, warn_of_unobserved_rows
+from dfact.data.validation import require_finite, warn_unobserved_rows
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.session import StateRows
 from dfact.errors import DataError
 from dfact.models.cp.passes import FACTORS, GRAM_COLUMNS, RowsPass
-from dfact.models.cp.problem import ElasticNet, Factors, RowPrior, alive, check_size, khatri_rao, unobserved
+from dfact.models.cp.problem import ElasticNet, Factors, RowPrior, alive, check_size, find_unobserved, khatri_rao
 from dfact.models.estimator import Factorization, columns_of, gather_rows
 from dfact.models.fitted_schema import Shape
 
@@ -91,7 +91,7 @@ class CPModel(Factorization):
         if reset:
             self.slice_shape_ = tuple(int(size) for size in dataset.shape[1:])
         check_size(dataset, self.slice_shape_)
-        refuse_infinite(dataset)
+        require_finite(dataset)
         return dataset
 
     def _check_shape(self, dataset: Dataset) -> None:
@@ -114,10 +114,10 @@ class CPModel(Factorization):
 
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
         """Slices without an entry have factors 0."""
-        warn_of_unobserved_rows(dataset)
+        warn_unobserved_rows(dataset)
         if not reset:
             return
-        for n, empty in enumerate(unobserved(dataset), start=2):
+        for n, empty in enumerate(find_unobserved(dataset), start=2):
             if empty.any():
                 i = int(np.flatnonzero(empty)[0])
                 name = f"column {str(dataset.column_labels[i])!r}" if n == 2 else f"slice {i} of mode {n}"
@@ -141,7 +141,7 @@ def rows_footprint(shape: tuple[int, ...], k: int, dtype: np.dtype[Any]) -> Foot
     return Footprint(
         state_per_row=size * k,
         work_per_row=(2 * 8 + size + 2) * m + 8 * (2 * k * k + 4 * k) + 8 * GRAM_COLUMNS,
-        shared=8 * (4 * k * m + k * k + 2 * k * k * GRAM_COLUMNS),
+        broadcast=8 * (4 * k * m + k * k + 2 * k * k * GRAM_COLUMNS),
         result_per_row=size * k,
     )
 

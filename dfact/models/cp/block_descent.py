@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from dfact.engine.session import Arrays, Session
 from dfact.kernels.cp import residual_sweep, subtract
 from dfact.kernels.elastic_net import column_updates
-from dfact.models.cp.passes import EPSILON, FACTORS, REFINED, Census, CensusPass, FillPass, Point, Start, Sums, extrapolate
+from dfact.models.cp.passes import EPSILON, FACTORS, REFINED, FillPass, Point, Start, Sums, SupportCounts, SupportPass, extrapolate
 from dfact.models.cp.problem import ElasticNet, Factors, Prior, component_weights, contracted, grams_product, khatri_rao, sizes_of
 from dfact.progress import Reporter, remaining_change
 
 _INNER = 3  # rounds over the other modes between two passes, which cost no read
-_INERTIA, _MOST = 3, 0.95  # Nesterov's weights t/(t + 3), and the largest of them
+_MOMENTUM_DELAY, _MOST = 3, 0.95  # Nesterov's weights t/(t + 3), and the largest of them
 _SETTLED = 0.02  # relative fall of the objective below which extrapolation begins: before, a fit chooses its components
 _LEAST_FALL = 0.1  # share of the last fall of the objective that an extrapolated point must bring
 
@@ -35,7 +35,7 @@ class Solver(Protocol):
         """‖Δ∘(Z − X)‖² and the components' weights γ (R,) as they are; first of all that is asked after an iteration."""
         ...
 
-    def census(self) -> Census:
+    def census(self) -> SupportCounts:
         """Zeros of each component in mode 1, and what has changed since the census before."""
         ...
 
@@ -67,7 +67,7 @@ def descend(
     return objectives, False
 
 
-class FillSolver:
+class ImputingSolver:
     """One pass over the rows an iteration, wherever the data lies.
 
     A pass updates mode 1 and contracts the data, its gaps filled by the model, with it. That holds all
@@ -116,7 +116,7 @@ class FillSolver:
     def iterate(self, net: ElasticNet) -> float:
         if net != self._net:
             self._net, self._last, self._fall, self._steps = net, np.inf, np.inf, 0
-        here, weight = self._others, min(_MOST, self._steps / (self._steps + _INERTIA))
+        here, weight = self._others, min(_MOST, self._steps / (self._steps + _MOMENTUM_DELAY))
         if weight > 0:
             self._others = [extrapolate(A, B, weight, nonnegative=net.nonnegative) for A, B in zip(here, self._previous, strict=True)]
         objective, sums = self._pass(net, weight=weight)
@@ -153,27 +153,27 @@ class FillSolver:
         sums = self._run(ElasticNet(0.0, 0.0), move=False)
         return float(sums.squares), component_weights(sums.gram, self._others)
 
-    def census(self) -> Census:
-        return self._session.run(CensusPass(), None)
+    def census(self) -> SupportCounts:
+        return self._session.run(SupportPass(), None)
 
-    def refinement(self, supports: Factors) -> "FillSolver":
+    def refinement(self, supports: Factors) -> "ImputingSolver":
         others = [A * support for A, support in zip(self._others, supports, strict=True)]
-        return FillSolver(self._session, self._prior, self._begin, self._dtype, others, supports)
+        return ImputingSolver(self._session, self._prior, self._begin, self._dtype, others, supports)
 
     def rows(self) -> Iterator[NDArray[Any]]:
-        return rows_between_passes(self._session, self._key)
+        return memoized_rows(self._session, self._key)
 
 
-def rows_between_passes(session: Session, name: str) -> Iterator[NDArray[Any]]:
+def memoized_rows(session: Session, name: str) -> Iterator[NDArray[Any]]:
     """A state array, rows first, a run of rows after the other, though passes follow that change it.
 
     A path that goes on has it from its checkpoint, whose state is a later one.
     """
-    found = session.remember(name, lambda: {f"{i}": part for i, part in enumerate(session.rows(name))})
+    found = session.memo(name, lambda: {f"{i}": part for i, part in enumerate(session.rows(name))})
     return iter(found.values())
 
 
-class ExactSolver:
+class MaskedSolver:
     """Algorithm 1, and on a support algorithm 2, as printed: on the residual tensor, with the masks of every column update.
 
     In memory and in double precision: Z flat by rows (I_1, I_2⋯I_N), NaN where missing; all factors side by side (R, ΣI_n).
@@ -206,7 +206,7 @@ class ExactSolver:
         return E, subtract(self._Z, E)
 
     def iterate(self, net: ElasticNet) -> float:
-        found = self._session.remember("iteration", lambda: self._iterated(net))
+        found = self._session.memo("iteration", lambda: self._iterated(net))
         self._A = found["factors"]
         return float(found["objective"])
 
@@ -224,15 +224,15 @@ class ExactSolver:
         rows, *others = self._modes(self._A)
         return self._residual()[1], component_weights(rows @ rows.T, others)
 
-    def census(self) -> Census:
+    def census(self) -> SupportCounts:
         support = (np.abs(self._A) > EPSILON).astype(np.uint8)
         before, self._before = self._before, support
         rows = slice(0, self._sizes[0])
-        return Census((support[:, rows] == 0).sum(axis=1), (support != before)[:, rows].sum(axis=1))
+        return SupportCounts((support[:, rows] == 0).sum(axis=1), (support != before)[:, rows].sum(axis=1))
 
-    def refinement(self, supports: Factors) -> "ExactSolver":
+    def refinement(self, supports: Factors) -> "MaskedSolver":
         support = np.hstack([self._before[:, : self._sizes[0]], *supports]).astype(np.float64)
-        return ExactSolver(self._Z, self._sizes.tolist(), self._variances, self._A * support, self._session, support)
+        return MaskedSolver(self._Z, self._sizes.tolist(), self._variances, self._A * support, self._session, support)
 
     def rows(self) -> Iterator[NDArray[Any]]:
         return iter([self._modes(self._A)[0].T])

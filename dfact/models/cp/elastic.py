@@ -20,10 +20,10 @@ from dfact.models.cp.block_descent import Solver, descend
 from dfact.models.cp.passes import FACTORS, RowsPass
 from dfact.models.cp.path import REFINING_LAMBDA, PathStep, SolutionPath, follow, increasing
 from dfact.models.cp.problem import ElasticNet, Prior, RowPrior, check_parameters, component_weights, given_variances, khatri_rao, sizes_of
-from dfact.models.cp.samples import aside_rows
+from dfact.models.cp.samples import monitor_rows
 from dfact.models.cp.starts import begin_solver, given_rows, is_exact, start_size
-from dfact.models.cp.stochastic import StochasticSolver, batch_sizes_of
-from dfact.models.fitted_schema import MAY_LACK
+from dfact.models.cp.stochastic import StochasticSolver, resolve_batch_sizes
+from dfact.models.fitted_schema import OPTIONAL
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.progress import Iteration, Reporter, remaining_change
 
@@ -158,7 +158,7 @@ class ElasticCP(CPModel):
     """
 
     prior_: Prior
-    read_share_: Annotated[float, MAY_LACK]
+    read_share_: Annotated[float, OPTIONAL]
     _parts = (Prior, RowPrior)
 
     def __init__(
@@ -338,13 +338,13 @@ class ElasticCP(CPModel):
         size, m, k = dtype.itemsize, prod(shape[1:]), self.n_components
         rows, exact = rows_footprint(shape, k, dtype), is_exact(self, shape, 1.0)
         start = start_size(shape, k) if isinstance(self.init, str) and self.init == "nvecs" else 0
-        aside = 8 * m * aside_rows(shape, batch_sizes_of(self.batch_sizes, shape, k)[0]) if self.solver == "stochastic" else 0
+        aside = 8 * m * monitor_rows(shape, resolve_batch_sizes(self.batch_sizes, shape, k)[0]) if self.solver == "stochastic" else 0
         # Products of two factors, and what is contracted with them.
         steps = 4 * k * (k + 1) * m // Layout.of(shape).block_rows if self.solver == "stochastic" else 0
         return replace(
             rows,
             work_per_row=rows.work_per_row + steps,
-            shared=max(rows.shared, 8 * start),
+            broadcast=max(rows.broadcast, 8 * start),
             state_per_row=(3 * size + 1) * k + size,  # factors, refined ones and their support, those before the last step
             result_per_row=rows.result_per_row + (8 * 3 * m if exact else 0) + -(-aside // max(1, shape[0])),
         )

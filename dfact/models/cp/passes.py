@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, Startless, State, Workspace
+from dfact.engine.passes import Block, PartialSums, State, StatelessStart, Workspace
 from dfact.kernels.cp import fill_missing
 from dfact.kernels.elastic_net import column_updates, row_optima
 from dfact.kernels.entries import filled
@@ -32,12 +32,12 @@ class UnfoldingGrams(PartialSums, name="cp_unfolding_grams"):
 
 
 @dataclass(frozen=True)
-class UnfoldingsPass(Startless):
+class UnfoldingsPass(StatelessStart):
     """Gram matrices of the unfoldings, with 0 for missing entries."""
 
     dtype: np.dtype[Any]
 
-    def step(self, block: Block, state: State | None, shared: None) -> tuple[State | None, UnfoldingGrams]:
+    def step(self, block: Block, state: State | None, broadcast: None) -> tuple[State | None, UnfoldingGrams]:
         X = filled_rows(block).reshape(block.values.shape)
         grams = []
         for n in range(1, X.ndim):
@@ -95,13 +95,13 @@ class SliceSums(PartialSums, name="cp_slices"):
 
 
 @dataclass(frozen=True)
-class SlicesPass(Startless):
+class SlicesPass(StatelessStart):
     """Sums for the estimate of the prior, and the size of a start."""
 
     dtype: np.dtype[Any]
     begin: Start | None = None
 
-    def step(self, block: Block, state: State | None, shared: None) -> tuple[State | None, SliceSums]:
+    def step(self, block: Block, state: State | None, broadcast: None) -> tuple[State | None, SliceSums]:
         squares, counts, columns = row_squares(block)
         A = np.empty((0, len(squares)), self.dtype) if self.begin is None else self.begin.factors(block, self.dtype)
         return state, SliceSums(columns, np.asarray(whole_squares(squares, counts, len(columns)).sum()), A @ A.T)
@@ -169,17 +169,17 @@ class FillPass:
             "norm": np.atleast_1d(np.einsum("ij,ij->", V, V, dtype=np.float64)),
         }
 
-    def step(self, block: Block, state: State | None, shared: Point) -> tuple[State, Sums]:
+    def step(self, block: Block, state: State | None, broadcast: Point) -> tuple[State, Sums]:
         assert state is not None
-        V, A, H, gram, variances, work = unfolded(block), state[self.key], shared.H, shared.gram, state["variances"][0], block.work
-        if shared.back:
+        V, A, H, gram, variances, work = unfolded(block), state[self.key], broadcast.H, broadcast.gram, state["variances"][0], block.work
+        if broadcast.back:
             A[...] = state[PREVIOUS]
-        A *= shared.scales[:, None]
+        A *= broadcast.scales[:, None]
         if self.move:
             if PREVIOUS not in state:
                 state = {**state, PREVIOUS: A.copy()}
             previous = state[PREVIOUS]
-            point = extrapolate(A, previous, shared.weight, nonnegative=self.net.nonnegative) if shared.weight > 0 else A
+            point = extrapolate(A, previous, broadcast.weight, nonnegative=self.net.nonnegative) if broadcast.weight > 0 else A
             previous[...], A[...] = A, point
         before = sizes_of(A, variances)
         if np.isnan(state["norm"][0]):
@@ -253,7 +253,7 @@ def widths(V: NDArray[Any], k: int) -> list[slice]:
 
 
 @dataclass
-class Census(PartialSums, name="cp_support"):
+class SupportCounts(PartialSums, name="cp_support"):
     """Of each component's entries in mode 1 (R,)."""
 
     zeros: NDArray[Any]
@@ -262,17 +262,17 @@ class Census(PartialSums, name="cp_support"):
 
 
 @dataclass(frozen=True)
-class CensusPass(Startless):
+class SupportPass(StatelessStart):
     """Counts zeros, and sets the state ``support`` and, as the start of a refinement, ``refined``."""
 
     dtype: None = None
 
-    def step(self, block: Block, state: State | None, shared: None) -> tuple[State, Census]:
+    def step(self, block: Block, state: State | None, broadcast: None) -> tuple[State, SupportCounts]:
         assert state is not None
         A = state[FACTORS]
         support = (np.abs(A) > EPSILON).astype(np.uint8)
         before = state.get(SUPPORT, np.ones_like(support))
-        census = Census((support == 0).sum(axis=1), (support != before).sum(axis=1))
+        census = SupportCounts((support == 0).sum(axis=1), (support != before).sum(axis=1))
         return {**state, SUPPORT: support, REFINED: A * support}, census
 
 
@@ -289,16 +289,16 @@ class RowSums(PartialSums, name="cp_rows"):
 
 
 @dataclass(frozen=True)
-class RowsPass(Startless):
+class RowsPass(StatelessStart):
     """The factors of every row at their optimum given the other modes, each with its own missing entries, whatever state there was."""
 
     net: ElasticNet
     prior: RowPrior
     dtype: np.dtype[Any]
 
-    def step(self, block: Block, state: State | None, shared: NDArray[np.float64]) -> tuple[State, RowSums]:
-        """``shared`` is H (R, I_2⋯I_N) in double precision."""
-        V, H, work = unfolded(block), shared, block.work
+    def step(self, block: Block, state: State | None, broadcast: NDArray[np.float64]) -> tuple[State, RowSums]:
+        """``broadcast`` is H (R, I_2⋯I_N) in double precision."""
+        V, H, work = unfolded(block), broadcast, block.work
         variances = self.prior.variances(block, np.dtype(np.float64))
         Z = work.converted("wide", filled_rows(block), np.float64)
         U, norm = work.matmul(H, Z.T, "linear"), np.einsum("ij,ij->", Z, Z)

@@ -16,7 +16,7 @@ from dfact.engine.passes import Block
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import balance, observed_squares
 from dfact.models.fitted_schema import Shape
-from dfact.models.parameters import COUNT, check, is_count, is_within
+from dfact.models.parameters import COUNT, check, is_count, is_in_range
 
 FLOOR = 1e-8  # of a prior variance
 _NOTHING = 1e-9  # the weight of a component beside the heaviest's, up to which it counts as none
@@ -177,17 +177,17 @@ def check_parameters(model: Any) -> None:
         model,
         {
             "n_components": (is_count(model.n_components), COUNT),
-            "lam": (is_within(lam, 0) and bool(np.isfinite(lam)), "a number of at least 0"),
-            "l1_ratio": (is_within(l1_ratio, 0) and l1_ratio <= 1, "a number from 0 (ℓ2 alone) to 1 (ℓ1 alone)"),
+            "lam": (is_in_range(lam, 0) and bool(np.isfinite(lam)), "a number of at least 0"),
+            "l1_ratio": (is_in_range(l1_ratio, 0) and l1_ratio <= 1, "a number from 0 (ℓ2 alone) to 1 (ℓ1 alone)"),
             "solver": (named(model.solver, *SOLVERS), f"one of {SOLVERS}"),
             "missing": (named(model.missing, *MISSING), f"one of {MISSING}"),
             "batch_sizes": (
                 batches is None or (listed(batches) and all(map(is_count, batches))),
                 "None, or integers of at least 1, one a mode",
             ),
-            "step_size": (is_within(step, 0) and 0 < step <= 1, "a number above 0 and up to 1, the whole way to a sample's solution"),
+            "step_size": (is_in_range(step, 0) and 0 < step <= 1, "a number above 0 and up to 1, the whole way to a sample's solution"),
             "max_iter": (is_count(model.max_iter), COUNT),
-            "tol": (is_within(model.tol, 0), "a number of at least 0"),
+            "tol": (is_in_range(model.tol, 0), "a number of at least 0"),
             "prior": (
                 model.prior is None or listed(model.prior) or named(model.prior, "estimate"),
                 "'estimate', None, or a list of variances",
@@ -233,7 +233,7 @@ def check_size(dataset: Dataset, fitted: Sequence[int] | None) -> None:
         raise DataError(f"the slices of X are {found}, those the model was fitted on {expected}; pass slices of that shape")
 
 
-def unobserved(dataset: Dataset) -> list[NDArray[np.bool_]]:
+def find_unobserved(dataset: Dataset) -> list[NDArray[np.bool_]]:
     """Of modes 2, …, N the slices without any observed entry."""
     observed = dataset.statistics.observed.reshape(dataset.shape[1:])
     modes = range(observed.ndim)

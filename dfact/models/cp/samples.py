@@ -20,7 +20,7 @@ _PARTITIONS = 32  # in a sample, at most: enough for the noise of single blocks 
 _ASIDE_ENTRIES, _ASIDE_ROWS = 1 << 20, 64  # of the slices on which the objective is watched
 _ROW_TOLERANCE = 1e-12
 _WIDE = np.dtype(np.float64)
-Drawn = list[NDArray[np.int64] | None]
+Resample = list[NDArray[np.int64] | None]
 """Numbers of the slices of modes 2 to N that a step takes; None for all of a mode."""
 Batch = tuple[NDArray[Any], NDArray[np.float32]]
 """Values of some slices (rows, I_2⋯I_N), 0 where missing, and a mask that is 1 where they are observed; (0, 0) if all are."""
@@ -33,7 +33,7 @@ def spread_partitions(n_partitions: int, rng: np.random.Generator) -> tuple[int,
     return tuple(int((i + first) * n_partitions / count) for i in range(count))
 
 
-def aside_rows(shape: tuple[int, ...], batch_rows: int) -> int:
+def monitor_rows(shape: tuple[int, ...], batch_rows: int) -> int:
     """Number of slices on which the objective is watched, but for rounding up: not more than a step of all partitions draws."""
     partitions = min(Layout.of(shape).n_partitions, _PARTITIONS)
     return min(max(_ASIDE_ROWS, _ASIDE_ENTRIES // prod(shape[1:])), partitions * batch_rows, shape[0])
@@ -50,7 +50,7 @@ def partition_of(block: Block, layout: Layout) -> int:
 
 
 @dataclass
-class KeptRows(PartialSums, name="cp_sampled_rows"):
+class SampledRows(PartialSums, name="cp_sampled_rows"):
     """The number of slices kept."""
 
     count: NDArray[Any]
@@ -67,18 +67,18 @@ class AsidePass(SampledPass):
     layout: Layout
     dtype: np.dtype[Any]
 
-    def step(self, block: Block, state: State | None, shared: None) -> tuple[State, KeptRows]:
+    def step(self, block: Block, state: State | None, broadcast: None) -> tuple[State, SampledRows]:
         V, partition = unfolded(block), partition_of(block, self.layout)
         held = self.layout.rows(partition, partition + 1)
         drawn = held.start + seeded(self.seed, partition).permutation(held.stop - held.start)[: self.rows]
         rows = np.sort(drawn[(drawn >= block.start) & (drawn < block.start + len(V))]) - block.start
         sample = Sample(V[rows], self.prior.variances(block, _WIDE)[rows], Workspace())
         kept = {_ASIDE: sample.values, _ASIDE_OBSERVED: sample.observed, _ASIDE_VARIANCES: sample.variances[None]}
-        return kept, KeptRows(np.asarray(len(rows)))
+        return kept, SampledRows(np.asarray(len(rows)))
 
 
 @dataclass
-class WatchedSums(PartialSums, name="cp_monitor"):
+class MonitorSums(PartialSums, name="cp_monitor"):
     """Over the slices that are kept aside."""
 
     squares: NDArray[Any]
@@ -95,18 +95,18 @@ class WatchPass(SampledPass):
     net: ElasticNet
     dtype: None = None
 
-    def step(self, block: Block, state: State | None, shared: Factors) -> tuple[State, WatchedSums]:
-        """``shared`` are the factors of the other modes (R, I_n)."""
+    def step(self, block: Block, state: State | None, broadcast: Factors) -> tuple[State, MonitorSums]:
+        """``broadcast`` are the factors of the other modes (R, I_n)."""
         assert state is not None
         net, values, observed, variances = self.net, state[_ASIDE], state[_ASIDE_OBSERVED], state[_ASIDE_VARIANCES][0]
-        A, sizes = np.hstack(shared), np.array([A.shape[1] for A in shared])
+        A, sizes = np.hstack(broadcast), np.array([A.shape[1] for A in broadcast])
         X = optimal_slices(values, observed, A, sizes, net.ridge(variances), net.l1, net.nonnegative, _ROW_TOLERANCE)
         squares = residual_squares(X, values, observed, A, sizes)
-        return state, WatchedSums(np.asarray(squares), sizes_of(X, variances))
+        return state, MonitorSums(np.asarray(squares), sizes_of(X, variances))
 
 
 @dataclass(frozen=True)
-class SettledPass:
+class FinalRowsPass:
     """Every row at its optimum, beside what a refinement needs of the rows' state."""
 
     rows: RowsPass
@@ -120,11 +120,11 @@ class SettledPass:
         none = unfolded(block)[:0].copy()
         return {_ASIDE: none, _ASIDE_OBSERVED: none.astype(np.float32), _ASIDE_VARIANCES: np.empty((1, 0)), **self.begin.start(block)}
 
-    def step(self, block: Block, state: State | None, shared: NDArray[np.float64]) -> tuple[State, RowSums]:
+    def step(self, block: Block, state: State | None, broadcast: NDArray[np.float64]) -> tuple[State, RowSums]:
         assert state is not None
         if FACTORS not in state:  # but slices that are kept aside
             state = state | self.begin.start(block)
-        found, sums = self.rows.step(block, None, shared)
+        found, sums = self.rows.step(block, None, broadcast)
         return {**state, **found}, sums
 
 
@@ -192,11 +192,11 @@ class LocalStepsPass(SampledPass):
     """Whether the other modes' subproblems leave out what is missing, as those of the slices do; else the model fills it in."""
     dtype: np.dtype[Any]
 
-    def step(self, block: Block, state: State | None, shared: tuple[AdamaxState, float, int]) -> tuple[State | None, AdamaxState]:
-        """``shared`` is where the steps begin, the step size, and the number of steps before."""
+    def step(self, block: Block, state: State | None, broadcast: tuple[AdamaxState, float, int]) -> tuple[State | None, AdamaxState]:
+        """``broadcast`` is where the steps begin, the step size, and the number of steps before."""
         if not self._is_drawn(block):
             return state, AdamaxState.nothing()
-        begin, step_size, t = shared
+        begin, step_size, t = broadcast
         rng, V = seeded(self.seed, self.number, 1, block.index), unfolded(block)
         local = _LocalSteps(self, begin, Sample(V, self.prior.rows.variances(block, _WIDE), block.work))
         size = min(self.batch_sizes[0], len(V))
@@ -214,7 +214,7 @@ class LocalStepsPass(SampledPass):
         row = int(seeded(self.seed, self.number, 0, partition).integers(rows.start, rows.stop))
         return block.start <= row < block.start + self.layout.block_rows
 
-    def _columns(self, rng: np.random.Generator) -> Drawn:
+    def _columns(self, rng: np.random.Generator) -> Resample:
         return [
             None if drawn == size else np.sort(rng.choice(size, drawn, replace=False))
             for drawn, size in zip(self.batch_sizes[1:], self.shape[1:], strict=True)
@@ -254,7 +254,7 @@ class _LocalSteps:
         A, M, Z = (np.hstack(modes) for modes in (self._others, self._M, self._Z))
         return AdamaxState(A, M, Z, self._S, self._squares, np.ones(()))
 
-    def move(self, rows: NDArray[np.int64], drawn: Drawn, step_size: float, t: int) -> None:
+    def move(self, rows: NDArray[np.int64], drawn: Resample, step_size: float, t: int) -> None:
         """Find the factors of the slices drawn, then move every other mode towards its sample's solution."""
         net, whole = self._pass.net, all(s is None for s in drawn)
         batch = self._sample.batch(rows)
@@ -265,7 +265,7 @@ class _LocalSteps:
         rows_share = _ratio(lengths, self._squares)
         products: Any = None
         for n, A in enumerate(self._others):
-            taken: Drawn = [None if i == n else s for i, s in enumerate(drawn)]
+            taken: Resample = [None if i == n else s for i, s in enumerate(drawn)]
             some, sizes = self._taken(taken)
             if products is None or not whole:  # without a draw they are the same for all modes
                 products = contracted_slices(X, *self._entries(batch, taken), some, sizes, self._pass.exact)
@@ -274,24 +274,24 @@ class _LocalSteps:
             moments = self._M[n], self._S[n], self._Z[n]
             adamax_updates(A, U, G, self._ridges[n], net.l1, shares, net.nonnegative, step_size, t, *moments)
 
-    def _rows(self, batch: Batch, variances: NDArray[np.float64], drawn: Drawn) -> NDArray[np.float64]:
+    def _rows(self, batch: Batch, variances: NDArray[np.float64], drawn: Resample) -> NDArray[np.float64]:
         """The factors (R, rows) of slices at their optimum on the entries drawn, with these's share of the penalty."""
         net, (values, observed), (some, sizes) = self._pass.net, self._entries(batch, drawn), self._taken(drawn)
         share = values.shape[1] / prod(self._pass.shape[1:])
         return optimal_slices(values, observed, some, sizes, share * net.ridge(variances), share * net.l1, net.nonnegative, _ROW_TOLERANCE)
 
-    def _taken(self, drawn: Drawn) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def _taken(self, drawn: Resample) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """The factors of the slices drawn of modes 2 to N side by side, and how many these are of each mode."""
         some = [A if s is None else A.take(s, axis=1) for A, s in zip(self._others, drawn, strict=True)]  # in C order, unlike A[:, s]
         return np.hstack(some), np.array([A.shape[1] for A in some])
 
-    def _columns_share(self, drawn: Drawn) -> NDArray[np.float64]:
+    def _columns_share(self, drawn: Resample) -> NDArray[np.float64]:
         """The share (R,) that the slices drawn have of Π‖a_r⁽ⁿ⁾‖²."""
         pairs = [(A[:, s], A) for A, s in zip(self._others, drawn, strict=True) if s is not None]
         shares = [_ratio(np.square(some).sum(axis=1), np.square(A).sum(axis=1)) for some, A in pairs]
         return np.asarray(np.prod(shares, axis=0))
 
-    def _entries(self, batch: Batch, drawn: Drawn) -> Batch:
+    def _entries(self, batch: Batch, drawn: Resample) -> Batch:
         """The entries of a batch in these slices of modes 2 to N, unfolded."""
         if all(s is None for s in drawn):
             return batch

@@ -12,11 +12,11 @@ from dfact.data.dataset import Dataset
 from dfact.engine.partitions import partitions
 from dfact.engine.session import Session
 from dfact.linalg.svd import gram_size, right_singular
-from dfact.models.cp.block_descent import ExactSolver, FillSolver, Solver
+from dfact.models.cp.block_descent import ImputingSolver, MaskedSolver, Solver
 from dfact.models.cp.passes import FACTORS, SlicesPass, SliceSums, Start, UnfoldingsPass, filled_rows, random_factors
-from dfact.models.cp.problem import Factors, Prior, RowPrior, estimated, given_factors, given_variances, unfolded, unobserved
-from dfact.models.cp.stochastic import StochasticSolver, batch_sizes_of
-from dfact.models.parameters import drawn_seed
+from dfact.models.cp.problem import Factors, Prior, RowPrior, estimated, find_unobserved, given_factors, given_variances, unfolded
+from dfact.models.cp.stochastic import StochasticSolver, resolve_batch_sizes
+from dfact.models.parameters import resolve_seed
 
 _EXACT_ENTRIES = 1 << 20  # up to which a residual tensor stays in a second-level cache or not far from it
 _EXACT_MISSING = 0.5  # the share from which filling in what is missing is slow, and ends in worse local minima
@@ -43,7 +43,7 @@ def given_rows(model: Any, dataset: Dataset, dtype: np.dtype[Any]) -> NDArray[An
 def begin_solver(model: Any, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> tuple[Prior, Solver, float]:
     """The model's prior, its solver at the start, and ‖Δ∘Z‖²."""
     begin, others = _start(model, session, dataset, dtype)
-    for A, empty in zip(others, unobserved(dataset), strict=True):
+    for A, empty in zip(others, find_unobserved(dataset), strict=True):
         A[:, empty] = 0
     exact = is_exact(model, dataset.shape, dataset.missing_rate)
     free = model.solver == "bcd" and isinstance(model.init, str) and (exact or dataset.missing_rate > 0)
@@ -51,22 +51,22 @@ def begin_solver(model: Any, session: Session, dataset: Dataset, dtype: np.dtype
     sums = session.run(SlicesPass(dtype, begin if free else None), None)
     prior, norm = _prior(model, dataset, sums), float(sums.columns.sum())
     if model.solver == "stochastic":
-        sizes = batch_sizes_of(model.batch_sizes, dataset.shape, model.n_components)
+        sizes = resolve_batch_sizes(model.batch_sizes, dataset.shape, model.n_components)
         masked = model.missing == "exact" or (model.missing == "auto" and dataset.missing_rate > _EXACT_MISSING)
         return prior, StochasticSolver(session, dataset.source, prior, begin, dtype, others, sizes, model.step_size, exact=masked), norm
-    solver = FillSolver(session, prior, begin, dtype, others)
+    solver = ImputingSolver(session, prior, begin, dtype, others)
     if free:
         solver.shrink(sums.gram, norm / max(1 - dataset.missing_rate, 1e-12))
     if not exact:
         return prior, solver, norm
     # The start of mode 1 and its variances are those of the passes.
     solver.evaluate()
-    found = session.remember("rows", lambda: {name: np.concatenate(list(session.rows(name))) for name in (FACTORS, "variances")})
+    found = session.memo("rows", lambda: {name: np.concatenate(list(session.rows(name))) for name in (FACTORS, "variances")})
     rows, variances = (found[name].T.astype(np.float64) for name in (FACTORS, "variances"))
     parts = partitions(dataset.source, dataset.missing_code, None)
     Z = np.concatenate([unfolded(block) for block in parts.blocks(np.dtype(np.float64))])
     factors = np.hstack([rows, *others])
-    return prior, ExactSolver(Z, dataset.shape, np.concatenate([variances[0], *prior.others]), factors, session), norm
+    return prior, MaskedSolver(Z, dataset.shape, np.concatenate([variances[0], *prior.others]), factors, session), norm
 
 
 def _prior(model: Any, dataset: Dataset, sums: SliceSums) -> Prior:
@@ -83,7 +83,7 @@ def _prior(model: Any, dataset: Dataset, sums: SliceSums) -> Prior:
 def _start(model: Any, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> tuple[Start, Factors]:
     """How mode 1 begins, and the other modes' factors (R, I_n)."""
     k, shape, nonnegative = model.n_components, dataset.shape, model.nonnegative
-    seed = drawn_seed(model.random_state, session)
+    seed = resolve_seed(model.random_state, session)
     if not isinstance(model.init, str):
         others = [np.ascontiguousarray(A.T) for A in given_factors(model.init, shape, k)[1:]]
         return Start(k, seed, nonnegative, given=True), [np.abs(A) if nonnegative else A for A in others]

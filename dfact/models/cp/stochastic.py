@@ -13,16 +13,16 @@ from dfact.data.sources.base import RowSource
 from dfact.engine.session import Session
 from dfact.errors import ParameterError
 from dfact.kernels.adamax import BETA_1
-from dfact.models.cp.block_descent import FillSolver, rows_between_passes
-from dfact.models.cp.passes import FACTORS, Census, CensusPass, FillPass, RowsPass, RowSums, Start
+from dfact.models.cp.block_descent import ImputingSolver, memoized_rows
+from dfact.models.cp.passes import FACTORS, FillPass, RowsPass, RowSums, Start, SupportCounts, SupportPass
 from dfact.models.cp.problem import ElasticNet, Factors, Prior, component_weights, khatri_rao, sizes_of
 from dfact.models.cp.samples import (
     AdamaxState,
     AsidePass,
+    FinalRowsPass,
     LocalStepsPass,
-    SettledPass,
     WatchPass,
-    aside_rows,
+    monitor_rows,
     seeded,
     split_modes,
     spread_partitions,
@@ -35,7 +35,7 @@ _BATCH_ENTRIES, _BATCH_ROWS = 1 << 16, 16  # of a step's sample: so many entries
 _SLICE_ENTRIES = 1 << 14  # of a slice of mode 1 that a step takes at most
 
 
-def batch_sizes_of(given: Sequence[int] | None, shape: Sequence[int], rank: int) -> tuple[int, ...]:
+def resolve_batch_sizes(given: Sequence[int] | None, shape: Sequence[int], rank: int) -> tuple[int, ...]:
     """s_n of every mode, none above its size."""
     if given is not None:
         if len(given) != len(shape):
@@ -166,7 +166,7 @@ class StochasticSolver:
 
     def _keep_aside(self) -> int:
         """Have some slices kept by those who hold them; returns how many these are."""
-        rows = -(-aside_rows(self._shape, self._sizes[0]) // len(self._watched))
+        rows = -(-monitor_rows(self._shape, self._sizes[0]) // len(self._watched))
         pass_ = AsidePass(self._watched, rows, self._seeds[2], self._prior.rows, self._layout, self._dtype)
         return int(self._session.run(pass_, None).count)
 
@@ -185,18 +185,18 @@ class StochasticSolver:
     def _settle(self) -> RowSums:
         rows = RowsPass(self._net, self._prior.rows, self._dtype)
         return self._session.run(
-            SettledPass(rows, FillPass(self._net, self._prior.rows, self._begin, self._dtype)), khatri_rao(self._others)
+            FinalRowsPass(rows, FillPass(self._net, self._prior.rows, self._begin, self._dtype)), khatri_rao(self._others)
         )
 
     def evaluate(self) -> tuple[float, NDArray[np.float64]]:
         sums = self._settle()
         return float(sums.squares), component_weights(sums.gram, self._others)
 
-    def census(self) -> Census:
-        return self._session.run(CensusPass(), None)
+    def census(self) -> SupportCounts:
+        return self._session.run(SupportPass(), None)
 
-    def refinement(self, supports: Factors) -> FillSolver:
-        return FillSolver(self._session, self._prior, self._begin, self._dtype, self._others).refinement(supports)
+    def refinement(self, supports: Factors) -> ImputingSolver:
+        return ImputingSolver(self._session, self._prior, self._begin, self._dtype, self._others).refinement(supports)
 
     def rows(self) -> Iterator[NDArray[Any]]:
-        return rows_between_passes(self._session, FACTORS)
+        return memoized_rows(self._session, FACTORS)

@@ -12,7 +12,7 @@ from dfact.models.expectile.passes import Loss, Point, Sums
 _HALVINGS = 40
 _GROWTH, _LEAST = 1.3, 2**-10  # of a column's step after one that was halved: its curvature is as wrong as it was
 _PLAIN = 30  # iterations without momentum: most data settles in fewer, and momentum would end somewhat farther from where the data began
-_INERTIA, _MOST = 3, 0.95  # Nesterov's weights, and the most that they may become
+_MOMENTUM_DELAY, _MOST = 3, 0.95  # Nesterov's weights, and the most that they may become
 _ROUNDING = {"float32": 1e-6, "float64": 1e-13}  # of the objective, a sum over all entries
 
 
@@ -88,7 +88,7 @@ class Alternation:
         momentum = 0.0
         if sums.curvature.ndim == 2 and len(self.history) > 2 * _PLAIN:
             self._accelerated += 1
-            momentum = min(_MOST, self._accelerated / (self._accelerated + _INERTIA))
+            momentum = min(_MOST, self._accelerated / (self._accelerated + _MOMENTUM_DELAY))
         self.point = Point(self._step.end(momentum), turn_rows, momentum=momentum)
 
     def _shorten(self, step: _Step, sums: Sums) -> None:

@@ -10,10 +10,10 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from dfact.data.coerce import stored_as_observed
+from dfact.data.coerce import implicit_as_missing
 from dfact.data.dataset import Dataset
-from dfact.data.validation import refuse_huge, refuse_infinite, warn_of_unobserved_columns, warn_of_unobserved_rows
-from dfact.engine.fused_passes import Members, MemberSession
+from dfact.data.validation import require_finite, require_magnitude, warn_unobserved_columns, warn_unobserved_rows
+from dfact.engine.fused_passes import FusedSession, Members
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.session import Session, StateRows
 from dfact.engine.threads import single_threaded
@@ -22,11 +22,11 @@ from dfact.linalg.svd import gram_size, right_singular
 from dfact.models.estimator import Factorization, gather_rows
 from dfact.models.expectile.alternation import Alternation
 from dfact.models.expectile.measurements import Measurements
-from dfact.models.expectile.passes import ExactPass, Loss, Measured, Point, RowsPass, Start, SurrogatePass, measured_of
+from dfact.models.expectile.passes import ExactPass, Loss, OriginalUnits, Point, RowsPass, Start, SurrogatePass, measured_of
 from dfact.models.expectile.sampled_start import start_on_sample
-from dfact.models.fitted_schema import MAY_LACK, Shape
+from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import COUNT, check, drawn_seed, is_count, is_within
+from dfact.models.parameters import COUNT, check, is_count, is_in_range, resolve_seed
 from dfact.progress import Iteration, Reporter, remaining_change
 
 _SPARSE = 0.4  # observed share up to which rows are solved by their entries: a pass takes longer, but fewer of them are needed
@@ -137,7 +137,7 @@ class ExpectileMF(Factorization):
     objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False)]
     n_iter_: int
     converged_: bool
-    remaining_: Annotated[float, MAY_LACK]
+    remaining_: Annotated[float, OPTIONAL]
     row_factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
     column_factors_: Annotated[NDArray[Any], Shape(("m", "k"))]
 
@@ -203,7 +203,7 @@ class ExpectileMF(Factorization):
             members = Members(session, dtype)
             for model in models:
                 model.__dict__.update(found)
-            members.run([partial(model._fit, MemberSession(members, f"{i:06d}"), dataset) for i, model in enumerate(models)])
+            members.run([partial(model._fit, FusedSession(members, f"{i:06d}"), dataset) for i, model in enumerate(models)])
         return models
 
     def _fit(self, session: Session, dataset: Dataset) -> None:
@@ -247,7 +247,9 @@ class ExpectileMF(Factorization):
                 break
         return point, objective
 
-    def _start(self, session: Session, dataset: Dataset, measured: Measured, dtype: np.dtype[Any]) -> tuple[Start, NDArray[np.float64]]:
+    def _start(
+        self, session: Session, dataset: Dataset, measured: OriginalUnits, dtype: np.dtype[Any]
+    ) -> tuple[Start, NDArray[np.float64]]:
         """Where the rows' factors begin, and Y (m, k)."""
         m, k = dataset.shape[1], self.n_components
         if isinstance(self.init, str) and self.init == "svd":
@@ -259,7 +261,7 @@ class ExpectileMF(Factorization):
             projection[:, :rank] = V * (root / np.where(sigma > 0, sigma, 1.0))
             return Start(measured, projection), Y
         if isinstance(self.init, str):
-            seed = drawn_seed(self.random_state, session)
+            seed = resolve_seed(self.random_state, session)
             statistics = dataset.statistics
             largest = max(-statistics.minimum.min(), statistics.maximum.max())
             Y = np.random.default_rng(seed).standard_normal((m, k)) * np.sqrt(largest / k)
@@ -355,14 +357,14 @@ class ExpectileMF(Factorization):
 
     def _observed(self, X: Any, *, reset: bool) -> Dataset:
         """X with what is not stored as not observed; what is unobserved or infinite is told."""
-        dataset = stored_as_observed(self._dataset(X, None, reset=reset))
+        dataset = implicit_as_missing(self._dataset(X, None, reset=reset))
         if reset and not dataset.statistics.observed.any():
             raise DataError("X has no observed entry, expected some")
-        refuse_infinite(dataset)
-        refuse_huge(dataset, self._working_dtype(dataset))
-        warn_of_unobserved_rows(dataset)
+        require_finite(dataset)
+        require_magnitude(dataset, self._working_dtype(dataset))
+        warn_unobserved_rows(dataset)
         if reset:
-            warn_of_unobserved_columns(dataset)
+            warn_unobserved_columns(dataset)
         return dataset
 
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
@@ -378,12 +380,15 @@ class ExpectileMF(Factorization):
             self,
             {
                 "n_components": (is_count(self.n_components), COUNT),
-                "omega": (is_within(self.omega, 0, 1) and self.omega > 0, "a number between 0 and 1; 0.5 is least squares"),
-                "ridge": (is_within(self.ridge, 0) and 0 < self.ridge < np.inf, "a number above 0: rows with few observed entries need it"),
+                "omega": (is_in_range(self.omega, 0, 1) and self.omega > 0, "a number between 0 and 1; 0.5 is least squares"),
+                "ridge": (
+                    is_in_range(self.ridge, 0) and 0 < self.ridge < np.inf,
+                    "a number above 0: rows with few observed entries need it",
+                ),
                 "solver": (self.solver in (None, "exact", "surrogate"), "'exact', 'surrogate' or None"),
                 "init": (not isinstance(self.init, str) or self.init in ("svd", "random"), "'svd', 'random' or an array (k, m)"),
                 "max_iter": (is_count(self.max_iter), COUNT),
-                "tol": (is_within(self.tol, 0), "a number of at least 0"),
+                "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
             },
         )
 
@@ -393,6 +398,6 @@ class ExpectileMF(Factorization):
         return Footprint(
             state_per_row=2 * 8 * k,
             work_per_row=2 * size * m + 12 * m + 4 * 8 * k,
-            shared=8 * (columns + gram_size(m, k)),
+            broadcast=8 * (columns + gram_size(m, k)),
             result_per_row=size * k,
         )

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
-from dfact.engine.passes import Block, PartialSums, Startless, State
+from dfact.engine.passes import Block, PartialSums, State, StatelessStart
 from dfact.kernels.expectile import count_observed, expectile_rows, take_observed
 from dfact.kernels.expectile_dense import surrogate_rows
 from dfact.linalg.svd import Matrix, zero_filled
@@ -29,7 +29,7 @@ class Entries(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Measured:
+class OriginalUnits:
     """The data as it was given: with what an import subtracted from each column, NaN where missing."""
 
     offset: NDArray[Any] | None
@@ -74,9 +74,9 @@ class Measured:
         return sp.csr_array((data, indices, indptr), shape=block.matrix.shape)
 
 
-def measured_of(dataset: Dataset) -> Measured:
+def measured_of(dataset: Dataset) -> OriginalUnits:
     """Return the view of the dataset that the passes take."""
-    return Measured(dataset.offset if dataset.offset.any() else None)
+    return OriginalUnits(dataset.offset if dataset.offset.any() else None)
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Sums(PartialSums, name="expectile"):
 class Start:
     """The rows' factors to begin with: M·P of the zero-filled data M with the projection P (m, k)."""
 
-    measured: Measured
+    measured: OriginalUnits
     projection: NDArray[Any]
 
     def factors(self, block: Block, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -166,7 +166,7 @@ class ExactPass:
     State, as in the other pass: the rows' factors X (k, rows), and those that the pass began with.
     """
 
-    measured: Measured
+    measured: OriginalUnits
     loss: Loss
     begin: Start
     dtype: np.dtype[Any]
@@ -175,13 +175,13 @@ class ExactPass:
         X = self.begin.factors(block, np.dtype(np.float64))
         return {"factors": X, "previous": X}
 
-    def step(self, block: Block, state: State | None, shared: Point) -> tuple[State, Sums]:
+    def step(self, block: Block, state: State | None, broadcast: Point) -> tuple[State, Sums]:
         assert state is not None
-        (m, k), M = shared.Y.shape, self.measured.entries(block)
-        previous, X = shared.rows(self.start(block) if shared.restart else state)
+        (m, k), M = broadcast.Y.shape, self.measured.entries(block)
+        previous, X = broadcast.rows(self.start(block) if broadcast.restart else state)
         size, before, after = np.asarray(np.vdot(X, X)), np.zeros(m), np.zeros(m)
         gradient, curvature = block.work.zeros((m, k)), block.work.zeros((m, k * (k + 1) // 2))
-        expectile_rows(*M, shared.Y, self.loss.omega, self.loss.ridge, X, before, after, gradient, curvature)
+        expectile_rows(*M, broadcast.Y, self.loss.omega, self.loss.ridge, X, before, after, gradient, curvature)
         return {"factors": X, "previous": previous}, Sums(before, after, np.asarray(X.shape[1]), size, X @ X.T, gradient, curvature)
 
 
@@ -195,7 +195,7 @@ class SurrogatePass:
     the quadratic would lie above the objective, so it need not be halved for long.
     """
 
-    measured: Measured
+    measured: OriginalUnits
     loss: Loss
     begin: Start
     dtype: np.dtype[Any]
@@ -204,15 +204,15 @@ class SurrogatePass:
         X = self.begin.factors(block, self.dtype)
         return {"factors": X, "previous": X}
 
-    def step(self, block: Block, state: State | None, shared: Point) -> tuple[State, Sums]:
+    def step(self, block: Block, state: State | None, broadcast: Point) -> tuple[State, Sums]:
         assert state is not None
-        previous, X = shared.rows(self.start(block) if shared.restart else state)
-        V, work, m, dtype = self.measured.values(block), block.work, len(shared.Y), self.dtype
-        Y, values, U = shared.quadratic(dtype)
+        previous, X = broadcast.rows(self.start(block) if broadcast.restart else state)
+        V, work, m, dtype = self.measured.values(block), block.work, len(broadcast.Y), self.dtype
+        Y, values, U = broadcast.quadratic(dtype)
         size = np.asarray(np.vdot(X, X))
         before, after, weights, gradient = (work.zeros(shape, dtype) for shape in (Y.shape[1:], Y.shape[1:], Y.shape[1:], Y.shape))
         # The columns' step is of use where the rows are nearly at their minimum.
-        steps, gain = (_RESTART_STEPS, _RESTART_GAIN) if shared.restart else (1, 0.0)
+        steps, gain = (_RESTART_STEPS, _RESTART_GAIN) if broadcast.restart else (1, 0.0)
         rounding = _ROUNDING[dtype.name]
         surrogate_rows(V, Y, U, values, self.loss.omega, self.loss.ridge, rounding, steps, gain, X, before, after, weights, gradient)
         state = {"factors": X, "previous": previous}
@@ -228,23 +228,23 @@ class RowSums(PartialSums, name="expectile_rows"):
 
 
 @dataclass(frozen=True)
-class RowsPass(Startless):
+class RowsPass(StatelessStart):
     """Every row at its minimum given Y (m, k): from the factors at hand, or from a start where there are none."""
 
-    measured: Measured
+    measured: OriginalUnits
     loss: Loss
     begin: Start
     dtype: np.dtype[Any]
 
-    def step(self, block: Block, state: State | None, shared: Point) -> tuple[State, RowSums]:
-        m, k = shared.Y.shape
+    def step(self, block: Block, state: State | None, broadcast: Point) -> tuple[State, RowSums]:
+        m, k = broadcast.Y.shape
         if state is None:
             previous = self.begin.factors(block, np.dtype(np.float64))
             X = previous.copy()
         else:
-            previous, X = shared.rows(state)
+            previous, X = broadcast.rows(state)
             X = X.astype(np.float64, copy=False)
         M, before, after = self.measured.entries(block), np.zeros(m), np.zeros(m)
         none = np.empty((0, k))
-        expectile_rows(*M, shared.Y, self.loss.omega, self.loss.ridge, X, before, after, none, none)
+        expectile_rows(*M, broadcast.Y, self.loss.omega, self.loss.ridge, X, before, after, none, none)
         return {"factors": X, "previous": previous}, RowSums(np.asarray(after.sum()), np.asarray(np.vdot(X, X)))

@@ -8,7 +8,7 @@ import numpy as np
 
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
-from dfact.engine.passes import OnSample
+from dfact.engine.passes import SampledView
 from dfact.engine.session import Session
 from dfact.models.expectile.alternation import Alternation
 from dfact.models.expectile.passes import ExactPass, Point, Start, SurrogatePass
@@ -46,7 +46,7 @@ def start_on_sample(session: Session, pass_: K, alternation: Alternation, datase
     root = sqrt(sum(part.stop - part.start for part in rows) / layout.n_rows)
     scale, loss, measured = sqrt(root), replace(pass_.loss, ridge=root * pass_.loss.ridge), pass_.measured
     sample = alternation.restarted(loss, Y * scale)
-    sampled = OnSample(partitions, replace(pass_, loss=loss, begin=Start(measured, pass_.begin.projection / scale)))
+    sampled = SampledView(partitions, replace(pass_, loss=loss, begin=Start(measured, pass_.begin.projection / scale)))
     for _ in range(_PASSES):
         sample.advance(session.run(sampled, sample.point))
         objectives = sample.history[1::2]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
-from dfact.data.validation import refuse_infinite, refuse_unobserved_columns
+from dfact.data.validation import require_finite, require_no_empty_columns
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.session import Session, StateRows
 from dfact.errors import DataError, ParameterError
@@ -22,7 +22,7 @@ from dfact.models.estimator import Factorization, gather_rows
 from dfact.models.factor_analysis.passes import ScorePass, Scorer
 from dfact.models.fitted_schema import Shape
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import COUNT, check, is_count, is_within
+from dfact.models.parameters import COUNT, check, is_count, is_in_range
 from dfact.progress import Iteration, Reporter
 
 _N_STEPS = 3  # that the callbacks are told of
@@ -181,7 +181,7 @@ class FactorAnalysis(Factorization):
             self._extract(found.R, dtype)
             report.step("factors")
             self.mean_, self.scale_ = found.mean, found.scale
-            _warn_of_silence(int(session.run(ScorePass(dtype), self._scorer()).silent), dataset.shape[0])
+            _warn_nonrespondents(int(session.run(ScorePass(dtype), self._scorer()).silent), dataset.shape[0])
             self.factors_ = gather_rows(StateRows(session, "factors"), shape, dtype, stored=dataset.path is not None)
         report.step("scores")
         self.correlations_, self.n_observations_, self.smoothed_ = found.R, found.n, found.smoothed
@@ -249,10 +249,10 @@ class FactorAnalysis(Factorization):
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
-        refuse_infinite(dataset)
+        require_finite(dataset)
         dtype = self._working_dtype(dataset)
         with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
-            _warn_of_silence(int(session.run(ScorePass(dtype), self._scorer()).silent), dataset.shape[0])
+            _warn_nonrespondents(int(session.run(ScorePass(dtype), self._scorer()).silent), dataset.shape[0])
             shape = (dataset.shape[0], len(self.components_))
             return gather_rows(StateRows(session, "factors"), shape, dtype, stored=dataset.path is not None, out=out)
 
@@ -281,7 +281,7 @@ class FactorAnalysis(Factorization):
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
         """Rows without an answer have no scores; how many there are is told with them."""
         if reset:
-            refuse_unobserved_columns(dataset)
+            require_no_empty_columns(dataset)
 
     def _check_parameters(self) -> None:
         check(
@@ -290,10 +290,10 @@ class FactorAnalysis(Factorization):
                 "n_components": (is_count(self.n_components), COUNT),
                 "method": (self.method == "minres", "'minres'"),
                 "rotation": (self.rotation in ("promax", "varimax", None), "'promax', 'varimax' or None"),
-                "kappa": (is_within(self.kappa, 1), "a number of at least 1"),
+                "kappa": (is_in_range(self.kappa, 1), "a number of at least 1"),
                 "missing": (self.missing in ("pairwise", "listwise"), "'pairwise' or 'listwise'"),
                 "max_iter": (is_count(self.max_iter), COUNT),
-                "tol": (is_within(self.tol, 0), "a number of at least 0"),
+                "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
             },
         )
 
@@ -302,7 +302,7 @@ class FactorAnalysis(Factorization):
         return Footprint(
             state_per_row=size * k,
             work_per_row=(3 * size + 2) * m + 16 * m + 8 * (3 * k + 2 * k * k),
-            shared=8 * (4 * m * m + m * k * k),
+            broadcast=8 * (4 * m * m + m * k * k),
             result_per_row=size * k,
         )
 
@@ -329,7 +329,7 @@ def _check_answers(dataset: Dataset, k: int) -> None:
         raise DataError(f"X has n_samples={n} and n_features={m}, expected at least 2 of each")
     if k > min(n, m):
         raise ParameterError(f"n_components={k} is larger than the data allows: n_samples={n}, n_features={m}")
-    refuse_infinite(dataset)
+    require_finite(dataset)
     low, high = dataset.statistics.minimum, dataset.statistics.maximum
     constant = np.flatnonzero(low == high)
     if constant.size:
@@ -338,6 +338,6 @@ def _check_answers(dataset: Dataset, k: int) -> None:
         raise DataError(f"{found}; factor analysis needs items that vary: leave it out")
 
 
-def _warn_of_silence(silent: int, n: int) -> None:
+def _warn_nonrespondents(silent: int, n: int) -> None:
     if silent:
         warnings.warn(f"{silent} of {n} rows have no answer; their scores are NaN", UserWarning, stacklevel=4)

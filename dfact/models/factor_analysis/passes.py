@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, Startless, State
+from dfact.engine.passes import Block, PartialSums, State, StatelessStart
 from dfact.kernels.entries import filled
 
 
@@ -46,13 +46,13 @@ class ScoreSums(PartialSums, name="factor_scores"):
 
 
 @dataclass(frozen=True)
-class ScorePass(Startless):
+class ScorePass(StatelessStart):
     """The scores of every row."""
 
     dtype: np.dtype[Any]
 
-    def step(self, block: Block, state: State | None, shared: Scorer) -> tuple[State, ScoreSums]:
-        s, M, work = shared, block.values, block.work
+    def step(self, block: Block, state: State | None, broadcast: Scorer) -> tuple[State, ScoreSums]:
+        s, M, work = broadcast, block.values, block.work
         missing = np.isnan(M, out=work.array("missing", M.shape, bool))
         rows = np.flatnonzero(missing.any(axis=1))
         Z = np.subtract(M, s.mean, out=work.array("scaled", M.shape, np.float64))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
-from dfact.data.validation import locate_fraction, locate_outside, refuse_unobserved_columns
+from dfact.data.validation import locate_noninteger, locate_outside, require_no_empty_columns
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.session import Session, StateRows
 from dfact.errors import DataError, ParameterError
@@ -19,10 +19,10 @@ from dfact.linalg.kmeans import search_bytes
 from dfact.linalg.svd import gram_size
 from dfact.models.estimator import Factorization, gather_rows
 from dfact.models.fitted_schema import Shape
-from dfact.models.gom.passes import PURE, Census, CensusPass, MembershipPass, MembershipSums, Responses
-from dfact.models.gom.search import HUNTS, METHODS, Candidate, Search
+from dfact.models.gom.passes import PURE, MembershipPass, MembershipSums, ResponseCounts, ResponsePass, Responses
+from dfact.models.gom.search import METHODS, VERTEX_METHODS, Candidate, Search
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import COUNT, check, drawn_seed, is_count, is_within
+from dfact.models.parameters import COUNT, check, is_count, is_in_range, resolve_seed
 from dfact.progress import Iteration, Reporter
 
 _N_STEPS = 5  # that the callbacks are told of
@@ -57,7 +57,7 @@ class GradeOfMembership(Factorization):
     n_components : int
         Number of classes K; :func:`dfact.selection.select_by_modularity` chooses it.
     method : "crsc", "srsc", "ssc" or "srm"
-    hunt : "kmeans" or "svm-cone"
+    vertex_hunting : "kmeans" or "svm-cone"
         How "crsc" finds the corners of the cone: the row nearest to each centre of K-means on all
         rows, which gives the paper's tables; or the rows at the margin of the one-class SVM, which is
         the paper's text. Of expected responses the corners lie on the margin exactly, and either takes them there.
@@ -95,7 +95,7 @@ class GradeOfMembership(Factorization):
         Fuzzy modularity Q (equation 5) of the memberships: the higher, the better they part the subjects.
     highly_pure_share_, highly_mixed_share_ : float
         Shares of the subjects whose highest membership is at least 0.9, and at most 0.7 (definition 1).
-    n_silent_ : int
+    n_nonrespondents_ : int
         Subjects without any response, who take no part.
     projection_ : array (J, K)
         P.
@@ -135,7 +135,7 @@ class GradeOfMembership(Factorization):
     projection_: Annotated[NDArray[Any], Shape(("m", "k"))]
     pure_subjects_: Annotated[NDArray[Any], Shape(("k",), "integers")]
     n_levels_: float
-    n_silent_: int
+    n_nonrespondents_: int
     modularity_: float
     highly_pure_share_: float
     highly_mixed_share_: float
@@ -146,7 +146,7 @@ class GradeOfMembership(Factorization):
         n_components: int = 3,
         *,
         method: str = "crsc",
-        hunt: str = "kmeans",
+        vertex_hunting: str = "kmeans",
         tau: float | None = None,
         n_levels: int | None = None,
         random_state: Any = None,
@@ -159,7 +159,7 @@ class GradeOfMembership(Factorization):
     ) -> None:
         self.n_components = n_components
         self.method = method
-        self.hunt = hunt
+        self.vertex_hunting = vertex_hunting
         self.tau = tau
         self.n_levels = n_levels
         self.random_state = random_state
@@ -193,14 +193,14 @@ class GradeOfMembership(Factorization):
         report = Reporter(self.callbacks, _N_STEPS)
         footprint, further = self._footprint_of(dataset.shape, n_components, dtype), {"n_components": list(n_components)}
         with self._open_to_fit(dataset, None, footprint, checkpoint, **further) as session:
-            census = self._census(session, CensusPass(dtype, responses), n, max(n_components))
+            census = self._census(session, ResponsePass(dtype, responses), n, max(n_components))
             report.step("responses")
             expected = bool(census.fractional)
             tau, seed = self._tau(dataset), self._seed(session)
-            search = Search(session, responses, dtype, dataset.shape, expected, self.method, self.hunt, tau, seed)
+            search = Search(session, responses, dtype, dataset.shape, expected, self.method, self.vertex_hunting, tau, seed)
             directions = search.directions(max(n_components))
-            if expected and not search.spanned_by(directions):
-                raise DataError(f"{locate_fraction(dataset)}, expected whole numbers from 0 (no response) to {self.n_levels_:g}")
+            if expected and not search.spans_rows(directions):
+                raise DataError(f"{locate_noninteger(dataset)}, expected whole numbers from 0 (no response) to {self.n_levels_:g}")
             report.step("singular vectors")
             candidates = search.candidates(directions, n_components)
             report.step("pure subjects")
@@ -215,27 +215,27 @@ class GradeOfMembership(Factorization):
         self._store(best, sums, census, dataset)
         return [candidate.modularity for candidate in scored]
 
-    def _census(self, session: Session, pass_: CensusPass, n: int, most: int) -> Census:
+    def _census(self, session: Session, pass_: ResponsePass, n: int, most: int) -> ResponseCounts:
         census = session.run(pass_, None)
-        self.n_silent_ = int(census.silent)
-        if n - self.n_silent_ < most:
-            raise DataError(f"{n - self.n_silent_} of {n} subjects have any response, expected at least n_components={most}")
-        _warn_of_silence(self.n_silent_, n)
+        self.n_nonrespondents_ = int(census.silent)
+        if n - self.n_nonrespondents_ < most:
+            raise DataError(f"{n - self.n_nonrespondents_} of {n} subjects have any response, expected at least n_components={most}")
+        _warn_nonrespondents(self.n_nonrespondents_, n)
         return census
 
     def _tau(self, dataset: Dataset) -> float | None:
         """τ of the methods that regularise."""
         if self.method in ("ssc", "srm"):
             return None
-        n, n_items = dataset.shape[0] - self.n_silent_, dataset.shape[1]
+        n, n_items = dataset.shape[0] - self.n_nonrespondents_, dataset.shape[1]
         return self.n_levels_ * max(n, n_items) if self.tau is None else float(self.tau)
 
     def _seed(self, session: Session) -> int:
         seed = self.random_state
-        return int(seed) if isinstance(seed, (int, np.integer)) else drawn_seed(seed, session)
+        return int(seed) if isinstance(seed, (int, np.integer)) else resolve_seed(seed, session)
 
-    def _store(self, best: Candidate, sums: MembershipSums, census: Census, dataset: Dataset) -> None:
-        n = dataset.shape[0] - self.n_silent_
+    def _store(self, best: Candidate, sums: MembershipSums, census: ResponseCounts, dataset: Dataset) -> None:
+        n = dataset.shape[0] - self.n_nonrespondents_
         self.components_ = np.clip(np.linalg.solve(sums.gram, sums.cross.T), 0, self.n_levels_).astype(self.memberships_.dtype)
         self.projection_ = best.projection
         self.pure_subjects_ = best.pure_subjects
@@ -262,7 +262,7 @@ class GradeOfMembership(Factorization):
         dtype, k = self._working_dtype(dataset), len(self.components_)
         with self._open(dataset, None, self._footprint_of(dataset.shape, [k], dtype)) as session:
             sums = session.run(MembershipPass(dtype, _responses(dataset), keep=True), [self.projection_])
-            _warn_of_silence(int(sums.silent), dataset.shape[0])
+            _warn_nonrespondents(int(sums.silent), dataset.shape[0])
             return gather_rows(StateRows(session, "factors"), (dataset.shape[0], k), dtype, stored=dataset.path is not None, out=out)
 
     def inverse_transform(self, memberships: Any) -> NDArray[Any]:
@@ -285,14 +285,15 @@ class GradeOfMembership(Factorization):
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
         """Subjects without an answer are counted with those whose responses are all 0."""
         if reset:
-            refuse_unobserved_columns(dataset)
+            require_no_empty_columns(dataset)
 
     def _check_loaded(self) -> None:
         super()._check_loaded()
         n = self.memberships_.shape[0]
-        if self.pure_subjects_.min() < 0 or self.pure_subjects_.max() >= n or self.n_silent_ >= n:
+        if self.pure_subjects_.min() < 0 or self.pure_subjects_.max() >= n or self.n_nonrespondents_ >= n:
             raise DataError(
-                f"pure_subjects_ are {self.pure_subjects_.tolist()} and n_silent_ is {self.n_silent_}, expected some of {n} rows"
+                f"pure_subjects_ is {self.pure_subjects_.tolist()} and n_nonrespondents_ is {self.n_nonrespondents_}, "
+                f"expected some of {n} rows"
             )
 
     def _check_parameters(self, n_components: Sequence[int] = ()) -> None:
@@ -303,9 +304,9 @@ class GradeOfMembership(Factorization):
             self,
             {
                 "method": (self.method in METHODS, f"one of {METHODS}"),
-                "hunt": (self.hunt in HUNTS, f"one of {HUNTS}"),
-                "tau": (self.tau is None or is_within(self.tau, 0), "a number of at least 0, or None"),
-                "n_levels": (self.n_levels is None or is_within(self.n_levels, 1), "a number of at least 1, or None"),
+                "hunt": (self.vertex_hunting in VERTEX_METHODS, f"one of {VERTEX_METHODS}"),
+                "tau": (self.tau is None or is_in_range(self.tau, 0), "a number of at least 0, or None"),
+                "n_levels": (self.n_levels is None or is_in_range(self.n_levels, 1), "a number of at least 1, or None"),
             },
         )
 
@@ -341,7 +342,7 @@ class GradeOfMembership(Factorization):
         return Footprint(
             state_per_row=size * most,
             work_per_row=size * (3 * m + 5 * width),
-            shared=8 * (gram_size(m, most) + 2 * m * width + 8 * most * width) + search_bytes(shape[0], most),
+            broadcast=8 * (gram_size(m, most) + 2 * m * width + 8 * most * width) + search_bytes(shape[0], most),
             result_per_row=size * most,
         )
 
@@ -351,7 +352,7 @@ class GradeOfMembership(Factorization):
         return tags
 
 
-def _warn_of_silence(silent: int, n: int) -> None:
+def _warn_nonrespondents(silent: int, n: int) -> None:
     if silent:
         warnings.warn(f"{silent} of {n} subjects have no response; their memberships are NaN", UserWarning, stacklevel=4)
 

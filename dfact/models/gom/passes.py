@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, Startless, State
+from dfact.engine.passes import Block, PartialSums, State, StatelessStart
 from dfact.kernels.entries import all_whole, filled
 from dfact.linalg.points import squared_norms
 from dfact.linalg.svd import Matrix, zero_filled
@@ -46,7 +46,7 @@ class Regularized:
 
 
 @dataclass
-class Census(PartialSums, name="gom_responses"):
+class ResponseCounts(PartialSums, name="gom_responses"):
     column_sums: NDArray[Any]
     """Rᵀ1 (J,)"""
     silent: NDArray[Any]
@@ -56,19 +56,19 @@ class Census(PartialSums, name="gom_responses"):
 
 
 @dataclass(frozen=True)
-class CensusPass(Startless):
+class ResponsePass(StatelessStart):
     dtype: np.dtype[Any]
     responses: Responses
 
-    def step(self, block: Block, state: State | None, shared: None) -> tuple[State | None, Census]:
+    def step(self, block: Block, state: State | None, broadcast: None) -> tuple[State | None, ResponseCounts]:
         R = self.responses(block)
         whole = all_whole(R if isinstance(R, np.ndarray) else R.data[None])
         column_sums = np.asarray(R.sum(axis=0, dtype=np.float64))
-        return state, Census(column_sums, np.asarray((_row_sums(R) == 0).sum()), np.asarray(int(not whole)))
+        return state, ResponseCounts(column_sums, np.asarray((_row_sums(R) == 0).sum()), np.asarray(int(not whole)))
 
 
 @dataclass
-class Inside(PartialSums, name="gom_span"):
+class SpanNorms(PartialSums, name="gom_span"):
     inside: NDArray[Any]
     """Σ‖BᵀR(i, :)‖² of the rows' parts in the span of B"""
     all: NDArray[Any]
@@ -76,16 +76,16 @@ class Inside(PartialSums, name="gom_span"):
 
 
 @dataclass(frozen=True)
-class InsidePass(Startless):
+class SpanPass(StatelessStart):
     """How much of the responses lies in the span of the shared orthonormal columns B (J, K)."""
 
     dtype: np.dtype[Any]
     responses: Responses
 
-    def step(self, block: Block, state: State | None, shared: NDArray[Any]) -> tuple[State | None, Inside]:
+    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, SpanNorms]:
         R = self.responses(block)
-        product = block.work.matmul(R, shared, "product")
-        return state, Inside(np.square(product, out=product).sum(dtype=np.float64), squared_norms(R).sum(dtype=np.float64))
+        product = block.work.matmul(R, broadcast, "product")
+        return state, SpanNorms(np.square(product, out=product).sum(dtype=np.float64), squared_norms(R).sum(dtype=np.float64))
 
 
 @dataclass
@@ -125,7 +125,7 @@ class MembershipSums(PartialSums, name="gom_memberships"):
 
 
 @dataclass(frozen=True)
-class MembershipPass(Startless):
+class MembershipPass(StatelessStart):
     """Memberships Π = Z / Z1, Z = max(0, R P), of each shared projection P (J, K); a zero row of Z is uniform.
 
     State, if ``keep`` and of the first projection: ``factors`` Πᵀ (K, rows), NaN for subjects without any response.
@@ -135,11 +135,11 @@ class MembershipPass(Startless):
     responses: Responses
     keep: bool
 
-    def step(self, block: Block, state: State | None, shared: Sequence[NDArray[Any]]) -> tuple[State | None, MembershipSums]:
+    def step(self, block: Block, state: State | None, broadcast: Sequence[NDArray[Any]]) -> tuple[State | None, MembershipSums]:
         R = self.responses(block)
         silent = _row_sums(R) == 0
-        products = block.work.matmul(R, np.hstack(shared).astype(self.dtype), "product")
-        parts = np.split(products, np.cumsum([P.shape[1] for P in shared])[:-1], axis=1)
+        products = block.work.matmul(R, np.hstack(broadcast).astype(self.dtype), "product")
+        parts = np.split(products, np.cumsum([P.shape[1] for P in broadcast])[:-1], axis=1)
         memberships = [_normalized(Z) for Z in parts]
         if self.keep:
             kept = memberships[0].T.copy()

@@ -13,9 +13,9 @@ from dfact.linalg.kmeans import kmeans, nearest_rows
 from dfact.linalg.points import Coordinates, DataRows, EmbedPass, take
 from dfact.linalg.svd import View, right_singular
 from dfact.linalg.vertex_hunting import cone_vertices, successive_projection
-from dfact.models.gom.passes import Census, InsidePass, MembershipSums, Regularized, Responses
+from dfact.models.gom.passes import MembershipSums, Regularized, ResponseCounts, Responses, SpanPass
 
-METHODS, HUNTS = ("crsc", "srsc", "ssc", "srm"), ("kmeans", "svm-cone")
+METHODS, VERTEX_METHODS = ("crsc", "srsc", "ssc", "srm"), ("kmeans", "svm-cone")
 _SVD_TOLERANCE = 1e-5
 
 
@@ -29,7 +29,7 @@ class Candidate:
     """Row numbers (K,)."""
     modularity: float = float("nan")
 
-    def scored(self, sums: MembershipSums, census: Census) -> "Candidate":
+    def scored(self, sums: MembershipSums, census: ResponseCounts) -> "Candidate":
         """With its modularity, and its classes in the order of their size.
 
         Q = (‖RᵀΠ‖² − ‖Πᵀd‖²/ω) / ω with d = R(Rᵀ1) and ω = ‖Rᵀ1‖²; A = RRᵀ is never formed (equation 5).
@@ -61,7 +61,7 @@ class Search:
     expected: bool
     """Whether the responses are expected ones, ΠΘᵀ, without noise."""
     method: str
-    hunt: str
+    vertex_hunting: str
     tau: float | None
     seed: int
 
@@ -84,10 +84,10 @@ class Search:
                 return V, sigma
         raise DataError(f"the responses have rank {int((sigma > floor).sum())}, expected at least n_components={k}; fit fewer classes")
 
-    def spanned_by(self, directions: Directions) -> bool:
+    def spans_rows(self, directions: Directions) -> bool:
         """Whether the rows of the responses lie in the span of the directions, as those of expected responses of this rank do."""
         basis = np.linalg.qr(directions.basis)[0]
-        sums = self.session.run(InsidePass(self.dtype, self.responses), basis.astype(self.dtype))
+        sums = self.session.run(SpanPass(self.dtype, self.responses), basis.astype(self.dtype))
         return bool(1 - sums.inside / sums.all <= np.sqrt(np.finfo(self.dtype).eps))
 
     def candidates(self, directions: Directions, n_components: Sequence[int]) -> list[Candidate]:
@@ -113,7 +113,7 @@ class Search:
     def _pure_subjects(self, n_components: Sequence[int]) -> list[NDArray[np.int64]]:
         if self.method in ("srsc", "ssc"):
             return successive_projection(self.session, [Coordinates(k) for k in n_components], n_components)
-        if self.hunt == "kmeans" and not self.expected:
+        if self.vertex_hunting == "kmeans" and not self.expected:
             return nearest_rows(self.session, kmeans(self.session, n_components, self.shape[0], self.seed))
         points = [Coordinates(k, unit=True) for k in n_components]
         # Expected responses have their corners on the margin itself: groups of the rows between would move them.

@@ -18,7 +18,7 @@ from dfact.models.cp.path import SolutionPath
 from dfact.models.estimator import Factorization
 from dfact.models.expectile.estimator import ExpectileMF
 from dfact.models.gom.estimator import GradeOfMembership
-from dfact.report.component_order import Arrangement
+from dfact.report.component_order import ComponentOrder
 from dfact.report.figures import Groups, clustered
 from dfact.report.row_statistics import RowStatistics
 
@@ -26,7 +26,7 @@ MOST_ITEMS = 2000  # in tables and heat maps; a tree of them all takes memory wi
 
 
 @dataclass(frozen=True)
-class Words:
+class Vocabulary:
     """What the parts of a model are called."""
 
     one: str = "factor"
@@ -37,15 +37,15 @@ class Words:
     value: str = "loading"
 
 
-_WORDS = {
-    GradeOfMembership: Words("class", "classes", "subjects", "items", "Responses of the classes", "expected response"),
-    ExpectileMF: Words("component", "components", "rows", "columns", "Factors of the columns", "factor"),
-    CPModel: Words("component", "components", "slices of mode 1", "slices", "Vectors of the modes", "entry"),
+_VOCABULARIES = {
+    GradeOfMembership: Vocabulary("class", "classes", "subjects", "items", "Responses of the classes", "expected response"),
+    ExpectileMF: Vocabulary("component", "components", "rows", "columns", "Factors of the columns", "factor"),
+    CPModel: Vocabulary("component", "components", "slices of mode 1", "slices", "Vectors of the modes", "entry"),
 }
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class ReportContext:
     """A fitted model and what is known beside it."""
 
     model: Any
@@ -63,8 +63,8 @@ class Subject:
                 raise ParameterError(f"{name} are of {found}, …, which are no items of the model; expected some of {items}, …")
 
     @cached_property
-    def words(self) -> Words:
-        return next((words for kind, words in _WORDS.items() if isinstance(self.model, kind)), Words())
+    def words(self) -> Vocabulary:
+        return next((words for kind, words in _VOCABULARIES.items() if isinstance(self.model, kind)), Vocabulary())
 
     @cached_property
     def names(self) -> list[str]:
@@ -74,7 +74,7 @@ class Subject:
     @cached_property
     def all_loadings(self) -> pd.DataFrame:
         """Of all items, with the signs of the exported tables, in the order of the model."""
-        return Arrangement.of(self.model).loadings(self.model)[list(self.model.get_feature_names_out())]
+        return ComponentOrder.of(self.model).loadings(self.model)[list(self.model.get_feature_names_out())]
 
     @cached_property
     def shown(self) -> NDArray[np.intp]:
@@ -104,10 +104,10 @@ class Subject:
         """Of a CP model a copy with the signs of the exported tables; any other as it is."""
         if not isinstance(self.model, CPModel):
             return self.model
-        arrangement, signed = Arrangement.of(self.model), copy(self.model)
+        arrangement, signed = ComponentOrder.of(self.model), copy(self.model)
         first, *others = self.model.factors_
         signed.factors_ = [
-            Signed(first, arrangement.row_signs),
+            SignFlipped(first, arrangement.row_signs),
             *(np.asarray(A) * signs for A, signs in zip(others, arrangement.signs, strict=True)),
         ]
         return signed
@@ -130,7 +130,7 @@ def checked_model(model: Any) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class Signed:
+class SignFlipped:
     """Row factors (n, k), in memory or in a store, with other signs."""
 
     rows: Any

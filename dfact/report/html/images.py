@@ -58,7 +58,7 @@ def picture(draw: "Callable[[], Figure]", alt: str, caption: str) -> Picture:
     svg = _CONTROL.sub("", out.getvalue().decode("utf-8", "replace"))
     svg = _FONTS.sub(r"font: \1\2 system-ui, sans-serif", svg[svg.index("<svg") :])
     width, height = figure.get_size_inches() * 96
-    return Picture(_address(svg, _LIGHT), _address(svg, _DARK), round(width), round(height), alt, caption)
+    return Picture(_data_uri(svg, _LIGHT), _data_uri(svg, _DARK), round(width), round(height), alt, caption)
 
 
 def _plain_logarithms(axis: Any) -> None:
@@ -70,7 +70,7 @@ def _plain_logarithms(axis: Any) -> None:
     axis.set_minor_formatter(lambda value, _: f"{value:.3g}" if low > 0 and high < 10 * low else "")
 
 
-def _address(svg: str, colors: dict[str, str]) -> str:
+def _data_uri(svg: str, colors: dict[str, str]) -> str:
     """The drawing with other neutral colours, as a data: address. Text is black by default, which SVG does not say."""
     for old, new in colors.items():
         svg = svg.replace(old, new)

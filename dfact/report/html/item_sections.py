@@ -13,7 +13,7 @@ from dfact.models.gom.estimator import GradeOfMembership
 from dfact.report import text as tables
 from dfact.report.document import Block, Card, Cards, Section, Text, number_format, table_of
 from dfact.report.figures import bins_figure, classes_figure, items_heatmap
-from dfact.report.html.context import Subject
+from dfact.report.html.context import ReportContext
 from dfact.report.html.images import picture
 from dfact.report.presenters.cp.plots import modes_plot, solutions_plot
 from dfact.report.presenters.gom import tables as memberships
@@ -24,7 +24,7 @@ _TOP = 8
 _MOST_CLASSES = 3  # that can be drawn in a triangle
 
 
-def top_items(subject: Subject) -> Section:
+def top_items(subject: ReportContext) -> Section:
     """The items by which each component is known."""
     model, words = subject.model, subject.words
     cards = []
@@ -49,7 +49,7 @@ def top_items(subject: Subject) -> Section:
     return Section("top", f"What the {words.many} are", [Text(about), Cards(cards)])
 
 
-def _largest(subject: Subject) -> pd.DataFrame:
+def _largest(subject: ReportContext) -> pd.DataFrame:
     """The items with the largest loadings, with the signs of the tables."""
     rows = [
         (name, str(item), float(values[item]))
@@ -59,7 +59,7 @@ def _largest(subject: Subject) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["factor", "item", "loading"])
 
 
-def loadings(subject: Subject) -> Section:
+def loadings(subject: ReportContext) -> Section:
     """All of them: a picture, and a table to sort."""
     model, words = subject.model, subject.words
     order, groups = subject.order
@@ -80,14 +80,14 @@ def loadings(subject: Subject) -> Section:
     return Section("loadings", words.loadings, blocks)
 
 
-def _modes(subject: Subject) -> Block:
+def _modes(subject: ReportContext) -> Block:
     model = subject.model
     sizes = " × ".join(str(A.shape[0]) for A in model.factors_)
     alt = f"The vectors of {model.rank_} components in each mode of a tensor {sizes}."
     return picture(lambda: modes_plot(subject.signed_model), alt, "The vectors of each mode, scaled to length 1.")
 
 
-def confounders(subject: Subject) -> Section | None:
+def confounders(subject: ReportContext) -> Section | None:
     """What the confounders do to each item."""
     model = subject.model
     encoding = getattr(model, "confounder_encoding_", None)
@@ -111,7 +111,7 @@ def confounders(subject: Subject) -> Section | None:
     return Section("confounders", "Confounders", blocks)
 
 
-def classes(subject: Subject) -> Section | None:
+def classes(subject: ReportContext) -> Section | None:
     """Who belongs to which class, and how purely."""
     model = subject.model
     if not isinstance(model, GradeOfMembership):
@@ -139,12 +139,12 @@ def classes(subject: Subject) -> Section | None:
 def _largest_share(table: pd.DataFrame, model: Any) -> "pd.Series[float]":
     """Of all subjects with a response the share whose highest membership is in each class."""
     counts = np.zeros(len(table))
-    for Pi in memberships.responding(model):
+    for Pi in memberships.respondents(model):
         counts += np.bincount(Pi.argmax(axis=1), minlength=len(table))
     return pd.Series(counts / max(1, counts.sum()), index=table.index)
 
 
-def solutions(subject: Subject) -> Section | None:
+def solutions(subject: ReportContext) -> Section | None:
     """A solution path that was given."""
     path = subject.solutions
     if path is None:
@@ -157,7 +157,7 @@ def solutions(subject: Subject) -> Section | None:
     return Section("path", "Solution path", [drawn, table_of(table, "The steps of the path", formats={"rank": "{:.0f}"})])
 
 
-def bins(subject: Subject) -> Section | None:
+def bins(subject: ReportContext) -> Section | None:
     """How large errors are where entries are small or large."""
     model, dataset = subject.model, subject.dataset
     if not isinstance(model, ExpectileMF) or dataset is None:

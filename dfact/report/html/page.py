@@ -16,15 +16,15 @@ from dfact.models.cp.path import SolutionPath
 from dfact.models.persistence import load_model, running_versions, saved_versions
 from dfact.report.document import Section
 from dfact.report.export import check_destination
-from dfact.report.html.context import Subject, checked_model
+from dfact.report.html.context import ReportContext, checked_model
 from dfact.report.html.item_sections import bins, classes, confounders, loadings, solutions, top_items
 from dfact.report.html.sections import choice, convergence, distributions, errors, overview, parameters, stability
 from dfact.report.plots import new_figure
 from dfact.selection.fitted_data import fitted_dataset
-from dfact.storage.files import whole_file
+from dfact.storage.files import atomic_file
 
 FORMATS = (".html", ".htm")
-_SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
+_SECTIONS: tuple[Callable[[ReportContext], Section | None], ...] = (
     overview,
     top_items,
     loadings,
@@ -56,7 +56,7 @@ def write_report(
 
     It tells what was fitted and on what, the items of each factor, all loadings as a heat map with like items together and
     as a table that sorts, the distributions and correlations of the factors, confounder loadings, convergence, how the
-    parameters were chosen (``choice_``) and how stable the loadings are (``stability_``), each where the model has it.
+    parameters were chosen (``selection_``) and how stable the loadings are (``stability_``), each where the model has it.
     The same model gives the same file. Nothing in it is fetched from anywhere; labels are text, whatever they hold.
 
     Parameters
@@ -101,10 +101,10 @@ def write_report(
     versions = saved_versions(model) if stored else running_versions()
     fitted = load_model(model) if stored else checked_model(model)
     dataset = None if data is None else fitted_dataset(fitted, data)
-    _write(path, _rendered(Subject(fitted, dataset, versions, texts or {}, groups or {}, solutions)))
+    _write(path, _rendered(ReportContext(fitted, dataset, versions, texts or {}, groups or {}, solutions)))
 
 
-def _rendered(subject: Subject) -> str:
+def _rendered(subject: ReportContext) -> str:
     """The page. Its policy allows its own style and script by their digests, pictures as data, and nothing else."""
     page = files("dfact.report.html.assets")
     style, script = ((page / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
@@ -133,5 +133,5 @@ def _digest(text: str) -> str:
 
 def _write(path: Path, text: str) -> None:
     """All of it or nothing."""
-    with whole_file(path) as unfinished:
+    with atomic_file(path) as unfinished:
         unfinished.write_bytes(text.encode("utf-8", "replace"))

@@ -7,9 +7,9 @@ import pandas as pd
 
 from dfact.models.cp.base import CPModel
 from dfact.models.cp.elastic import ElasticCP
-from dfact.report.document import Block, Facts, Section, Text, number_format, table_of, with_intervals
+from dfact.report.document import Block, DefinitionList, Section, Text, number_format, table_of, with_intervals
 from dfact.report.figures import distributions_figure, errors_figure, history_figure, stability_figure
-from dfact.report.html.context import Subject
+from dfact.report.html.context import ReportContext
 from dfact.report.html.images import picture
 from dfact.report.presenters.base import summary_lines
 from dfact.report.presenters.cp.plots import ordered, path_plot
@@ -21,7 +21,7 @@ _FOR_THE_RUN = ("executor", "callbacks")
 _FEWEST = 20  # rows of which a histogram is drawn
 
 
-def overview(subject: Subject) -> Section:
+def overview(subject: ReportContext) -> Section:
     """What was fitted, and on what."""
     model, dataset = subject.model, subject.dataset
     facts = [(name.capitalize(), text) for name, text in summary_lines(model)]
@@ -34,10 +34,10 @@ def overview(subject: Subject) -> Section:
     else:
         facts.append(("Missing", "not told: the report was made without the data"))
     facts.append(("Written by", ", ".join(f"{package} {version}" for package, version in subject.versions.items())))
-    return Section("overview", "What was fitted", [Facts(facts)])
+    return Section("overview", "What was fitted", [DefinitionList(facts)])
 
 
-def convergence(subject: Subject) -> Section | None:
+def convergence(subject: ReportContext) -> Section | None:
     """The objective on its way."""
     model = subject.model
     history = getattr(model, "objective_history_", None)
@@ -51,9 +51,9 @@ def convergence(subject: Subject) -> Section | None:
     return Section("convergence", "Convergence", [drawn])
 
 
-def choice(subject: Subject) -> Section | None:
+def choice(subject: ReportContext) -> Section | None:
     """How the parameters were chosen, if a selection chose them."""
-    found = getattr(subject.model, "choice_", None)
+    found = getattr(subject.model, "selection_", None)
     if found is None:
         return None
     best = dict(zip(found.names, found.values[found.best], strict=True))
@@ -82,7 +82,7 @@ def choice(subject: Subject) -> Section | None:
     )
 
 
-def distributions(subject: Subject) -> Section:
+def distributions(subject: ReportContext) -> Section:
     """How the factors of the rows are distributed, and how they go together."""
     words, statistics, names = subject.words, subject.statistics, subject.names
     what = {"class": "memberships", "component": "row factors"}.get(words.one, "factors")
@@ -103,7 +103,7 @@ def distributions(subject: Subject) -> Section:
     return Section("rows", f"The {words.rows}", blocks)
 
 
-def errors(subject: Subject) -> Section | None:
+def errors(subject: ReportContext) -> Section | None:
     """How well each item is rebuilt, and how much of it is missing."""
     if subject.dataset is None:
         return None
@@ -131,7 +131,7 @@ def errors(subject: Subject) -> Section | None:
     )
 
 
-def stability(subject: Subject) -> Section | None:
+def stability(subject: ReportContext) -> Section | None:
     """How the model varies over refits, if that was computed."""
     found = getattr(subject.model, "stability_", None)
     if found is None:
@@ -159,20 +159,23 @@ def stability(subject: Subject) -> Section | None:
     return Section("stability", "Stability", [Text(told), drawn, summary, with_intervals(table, low, high, style)])
 
 
-def parameters(subject: Subject) -> Section:
+def parameters(subject: ReportContext) -> Section:
     """With which parameters."""
     model = subject.model
     given = {name: value for name, value in model.get_params(deep=False).items() if name not in _FOR_THE_RUN}
     defaults = type(model)().get_params(deep=False)
-    rows = [(name, _shown(value), "" if _shown(value) == _shown(defaults[name]) else "set") for name, value in given.items()]
+    rows = [
+        (name, _format_value(value), "" if _format_value(value) == _format_value(defaults[name]) else "set")
+        for name, value in given.items()
+    ]
     table = pd.DataFrame(rows, columns=["parameter", "value", "set or default"]).set_index("parameter")
     table["set or default"] = table["set or default"].replace("", "default")
     return Section("parameters", "Parameters", [table_of(table, f"Parameters of the {type(model).__name__}")])
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if hasattr(value, "shape"):
         return f"array {'×'.join(map(str, value.shape))}"
     if isinstance(value, (list, tuple)) and any(hasattr(entry, "shape") for entry in value):
-        return ", ".join(map(_shown, value))
+        return ", ".join(map(_format_value, value))
     return str(value)

@@ -29,7 +29,7 @@ Texts = Mapping[str, str] | None
 
 
 @dataclass(frozen=True)
-class _Kind:
+class Presenter:
     summary: Callable[[Any], list[tuple[str, str]]]
     """Size and figures of a model, each with its name."""
     sections: Callable[[Any, int, Texts], list[str]]
@@ -70,20 +70,20 @@ def _plain_sections(model: Any, top: int, texts: Texts) -> list[str]:
 
 
 # A model that does not stand here is shown plainly.
-_KINDS: dict[type[Any], _Kind] = {
-    ICQF: _Kind(tables.summary_lines, _icqf_sections, "{k} factors of {n} participants", loadings_heatmap),
-    GradeOfMembership: _Kind(memberships.summary_lines, _gom_sections, "memberships of {n} subjects in {k} classes", item_heatmap),
-    ExpectileMF: _Kind(expectiles.summary_lines, _expectile_sections, "{k} components of {n} rows", factors.signed_heatmap),
-    ElasticCP: _Kind(tensors.summary_lines, _tensor_sections, "weights of {n} slices in {k} components", modes_plot),
-    CPALS: _Kind(tensors.summary_lines, _tensor_sections, "weights of {n} slices in {k} components", modes_plot),
-    L1NMF: _Kind(factors.nmf_summary_lines, _nmf_sections, "{k} factors of {n} participants", loadings_heatmap),
-    FactorAnalysis: _Kind(
+_KINDS: dict[type[Any], Presenter] = {
+    ICQF: Presenter(tables.summary_lines, _icqf_sections, "{k} factors of {n} participants", loadings_heatmap),
+    GradeOfMembership: Presenter(memberships.summary_lines, _gom_sections, "memberships of {n} subjects in {k} classes", item_heatmap),
+    ExpectileMF: Presenter(expectiles.summary_lines, _expectile_sections, "{k} components of {n} rows", factors.signed_heatmap),
+    ElasticCP: Presenter(tensors.summary_lines, _tensor_sections, "weights of {n} slices in {k} components", modes_plot),
+    CPALS: Presenter(tensors.summary_lines, _tensor_sections, "weights of {n} slices in {k} components", modes_plot),
+    L1NMF: Presenter(factors.nmf_summary_lines, _nmf_sections, "{k} factors of {n} participants", loadings_heatmap),
+    FactorAnalysis: Presenter(
         factors.analysis_summary_lines, _analysis_sections, "scores of {n} participants on {k} factors", factors.signed_heatmap
     ),
 }
 
 
-_PLAIN = _Kind(factors.plain_summary_lines, _plain_sections, "{k} factors of {n} rows", factors.signed_heatmap)
+_PLAIN = Presenter(factors.plain_summary_lines, _plain_sections, "{k} factors of {n} rows", factors.signed_heatmap)
 
 
 def model_text(model: Any, top: int = 5, texts: Texts = None, more: tuple[tuple[str, str], ...] = ()) -> str:
@@ -107,7 +107,7 @@ def items_plot(model: Any) -> "Figure":
     return _kind(model).items(model)
 
 
-def _kind(model: Any) -> _Kind:
+def _kind(model: Any) -> Presenter:
     if not isinstance(model, Factorization):
         raise ParameterError(f"a {type(model).__name__} cannot be shown; expected a model, such as {', '.join(k.__name__ for k in _KINDS)}")
     return _KINDS.get(type(model), _PLAIN)

@@ -138,9 +138,9 @@ def test_splitless_reaches_what_the_admm_does_in_fewer_passes_with_hardly_any_st
     largest = 0
     step = SplitlessPass.step
 
-    def watched(self: SplitlessPass, block: Any, state: Any, shared: Any) -> Any:
+    def watched(self: SplitlessPass, block: Any, state: Any, broadcast: Any) -> Any:
         nonlocal largest
-        new, sums = step(self, block, state, shared)
+        new, sums = step(self, block, state, broadcast)
         largest = max(largest, sum(array.nbytes for name, array in new.items() if name != "factors"))
         return new, sums
 
@@ -242,10 +242,10 @@ def test_each_item_keeps_to_its_own_range(solver: str, tmp_path: Path) -> None:
 def test_an_adaptive_rho_stays_above_its_bound_and_converges(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     M = icqf_simulation(0.1, seed).M
     seen: list[float] = []
-    shared = ADMM.shared
+    broadcast = ADMM.broadcast
 
     def watched(self: ADMM, Q: Any) -> Any:
-        found = shared(self, Q)
+        found = broadcast(self, Q)
         seen.append(found[2])
         return found
 
@@ -356,7 +356,7 @@ def test_state_on_disk_gives_the_same_bits(
 
     def tight(self: Factorization, *args: Any) -> Any:
         chosen, found = plan(self, *args)
-        return chosen, replace(found, state_in_memory=1, values_in_memory=1)
+        return chosen, replace(found, state_in_memory=1, cached_partitions=1)
 
     monkeypatch.setattr(Factorization, "_plan", tight)
     assert_same_bits(reference, dfact.ICQF(3, executor=where, solver=solver, max_iter=6).fit(M))

@@ -25,8 +25,8 @@ from dfact.engine.passes import Block, Workspace
 from dfact.kernels.adamax import adamax_updates
 from dfact.kernels.samples import contracted_slices, optimal_slices, residual_squares, subproblem
 from dfact.models.cp.problem import ElasticNet, Prior, RowPrior
-from dfact.models.cp.samples import AdamaxState, LocalStepsPass, Sample, _LocalSteps, aside_rows, seeded, spread_partitions
-from dfact.models.cp.stochastic import batch_sizes_of
+from dfact.models.cp.samples import AdamaxState, LocalStepsPass, Sample, _LocalSteps, monitor_rows, seeded, spread_partitions
+from dfact.models.cp.stochastic import resolve_batch_sizes
 from tests.models.cp.test_elastic_cp import SHAPES, Array, answers, assert_same, many_partitions, model_of, objective, planted, variances_of
 
 __all__ = ["many_partitions"]
@@ -375,22 +375,22 @@ def test_callbacks_history_and_plan(tmp_path: Path) -> None:
     assert [iteration.number for iteration in heard] == [1, 2, 3, 4, 5]
     assert len(model.objective_history_) == 6
     # With all slices in a step, all are kept aside: the estimate is exact, too.
-    assert aside_rows(Z.shape, 300) == 300
+    assert monitor_rows(Z.shape, 300) == 300
     fitted = replace(as_dataset(Z), stored_fingerprint=None)
     again = dfact.ElasticCP(2, solver="stochastic", batch_sizes=Z.shape, init=model.factors_, max_iter=1, random_state=0).fit(fitted)
     assert again.objective_history_[0] == pytest.approx(model.objective_history_[-1], rel=1e-9)
     wide = dfact.import_array(answers(20_000, 0), tmp_path / "d.zarr")
     plans = [dfact.plan(dfact.ElasticCP(3, solver=solver, missing="fill"), wide).driver for solver in ("bcd", "stochastic")]
-    assert plans[1] >= plans[0] + 8 * 36 * aside_rows(wide.shape, 64)
+    assert plans[1] >= plans[0] + 8 * 36 * monitor_rows(wide.shape, 64)
 
 
 def test_default_batches() -> None:
-    assert batch_sizes_of(None, (200_000, 300, 5), 10) == (43, 300, 5)
-    assert batch_sizes_of(None, (20_000, 200, 50), 10) == (16, 200, 50)
-    assert batch_sizes_of(None, (50, 50, 50), 10) == (25, 50, 50)
-    assert batch_sizes_of(None, (10_000, 5000), 30) == (120, 5000)
-    assert batch_sizes_of(None, (10_000, 5000, 10), 3) == (16, 1250, 10)
-    assert batch_sizes_of([10, 99], (1000, 40), 3) == (10, 40)
+    assert resolve_batch_sizes(None, (200_000, 300, 5), 10) == (43, 300, 5)
+    assert resolve_batch_sizes(None, (20_000, 200, 50), 10) == (16, 200, 50)
+    assert resolve_batch_sizes(None, (50, 50, 50), 10) == (25, 50, 50)
+    assert resolve_batch_sizes(None, (10_000, 5000), 30) == (120, 5000)
+    assert resolve_batch_sizes(None, (10_000, 5000, 10), 3) == (16, 1250, 10)
+    assert resolve_batch_sizes([10, 99], (1000, 40), 3) == (10, 40)
 
 
 @pytest.mark.parametrize(

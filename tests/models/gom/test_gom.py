@@ -47,9 +47,9 @@ def fit(X: Any, k: int = 3, **parameters: Any) -> GradeOfMembership:
 @pytest.mark.parametrize(("method", "hunt"), CASES)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("tau", [None, 0.0])
-def test_expected_responses_give_the_parameters_back(method: str, hunt: str, seed: int, tau: float | None) -> None:
+def test_expected_responses_give_the_parameters_back(method: str, vertex_hunting: str, seed: int, tau: float | None) -> None:
     Pi, Theta, _ = planted(seed)
-    model = fit(Pi @ Theta.T, method=method, hunt=hunt, n_levels=4, tau=tau)
+    model = fit(Pi @ Theta.T, method=method, vertex_hunting=vertex_hunting, n_levels=4, tau=tau)
     assert matched(model.memberships_, Pi) < 1e-8
     assert matched(model.item_parameters_, Theta) < 1e-8
     assert {int(Pi[row].argmax()) for row in model.pure_subjects_} == {0, 1, 2}
@@ -67,11 +67,11 @@ def test_expected_responses_of_many_items_and_in_single_precision(method: str) -
 
 
 @pytest.mark.parametrize(("method", "hunt"), CASES[1:3] + CASES[4:])
-def test_memberships_approach_the_planted_ones_with_more_items(method: str, hunt: str) -> None:
+def test_memberships_approach_the_planted_ones_with_more_items(method: str, vertex_hunting: str) -> None:
     errors = []
     for m in (50, 2000):
         Pi, _, R = planted(1, n=500, m=m)
-        errors.append(np.abs(_in_order(fit(R, method=method, hunt=hunt).memberships_, Pi) - Pi).sum(axis=1).mean())
+        errors.append(np.abs(_in_order(fit(R, method=method, vertex_hunting=vertex_hunting).memberships_, Pi) - Pi).sum(axis=1).mean())
     assert errors[1] < 0.5 * errors[0]
     assert errors[1] < 0.2
 
@@ -124,7 +124,7 @@ def test_subjects_without_response_take_no_part(method: str) -> None:
     full[17] = np.nan
     with pytest.warns(UserWarning, match="3 of 400 subjects have no response"):
         model = fit(full, method=method)
-    assert model.n_silent_ == 3
+    assert model.n_nonrespondents_ == 3
     rest = np.delete(np.arange(400), silent)
     assert np.isnan(model.memberships_[silent]).all()
     expected = fit(full[rest], method=method)
@@ -182,14 +182,14 @@ def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_partitions")
 @pytest.mark.parametrize(("method", "hunt"), CASES)
 @pytest.mark.filterwarnings(ALONE)
-def test_the_same_bits_on_every_executor_and_chunking(method: str, hunt: str, client: Client, tmp_path: Path) -> None:
+def test_the_same_bits_on_every_executor_and_chunking(method: str, vertex_hunting: str, client: Client, tmp_path: Path) -> None:
     _, _, R = planted(8, n=3000, m=25)
     X = R.astype(np.uint8)
-    expected = fit(X, method=method, hunt=hunt, executor="inline")
+    expected = fit(X, method=method, vertex_hunting=vertex_hunting, executor="inline")
     for seed, executor in enumerate(["threads", client]):
         chunks = tuple(int(c) for c in np.random.default_rng(seed).integers([50, 5], [3000, 25]))
         array = zarr.create_array(tmp_path / f"{seed}.zarr", data=X, chunks=chunks)
-        found = fit(array, method=method, hunt=hunt, executor=executor)
+        found = fit(array, method=method, vertex_hunting=vertex_hunting, executor=executor)
         np.testing.assert_array_equal(found.memberships_, expected.memberships_)
         np.testing.assert_array_equal(found.components_, expected.components_)
         assert found.pure_subjects_.tolist() == expected.pure_subjects_.tolist()
@@ -238,9 +238,9 @@ def test_selection_gives_what_single_fits_do_with_one_decomposition(method: str,
     passes: Counter[str] = Counter()
     run = LocalSession.run
 
-    def counted(self: LocalSession, pass_: Any, shared: Any) -> Any:
+    def counted(self: LocalSession, pass_: Any, broadcast: Any) -> Any:
         passes[type(pass_).__name__] += 1
-        return run(self, pass_, shared)
+        return run(self, pass_, broadcast)
 
     monkeypatch.setattr(LocalSession, "run", counted)
     prototype = GradeOfMembership(method=method, random_state=0)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dfact.errors import ParameterError
 from dfact.models.gom.passes import MIXED, PURE
 from dfact.report.plots import heatmap, new_figure
-from dfact.report.presenters.gom.tables import LEVELS, purity, responding, subject_labels
+from dfact.report.presenters.gom.tables import LEVELS, purity_level, respondents, subject_labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,8 +68,8 @@ def _binary(model: Any) -> "Figure":
     figure = new_figure(8, 4.5 if few else 3.5)
     bars, *strip = figure.subplots(2 if few else 1, sharex=True, squeeze=False, height_ratios=[2, 1] if few else [1])[:, 0]
     edges, counts = np.linspace(0, 1, _BINS + 1), np.zeros((len(LEVELS), _BINS), np.int64)
-    for Pi in responding(model):
-        place, level = Pi[:, 1], purity(Pi)
+    for Pi in respondents(model):
+        place, level = Pi[:, 1], purity_level(Pi)
         counts += [np.histogram(place[level == i], edges)[0] for i in range(len(LEVELS))]
         for axes in strip:
             # Spread in height alone, and the same at every call.
@@ -93,8 +93,8 @@ def _ternary(model: Any) -> "Figure":
     axes = figure.add_subplot(aspect="equal", frame_on=False, xticks=[], yticks=[])
     axes.plot(*_CORNERS[[0, 1, 2, 0]].T, color="black", linewidth=1, zorder=0)
     if model.memberships_.shape[0] <= _MOST_POINTS:
-        Pi = np.vstack(list(responding(model)))
-        level = purity(Pi)
+        Pi = np.vstack(list(respondents(model)))
+        level = purity_level(Pi)
         handles = _draw_points(axes, Pi @ _CORNERS, level)
         _draw_legend(figure, handles, _labels(np.bincount(level, minlength=len(LEVELS))))
     else:
@@ -123,13 +123,13 @@ def _draw_density(figure: "Figure", axes: "Axes", model: Any) -> NDArray[np.int6
     from matplotlib.colors import LogNorm
 
     counts, levels = np.zeros((2, _CELLS, _CELLS), np.int64), np.zeros(len(LEVELS), np.int64)
-    for Pi in responding(model):
+    for Pi in respondents(model):
         a, b = Pi[:, 0] * _CELLS, Pi[:, 1] * _CELLS
         i = np.minimum(a.astype(int), _CELLS - 1)
         j = np.minimum(b.astype(int), _CELLS - 1 - i)
         down = ((a - i) + (b - j) > 1) & (i + j < _CELLS - 1)
         np.add.at(counts, (down.astype(int), i, j), 1)
-        levels += np.bincount(purity(Pi), minlength=len(LEVELS))
+        levels += np.bincount(purity_level(Pi), minlength=len(LEVELS))
     down, i, j = np.nonzero(counts)
     corners = np.array([[[1, 0], [0, 1], [0, 0]], [[1, 0], [0, 1], [1, 1]]])[down] + np.stack([i, j], axis=1)[:, None]
     places = np.concatenate([corners, _CELLS - corners.sum(axis=2, keepdims=True)], axis=2) / _CELLS @ _CORNERS

@@ -24,22 +24,22 @@ def class_table(model: Any) -> pd.DataFrame:
     """
     k = len(model.components_)
     sizes, counts = np.zeros(k), np.zeros((k, len(LEVELS)), np.int64)
-    for Pi in responding(model):
+    for Pi in respondents(model):
         sizes += Pi.sum(axis=0, dtype=np.float64)
-        np.add.at(counts, (Pi.argmax(axis=1), purity(Pi)), 1)
+        np.add.at(counts, (Pi.argmax(axis=1), purity_level(Pi)), 1)
     n = counts.sum()
     columns = {"size": sizes, "share": sizes / n, "pure": counts[:, 0], "pure_share": counts[:, 0] / n}
     columns |= {"mixed": counts[:, 2], "mixed_share": counts[:, 2] / n, "pure_subject": subject_labels(model, model.pure_subjects_)}
     return pd.DataFrame(columns, index=pd.Index(model.get_feature_names_out(), name="class"))
 
 
-def responding(model: Any) -> Iterator[NDArray[Any]]:
+def respondents(model: Any) -> Iterator[NDArray[Any]]:
     """Chunks of the memberships (rows, K) of those who gave any response."""
     for Pi in row_chunks(model.memberships_):
         yield Pi[~np.isnan(Pi[:, 0])]
 
 
-def purity(memberships: NDArray[Any]) -> NDArray[np.int64]:
+def purity_level(memberships: NDArray[Any]) -> NDArray[np.int64]:
     """Which of ``LEVELS`` each subject has. In the precision of the memberships, so that counts are those of the fit."""
     highest = memberships.max(axis=1)
     return np.where(highest >= PURE, 0, np.where(highest <= MIXED, 2, 1))
@@ -90,7 +90,7 @@ def summary(model: Any) -> "pd.Series[Any]":
         {
             "method": model.method,
             "subjects": n,
-            "silent subjects": model.n_silent_,
+            "silent subjects": model.n_nonrespondents_,
             "items": len(model.column_labels_),
             "classes": k,
             "highest response": model.n_levels_,
@@ -109,7 +109,7 @@ def summary_lines(model: Any) -> list[tuple[str, str]]:
     pure, mixed = f"{s['highly pure share']:.1%} of the subjects", f"{s['highly mixed share']:.1%}"
     lines = [
         ("model", f"{type(model).__name__}, {s['classes']} classes of {size}, responses 0 to {s['highest response']:g}"),
-        ("fit", f"method {s['method']}{f', {model.hunt}' if s['method'] == 'crsc' else ''}; modularity {s['modularity']:.4g}"),
+        ("fit", f"method {s['method']}{f', {model.vertex_hunting}' if s['method'] == 'crsc' else ''}; modularity {s['modularity']:.4g}"),
         ("purity", f"{pure} are highly pure (a membership of {PURE} or more), {mixed} highly mixed (none above {MIXED})"),
     ]
     if s["silent subjects"]:
