@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from os import PathLike
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -30,6 +30,7 @@ from dfact.engine.session import CheckpointableSession, Executor, Session, State
 from dfact.errors import DataError, ParameterError
 from dfact.models.fitted_schema import OPTIONAL, Shape, Size, of_rows
 from dfact.models.parameters import COUNT, check, describe_value, is_count
+from dfact.models.traits import ModelTraits
 from dfact.progress import Iteration
 from dfact.storage.files import TemporaryFolder
 from dfact.storage.groups import WRITE_EMPTY_CHUNKS, compressor, create_array, open_store, write_chunk
@@ -63,7 +64,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     n_iter_: Annotated[int, OPTIONAL]
     converged_: Annotated[bool, OPTIONAL]
     explained_share_: Annotated[float, OPTIONAL]
-    _non_negative = False
+    traits: ClassVar[ModelTraits] = ModelTraits()
     """Whether negative values are refused."""
     _parts: tuple[type[Any], ...] = ()
     """Dataclasses among the fitted attributes."""
@@ -93,13 +94,11 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         items: pd.Index[Any] = pd.Index(self.column_labels_, name="item")
         return pd.DataFrame(self.components_.T, index=items, columns=self.get_feature_names_out())
 
-    _tensors = False  # whether X may have more than two modes
-
     def _dataset(self, X: Any, confounders: Any, *, reset: bool) -> Dataset:
         """X as a dataset; sets (``reset``) or checks the number and the names of its columns."""
         if isinstance(X, (np.ndarray, pd.DataFrame, list, tuple)) or sp.issparse(X):
             checked = validate_data(
-                self, X, reset=reset, dtype="numeric", accept_sparse="csr", ensure_all_finite="allow-nan", allow_nd=self._tensors
+                self, X, reset=reset, dtype="numeric", accept_sparse="csr", ensure_all_finite="allow-nan", allow_nd=self.traits.tensor
             )
             dataset = as_dataset(checked, confounders)
             if isinstance(X, pd.DataFrame):
@@ -133,7 +132,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return getattr(resolve_executor(self.executor, Layout.of(array.shape).n_partitions), "client", None)
 
     def _check_modes(self, dataset: Dataset) -> None:
-        if len(dataset.shape) != 2 and not self._tensors:
+        if len(dataset.shape) != 2 and not self.traits.tensor:
             raise DataError(f"X has {len(dataset.shape)} modes, expected rows (participants) and columns (items)")
 
     def _check_shape(self, dataset: Dataset) -> None:
@@ -254,7 +253,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.input_tags.sparse = True
-        tags.input_tags.positive_only = self._non_negative
+        tags.input_tags.positive_only = self.traits.nonnegative
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 

@@ -17,13 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dfact.models.cp.base import CPModel
-from dfact.models.expectile.estimator import ExpectileMF
-from dfact.models.factor_analysis.estimator import FactorAnalysis
-from dfact.models.gom.estimator import GradeOfMembership
 from dfact.report.text import row_chunks
-
-_SIGNED = (ExpectileMF, FactorAnalysis, GradeOfMembership)  # these have rules for order and sign
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +35,9 @@ class ComponentOrder:
     def of(cls, model: Any) -> "ComponentOrder":
         """By the rule above; row factors in a store are read by chunks."""
         k = len(model.get_feature_names_out())
-        if isinstance(model, _SIGNED):
+        if model.traits.ordered:
             return cls(np.arange(k), np.ones(k), [np.ones(k)])
-        if isinstance(model, CPModel):
+        if model.traits.tensor:
             signs = [_signs_of(np.asarray(A)) for A in model.factors_[1:]]
             return cls(np.arange(k), np.prod(signs, axis=0), signs)
         squares = sum(np.square(rows, dtype=np.float64).sum(axis=0) for rows in row_chunks(model.factors_))
@@ -57,7 +51,7 @@ class ComponentOrder:
 
     def loadings(self, model: Any) -> pd.DataFrame:
         """The model's ``loadings_``."""
-        sizes = [A.shape[0] for A in model.factors_[1:]] if isinstance(model, CPModel) else [len(model.loadings_)]
+        sizes = [A.shape[0] for A in model.factors_[1:]] if model.traits.tensor else [len(model.loadings_)]
         signs = np.repeat(np.asarray(self.signs), sizes, axis=0)
         table: pd.DataFrame = model.loadings_
         return (table * signs).iloc[:, self.order]

@@ -15,11 +15,8 @@ from dfact.data.sources.sparse import to_dense
 from dfact.data.statistics import as_float
 from dfact.engine.threads import single_threaded
 from dfact.errors import DataError
-from dfact.models.expectile.estimator import ExpectileMF
-from dfact.models.gom.estimator import GradeOfMembership
 from dfact.selection.hidden_entries import ErrorHistogram, ErrorMeasure
 
-_AS_GIVEN = (ExpectileMF, GradeOfMembership)  # they take shifted answers as they were given
 _SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99)  # of the entries, at whose quantiles bins end
 
 
@@ -71,7 +68,7 @@ def entries(model: Any, dataset: Dataset) -> Iterator[tuple[NDArray[np.float64],
                 M = (part if isinstance(part, np.ndarray) else to_dense(part, dataset.source.implicit_value)) + offset
                 R = _rebuilt(model, factors[block], dataset, slice(rows.start + block.start, rows.start + block.stop))
                 M[np.isnan(factors[block]).any(axis=1)] = np.nan
-                yield M, R if isinstance(model, _AS_GIVEN) else R + offset
+                yield M, R if model.traits.original_units else R + offset
 
 
 def _rebuilt(model: Any, factors: NDArray[Any], dataset: Dataset, rows: slice) -> NDArray[np.float64]:

@@ -17,9 +17,7 @@ from dfact.data.coerce import as_dataset
 from dfact.data.confounders import ConfounderEncoding
 from dfact.data.dataset import Dataset
 from dfact.errors import DataError, ParameterError
-from dfact.models.cp.base import CPModel
 from dfact.models.estimator import Factorization
-from dfact.models.gom.estimator import GradeOfMembership
 from dfact.models.parameters import describe_value, is_in_range
 from dfact.models.provenance import Stability
 from dfact.progress import Iteration, TimeLeft
@@ -142,7 +140,7 @@ def bootstrap(
 
 
 def _check(model: Any, n_resamples: Any, level: Any) -> None:
-    if not isinstance(model, Factorization) or isinstance(model, CPModel):
+    if not isinstance(model, Factorization) or model.traits.tensor:
         named = "the class" if isinstance(model, type) else f"a {type(model).__name__},"
         remedy = "of tensors select_on_path(criterion='split_half') tells which components are there again in other rows"
         raise ParameterError(f"model is {named} whose rows cannot be resampled; expected a fitted model such as ICQF(); {remedy}")
@@ -249,8 +247,8 @@ class _Matching:
     @classmethod
     def of(cls, model: Factorization) -> "_Matching":
         H = np.asarray(model.components_, np.float64)
-        broadcast = isinstance(model, GradeOfMembership) and len(H) > 1
-        return cls(H, H.mean(axis=0) if broadcast else np.zeros(H.shape[1]), not model._non_negative)
+        broadcast = model.traits.centred_matching and len(H) > 1
+        return cls(H, H.mean(axis=0) if broadcast else np.zeros(H.shape[1]), not model.traits.nonnegative)
 
     def match(self, loadings: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The similarity of the factor that goes with each of the model's (k,), and these factors' loadings (k, m)."""

@@ -5,13 +5,12 @@ from typing import Any
 from dfact.data.coerce import as_dataset, implicit_as_missing
 from dfact.data.dataset import Dataset
 from dfact.errors import DataError
-from dfact.models.expectile.estimator import ExpectileMF
 
 
 def fitted_dataset(model: Any, data: Any) -> Dataset:
     """The data that a model was fitted to, refused where it is seen to be another."""
     dataset = as_dataset(data)
-    if isinstance(model, ExpectileMF):
+    if model.traits.implicit == "missing":
         dataset = implicit_as_missing(dataset)
     n, items = model._row_factors.shape[0], [str(label) for label in model.column_labels_]
     slices = (len(items), *getattr(model, "slice_shape_", [0])[1:])

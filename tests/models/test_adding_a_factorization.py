@@ -21,6 +21,7 @@ from dfact.engine.passes import Block, PartialSums, State
 from dfact.kernels.jit import kernel
 from dfact.models.estimator import Factorization, gather_rows
 from dfact.models.parameters import COUNT, check, is_count, is_in_range
+from dfact.models.traits import ModelTraits
 from dfact.progress import Reporter, relative_change
 from dfact.report.presenters.base import items_plot, model_text
 
@@ -75,7 +76,7 @@ class PoissonPass:
 class PoissonMF(Factorization):
     """Minimises Σ (WH − V log WH) over the observed entries, W, H ≥ 0."""
 
-    _non_negative = True
+    traits = ModelTraits(nonnegative=True)
 
     def __init__(
         self,

@@ -23,6 +23,7 @@ from dfact.models.bounded_nmf.solvers import ADMM, Splitless, descend, initial_l
 from dfact.models.estimator import Factorization, columns_of, gather_rows
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
+from dfact.models.traits import ModelTraits
 from dfact.progress import Iteration, Reporter
 
 _ACTIVE_SHARE = 0.04  # of the entries, for which the plan counts multipliers of bounds; questionnaires have up to 0.016
@@ -147,7 +148,7 @@ class ICQF(Factorization):
     confounder_components_: Annotated[NDArray[Any], Shape(("c", "m"))]
     confounder_encoding_: ConfounderEncoding | None
     problem_: Problem
-    _non_negative = True
+    traits = ModelTraits(nonnegative=True)
     _parts = (Problem, ConfounderEncoding, Confounder)
 
     def __init__(

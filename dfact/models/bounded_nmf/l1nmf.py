@@ -21,6 +21,7 @@ from dfact.models.estimator import Factorization, gather_rows
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.parameters import COUNT, check, is_count, is_in_range
+from dfact.models.traits import ModelTraits
 from dfact.progress import Iteration, Reporter
 
 _RHO = 3.0  # without bounds it has no effect
@@ -119,7 +120,7 @@ class L1NMF(Factorization):
     explained_share_: float
     factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
     problem_: Problem
-    _non_negative = True
+    traits = ModelTraits(nonnegative=True)
     _parts = (Problem,)
 
     def __init__(

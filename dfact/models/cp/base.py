@@ -22,12 +22,13 @@ from dfact.models.cp.passes import FACTORS, GRAM_COLUMNS, RowsPass
 from dfact.models.cp.problem import ElasticNet, Factors, RowPrior, alive, check_size, find_unobserved, khatri_rao
 from dfact.models.estimator import Factorization, columns_of, gather_rows
 from dfact.models.fitted_schema import Shape
+from dfact.models.traits import ModelTraits, Vocabulary
 
 
 class CPModel(Factorization):
     """Base of the models Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾ of a tensor (I_1, …, I_N), N ≥ 2; mode 1 is the rows'."""
 
-    _tensors = True
+    traits = ModelTraits(Vocabulary("component", "components", "slices of mode 1", "slices", "Vectors of the modes", "entry"), tensor=True)
     objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False)]
     n_iter_: int
     converged_: bool

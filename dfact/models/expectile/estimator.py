@@ -27,6 +27,7 @@ from dfact.models.expectile.sampled_start import start_on_sample
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.parameters import COUNT, check, is_count, is_in_range, resolve_seed
+from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.progress import Iteration, Reporter, remaining_change
 
 _SPARSE = 0.4  # observed share up to which rows are solved by their entries: a pass takes longer, but fewer of them are needed
@@ -133,6 +134,13 @@ class ExpectileMF(Factorization):
     >>> bool(np.allclose(model.predict([0, 1], [5, 6]), M[[0, 1], [5, 6]], atol=1e-3))
     True
     """
+
+    traits = ModelTraits(
+        Vocabulary("component", "components", "rows", "columns", "Factors of the columns", "factor"),
+        ordered=True,
+        implicit="missing",
+        original_units=True,
+    )
 
     objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False)]
     n_iter_: int

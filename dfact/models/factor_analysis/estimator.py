@@ -23,6 +23,7 @@ from dfact.models.factor_analysis.passes import ScorePass, Scorer
 from dfact.models.fitted_schema import Shape
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.parameters import COUNT, check, is_count, is_in_range
+from dfact.models.traits import ModelTraits
 from dfact.progress import Iteration, Reporter
 
 _N_STEPS = 3  # that the callbacks are told of
@@ -125,6 +126,8 @@ class FactorAnalysis(Factorization):
     >>> dfact.FactorAnalysis(n_components=2).fit(answers).loadings_.shape
     (12, 2)
     """
+
+    traits = ModelTraits(ordered=True)
 
     n_iter_: int
     converged_: bool

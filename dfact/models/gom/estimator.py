@@ -23,6 +23,7 @@ from dfact.models.gom.passes import PURE, MembershipPass, MembershipSums, Respon
 from dfact.models.gom.search import METHODS, VERTEX_METHODS, Candidate, Search
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.parameters import COUNT, check, is_count, is_in_range, resolve_seed
+from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.progress import Iteration, Reporter
 
 _N_STEPS = 5  # that the callbacks are told of
@@ -139,7 +140,13 @@ class GradeOfMembership(Factorization):
     modularity_: float
     highly_pure_share_: float
     highly_mixed_share_: float
-    _non_negative = True
+    traits = ModelTraits(
+        Vocabulary("class", "classes", "subjects", "items", "Responses of the classes", "expected response"),
+        nonnegative=True,
+        ordered=True,
+        original_units=True,
+        centred_matching=True,
+    )
 
     def __init__(
         self,

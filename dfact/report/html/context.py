@@ -13,35 +13,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
 from dfact.errors import ParameterError
-from dfact.models.cp.base import CPModel
 from dfact.models.cp.path import SolutionPath
 from dfact.models.estimator import Factorization
-from dfact.models.expectile.estimator import ExpectileMF
-from dfact.models.gom.estimator import GradeOfMembership
+from dfact.models.traits import Vocabulary
 from dfact.report.component_order import ComponentOrder
 from dfact.report.figures import Groups, clustered
 from dfact.report.row_statistics import RowStatistics
 
 MOST_ITEMS = 2000  # in tables and heat maps; a tree of them all takes memory with their square
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """What the parts of a model are called."""
-
-    one: str = "factor"
-    many: str = "factors"
-    rows: str = "participants"
-    items: str = "items"
-    loadings: str = "Loadings"
-    value: str = "loading"
-
-
-_VOCABULARIES = {
-    GradeOfMembership: Vocabulary("class", "classes", "subjects", "items", "Responses of the classes", "expected response"),
-    ExpectileMF: Vocabulary("component", "components", "rows", "columns", "Factors of the columns", "factor"),
-    CPModel: Vocabulary("component", "components", "slices of mode 1", "slices", "Vectors of the modes", "entry"),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +43,8 @@ class ReportContext:
 
     @cached_property
     def words(self) -> Vocabulary:
-        return next((words for kind, words in _VOCABULARIES.items() if isinstance(self.model, kind)), Vocabulary())
+        vocabulary: Vocabulary = self.model.traits.vocabulary
+        return vocabulary
 
     @cached_property
     def names(self) -> list[str]:
@@ -90,7 +70,7 @@ class ReportContext:
     @cached_property
     def order(self) -> tuple[NDArray[np.intp], Groups]:
         """Of the items that are shown: with like ones together, and their groups."""
-        if isinstance(self.model, CPModel):  # whose slices have an order, mode by mode
+        if self.model.traits.tensor:  # whose slices have an order, mode by mode
             return np.arange(len(self.shown)), []
         return clustered(self.loadings, dict(self.groups))
 
@@ -102,7 +82,7 @@ class ReportContext:
     @cached_property
     def signed_model(self) -> Any:
         """Of a CP model a copy with the signs of the exported tables; any other as it is."""
-        if not isinstance(self.model, CPModel):
+        if not self.model.traits.tensor:
             return self.model
         arrangement, signed = ComponentOrder.of(self.model), copy(self.model)
         first, *others = self.model.factors_

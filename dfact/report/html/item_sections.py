@@ -7,7 +7,6 @@ import pandas as pd
 
 from dfact.models.bounded_nmf.icqf import ICQF
 from dfact.models.bounded_nmf.l1nmf import L1NMF
-from dfact.models.cp.base import CPModel
 from dfact.models.expectile.estimator import ExpectileMF
 from dfact.models.gom.estimator import GradeOfMembership
 from dfact.report import text as tables
@@ -36,7 +35,7 @@ def top_items(subject: ReportContext) -> Section:
     elif isinstance(model, (ICQF, L1NMF)):
         table, about = tables.top_items(model, _TOP), "The items with the largest loadings."
     else:
-        table, about = _largest(subject), f"The {words.items} with the largest {words.value} of either sign."
+        table, about = _largest(subject), f"The {words.items} with the largest {words.loading} of either sign."
     style = number_format(table["loading"].to_numpy(np.float64))
     for name in subject.names:
         rows = table[table["factor"] == name]
@@ -46,7 +45,7 @@ def top_items(subject: ReportContext) -> Section:
             texts = [f"{text} ({note})" if text else f"({note})" for text, note in zip(texts, beside, strict=True)]
         found = [(style.format(value), item, text) for item, value, text in zip(rows["item"], rows["loading"], texts, strict=True)]
         cards.append(Card(name, "", found))
-    return Section("top", f"What the {words.many} are", [Text(about), Cards(cards)])
+    return Section("top", f"What the {words.components} are", [Text(about), Cards(cards)])
 
 
 def _largest(subject: ReportContext) -> pd.DataFrame:
@@ -66,15 +65,17 @@ def loadings(subject: ReportContext) -> Section:
     table = subject.loadings.iloc[order]
     blocks: list[Block] = []
     if len(table) < len(subject.all_loadings):
-        blocks.append(Text(f"{len(table)} of {len(subject.all_loadings)} {words.items} are shown, those with the largest {words.value}s."))
-    if isinstance(model, CPModel):
+        blocks.append(
+            Text(f"{len(table)} of {len(subject.all_loadings)} {words.items} are shown, those with the largest {words.loading}s.")
+        )
+    if model.traits.tensor:
         blocks.append(_modes(subject))
     else:
         highest = float(model.n_levels_) if isinstance(model, GradeOfMembership) else None
         together = "in their groups, like ones together" if groups else "like ones together"
-        alt = f"Heat map of {len(table)} {words.items} and {table.shape[1]} {words.many}; the table below has the same numbers."
+        alt = f"Heat map of {len(table)} {words.items} and {table.shape[1]} {words.components}; the table below has the same numbers."
         caption = f"{words.loadings}; {words.items} {together}."
-        blocks.append(picture(lambda: items_heatmap(table, groups, words.value, highest), alt, caption))
+        blocks.append(picture(lambda: items_heatmap(table, groups, words.loading, highest), alt, caption))
     shown = subject.described(table)
     blocks.append(table_of(shown, f"{words.loadings}, {len(table)} {words.items}", shaded=list(table)))
     return Section("loadings", words.loadings, blocks)

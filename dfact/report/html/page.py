@@ -116,7 +116,7 @@ def _rendered(subject: ReportContext) -> str:
     if hasattr(subject.model, "slice_shape_"):
         shape = f"a tensor {' × '.join(map(str, (n, *subject.model.slice_shape_)))}"
     return environment.from_string((page / "report.html").read_text(encoding="utf-8")).render(
-        title=f"{k} {words.many if k > 1 else words.one} of {shape}",
+        title=f"{k} {words.components if k > 1 else words.component} of {shape}",
         kind=name,
         version=version("dfact"),
         style=Markup(style),  # our own files

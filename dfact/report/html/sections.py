@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dfact.models.cp.base import CPModel
 from dfact.models.cp.elastic import ElasticCP
 from dfact.report.document import Block, DefinitionList, Section, Text, number_format, table_of, with_intervals
 from dfact.report.figures import distributions_figure, errors_figure, history_figure, stability_figure
@@ -85,18 +84,18 @@ def choice(subject: ReportContext) -> Section | None:
 def distributions(subject: ReportContext) -> Section:
     """How the factors of the rows are distributed, and how they go together."""
     words, statistics, names = subject.words, subject.statistics, subject.names
-    what = {"class": "memberships", "component": "row factors"}.get(words.one, "factors")
+    what = {"class": "memberships", "component": "row factors"}.get(words.component, "factors")
     alt = f"Histograms of the {what} of {statistics.n} {words.rows}; the table below has their means, ranges and shares at 0."
     drawn = picture(lambda: distributions_figure(statistics, names, words.rows), alt, f"The {what} of {statistics.n} {words.rows}.")
-    table = statistics.table(names).rename_axis(words.one)
+    table = statistics.table(names).rename_axis(words.component)
     blocks: list[Block] = [drawn] if statistics.n >= _FEWEST else []
     blocks.append(table_of(table, f"The {what} of {statistics.n} {words.rows} in figures", formats={"share at 0": "{:.1%}"}))
     if len(names) > 1:
-        correlations = pd.DataFrame(statistics.correlations, index=pd.Index(names, name=words.one), columns=names)
+        correlations = pd.DataFrame(statistics.correlations, index=pd.Index(names, name=words.component), columns=names)
         blocks.append(table_of(correlations, f"Correlations of the {what} over the {words.rows}", shaded=names))
     expected = getattr(subject.model, "factor_correlations_", None)
     if expected is not None and len(names) > 1 and subject.model.rotation == "promax":
-        table = pd.DataFrame(expected, index=pd.Index(names, name=words.one), columns=names)
+        table = pd.DataFrame(expected, index=pd.Index(names, name=words.component), columns=names)
         blocks.append(
             table_of(table, "Correlations of the factors as the rotation has them (of the factors, not of the scores)", shaded=names)
         )
@@ -114,7 +113,7 @@ def errors(subject: ReportContext) -> Section | None:
     percent = {"missing": "{:.1%}", "explained": "{:.1%}"}
     blocks: list[Block] = []
     if "explained" in table and table["explained"].notna().any():
-        along = ordered(table.index) if isinstance(subject.model, CPModel) else None
+        along = ordered(table.index) if subject.model.traits.tensor else None
         span = f"from {table['explained'].min():.0%} to {table['explained'].max():.0%}"
         alt = f"Explained share of the variance of {len(table)} {words.items}, {span}."
         caption = (
@@ -138,7 +137,7 @@ def stability(subject: ReportContext) -> Section | None:
         return None
     names, words, shown = subject.names, subject.words, subject.shown
     middle = np.nanmedian(found.similarity, axis=0)
-    told = f"{found.n_refits} refits on resampled {words.rows}, their {words.many} matched with the model's."
+    told = f"{found.n_refits} refits on resampled {words.rows}, their {words.components} matched with the model's."
     alt = (
         "Points of each refit: " + ", ".join(f"{name} has the median {value:.2f}" for name, value in zip(names, middle, strict=True)) + "."
     )
@@ -147,13 +146,13 @@ def stability(subject: ReportContext) -> Section | None:
         alt,
         "Similarity of each refit's loadings to the model's; 1 is the same direction, the bar is the median.",
     )
-    caption = f"Median and 5th percentile of the similarities, and how many {words.value}s have a {found.level:.0%} interval without 0"
+    caption = f"Median and 5th percentile of the similarities, and how many {words.loading}s have a {found.level:.0%} interval without 0"
     summary = table_of(
-        found.summary(names).rename_axis(words.one), caption, formats={"median": "{:.3f}", "5 %": "{:.3f}", "loadings": "{:.0f}"}
+        found.summary(names).rename_axis(words.component), caption, formats={"median": "{:.3f}", "5 %": "{:.3f}", "loadings": "{:.0f}"}
     )
     order = shown[subject.order[0]]
     mean, low, high = (pd.DataFrame(part[:, order].T, columns=names) for part in (found.mean, found.low, found.high))
-    caption = f"Mean {words.value} of each item over the refits, with the ends of its {found.level:.0%} interval"
+    caption = f"Mean {words.loading} of each item over the refits, with the ends of its {found.level:.0%} interval"
     table = table_of(mean.set_index(subject.all_loadings.index[order]), caption, shaded=names)
     style = number_format(found.mean)
     return Section("stability", "Stability", [Text(told), drawn, summary, with_intervals(table, low, high, style)])

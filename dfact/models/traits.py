@@ -1,0 +1,35 @@
+"""Facts about a model that hold for every instance of its class."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Words for the parts of a model in reports and messages."""
+
+    component: str = "factor"
+    components: str = "factors"
+    rows: str = "participants"
+    items: str = "items"
+    loadings: str = "Loadings"
+    loading: str = "loading"
+
+
+@dataclass(frozen=True)
+class ModelTraits:
+    """Properties of a class of models that selection, report and commands ask for; the defaults suit a plain factorization."""
+
+    vocabulary: Vocabulary = Vocabulary()
+    tensor: bool = False
+    """Whether X may have more than two modes."""
+    nonnegative: bool = False
+    """Whether negative values are refused and components have no sign."""
+    ordered: bool = False
+    """Whether the model fixes the order and the signs of its components."""
+    implicit: Literal["zero", "missing"] = "zero"
+    """Meaning of the entries that a sparse matrix does not store."""
+    original_units: bool = False
+    """Whether ``inverse_transform`` returns answers as they were given, before the import shifted them."""
+    centred_matching: bool = False
+    """Whether components are matched by their differences from their mean."""
