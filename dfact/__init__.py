@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from dfact.errors import DataError, DfactError, MemoryPlanError, ParameterError, StoreError
 
 if TYPE_CHECKING:
-    from dfact import selection
+    from dfact import report, selection
     from dfact.data.dataset import Dataset, open_dataset
     from dfact.data.import_array import import_array
     from dfact.data.import_table import import_table
@@ -47,6 +47,7 @@ __all__ = [
     "load_model",
     "open_dataset",
     "plan",
+    "report",
     "save_model",
     "selection",
     "write_report",
@@ -76,8 +77,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "selection":
-        return import_module("dfact.selection")
+    if name in ("report", "selection"):
+        return import_module(f"dfact.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'dfact' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOMES[name]), name)
