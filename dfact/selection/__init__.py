@@ -1,4 +1,17 @@
-"""Choosing what a fit cannot choose by itself."""
+"""Selection: choose the size and penalties of a model, and measure its stability.
+
+Imports models, by their public names, and everything below them. Each public function has a module of its own. What they
+share (masks, folds, the scheduler of fits, results that survive an interruption) has no public name.
+
+    block_cross_validation    by the error of held-out blocks, for any model
+    held_out_entries          by the error of held-out entries, for expectiles
+    criteria                  by BIC or by the consensus of restarts
+    modularity                the number of classes
+    solution_path             the number of components of a tensor, along λ
+    core_consistency          whether components of a tensor share what is one
+    bootstrap                 refits to resampled participants
+    scheduler                 run many fits: in memory, or in fused passes over stored data
+"""
 
 from dfact.selection.by_held_out import select_by_held_out
 from dfact.selection.core_consistency import core_consistency
