@@ -1,15 +1,17 @@
-"""Every command and snippet of the README, run as it stands, and what it shows compared with what comes out.
+"""Commands and code of README and guides run as they stand; output they show is compared with what is printed.
 
-A section is run from its beginning in a folder of its own, with the data that stands in there for the reader's. Commands run in
-this process, which is what the ``dfact`` on the PATH calls; ``tests/cli/test_cli.py`` and ``.ci/run`` start it as a program.
+Each section runs from its beginning in a folder of its own, with data in place of the reader's. Commands run in this process
+through the function that ``dfact`` on the PATH calls; ``tests/cli/test_cli.py`` and ``.ci/run`` start it as a program.
 """
 
 import re
 import shlex
+import shutil
 import tomllib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -20,74 +22,18 @@ import pytest
 import dfact
 from dfact.cli.main import cli, main
 from dfact.data.examples import ipip_ascado
+from tests.documentation.pages import ELSEWHERE, PAGES, ROOT, SECTIONS, TEXTS, Block, elsewhere
 from tests.object_store.test_object_store import bucket, server  # noqa: F401  # fixtures
 
-ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text()
 EXAMPLE = ["AS", "SC", "AD", "DO"]
-
-ELSEWHERE = {
-    "pip install": ".ci/run installs from a fresh environment",
-    "openssl": "tests/tls/test_tls.py",
-    "dask scheduler": "tests/tls/test_tls.py",
-    "dask worker": "tests/tls/test_tls.py",
-    "10.0.0.1": "tests/tls/test_tls.py",
-}
-"""What is not run here: a part of the block or line, and where it is."""
-TREE = "dfact/cli       commands"
-"""The one indented block that is no command."""
-
-
-# The README's parts
-
-
-@dataclass(frozen=True)
-class Block:
-    """An indented or fenced block, and in which line it begins."""
-
-    line: int
-    kind: str
-    text: str
-
-
-def blocks(text: str, first: int) -> Iterator[Block]:
-    lines = text.splitlines()
-    i = 0
-    while i < len(lines):
-        begin, kind = i, "shell"
-        if lines[i].startswith("```"):
-            kind = lines[i][3:]
-            i = lines.index("```", i + 1) + 1
-            yield Block(first + begin, kind, "\n".join(lines[begin + 1 : i - 1]))
-        elif lines[i].startswith("    "):
-            while i < len(lines) and lines[i].startswith("    "):
-                i += 1
-            yield Block(first + begin, kind, "\n".join(line[4:] for line in lines[begin:i]))
-        else:
-            i += 1
-
-
-def sections() -> dict[str, list[Block]]:
-    parts = re.split(r"(?m)^(?=## )", README)
-    found, line = {}, 1
-    for part in parts:
-        found[part.splitlines()[0].strip("# ")] = list(blocks(part, line))
-        line += part.count("\n")
-    return found
-
-
-SECTIONS = {title: found for title, found in sections().items() if found}
-
-
-def elsewhere(text: str) -> bool:
-    return any(part in text for part in ELSEWHERE)
+ALL_BLOCKS = [block for blocks in SECTIONS.values() for block in blocks]
 
 
 # The reader's data
 
 
 def survey(path: Path, rows: slice, letter: str = "Q", scales: int = 4) -> None:
-    """Answers of the example under other names, with a few codes of missing ones."""
+    """Write answers of the example under other names, with a few codes of missing ones."""
     answers = pd.read_csv(ipip_ascado())[rows]
     items = answers[[name for name in answers if name[:2] in EXAMPLE[:scales]]]
     frame = items.set_axis([f"{letter}{j + 1}" for j in range(items.shape[1])], axis=1)
@@ -98,66 +44,56 @@ def survey(path: Path, rows: slice, letter: str = "Q", scales: int = 4) -> None:
     frame.to_csv(path, index=False)
 
 
-def triplets(path: Path) -> None:
-    """The example's answers as response times, 60 % of them."""
-    answers = pd.read_csv(ipip_ascado())[:120].filter(regex="|".join(f"^{scale}" for scale in EXAMPLE))
-    frame = answers.melt(ignore_index=False, var_name="service", value_name="seconds").reset_index(names="user")
-    frame[frame["seconds"] > 0].sample(frac=0.6, random_state=0).to_csv(path, index=False)
-
-
-def fluorescence(path: Path) -> None:
-    """Three substances in five samples, as the amino acids' data has them."""
-    rng = np.random.default_rng(0)
-    emission, excitation = (
-        np.stack([np.exp(-(((np.arange(n) - n * c) / (n * 0.12)) ** 2)) for c in centers])
-        for n, centers in ((60, (0.2, 0.45, 0.7)), (30, (0.3, 0.5, 0.8)))
-    )
-    X = np.einsum("ir,rj,rk->ijk", rng.uniform(0.2, 2, (5, 3)), emission, excitation)
-    np.savez(path, X=X + rng.normal(0, 0.01, X.shape))
-
-
 def imported(table: str) -> Callable[[Path], None]:
-    """As the README imports the table."""
+    """Import the table as README does."""
 
     def make(path: Path) -> None:
-        PLACEHOLDERS[table](path.with_name(table))
-        every = (line for block in SECTIONS["Your own questionnaire"] for line in commands(block))
-        command = next(line for line in every if f"import {table}" in line)
+        READERS_FILES[table](path.with_name(table))
+        command = next(line for block in ALL_BLOCKS for line in block.commands() if f"dfact import {table}" in line)
         run(command.replace(table, str(path.with_name(table))).replace(path.name, str(path)))
 
     return make
 
 
+@cache
+def _demo() -> TemporaryDirectory[str]:
+    folder = TemporaryDirectory()
+    run(f"dfact demo --output {folder.name}/demo")
+    return folder
+
+
+def demo(path: Path) -> None:
+    shutil.copytree(f"{_demo().name}/demo", path)
+
+
 OLD, NEW = slice(0, 120), slice(120, 180)
-PLACEHOLDERS: dict[str, Callable[[Path], None]] = {
+READERS_FILES: dict[str, Callable[[Path], None]] = {
     "survey.csv": lambda path: survey(path, OLD),
     "new_people.csv": lambda path: survey(path, NEW),
     "phq9.csv": lambda path: survey(path, slice(0, 80), "P", 1),
     "gad7.csv": lambda path: survey(path, slice(40, 120), "G", 2),
-    "times.csv": triplets,
-    "amino.npz": fluorescence,
 }
 """The reader's files, made of the example's answers."""
-DATASETS: dict[str, Callable[[Path], None]] = {"cohort.zarr": imported("survey.csv"), "new_people.zarr": imported("new_people.csv")}
-"""What an earlier section has left, in sections that do not make it themselves."""
+EARLIER: dict[str, tuple[str, Callable[[Path], None]]] = {
+    "dfact-demo": (r"dfact demo", demo),
+    "cohort.zarr": (r"import \S+ cohort.zarr", imported("survey.csv")),
+    "new_people.zarr": (r"import \S+ new_people.zarr", imported("new_people.csv")),
+}
+"""Results of other sections: the command by which a section makes its own, and how to make it otherwise."""
 
 
-def lay_out(folder: Path, found: list[Block]) -> None:
-    """The files that a section names; what its commands make is not there."""
-    text = "\n".join(block.text for block in found if not elsewhere(block.text))
-    for name, make in PLACEHOLDERS.items():
+def lay_out(folder: Path, blocks: list[Block]) -> None:
+    """Write the files that a section reads and does not make."""
+    text = "\n".join(block.text for block in blocks if not elsewhere(block.text) or block.commands())
+    for name, make in READERS_FILES.items():
         if name in text:
             make(folder / name)
-    for name, make in DATASETS.items():
-        if re.search(rf"(?<![/\w]){name}", text) and not re.search(rf"import \S+ {name}", text):
+    for name, (command, make) in EARLIER.items():
+        if re.search(rf"(?<![/\w]){name}", text) and not re.search(command, text):
             make(folder / name)
 
 
-# Running them
-
-
-def commands(block: Block) -> list[str]:
-    return [line for line in block.text.replace("\\\n", " ").splitlines() if not elsewhere(line)]
+# Running the blocks
 
 
 def run(command: str) -> None:
@@ -166,106 +102,161 @@ def run(command: str) -> None:
     assert main(arguments) == 0, command
 
 
-def compare(shown: str, printed: str, line: int) -> None:
-    """What is shown, with … for any lines, is what came out; figures may differ in their last places, and spaces end no line."""
+def execute(block: Block, folder: Path, names: dict[str, Any]) -> None:
+    file = folder / f"{block.where.replace(':', '-')}.py"  # Numba's cache and tracebacks need the source
+    file.write_text(block.text)
+    exec(compile(block.text, str(file), "exec"), names)
+
+
+def compare(block: Block, printed: str) -> None:
+    """Check that a block of output was printed; … stands for any lines, and decimal figures may differ in their last places."""
     pattern = ""
-    for text in shown.splitlines():
+    for text in block.text.splitlines():
         pattern += r"(?:.*\n)*?" if text == "…" else re.sub(r"\d+\\\.\d+", r"(\\d+\\.\\d+)", re.escape(text)) + r" *\n"
     found = re.search(pattern, printed)
-    assert found, f"README.md:{line} shows\n{shown}\nbut what comes out is\n{printed}"
-    figures = [float(figure) for figure in re.findall(r"\d+\.\d+", shown)]
-    np.testing.assert_allclose([float(figure) for figure in found.groups()], figures, rtol=0.02, atol=0.002, err_msg=f"README.md:{line}")
+    assert found, f"{block.where} shows\n{block.text}\nbut the output is\n{printed}"
+    figures = [float(figure) for figure in re.findall(r"\d+\.\d+", block.text)]
+    np.testing.assert_allclose([float(figure) for figure in found.groups()], figures, rtol=0.02, atol=0.002, err_msg=block.where)
 
 
-@pytest.mark.parametrize("title", SECTIONS)
-def test_section(title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("name", SECTIONS)
+def test_section(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     monkeypatch.chdir(tmp_path)
-    found = SECTIONS[title]
-    store = request.getfixturevalue("bucket") if any("s3://bucket" in block.text for block in found) else "s3://bucket"
-    lay_out(tmp_path, found)
+    blocks = SECTIONS[name]
+    store = request.getfixturevalue("bucket") if any("s3://bucket" in block.text for block in blocks) else "s3://bucket"
+    lay_out(tmp_path, blocks)
     capsys: pytest.CaptureFixture[str] = request.getfixturevalue("capsys")
     capsys.readouterr()
-    names: dict[str, Any] = {}
+    names: dict[str, Any] = {"__name__": "__main__"}
     printed = ""
-    for block in found:
-        if block.text.startswith(TREE) or (elsewhere(block.text) and not commands(block)):
-            continue
-        if block.kind == "shell":
-            for command in commands(block):
+    for block in blocks:
+        if block.kind == "sh":
+            for command in block.commands():
                 run(command.replace("s3://bucket", store))
         elif elsewhere(block.text):
             continue
         elif block.kind == "python":
-            exec(compile(block.text, f"README.md, line {block.line}", "exec"), names)
+            execute(block, tmp_path, names)
         elif block.kind == "toml":
             Path("job.toml").write_text(block.text)
         elif block.kind == "text":
-            compare(block.text, printed, block.line)
+            compare(block, printed)
         else:
-            pytest.fail(f"README.md:{block.line}: a block of {block.kind!r}")
+            pytest.fail(f"{block.where}: a block of {block.kind!r}, expected sh, python, toml or text")
         printed = capsys.readouterr().out
     assert "Traceback" not in printed
-    if title == "Your own questionnaire":
-        assert dfact.open_dataset("cohort.zarr").fingerprint == dfact.open_dataset("survey.zarr").fingerprint, (
-            "from the shell and from Python"
-        )
-
-
-# What stands in its sentences
-
-
-def spans() -> list[str]:
-    """The inline code."""
-    prose = re.sub(r"(?ms)^```.*?^```|^    .*?$", "", README)
-    return [" ".join(text.split()) for text in re.findall(r"`([^`]+)`", prose)]
-
-
-def test_commands_in_sentences_exist() -> None:
-    found = 0
-    for text in spans():
-        words = text.split()
-        if words[0] == "dfact" and len(words) > 1 and words[1] != "--version":
-            found += 1
-            command: click.Command = cli
-            rest = words[1:]
-            while rest and isinstance(command, click.Group):
-                command = command.commands[rest.pop(0)]
-            options = {option for parameter in command.params for option in parameter.opts}
-            assert {word for word in rest if word.startswith("--")} <= options, text
-    assert found >= 10
-
-
-def test_options_and_names_in_sentences_exist() -> None:
-    leaves = [command for command in cli.commands.values() if not isinstance(command, click.Group)]
-    leaves += [one for group in cli.commands.values() if isinstance(group, click.Group) for one in group.commands.values()]
-    options = {option for command in leaves for parameter in command.params for option in parameter.opts}
-    for text in spans():
-        if text.startswith("--"):
-            assert text.split()[0].split("=")[0] in options | {"--help"}, text
-        if name := re.fullmatch(r"dfact((?:\.\w+)+)", text):
-            there: Any = dfact
-            for part in name[1].strip(".").split("."):
-                there = getattr(there, part)
-
-
-def test_links_and_pictures_are_there() -> None:
-    places = re.findall(r"\]\(([^)]+)\)", README) + re.findall(r'src="([^"]+)"', README)
-    here = [place for place in places if not place.startswith("https://")]
-    assert len(here) >= 4
-    for place in here:
-        assert (ROOT / place).exists(), place
-    assert all('alt="' in image for image in re.findall(r"<img[^>]+>", README))
-
-
-def test_every_command_is_told_of() -> None:
-    assert [name for name in cli.commands if f"dfact {name}" not in README] == []
-
-
-def test_the_job_is_that_of_its_section() -> None:
-    (toml,) = (block for found in SECTIONS.values() for block in found if block.kind == "toml")
-    assert [step["run"] for step in tomllib.loads(toml.text)["step"]] == ["import", "select icqf", "stability", "report"]
 
 
 def test_no_block_is_left_out_without_a_reason() -> None:
-    every = "\n".join(block.text for found in SECTIONS.values() for block in found)
-    assert all(part in every for part in ELSEWHERE), "a reason without its block"
+    text = "\n".join(block.text for block in ALL_BLOCKS)
+    assert [part for part in ELSEWHERE if part not in text] == [], "reasons without a block"
+
+
+# Names in sentences
+
+
+def spans(text: str) -> list[str]:
+    """Return the inline code of a page."""
+    prose = re.sub(r"(?ms)^```.*?^```", "", text)
+    return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]
+
+
+def in_pages(pattern: str) -> list[tuple[str, str]]:
+    return [(page, code) for page, text in TEXTS.items() for code in spans(text) if re.match(pattern, code)]
+
+
+def options_of(command: click.Command) -> set[str]:
+    found = {option for parameter in command.params for option in parameter.opts}
+    return found.union(*map(options_of, command.commands.values())) if isinstance(command, click.Group) else found
+
+
+def test_commands_in_sentences_exist() -> None:
+    found = in_pages(r"dfact [a-z]")
+    for page, text in found:
+        command: click.Command = cli
+        rest = text.split()[1:]
+        while rest and isinstance(command, click.Group):
+            assert rest[0] in command.commands, f"{page}: {text}"
+            command = command.commands[rest.pop(0)]
+        unknown = {word for word in rest if word.startswith("--")} - options_of(command)
+        assert not unknown, f"{page}: {text}"
+    assert len(found) >= 10
+
+
+def test_options_and_names_in_sentences_exist() -> None:
+    unknown = [(page, text) for page, text in in_pages("--") if text.split()[0].split("=")[0] not in options_of(cli) | {"--help"}]
+    for page, text in in_pages(r"dfact(\.\w+)+(\(|$)"):
+        found: Any = dfact
+        for part in text.partition("(")[0].split(".")[1:]:
+            found = getattr(found, part, None)
+        unknown += [(page, text)] * (found is None)
+    assert unknown == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_and_pictures_exist(page: str) -> None:
+    text = TEXTS[page]
+    places = re.findall(r"\]\(([^)]+)\)", text) + re.findall(r'src="([^"]+)"', text)
+    assert [place for place in places if not place.startswith("https://") and not (PAGES[page].parent / place).exists()] == []
+    assert all('alt="' in image for image in re.findall(r"<img[^>]+>", text))
+
+
+def test_the_job_is_that_of_its_section() -> None:
+    (toml,) = (block for block in ALL_BLOCKS if block.kind == "toml")
+    assert [step["run"] for step in tomllib.loads(toml.text)["step"]] == ["import", "select icqf", "stability", "report"]
+
+
+def test_sources_of_the_same_import_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The import guide imports one table from the shell and from Python."""
+    monkeypatch.chdir(tmp_path)
+    blocks = [block for block in SECTIONS["import: A table of answers"] if "survey.csv" in block.text]
+    survey(tmp_path / "survey.csv", OLD)
+    for block in blocks:
+        if block.kind == "python":
+            execute(block, tmp_path, {})
+        for command in block.commands() if block.kind == "sh" else ():
+            if "survey.csv" in command:
+                run(command)
+    assert dfact.open_dataset("cohort.zarr").fingerprint == dfact.open_dataset("survey.zarr").fingerprint
+
+
+# The README
+
+
+def test_readme_is_short() -> None:
+    assert len(TEXTS["README"].splitlines()) <= 250
+
+
+def test_readme_links_every_guide() -> None:
+    assert [page for page in PAGES if page not in ("README", "changelog") and f"(dfact/guides/{page}.md)" not in TEXTS["README"]] == []
+
+
+def test_pages_name_every_command() -> None:
+    text = "\n".join(TEXTS.values())
+    assert [name for name in cli.commands if f"dfact {name}" not in text] == []
+
+
+def test_the_map_of_rooms_is_true() -> None:
+    """README's last section names every room with the first line of its docstring."""
+    package = ROOT / "dfact"
+    table = TEXTS["README"].rpartition("\n## ")[2]
+    shown = dict(re.findall(r"(?m)^\| `(\w+)` \| (.+) \|$", table))
+    rooms = {path.parent.name: path for path in package.glob("*/__init__.py")}
+    rooms |= {path.stem: path for path in package.glob("*.py") if path.stem != "__init__"}
+    documented = {name: path.read_text().partition("\n")[0].strip('"').removesuffix(".") for name, path in rooms.items()}
+    guides = shown.pop("guides")
+    assert (package / "guides").is_dir()
+    assert guides
+    assert shown == documented
+
+
+def test_maps_in_docstrings_of_rooms_name_modules() -> None:
+    """The lines of a room's map begin with names of its modules and packages."""
+    package = ROOT / "dfact"
+    missing = []
+    for path in sorted(package.glob("*/__init__.py")):
+        docstring = path.read_text().split('"""')[1]
+        for names in re.findall(r"(?m)^    ([a-z_]+(?:, [a-z_]+)*)  +\S", docstring):
+            modules = {module.stem for module in path.parent.iterdir()}
+            missing += [f"{path.parent.name}: {name}" for name in names.split(", ") if name not in modules]
+    assert missing == []
