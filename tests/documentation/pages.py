@@ -8,6 +8,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"README": ROOT / "README.md"} | {path.stem: path for path in sorted((ROOT / "dfact" / "guides").glob("*.md"))}
 TEXTS = {page: path.read_text() for page, path in PAGES.items()}
+UNRUN = {name: ROOT / name / "README.md" for name in ("deploy", "benchmarks")}
+"""Pages whose commands need a cluster or hours; their names and links are checked."""
 
 ELSEWHERE = {
     "pip install": ".ci/run installs in a fresh environment",

@@ -22,7 +22,7 @@ import pytest
 import dfact
 from dfact.cli.main import cli, main
 from dfact.data.examples import ipip_ascado
-from tests.documentation.pages import ELSEWHERE, PAGES, ROOT, SECTIONS, TEXTS, Block, elsewhere
+from tests.documentation.pages import ELSEWHERE, PAGES, ROOT, SECTIONS, TEXTS, UNRUN, Block, elsewhere
 from tests.object_store.test_object_store import bucket, server  # noqa: F401  # fixtures
 
 EXAMPLE = ["AS", "SC", "AD", "DO"]
@@ -162,12 +162,19 @@ def spans(text: str) -> list[str]:
 
 
 def in_pages(pattern: str) -> list[tuple[str, str]]:
-    return [(page, code) for page, text in TEXTS.items() for code in spans(text) if re.match(pattern, code)]
+    deployment = UNRUN["deploy"].read_text()
+    commands = re.findall(r"(?m)^ +(dfact .+)$", deployment)
+    codes = {page: spans(text) for page, text in TEXTS.items()} | {"deploy": [*spans(deployment), *commands]}
+    return [(page, code) for page, found in codes.items() for code in found if re.match(pattern, code)]
 
 
 def options_of(command: click.Command) -> set[str]:
     found = {option for parameter in command.params for option in parameter.opts}
     return found.union(*map(options_of, command.commands.values())) if isinstance(command, click.Group) else found
+
+
+OF_OTHERS = {"--help", "--no-dashboard", "--death-timeout"}
+"""Options of every command, and of Dask's."""
 
 
 def test_commands_in_sentences_exist() -> None:
@@ -184,7 +191,7 @@ def test_commands_in_sentences_exist() -> None:
 
 
 def test_options_and_names_in_sentences_exist() -> None:
-    unknown = [(page, text) for page, text in in_pages("--") if text.split()[0].split("=")[0] not in options_of(cli) | {"--help"}]
+    unknown = [(page, text) for page, text in in_pages("--") if text.split()[0].split("=")[0] not in options_of(cli) | OF_OTHERS]
     for page, text in in_pages(r"dfact(\.\w+)+(\(|$)"):
         found: Any = dfact
         for part in text.partition("(")[0].split(".")[1:]:
@@ -193,11 +200,12 @@ def test_options_and_names_in_sentences_exist() -> None:
     assert unknown == []
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *UNRUN])
 def test_links_and_pictures_exist(page: str) -> None:
-    text = TEXTS[page]
-    places = re.findall(r"\]\(([^)]+)\)", text) + re.findall(r'src="([^"]+)"', text)
-    assert [place for place in places if not place.startswith("https://") and not (PAGES[page].parent / place).exists()] == []
+    path = (PAGES | UNRUN)[page]
+    text = path.read_text()
+    targets = re.findall(r"\]\(([^)]+)\)", text) + re.findall(r'src="([^"]+)"', text)
+    assert [target for target in targets if not target.startswith("https://") and not (path.parent / target).exists()] == []
     assert all('alt="' in image for image in re.findall(r"<img[^>]+>", text))
 
 
