@@ -8,6 +8,7 @@ share (masks, folds, the scheduler of fits, results that survive an interruption
     criteria                  by BIC or by the consensus of restarts
     modularity                the number of classes
     solution_path             the number of components of a tensor, along λ
+    number_of_factors         parallel analysis, MAP and BIC, for factor analysis
     core_consistency          whether components of a tensor share what is one
     bootstrap                 refits to resampled participants
     scheduler                 run many fits: in memory, or in fused passes over stored data

@@ -200,6 +200,12 @@ def test_options_and_names_in_sentences_exist() -> None:
     assert unknown == []
 
 
+def test_paths_in_sentences_exist() -> None:
+    paths = in_pages(r"(dfact|tests|benchmarks|deploy)/[\w/.]+$") + in_pages(r"\.ci/")
+    assert [(page, path) for page, path in paths if not (ROOT / path).exists()] == []
+    assert len(paths) >= 5
+
+
 @pytest.mark.parametrize("page", [*PAGES, *UNRUN])
 def test_links_and_pictures_exist(page: str) -> None:
     path = (PAGES | UNRUN)[page]
