@@ -1,4 +1,4 @@
-"""The pictures of the README's tour: its commands run in a temporary folder, and the page that they write is photographed.
+"""Draw the pictures of the README: run the commands of its tour in a temporary folder and photograph the report they write.
 
 Needs Chromium on the PATH, and Playwright. The pictures go to ``benchmarks/pictures``.
 """
@@ -19,9 +19,9 @@ COLORS = 128
 
 
 def tour() -> list[str]:
-    """The tour's commands."""
+    """Return the commands of the tour, and before them the demo whose data they use."""
     section = README.read_text().split("## A five-minute tour")[1].split("\n## ")[0].replace("\\\n", " ")
-    return [line.strip() for line in section.splitlines() if line.startswith("    dfact ")]
+    return ["dfact demo", *(line for line in section.splitlines() if line.startswith("dfact "))]
 
 
 def photographs(page: Path) -> dict[str, bytes]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from dfact.errors import DataError, DfactError, MemoryPlanError, ParameterError, StoreError
 
 if TYPE_CHECKING:
-    from dfact import selection
+    from dfact import report, selection
     from dfact.data.dataset import Dataset
     from dfact.data.ingest.array import import_array
     from dfact.data.ingest.join import join_datasets
@@ -48,6 +48,7 @@ __all__ = [
     "load_model",
     "open_dataset",
     "plan",
+    "report",
     "save_model",
     "selection",
     "write_report",
@@ -77,8 +78,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "selection":
-        return import_module("dfact.selection")
+    if name in ("report", "selection"):
+        return import_module(f"dfact.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'dfact' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOMES[name]), name)

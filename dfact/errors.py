@@ -1,7 +1,7 @@
-"""Every error dfact raises on purpose.
+"""Errors: every exception that dfact raises on purpose.
 
-A message says what was expected, what was found, where (file, column, row), and what to do.
-Each class is also the built-in kind a caller would catch without knowing dfact.
+A message names what was found and where (file, column, row), what was expected, and the remedy. Each class is also the
+built-in kind that a caller would catch without knowing dfact.
 """
 
 

@@ -1,1 +1,11 @@
-"""The command line."""
+"""Commands: parse arguments, call the library, print the results.
+
+Imports every other room; computes nothing itself. dfact's modules are imported inside the commands, so that
+``dfact --help`` answers at once.
+
+    main           the command ``dfact``: its subcommands, errors, exit codes
+    options        options that several commands share
+    fit, select    the commands of the models
+    run, deploy    job files, here and on Kubernetes
+    help           the guides
+"""

@@ -17,6 +17,7 @@ from dfact.cli.deploy import deploy
 from dfact.cli.emf import fit_emf, select_emf
 from dfact.cli.export import export
 from dfact.cli.fit import fit
+from dfact.cli.help import help_command
 from dfact.cli.info import info
 from dfact.cli.report import report
 from dfact.cli.run import run
@@ -66,6 +67,7 @@ for command in (
     deploy,
     export,
     report,
+    help_command,
 ):
     cli.add_command(command)
 fit.add_command(fit_emf)

@@ -1,1 +1,16 @@
-"""Passes over row blocks and what runs them: inline, on threads, on a Dask cluster."""
+"""Engine: run passes over row blocks in one process or on a Dask cluster, within a memory plan.
+
+Imports data and everything below it. It is the only room that imports ``distributed``. It knows how passes run, never which.
+Sums are added in the order of a fixed tree over the partitions, so every executor returns the same bits.
+
+    passes          the contract: a block, a pass, sums that add up
+    session         the contract of where passes run
+    executors       which executor a parameter names
+    partitions      runs of blocks, read ahead of the pass
+    fused_passes    several passes on the same reads
+    reduction       the order of all sums
+    block_state     the state of each block: in memory, spilled, or in a checkpoint
+    memory_plan     what a fit holds in memory, before it runs
+    checkpoint      versions of the state, from which a fit resumes
+    cluster         sessions on Dask workers
+"""

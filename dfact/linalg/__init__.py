@@ -1,1 +1,12 @@
-"""Linear algebra by passes over row blocks."""
+"""Linear algebra: singular vectors, K-means and vertex hunting by passes over row blocks.
+
+Imports the engine and everything below it. Here are algorithms that several families of models need. They run passes on a
+session and never see more than one block of rows.
+
+    svd               leading singular vectors, and starts made of them
+    points, kmeans    points spread over the rows; K-means
+    vertex_hunting    corners of a simplex or a cone
+    minres            minimum-residual factor analysis of a correlation matrix
+    correlation       correlations with missing answers
+    factor_retention  numbers of factors by parallel analysis, MAP and BIC
+"""

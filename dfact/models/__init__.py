@@ -1,1 +1,15 @@
-"""The factorizations, one file for each."""
+"""Models: one package for each family of factorizations.
+
+Imports linalg and everything below it, never Dask. A family has a problem (its objective), passes (the step of one block),
+a solver (the loop over passes) and an estimator (scikit-learn's contract). Families do not import each other.
+
+    bounded_nmf        ICQF and L1NMF
+    gom                GradeOfMembership
+    expectile          ExpectileMF
+    cp                 ElasticCP and CPALS
+    factor_analysis    FactorAnalysis
+    estimator          the base of all estimators
+    traits             facts about a model that other rooms ask for
+    catalogue          the one list of models
+    persistence        saving and loading; fitted_schema declares what is saved
+"""

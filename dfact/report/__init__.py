@@ -1,1 +1,89 @@
-"""What a fitted model says: tables, files, plots."""
+"""Reports: a fitted model as text, tables, plots and one HTML page.
+
+Imports selection and everything below it; draws with Matplotlib and writes HTML. What a report shows of a family of models
+is that family's presenter. Everything else reads the model's traits and works for any model.
+
+    presenters    tables, plots and sections of each family of models
+    html          one page of a document; knows nothing of models
+    export        loadings and factors as csv, parquet and Zarr
+    plots         the canvas: figures in inches, saved completely or not at all
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["plot_memberships", "text"]
+
+
+def text(model: Any, top: int = 5, texts: Mapping[str, str] | None = None) -> str:
+    """Describe a fitted model: its size, the figures of its fit, and the leading items of each component.
+
+    Parameters
+    ----------
+    model : fitted estimator
+        Any of dfact's, or a subclass of its base.
+    top : int
+        Number of items listed for each component.
+    texts : dict from item to text, optional
+        Wording of the items, printed beside their names.
+
+    Returns
+    -------
+    str
+        The text that ``dfact info`` prints, without what it reads from the store.
+
+    Raises
+    ------
+    ParameterError
+        ``model`` is no factorization.
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> answers = np.random.default_rng(0).integers(0, 4, (200, 12)).astype(np.float32)
+    >>> print(dfact.report.text(dfact.ICQF(n_components=3).fit(answers)).splitlines()[0])
+    model      ICQF, 3 factors of 200 participants × 12 items
+    """
+    from dfact.report.presenters.base import model_text
+
+    return model_text(model, top, texts)
+
+
+def plot_memberships(model: Any) -> "Figure":
+    """Draw the subjects of a grade of membership between its 2 classes (on a line) or 3 classes (in a triangle).
+
+    Up to 2000 subjects are drawn as points, more as a histogram or a density.
+
+    Parameters
+    ----------
+    model : GradeOfMembership, fitted
+        With 2 or 3 classes.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Save it with ``figure.savefig("memberships.png")``.
+
+    Raises
+    ------
+    ParameterError
+        The model has another number of classes.
+    DfactError
+        Matplotlib is not installed.
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> memberships = np.vstack([np.eye(2)[rng.integers(0, 2, 300)], rng.dirichlet([1, 1], 100)])
+    >>> answers = rng.binomial(4, memberships @ rng.random((2, 20)))
+    >>> model = dfact.GradeOfMembership(n_components=2, random_state=0).fit(answers)
+    >>> type(dfact.report.plot_memberships(model)).__name__
+    'Figure'
+    """
+    from dfact.report.presenters.gom.plots import membership_plot
+
+    return membership_plot(model)

@@ -1,4 +1,18 @@
-"""Choosing what a fit cannot choose by itself."""
+"""Selection: choose the size and penalties of a model, and measure its stability.
+
+Imports models, by their public names, and everything below them. Each public function has a module of its own. What they
+share (masks, folds, the scheduler of fits, results that survive an interruption) has no public name.
+
+    block_cross_validation    by the error of held-out blocks, for any model
+    held_out_entries          by the error of held-out entries, for expectiles
+    criteria                  by BIC or by the consensus of restarts
+    modularity                the number of classes
+    solution_path             the number of components of a tensor, along λ
+    number_of_factors         parallel analysis, MAP and BIC, for factor analysis
+    core_consistency          whether components of a tensor share what is one
+    bootstrap                 refits to resampled participants
+    scheduler                 run many fits: in memory, or in fused passes over stored data
+"""
 
 from dfact.selection.block_cross_validation import block_cross_validate
 from dfact.selection.bootstrap import bootstrap

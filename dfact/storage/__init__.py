@@ -1,1 +1,1 @@
-"""storage"""
+"""Storage: bytes in a folder or an object store, complete or absent."""

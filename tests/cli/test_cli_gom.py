@@ -23,7 +23,7 @@ from tests.conftest import planted_answers
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example data, imported as the README says."""
+    """The example data, imported as in the guide."""
     path = tmp_path_factory.mktemp("data") / "ipip.zarr"
     assert main(["import", str(ipip_ascado()), str(path), "--items", "AS*,SC*,AD*,DO*", "--missing", "0", "--empty-rows", "drop"]) == 0
     return path

@@ -1,4 +1,4 @@
-"""What the README says of adding a factorization, done: a kernel, a pass, an estimator; all else comes with them.
+"""The guide on extending, done: a factorization is a kernel, a pass and an estimator; all else comes with them.
 
 Poisson factorization (Lee & Seung 2001, the multiplicative updates for the divergence) of counts, NaN where missing.
 """

@@ -1,4 +1,4 @@
-"""A cluster that only speaks with those who have a certificate of its authority, as the README sets it up."""
+"""A cluster that only speaks with those who have a certificate of its authority, set up by the commands of the guide."""
 
 import gc
 import os
@@ -22,18 +22,20 @@ from distributed import Client, LocalCluster, Security
 import dfact
 from dfact.cli.main import main
 from tests.conftest import free_port, planted_answers
+from tests.documentation.pages import section
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = ("--tls-ca-file", "--tls-cert", "--tls-key")
 
 
-SECTION = (ROOT / "README.md").read_text().split("## A cluster")[1].split("\n## ")[0]
-BEFORE, PYTHON = SECTION.split("```")[:2]
+SHELL, PYTHON = (
+    "\n".join(block.text for block in section("clusters: Encrypt a cluster") if block.kind == kind) for kind in ("sh", "python")
+)
 
 
 def documented() -> list[str]:
-    """The commands of the README's section."""
-    return [line.strip() for line in BEFORE.splitlines() if line.startswith("    ")]
+    """Return the commands of the guide's section."""
+    return SHELL.replace("\\\n", " ").splitlines()
 
 
 def certificates(folder: Path) -> Path:

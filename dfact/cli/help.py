@@ -1,0 +1,122 @@
+"""``dfact help``: the guides, as text for a terminal."""
+
+import re
+import textwrap
+from collections.abc import Iterator
+from difflib import get_close_matches
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+import click
+
+from dfact.cli.options import example
+
+_WIDTH = 110
+_LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
+_IMAGE = re.compile(r'<img[^>]*alt="([^"]*)"[^>]*>')
+
+
+def _guides() -> dict[str, Traversable]:
+    """Return the file of each topic, in the order of their names."""
+    found = {file.name.removesuffix(".md"): file for file in (files("dfact") / "guides").iterdir() if file.name.endswith(".md")}
+    return dict(sorted(found.items()))
+
+
+@click.command("help", epilog=example("dfact help memory"))
+@click.argument("topic", required=False)
+def help_command(topic: str | None) -> None:
+    """Print a guide.
+
+    Without TOPIC, list the topics.
+    """
+    guides = _guides()
+    if topic is None:
+        click.echo("Guides, printed by: dfact help TOPIC\n")
+        width = max(map(len, guides)) + 2
+        for name, file in guides.items():
+            click.echo(f"  {name:<{width}}{_title(file)}")
+        click.echo("\nOptions of a command: dfact COMMAND --help")
+    elif topic in guides:
+        click.echo("\n".join(_as_text(guides[topic].read_text(encoding="utf-8"))))
+    else:
+        [closest] = get_close_matches(topic, guides, n=1, cutoff=0)
+        raise click.UsageError(f"TOPIC is {topic!r}, expected one of {', '.join(guides)}; did you mean {closest!r}?")
+
+
+def _title(file: Traversable) -> str:
+    return file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+
+
+def _as_text(markdown: str) -> Iterator[str]:
+    """Yield the lines of a guide: headings underlined, code indented, tables as columns or lists, links and pictures as text."""
+    for kind, lines in _parts(markdown):
+        if kind == "code":
+            yield from (f"    {line}" if line else "" for line in lines)
+        elif kind == "table":
+            yield from _table([[_plain(cell.strip()) for cell in line.strip("|").split("|")] for line in lines])
+        elif kind == "heading":
+            [line] = lines
+            marks, _, title = line.partition(" ")
+            yield from (title, ("=" if marks == "#" else "-") * len(title))
+        elif kind == "text":
+            indent = "  " if re.match(r"- |\d\. ", lines[0]) else ""
+            yield from _wrap(_plain(" ".join(line.strip() for line in lines)), "", indent)
+        else:
+            yield from lines
+
+
+def _parts(markdown: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the parts of a page with their kinds: heading, text (a paragraph or an item of a list), table, code, verbatim."""
+    kind, lines, code = "", list[str](), False
+    for line in markdown.splitlines():
+        fence = line.startswith("```")
+        found = "code" if code else "" if fence else _kind(line)
+        if lines and (found != kind or re.match(r"- |\d\. |#", line)) and not (code and kind == "code"):
+            yield kind, lines
+            lines = []
+        if not fence:
+            kind = found
+            lines.append(line)
+        elif code and lines:
+            yield "code", lines
+            lines = []
+        code ^= fence
+    yield kind, lines
+
+
+def _kind(line: str) -> str:
+    if line.startswith("#"):
+        return "heading"
+    if line.startswith("|"):
+        return "table"
+    return "text" if line and not line.startswith("    ") else "verbatim"
+
+
+def _plain(text: str) -> str:
+    return _IMAGE.sub(r"[Picture: \1]", _LINK.sub(_link, text)).replace("**", "")
+
+
+def _link(found: re.Match[str]) -> str:
+    text, target = found.groups()
+    if target.startswith("https:"):
+        return f"{text} ({target})"
+    return f"{text} (dfact help {target.removesuffix('.md')})" if "/" not in target else text
+
+
+def _table(rows: list[list[str]]) -> Iterator[str]:
+    """Yield a narrow table in columns, a wide one as a list: the first cell, and the others below it, named if there are several."""
+    names, _, *rows = rows
+    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+    if sum(widths) + 2 * len(widths) <= _WIDTH:
+        for row in [names] * any(names) + rows:
+            yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        return
+    for first, *others in rows:
+        yield from _wrap(first, "- ", "  ")
+        for name, cell in zip(names[1:], others, strict=True):
+            if cell:
+                yield from _wrap(f"{name}: {cell}" if len(others) > 1 else cell, "    ", "    ")
+
+
+def _wrap(text: str, first: str, others: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False)

@@ -1,0 +1,43 @@
+"""``dfact help``: the guides in the terminal."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import dfact
+from dfact.cli.main import main
+
+GUIDES = {path.stem: path.read_text() for path in (Path(dfact.__file__).parent / "guides").glob("*.md")}
+
+
+def test_topics_are_listed_with_their_titles(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help"]) == 0
+    listed = {line.split()[0]: line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")}
+    assert listed == {name: text.partition("\n")[0].removeprefix("# ") for name, text in GUIDES.items()}
+
+
+@pytest.mark.parametrize("topic", GUIDES)
+def test_a_guide_is_printed_as_text(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", topic]) == 0
+    printed = capsys.readouterr().out
+    title = GUIDES[topic].partition("\n")[0].removeprefix("# ")
+    assert printed.startswith(f"{title}\n{'=' * len(title)}\n")
+    assert not [line for line in printed.splitlines() if line.startswith(("```", "|", "#")) or "](" in line]
+    text = " ".join(printed.split())
+    rows = re.findall(r"(?m)(?<=\|\n)^\| (.+) \|$", GUIDES[topic])  # all but the headers
+    cells = [cell.strip() for row in rows for cell in row.split("|")]
+    assert [cell for cell in cells if "](" not in cell and cell not in text] == []
+
+
+def test_code_is_indented_and_links_name_their_guides(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "failures"]) == 0
+    printed = capsys.readouterr().out
+    assert "\n    dfact fit icqf " in printed
+    assert "job (dfact help jobs)" in " ".join(printed.split())
+
+
+def test_an_unknown_topic_is_refused_with_the_closest_and_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "memroy"]) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert f"TOPIC is 'memroy', expected one of {', '.join(sorted(GUIDES))}; did you mean 'memory'?" in error

@@ -1,0 +1,277 @@
+"""Commands and code of README and guides run as they stand; output they show is compared with what is printed.
+
+Each section runs from its beginning in a folder of its own, with data in place of the reader's. Commands run in this process
+through the function that ``dfact`` on the PATH calls; ``tests/cli/test_cli.py`` and ``.ci/run`` start it as a program.
+"""
+
+import re
+import shlex
+import shutil
+import tomllib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import click
+import numpy as np
+import pandas as pd
+import pytest
+
+import dfact
+from dfact.cli.main import cli, main
+from dfact.data.examples import ipip_ascado
+from tests.documentation.pages import ELSEWHERE, PAGES, ROOT, SECTIONS, TEXTS, UNRUN, Block, elsewhere
+from tests.object_store.test_object_store import bucket, server  # noqa: F401  # fixtures
+
+EXAMPLE = ["AS", "SC", "AD", "DO"]
+ALL_BLOCKS = [block for blocks in SECTIONS.values() for block in blocks]
+
+
+# The reader's data
+
+
+def survey(path: Path, rows: slice, letter: str = "Q", scales: int = 4) -> None:
+    """Write answers of the example under other names, with a few codes of missing ones."""
+    answers = pd.read_csv(ipip_ascado())[rows]
+    items = answers[[name for name in answers if name[:2] in EXAMPLE[:scales]]]
+    frame = items.set_axis([f"{letter}{j + 1}" for j in range(items.shape[1])], axis=1)
+    frame = frame[(frame != 0).any(axis=1)]
+    frame.iloc[3, 2] = -9
+    frame.insert(0, "person", [f"p{i}" for i in frame.index])
+    frame["age"], frame["sex"] = answers["age"], answers["gender"].map({0: None, 1: "m", 2: "f", 3: "d"})
+    frame.to_csv(path, index=False)
+
+
+def imported(table: str) -> Callable[[Path], None]:
+    """Import the table as README does."""
+
+    def make(path: Path) -> None:
+        READERS_FILES[table](path.with_name(table))
+        command = next(line for block in ALL_BLOCKS for line in block.commands() if f"dfact import {table}" in line)
+        run(command.replace(table, str(path.with_name(table))).replace(path.name, str(path)))
+
+    return make
+
+
+@cache
+def _demo() -> TemporaryDirectory[str]:
+    folder = TemporaryDirectory()
+    run(f"dfact demo --output {folder.name}/demo")
+    return folder
+
+
+def demo(path: Path) -> None:
+    shutil.copytree(f"{_demo().name}/demo", path)
+
+
+OLD, NEW = slice(0, 120), slice(120, 180)
+READERS_FILES: dict[str, Callable[[Path], None]] = {
+    "survey.csv": lambda path: survey(path, OLD),
+    "new_people.csv": lambda path: survey(path, NEW),
+    "phq9.csv": lambda path: survey(path, slice(0, 80), "P", 1),
+    "gad7.csv": lambda path: survey(path, slice(40, 120), "G", 2),
+}
+"""The reader's files, made of the example's answers."""
+EARLIER: dict[str, tuple[str, Callable[[Path], None]]] = {
+    "dfact-demo": (r"dfact demo", demo),
+    "cohort.zarr": (r"import \S+ cohort.zarr", imported("survey.csv")),
+    "new_people.zarr": (r"import \S+ new_people.zarr", imported("new_people.csv")),
+}
+"""Results of other sections: the command by which a section makes its own, and how to make it otherwise."""
+
+
+def lay_out(folder: Path, blocks: list[Block]) -> None:
+    """Write the files that a section reads and does not make."""
+    text = "\n".join(block.text for block in blocks if not elsewhere(block.text) or block.commands())
+    for name, make in READERS_FILES.items():
+        if name in text:
+            make(folder / name)
+    for name, (command, make) in EARLIER.items():
+        if re.search(rf"(?<![/\w]){name}", text) and not re.search(command, text):
+            make(folder / name)
+
+
+# Running the blocks
+
+
+def run(command: str) -> None:
+    program, *arguments = shlex.split(command)
+    assert program == "dfact", f"{command!r}: expected a command of dfact, or a line in ELSEWHERE"
+    assert main(arguments) == 0, command
+
+
+def execute(block: Block, folder: Path, names: dict[str, Any]) -> None:
+    file = folder / f"{block.where.replace(':', '-')}.py"  # Numba's cache and tracebacks need the source
+    file.write_text(block.text)
+    exec(compile(block.text, str(file), "exec"), names)
+
+
+def compare(block: Block, printed: str) -> None:
+    """Check that a block of output was printed; … stands for any lines, and decimal figures may differ in their last places."""
+    pattern = ""
+    for text in block.text.splitlines():
+        pattern += r"(?:.*\n)*?" if text == "…" else re.sub(r"\d+\\\.\d+", r"(\\d+\\.\\d+)", re.escape(text)) + r" *\n"
+    found = re.search(pattern, printed)
+    assert found, f"{block.where} shows\n{block.text}\nbut the output is\n{printed}"
+    figures = [float(figure) for figure in re.findall(r"\d+\.\d+", block.text)]
+    np.testing.assert_allclose([float(figure) for figure in found.groups()], figures, rtol=0.02, atol=0.002, err_msg=block.where)
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_section(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = SECTIONS[name]
+    store = request.getfixturevalue("bucket") if any("s3://bucket" in block.text for block in blocks) else "s3://bucket"
+    lay_out(tmp_path, blocks)
+    capsys: pytest.CaptureFixture[str] = request.getfixturevalue("capsys")
+    capsys.readouterr()
+    names: dict[str, Any] = {"__name__": "__main__"}
+    printed = ""
+    for block in blocks:
+        if block.kind == "sh":
+            for command in block.commands():
+                run(command.replace("s3://bucket", store))
+        elif elsewhere(block.text):
+            continue
+        elif block.kind == "python":
+            execute(block, tmp_path, names)
+        elif block.kind == "toml":
+            Path("job.toml").write_text(block.text)
+        elif block.kind == "text":
+            compare(block, printed)
+        else:
+            pytest.fail(f"{block.where}: a block of {block.kind!r}, expected sh, python, toml or text")
+        printed = capsys.readouterr().out
+    assert "Traceback" not in printed
+
+
+def test_no_block_is_left_out_without_a_reason() -> None:
+    text = "\n".join(block.text for block in ALL_BLOCKS)
+    assert [part for part in ELSEWHERE if part not in text] == [], "reasons without a block"
+
+
+# Names in sentences
+
+
+def spans(text: str) -> list[str]:
+    """Return the inline code of a page."""
+    prose = re.sub(r"(?ms)^```.*?^```", "", text)
+    return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]
+
+
+def in_pages(pattern: str) -> list[tuple[str, str]]:
+    deployment = UNRUN["deploy"].read_text()
+    commands = re.findall(r"(?m)^ +(dfact .+)$", deployment)
+    codes = {page: spans(text) for page, text in TEXTS.items() if page != "changelog"}  # which also has names that are gone
+    codes["deploy"] = [*spans(deployment), *commands]
+    return [(page, code) for page, found in codes.items() for code in found if re.match(pattern, code)]
+
+
+def options_of(command: click.Command) -> set[str]:
+    found = {option for parameter in command.params for option in parameter.opts}
+    return found.union(*map(options_of, command.commands.values())) if isinstance(command, click.Group) else found
+
+
+OF_OTHERS = {"--help", "--no-dashboard", "--death-timeout"}
+"""Options of every command, and of Dask's."""
+
+
+def test_commands_in_sentences_exist() -> None:
+    found = in_pages(r"dfact [a-z]")
+    for page, text in found:
+        command: click.Command = cli
+        rest = text.split()[1:]
+        while rest and isinstance(command, click.Group):
+            assert rest[0] in command.commands, f"{page}: {text}"
+            command = command.commands[rest.pop(0)]
+        unknown = {word for word in rest if word.startswith("--")} - options_of(command)
+        assert not unknown, f"{page}: {text}"
+    assert len(found) >= 10
+
+
+def test_options_and_names_in_sentences_exist() -> None:
+    unknown = [(page, text) for page, text in in_pages("--") if text.split()[0].split("=")[0] not in options_of(cli) | OF_OTHERS]
+    for page, text in in_pages(r"dfact(\.\w+)+(\(|$)"):
+        found: Any = dfact
+        for part in text.partition("(")[0].split(".")[1:]:
+            found = getattr(found, part, None)
+        unknown += [(page, text)] * (found is None)
+    assert unknown == []
+
+
+def test_paths_in_sentences_exist() -> None:
+    paths = in_pages(r"(dfact|tests|benchmarks|deploy)/[\w/.]+$") + in_pages(r"\.ci/")
+    assert [(page, path) for page, path in paths if not (ROOT / path).exists()] == []
+    assert len(paths) >= 5
+
+
+@pytest.mark.parametrize("page", [*PAGES, *UNRUN])
+def test_links_and_pictures_exist(page: str) -> None:
+    path = (PAGES | UNRUN)[page]
+    text = path.read_text()
+    targets = re.findall(r"\]\(([^)]+)\)", text) + re.findall(r'src="([^"]+)"', text)
+    assert [target for target in targets if not target.startswith("https://") and not (path.parent / target).exists()] == []
+    assert all('alt="' in image for image in re.findall(r"<img[^>]+>", text))
+
+
+def test_the_job_is_that_of_its_section() -> None:
+    (toml,) = (block for block in ALL_BLOCKS if block.kind == "toml")
+    assert [step["run"] for step in tomllib.loads(toml.text)["step"]] == ["import", "select icqf", "stability", "report"]
+
+
+def test_sources_of_the_same_import_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The import guide imports one table from the shell and from Python."""
+    monkeypatch.chdir(tmp_path)
+    blocks = [block for block in SECTIONS["import: A table of answers"] if "survey.csv" in block.text]
+    survey(tmp_path / "survey.csv", OLD)
+    for block in blocks:
+        if block.kind == "python":
+            execute(block, tmp_path, {})
+        for command in block.commands() if block.kind == "sh" else ():
+            if "survey.csv" in command:
+                run(command)
+    assert dfact.open_dataset("cohort.zarr").fingerprint == dfact.open_dataset("survey.zarr").fingerprint
+
+
+# The README
+
+
+def test_readme_is_short() -> None:
+    assert len(TEXTS["README"].splitlines()) <= 250
+
+
+def test_readme_links_every_guide() -> None:
+    assert [page for page in PAGES if page not in ("README", "changelog") and f"(dfact/guides/{page}.md)" not in TEXTS["README"]] == []
+
+
+def test_pages_name_every_command() -> None:
+    text = "\n".join(TEXTS.values())
+    assert [name for name in cli.commands if f"dfact {name}" not in text] == []
+
+
+def test_the_map_of_rooms_is_true() -> None:
+    """README's last section names every room with the first line of its docstring."""
+    package = ROOT / "dfact"
+    table = TEXTS["README"].rpartition("\n## ")[2]
+    shown = dict(re.findall(r"(?m)^\| `(\w+)` \| (.+) \|$", table))
+    rooms = {path.parent.name: path for path in package.glob("*/__init__.py")}
+    rooms |= {path.stem: path for path in package.glob("*.py") if path.stem != "__init__"}
+    documented = {name: path.read_text().partition("\n")[0].strip('"').removesuffix(".") for name, path in rooms.items()}
+    guides = shown.pop("guides")
+    assert (package / "guides").is_dir()
+    assert guides
+    assert shown == documented
+
+
+def test_maps_in_docstrings_of_rooms_name_modules() -> None:
+    """The lines of a room's map begin with names of its modules and packages."""
+    package = ROOT / "dfact"
+    missing = []
+    for path in sorted(package.glob("*/__init__.py")):
+        docstring = path.read_text().split('"""')[1]
+        for names in re.findall(r"(?m)^    ([a-z_]+(?:, [a-z_]+)*)  +\S", docstring):
+            modules = {module.stem for module in path.parent.iterdir()}
+            missing += [f"{path.parent.name}: {name}" for name in names.split(", ") if name not in modules]
+    assert missing == []
