@@ -36,6 +36,13 @@ class Dataset:
 
     Made by :func:`dfact.import_table`, :func:`dfact.import_array` and :func:`dfact.open_dataset`,
     and from arrays in memory by the estimators themselves.
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> dataset = dfact.import_array(np.array([[1.0, 2.0], [3.0, np.nan]]), "answers.zarr", row_labels=["Ada", "Ben"])
+    >>> dataset.shape, dataset.missing_rate, list(dataset.row_labels)
+    ((2, 2), 0.25, ['Ada', 'Ben'])
     """
 
     source: RowSource
@@ -199,6 +206,13 @@ def open_dataset(path: str | PathLike[str]) -> Dataset:
 
     Raises StoreError if there is none at ``path``, if its import was interrupted, or if anything of it is gone
     or does not fit the rest.
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> imported = dfact.import_array(np.array([[1, 2], [3, 0]]), "answers.zarr", missing=0)
+    >>> dfact.open_dataset("answers.zarr").fingerprint == imported.fingerprint
+    True
     """
     path = place_of(path)
     try:

@@ -155,6 +155,13 @@ def import_array(
         Another ``empty_rows`` or ``absent``; absent entries of an array that is not sparse.
     StoreError
         ``path`` exists, or cannot be written; nothing is left behind.
+
+    Examples
+    --------
+    >>> import dfact, pandas as pd
+    >>> answers = pd.DataFrame({"Q1": [0, 3, 9], "Q2": [1, 2, 0]}, index=["Ada", "Ben", "Eve"])
+    >>> dfact.import_array(answers, "answers.zarr", missing=9, valid_range=(0, 3))
+    <Dataset 3×2 int32, 16.67% missing at answers.zarr>
     """
     source = array_source(X)
     if len(source.shape) < 2 or 0 in source.shape:
