@@ -68,9 +68,9 @@ def _frame_values(frame: pd.DataFrame) -> NDArray[Any]:
     if not all(pd.api.types.is_numeric_dtype(dtype) for dtype in frame.dtypes):
         return frame.to_numpy()
     dtype = np.result_type(*(getattr(dtype, "numpy_dtype", getattr(dtype, "subtype", dtype)) for dtype in frame.dtypes))
-    if frame.isna().to_numpy().any():
-        dtype = np.result_type(dtype, np.float32)
-    return frame.to_numpy(dtype, na_value=np.nan)
+    if not frame.isna().to_numpy().any():
+        return frame.to_numpy(dtype)
+    return frame.to_numpy(np.result_type(dtype, np.float32), na_value=np.nan)
 
 
 def axis_labels(X: Any, axis: int) -> NDArray[Any] | None:
