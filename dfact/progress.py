@@ -106,7 +106,10 @@ class TimeLeft:
 class Progress:
     """Shows how far something is; call it as a solver's callback or with :meth:`update`.
 
-    >>> model = dfact.ICQF(callbacks=[dfact.Progress("fit")])  # doctest: +SKIP
+    Examples
+    --------
+    >>> import dfact
+    >>> model = dfact.ICQF(callbacks=[dfact.Progress("fit")])
     """
 
     def __init__(self, name: str, stream: TextIO | None = None, every: float = 5.0) -> None:

@@ -25,7 +25,7 @@ _TLS = {"ca_file": "tls_ca_file", "cert": "tls_client_cert", "key": "tls_client_
 path_type = click.Path(path_type=Path)
 
 
-class LocationType(click.ParamType[Location]):
+class LocationType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and dfact runs with 8.2
     """A folder, or an address in an object store."""
 
     name = "place"

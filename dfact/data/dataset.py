@@ -36,6 +36,13 @@ class Dataset:
 
     Made by :func:`dfact.import_table`, :func:`dfact.import_array` and :func:`dfact.open_dataset`,
     and from arrays in memory by the estimators themselves.
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> dataset = dfact.import_array(np.array([[1.0, 2.0], [3.0, np.nan]]), "answers.zarr", row_labels=["Ada", "Ben"])
+    >>> dataset.shape, dataset.missing_rate, list(dataset.row_labels)
+    ((2, 2), 0.25, ['Ada', 'Ben'])
     """
 
     source: RowSource

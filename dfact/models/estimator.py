@@ -270,6 +270,13 @@ def plan(model: Factorization, data: Any, memory_limit: int | str | None = None)
 
     ``print(dfact.plan(model, data))`` shows it as a table; ``plan.fits`` says whether fit would start.
     ``memory_limit`` replaces the model's.
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> answers = np.random.default_rng(0).integers(0, 4, (200, 12)).astype(np.float32)
+    >>> dfact.plan(dfact.ICQF(n_components=3), answers, memory_limit="2GiB").fits
+    True
     """
     dataset = as_dataset(data, client=model._client(data))
     covariates = model._covariate_columns(dataset)

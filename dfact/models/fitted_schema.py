@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import numpy as np
 import zarr
+from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
 from dfact.errors import DataError
@@ -183,9 +184,12 @@ _PLAIN: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     float: ("a number", lambda value: isinstance(value, float) or (type(value) is int and abs(value) < _LARGEST)),
     str: ("a text", lambda value: isinstance(value, str)),
     type(None): ("None", lambda value: value is None),
-    np.ndarray: ("an array", lambda value: isinstance(value, (np.ndarray, zarr.Array))),
+    get_origin(NDArray[Any]): ("an array", lambda value: isinstance(value, (np.ndarray, zarr.Array))),
 }
-"""Of a type what it is for people, and what is of it; every integer of a model is a count."""
+"""The description of a type, and the test of its values; every integer of a model is a count.
+
+``NDArray`` is an alias for ``np.ndarray`` before NumPy 2.5, and a type of its own from then on.
+"""
 
 
 def _is(value: Any, kind: Any) -> bool:

@@ -52,6 +52,12 @@ def save_model(model: Factorization, path: str | PathLike[str], *, overwrite: bo
     ------
     StoreError
         ``path`` exists (unless ``overwrite``), or cannot be written; nothing is left behind.
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> answers = np.random.default_rng(0).integers(0, 4, (200, 12)).astype(np.float32)
+    >>> dfact.save_model(dfact.ICQF(n_components=3).fit(answers), "three.model")
     """
     check_is_fitted(model)
     check_replaceable(model, path)
@@ -94,6 +100,15 @@ def load_model(path: str | PathLike[str]) -> Any:
     ------
     StoreError
         There is no model at ``path``, or it is incomplete, damaged, or of another format version.
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> answers = np.random.default_rng(0).integers(0, 4, (200, 12)).astype(np.float32)
+    >>> model = dfact.ICQF(n_components=3).fit(answers)
+    >>> dfact.save_model(model, "three.model")
+    >>> np.array_equal(dfact.load_model("three.model").transform(answers), model.transform(answers))
+    True
     """
     group, document = _open(path)
     writer = f"it was written by dfact {document['versions'].get('dfact')}"

@@ -56,9 +56,9 @@ def _frame_values(frame: pd.DataFrame) -> NDArray[Any]:
     if not all(pd.api.types.is_numeric_dtype(dtype) for dtype in frame.dtypes):
         return frame.to_numpy()
     dtype = np.result_type(*(getattr(dtype, "numpy_dtype", getattr(dtype, "subtype", dtype)) for dtype in frame.dtypes))
-    if frame.isna().to_numpy().any():
-        dtype = np.result_type(dtype, np.float32)
-    return frame.to_numpy(dtype, na_value=np.nan)
+    if not frame.isna().to_numpy().any():
+        return frame.to_numpy(dtype)
+    return frame.to_numpy(np.result_type(dtype, np.float32), na_value=np.nan)
 
 
 def axis_labels(X: Any, axis: int) -> NDArray[Any] | None:
@@ -143,6 +143,13 @@ def import_array(
         Another ``empty_rows`` or ``implicit``; absent entries of an array that is not sparse.
     StoreError
         ``path`` exists, or cannot be written; nothing is left behind.
+
+    Examples
+    --------
+    >>> import dfact, pandas as pd
+    >>> answers = pd.DataFrame({"Q1": [0, 3, 9], "Q2": [1, 2, 0]}, index=["Ada", "Ben", "Eve"])
+    >>> dfact.import_array(answers, "answers.zarr", missing=9, valid_range=(0, 3))
+    <Dataset 3×2 int32, 16.67% missing at answers.zarr>
     """
     source = array_source(X)
     if len(source.shape) < 2 or 0 in source.shape:

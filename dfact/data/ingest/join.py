@@ -86,6 +86,17 @@ def join_datasets(
         Fewer than two datasets, two of the same name, another ``how``.
     StoreError
         A dataset cannot be read; ``path`` exists, or cannot be written. Nothing is left behind.
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> phq = dfact.import_array(np.array([[0, 3], [1, 2]]), "phq.zarr", row_labels=["Ada", "Ben"])
+    >>> gad = dfact.import_array(np.array([[2], [1]]), "gad.zarr", row_labels=["Ben", "Eve"])
+    >>> joined = dfact.join_datasets([phq, gad], "joined.zarr", prefix=True)
+    >>> [str(label) for label in joined.column_labels]
+    ['phq.0', 'phq.1', 'gad.0']
+    >>> list(joined.row_labels)
+    ['Ada', 'Ben', 'Eve']
     """
     path = parse_location(path)
     if how not in get_args(How):

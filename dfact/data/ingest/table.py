@@ -113,10 +113,11 @@ def import_table(
 
     Examples
     --------
+    >>> import dfact
     >>> from dfact.data.examples import ipip_ascado
     >>> dfact.import_table(
     ...     ipip_ascado(), "ipip.zarr", items=["AS*", "SC*", "AD*", "DO*"], confounders=["age", "gender"], missing=0, empty_rows="drop"
-    ... )  # doctest: +SKIP
+    ... )
     <Dataset 1004×40 uint8, 0.60% missing at ipip.zarr>
     """
     path = parse_location(path)

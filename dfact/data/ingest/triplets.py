@@ -93,6 +93,14 @@ def import_triplets(
         An argument that is not one of those above.
     StoreError
         ``source`` cannot be read; ``path`` exists, or cannot be written. Nothing is left behind.
+
+    Examples
+    --------
+    >>> import dfact, pandas as pd
+    >>> times = pd.DataFrame({"user": ["Ada", "Ada", "Ben"], "service": ["mail", "chat", "mail"], "seconds": [0.2, 0.1, 0.3]})
+    >>> times.to_csv("times.csv", index=False)
+    >>> dfact.import_triplets("times.csv", "times.zarr", row="user", column="service", value="seconds")
+    <Dataset 2×2 float32, 25.00% missing at times.zarr>
     """
     path = parse_location(path)
     if duplicates not in get_args(Duplicates):

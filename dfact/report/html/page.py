@@ -87,11 +87,10 @@ def write_report(
 
     Examples
     --------
-    >>> import dfact, numpy as np, tempfile, pathlib
+    >>> import dfact, numpy as np, pathlib
     >>> answers = np.random.default_rng(0).integers(0, 4, (200, 12)).astype(np.float32)
-    >>> place = pathlib.Path(tempfile.mkdtemp(), "report.html")
-    >>> dfact.write_report(dfact.ICQF(n_components=3).fit(answers), place, answers)
-    >>> place.read_text().startswith("<!DOCTYPE html>")
+    >>> dfact.write_report(dfact.ICQF(n_components=3).fit(answers), "report.html", answers)
+    >>> pathlib.Path("report.html").read_text().startswith("<!DOCTYPE html>")
     True
     """
     path = Path(path)
