@@ -2,6 +2,7 @@
 
 import random
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,41 @@ from distributed import Client, LocalCluster
 from numpy.typing import NDArray
 
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+FIXTURES: dict[str, set[str]] = {
+    "cluster": {"cluster", "processes", "secured"},
+    "process": {"secured", "server", "slurm", "workers"},
+    "object_store": {"server"},
+    "browser": {"browser"},
+    "root": {"small_disk"},
+}
+"""Markers of the tests that use one of these fixtures, also through other fixtures or by the value of a parameter."""
+CLUSTERS = {"cluster", "distributed"}
+"""Values of parameters for which a test asks for a cluster."""
+FURTHER = {"seed", "variant", "chunk_rows", "chunks", "rows"}
+"""Parameters of which the quick tier takes the first value."""
+OUTSIDE = {"cluster", "process", "faults", "object_store", "browser", "root", "slow", "further"}
+"""Markers of tests outside the quick tier."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by their fixtures, further seeds and the like as such, and everything else as quick; begin with the slowest files."""
+    costs = Counter[Path]()
+    for item in items:
+        for marker, fixtures in FIXTURES.items():
+            if fixtures & set(getattr(item, "fixturenames", ())):
+                item.add_marker(marker)
+        if case := getattr(item, "callspec", None):
+            if any(isinstance(value, str) and value in CLUSTERS for value in case.params.values()):
+                item.add_marker("cluster")
+            if any(case.indices.get(name, 0) for name in FURTHER):
+                item.add_marker("further")
+        outside = OUTSIDE & {mark.name for mark in item.iter_markers()}
+        costs[item.path] += len(outside - {"further"})
+        if not outside:
+            item.add_marker("quick")
+    items.sort(key=lambda item: -costs[item.path])  # a long file that begins last would keep one worker busy alone
 
 
 @pytest.fixture(scope="session")

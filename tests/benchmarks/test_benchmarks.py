@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import multiprocessing
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -32,9 +33,12 @@ from benchmarks import (
     pictures,
     time_to_end,
 )
+from benchmarks.fault_fits import FORKSERVER
 from dfact.data.examples import ipip_ascado
 from dfact.models.bounded_nmf.passes import ADMMPass, SplitlessPass
 from tests.conftest import planted_answers
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
@@ -277,6 +281,7 @@ def test_response_times_of_the_expectile_paper(results: Path, tmp_path: Path, mo
 
 def test_cost_of_passes_on_a_cluster(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["cluster_scale", "--small"])
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: FORKSERVER)  # some 20 processes, which need not import everything each
     with pytest.raises(SystemExit):  # its code says whether this machine is quiet
         cluster_scale.main()
     assert len(load(results, "cluster_messages")["rows"]) == 2

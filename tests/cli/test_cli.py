@@ -80,6 +80,7 @@ def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
+@pytest.mark.process
 def test_help_does_not_wait_for_numba() -> None:
     heavy = {"numba", "numpy", "pandas", "zarr", "sklearn", "distributed"}
     code = f"import sys; from dfact.cli.main import main; main(['fit', 'icqf', '--help']); assert not {heavy} & set(sys.modules)"
@@ -239,6 +240,7 @@ def test_the_defaults_are_those_of_the_class() -> None:
         assert {name: context.params[name] for name in broadcast} == {name: defaults[name] for name in broadcast}
 
 
+@pytest.mark.slow
 def test_fit_passes_its_options_on(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "m.model"
     options = "--components 2 --beta 0.2 --rho 2 --max-iter 7 --tol 0 --init random --seed 3 --q-max 2.5 --w-max 0.9 --bounds 0 3.5"
@@ -342,6 +344,7 @@ def test_a_cluster_that_is_lost(cluster: LocalCluster, monkeypatch: pytest.Monke
         raise CommClosedError("the scheduler is gone")
 
 
+@pytest.mark.process
 @pytest.mark.faults
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_a_fit_that_keeps_no_checkpoint_at_once(number: signal.Signals, tmp_path: Path) -> None:
@@ -363,6 +366,8 @@ def test_a_signal_stops_a_fit_that_keeps_no_checkpoint_at_once(number: signal.Si
     assert [path.name for path in tmp_path.iterdir()] == [data.name]
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "my demo"
     done = run("demo", "--output", folder)

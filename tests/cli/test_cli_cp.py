@@ -52,6 +52,7 @@ def test_help(command: str) -> None:
     assert all(len(line) <= 100 for line in result.output.splitlines())
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", ["fit", "select"])
 def test_help_does_not_wait_for_numba(command: str) -> None:
     heavy = {"numba", "numpy", "pandas", "zarr", "sklearn", "distributed"}
@@ -85,6 +86,7 @@ def test_fit_is_what_the_library_fits(data: Path, model: Path) -> None:
         np.testing.assert_array_equal(A[:], B[:])
 
 
+@pytest.mark.slow
 def test_fit_passes_its_options_on(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, plot = tmp_path / "m.model", tmp_path / "modes.png"
     options = "-k 3 --lam 2 --l1-ratio 0.5 --nonnegative --prior none --init nvecs --missing exact --max-iter 4 --tol 0 --seed 1"
@@ -97,6 +99,7 @@ def test_fit_passes_its_options_on(data: Path, tmp_path: Path, capsys: pytest.Ca
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, plot = tmp_path / "best.model", tmp_path / "path.svg"
     options = ["-k", "4", "--lambdas", "1,10,100,1000", "--seed", "0", "--plot", str(plot)]
@@ -117,6 +120,7 @@ def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert criterion in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_select_keeps_what_it_has_done(data: Path, tmp_path: Path) -> None:
     options = ["--lambdas", "1,100", "--seed", "0", "-k", "3", "--checkpoint", str(tmp_path / "kept.zarr")]
     for name in ("first", "again"):
@@ -126,6 +130,8 @@ def test_select_keeps_what_it_has_done(data: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(first, again)
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_a_job_that_was_killed_within_select_goes_on(data: Path, tmp_path: Path) -> None:
     job = tmp_path / "job.toml"
     job.write_text(f'[[step]]\nrun = "select cp"\ndata = "{data}"\nmodel = "m.model"\ncomponents = 3\nlambdas = [1, 100]\nseed = 0\n')

@@ -45,6 +45,8 @@ def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
+@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["fit", "select"])
 def test_help_does_not_wait_for_numba(command: str) -> None:
     heavy = {"numba", "numpy", "pandas", "zarr", "sklearn", "distributed"}
@@ -69,6 +71,7 @@ def test_fit_is_what_the_library_fits(data: Path, model: Path) -> None:
     np.testing.assert_array_equal(found.row_factors_[:], expected.row_factors_[:])
 
 
+@pytest.mark.slow
 def test_fit_passes_its_options_on(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, plot = tmp_path / "m.model", tmp_path / "items.png"
     options = "-k 3 --omega 0.7 --ridge 0.2 --solver exact --init random --max-iter 7 --tol 0 --seed 4 --dtype float32 --memory-limit 9GiB"
@@ -82,6 +85,7 @@ def test_fit_passes_its_options_on(data: Path, tmp_path: Path, capsys: pytest.Ca
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_several_omegas(data: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["fit", "emf", str(data), str(tmp_path / "t.model"), "-k", "2", "--omega", "0.1,0.9", "--ridge", "0.1"]
     assert main([*arguments, "--plot", str(tmp_path / "p.svg")]) == 0
@@ -107,6 +111,7 @@ def test_plan(omega: str, data: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "peak of a process" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "best.model"
     options = "-k 1,2,6 --ridge 0.1,1 --omega 0.1,0.5 --holdout-fraction 0.2 --bins 0,0.5,1,5 --repeats 2 --seed 0 --max-iter 30"
@@ -148,6 +153,7 @@ def test_select_goes_on_from_a_checkpoint(data: Path, tmp_path: Path, capsys: py
     assert "belongs to another selection: repeats was 1 there and is 2 now" in capsys.readouterr().err
 
 
+@pytest.mark.process
 @pytest.mark.faults
 def test_killed_within_a_job_the_selection_goes_on(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     visits: list[str] = []

@@ -45,6 +45,7 @@ def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", ["fit", "select"])
 def test_help_does_not_wait_for_numba(command: str) -> None:
     heavy = {"numba", "numpy", "pandas", "zarr", "sklearn", "distributed"}
@@ -116,6 +117,7 @@ def test_exit_codes(
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
+@pytest.mark.slow
 def test_the_papers_figures(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "best.model"
     assert main(["select", "gom", str(data), str(path), "--components", "2-10", "--seed", "0"]) == 0
@@ -129,6 +131,7 @@ def test_the_papers_figures(data: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert figures == [0.0067, 0.6036, 0.2112]
 
 
+@pytest.mark.slow
 def test_select_goes_on_from_a_checkpoint(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
     passes: list[str] = []
     run = LocalSession.run
@@ -181,6 +184,7 @@ def test_select_without_a_model(data: Path, tmp_path: Path, monkeypatch: pytest.
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_fit_passes_its_options_on(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, plot = tmp_path / "m.model", tmp_path / "items.png"
     options = (
@@ -237,6 +241,7 @@ def test_transform(model: Path, data: Path, tmp_path: Path, capsys: pytest.Captu
     np.testing.assert_allclose(table.drop(columns="row").sum(axis=1), 1, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_icqf_draws_its_loadings(tmp_path: Path) -> None:
     dfact.import_array(planted_answers(60, 8, 3, 0).astype(np.uint8), tmp_path / "a.zarr")
     assert main(["fit", "icqf", str(tmp_path / "a.zarr"), str(tmp_path / "a.model"), "-k", "2", "--plot", str(tmp_path / "a.svg")]) == 0

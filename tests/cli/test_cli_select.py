@@ -43,6 +43,7 @@ def test_without_confounders_and_model(data: Path, capsys: pytest.CaptureFixture
     assert "confounder" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_goes_on_from_a_checkpoint(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["select", "icqf", str(data), *QUICK, "--checkpoint", str(tmp_path / "kept")]
     assert main(arguments) == 0
@@ -85,6 +86,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
+@pytest.mark.process
 def test_help_does_not_wait_for_numba() -> None:
     heavy = {"numba", "numpy", "pandas", "zarr", "sklearn", "distributed"}
     code = f"import sys; from dfact.cli.main import main; main(['select', 'icqf', '--help']); assert not {heavy} & set(sys.modules)"

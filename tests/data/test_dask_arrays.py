@@ -466,6 +466,8 @@ def test_tables_with_names_of_dasks_attributes() -> None:
     assert dfact.L1NMF(2, max_iter=2).fit(X).transform(X).shape == (30, 2)
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_dask_is_imported_for_dask_arrays_alone() -> None:
     code = "import sys, numpy, dfact; dfact.L1NMF(2, max_iter=2).fit(numpy.ones((9, 3))); print('dask.array' in sys.modules)"
     with warnings.catch_warnings():

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import dask.array as da
@@ -24,6 +25,7 @@ from dfact.data import stored_values as values_module
 from dfact.data.coerce import as_dataset
 from dfact.data.ingest.writer import dataset_writer
 from dfact.data.stored_dataset import write_metadata
+from tests.suites.zarr_store import ZarrStoreSuite
 
 SEEDS = [0, 1, 2]
 
@@ -51,6 +53,22 @@ def full(seed):
         "valid_range": (0, 4),
         "confounders": {"age": age, "sex": ["f", "m", None] * 40, "pay/year": np.arange(120)},
     }
+
+
+class TestLocalStore(ZarrStoreSuite):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> str:
+        return str(tmp_path / "stores")
+
+    def keys(self, place: str) -> list[str]:
+        return sorted(path.relative_to(place).as_posix() for path in Path(place).rglob("*") if path.is_file())
+
+    def put(self, place: str, content: bytes) -> None:
+        Path(place).parent.mkdir(parents=True)
+        Path(place).write_bytes(content)
+
+    def remove(self, place: str) -> None:
+        Path(place).unlink()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -295,6 +313,7 @@ def test_row_compressed_values_that_are_not_ours(sparse, change, match):
         open_dataset(sparse)
 
 
+@pytest.mark.slow
 def test_lost_description_of_row_compressed_values(sparse):
     (sparse / "values" / "zarr.json").unlink()
     with pytest.raises(StoreError, match=r"lacks its array 'values'"):
@@ -312,6 +331,7 @@ def test_damaged_chunk_of_row_compressed_values_is_named_when_it_is_read(sparse,
     assert source.read(0, 5).shape == (5, 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "at", "value"),
     [("indices", 60, 6), ("indices", 60, -1), ("indptr", 60, -1), ("indptr", 60, 10**9), ("indptr", 60, 0)],
@@ -400,6 +420,7 @@ def in_process(folder, mode):
     return subprocess.run([sys.executable, "-c", _IMPORT, str(folder), mode], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.process
 @pytest.mark.faults
 def test_killed_import(tmp_path):
     assert in_process(tmp_path, "kill").returncode == -signal.SIGKILL
@@ -413,6 +434,7 @@ def test_killed_import(tmp_path):
     assert not (tmp_path / "d.zarr.incomplete").exists()
 
 
+@pytest.mark.process
 @pytest.mark.faults
 def test_files_that_may_not_grow(tmp_path):
     result = in_process(tmp_path, "limit")

@@ -49,6 +49,7 @@ def kinds_of(array, tmp_path, seed):
         yield "pandas", pd.DataFrame(array)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "shape"), list(enumerate([(57, 7), (23, 5, 4), (11, 3, 4, 2)])))
 @pytest.mark.parametrize("dtype", ["uint8", "float64"])
 def test_all_kinds_of_arrays_give_one_dataset(tmp_path, seed, shape, dtype):
@@ -63,6 +64,7 @@ def test_all_kinds_of_arrays_give_one_dataset(tmp_path, seed, shape, dtype):
         assert len({prints[name] for name in kinds & prints.keys()}) <= 1, prints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_many_chunks(tmp_path, seed):
     """More rows than a chunk holds, fed in pieces that fit none of its borders."""
@@ -102,6 +104,7 @@ def test_lists_and_names(tmp_path):
     assert (ds.dtype, ds.source.read(1, 2).tolist()) == (np.int32, [[3, 4]])
 
 
+@pytest.mark.slow
 def test_labels(tmp_path):
     array = np.arange(6).reshape(3, 2)
     frame = pd.DataFrame(array, index=["a", "b", "c"], columns=["x", "y"])
@@ -357,6 +360,7 @@ def test_a_column_without_zeros_or_answers():
     assert found.maximum.tolist() == [-np.inf, 5, -2]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_sparse_pieces(tmp_path, seed, monkeypatch):
@@ -436,6 +440,7 @@ def test_zeros_that_are_not_stored_may_be_outside_the_range_of_others(tmp_path):
     np.testing.assert_array_equal(ds.valid_range, [[4, 5], [0, 1]])
 
 
+@pytest.mark.slow
 def test_wide_sparse_data_costs_its_entries(tmp_path):
     """80 GB if it were dense."""
     rng = np.random.default_rng(0)
@@ -451,6 +456,7 @@ def test_wide_sparse_data_costs_its_entries(tmp_path):
     assert_same_matrix(ds.source.read_native(50_000, 50_100), X[50_000:50_100])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_fit_of_row_compressed_data_gives_the_bits_of_dense_data(tmp_path, seed, monkeypatch):

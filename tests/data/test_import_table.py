@@ -74,6 +74,7 @@ def refused(tmp_path, text, match, kind=DataError, name="t.csv", items="Q*", **o
 # ---------------------------------------------------------------- formats
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_format_gives_the_same_dataset(tmp_path, seed):
     frame = survey(seed)
@@ -148,6 +149,7 @@ def test_many_blocks_of_text(tmp_path):
     assert done[-1] == (2000, 2000)
 
 
+@pytest.mark.slow
 def test_row_longer_than_a_block(tmp_path):
     values = np.random.default_rng(0).random((3, 40_000))
     text = ",".join(f"Q{j}" for j in range(40_000)) + "\n" + "\n".join(",".join(map(str, row)) for row in values)
@@ -568,6 +570,8 @@ for name in ("big.csv", "big.parquet"):
 """
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path):
     m, repeats = 400, 15
     values = np.random.default_rng(0).integers(1, 6, (5000, m), np.uint8)

@@ -88,6 +88,7 @@ USER = {"row": "user", "column": "film", "value": "stars"}
 # ---------------------------------------------------------------- round trips
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("small", [False, True])
 @pytest.mark.parametrize("kind", ["tenths", "whole"])
 @pytest.mark.parametrize("seed", SEEDS)
@@ -145,6 +146,7 @@ def test_values_that_are_not_observed_bring_their_labels(tmp_path: Path) -> None
     assert dataset.valid_range.tolist() == [[2, 4]] * 3
 
 
+@pytest.mark.slow
 def test_rows_and_columns_without_any_entry(tmp_path: Path) -> None:
     frame = pd.DataFrame({"row": [3, 3], "column": [1, 4], "value": [0.5, 2]})
     dataset = import_triplets(save(frame, tmp_path / "t.csv"), tmp_path / "d.zarr", shape=(6, 5))
@@ -408,6 +410,8 @@ print(int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
 """
 
 
+@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "by"), [("t.csv", "labels"), ("t.csv", "numbers"), ("t.parquet", "labels")])
 def test_memory_does_not_grow_with_the_triplets(tmp_path: Path, name: str, by: str) -> None:
     peaks = []

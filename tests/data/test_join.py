@@ -73,6 +73,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["outer", "inner"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_join_is_the_merge_of_the_tables(tmp_path, case, how):
@@ -91,6 +92,7 @@ def test_a_join_is_the_merge_of_the_tables(tmp_path, case, how):
     assert joined.fingerprint == in_store(tmp_path, "merged", expected, valid_range=(0, 3)).fingerprint
 
 
+@pytest.mark.slow
 def test_rows_keep_the_order_of_the_first_then_of_the_new(tmp_path):
     parts = [labelled(tmp_path, name, np.ones((len(ids), 1)), list(ids)) for name, ids in {"a": "zbq", "b": "cqa", "d": "acyb"}.items()]
     assert list(join_datasets(parts, tmp_path / "j.zarr").row_labels) == list("zbqcay")
@@ -98,6 +100,7 @@ def test_rows_keep_the_order_of_the_first_then_of_the_new(tmp_path):
     assert list(join_datasets(parts, tmp_path / "i.zarr", how="inner").row_labels) == list("bqa")
 
 
+@pytest.mark.slow
 def test_paths_names_and_memory(tmp_path):
     """A mapping or a sequence, paths or datasets: the same result."""
     a, b = (in_store(tmp_path, name, answers(people(9, first=i), [name], i)) for i, name in enumerate("ab"))
@@ -110,6 +113,7 @@ def test_paths_names_and_memory(tmp_path):
     assert join_datasets([a, b], a.path, overwrite=True).fingerprint in prints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_column_keeps_its_range_and_offset(tmp_path, seed, capsys):
     rng = np.random.default_rng(seed)
@@ -132,6 +136,7 @@ def test_each_column_keeps_its_range_and_offset(tmp_path, seed, capsys):
     assert f"answers {min(low.min(), 0)} to 10 (not the same for all items), stored as 0 to {expected.max()}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second", "dtype", "code"),
     [
@@ -168,6 +173,7 @@ def test_missing_codes_are_unified(tmp_path):
     np.testing.assert_array_equal(joined.source.read(0, 3), [[1, 255, 255, 255], [2, 3, 255, 5], [255, 255, 9, 255]])
 
 
+@pytest.mark.slow
 def test_colliding_columns_are_prefixed(tmp_path):
     a = in_store(tmp_path, "a", answers(people(5), ["Q1", "Q2"], 0))
     b = in_store(tmp_path, "b", answers(people(5), ["Q2", "Q3"], 1))
@@ -183,6 +189,7 @@ def with_confounders(frame, **columns):
     return frame.assign(**{name: pd.Series(values, index=frame.index, dtype=object) for name, values in columns.items()})
 
 
+@pytest.mark.slow
 def test_confounders_are_united_by_participant(tmp_path):
     ages = np.arange(20.5, 50.5)
     a = with_confounders(answers(people(20), ["a"], 0), age=[*ages[:15], *[None] * 5], sex=["f", "m"] * 10)
@@ -291,6 +298,7 @@ def reads_per_chunk(counts, dataset):
     return sum(mine) / n_chunks, max(mine)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("how", ["outer", "inner"])
@@ -311,6 +319,7 @@ def test_chunks_are_not_read_again_and_again(tmp_path, reads_of, seed, how):
     assert reverse <= 2, "from the end"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_both_ways_of_reading_give_the_same(tmp_path, monkeypatch, seed):
@@ -328,6 +337,7 @@ def test_both_ways_of_reading_give_the_same(tmp_path, monkeypatch, seed):
     assert len(prints) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["sorted", "shuffled"])
 def test_memory_does_not_hold_the_answers(tmp_path, monkeypatch, order):
     monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1 << 16)
@@ -383,6 +393,7 @@ def test_progress_counts_rows(tmp_path):
     assert seen[-1] == (31, 31)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_fit_is_that_of_the_merged_table(tmp_path, seed):
     """To the last bit, confounders included."""
@@ -407,6 +418,7 @@ def test_a_fit_is_that_of_the_merged_table(tmp_path, seed):
         np.testing.assert_array_equal(*(np.asarray(getattr(fit, name)) for fit in fits))
 
 
+@pytest.mark.slow
 def test_the_command_line(tmp_path, capsys):
     a = in_store(tmp_path, "phq", answers(people(12), ["Q1", "Q2"], 0))
     b = in_store(tmp_path, "gad", answers(people(12, first=6), ["Q1", "R"], 1))

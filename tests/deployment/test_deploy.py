@@ -47,6 +47,7 @@ def rendered() -> dict[str, list[Manifest]]:
 # Manifests
 
 
+@pytest.mark.slow
 @needs_kubectl
 @pytest.mark.parametrize("folder", FOLDERS)
 @pytest.mark.parametrize("version", VERSIONS)
@@ -153,6 +154,7 @@ def test_what_is_broken_is_told(what: str, rendered: dict[str, list[Manifest]]) 
     assert told in "\n".join(problems(manifests))
 
 
+@pytest.mark.slow
 @needs_kubectl
 @pytest.mark.parametrize(
     ("folder", "kind", "change", "told"),
@@ -203,6 +205,7 @@ def deploy(job: Path, *options: str) -> tuple[int, Path]:
     return main(["deploy", str(job), str(folder), "--image", IMAGE, "--manifests", str(DEPLOY / "kubernetes"), *options]), folder
 
 
+@pytest.mark.process
 @needs_kubectl
 def test_manifests_for_a_job(job: Path) -> None:
     endpoint = "AWS_ENDPOINT_URL=http://minio.storage:9000"
@@ -227,6 +230,7 @@ def test_manifests_for_a_job(job: Path) -> None:
     assert next(m for m in manifests if "job.toml" in m.get("data", {}))["data"]["job.toml"] == job.read_text()
 
 
+@pytest.mark.process
 @needs_kubectl
 def test_two_jobs_in_a_namespace_do_not_meet(job: Path) -> None:
     found = []
@@ -388,6 +392,7 @@ def slurm(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
         batch.wait()
 
 
+@pytest.mark.process
 @pytest.mark.faults
 def test_a_batch_job_is_stopped_and_goes_on(slurm: Callable[..., "subprocess.Popen[bytes]"], tmp_path: Path) -> None:
     answers = planted_answers(4000, 40, 3, seed=1)
@@ -419,6 +424,7 @@ def test_a_batch_job_is_stopped_and_goes_on(slurm: Callable[..., "subprocess.Pop
     np.testing.assert_array_equal(found.factors_[:], expected.factors_[:])
 
 
+@pytest.mark.process
 @pytest.mark.faults
 def test_workers_without_a_scheduler_end_with_a_failure() -> None:
     take_part = DEPLOY / "container" / "node-entrypoint"

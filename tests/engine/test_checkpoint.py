@@ -281,7 +281,9 @@ def test_two_processes_do_not_share_a_checkpoint(tmp_path: Path) -> None:
     same(kept(path).fit(X), kept(path).set_params(checkpoint=None).fit(X))
 
 
+@pytest.mark.process
 @pytest.mark.faults
+@pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small disk of its own needs root")
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
     X, disk = planted_answers(3000, 100, 8, 0, 0.1), tmp_path / "disk"

@@ -71,6 +71,8 @@ def test_fits_of_dask_arrays_have_the_bits_of_those_in_memory(
     assert not sizes, "no chunk came to the driver"
 
 
+@pytest.mark.cluster
+@pytest.mark.slow
 def test_a_dask_array_survives_the_worker_that_holds_it() -> None:
     X = planted_answers(3000, 40, 4, 0, 0.1).astype(np.float32)
     expected = bits(dfact.ICQF(3, max_iter=8, tol=0, executor="inline").fit(X))
@@ -124,6 +126,8 @@ def test_a_landmark_is_found_by_who_reaches_the_same_store(tmp_path: Path) -> No
     assert [path.name for path in (tmp_path / "a.zarr").iterdir()] == ["zarr.json"]
 
 
+@pytest.mark.cluster
+@pytest.mark.slow
 def test_an_adaptive_cluster_grows_for_a_fit_and_shrinks_after_it() -> None:
     X = planted_answers(3000, 40, 4, 3, 0.1)
     expected = bits(dfact.ICQF(3, max_iter=400, tol=0, executor="inline").fit(X))

@@ -402,7 +402,9 @@ def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 # The same bits
 
 
-@pytest.mark.parametrize(("n_workers", "threads"), [(1, 1), (2, 1), (3, 2), (5, 1)])
+@pytest.mark.parametrize(
+    ("n_workers", "threads"), [(2, 1), *(pytest.param(*more, marks=pytest.mark.slow) for more in [(1, 1), (3, 2), (5, 1)])]
+)
 @pytest.mark.parametrize("plan", [{}, {"resident_states": 1, "resident_values": 1}], ids=["in memory", "spilled"])
 def test_any_number_of_workers_gives_the_bits_of_one_thread(n_workers: int, threads: int, plan: dict[str, int]) -> None:
     with inside(n_workers, threads) as client:
@@ -410,12 +412,14 @@ def test_any_number_of_workers_gives_the_bits_of_one_thread(n_workers: int, thre
         assert course(on(client, **plan), Wide(), 5) == inline(5, pass_=Wide())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_partitions", [1, 2])
 def test_more_workers_than_partitions(n_partitions: int) -> None:
     with inside(5) as client:
         assert course(on(client, n_partitions), Walk(), 3) == inline(3, n_partitions)
 
 
+@pytest.mark.slow
 def test_models_have_the_bits_of_one_thread() -> None:
     X = answers(0)
     expected = bits(long_fit(executor="inline").fit(X))
@@ -424,6 +428,7 @@ def test_models_have_the_bits_of_one_thread() -> None:
             assert bits(long_fit(executor=client).fit(X)) == expected
 
 
+@pytest.mark.slow
 def test_shared_reads_of_a_selection() -> None:
     select = SELECTIONS["block_cross_validate, shared reads"]
     with inside(3) as client:
@@ -434,6 +439,7 @@ class StopHereError(Exception):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(3, 2), (1, 5), (2, 0), (0, 3)])
 def test_a_checkpoint_goes_on_with_another_number_of_workers(before: int, after: int, tmp_path: Path) -> None:
     def stop(iteration: Any) -> None:
@@ -755,6 +761,7 @@ def test_a_host_that_closes_in_the_midst_of_a_pass(tmp_path: Path) -> None:
         assert (tmp_path / "closed").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["run", "give"])
 def test_a_worker_that_is_closed_while_it_asks_others(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ask, closing = Host.ask, list[Any]()
@@ -779,6 +786,7 @@ def test_a_worker_that_is_closed_while_it_asks_others(call: str, monkeypatch: py
         assert (sums, rows_of(session)) == inline(3)
 
 
+@pytest.mark.slow
 def test_a_second_loss_while_partitions_are_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
     ask, ask_each, given = Host.ask, Members.ask_each, list[str]()
 
@@ -971,6 +979,7 @@ def test_workers_that_cannot_join(monkeypatch: pytest.MonkeyPatch) -> None:
 # Beside others
 
 
+@pytest.mark.slow
 def test_fits_at_the_same_time() -> None:
     found: dict[int, Any] = {}
 
@@ -1002,6 +1011,7 @@ def wait_for(name: str, _: int) -> bool:
     return Event(name).wait(WAIT)
 
 
+@pytest.mark.slow
 def test_a_client_that_is_closed_in_a_session() -> None:
     with inside(2) as client:
         for look in (0.0, float("inf")):
@@ -1021,6 +1031,7 @@ def all_held(dask_worker: Any) -> bool:
     return all(held_ones)
 
 
+@pytest.mark.process
 @pytest.mark.faults
 def test_shards_end_with_a_lost_driver(processes: Processes) -> None:
     script = f"""
@@ -1070,6 +1081,7 @@ def local_processes(n_workers: int) -> Iterator[tuple[LocalCluster, Client]]:
 
 
 @pytest.mark.faults
+@pytest.mark.cluster
 def test_clusters_that_adapt_and_shrink() -> None:
     with local_processes(3) as (cluster, client):
         with on(client) as session:

@@ -1,4 +1,4 @@
-"""One conformance suite for all executors, the partitions, the spilled state and the memory plan."""
+"""Executors, partitions, the spilled state and the memory plan."""
 
 import errno
 import io
@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_info
 
 import dfact
-from dfact.data import layout
 from dfact.data import stored_values as data_values
 from dfact.data.coerce import as_dataset
 from dfact.data.layout import Layout
@@ -42,7 +41,7 @@ from dfact.engine.executors import InlineExecutor, ThreadsExecutor, resolve_exec
 from dfact.engine.fused_passes import FusedPass, Member, whole
 from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan, parse_bytes
 from dfact.engine.partitions import partitions, prefetch, walk
-from dfact.engine.passes import Block, PartialSums, State, StatelessStart, Workspace
+from dfact.engine.passes import Block, State, StatelessStart, Workspace
 from dfact.engine.reduction import TreeSum, add_up
 from dfact.engine.session import Executor
 from dfact.engine.threads import single_threaded
@@ -50,83 +49,30 @@ from dfact.progress import Iteration, Progress, TimeLeft
 from dfact.storage import array_stream as streams
 from dfact.storage.files import TemporaryFolder
 from tests.conftest import planted_answers
-
-FLOAT32 = np.dtype(np.float32)
-FOOTPRINT = Footprint(state_per_row=200, work_per_row=200, broadcast=1000, result_per_row=8)
-
-
-@dataclass
-class Sums(PartialSums):
-    weighted: NDArray[Any]
-    count: NDArray[Any]
-
-
-@dataclass(frozen=True)
-class DriftPass:
-    """A pass whose result depends on the state, the order of sums and the block index; overwrites its state."""
-
-    dtype: np.dtype[Any] = FLOAT32
-
-    def start(self, block: Block) -> State:
-        return {"drift": np.full((2, len(block.values)), np.float32(block.index) / 7), "rows": np.nan_to_num(block.values)}
-
-    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State, Sums]:
-        assert state is not None
-        state["drift"] *= np.float32(1.1)
-        state["rows"] += broadcast
-        cov = 0 if block.covariates is None else block.covariates.sum()
-        weighted = state["drift"].sum() * np.nansum(block.values, axis=0) / np.float32(3) + state["rows"].sum() + cov
-        return state, Sums(weighted, np.asarray(len(block.values)))
-
-
-@dataclass(frozen=True)
-class FailingPass(DriftPass):
-    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State, Sums]:
-        raise ValueError(f"block {block.index} is bad")
+from tests.suites.session import FLOAT32, FOOTPRINT, DriftPass, SessionSuite, Sums, cut_small, run, sparse_values, values
 
 
 @pytest.fixture
 def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Data of a few hundred kilobytes in several partitions of several chunks of several blocks."""
-    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 11)
-    monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1 << 13)
-    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 15)
+    cut_small(monkeypatch)
 
 
-def values(seed: int, n: int = 3001, m: int = 25) -> NDArray[np.uint8]:
-    rng = np.random.default_rng(seed)
-    X = rng.integers(0, 5, (n, m)).astype(np.uint8)
-    X[rng.random(X.shape) < 0.1] = 255
-    return X
+class TestThreads(SessionSuite):
+    @pytest.fixture(params=[None, 3], ids=["threads", "threads-3"])
+    def executor(self, request: pytest.FixtureRequest) -> Executor:
+        return ThreadsExecutor(request.param)
 
 
-def run(executor: Executor, source: RowSource, *, spill: bool = False, passes: int = 3, seed: int = 0) -> tuple[Any, ...]:
-    covariates = np.random.default_rng(seed).random((source.shape[0], 3)).astype(np.float32)
-    plan = make_plan(source, np.dtype(np.float32), FOOTPRINT, executor.workers(None))
-    if spill:
-        plan = replace(plan, resident_states=1, resident_values=1)
-    with executor.open(partitions(source, 255, covariates), plan) as session:
-        results = [session.run(DriftPass(), np.float32(i)) for i in range(passes)]
-        drift = np.concatenate(list(session.rows("drift")))
-    return (*[r.weighted for r in results], *[r.count for r in results], drift)
+class TestInline(SessionSuite):
+    @pytest.fixture
+    def executor(self) -> Executor:
+        return InlineExecutor()
 
 
-@pytest.fixture(params=["threads", "threads-3", "distributed"])
-def executor(request: pytest.FixtureRequest) -> Executor:
-    if request.param == "distributed":
-        return DistributedExecutor(request.getfixturevalue("client"))
-    return ThreadsExecutor(3 if request.param == "threads-3" else None)
-
-
-@pytest.mark.usefixtures("small_partitions")
-@pytest.mark.parametrize("spill", [False, True])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_every_executor_gives_the_bits_of_the_inline_one(executor: Executor, spill: bool, seed: int) -> None:
-    source = ArraySource(values(seed))
-    assert Layout.of(source.shape).n_partitions > 2
-    expected = run(InlineExecutor(), source, seed=seed)
-    for a, b in zip(expected, run(executor, source, spill=spill, seed=seed), strict=True):
-        np.testing.assert_array_equal(a, b)
+class TestWorkers(SessionSuite):
+    @pytest.fixture
+    def executor(self, client: Client) -> Executor:
+        return DistributedExecutor(client)
 
 
 @dataclass(frozen=True)
@@ -158,26 +104,6 @@ def test_arrays_lie_on_a_worker_as_they_did(of: Callable[[NDArray[Any]], RowSour
             assert sums.weighted.flags.aligned
             assert sums.weighted.flags.f_contiguous
     assert sizeof(Pickled(arrays)) > sum(array.nbytes for array in arrays)
-
-
-@pytest.mark.usefixtures("small_partitions")
-@pytest.mark.parametrize("chunk_rows", [1, 17, 64, 500, 5000])
-def test_any_chunking_gives_the_same_bits(executor: Executor, chunk_rows: int, tmp_path: Path) -> None:
-    X = values(3)
-    if chunk_rows == 1:
-        X = X[:200]
-    array = zarr.create_array(tmp_path / "x.zarr", data=X, chunks=(chunk_rows, 7))
-    expected = run(InlineExecutor(), ArraySource(X))
-    for a, b in zip(expected, run(executor, ZarrSource(array), spill=True), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-def sparse_values(seed: int, n: int = 3001, m: int = 25) -> sp.csr_array:
-    """Codes, missing ones among them, in rows of very unequal lengths."""
-    X = values(seed, n, m)
-    rng = np.random.default_rng(seed)
-    X[rng.random(X.shape) > rng.choice([0.0, 0.1, 0.8], (n, 1))] = 0
-    return sp.csr_array(X)
 
 
 @pytest.mark.usefixtures("small_partitions")
@@ -250,6 +176,7 @@ def test_pieces_hold_no_more_than_one_read_may_bring(seed: int, most: int, monke
     assert list(CSRSource(X).read_ranges(Layout.of(X.shape))) == pieces
 
 
+@pytest.mark.slow
 def test_a_part_of_a_source_travels_alone(tmp_path: Path) -> None:
     X = sp.random_array((200_000, 40), density=0.1, rng=np.random.default_rng(0), format="csr")
     stored = dfact.import_array(X, tmp_path / "d.zarr").source
@@ -260,21 +187,6 @@ def test_a_part_of_a_source_travels_alone(tmp_path: Path) -> None:
         assert len(sent) < 20_000
         assert (pickle.loads(sent).read_native(0, 100) != X[1000:1100]).nnz == 0
     assert stored.location == tmp_path / "d.zarr"
-
-
-@pytest.mark.usefixtures("small_partitions")
-def test_an_error_in_a_block_reaches_the_caller(executor: Executor) -> None:
-    source = ArraySource(values(0))
-    plan = make_plan(source, np.dtype(np.float32), FOOTPRINT, executor.workers(None))
-    with pytest.raises(ValueError, match=r"block \d+ is bad"), executor.open(partitions(source, 255, None), plan) as session:
-        session.run(FailingPass(), np.float32(0))
-
-
-@pytest.mark.usefixtures("small_partitions")
-def test_spilled_state_is_removed_at_the_end(executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    run(executor, ArraySource(values(0)), spill=True)
-    assert [p.name for p in tmp_path.iterdir() if p.name.startswith("dfact-")] == []
 
 
 @pytest.mark.usefixtures("small_partitions")
@@ -376,32 +288,6 @@ def test_any_thread_may_be_the_first_to_limit_blas() -> None:
             assert pool.submit(limited).result() == {1}
 
 
-def test_passes_run_with_one_blas_thread(executor: Executor) -> None:
-    seen = executor.open(
-        partitions(ArraySource(values(0)), 255, None),
-        make_plan(ArraySource(values(0)), np.dtype(np.float32), FOOTPRINT, executor.workers(None)),
-    )
-    with seen as session:
-        assert session.run(ThreadCountPass(), None).excess == 0
-
-
-@dataclass
-class Threads(PartialSums):
-    excess: NDArray[Any]
-
-
-@dataclass(frozen=True)
-class ThreadCountPass:
-    dtype: np.dtype[Any] = FLOAT32
-
-    def start(self, block: Block) -> None:
-        return None
-
-    def step(self, block: Block, state: State | None, broadcast: None) -> tuple[None, Threads]:
-        counts = [p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"]
-        return None, Threads(np.asarray(max(counts) - 1))
-
-
 def test_executor_is_chosen_by_partitions_and_client(client: Client) -> None:
     assert isinstance(resolve_executor(None, 1), InlineExecutor)
     assert isinstance(resolve_executor(None, 2), ThreadsExecutor)
@@ -430,6 +316,7 @@ def plan_for(limit: str, n: int = 500_000, m: int = 1000) -> Plan:
     return make_plan(source, np.dtype(np.float32), footprint, two_threads(limit))
 
 
+@pytest.mark.slow
 def test_sparse_data_is_planned_by_what_it_stores(tmp_path: Path) -> None:
     """Dense, a read of these rows would be gigabytes."""
     rng = np.random.default_rng(0)
@@ -673,6 +560,7 @@ def test_a_pass_over_the_state_alone_knows_how_many_rows_there_are() -> None:
     assert rows[-1][0] < rows[0][0], "the last block is a short one"
 
 
+@pytest.mark.process
 @pytest.mark.faults
 def test_the_scratch_of_killed_processes_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -18,7 +18,7 @@ from dfact.data.synthetic import PlantedQuestionnaire
 from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers
 from dfact.errors import MemoryPlanError
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.cluster]
 THREADS = 2
 
 

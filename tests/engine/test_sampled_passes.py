@@ -136,7 +136,10 @@ def inline(passes: Sequence[Any]) -> tuple[list[bytes], bytes]:
     return course(opened(InlineExecutor()), passes)
 
 
-@pytest.fixture(scope="module", params=["inline", "2 threads", "1 worker", "3 workers", "8 workers"])
+@pytest.fixture(
+    scope="module",
+    params=["inline", "2 threads", "1 worker", *(pytest.param(name, marks=pytest.mark.slow) for name in ("3 workers", "8 workers"))],
+)
 def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
     if "worker" in request.param:
         with inside(int(request.param[0])) as client:
@@ -169,6 +172,7 @@ def test_a_pass_visits_its_partitions_and_adds_them_up_by_their_positions(execut
     assert visited_partitions(tmp_path) == Counter((number, i) for number, sample in enumerate(samples, 1) for i in sample)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_mixed_passes_give_the_same_bits_everywhere(executor: Executor, seed: int, sources: Sources) -> None:
     plans = [(128, 0, 99), (512, 5, 99), (512, 0, 0), (50, 99, 99), (300, 0, 3), (0, 0, 99), (0, 99, 3), (1, 0, 2)]
@@ -177,6 +181,7 @@ def test_mixed_passes_give_the_same_bits_everywhere(executor: Executor, seed: in
         assert course(opened(executor, sources[rows], resident_values=room, resident_states=states), passes) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [0, 99])
 def test_dask_arrays_give_the_bits_of_those_in_memory(room: int, monkeypatch: Patch) -> None:
     monkeypatch.setattr(dask_rows, "_CHUNK_BYTES", (1 << 10, 1 << 13))
@@ -202,6 +207,7 @@ def test_partitions_that_are_not_visited_keep_their_state(executor: Executor, re
     assert changed == [set(first), set(), set(EVERYTHING), set(third), set()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_states_of_some_partitions_go_from_executor_to_executor(seed: int, tmp_path: Path) -> None:
     passes, sums, states = mixed(seed, n=12), list[bytes](), list[Any]()

@@ -11,7 +11,7 @@ import pytest
 import dfact
 from benchmarks import fuzz
 
-EACH, USED, LOADED = 20, 4, 40
+EACH, USED, LOADED = 10, 3, 20
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +31,7 @@ def test_damaged_inputs(target: str, workers: list[fuzz.Worker]) -> None:
     assert len(outcomes) == count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(fuzz.FORGED))
 def test_a_forged_model_is_loaded_or_refused_in_words(name: str, tmp_path: Path) -> None:
     fuzz.forged_target(name).make(tmp_path)
@@ -53,6 +54,7 @@ class Endless:
             time.sleep(60)
 
 
+@pytest.mark.slow
 def test_what_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fuzz._outcome(lambda: fuzz.expect(False, "other values"))[0] == "failed"
     assert fuzz._outcome(lambda: next(iter([])))[0] == "failed"

@@ -18,7 +18,7 @@ import pytest
 from benchmarks.host_cluster import SHORT_TIMEOUT, Certificates, Cluster, Ended, digest, make_data, model_of
 from benchmarks.namespaces import Hosts, available
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.process, pytest.mark.root]
 ITERATIONS = 18
 
 
@@ -105,6 +105,7 @@ def test_hosts_that_are_cut_off_from_each_other_alone() -> None:
         assert reached("a", "b")
 
 
+@pytest.mark.process
 def test_what_a_killed_run_has_left_is_removed() -> None:
     code = """
 import json, os, sys

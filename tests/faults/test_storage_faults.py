@@ -241,6 +241,7 @@ def test_a_file_that_may_not_grow(fitted: tuple[dfact.ICQF, dfact.Dataset], tmp_
     assert entries(tmp_path) == []
 
 
+@pytest.mark.process
 def test_a_disk_that_turns_read_only(small_disk: Path, X: NDArray[np.float64]) -> None:
     dataset = dfact.import_array(X[:200], small_disk / "x.zarr")
     model = icqf(executor="inline").fit(dataset)

@@ -101,6 +101,7 @@ def steps_done(error: str) -> list[int]:
     return [int(number) for number in re.findall(r"step (\d+) \([\w ]+\) is done, in", error)]
 
 
+@pytest.mark.slow
 def test_a_job_is_done_once(job: Path, undisturbed: list[bytes], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(job)]) == 0
     captured = capsys.readouterr()
@@ -115,6 +116,7 @@ def test_a_job_is_done_once(job: Path, undisturbed: list[bytes], capsys: pytest.
     assert {name: (job.parent / name).stat().st_mtime_ns for name in WRITTEN} == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "again"),
     [
@@ -236,6 +238,7 @@ def test_dry_run(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ", 8 fits one after the other, by a trial on the first rows" in told
 
 
+@pytest.mark.slow
 def test_dry_run_tells_of_a_step_that_would_fail_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     dfact.import_array(rng.random((30, 6, 4)), tmp_path / "tensor.zarr")
@@ -252,6 +255,7 @@ def test_dry_run_tells_of_a_step_that_would_fail_and_goes_on(tmp_path: Path, cap
     assert "step 1 (fit icqf) failed: X has 3 modes, expected rows (participants) and columns (items)" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", ["", "seed = 0\n"], ids=["another each time", "the same"])
 def test_what_reads_a_model_is_done_again_if_that_came_out_another(seed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dfact.import_array(planted_answers(60, 10, 2, 0), tmp_path / "answers.zarr")
@@ -278,6 +282,7 @@ def test_what_reads_a_model_is_done_again_if_that_came_out_another(seed: str, tm
     assert steps_done(capsys.readouterr().err) == []
 
 
+@pytest.mark.slow
 def test_the_log_as_json(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(job), "--log", "json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
@@ -286,6 +291,7 @@ def test_the_log_as_json(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[-1]["message"].startswith("all 6 steps are done")
 
 
+@pytest.mark.slow
 def test_a_step_that_fails(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job.write_text(JOB.replace("components = 3\n", "components = 300\n"))
     assert main(["run", str(job)]) == 1
@@ -341,6 +347,7 @@ def test_sigterm_within_a_fit_leaves_a_checkpoint(job: Path, tmp_path_factory: p
 FIT = '[[step]]\nrun = "fit icqf"\ndata = "answers.zarr"\nmodel = "m.model"\ncomponents = 2\nmax-iter = 3\n'
 
 
+@pytest.mark.slow
 def test_settings_of_all_steps_count_and_paths_may_be_written_in_several_ways(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dfact.import_array(planted_answers(60, 10, 2, 0), tmp_path / "answers.zarr")
     job = tmp_path / "job.toml"
@@ -419,6 +426,8 @@ def killed(job: Path, where: str) -> None:
     assert subprocess.run([sys.executable, "-c", code, str(job)], capture_output=True, check=False).returncode == 9
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_what_is_to_be_overwritten_does_not_count_as_done_and_stability_goes_with_its_model(tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
     dfact.import_array(planted_answers(60, 10, 2, 0), tmp_path / "answers.zarr")
     job, out = tmp_path / "job.toml", tmp_path / "l.csv"

@@ -81,6 +81,7 @@ FITS = {name: (case.make, case.data) for name, case in CASES.items() if name not
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FITS)
 def test_bits_do_not_depend_on_where_arguments_lie(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)

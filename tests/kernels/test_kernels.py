@@ -20,8 +20,10 @@ from dfact.kernels.admm import admm_fill
 from dfact.kernels.box_qp import coordinate_descent, fista
 from dfact.kernels.entries import all_whole, column_statistics, decode, filled, mask_codes, squared_error
 from dfact.kernels.kmeans import member_weights
+from tests.cases import every
 
-SEEDS = [0, 1, 2]
+COMPILED = os.environ.get("NUMBA_DISABLE_JIT") != "1"
+SEEDS = [0, 1, 2] if COMPILED else [0]
 DTYPES = [np.float32, np.float64]
 TOLERANCE = 1e-4  # what the models ask of solve_rows
 
@@ -44,7 +46,7 @@ def compiled():
     return found.items()
 
 
-@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled")
+@pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
 def test_kernels_are_serial_and_release_the_gil():
     assert {name for name, _ in compiled()} >= {"admm_fill", "coordinate_descent", "fista", "decode", "column_statistics", "squared_error"}
     for name, function in compiled():
@@ -58,9 +60,10 @@ def test_a_change_of_the_tableau_renews_the_cached_kernels():
     assert digest == rows_module.TABLEAU_DIGEST, f'write TABLEAU_DIGEST = "{digest}" in rows.py'
 
 
+@pytest.mark.process
 def test_kernels_run_with_the_jit_off():
     """The same assertions, on one seed, hold for the Python that is compiled."""
-    chosen = "(entries or statistics or decode or mask or whole or reference or two_array) and 0 and float64 and not full"
+    chosen = "(entries or statistics or decode or mask or whole or reference or two_array) and not (float32 or int16 or many)"
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, "-k", chosen]
     run = subprocess.run(command, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
@@ -80,7 +83,7 @@ def test_decode(dtype, raw, code):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("seed", SEEDS)
+@every(seed=SEEDS)
 def test_column_statistics_add_up_over_blocks(seed, dtype):
     M = answers(seed, (50, 11), dtype)
     M = np.where(np.arange(11) == 4, dtype(np.nan), M)  # a column without answers
@@ -97,7 +100,7 @@ def test_column_statistics_add_up_over_blocks(seed, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("seed", SEEDS)
+@every(seed=SEEDS)
 def test_filled_and_squared_error_of_entries(seed, dtype):
     M, R = answers(seed, (40, 33), dtype), answers(seed + 10, (40, 33), dtype, missing=0)
     out = filled(M, 1.5)
@@ -143,10 +146,8 @@ def lasso(seed, k, n, dtype=np.float64, penalty=0.3):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("k", [1, 3, 8])
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("solver", [coordinate_descent, fista])
-@pytest.mark.parametrize("ridge", [0.0, 2.0])
+@every(k=[1, 3, 8], seed=SEEDS, ridge=[0.0, 2.0])
 def test_box_lasso_meets_the_optimality_conditions(seed, k, dtype, solver, ridge):
     _, _, G, H, penalty = lasso(seed, k, 40, dtype)
     X = np.random.default_rng(seed).uniform(0, 1, (k, 40)).astype(dtype)
@@ -164,7 +165,7 @@ def test_box_lasso_meets_the_optimality_conditions(seed, k, dtype, solver, ridge
         assert (X == 1).any()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@every(seed=SEEDS)
 def test_box_lasso_against_reference_float64(seed):
     A, B, G, H, penalty = lasso(seed, 5, 6)
     for beta in (0.0, penalty):
@@ -225,9 +226,7 @@ def test_box_lasso_stops_at_the_tolerance(dtype):
 # --- ADMM ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("change", [1.0, 1.02])
-@pytest.mark.parametrize("rho", [0.5, 3.0])
-@pytest.mark.parametrize("seed", SEEDS)
+@every(seed=SEEDS, rho=[0.5, 3.0], change=[1.0, 1.02])
 def test_admm_equals_the_two_array_form(seed, rho, change):
     """Steps 3 and 4 with Z and A as two arrays, 20 % missing, on models that leave the bounds."""
     lower, upper = np.full(17, 0.5), np.linspace(2, 2.9, 17)
@@ -260,7 +259,7 @@ def test_admm_equals_the_two_array_form(seed, rho, change):
     assert active > 100
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@every(seed=SEEDS)
 def test_admm_in_float32_is_that_in_float64(seed):
     M = answers(seed, (20, 37), np.float32)
     R = np.random.default_rng(seed).uniform(-1, 4, M.shape).astype(np.float32)
@@ -378,7 +377,7 @@ def feasible(case, seed, **more):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
-@pytest.mark.parametrize("seed", SEEDS)
+@every(seed=SEEDS)
 def test_rows_against_reference(seed, case, dtype):
     rows = feasible(case, seed, dtype=dtype)
     X, unfinished = rows.solve()
@@ -394,9 +393,8 @@ def test_rows_against_reference(seed, case, dtype):
             np.testing.assert_allclose(w, best, atol=3e-3 * rows.w_max)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
-@pytest.mark.parametrize("seed", SEEDS)
+@every(dtype=DTYPES, seed=SEEDS)
 def test_many_rows_meet_the_optimality_conditions(seed, case, dtype):
     rows = feasible(case, seed, n=60, m=90, k=9, dtype=dtype)
     X, unfinished = rows.solve()
@@ -404,7 +402,7 @@ def test_many_rows_meet_the_optimality_conditions(seed, case, dtype):
     rows.check_optimality(X)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@every(seed=SEEDS)
 def test_rows_to_a_small_tolerance(seed):
     rows = Rows(seed, n=10, m=30, k=4, upper=1.8, missing=0.1)
     X, unfinished = rows.solve(tolerance=1e-8)
@@ -423,7 +421,7 @@ def test_bounds_hold_in_these_cases():
     assert (R < 0.7).any(axis=1).mean() > 0.0
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@every(seed=SEEDS)
 def test_rows_do_not_depend_on_the_start(seed):
     rows = Rows(seed, n=40, m=60, k=6, upper=2.0)
     middle, zero, top = rows.solve(start=None)[0], rows.solve(start=0.0)[0], rows.solve(start=1.0)[0]
@@ -511,10 +509,8 @@ def collinear(kind, Q, rng):
         Q[:] = Q[:, :3].repeat(10, axis=1)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("upper", [1.5, 1e9])
-@pytest.mark.parametrize("penalty", [0.0, 0.1])
 @pytest.mark.parametrize("kind", ["duplicate", "scaled", "sum", "nearly", "zero", "all zero", "tiny", "items"])
+@every(penalty=[0.0, 0.1], upper=[1.5, 1e9], dtype=DTYPES)
 def test_rows_with_collinear_loadings(kind, penalty, upper, dtype):
     rows = Rows(5, n=20, m=30, k=5, upper=upper, penalty=penalty, dtype=dtype)
     collinear(kind, rows.Q, np.random.default_rng(0))
@@ -523,7 +519,7 @@ def test_rows_with_collinear_loadings(kind, penalty, upper, dtype):
     rows.check_optimality(X)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@every(seed=range(20))
 def test_fewer_answers_than_components(seed):
     rows = Rows(seed, n=30, m=20, k=12, upper=2.0, missing=0.8, penalty=0.05)
     X, unfinished = rows.solve()
@@ -531,7 +527,7 @@ def test_fewer_answers_than_components(seed):
     rows.check_optimality(X)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@every(seed=range(10))
 def test_many_entries_at_the_bounds(seed):
     """A narrow range with an intercept in it: the bounds decide nearly every factor."""
     rows = Rows(seed, n=20, m=200, k=10, c=1, lower=0.9, upper=1.4, missing=0.3)
@@ -546,7 +542,7 @@ def test_many_entries_at_the_bounds(seed):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("seed", SEEDS)
+@every(seed=SEEDS)
 def test_members_are_the_directions_nearest_to_a_centre(seed, dtype):
     rng = np.random.default_rng(seed)
     widths = np.array([3, 5, 5, 2, 1])

@@ -70,6 +70,7 @@ def test_right_singular_vectors_are_those_of_numpy(m: int, seed: int) -> None:
     assert (V[np.abs(V).argmax(axis=0), range(4)] > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("m", [40, 700])
 def test_sparse_rows_give_the_singular_vectors_of_the_dense_ones(m: int) -> None:
     X = low_rank(500, m, 3, 0.0, 0) * (np.random.default_rng(1).random((500, m)) < 0.2)
@@ -135,6 +136,7 @@ def squared_distances(X: NDArray[np.float64], centers: NDArray[np.float64]) -> N
     return np.square(X[:, None] - centers).sum(axis=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", [300, 5000])
 @pytest.mark.parametrize("seed", range(3))
 def test_kmeans_by_passes_reaches_scikit_learns(seed: int, sample: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +156,7 @@ def test_kmeans_by_passes_reaches_scikit_learns(seed: int, sample: int, monkeypa
             assert nearest.tolist() == np.flatnonzero(Y[:, :k].any(axis=1))[distances.argmin(axis=0)].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_search_finds_as_good_clusters_as_many_starts(seed: int) -> None:
     k = 8

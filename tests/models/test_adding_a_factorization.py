@@ -6,12 +6,11 @@ Poisson factorization (Lee & Seung 2001, the multiplicative updates for the dive
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from distributed import Client
 from numpy.typing import NDArray
 from sklearn.base import clone
 
@@ -24,6 +23,7 @@ from dfact.models.parameters import COUNT, check, is_count, is_in_range
 from dfact.models.traits import ModelTraits
 from dfact.progress import Reporter, relative_change
 from dfact.report.presenters.base import items_plot, model_text
+from tests.suites.estimator import EstimatorSuite
 
 
 # 1. The kernel: what is done entry by entry.
@@ -131,6 +131,7 @@ def counts(seed: int, n: int = 400, m: int = 30, k: int = 3) -> NDArray[np.float
     return V
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_objective_falls_to_a_fixed_point(seed: int) -> None:
     V = counts(seed)
@@ -141,14 +142,14 @@ def test_the_objective_falls_to_a_fixed_point(seed: int) -> None:
     assert np.abs(gradient.T * H).max() <= 1e-2 * np.nansum(V) / 30
 
 
-def test_it_runs_everywhere_to_the_same_bits(client: Client, tmp_path: Path) -> None:
-    V = np.vstack([counts(0)] * 900).astype(np.float32)
-    stored = dfact.import_array(V, tmp_path / "v.zarr")
-    fits = [PoissonMF(max_iter=3, tol=0, executor=executor).fit(stored) for executor in ("inline", "threads", client)]
-    assert dfact.plan(PoissonMF(), stored).n_partitions > 1
-    for fit in fits[1:]:
-        np.testing.assert_array_equal(fit.objective_history_, fits[0].objective_history_)
-        np.testing.assert_array_equal(np.asarray(fit.factors_), np.asarray(fits[0].factors_))
+class TestEstimator(EstimatorSuite):
+    model = PoissonMF
+    parameters: ClassVar = {"n_components": 3, "max_iter": 3, "tol": 0}
+    entries = (1 << 11, 1 << 13, 1 << 14)
+    transforms = False
+
+    def data(self) -> NDArray[np.float64]:
+        return np.vstack([counts(0)] * 9).astype(np.float32)
 
 
 def test_what_comes_with_it(tmp_path: Path) -> None:

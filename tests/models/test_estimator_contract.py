@@ -1,10 +1,11 @@
 """scikit-learn's own checks, on every estimator."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import dfact
 
@@ -38,6 +39,31 @@ EXPECTED_FAILURES: dict[str, dict[str, str]] = {
 }
 
 
+ESTIMATORS = [
+    dfact.ICQF(n_components=2, max_iter=30),
+    dfact.GradeOfMembership(n_components=2),
+    dfact.ExpectileMF(n_components=2, max_iter=30),
+    dfact.L1NMF(n_components=2, max_iter=30),
+    dfact.FactorAnalysis(n_components=1),
+    dfact.ElasticCP(n_components=2, max_iter=30),
+    dfact.CPALS(n_components=2, max_iter=30),
+]
+QUICK = "check_fit_score_takes_y"
+"""The check of each estimator that the quick tier takes."""
+
+
+def cases() -> Iterator[Any]:
+    """All checks of all estimators; those that fail by design are marked with their reason."""
+    for estimator in ESTIMATORS:
+        kind = type(estimator).__name__
+        for case in estimator_checks_generator(estimator, expected_failed_checks=EXPECTED_FAILURES[kind], mark="xfail"):
+            values, marks = getattr(case, "values", case), list(getattr(case, "marks", ()))
+            check: partial[None] = values[1]
+            options = "".join(f"-{name}={value}" for name, value in check.keywords.items())
+            name = f"{check.func.__name__}{options}"
+            yield pytest.param(*values, marks=marks if name == QUICK else [*marks, pytest.mark.slow], id=f"{kind}-{name}")
+
+
 @pytest.mark.filterwarnings(
     "ignore:SCIPY_ARRAY_API",
     "ignore:.*array_api",
@@ -47,17 +73,6 @@ EXPECTED_FAILURES: dict[str, dict[str, str]] = {
     "ignore:.*more parameters",
     "ignore:row .* has no observed entry",
 )
-@parametrize_with_checks(
-    [
-        dfact.ICQF(n_components=2, max_iter=30),
-        dfact.GradeOfMembership(n_components=2),
-        dfact.ExpectileMF(n_components=2, max_iter=30),
-        dfact.L1NMF(n_components=2, max_iter=30),
-        dfact.FactorAnalysis(n_components=1),
-        dfact.ElasticCP(n_components=2, max_iter=30),
-        dfact.CPALS(n_components=2, max_iter=30),
-    ],
-    expected_failed_checks=lambda e: EXPECTED_FAILURES[type(e).__name__],
-)
+@pytest.mark.parametrize(("estimator", "check"), cases())
 def test_scikit_learn_contract(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)

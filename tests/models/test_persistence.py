@@ -133,6 +133,7 @@ def test_versions(saved: Path) -> None:
     assert versions["dfact"] == dfact.__version__
 
 
+@pytest.mark.slow
 def test_an_existing_model_is_kept_unless_told_otherwise(
     model: dfact.ICQF, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +249,7 @@ def test_what_is_no_model(tmp_path: Path, dataset: dfact.Dataset) -> None:
             dfact.load_model(path)
 
 
+@pytest.mark.slow
 def test_any_flipped_bit_is_noticed(model: dfact.ICQF, saved: Path) -> None:
     """Somewhere in any file: the model is refused, or it is the same (a bit that says nothing, such as that of a space)."""
     rng = np.random.default_rng(7)
@@ -263,6 +265,8 @@ def test_any_flipped_bit_is_noticed(model: dfact.ICQF, saved: Path) -> None:
     assert_same(model, dfact.load_model(saved))
 
 
+@pytest.mark.process
+@pytest.mark.slow
 def test_a_new_process_knows_all_models_by_name() -> None:
     """A model is read where nobody has imported its class."""
     code = "from dfact.models.persistence import MODELS; print(*MODELS)"

@@ -35,6 +35,7 @@ from dfact.storage.groups import ATTRIBUTE, create_group, kind_at, open_store
 from dfact.storage.location import parse_location
 from dfact.storage.zarr_stores import StrictObjectStore
 from tests.conftest import free_port, planted_answers
+from tests.suites.zarr_store import ZarrStoreSuite
 
 N, M, K = 1000, 40, 3
 START_SECONDS = 150
@@ -285,15 +286,7 @@ def test_the_command_line(bucket: str, tmp_path: Path, capsys: pytest.CaptureFix
 # whole or not taken for it
 
 
-@pytest.mark.faults
-def test_a_failed_writer_removes_what_it_wrote(X: NDArray[np.float64], bucket: str) -> None:
-    bad = X.copy()
-    bad[-1, 0] = np.inf
-    with pytest.raises(dfact.DataError, match="row 999"):
-        dfact.import_array(bad, f"{bucket}/x.zarr")
-    assert not StrictObjectStore(f"{bucket}/x.zarr").holds_any()
-
-
+@pytest.mark.process
 @pytest.mark.faults
 def test_an_interrupted_writer_is_refused_and_replaced(X: NDArray[np.float64], bucket: str) -> None:
     address = f"{bucket}/x.zarr"
@@ -311,6 +304,37 @@ with create_group({address!r}, "dataset") as group:
     assert dfact.import_array(X[:100], address).shape == (100, M)
 
 
+class TestObjectStore(ZarrStoreSuite):
+    @pytest.fixture
+    def place(self, bucket: str) -> str:
+        return bucket
+
+    def keys(self, place: str) -> list[str]:
+        return StrictObjectStore(place).keys()
+
+    def put(self, place: str, content: bytes) -> None:
+        assert send(int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2]), "PUT", f"/{place.removeprefix('s3://')}", content)[0] == 200
+
+    def remove(self, place: str) -> None:
+        store, _, key = place.partition(".zarr/")
+        StrictObjectStore(f"{store}.zarr").remove([key])
+
+    def reach(self, client: Client) -> None:
+        client.run(os.environ.update, settings(int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2])))
+
+    def test_what_is_still_to_be_read_is_not_replaced(self, X: NDArray[np.float64], place: str) -> None:
+        labels = np.arange(100).astype(str).astype(object)
+        one, two = (dfact.import_array(X[:100], f"{place}/{name}.zarr", row_labels=labels) for name in ("one", "two"))
+        values = zarr.open_group(open_store(f"{place}/two.zarr", read_only=True), mode="r")["values"]
+        for write in (
+            lambda: dfact.join_datasets([one, two], f"{place}/one.zarr", overwrite=True),
+            lambda: dfact.import_array(values, f"{place}/two.zarr", overwrite=True),
+        ):
+            with pytest.raises(StoreError, match="is still to be read"):
+                write()
+        assert dfact.open_dataset(f"{place}/one.zarr").shape == dfact.open_dataset(f"{place}/two.zarr").shape == (100, M)
+
+
 def test_what_is_replaced_is_refused_meanwhile(X: NDArray[np.float64], bucket: str) -> None:
     address = f"{bucket}/x.zarr"
     dfact.import_array(X[:100], address)
@@ -322,41 +346,12 @@ def test_what_is_replaced_is_refused_meanwhile(X: NDArray[np.float64], bucket: s
     assert kind_at(address) == "dataset"
 
 
-def test_what_is_still_to_be_read_is_not_replaced(X: NDArray[np.float64], bucket: str) -> None:
-    labels = np.arange(100).astype(str).astype(object)
-    one, two = (dfact.import_array(X[:100], f"{bucket}/{name}.zarr", row_labels=labels) for name in ("one", "two"))
-    dfact.save_model(icqf().fit(one), f"{bucket}/x.model")
+def test_a_model_whose_factors_are_still_to_be_read_is_not_replaced(X: NDArray[np.float64], bucket: str) -> None:
+    dfact.save_model(icqf().fit(dfact.import_array(X[:100], f"{bucket}/one.zarr")), f"{bucket}/x.model")
     loaded = dfact.load_model(f"{bucket}/x.model")
-    for write in (
-        lambda: dfact.save_model(loaded, f"{bucket}/x.model", overwrite=True),
-        lambda: dfact.join_datasets([one, two], f"{bucket}/one.zarr", overwrite=True),
-        lambda: dfact.import_array(store_values(f"{bucket}/two.zarr"), f"{bucket}/two.zarr", overwrite=True),
-    ):
-        with pytest.raises(StoreError, match="is still to be read"):
-            write()
+    with pytest.raises(StoreError, match="is still to be read"):
+        dfact.save_model(loaded, f"{bucket}/x.model", overwrite=True)
     assert dfact.load_model(f"{bucket}/x.model").factors_.shape == (100, K)
-    assert dfact.open_dataset(f"{bucket}/one.zarr").shape == dfact.open_dataset(f"{bucket}/two.zarr").shape == (100, M)
-
-
-def store_values(address: str) -> Any:
-    return zarr.open_group(open_store(address, read_only=True), mode="r")["values"]
-
-
-def test_what_is_not_ours_is_never_removed(bucket: str, server: int) -> None:
-    assert send(server, "PUT", f"/{bucket[5:]}/x.zarr/notes.txt", b"mine")[0] == 200
-    with pytest.raises(StoreError, match="is no dfact store"):
-        dfact.import_array(np.ones((5, 2)), f"{bucket}/x.zarr", overwrite=True)
-    assert StrictObjectStore(f"{bucket}/x.zarr").keys() == ["notes.txt"]
-
-
-@pytest.mark.faults
-def test_a_chunk_lost_after_opening(X: NDArray[np.float64], bucket: str) -> None:
-    dataset = dfact.import_array(X, f"{bucket}/x.zarr")
-    StrictObjectStore(f"{bucket}/x.zarr").remove(["values/c/0/0"])
-    with pytest.raises(StoreError, match=r"cannot read rows .* of s3://.*/x.zarr/values: its chunk values/c/0/0 is not there"):
-        icqf(executor="threads").fit(dataset)
-    with pytest.raises(StoreError, match="only 0 of 1 chunks"):
-        dfact.open_dataset(f"{bucket}/x.zarr")
 
 
 # a server that errs
@@ -399,14 +394,6 @@ def fail_while_writing(address: str, proxy: Proxy) -> None:
 def test_a_bucket_that_is_not_there_is_named() -> None:
     with pytest.raises(StoreError, match=r"s3://nobody-has-this/x.zarr: .*NoSuchBucket"):
         dfact.open_dataset("s3://nobody-has-this/x.zarr")
-
-
-def test_an_error_of_a_worker_comes_back(X: NDArray[np.float64], bucket: str, server: int, client: Client) -> None:
-    client.run(os.environ.update, settings(server))
-    dataset = dfact.import_array(X, f"{bucket}/x.zarr")
-    StrictObjectStore(f"{bucket}/x.zarr").remove(["values/c/0/0"])
-    with pytest.raises(StoreError, match="its chunk values/c/0/0 is not there"):
-        icqf(executor=client).fit(dataset)
 
 
 @pytest.mark.faults

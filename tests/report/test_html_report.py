@@ -323,6 +323,7 @@ def fits() -> dict[str, tuple[Any, Any]]:
     return {type(model).__name__: (model.fit(X), X) for model, X in models}
 
 
+@pytest.mark.slow
 def test_every_model_has_a_report(tmp_path: Path) -> None:
     known = fits()
     assert {name for name, model in MODELS.items() if model.__module__.startswith("dfact.")} <= {*known, "CPModel"}
@@ -410,6 +411,7 @@ def test_like_items_stand_together_within_their_groups() -> None:
         assert (np.diff(kinds[part]) != 0).sum() <= 2
 
 
+@pytest.mark.slow
 def test_a_report_of_a_thousand_items_is_small(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     M = pd.DataFrame(rng.integers(0, 4, (120, 1000)).astype(float), columns=[f"questionnaire{j % 7}_item{j}" for j in range(1000)])
@@ -419,6 +421,7 @@ def test_a_report_of_a_thousand_items_is_small(tmp_path: Path) -> None:
     assert (tmp_path / "r.html").stat().st_size < 3e6
 
 
+@pytest.mark.slow
 def test_the_same_model_gives_the_same_file(tmp_path: Path) -> None:
     model = dfact.ICQF(2).fit(planted_answers(40, 6, 2, 0))
     for name in "ab":
@@ -426,6 +429,7 @@ def test_the_same_model_gives_the_same_file(tmp_path: Path) -> None:
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_chosen_model_tells_how_it_was_chosen(tmp_path: Path) -> None:
     M = planted_answers(60, 10, 2, 0)
     select = dfact.selection
@@ -473,6 +477,7 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         dfact.write_report(model, place)
 
 
+@pytest.mark.slow
 def test_report_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dataset = dfact.import_array(planted_answers(40, 3, 2, 0), tmp_path / "d.zarr", column_labels=["a", "b", "c"])
     dfact.save_model(dfact.ICQF(2, max_iter=3).fit(dataset), tmp_path / "m")

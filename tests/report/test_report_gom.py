@@ -248,6 +248,7 @@ def test_three_classes_in_a_triangle(three: dfact.GradeOfMembership) -> None:
     assert len(figure.legends[0].get_texts()) == len(LEVELS)
 
 
+@pytest.mark.slow
 def test_many_subjects_as_a_density(three: dfact.GradeOfMembership, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dfact.report.presenters.gom.plots._MOST_POINTS", 10)
     rng = np.random.default_rng(0)
@@ -298,6 +299,7 @@ def test_heat_maps(two: dfact.GradeOfMembership, small: Any) -> None:
             memberships_heatmap(small, rows)
 
 
+@pytest.mark.slow
 def test_a_figure_is_written_whole_or_not_at_all(two: dfact.GradeOfMembership, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figure, path = item_heatmap(two), tmp_path / "items.pdf"
     save_figure(figure, path)

@@ -43,6 +43,7 @@ def test_tables_have_the_labels_and_unit_vectors(model: Any) -> None:
         np.testing.assert_allclose(table.iloc[:, 0] * np.linalg.norm(model.factors_[n][:, 0]), np.asarray(model.factors_[n])[:, 0])
 
 
+@pytest.mark.slow
 def test_modes_are_lines_where_they_are_ordered_else_bars(model: Any, tmp_path: Path) -> None:
     figure = modes_plot(model)
     samples, wavelengths, times = figure.axes
@@ -67,6 +68,7 @@ def test_a_long_mode_and_a_model_of_nothing() -> None:
     assert len(modes_plot(nothing).axes) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("criterion", "panels"), [("held_out", 3), ("bic", 4), ("split_half", 4)])
 def test_the_path_over_lambda(criterion: str, panels: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)

@@ -115,6 +115,7 @@ def test_bins_hold_their_lower_edges() -> None:
     assert measure.count(b, b + 1).counts.sum(axis=1).tolist() == [1, 3, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("observed", [0.2, 0.3])
 def test_the_planted_number_is_found(seed: int, observed: float) -> None:
@@ -185,6 +186,7 @@ def test_nothing_leaks(solver: str) -> None:
     assert np.abs(fitted[0][1] - fitted[1][1]).sum() == 2
 
 
+@pytest.mark.slow
 def test_several_repeats_are_taken_together() -> None:
     X = planted(4)
     one, three = (select(X, repeats=repeats) for repeats in (1, 3))
@@ -215,6 +217,7 @@ def test_sparse_and_dense_alike() -> None:
     pd.testing.assert_frame_equal(dense, sparse, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_configurations_share_each_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = dfact.import_array(planted(7), tmp_path / "x.zarr")
     reads: list[int] = []

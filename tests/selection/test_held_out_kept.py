@@ -83,6 +83,7 @@ def batches_of(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
 batches_of.largest_batch = entry_fits.largest_batch  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "every", "size"), [("dense", 1, 8), ("sparse", 3, 8), ("stored", 3, 3), ("threads", 3, 5)])
 def test_interrupted_anywhere_it_ends_with_the_same_bits(
     kind: str, every: int, size: int, tmp_path: Path, visits: Visits, monkeypatch: pytest.MonkeyPatch
@@ -104,6 +105,7 @@ def test_interrupted_anywhere_it_ends_with_the_same_bits(
         assert rest < every, "of the last fit alone, behind its last version"
 
 
+@pytest.mark.slow
 def test_interrupted_again_and_again(tmp_path: Path, visits: Visits, monkeypatch: pytest.MonkeyPatch) -> None:
     batches_of(3, monkeypatch)
     X = planted(0, 150, 30)
@@ -118,6 +120,7 @@ def test_interrupted_again_and_again(tmp_path: Path, visits: Visits, monkeypatch
     assert names == ["errors-000000", "errors-000003", "errors-000006", "model", "starts-000000", "zarr.json"], "no passes are left"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "then"), [(4, 8), (8, 3), (3, 2)])
 def test_the_memory_of_the_machine_that_goes_on_changes_nothing(
     before: int, then: int, tmp_path: Path, visits: Visits, monkeypatch: pytest.MonkeyPatch
@@ -147,6 +150,7 @@ def test_the_memory_of_the_machine_that_goes_on_changes_nothing(
     assert steps >= 3
 
 
+@pytest.mark.slow
 def test_what_is_left_of_passes_that_were_to_go_is_not_taken_for_whole(
     tmp_path: Path, visits: Visits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +172,7 @@ def test_what_is_left_of_passes_that_were_to_go_is_not_taken_for_whole(
     same(select(X, checkpoint=tmp_path / "kept"), undisturbed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["add", "last"])
 def test_interrupted_where_a_batch_ends(step: str, tmp_path: Path, visits: Visits, monkeypatch: pytest.MonkeyPatch) -> None:
     X = planted(3, 150, 30)
@@ -182,6 +187,7 @@ def test_interrupted_where_a_batch_ends(step: str, tmp_path: Path, visits: Visit
     same(select(X, checkpoint=tmp_path / "kept"), undisturbed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [0, 1, 2, 5])
 def test_interrupted_within_a_write(after: int, tmp_path: Path, visits: Visits, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind some attributes, and in the midst of what follows them."""
@@ -217,6 +223,7 @@ def test_it_goes_on_wherever_it_runs(tmp_path: Path, client: Client, visits: Vis
     same(select(X, checkpoint=path, model={"executor": "threads"}), undisturbed)
 
 
+@pytest.mark.slow
 def test_seeds_that_were_drawn_by_chance(tmp_path: Path, visits: Visits) -> None:
     X = planted(6, 150, 30)
     random: dict[str, Any] = {"model": {"init": "random", "random_state": None}, "random_state": None}
@@ -228,6 +235,7 @@ def test_seeds_that_were_drawn_by_chance(tmp_path: Path, visits: Visits) -> None
     same(select(X, **kept), first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "named"),
     [

@@ -192,6 +192,7 @@ def test_core_consistency_falls_where_a_component_is_split(seed: int) -> None:
     assert core_consistency(start, Z) < 80 < core_consistency(model, Z)
 
 
+@pytest.mark.slow
 @needs_tensors
 @pytest.mark.parametrize("start", [6, 8])
 def test_amino_acids_are_three(start: int) -> None:
@@ -211,6 +212,7 @@ def test_amino_acids_are_three(start: int) -> None:
     assert model.explained_share_ == pytest.approx(0.9994, abs=1e-4)
 
 
+@pytest.mark.slow
 @needs_tensors
 def test_real_tensors_with_missing_entries() -> None:
     for name, limit in (("il2", 0.45), ("kinetic", 0.2)):

@@ -71,6 +71,7 @@ def steps_of(work: Callable[[], Any]) -> int:
     return asked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_path_goes_on_wherever_it_was_lost_and_ends_with_the_same_bits(kind: str, every: int, tmp_path: Path) -> None:
@@ -103,6 +104,7 @@ def test_a_path_of_stored_data_goes_on_wherever_it_runs(client: Client, tmp_path
     same(cp(**settings, executor="inline").path(dataset, [1.0, 30.0], checkpoint=tmp_path / "path.zarr"), undisturbed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_path_that_goes_on_has_the_seed_it_drew_by_chance(kind: str, tmp_path: Path) -> None:
     X, settings = tensor(0), KINDS[kind] | {"random_state": None, "checkpoint_every": 1, "checkpoint": tmp_path / "path.zarr"}
@@ -156,6 +158,7 @@ def the_same_choice(first: Selection, second: Selection) -> None:
     assert_same(first.model, second.model)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("criterion", CRITERIA)
 def test_a_choice_goes_on_wherever_it_was_lost(criterion: str, tmp_path: Path) -> None:
     X = tensor(1, 0.2)
@@ -171,6 +174,7 @@ def test_a_choice_goes_on_wherever_it_was_lost(criterion: str, tmp_path: Path) -
     the_same_choice(chosen(X, criterion, tmp_path / "lost.zarr"), undisturbed)
 
 
+@pytest.mark.slow
 def test_another_criterion_finds_the_path_on_all_the_data(tmp_path: Path) -> None:
     X = tensor(0, 0.2)
     undisturbed, knee = chosen(X, "bic", tmp_path / "kept.zarr"), chosen(X, "bic", rule="knee")
@@ -188,6 +192,7 @@ def test_another_criterion_finds_the_path_on_all_the_data(tmp_path: Path) -> Non
     the_same_choice(chosen(X, "held_out", tmp_path / "kept.zarr"), chosen(X, "held_out"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("criterion", ["held_out", "split_half"])
 def test_a_choice_that_goes_on_has_the_seeds_it_drew(criterion: str, tmp_path: Path) -> None:
     X, path, settings = tensor(0, 0.2), tmp_path / "kept.zarr", {"checkpoint_every": 1}

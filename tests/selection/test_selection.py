@@ -123,6 +123,7 @@ def memory_and_shared(answers: NDArray[np.float64], tmp_path: Path) -> tuple[Sel
     return select(data, None, model, load=True, **settings), select(data, None, model, load=False, **settings)
 
 
+@pytest.mark.slow
 def test_in_memory_and_on_shared_reads_alike(memory_and_shared: tuple[Selection, Selection]) -> None:
     loaded, broadcast = memory_and_shared
     assert loaded.folds is not None
@@ -250,6 +251,7 @@ def test_l1nmf() -> None:
     assert selection.best_params == {"n_components": 10}
 
 
+@pytest.mark.slow
 def test_any_kind_of_data(answers: NDArray[np.float64]) -> None:
     grid = {"n_components": [2]}
     frame = pd.DataFrame(answers, columns=[f"Q{j}" for j in range(20)])
@@ -302,6 +304,7 @@ def test_what_is_left_is_told(answers: NDArray[np.float64], monkeypatch: pytest.
     assert left[-1] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [True, False])
 def test_resume(answers: NDArray[np.float64], tmp_path: Path, load: bool) -> None:
     whole = select(answers, load=load)
@@ -385,6 +388,7 @@ def test_estimators_without_factors_are_refused(answers: NDArray[np.float64]) ->
         select(answers + 1, {"n_components": [2]}, dfact.GradeOfMembership())
 
 
+@pytest.mark.slow
 def test_text_and_plot(answers: NDArray[np.float64]) -> None:
     selection = select(answers, {"n_components": [2, 3], "beta": [0.1, 0.5]})
     lines = selection_text(selection).splitlines()
@@ -397,6 +401,7 @@ def test_text_and_plot(answers: NDArray[np.float64]) -> None:
         error_plot(select(answers, {"beta": [0.1]}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("criterion", ["bic1", "dispersion"])
 def test_criteria_find_the_planted_number(criterion: str) -> None:
     model, M = dfact.ICQF(bounds=(0, 100)), icqf_simulation(0.1, 0).M

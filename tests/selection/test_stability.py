@@ -83,6 +83,7 @@ def test_a_block_holds_its_rows_as_often_as_they_are_drawn(weighted: bool) -> No
 
 
 # What refits find.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(models()))
 @pytest.mark.parametrize("n", [300, 2049])
 def test_a_refit_is_a_fit_of_the_rows_as_often_as_they_were_drawn(name: str, n: int) -> None:
@@ -110,6 +111,7 @@ def test_confounders_are_resampled_with_their_rows() -> None:
     assert np.median(bootstrap(model, M, 10, confounders=groups, random_state=0).similarity) > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "seed"), [("icqf", 0), ("l1nmf", 1), ("gom", 2), ("fa", 3)])
 def test_planted_factors_are_found_again(name: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -126,6 +128,7 @@ def test_planted_factors_are_found_again(name: str, seed: int) -> None:
     assert not (fewer.similarity == other.similarity).any()
 
 
+@pytest.mark.slow
 def test_a_factor_of_noise_is_unstable() -> None:
     medians = []
     for seed in range(3):
@@ -138,6 +141,7 @@ def test_a_factor_of_noise_is_unstable() -> None:
     assert min(planted) > 0.98
 
 
+@pytest.mark.slow
 def test_intervals_of_factor_analysis_hold_the_truth_as_often_as_they_say() -> None:
     truth = np.kron(np.eye(2), np.linspace(0.4, 0.8, 6))
     inside = []
@@ -151,6 +155,7 @@ def test_intervals_of_factor_analysis_hold_the_truth_as_often_as_they_say() -> N
     assert 0.8 < np.mean(inside) < 0.97
 
 
+@pytest.mark.slow
 def test_intervals_of_warm_refits_hold_what_a_large_sample_has() -> None:
     rng = np.random.default_rng(1)
     Q = np.kron(np.eye(2), rng.uniform(1, 2.5, 6)) + 0.3
@@ -231,6 +236,7 @@ def test_the_same_bits_everywhere(name: str, tmp_path: Path, client: Client, mon
         assert same(known, bootstrap(model.set_params(executor=executor), dataset, 3, random_state=0, warm_start=False))
 
 
+@pytest.mark.slow
 def test_sparse_data_is_resampled_row_compressed(tmp_path: Path) -> None:
     import scipy.sparse as sp
 
@@ -241,6 +247,7 @@ def test_sparse_data_is_resampled_row_compressed(tmp_path: Path) -> None:
     assert same(found, bootstrap(model, dfact.import_array(X, tmp_path / "d.zarr"), 3, random_state=0))
 
 
+@pytest.mark.slow
 def test_any_factorization_can_be_refitted() -> None:
     model = PoissonMF(2, max_iter=20)
     X = counts(200, 10, 2, 0)
@@ -322,6 +329,7 @@ def test_it_is_stored_with_the_model(tmp_path: Path) -> None:
     assert same(dfact.load_model(tmp_path / "m").stability_, model.stability_)
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     M = planted_answers(150, 8, 2, 0)

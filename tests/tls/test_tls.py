@@ -129,6 +129,7 @@ def test_the_documented_lines_of_python(secured: Secured, monkeypatch: pytest.Mo
     assert names["model"].factors_.shape == (60, 8)
 
 
+@pytest.mark.process
 def test_certificates_in_dasks_configuration(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(secured.folder)
     names = {"CA_FILE": "ca.pem", "CLIENT__CERT": "cert.pem", "CLIENT__KEY": "key.pem"}
@@ -141,6 +142,7 @@ def test_certificates_in_dasks_configuration(secured: Secured, monkeypatch: pyte
     assert "distributed, 1 process(es)" in done.stdout
 
 
+@pytest.mark.process
 def test_others_are_refused(secured: Secured, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     foreign = certificates(tmp_path / "foreign")
     ours = secured.folder

@@ -2,9 +2,8 @@
 
 import gc
 import warnings
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import dask.array as da
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 import scipy.sparse as sp
 import xarray as xr
 import zarr
-from distributed import Client
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from sklearn.decomposition import NMF
@@ -23,8 +21,8 @@ from dfact.data.examples import ipip_ascado
 from dfact.data.synthetic import icqf_simulation
 from dfact.models.bounded_nmf.passes import ADMMPass, SplitlessPass
 from dfact.models.bounded_nmf.solvers import ADMM
-from dfact.models.estimator import Factorization
 from tests.conftest import planted_answers
+from tests.suites.estimator import EstimatorSuite
 
 Array = NDArray[Any]
 both_solvers = pytest.mark.parametrize("solver", ["admm", "splitless"])
@@ -57,6 +55,7 @@ def packaged() -> Array:
     return np.asarray(M[~np.isnan(M).all(axis=1)])
 
 
+@pytest.mark.slow
 @both_solvers
 # The paper's own implementation, run to 1e-8 or 1500 iterations (the empty rows add nothing).
 @pytest.mark.parametrize(("name", "k", "top", "reference"), [("big5", 5, 4, 457998.0), ("eqsq", 8, 3, 450401.0)])
@@ -67,6 +66,7 @@ def test_objective_of_the_papers_implementation(questionnaires: Path, name: str,
     assert objective(model, M) == pytest.approx(model.objective_history_[-1], rel=1e-5)
 
 
+@pytest.mark.slow
 @both_solvers
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_objective_on_the_packaged_questionnaire(dtype: str, solver: str) -> None:
@@ -99,6 +99,7 @@ def test_proposition_1_the_lagrangian_never_increases(rho: float, missing: float
     assert bounded[-1] < bounded[0]
 
 
+@pytest.mark.slow
 @both_solvers
 def test_planted_factors_are_recovered(solver: str) -> None:
     """But for one data set at most: of two hundred some five end in a local optimum, with either solver."""
@@ -187,6 +188,7 @@ def test_the_ridge_penalty_is_what_is_minimised(solver: str, inner: str) -> None
         assert gradient[X <= 1e-6].min(initial=0) >= -2e-3 * scale
 
 
+@pytest.mark.slow
 @both_solvers
 @pytest.mark.parametrize("penalty", ["l1", "l2"])
 def test_both_inner_solvers_find_the_same(solver: str, penalty: str) -> None:
@@ -288,6 +290,7 @@ def assert_same_bits(a: dfact.ICQF, b: dfact.ICQF) -> None:
         np.testing.assert_array_equal(np.asarray(getattr(a, name)), np.asarray(getattr(b, name)), err_msg=name)
 
 
+@pytest.mark.slow
 def test_every_kind_of_input_gives_the_same_model(tmp_path: Path) -> None:
     M = planted_answers(3000, 20, 3, seed=2, missing=0.1).astype(np.float32)
     frame = pd.DataFrame(M, columns=[f"Q{j}" for j in range(20)])
@@ -315,51 +318,20 @@ def test_every_kind_of_input_gives_the_same_model(tmp_path: Path) -> None:
     assert_same_bits(dfact.ICQF(3).fit(full), dfact.ICQF(3).fit(sp.csr_array(full)))
 
 
-@pytest.fixture
-def many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfact.data import layout
+class TestEstimator(EstimatorSuite):
+    model = dfact.ICQF
+    parameters: ClassVar = {"n_components": 3, "random_state": 4, "max_iter": 8}
+    derived = ("loadings_", "confounder_loadings_")
 
-    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 13)
-    monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1 << 15)
-    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 17)
+    @pytest.fixture(params=[("admm", "nndsvd"), ("splitless", "nndsvd"), ("splitless", "random")], ids="-".join)
+    def variant(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+        return dict(zip(("solver", "init"), request.param, strict=True))
 
+    def data(self) -> Array:
+        return planted_answers(5_000, 30, 3, seed=3, missing=0.1).astype(np.float32)
 
-@both_solvers
-@pytest.mark.usefixtures("many_partitions")
-@pytest.mark.parametrize("init", ["nndsvd", "random"])
-def test_every_executor_gives_the_same_bits(init: str, solver: str, client: Client, tmp_path: Path) -> None:
-    M = planted_answers(20_000, 30, 3, seed=3, missing=0.1)
-    C = pd.DataFrame({"age": np.random.default_rng(0).normal(40, 9, 20_000)})
-    codes = np.where(np.isnan(M), 255, M).astype(np.uint8)
-    dataset = dfact.import_array(codes, tmp_path / "d.zarr", missing=255, confounders=C)
-    settings: dict[str, Any] = {"solver": solver, "init": init, "random_state": 4, "max_iter": 12}
-    assert dfact.plan(dfact.ICQF(3), dataset).n_partitions > 3
-    reference = dfact.ICQF(3, executor="inline", **settings).fit(dataset)
-    for executor in ("threads", client):
-        model = dfact.ICQF(3, executor=executor, **settings).fit(dataset)
-        assert_same_bits(reference, model)
-        np.testing.assert_array_equal(model.transform(dataset), reference.factors_)
-    in_memory = dfact.ICQF(3, executor=client, **settings).fit(M.astype(np.float32), confounders=C)
-    assert_same_bits(reference, in_memory)
-
-
-@both_solvers
-@pytest.mark.usefixtures("many_partitions")
-@pytest.mark.parametrize("executor", ["inline", "threads", "distributed"])
-def test_state_on_disk_gives_the_same_bits(
-    executor: str, solver: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    M = planted_answers(20_000, 30, 3, seed=6, missing=0.1).astype(np.float32)
-    where = request.getfixturevalue("client") if executor == "distributed" else executor
-    reference = dfact.ICQF(3, executor="inline", solver=solver, max_iter=6).fit(M)
-    plan = Factorization._plan
-
-    def tight(self: Factorization, *args: Any) -> Any:
-        chosen, found = plan(self, *args)
-        return chosen, replace(found, state_in_memory=1, cached_partitions=1)
-
-    monkeypatch.setattr(Factorization, "_plan", tight)
-    assert_same_bits(reference, dfact.ICQF(3, executor=where, solver=solver, max_iter=6).fit(M))
+    def known(self, n: int) -> dict[str, Any]:
+        return {"confounders": pd.DataFrame({"age": np.random.default_rng(0).normal(40, 9, 5_000)[:n]})}
 
 
 @both_solvers
@@ -519,6 +491,7 @@ def test_a_fit_that_fails_half_way_leaves_no_folder(tmp_path: Path, monkeypatch:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_temporary_factors_go_with_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = dfact.import_array(GOOD, tmp_path / "d.zarr")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

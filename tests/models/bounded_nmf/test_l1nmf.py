@@ -1,14 +1,12 @@
 """ℓ1-NMF: scikit-learn's objective, optimality, planted recovery, missing answers, parity of inputs and executors, bad input."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-import zarr
-from distributed import Client
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment, nnls
 from sklearn.decomposition import NMF
@@ -19,6 +17,7 @@ from dfact.data.synthetic import icqf_simulation
 from dfact.report.factors import nmf_factor_table
 from dfact.report.presenters.base import items_plot, model_text, rows_text
 from tests.conftest import planted_answers
+from tests.suites.estimator import EstimatorSuite
 
 Array = NDArray[Any]
 
@@ -137,39 +136,23 @@ def test_without_a_penalty_it_is_non_negative_factorization() -> None:
     assert found == pytest.approx(objective(M, W, peer.components_, 0), rel=1e-4)
 
 
-@pytest.fixture
-def many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfact.data import layout
+class TestEstimator(EstimatorSuite):
+    model = dfact.L1NMF
+    parameters: ClassVar = {"n_components": 3, "random_state": 4, "max_iter": 8}
+    derived = ("loadings_",)
 
-    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 13)
-    monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1 << 15)
-    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 17)
+    @pytest.fixture(params=["nndsvd", "random"])
+    def variant(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+        return {"init": request.param}
+
+    def data(self) -> Array:
+        return planted_answers(5_000, 30, 3, seed=3, missing=0.1).astype(np.float32)
 
 
 def assert_same_bits(first: dfact.L1NMF, second: dfact.L1NMF) -> None:
     np.testing.assert_array_equal(first.components_, second.components_)
     np.testing.assert_array_equal(np.asarray(first.factors_), np.asarray(second.factors_))
     np.testing.assert_array_equal(first.objective_history_, second.objective_history_)
-
-
-@pytest.mark.usefixtures("many_partitions")
-@pytest.mark.parametrize("init", ["nndsvd", "random"])
-def test_every_executor_and_chunking_gives_the_same_bits(init: str, client: Client, tmp_path: Path) -> None:
-    M = planted_answers(20_000, 30, 3, seed=3, missing=0.1)
-    codes = np.where(np.isnan(M), 255, M).astype(np.uint8)
-    dataset = dfact.import_array(codes, tmp_path / "d.zarr", missing=255)
-    settings: dict[str, Any] = {"init": init, "random_state": 4, "max_iter": 8}
-    assert dfact.plan(dfact.L1NMF(3), dataset).n_partitions > 3
-    reference = dfact.L1NMF(3, executor="inline", **settings).fit(dataset)
-    assert isinstance(reference.factors_, zarr.Array)
-    for executor in ("threads", client):
-        model = dfact.L1NMF(3, executor=executor, **settings).fit(dataset)
-        assert_same_bits(reference, model)
-        np.testing.assert_array_equal(model.transform(dataset), reference.factors_)
-    other_chunks = zarr.create_array(tmp_path / "raw.zarr", shape=M.shape, chunks=(777, 7), dtype=np.float32)
-    other_chunks[:] = M
-    assert_same_bits(reference, dfact.L1NMF(3, **settings).fit(other_chunks))
-    assert_same_bits(reference, dfact.L1NMF(3, **settings).fit(M.astype(np.float32)))
 
 
 def test_sparse_answers_are_answers() -> None:
@@ -200,16 +183,6 @@ def test_confounders_of_a_dataset_are_not_used(tmp_path: Path) -> None:
     ages = pd.DataFrame({"age": np.random.default_rng(0).normal(40, 9, 200)})
     with_ages = dfact.import_array(M, tmp_path / "a.zarr", confounders=ages)
     assert_same_bits(dfact.L1NMF(3).fit(with_ages), dfact.L1NMF(3).fit(dfact.import_array(M, tmp_path / "b.zarr")))
-
-
-def test_a_saved_model_is_the_same(tmp_path: Path) -> None:
-    M = planted_answers(200, 12, 3, 0, missing=0.1)
-    model = dfact.L1NMF(3).fit(M)
-    dfact.save_model(model, tmp_path / "nmf.model")
-    loaded = dfact.load_model(tmp_path / "nmf.model")
-    assert_same_bits(model, loaded)
-    assert loaded.get_params() == model.get_params()
-    np.testing.assert_array_equal(loaded.transform(M), model.transform(M))
 
 
 def test_it_is_shown() -> None:
@@ -243,6 +216,7 @@ def test_a_row_without_answers_has_no_factors() -> None:
     assert (model.factors_[4] == 0).all()
 
 
+@pytest.mark.slow
 def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     M = planted_answers(300, 12, 3, 0, missing=0.1)
     data, fitted, factors = (str(tmp_path / name) for name in ("d.zarr", "m.model", "w.csv"))

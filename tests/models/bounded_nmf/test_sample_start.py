@@ -38,6 +38,7 @@ def test_a_tenth_of_the_partitions_at_equal_distances(n: int, count: int, run: i
         assert distances.max() - distances.min() <= run + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ICQF", "L1NMF"])
 @pytest.mark.parametrize("seed", range(3))
 def test_it_is_nearer_after_few_passes_and_ends_at_the_same_objective(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,6 +61,7 @@ def test_the_same_bits_everywhere(name: str, client: Client) -> None:
         assert bits(model(name, max_iter=6, executor=executor).fit(M)) == expected
 
 
+@pytest.mark.slow
 def test_confounders_and_weights_begin_on_the_sample_too() -> None:
     M, rng = planted_answers(4000, 40, 4, 1, 0.1), np.random.default_rng(0)
     known = {"confounders": {"age": rng.normal(40, 10, 4000)}, "sample_weight": rng.uniform(0.5, 2, 4000)}

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,7 +14,8 @@ from dfact.report.presenters.base import items_plot, model_text, rows_text
 from dfact.selection import core_consistency
 from dfact.selection.solution_path import select_on_path
 from tests.conftest import REAL_DATA
-from tests.models.cp.test_elastic_cp import model_of, planted, score
+from tests.models.cp.test_elastic_cp import Array, model_of, planted, score
+from tests.suites.estimator import EstimatorSuite
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.2])
@@ -74,6 +75,7 @@ def test_planted_factors_are_found(seed: int, missing: float) -> None:
     assert core_consistency(model, Z) > 99
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (REAL_DATA / "tensors" / "amino.npz").exists(), reason="the real tensors are not beside the project")
 def test_amino_acids() -> None:
     X = np.load(REAL_DATA / "tensors" / "amino.npz")["X"]
@@ -101,6 +103,19 @@ def test_transform_and_tables(tmp_path: Path, client: Client) -> None:
     stored = dfact.CPALS(2, random_state=0, executor=client).fit(dataset)
     np.testing.assert_array_equal(stored.components_, model.components_)
     np.testing.assert_array_equal(stored.factors_[0], model.factors_[0])
+
+
+class TestEstimator(EstimatorSuite):
+    model = dfact.CPALS
+    parameters: ClassVar = {"n_components": 2, "random_state": 0, "max_iter": 5}
+    entries = (1 << 9, 1 << 11, 1 << 12)
+    codes = False
+    stores_rows = False
+    tolerance = 1e-5
+    derived = ("loadings_",)
+
+    def data(self) -> Array:
+        return planted((300, 12, 7), 2, seed=4, missing=0.2).astype(np.float32)
 
 
 def test_products_of_loadings_lie_by_rows_however_the_factors_do() -> None:

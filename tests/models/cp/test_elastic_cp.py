@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from dfact.models.cp.path import default_lambdas
 from dfact.models.cp.problem import ElasticNet, RowPrior
 from dfact.report.presenters.base import items_plot, model_text, rows_text
 from tests.conftest import REAL_DATA, planted_answers
+from tests.suites.estimator import EstimatorSuite
 
 Array = NDArray[Any]
 SHAPES = [(40, 15), (30, 14, 9), (20, 9, 6, 5)]
@@ -124,6 +125,7 @@ def test_a_fit_ends_near_where_it_would(kind: str, tol: float, seed: int) -> Non
     assert kind != "slow" or found.n_iter_ > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 @pytest.mark.parametrize("seed", range(2))
 def test_by_default_a_fit_ends_where_many_iterations_do(seed: int, missing: float) -> None:
@@ -306,6 +308,7 @@ def test_the_path_falls_in_rank_and_rises_in_error(seed: int) -> None:
     assert (late["relative_error"].diff().dropna() > -1e-6).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "rank", "start", "missing", "alpha"), [(20, 10, 10, 0.0, 0.2), (30, 5, 6, 0.25, 0.8)])
 def test_the_refined_path_recovers_planted_factors(size: int, rank: int, start: int, missing: float, alpha: float) -> None:
     """Tables 2 and 3, the step chosen as there (section 7.1.2)."""
@@ -411,24 +414,18 @@ def assert_same(first: dfact.ElasticCP, second: dfact.ElasticCP) -> None:
     np.testing.assert_array_equal(first.objective_history_, second.objective_history_)
 
 
-@pytest.mark.usefixtures("many_partitions")
-@pytest.mark.parametrize("init", ["random", "nvecs"])
-def test_every_executor_and_storage_gives_the_same_bits(init: str, client: Client, tmp_path: Path) -> None:
-    X = answers(8000, 3).astype(np.float32)
-    dataset = dfact.import_array(np.where(np.isnan(X), 255, X).astype(np.uint8), tmp_path / "d.zarr", missing=255)
-    settings: dict[str, Any] = {"init": init, "random_state": 4, "max_iter": 6, "lam": 3.0}
-    assert dfact.plan(dfact.ElasticCP(3), dataset).n_partitions > 3
-    reference = dfact.ElasticCP(3, executor="inline", **settings).fit(dataset)
-    assert isinstance(reference.factors_[0], zarr.Array)
-    assert reference.factors_[0].dtype == np.float32
-    for executor in ("threads", client):
-        model = dfact.ElasticCP(3, executor=executor, **settings).fit(dataset)
-        assert_same(reference, model)
-        np.testing.assert_allclose(model.transform(dataset), reference.factors_[0], rtol=1e-5, atol=1e-8)
-    other_chunks = zarr.create_array(tmp_path / "raw.zarr", shape=X.shape, chunks=(777, 5, 2), dtype=np.float32)
-    other_chunks[:] = X
-    assert_same(reference, dfact.ElasticCP(3, **settings).fit(other_chunks))
-    assert_same(reference, dfact.ElasticCP(3, **settings).fit(X))
+class TestEstimator(EstimatorSuite):
+    model = dfact.ElasticCP
+    parameters: ClassVar = {"n_components": 3, "random_state": 4, "max_iter": 6, "lam": 3.0}
+    tolerance = 1e-5
+    derived = ("loadings_",)
+
+    @pytest.fixture(params=["random", "nvecs"])
+    def variant(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+        return {"init": request.param}
+
+    def data(self) -> Array:
+        return answers(2_500, 3).astype(np.float32)
 
 
 @pytest.mark.usefixtures("many_partitions")
@@ -481,6 +478,7 @@ def test_the_plan_says_what_a_fit_holds_and_refuses(tmp_path: Path) -> None:
     assert nvecs.peak > random.peak
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_saved_model_is_the_same(stored: bool, tmp_path: Path) -> None:
     X = answers(300, 2)
@@ -496,6 +494,7 @@ def test_a_saved_model_is_the_same(stored: bool, tmp_path: Path) -> None:
         np.testing.assert_array_equal(loaded.components_, model.components_)
 
 
+@pytest.mark.slow
 def test_what_is_shown_of_a_model() -> None:
     model = dfact.ElasticCP(4, lam=2.0, random_state=0).fit(planted((20, 5, 4), 2, seed=2))
     assert model.rank_ == 2

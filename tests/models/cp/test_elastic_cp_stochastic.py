@@ -158,6 +158,7 @@ def test_subproblems_are_those_of_the_slices_of_each_mode(shape: tuple[int, ...]
         np.testing.assert_allclose(G, expected, rtol=1e-4, atol=1e-5 * np.abs(G).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 def test_a_step_on_everything_is_the_exact_update(missing: float, exact: bool) -> None:
@@ -188,6 +189,7 @@ def test_a_step_on_everything_is_the_exact_update(missing: float, exact: bool) -
     np.testing.assert_allclose(reached.factors, np.hstack(factors[1:]), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exact", [False, True])
 def test_samples_of_columns_stand_for_the_whole(exact: bool) -> None:
     """Over all draws the linear terms and the shares are those of the whole, on average."""
@@ -257,6 +259,7 @@ def test_it_comes_near_block_coordinate_descent(shape: tuple[int, ...], seed: in
     np.testing.assert_allclose(model.transform(Z), model.factors_[0], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_nonnegative_given_priors_and_precision() -> None:
     rng = np.random.default_rng(0)
     factors = [rng.random((size, 3)) * (rng.random((size, 3)) < 0.7) for size in (200, 20, 8)]
@@ -310,9 +313,10 @@ def test_the_seed_alone_decides(missing: str, client: Client, eight: LocalCluste
     assert not np.array_equal(changed.factors_[1], reference.factors_[1])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("many_partitions")
 def test_it_reads_a_quarter_of_what_block_coordinate_descent_reads(tmp_path: Path) -> None:
-    X = answers(120_000, 3)
+    X = answers(40_000, 3)
     dfact.import_array(np.where(np.isnan(X), 255, X).astype(np.uint8), tmp_path / "d.zarr", missing=255)
     dataset = counted(tmp_path / "d.zarr")
     settings: dict[str, Any] = {"n_components": 3, "lam": 3.0, "random_state": 1}
@@ -346,6 +350,7 @@ def test_any_share_may_be_missing(share: float) -> None:
     assert model.rank_ == exact.rank_ == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 3])
 def test_no_component_is_given_up_before_it_has_been_fitted(seed: int) -> None:
     """Rows at their optimum would do without one that has not found its place yet, and then it would never."""
@@ -356,6 +361,7 @@ def test_no_component_is_given_up_before_it_has_been_fitted(seed: int) -> None:
     assert model.objective_history_[-1] <= 1.01 * exact.objective_history_[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_path_finds_the_rank_and_the_factors(seed: int) -> None:
     """Table 3's setting, smaller."""

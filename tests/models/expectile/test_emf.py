@@ -2,7 +2,7 @@
 
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 import dfact
 from dfact.models.expectile import alternation as emf_solver
 from dfact.models.expectile.alternation import balance
+from tests.suites.estimator import EstimatorSuite
 
 OMEGAS = [0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95]
 
@@ -86,6 +87,7 @@ def test_the_objective_never_rises_and_is_what_is_reported(solver: str, omega: f
         np.testing.assert_allclose(history[-1], expected, rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("orthogonalize", [True, False])
 @pytest.mark.parametrize("seed", range(2))
 def test_long_alternations_are_accelerated(seed: int, orthogonalize: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,6 +179,21 @@ def test_balancing_keeps_the_product_and_never_adds_to_the_ridge(rank: int) -> N
     assert np.sum(XS**2) + np.sum(YT**2) <= np.sum(X**2) + np.sum(Y**2)
 
 
+class TestEstimator(EstimatorSuite):
+    model = dfact.ExpectileMF
+    parameters: ClassVar = {"n_components": 2, "omega": 0.2, "ridge": 0.1, "max_iter": 4, "tol": 0}
+    rows = "row_factors_"
+    codes = False
+    tolerance = 1e-3
+    derived = ("loadings_",)
+
+    def data(self) -> np.ndarray:
+        rng = np.random.default_rng(0)
+        V = (rng.random((2_500, 2)) @ rng.random((2, 60)) + rng.exponential(0.3, (2_500, 60))).astype(np.float32)
+        V[rng.random(V.shape) > 0.8] = np.nan
+        return V
+
+
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_executors_and_chunks_give_the_same(kind: str, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several partitions; threads and processes bit for bit, other chunks of the store too: partitions follow from the shape."""
@@ -210,6 +227,7 @@ def test_dense_and_sparse_data_and_missing_codes_are_one_thing(tmp_path: Path) -
     assert zeros.nnz == (~np.isnan(V)).sum()  # stored zeros are observed
 
 
+@pytest.mark.slow
 def test_what_an_import_subtracted_is_added_again(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     table = tmp_path / "table.csv"
@@ -366,11 +384,3 @@ def test_fitting_each_omega_leaves_the_model_as_it_is() -> None:
     model.fit(V).fit_each(V[:, :20], [0.3])
     assert model.n_features_in_ == len(model.column_labels_) == 30
     assert model.transform(V).shape == (40, 2)
-
-
-def test_the_plan_is_kept(tmp_path: Path) -> None:
-    V = np.random.default_rng(0).random((20_000, 50)).astype(np.float32)
-    stored = dfact.import_array(V, tmp_path / "v.zarr")
-    with pytest.raises(dfact.MemoryPlanError, match="needs at least"):
-        dfact.ExpectileMF(3, memory_limit="1MiB").fit(stored)
-    assert dfact.plan(dfact.ExpectileMF(3), stored).fits

@@ -43,6 +43,7 @@ def without_sample(model: dfact.ExpectileMF, V: NDArray[np.float64]) -> dfact.Ex
         return model.fit(V)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ridge", [1e-8, 1.0, 100.0])
 @pytest.mark.parametrize(("omega", "solver"), [(0.1, "exact"), (0.1, "surrogate"), (0.5, "surrogate"), (0.9, "exact")])
 def test_the_minimum_is_that_of_all_rows(omega: float, solver: str, ridge: float) -> None:
@@ -55,6 +56,7 @@ def test_the_minimum_is_that_of_all_rows(omega: float, solver: str, ridge: float
         assert (np.diff(model.objective_history_) <= 1e-12 * model.objective_history_[0]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("omega", [0.1, 0.5])
 def test_the_first_pass_over_all_rows_nearly_reaches_the_minimum(omega: float) -> None:
     for seed in range(3):
@@ -92,6 +94,7 @@ def test_executors_give_the_same(observed: float, client: Client, tmp_path: Path
         np.testing.assert_array_equal(np.asarray(model.row_factors_), inline.row_factors_)
 
 
+@pytest.mark.slow
 def test_several_omegas_at_once_give_what_each_gives() -> None:
     """Their samples take different numbers of passes."""
     V = skewed(2)

@@ -1,13 +1,12 @@
 """Factor analysis: optimality, published and peers' figures, planted loadings, rotations, missing answers, parity, bad input."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import pytest
 import zarr
-from distributed import Client
 from numpy.typing import NDArray
 from scipy.optimize import approx_fprime
 from scipy.stats import ortho_group
@@ -22,6 +21,7 @@ from dfact.linalg.minres import LOWEST, explained, minres, ordered, principal, p
 from dfact.report.factors import factor_correlations, largest_items, signed_heatmap
 from dfact.report.presenters.base import model_text, rows_text
 from dfact.selection.number_of_factors import number_of_factors
+from tests.suites.estimator import EstimatorSuite
 
 Array = NDArray[Any]
 heywood_may_be = pytest.mark.filterwarnings("ignore:the uniqueness of")
@@ -336,49 +336,23 @@ def test_bic_needs_a_regular_matrix_and_degrees_of_freedom() -> None:
     assert list(number_of_factors(dfact.FactorAnalysis(), few).table().index) == ["PA", "MAP"]
 
 
-@pytest.fixture
-def many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfact.data import layout
+class TestEstimator(EstimatorSuite):
+    model = dfact.FactorAnalysis
+    parameters: ClassVar = {"n_components": 3}
+    derived = ("loadings_", "explained_")
 
-    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 13)
-    monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1 << 15)
-    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 17)
+    @pytest.fixture(params=["promax", "varimax"])
+    def variant(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+        return {"rotation": request.param}
+
+    def data(self) -> Array:
+        X = np.clip(np.rint(planted(5_000, 3)[0]), 0, 9)
+        return np.where(np.random.default_rng(0).random(X.shape) < 0.1, np.nan, X).astype(np.float32)
 
 
 def assert_same_bits(first: dfact.FactorAnalysis, second: dfact.FactorAnalysis) -> None:
     for name in ("components_", "factors_", "factor_correlations_", "correlations_", "mean_", "scale_", "uniquenesses_"):
         np.testing.assert_array_equal(np.asarray(getattr(first, name)), np.asarray(getattr(second, name)), err_msg=name)
-
-
-@pytest.mark.usefixtures("many_partitions")
-def test_every_executor_and_chunking_gives_the_same_bits(client: Client, tmp_path: Path) -> None:
-    X = np.clip(np.rint(planted(20_000, 3)[0]), 0, 9)
-    codes = np.where(np.random.default_rng(0).random(X.shape) < 0.1, 255, X).astype(np.uint8)
-    dataset = dfact.import_array(codes, tmp_path / "d.zarr", missing=255)
-    assert dfact.plan(dfact.FactorAnalysis(3), dataset).n_partitions > 1
-    reference = dfact.FactorAnalysis(3, executor="inline").fit(dataset)
-    assert isinstance(reference.factors_, zarr.Array)
-    for executor in ("threads", client):
-        model = dfact.FactorAnalysis(3, executor=executor).fit(dataset)
-        assert_same_bits(reference, model)
-        np.testing.assert_array_equal(model.transform(dataset), reference.factors_)
-    with_gaps = np.where(codes == 255, np.nan, codes).astype(np.float32)
-    assert_same_bits(reference, dfact.FactorAnalysis(3).fit(with_gaps))
-    other_chunks = zarr.create_array(tmp_path / "raw.zarr", shape=codes.shape, chunks=(777, 5), dtype=np.float32)
-    other_chunks[:] = with_gaps
-    assert_same_bits(reference, dfact.FactorAnalysis(3).fit(other_chunks))
-
-
-def test_a_saved_model_is_the_same(tmp_path: Path) -> None:
-    X = holed(planted(200, 0)[0], 0.1, 0)
-    frame = pd.DataFrame(X, columns=[f"Q{j}" for j in range(X.shape[1])])
-    model = dfact.FactorAnalysis(3, rotation="varimax").fit(frame)
-    dfact.save_model(model, tmp_path / "fa.model")
-    loaded = dfact.load_model(tmp_path / "fa.model")
-    assert_same_bits(model, loaded)
-    assert loaded.get_params() == model.get_params()
-    np.testing.assert_array_equal(loaded.transform(frame), model.transform(frame))
-    pd.testing.assert_frame_equal(loaded.explained_, model.explained_)
 
 
 def test_it_is_shown() -> None:
@@ -406,6 +380,7 @@ def test_callbacks_see_every_step() -> None:
     assert [s.number for s in seen] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, fitted, scores = (str(tmp_path / name) for name in ("d.zarr", "m.model", "f.csv"))
     dataset = dfact.import_array(holed(planted(300, 0)[0], 0.1, 0), data)

@@ -4,22 +4,21 @@ import warnings
 from collections import Counter
 from itertools import permutations
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-import zarr
-from distributed import Client
 from numpy.typing import NDArray
 
 import dfact
-from dfact import DataError, GradeOfMembership, MemoryPlanError, ParameterError
-from dfact.engine.block_state import PartitionStates, SpillFile
+from dfact import DataError, GradeOfMembership, ParameterError
 from dfact.engine.checkpoint import resume_point
 from dfact.engine.executors import LocalSession
+from dfact.linalg import kmeans
 from dfact.models.gom.search import METHODS
+from tests.suites.estimator import EstimatorSuite
 
 Array = NDArray[np.float64]
 CASES = [*((method, "kmeans") for method in METHODS), ("crsc", "svm-cone")]
@@ -56,6 +55,7 @@ def test_expected_responses_give_the_parameters_back(method: str, vertex_hunting
     assert (Pi[model.pure_subjects_].max(axis=1) == 1).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_expected_responses_of_many_items_and_in_single_precision(method: str) -> None:
     Pi, Theta, _ = planted(0, m=700)
@@ -66,6 +66,7 @@ def test_expected_responses_of_many_items_and_in_single_precision(method: str) -
     assert matched(single.memberships_, Pi) < 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "hunt"), CASES[1:3] + CASES[4:])
 def test_memberships_approach_the_planted_ones_with_more_items(method: str, vertex_hunting: str) -> None:
     errors = []
@@ -144,6 +145,7 @@ def test_missing_answers_are_no_responses() -> None:
     np.testing.assert_array_equal(fit(zeros, n_levels=4).memberships_, fit(nans, n_levels=4).memberships_)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.filterwarnings(ALONE)
 def test_sparse_responses_give_what_dense_ones_do(method: str, tmp_path: Path) -> None:
@@ -168,50 +170,21 @@ def test_no_block_of_sparse_responses_becomes_dense(monkeypatch: pytest.MonkeyPa
             fit(R, method=method)
 
 
-@pytest.fixture
-def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfact.data import layout
-    from dfact.linalg import kmeans
-
-    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 11)
-    monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1 << 13)
-    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 14)
-    monkeypatch.setattr(kmeans, "_SAMPLE", 500)  # so that Lloyd's passes run
-
-
-@pytest.mark.usefixtures("small_partitions")
-@pytest.mark.parametrize(("method", "hunt"), CASES)
 @pytest.mark.filterwarnings(ALONE)
-def test_the_same_bits_on_every_executor_and_chunking(method: str, vertex_hunting: str, client: Client, tmp_path: Path) -> None:
-    _, _, R = planted(8, n=3000, m=25)
-    X = R.astype(np.uint8)
-    expected = fit(X, method=method, vertex_hunting=vertex_hunting, executor="inline")
-    for seed, executor in enumerate(["threads", client]):
-        chunks = tuple(int(c) for c in np.random.default_rng(seed).integers([50, 5], [3000, 25]))
-        array = zarr.create_array(tmp_path / f"{seed}.zarr", data=X, chunks=chunks)
-        found = fit(array, method=method, vertex_hunting=vertex_hunting, executor=executor)
-        np.testing.assert_array_equal(found.memberships_, expected.memberships_)
-        np.testing.assert_array_equal(found.components_, expected.components_)
-        assert found.pure_subjects_.tolist() == expected.pure_subjects_.tolist()
-        assert found.modularity_ == expected.modularity_
+class TestEstimator(EstimatorSuite):
+    model = GradeOfMembership
+    parameters: ClassVar = {"n_components": 3, "random_state": 0}
+    rows = "memberships_"
+    derived = ("item_parameters_",)
+    entries = (1 << 11, 1 << 13, 1 << 14)
 
+    @pytest.fixture(params=CASES, ids="-".join)
+    def variant(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+        monkeypatch.setattr(kmeans, "_SAMPLE", 500)  # so that Lloyd's passes run
+        return dict(zip(("method", "hunt"), request.param, strict=True))
 
-@pytest.mark.usefixtures("small_partitions")
-@pytest.mark.filterwarnings(ALONE)
-def test_state_on_disk_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, _, R = planted(8, n=3000, m=25)
-    expected = fit(R)
-    limit = dfact.plan(GradeOfMembership(3), R, memory_limit="8GiB")
-    with monkeypatch.context() as patched:
-        written = []
-        write = SpillFile.write
-        patched.setattr("dfact.engine.shard.PartitionStates", lambda _: PartitionStates(0))
-        patched.setattr(SpillFile, "write", lambda *args: written.append(args) or write(*args))
-        np.testing.assert_array_equal(fit(R).memberships_, expected.memberships_)
-        assert written
-    assert limit.fits
-    with pytest.raises(MemoryPlanError, match="needs at least"):
-        fit(R, memory_limit="1MiB")
+    def data(self) -> Array:
+        return planted(8, n=3000, m=25)[2].astype(np.float32)
 
 
 @pytest.mark.filterwarnings(ALONE)
@@ -305,6 +278,7 @@ TABLE_4: dict[str, dict[str, tuple[int, float]]] = {
 TABLE_5 = {"ipip_ascado": (0.6036, 0.2112, 0.002), "kims": (0.6040, 0.1947, 0.002), "npi": (0.6249, 0.1882, 0.003)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", list(TABLE_4))
 @pytest.mark.parametrize("method", METHODS)
@@ -391,17 +365,3 @@ def test_progress_tells_each_step() -> None:
     fit(R, callbacks=[seen.append])
     assert [step.step for step in seen] == ["responses", "singular vectors", "pure subjects", "modularity", "memberships"]
     assert [step.number for step in seen] == [1, 2, 3, 4, 5]
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.filterwarnings(ALONE)
-def test_a_stored_model_gives_the_same_bits(method: str, tmp_path: Path) -> None:
-    _, _, R = planted(15)
-    dfact.import_array(R.astype(np.uint8), tmp_path / "r.zarr")
-    model = fit(tmp_path / "r.zarr", method=method)
-    assert isinstance(model.memberships_, zarr.Array)
-    dfact.save_model(model, tmp_path / "gom.model")
-    loaded = dfact.load_model(tmp_path / "gom.model")
-    np.testing.assert_array_equal(loaded.memberships_, model.memberships_)
-    np.testing.assert_array_equal(loaded.transform(R), model.transform(R))
-    pd.testing.assert_frame_equal(loaded.item_parameters_, model.item_parameters_)

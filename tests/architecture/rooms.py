@@ -1,0 +1,86 @@
+"""The rooms of the package and what each of them may import: the table that a move of modules edits."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import dfact
+
+ROOT = Path(dfact.__file__).parent
+LEVELS: tuple[tuple[str, ...], ...] = (
+    ("errors",),
+    ("signals", "progress"),
+    ("kernels",),
+    ("storage",),
+    ("data",),
+    ("engine",),
+    ("linalg",),
+    ("models",),
+    ("selection", "psychometrics"),
+    ("report", "jobs"),
+    ("cli",),
+)
+"""Rooms from the lowest level to the highest. A room imports itself and the levels below it, no other room of its own level."""
+LIBRARIES: dict[str, set[str]] = {"kernels": {"numpy", "numba", "collections", "typing"}}
+"""Everything besides dfact that a room may import, for rooms that may not import what they like."""
+FORBIDDEN: dict[str, set[str]] = {"models": {"dask", "distributed"}}
+"""Libraries that a room must not import."""
+IMPORT_FAMILIES = {"models/persistence.py", "models/catalogue.py"}
+"""Modules of ``models`` that may import every family."""
+
+
+def modules() -> dict[str, Path]:
+    """All modules of the package by their paths within it, without the package's own ``__init__``."""
+    return {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__.py"}
+
+
+def room(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def level(name: str) -> int:
+    return next(i for i, rooms in enumerate(LEVELS) if name in rooms)
+
+
+def family(path: Path) -> str | None:
+    """Return the family of models that a module of ``models`` belongs to: its folder. Modules without one serve all models."""
+    parts = path.relative_to(ROOT / "models").parts
+    return parts[0] if len(parts) > 1 else None
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax of a module, once for all tests of a process."""
+    return ast.parse(path.read_text())
+
+
+@cache
+def imported(path: Path) -> frozenset[str]:
+    """Dotted names of everything that a module imports, anywhere in it; of dfact, the names of modules."""
+    return frozenset(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import, expected an absolute one"
+            assert node.module
+            yield node.module
+            for alias in node.names:  # ``from dfact.engine import threads`` imports a module
+                if _file_of(name := f"{node.module}.{alias.name}"):
+                    yield name
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def _file_of(name: str) -> Path | None:
+    if not name.startswith("dfact."):
+        return None
+    place = ROOT.joinpath(*name.split(".")[1:])
+    return next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()), None)
+
+
+def imported_modules(path: Path) -> set[Path]:
+    """The files of dfact that a module imports."""
+    return {found for name in imported(path) if (found := _file_of(name))}

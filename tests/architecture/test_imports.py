@@ -1,0 +1,66 @@
+"""Imports only go down, without cycles, and no family of models imports another."""
+
+from pathlib import Path
+
+from tests.architecture.known_offenders import CYCLES
+from tests.architecture.rooms import FORBIDDEN, IMPORT_FAMILIES, LEVELS, LIBRARIES, family, imported, imported_modules, level, modules, room
+
+
+def test_every_module_lies_in_a_room() -> None:
+    assert {room(path) for path in modules().values()} <= {name for rooms in LEVELS for name in rooms}
+
+
+def test_imports_only_go_down() -> None:
+    offenders = [
+        f"{name} imports {target}"
+        for name, path in modules().items()
+        for target in sorted(imported(path))
+        if target.startswith("dfact.")
+        if not (room(path) == (other := target.split(".")[1]) or level(other) < level(room(path)))
+    ]
+    assert offenders == []
+
+
+def test_rooms_import_no_other_libraries_than_theirs() -> None:
+    offenders = []
+    for name, path in modules().items():
+        libraries = {target.split(".")[0] for target in imported(path)} - {"dfact"}
+        allowed = LIBRARIES.get(room(path), libraries)
+        offenders += [
+            f"{name} imports {library}" for library in sorted((libraries - allowed) | (libraries & FORBIDDEN.get(room(path), set())))
+        ]
+    assert offenders == []
+
+
+def test_no_family_of_models_imports_another() -> None:
+    offenders = []
+    for name, path in modules().items():
+        if room(path) == "models" and name not in IMPORT_FAMILIES:
+            others = {target: family(target) for target in imported_modules(path) if room(target) == "models"}
+            offenders += [
+                f"{name} imports {target.name} of {other}" for target, other in others.items() if other not in {None, family(path)}
+            ]
+    assert offenders == []
+
+
+def cycles() -> set[frozenset[str]]:
+    """The sets of modules that import each other in a circle, packages' own ``__init__`` aside."""
+    names = {path: name for name, path in modules().items() if path.name != "__init__.py"}
+    below: dict[Path, set[Path]] = {path: imported_modules(path) & names.keys() for path in names}
+    reached = {path: {path} for path in names}
+    for path in names:
+        pending = [path]
+        while pending:
+            new = below[pending.pop()] - reached[path]
+            reached[path] |= new
+            pending += new
+    return {
+        frozenset(names[other] for other in circle)
+        for path in names
+        if len(circle := {other for other in reached[path] if path in reached[other]}) > 1
+    }
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    found = cycles()
+    assert [sorted(circle) for circle in found if not any(circle <= known for known in CYCLES)] == []

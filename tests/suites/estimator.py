@@ -1,0 +1,172 @@
+"""What every factorization keeps to, whatever it minimises."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from numpy.typing import NDArray
+
+import dfact
+from dfact.data import layout
+from dfact.engine.block_state import SpillFile
+from dfact.models.estimator import Factorization
+
+Array = NDArray[Any]
+
+
+def assert_same_fit(found: Any, expected: Any) -> None:
+    """All numbers that the fits have found are the same to the last bit."""
+    names = [
+        name for name in vars(expected) if name.endswith("_") and not name.startswith("_") and name != "offset_"
+    ]  # of what an import stored
+    assert {"n_features_in_"} < set(names) <= set(vars(found))
+    for name in names:
+        value, other = getattr(expected, name), getattr(found, name)
+        if isinstance(value, (np.ndarray, zarr.Array)):
+            assert other.dtype == value.dtype, name
+            np.testing.assert_array_equal(np.asarray(other), np.asarray(value), err_msg=name)
+        elif isinstance(value, list):
+            for part, other_part in zip(value, other, strict=True):
+                np.testing.assert_array_equal(np.asarray(other_part), np.asarray(part), err_msg=name)
+        elif isinstance(value, (bool, int, float)):
+            assert other == value or (value != value and other != other), name  # NaN
+
+
+class EstimatorSuite:
+    """A subclass says how its model is made, and what it is fitted to."""
+
+    model: Callable[..., Any]
+    parameters: dict[str, Any]
+    """Of fits to ``data``, few iterations of which are enough."""
+    rows: str = "factors_"
+    """The attribute with the rows' factors, in a list the first of which is that of the rows."""
+    entries: tuple[int, int, int] = (1 << 11, 1 << 13, 1 << 15)
+    """Entries of a block, a chunk and a partition, for data in several partitions."""
+    codes: bool = True
+    """Whether the data are whole numbers below 255."""
+    stores_rows: bool = True
+    """Whether the rows' factors of stored data are stored."""
+    tolerance: float = 0.0
+    """How much transform of the fitted rows may differ from their factors, relatively."""
+    transforms: bool = True
+    """Whether there is a transform."""
+    derived: tuple[str, ...] = ()
+    """Tables that a saved model must give again."""
+
+    def data(self) -> Array:
+        """Rows enough for several partitions, NaN where missing, in single precision."""
+        raise NotImplementedError
+
+    def known(self, n: int) -> dict[str, Any]:
+        """Whatever else is known of the first n rows."""
+        del n
+        return {}
+
+    @pytest.fixture(params=[{}], ids=["default"])
+    def variant(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+        """Parameters that differ; a subclass gives several."""
+        found: dict[str, Any] = request.param
+        return found
+
+    @pytest.fixture
+    def partitioned(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, size in zip(("_BLOCK_ENTRIES", "_CHUNK_ENTRIES", "_PARTITION_ENTRIES"), self.entries, strict=True):
+            monkeypatch.setattr(layout, name, size)
+
+    def make(self, variant: dict[str, Any], **further: Any) -> Any:
+        return type(self).model(**{**self.parameters, **variant, **further})
+
+    def fit(self, variant: dict[str, Any], X: Any, **further: Any) -> Any:
+        known = {} if isinstance(X, dfact.Dataset) else self.known(X.shape[0])
+        return self.make(variant, **further).fit(X, **known)
+
+    def stored(self, X: Array, path: Path) -> dfact.Dataset:
+        known = self.known(X.shape[0])
+        if not self.codes:
+            return dfact.import_array(X, path, **known)
+        return dfact.import_array(np.where(np.isnan(X), 255, X).astype(np.uint8), path, missing=255, **known)
+
+    def row_factors(self, model: Any) -> Any:
+        found = getattr(model, self.rows)
+        return found[0] if isinstance(found, list) else found
+
+    @pytest.mark.slow
+    @pytest.mark.usefixtures("partitioned")
+    @pytest.mark.parametrize("executor", ["threads", "distributed"])
+    def test_every_executor_gives_the_same_bits(
+        self, executor: str, variant: dict[str, Any], request: pytest.FixtureRequest, tmp_path: Path
+    ) -> None:
+        X = self.data()
+        dataset = self.stored(X, tmp_path / "d.zarr")
+        assert dfact.plan(self.make(variant), dataset).n_partitions > 1
+        where = request.getfixturevalue("client") if executor == "distributed" else executor
+        expected, model = (self.fit(variant, dataset, executor=place) for place in ("inline", where))
+        assert isinstance(self.row_factors(expected), zarr.Array) is self.stores_rows
+        assert self.row_factors(expected).dtype == np.float32
+        assert_same_fit(model, expected)
+        if self.transforms:
+            rows = np.asarray(self.row_factors(expected))
+            np.testing.assert_allclose(np.asarray(model.transform(dataset)), rows, rtol=self.tolerance, atol=self.tolerance / 1e3)
+        assert_same_fit(self.fit(variant, X, executor=where), expected)
+
+    @pytest.mark.slow
+    @pytest.mark.usefixtures("partitioned")
+    def test_chunks_of_the_store_change_nothing(self, variant: dict[str, Any], tmp_path: Path) -> None:
+        X = self.data()
+        chunked = zarr.create_array(tmp_path / "raw.zarr", shape=X.shape, chunks=(777, 5, 2)[: X.ndim], dtype=X.dtype)
+        chunked[:] = X
+        expected, model = self.fit(variant, X), self.fit(variant, chunked)
+        assert isinstance(self.row_factors(expected), np.ndarray)
+        assert_same_fit(model, expected)
+
+    @pytest.mark.slow
+    @pytest.mark.usefixtures("partitioned")
+    @pytest.mark.parametrize("executor", ["local", "distributed"])
+    def test_state_on_disk_gives_the_same_bits(
+        self, executor: str, variant: dict[str, Any], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        X = self.data()
+        expected = self.fit(variant, X, executor="inline")
+        written: list[Any] = []
+        plan, write = Factorization._plan, SpillFile.write
+
+        def tight(model: Factorization, *arguments: Any) -> Any:
+            chosen, found = plan(model, *arguments)
+            return chosen, replace(found, resident_states=1, resident_values=1)
+
+        monkeypatch.setattr(Factorization, "_plan", tight)
+        monkeypatch.setattr(SpillFile, "write", lambda *arguments: written.append(arguments) or write(*arguments))
+        if executor == "distributed":  # its workers write in processes of their own
+            assert_same_fit(self.fit(variant, X, executor=request.getfixturevalue("client")), expected)
+        else:
+            for where in ("inline", "threads"):
+                written.clear()
+                assert_same_fit(self.fit(variant, X, executor=where), expected)
+                assert written, where
+
+    @pytest.mark.parametrize("in_store", [False, True], ids=["in memory", "stored"])
+    def test_a_saved_model_is_the_same(self, in_store: bool, variant: dict[str, Any], tmp_path: Path) -> None:
+        X = self.data()[:300]
+        data = self.stored(X, tmp_path / "d.zarr") if in_store else X
+        model = self.fit(variant, data)
+        dfact.save_model(model, tmp_path / "x.model")
+        loaded = dfact.load_model(tmp_path / "x.model")
+        assert_same_fit(loaded, model)
+        assert loaded.get_params() == model.get_params()
+        assert isinstance(self.row_factors(loaded), zarr.Array) is (in_store and self.stores_rows)
+        if self.transforms:
+            known = {} if in_store else self.known(X.shape[0])
+            np.testing.assert_array_equal(np.asarray(loaded.transform(data, **known)), np.asarray(model.transform(data, **known)))
+        for name in self.derived:
+            pd.testing.assert_frame_equal(getattr(loaded, name), getattr(model, name))
+
+    def test_a_plan_that_does_not_hold_is_refused(self, variant: dict[str, Any], tmp_path: Path) -> None:
+        dataset = self.stored(self.data()[:300], tmp_path / "d.zarr")
+        assert dfact.plan(self.make(variant), dataset).fits
+        with pytest.raises(dfact.MemoryPlanError, match="needs at least"):
+            self.fit(variant, dataset, memory_limit="1MiB")
