@@ -44,7 +44,7 @@ def fit(X: Any, k: int = 3, **parameters: Any) -> GradeOfMembership:
     return GradeOfMembership(k, **{"random_state": 0, **parameters}).fit(X)
 
 
-@pytest.mark.parametrize(("method", "hunt"), CASES)
+@pytest.mark.parametrize(("method", "vertex_hunting"), CASES)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("tau", [None, 0.0])
 def test_expected_responses_give_the_parameters_back(method: str, vertex_hunting: str, seed: int, tau: float | None) -> None:
@@ -66,7 +66,7 @@ def test_expected_responses_of_many_items_and_in_single_precision(method: str) -
     assert matched(single.memberships_, Pi) < 1e-3
 
 
-@pytest.mark.parametrize(("method", "hunt"), CASES[1:3] + CASES[4:])
+@pytest.mark.parametrize(("method", "vertex_hunting"), CASES[1:3] + CASES[4:])
 def test_memberships_approach_the_planted_ones_with_more_items(method: str, vertex_hunting: str) -> None:
     errors = []
     for m in (50, 2000):
@@ -180,7 +180,7 @@ def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_partitions")
-@pytest.mark.parametrize(("method", "hunt"), CASES)
+@pytest.mark.parametrize(("method", "vertex_hunting"), CASES)
 @pytest.mark.filterwarnings(ALONE)
 def test_the_same_bits_on_every_executor_and_chunking(method: str, vertex_hunting: str, client: Client, tmp_path: Path) -> None:
     _, _, R = planted(8, n=3000, m=25)
@@ -354,7 +354,7 @@ def test_bad_responses_are_refused(X: Any, parameters: Any, message: str, method
 
 @pytest.mark.parametrize(
     "parameters",
-    [{"n_components": 0}, {"n_components": 2.5}, {"method": "svd"}, {"hunt": "deer"}, {"tau": -1}, {"n_levels": 0}, {"dtype": "int8"}],
+    [{"n_components": 0}, {"n_components": 2.5}, {"method": "svd"}, {"vertex_hunting": "deer"}, {"tau": -1}, {"n_levels": 0}, {"dtype": "int8"}],
 )
 def test_bad_parameters_are_refused(parameters: dict[str, Any]) -> None:
     _, _, R = planted(12)
