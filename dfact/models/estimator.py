@@ -28,8 +28,8 @@ from dfact.engine.memory_plan import Footprint, Plan, make_plan
 from dfact.engine.partitions import partitions, rechunk_rows
 from dfact.engine.session import CheckpointableSession, Executor, Session, StateRows
 from dfact.errors import DataError, ParameterError
-from dfact.models.fitted_schema import OPTIONAL, Shape, Size, of_rows
-from dfact.models.parameters import COUNT, check, describe_value, is_count
+from dfact.models.fitted_schema import OPTIONAL, Shape, Size, row_attributes
+from dfact.models.parameters import POSITIVE_INTEGER, check, describe_value, is_count
 from dfact.models.traits import ModelTraits
 from dfact.progress import Iteration
 from dfact.storage.files import TemporaryFolder
@@ -66,14 +66,14 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     explained_share_: Annotated[float, OPTIONAL]
     traits: ClassVar[ModelTraits] = ModelTraits()
     """Whether negative values are refused."""
-    _parts: tuple[type[Any], ...] = ()
+    saved_types: tuple[type[Any], ...] = ()
     """Dataclasses among the fitted attributes."""
     # What is fitted is declared by its type; here what all have, and what a subclass may have without a word.
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
         MODELS[cls.__name__] = cls
-        SAVED_TYPES.update({part.__name__: part for part in cls._parts})
+        SAVED_TYPES.update({part.__name__: part for part in cls.saved_types})
 
     def fit(self, X: Any, y: None = None) -> Self:
         """Fit the data X."""
@@ -107,8 +107,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         else:
             dataset = as_dataset(X, confounders, self._client(X))
             if reset:
-                _check_n_features(self, _Shaped(dataset), reset=True)
-                _check_feature_names(self, _Shaped(dataset), reset=True)
+                _check_n_features(self, _ShapeOnly(dataset), reset=True)
+                _check_feature_names(self, _ShapeOnly(dataset), reset=True)
         self._check_modes(dataset)
         # What an import subtracted from the answers; of an array nobody knows.
         offset = dataset.offset if isinstance(X, (str, PathLike, Dataset)) else None
@@ -140,11 +140,11 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         self._check_modes(dataset)
         self._check_columns(dataset, None)
 
-    def _known_of_rows(self, n: int) -> dict[str, Any]:
+    def _row_inputs(self, n: int) -> dict[str, Any]:
         """What ``transform`` is told of n rows, checked: tables and arrays by name, of which each chunk of a dask array gets its rows."""
         return {}
 
-    def _for_new_rows(self) -> Self:
+    def _copy_for_transform(self) -> Self:
         """A copy to be sent to where rows are transformed: without what the fitted rows have of their own."""
         left = {*RUNTIME_PARAMETERS, "prior"}  # what a process there may use is its own affair
         parameters = {
@@ -154,13 +154,13 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         }
         light = type(self)(**parameters | {"executor": "inline"})
         light.set_output(transform="default")
-        left = {"selection_", "stability_", *of_rows(type(self))}
+        left = {"selection_", "stability_", *row_attributes(type(self))}
         for name, value in vars(self).items():
             if name.endswith("_") and not name.startswith("_") and name not in left and not name.endswith("_history_"):
                 setattr(light, name, value)
         return light
 
-    def _computed(self, lazy: Any, X: Any, out: str | PathLike[str]) -> NDArray[Any] | zarr.Array[Any]:
+    def _write_lazy(self, lazy: Any, X: Any, out: str | PathLike[str]) -> NDArray[Any] | zarr.Array[Any]:
         """A dask array of the rows' factors, written to ``out``."""
         return gather_rows(computed(lazy, self._client(X)), lazy.shape, lazy.dtype, stored=False, out=out)
 
@@ -223,7 +223,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         session, path = self._open(dataset, covariates, footprint), self.checkpoint if checkpoint is None else checkpoint
         if path is None:
             return session
-        check(self, {"checkpoint_every": (is_count(self.checkpoint_every), COUNT)})
+        check(self, {"checkpoint_every": (is_count(self.checkpoint_every), POSITIVE_INTEGER)})
         parameters = {name: value for name, value in self.get_params(deep=False).items() if name not in RUNTIME_PARAMETERS}
         dtype = self._working_dtype(dataset).name
         known = {"model": type(self).__name__, "data": dataset.fingerprint, "dtype": dtype, "covariates": covariates}
@@ -258,7 +258,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return tags
 
 
-class _Shaped:
+class _ShapeOnly:
     """The shape of a dataset as scikit-learn's checks want to see it."""
 
     def __init__(self, dataset: Dataset) -> None:
@@ -312,7 +312,7 @@ def gather_rows(
     return array
 
 
-def columns_of(rows: NDArray[Any], columns: slice | NDArray[np.intp]) -> NDArray[Any]:
+def select_columns(rows: NDArray[Any], columns: slice | NDArray[np.intp]) -> NDArray[Any]:
     """Some of the columns, as what becomes of rows that workers write."""
     return rows[:, columns]
 

@@ -48,8 +48,8 @@ class Shape(_Check):
         names = ", ".join("any" if size is None else f"{size}={sizes.get(size, 'any')}" for size in self.sizes)
         _expect(len(value.shape) == len(self.sizes), f"an array ({names})", value)
         for name, size in zip(self.sizes, value.shape, strict=True):
-            _expect(_same(name, size, sizes), f"an array ({names})", value)
-        _expect(_holds(value, self.of), f"an array of {self.of}", value)
+            _expect(_matches_size(name, size, sizes), f"an array ({names})", value)
+        _expect(_has_kind(value, self.of), f"an array of {self.of}", value)
         if self.of == "floats" and self.rows:
             step = Layout.of(value.shape).chunk_rows
             parts = (np.asarray(value[start : start + step]) for start in range(0, value.shape[0], step))
@@ -68,7 +68,9 @@ class Length(_Check):
 
     def __call__(self, value: Any, sizes: _Sizes) -> None:
         name, *inner = self.sizes
-        _expect(isinstance(value, (list, tuple)) and _same(name, len(value), sizes), f"a list of {name}={sizes.get(name, 'any')}", value)
+        _expect(
+            isinstance(value, (list, tuple)) and _matches_size(name, len(value), sizes), f"a list of {name}={sizes.get(name, 'any')}", value
+        )
         for part in value if inner else ():
             Length(tuple(inner))(part, sizes)
 
@@ -91,7 +93,7 @@ class Size(_Check):
     name: str
 
     def __call__(self, value: Any, sizes: _Sizes) -> None:
-        _expect(_same(self.name, value, sizes), f"{self.name}={sizes.get(self.name, 'at least 1')}", value)
+        _expect(_matches_size(self.name, value, sizes), f"{self.name}={sizes.get(self.name, 'at least 1')}", value)
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,8 @@ class LessThan(_Check):
         _expect(value < sizes.get(self.name, _LARGEST), f"a number below {self.name}={sizes.get(self.name)}", value)
 
 
-def check_fitted(model: Any, told: dict[str, Any]) -> None:
-    """Refuse fitted attributes that are not what the model's class declares; ``told`` are types of those that any model may have.
+def check_fitted(model: Any, annotations: dict[str, Any]) -> None:
+    """Refuse fitted attributes that are not what the model's class declares; ``annotations`` are types of those that any model may have.
 
     Raises DataError.
     """
@@ -115,26 +117,26 @@ def check_fitted(model: Any, told: dict[str, Any]) -> None:
     sizes: _Sizes = {}
     for name, kind in declared.items():
         if name in found:
-            _check(name, found[name], kind, sizes)
+            _check_attribute(name, found[name], kind, sizes)
         elif OPTIONAL not in getattr(kind, "__metadata__", ()):
             raise DataError(f"there is no {name}, which a fitted {type(model).__name__} has")
     for name, value in found.items():
-        if name in told:
-            _check(name, value, told[name], sizes)
+        if name in annotations:
+            _check_attribute(name, value, annotations[name], sizes)
         elif name not in known:
             raise DataError(f"{name} is nothing that a fitted {type(model).__name__} has; expected {', '.join(declared)}")
 
 
-def of_rows(kind: type[Any]) -> set[str]:
+def row_attributes(kind: type[Any]) -> set[str]:
     """Names of the attributes that have a value for each row of the data."""
-    return {name for name, hint in _declared(kind).items() if any(isinstance(mark, Shape) and mark.rows for mark in _marks(hint))}
+    return {name for name, hint in _declared(kind).items() if any(isinstance(mark, Shape) and mark.rows for mark in _annotations(hint))}
 
 
-def _marks(kind: Any) -> Iterator[Any]:
+def _annotations(kind: Any) -> Iterator[Any]:
     """What is declared beside a type, or beside those that it is made of."""
     yield from getattr(kind, "__metadata__", ())
     for part in get_args(kind):
-        yield from _marks(part)
+        yield from _annotations(part)
 
 
 def _declared(kind: type[Any]) -> dict[str, Any]:
@@ -146,35 +148,35 @@ def _declared(kind: type[Any]) -> dict[str, Any]:
     }
 
 
-def _check(name: str, value: Any, kind: Any, sizes: _Sizes) -> None:
+def _check_attribute(name: str, value: Any, kind: Any, sizes: _Sizes) -> None:
     try:
-        _fits(value, kind, sizes)
+        _check_value(value, kind, sizes)
     except DataError as error:
         raise DataError(f"{name} is {error}") from error
 
 
-def _fits(value: Any, kind: Any, sizes: _Sizes) -> None:
+def _check_value(value: Any, kind: Any, sizes: _Sizes) -> None:
     """Refuse a value that is not of this type."""
     origin, args = get_origin(kind), get_args(kind)
     if kind is Any:
         return
     if origin is Annotated:
-        _fits(value, args[0], sizes)
+        _check_value(value, args[0], sizes)
         for check in args[1:]:
             if isinstance(check, _Check):
                 check(value, sizes)
     elif origin in (Union, types.UnionType) and value is None and type(None) in args:
         return
     elif origin in (Union, types.UnionType):
-        _fits(value, next((arg for arg in args if _is(value, arg)), args[0]), sizes)
+        _check_value(value, next((arg for arg in args if _is_instance(value, arg)), args[0]), sizes)
     elif is_dataclass(kind):
         _expect(type(value) is kind, f"a {getattr(kind, '__name__', kind)}", value)
         for name, hint in get_type_hints(kind, include_extras=True).items():
-            _check(f"{name} of it", getattr(value, name), hint, sizes)
+            _check_attribute(f"{name} of it", getattr(value, name), hint, sizes)
     else:
-        _expect(_is(value, kind), _words(kind), value)
+        _expect(_is_instance(value, kind), _describe(kind), value)
         for i, part in enumerate(value if origin in (list, tuple) else ()):
-            _fits(part, args[i] if origin is tuple and args[-1] is not Ellipsis else args[0], sizes)
+            _check_value(part, args[i] if origin is tuple and args[-1] is not Ellipsis else args[0], sizes)
 
 
 _PLAIN: dict[Any, tuple[str, Callable[[Any], bool]]] = {
@@ -188,13 +190,13 @@ _PLAIN: dict[Any, tuple[str, Callable[[Any], bool]]] = {
 """Of a type what it is for people, and what is of it; every integer of a model is a count."""
 
 
-def _is(value: Any, kind: Any) -> bool:
+def _is_instance(value: Any, kind: Any) -> bool:
     """Whether a value is of a type, whatever is in it."""
     origin, args = get_origin(kind), get_args(kind)
     if kind is Any:
         return True
     if origin is Annotated:
-        return _is(value, args[0])
+        return _is_instance(value, args[0])
     if origin is Literal:
         return isinstance(value, str) and value in args
     if origin is tuple:
@@ -206,21 +208,21 @@ def _is(value: Any, kind: Any) -> bool:
     return _PLAIN[origin or kind][1](value)
 
 
-def _words(kind: Any) -> str:
+def _describe(kind: Any) -> str:
     origin = get_origin(kind)
     if origin is Literal:
         return f"one of {get_args(kind)}"
     return f"a {origin.__name__}" if origin in (list, tuple) else _PLAIN[origin or kind][0]
 
 
-def _same(name: str | None, size: int, sizes: _Sizes) -> bool:
+def _matches_size(name: str | None, size: int, sizes: _Sizes) -> bool:
     """Whether a size is what its name stands for, from its first time on."""
     if size < 1 and name not in _MAY_BE_ZERO:
         return False
     return name is None or sizes.setdefault(name, size) == size
 
 
-def _holds(value: Any, of: str) -> bool:
+def _has_kind(value: Any, of: str) -> bool:
     if of == "floats":
         return value.dtype in (np.float32, np.float64)
     return value.dtype.kind == "i" if of == "integers" else value.dtype.kind in "OTU"

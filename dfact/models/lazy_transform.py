@@ -34,7 +34,7 @@ def lazy_of_dask(transform: Callable[Concatenate[M, Any, P], Any]) -> Callable[C
         told = signature(transform).bind(self, X, *args, **known).kwargs  # refuses what the model does not take
         out = told.pop("out", None)
         result = _lazy(self, X, array, told)
-        return result if out is None else self._computed(result, X, out)
+        return result if out is None else self._write_lazy(result, X, out)
 
     return cast("Callable[Concatenate[M, Any, P], Any]", transformed)
 
@@ -44,8 +44,8 @@ def _lazy(model: Any, X: Any, array: Any, known: dict[str, Any]) -> Any:
     nobody = Excerpt(np.empty((0, *array.shape[1:]), array.dtype), axis_labels(X, 1), None)
     model._check_shape(as_dataset(nobody))
     labels = axis_labels(X, 0)
-    rows = {"row_labels": pd.RangeIndex(array.shape[0]) if labels is None else labels} | model._known_of_rows(array.shape[0], **known)
-    return lazily(array, _transform, model._for_new_rows(), rows, columns=model._n_features_out, dtype=model._working_dtype(array))
+    rows = {"row_labels": pd.RangeIndex(array.shape[0]) if labels is None else labels} | model._row_inputs(array.shape[0], **known)
+    return lazily(array, _transform, model._copy_for_transform(), rows, columns=model._n_features_out, dtype=model._working_dtype(array))
 
 
 def _transform(model: Any, values: NDArray[Any], *, row_labels: Any, confounders: pd.DataFrame | None = None, **known: Any) -> Any:

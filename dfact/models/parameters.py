@@ -30,7 +30,7 @@ def check(model: Any, checks: Mapping[str, tuple[bool, str]]) -> None:
             raise ParameterError(f"{name} is {getattr(model, name)!r}, expected {expected}")
 
 
-COUNT = "an integer of at least 1"
+POSITIVE_INTEGER = "an integer of at least 1"
 """What :func:`is_count` expects."""
 
 

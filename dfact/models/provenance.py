@@ -36,7 +36,7 @@ class SelectionRecord:
     """(candidates, figures)."""
 
     @classmethod
-    def of_table(cls, table: pd.DataFrame, best: int, criterion: str, rule: str, error: str | None = None) -> Self:
+    def from_table(cls, table: pd.DataFrame, best: int, criterion: str, rule: str, error: str | None = None) -> Self:
         """Of a selection's table: a row for each candidate, parameters as index, scores in the columns ``criterion`` and ``error``."""
         index = table.index.to_frame(index=False)
         names = [str(name) for name in index]

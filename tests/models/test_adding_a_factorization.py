@@ -20,7 +20,7 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import Block, PartialSums, State
 from dfact.kernels.jit import kernel
 from dfact.models.estimator import Factorization, gather_rows
-from dfact.models.parameters import COUNT, check, is_count, is_in_range
+from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.models.traits import ModelTraits
 from dfact.progress import Reporter, relative_change
 from dfact.report.presenters.base import items_plot, model_text
@@ -101,7 +101,14 @@ class PoissonMF(Factorization):
 
     def fit(self, X: Any, y: None = None) -> Self:
         tol = (is_in_range(self.tol, 0), "a number of at least 0")
-        check(self, {"n_components": (is_count(self.n_components), COUNT), "max_iter": (is_count(self.max_iter), COUNT), "tol": tol})
+        check(
+            self,
+            {
+                "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
+                "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
+                "tol": tol,
+            },
+        )
         dataset = self._dataset(X, None, reset=True)
         dtype, (n, m) = self._working_dtype(dataset), dataset.shape
         H = np.random.default_rng(self.random_state).uniform(0.5, 1.5, (self.n_components, m)).astype(dtype)

@@ -17,10 +17,10 @@ from dfact.data.layout import Layout
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.session import StateRows
 from dfact.errors import DataError
-from dfact.models.bounded_nmf.passes import RowsPass, Start
+from dfact.models.bounded_nmf.passes import RowsPass, RowStart
 from dfact.models.bounded_nmf.problem import Problem, check_parameters, check_range, check_weights, make_problem
 from dfact.models.bounded_nmf.solvers import ADMM, Splitless, descend, initial_loadings
-from dfact.models.estimator import Factorization, columns_of, gather_rows
+from dfact.models.estimator import Factorization, gather_rows, select_columns
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.traits import ModelTraits
@@ -149,7 +149,7 @@ class ICQF(Factorization):
     confounder_encoding_: ConfounderEncoding | None
     problem_: Problem
     traits = ModelTraits(nonnegative=True)
-    _parts = (Problem, ConfounderEncoding, Confounder)
+    saved_types = (Problem, ConfounderEncoding, Confounder)
 
     def __init__(
         self,
@@ -224,25 +224,25 @@ class ICQF(Factorization):
         footprint = self._footprint(dataset.shape, n_covariates, dtype)
         with self._open_to_fit(dataset, np.column_stack(known) if known else None, footprint, checkpoint) as session:
             report = Reporter(self.callbacks, self.max_iter)
-            Q, begin = initial_loadings(self.init, self.random_state, session, dataset, problem, n_covariates, dtype)
+            Q, row_start = initial_loadings(self.init, self.random_state, session, dataset, problem, n_covariates, dtype)
             solver: ADMM | Splitless
             if self.solver == "admm":
-                solver = ADMM(problem, begin, dtype, adaptive=self.rho == "adaptive")
+                solver = ADMM(problem, row_start, dtype, adaptive=self.rho == "adaptive")
             elif isinstance(self.init, str):
-                solver, Q = Splitless.after_sample(session, problem, Q, begin, dtype, Layout.of(dataset.shape), report)
+                solver, Q = Splitless.with_sample_start(session, problem, Q, row_start, dtype, Layout.of(dataset.shape), report)
             else:
-                solver = Splitless.near(problem, begin, dtype)
+                solver = Splitless.from_given_loadings(problem, row_start, dtype)
             descent = descend(session, solver, Q, self.max_iter, self.tol, report.iteration)
             Q = descent.Q
-            sums = session.run(RowsPass(problem, Start.given(Q[: problem.k]), dtype), Q)
+            sums = session.run(RowsPass(problem, RowStart.from_loadings(Q[: problem.k]), dtype), Q)
             final = 0.5 * float(sums.squares) + problem.penalties(float(sums.penalty_w), Q)
             self.objective_history_ = np.asarray([*descent.objectives, final])
             self.lagrangian_history_ = np.asarray(descent.lagrangians)
             self.n_iter_, self.converged_, self.remaining_ = len(descent.objectives), descent.converged, descent.remaining
             self.explained_share_ = sums.explained_share()
-            _report_unfinished(int(sums.unfinished))
+            _warn_unconverged(int(sums.unconverged))
             shape = (dataset.shape[0], problem.k)
-            rows = StateRows(session, "factors", partial(columns_of, columns=slice(problem.k)))
+            rows = StateRows(session, "factors", partial(select_columns, columns=slice(problem.k)))
             self.factors_ = gather_rows(rows, shape, dtype, stored=dataset.path is not None)
         self.components_ = Q[: problem.k].copy()
         self.confounder_components_ = Q[problem.k :].copy()
@@ -259,7 +259,7 @@ class ICQF(Factorization):
         if found != len(columns) or any(len(c.means) != len(c.columns) for c in (() if encoding is None else encoding.confounders)):
             raise DataError(f"confounder_components_ have {found} rows, expected those of the encoded columns {list(columns)}")
 
-    def _known_of_rows(self, n: int, confounders: Any = None) -> dict[str, Any]:
+    def _row_inputs(self, n: int, confounders: Any = None) -> dict[str, Any]:
         frame = None if confounders is None else as_frame(confounders, n)
         self._encode(None if frame is None else frame.iloc[:0], n)  # refuses what it lacks
         return {} if frame is None else {"confounders": frame}
@@ -279,10 +279,10 @@ class ICQF(Factorization):
         C = self._encode(dataset.confounders, dataset.shape[0])
         Q = np.vstack([self.components_, self.confounder_components_]).astype(dtype)
         footprint = self._footprint(dataset.shape, 0 if C is None else C.shape[1], dtype)
-        begin = Start.given(Q[: problem.k])
+        row_start = RowStart.from_loadings(Q[: problem.k])
         with self._open(dataset, None if C is None else C.astype(dtype), footprint) as session:
-            _report_unfinished(int(session.run(RowsPass(problem, begin, dtype), Q).unfinished))
-            rows = StateRows(session, "factors", partial(columns_of, columns=slice(problem.k)))
+            _warn_unconverged(int(session.run(RowsPass(problem, row_start, dtype), Q).unconverged))
+            rows = StateRows(session, "factors", partial(select_columns, columns=slice(problem.k)))
             return gather_rows(rows, (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None, out=out)
 
     def inverse_transform(self, W: Any, *, confounders: Any = None) -> NDArray[Any]:
@@ -323,7 +323,7 @@ class ICQF(Factorization):
         )
 
 
-def _report_unfinished(rows: int) -> None:
+def _warn_unconverged(rows: int) -> None:
     """Rows may have no factors within the bounds: when their confounders alone exceed them."""
     if rows:
         message = f"{rows} rows have no factors that keep the model within the bounds to the tolerance; theirs come close to it"

@@ -14,13 +14,13 @@ from dfact.data.validation import locate_outside, require_finite
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.session import StateRows
 from dfact.errors import DataError
-from dfact.models.bounded_nmf.passes import RowsPass, Start, Sums
+from dfact.models.bounded_nmf.passes import RowsPass, RowStart, Sums
 from dfact.models.bounded_nmf.problem import Problem, check_size
 from dfact.models.bounded_nmf.solvers import Splitless, descend, initial_loadings
 from dfact.models.estimator import Factorization, gather_rows
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import COUNT, check, is_count, is_in_range
+from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.models.traits import ModelTraits
 from dfact.progress import Iteration, Reporter
 
@@ -121,7 +121,7 @@ class L1NMF(Factorization):
     factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
     problem_: Problem
     traits = ModelTraits(nonnegative=True)
-    _parts = (Problem,)
+    saved_types = (Problem,)
 
     def __init__(
         self,
@@ -160,13 +160,13 @@ class L1NMF(Factorization):
         problem, dtype = self._problem(dataset), self._working_dtype(dataset)
         with self._open_to_fit(dataset, None, self._footprint(dataset.shape, 0, dtype), checkpoint) as session:
             report = Reporter(self.callbacks, self.max_iter)
-            Q, begin = initial_loadings(self.init, self.random_state, session, dataset, problem, 0, dtype)
-            solver = _Solver(problem, begin, dtype)
+            Q, row_start = initial_loadings(self.init, self.random_state, session, dataset, problem, 0, dtype)
+            solver = _Solver(problem, row_start, dtype)
             if isinstance(self.init, str):
-                solver, Q = _Solver.after_sample(session, problem, Q, begin, dtype, Layout.of(dataset.shape), report)
+                solver, Q = _Solver.with_sample_start(session, problem, Q, row_start, dtype, Layout.of(dataset.shape), report)
             descent = descend(session, solver, Q, self.max_iter, self.tol, report.iteration)
             Q = descent.Q
-            sums = session.run(RowsPass(problem, Start.given(Q), dtype), Q)
+            sums = session.run(RowsPass(problem, RowStart.from_loadings(Q), dtype), Q)
             self.factors_ = gather_rows(
                 StateRows(session, "factors"), (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None
             )
@@ -191,7 +191,7 @@ class L1NMF(Factorization):
         problem, dtype = self.problem_, self._working_dtype(dataset)
         Q = self.components_.astype(dtype)
         with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
-            session.run(RowsPass(problem, Start.given(Q), dtype), Q)
+            session.run(RowsPass(problem, RowStart.from_loadings(Q), dtype), Q)
             return gather_rows(
                 StateRows(session, "factors"), (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None, out=out
             )
@@ -212,10 +212,10 @@ class L1NMF(Factorization):
         check(
             self,
             {
-                "n_components": (is_count(self.n_components), COUNT),
+                "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
                 "beta": (is_in_range(self.beta, 0), "a number of at least 0"),
                 "init": (not isinstance(self.init, str) or self.init in ("nndsvd", "random"), "'nndsvd', 'random' or an array of loadings"),
-                "max_iter": (is_count(self.max_iter), COUNT),
+                "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
                 "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
             },
         )

@@ -52,14 +52,14 @@ class Sums(PartialSums, name="bounded_nmf"):
 
 
 @dataclass(frozen=True)
-class Start:
+class RowStart:
     """Where the rows' factors begin: max(M P, 0) for the projection P (m, k), or uniformly random by ``seed``."""
 
     projection: NDArray[Any] | None
     seed: int | None = None
 
     @classmethod
-    def given(cls, loadings: NDArray[Any]) -> "Start":
+    def from_loadings(cls, loadings: NDArray[Any]) -> "RowStart":
         """The least-squares factors of the rows, given the loadings (k, m)."""
         return cls(np.linalg.pinv(loadings.astype(np.float64)))
 
@@ -98,12 +98,12 @@ class ADMMPass:
     """
 
     problem: Problem
-    begin: Start
+    row_start: RowStart
     dtype: np.dtype[Any]
     adaptive: bool = False
 
     def start(self, block: Block) -> State:
-        X = self.begin.factors(block, self.problem, self.dtype)
+        X = self.row_start.factors(block, self.problem, self.dtype)
         return {"factors": X, "split": split_start(block, self.problem)}
 
     def step(self, block: Block, state: State | None, broadcast: tuple[NDArray[Any], float, float]) -> tuple[State, Sums]:
@@ -111,7 +111,7 @@ class ADMMPass:
         assert state is not None
         p, (Q, before, rho), X, S, work = self.problem, broadcast, state["factors"], state["split"], block.work
         s = p.sample_weight(block, self.dtype)
-        penalty_w = s @ p.size(X[: p.k])
+        penalty_w = s @ p.column_penalties(X[: p.k])
         R = work.matmul(X.T, Q, "model")
         B, residuals = work.array("target", R.shape, R.dtype), np.zeros(2 if self.adaptive else 0)
         squares, lagrangian = admm_fill(block.values, R, S, B, *p.limits(len(Q.T), self.dtype), before, rho, s, residuals)
@@ -131,13 +131,13 @@ class SplitlessPass:
     """
 
     problem: Problem
-    begin: Start
+    row_start: RowStart
     dtype: np.dtype[Any]
 
     def start(self, block: Block) -> State:
-        X, s = self.begin.factors(block, self.problem, self.dtype), self.problem.sample_weight(block, self.dtype)
+        X, s = self.row_start.factors(block, self.problem, self.dtype), self.problem.sample_weight(block, self.dtype)
         norm = np.nan if self.problem.bounded else np.einsum("i,ij,ij->", s, block.values, block.values, dtype=np.float64)
-        return {"factors": X, "places": np.empty(0, np.int32), "multipliers": np.empty(0, self.dtype), "norm": np.atleast_1d(norm)}
+        return {"factors": X, "positions": np.empty(0, np.int32), "multipliers": np.empty(0, self.dtype), "norm": np.atleast_1d(norm)}
 
     def step(self, block: Block, state: State | None, broadcast: tuple[NDArray[Any], float]) -> tuple[State, Sums]:
         """``broadcast`` is Qᵀ (k+c, m) and ρ."""
@@ -146,7 +146,7 @@ class SplitlessPass:
         gram, Qt, lower, upper = work.once("loadings", broadcast, lambda: self._constants(Q))
         s = p.sample_weight(block, self.dtype)
         if not np.isnan(state["norm"][0]):
-            room, size = work.array("weighted", X.shape, X.dtype), np.asarray(s @ p.size(X[: p.k]))
+            room, size = work.array("weighted", X.shape, X.dtype), np.asarray(s @ p.column_penalties(X[: p.k]))
             M, H = block.values, work.matmul(Q, block.values.T, "linear")
             Xs = np.multiply(X, s, out=room) if p.weighted else X
             # Differences of large numbers: in double precision.
@@ -157,15 +157,15 @@ class SplitlessPass:
             return state, Sums(Xs @ X.T, work.matmul(Xs, M), np.asarray(squares), np.asarray(0.5 * squares), size, np.empty(0))
         M, missing = block.codes
         # Room for a multiplier of every entry, of which the first few are touched.
-        places, multipliers = work.array("places", (M.size,), np.int32), work.array("multipliers", (M.size,), self.dtype)
+        positions, multipliers = work.array("positions", (M.size,), np.int32), work.array("multipliers", (M.size,), self.dtype)
         target = work.array("target", (tile_rows(len(M), *Q.shape), Q.shape[1]), self.dtype)
         new_gram, cross = work.lasting(gram.shape, self.dtype), work.lasting(Q.shape, self.dtype)
-        old, new = (state["places"], state["multipliers"]), (target, places, multipliers, new_gram, cross)
+        old, new = (state["positions"], state["multipliers"]), (target, positions, multipliers, new_gram, cross)
         squared, w_max, accelerated = p.penalty == "l2", float(p.w_max), p.inner == "fista"
         squares, bounds, penalty_w, count = bounded_step(
             M, missing, X, Q, Qt, gram, *old, lower, upper, rho, p.beta, squared, w_max, _SWEEPS, accelerated, s, *new
         )
-        state = {**state, "places": places[:count].copy(), "multipliers": multipliers[:count].copy()}
+        state = {**state, "positions": positions[:count].copy(), "multipliers": multipliers[:count].copy()}
         lagrangian = 0.5 * squares + bounds
         return state, Sums(new_gram, cross, np.asarray(squares), np.asarray(lagrangian), np.asarray(penalty_w), np.empty(0))
 
@@ -178,7 +178,7 @@ class SplitlessPass:
 class RowSums(PartialSums, name="bounded_nmf_rows"):
     squares: NDArray[Any]
     penalty_w: NDArray[Any]
-    unfinished: NDArray[Any]
+    unconverged: NDArray[Any]
     """Rows that are not at their optimum to the tolerance."""
     moments: NDArray[Any]
     """Number, sum and sum of squares of each column's answers (3, m)."""
@@ -195,20 +195,20 @@ class RowsPass(StatelessStart):
     """The factors of every row at their optimum given the loadings, whatever state there was before."""
 
     problem: Problem
-    begin: Start
+    row_start: RowStart
     dtype: np.dtype[Any]
 
     def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State, RowSums]:
         p, Q, work = self.problem, broadcast, block.work
-        X, M = self.begin.factors(block, p, self.dtype), filled_values(block)
+        X, M = self.row_start.factors(block, p, self.dtype), filled_values(block)
         linear, ridge = (p.beta, 0.0) if p.penalty == "l1" else (0.0, p.beta)
         limits = p.limits(M.shape[1], np.float64)
         exact, H = work.converted("loadings", Q, np.float64), work.matmul(Q[: p.k], M.T, "linear")
-        unfinished = solve_rows(block.values, X, H, exact, p.k, linear, ridge, p.w_max, *limits, _ROW_TOLERANCE)
+        unconverged = solve_rows(block.values, X, H, exact, p.k, linear, ridge, p.w_max, *limits, _ROW_TOLERANCE)
         s = p.sample_weight(block, self.dtype)
         squares = squared_error(block.values, work.matmul(X.T, Q, "target"), s)
         missing = np.isnan(block.values, out=work.array("missing", M.shape, bool))
         counts = s @ work.converted("observed", np.logical_not(missing, out=missing), s.dtype)
         total = s.astype(np.float64) @ work.converted("wide", M, np.float64)
         moments = np.stack([counts, total, np.einsum("i,ij,ij->j", s, M, M, dtype=np.float64)])
-        return {"factors": X}, RowSums(np.asarray(squares), s @ p.size(X[: p.k]), np.asarray(unfinished), moments)
+        return {"factors": X}, RowSums(np.asarray(squares), s @ p.column_penalties(X[: p.k]), np.asarray(unconverged), moments)

@@ -12,7 +12,7 @@ from dfact.engine.passes import Block
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.box_qp import coordinate_descent, fista
 from dfact.models.fitted_schema import Shape, Size
-from dfact.models.parameters import COUNT, check, is_count, is_in_range
+from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 
 INNER = {"cd": coordinate_descent, "fista": fista}
 PENALTIES = ("l1", "l2")
@@ -60,7 +60,7 @@ class Problem:
             return np.ones(block.stored.shape[0], dtype)
         return np.ascontiguousarray(block.covariates[:, -1], dtype)
 
-    def size(self, X: NDArray[Any]) -> NDArray[np.float64]:
+    def column_penalties(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """What the penalty counts in each column of non-negative X (k, n): Σx, or ½Σx²."""
         found: NDArray[np.float64] = X.sum(axis=0, dtype=np.float64)
         return found if self.penalty == "l1" else np.asarray(0.5 * np.einsum("ij,ij->j", X, X, dtype=np.float64))
@@ -72,7 +72,7 @@ class Problem:
 
     def penalties(self, penalty_w: float, Q: NDArray[Any]) -> float:
         """Both penalties' share of the objective, with W's size summed over the rows and Qᵀ (k+c, m)."""
-        return self.beta * penalty_w + float((self.loadings_penalty * self.size(Q)).sum())
+        return self.beta * penalty_w + float((self.loadings_penalty * self.column_penalties(Q)).sum())
 
     def solve(
         self,
@@ -174,8 +174,8 @@ def check_parameters(model: Any) -> None:
     check(
         model,
         {
-            "n_components": (is_count(model.n_components), COUNT),
-            "max_iter": (is_count(model.max_iter), COUNT),
+            "n_components": (is_count(model.n_components), POSITIVE_INTEGER),
+            "max_iter": (is_count(model.max_iter), POSITIVE_INTEGER),
             "beta": (is_in_range(model.beta, 0), "a number of at least 0"),
             "penalty": (model.penalty in PENALTIES, "'l1' or 'l2'"),
             "solver": (model.solver in ("admm", "splitless"), "'admm' or 'splitless'"),

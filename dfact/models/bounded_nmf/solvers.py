@@ -12,18 +12,18 @@ from dfact.data.layout import Layout
 from dfact.engine.passes import SampledView
 from dfact.engine.session import Session
 from dfact.linalg.svd import nndsvd
-from dfact.models.bounded_nmf.passes import ADMMPass, SplitlessPass, Start, Sums, WeightedRows
+from dfact.models.bounded_nmf.passes import ADMMPass, RowStart, SplitlessPass, Sums, WeightedRows
 from dfact.models.bounded_nmf.problem import Problem
 from dfact.models.parameters import resolve_seed
 from dfact.progress import Reporter, relative_change, remaining_change
 
 _SWEEPS, _TOLERANCE = 200, 1e-7  # for the loadings, of which there are few
 _RHO_START, _RHO_GROWTH, _RHO_END = 1 / 6, 1.03, 4.0
-_RHO_NEAR = 1 / 2  # where the loadings are given: near the end the bounds' multipliers lag behind while ρ is small
+_RHO_NEAR = 1 / 2  # where the loadings are given: from_given_loadings the end the bounds' multipliers lag behind while ρ is small
 _SETTLED = 1e-3  # of the loss: what the bounds add to it where they are met well enough
 _MOMENTUM_DELAY = 6  # Nesterov's weights have 3; the larger, the more carefully a fit begins, where it may lose a factor
-_MOST = 0.8  # of a step by which Q is extrapolated; more, and the multipliers of many active bounds lag behind
-_MOST_SETTLED = 0.95  # where ρ has not risen to its value, so few bounds are active
+_MAX_MOMENTUM = 0.8  # of a step by which Q is extrapolated; more, and the multipliers of many active bounds lag behind
+_MAX_MOMENTUM_BOUNDS_MET = 0.95  # where ρ has not risen to its value, so few bounds are active
 _SAMPLE_SHARE = 0.1  # of the partitions
 _SAMPLE_PASSES, _SAMPLE_TOLERANCE = 80, 1e-5
 _LEAST_RHO = 2**0.5
@@ -38,9 +38,9 @@ class ADMM:
     that it settles. The spectral rule that the paper cites needs three more arrays of the data's size.
     """
 
-    def __init__(self, problem: Problem, begin: Start, dtype: np.dtype[Any], *, adaptive: bool) -> None:
+    def __init__(self, problem: Problem, row_start: RowStart, dtype: np.dtype[Any], *, adaptive: bool) -> None:
         self.problem, self._adaptive = problem, adaptive
-        self.pass_ = ADMMPass(problem, begin, dtype, adaptive)
+        self.pass_ = ADMMPass(problem, row_start, dtype, adaptive)
         self._before = self._rho = problem.rho
         self._passes, self._next_change = 0, 4
 
@@ -53,10 +53,10 @@ class ADMM:
         self._passes += 1
         if self._adaptive and self._passes == self._next_change:
             self._next_change = 2 * self._passes
-            self._rho = self._balanced(*sums.residuals)
+            self._rho = self._balance_rho(*sums.residuals)
         return _solve(self.problem, sums, Q, rho)
 
-    def _balanced(self, primal: float, dual: float) -> float:
+    def _balance_rho(self, primal: float, dual: float) -> float:
         ratio = np.sqrt(primal) / max(self._rho * np.sqrt(dual), np.finfo(float).tiny)
         factor = 2.0 if ratio > _BALANCE else 0.5 if ratio < 1 / _BALANCE else 1.0
         return max(_LEAST_RHO, self._rho * factor)
@@ -76,10 +76,10 @@ class Splitless:
     small for many active bounds, their multipliers go on swinging, and the objective with them.
     """
 
-    def __init__(self, problem: Problem, begin: Start, dtype: np.dtype[Any], rho: float | None = None) -> None:
+    def __init__(self, problem: Problem, row_start: RowStart, dtype: np.dtype[Any], rho: float | None = None) -> None:
         """``rho`` is where ρ starts; by default at a sixth of the problem's."""
         self.problem = problem
-        self.pass_: SplitlessPass | SampledView = SplitlessPass(problem, begin, dtype)
+        self.pass_: SplitlessPass | SampledView = SplitlessPass(problem, row_start, dtype)
         self.rho = _RHO_START * problem.rho if rho is None else rho
         self._previous: NDArray[Any] | None = None
         self._point: NDArray[Any] | None = None
@@ -87,17 +87,17 @@ class Splitless:
         self._settled = False
 
     @classmethod
-    def near(cls, problem: Problem, begin: Start, dtype: np.dtype[Any]) -> Self:
+    def from_given_loadings(cls, problem: Problem, row_start: RowStart, dtype: np.dtype[Any]) -> Self:
         """The solver for loadings that are given, so that ρ starts higher."""
-        return cls(problem, begin, dtype, _RHO_NEAR * problem.rho)
+        return cls(problem, row_start, dtype, _RHO_NEAR * problem.rho)
 
     @classmethod
-    def after_sample(
+    def with_sample_start(
         cls,
         session: Session,
         problem: Problem,
         Q: NDArray[Any],
-        begin: Start,
+        row_start: RowStart,
         dtype: np.dtype[Any],
         layout: Layout,
         report: Reporter,
@@ -105,13 +105,13 @@ class Splitless:
         """The solver, and the loadings Qᵀ (k+c, m) to begin with: those of a sample of the rows, where there are enough of them."""
         partitions = layout.sample(_SAMPLE_SHARE)
         if not partitions:
-            return cls(problem, begin, dtype), Q
+            return cls(problem, row_start, dtype), Q
         rows = [layout.rows(i, i + 1) for i in partitions]
         share = sum(run.stop - run.start for run in rows) / layout.n_rows
-        solver = cls(replace(problem, gamma=share * problem.gamma), begin, dtype)
-        solver.pass_ = SampledView(partitions, SplitlessPass(problem, begin, dtype))
+        solver = cls(replace(problem, gamma=share * problem.gamma), row_start, dtype)
+        solver.pass_ = SampledView(partitions, SplitlessPass(problem, row_start, dtype))
         Q = descend(session, solver, Q, _SAMPLE_PASSES, _SAMPLE_TOLERANCE, report.on_sample, relative_change).Q
-        return cls(problem, Start.given(Q[: problem.k]), dtype, solver.rho), Q
+        return cls(problem, RowStart.from_loadings(Q[: problem.k]), dtype, solver.rho), Q
 
     def broadcast(self, Q: NDArray[Any]) -> tuple[NDArray[Any], float]:
         return Q, self.rho
@@ -129,7 +129,7 @@ class Splitless:
         if previous is not None and point is not None:
             step = Q - previous
             self._steps = 0 if float(np.vdot(point - Q, step)) > 0 else self._steps + 1
-            most = _MOST_SETTLED if self._settled and self.rho < self.problem.rho else _MOST
+            most = _MAX_MOMENTUM_BOUNDS_MET if self._settled and self.rho < self.problem.rho else _MAX_MOMENTUM
             weight = min(most, self._steps / (self._steps + _MOMENTUM_DELAY))
             self._point = np.clip(Q + Q.dtype.type(weight) * step, 0, self.problem.q_max).astype(Q.dtype)
         return self._point
@@ -158,12 +158,12 @@ def descend(
     Q: NDArray[Any],
     max_iter: int,
     tol: float,
-    tell: Callable[[Sequence[float]], None] | None,
+    report: Callable[[Sequence[float]], None] | None,
     measure: Measure = remaining_change,
 ) -> Descent:
     """One pass over the rows and one solution for the loadings Qᵀ (k+c, m) after the other.
 
-    Ends when the ``measure`` of the objectives, and that of the augmented Lagrangians, is less than ``tol``. ``tell`` is called
+    Ends when the ``measure`` of the objectives, and that of the augmented Lagrangians, is less than ``tol``. ``report`` is called
     with the objectives so far after each pass.
     """
     problem, point = solver.problem, Q
@@ -175,8 +175,8 @@ def descend(
         penalties = problem.penalties(float(sums.penalty_w), point)
         objectives.append(0.5 * float(sums.squares) + penalties)
         lagrangians.append(float(sums.lagrangian) + penalties)
-        if tell is not None:
-            tell(objectives)
+        if report is not None:
+            report(objectives)
         Q = solver.loadings(sums, point)
         remaining = max(measure(objectives), measure(lagrangians))
         if remaining < tol:
@@ -187,7 +187,7 @@ def descend(
 
 def initial_loadings(
     init: Any, random_state: Any, session: Session, dataset: Dataset, problem: Problem, n_covariates: int, dtype: np.dtype[Any]
-) -> tuple[NDArray[Any], Start]:
+) -> tuple[NDArray[Any], RowStart]:
     """The loadings Qᵀ (k+c, m) to begin with, confounders at 0, and the rows' start; ``init`` is "nndsvd", "random" or loadings (k, m)."""
     k, m = problem.k, dataset.shape[1]
     if isinstance(init, str) and init == "random":
@@ -195,16 +195,16 @@ def initial_loadings(
         # Without an upper bound up to the highest answer.
         top = np.minimum(problem.q_max, dataset.statistics.maximum.max())
         loadings = np.random.default_rng(seed).uniform(0, top, (k, m))
-        begin = Start(None, seed)
+        row_start = RowStart(None, seed)
     elif isinstance(init, str):
         loadings, projection = nndsvd(session, m, k, dtype, view=WeightedRows(problem))
-        begin = Start(projection)
+        row_start = RowStart(projection)
     else:
         loadings = np.asarray(init, np.float64)
-        begin = Start.given(loadings)
+        row_start = RowStart.from_loadings(loadings)
     Q = np.zeros((k + n_covariates, m), dtype)
     Q[:k] = np.clip(loadings, 0, problem.q_max)
-    return Q, begin
+    return Q, row_start
 
 
 def _solve(problem: Problem, sums: Sums, Q: NDArray[Any], weight: float) -> NDArray[Any]:

@@ -18,9 +18,9 @@ from dfact.engine.partitions import partitions
 from dfact.errors import DataError, DfactError
 from dfact.kernels.cp import subtract
 from dfact.models.cp.base import CPModel, explained_share, rows_footprint
-from dfact.models.cp.problem import ElasticNet, RowPrior, khatri_rao, unfolded
+from dfact.models.cp.problem import ElasticNet, RowPrior, khatri_rao, unfold
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import COUNT, check, is_count, is_in_range
+from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.progress import Iteration, Reporter, remaining_change
 
 _COPIES = 8  # of the data that TensorLy holds at once, in double precision: filled, mask, model, products of them
@@ -141,7 +141,7 @@ class CPALS(CPModel):
         del y
         parafac = _parafac()
         self._check_parameters()
-        dataset = self._slices(X, reset=True)
+        dataset = self._as_slices(X, reset=True)
         dtype = self._working_dtype(dataset)
         self._plan(dataset, self._footprint(dataset.shape, 0, dtype))[1].check()
         Z = _values(dataset)
@@ -154,7 +154,7 @@ class CPALS(CPModel):
         others = [np.ascontiguousarray(A[:, order], dtype) for A in iterations.factors[1:]]
         self.factors_ = [np.empty((0, len(order)), dtype), *others]
         self.factors_[0] = np.asarray(self._least_squares(dataset, None))
-        self._weigh(_weights([np.asarray(A, np.float64) for A in self.factors_]))
+        self._set_weights(_weights([np.asarray(A, np.float64) for A in self.factors_]))
         final = iterations.objective(self.factors_)
         self.objective_history_ = np.asarray([*iterations.objectives, final])
         norm = float(np.nansum(Z * Z))
@@ -182,7 +182,7 @@ class CPALS(CPModel):
         A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
         """
         check_is_fitted(self)
-        return self._least_squares(self._slices(X, reset=False), out)
+        return self._least_squares(self._as_slices(X, reset=False), out)
 
     def _least_squares(self, dataset: Dataset, out: str | PathLike[str] | None) -> Any:
         return self._rows(dataset, ElasticNet(0.0, 0.0), RowPrior("none"), None, out)
@@ -191,9 +191,9 @@ class CPALS(CPModel):
         check(
             self,
             {
-                "n_components": (is_count(self.n_components), COUNT),
+                "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
                 "init": (isinstance(self.init, str) and self.init in ("svd", "random"), "'svd' or 'random'"),
-                "max_iter": (is_count(self.max_iter), COUNT),
+                "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
                 "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
             },
         )
@@ -235,7 +235,7 @@ def _weights(factors: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
 def _values(dataset: Dataset) -> NDArray[np.float64]:
     """All of the data, a row for each slice of mode 1 (I_1, I_2⋯I_N), NaN where missing."""
     parts = partitions(dataset.source, dataset.missing_code, None)
-    return np.concatenate([unfolded(block) for block in parts.blocks(np.dtype(np.float64))])
+    return np.concatenate([unfold(block) for block in parts.blocks(np.dtype(np.float64))])
 
 
 def _parafac() -> Any:

@@ -19,8 +19,8 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.session import StateRows
 from dfact.errors import DataError
 from dfact.models.cp.passes import FACTORS, GRAM_COLUMNS, RowsPass
-from dfact.models.cp.problem import ElasticNet, Factors, RowPrior, alive, check_size, find_unobserved, khatri_rao
-from dfact.models.estimator import Factorization, columns_of, gather_rows
+from dfact.models.cp.problem import ElasticNet, Factors, RowPrior, check_size, find_unobserved, khatri_rao, nonzero
+from dfact.models.estimator import Factorization, gather_rows, select_columns
 from dfact.models.fitted_schema import Shape
 from dfact.models.traits import ModelTraits, Vocabulary
 
@@ -84,7 +84,7 @@ class CPModel(Factorization):
     def _row_factors(self) -> Any:
         return self.factors_[0]
 
-    def _slices(self, X: Any, *, reset: bool) -> Dataset:
+    def _as_slices(self, X: Any, *, reset: bool) -> Dataset:
         """The data as a tensor's slices, of the fitted shape unless it is to be fitted (``reset``)."""
         dataset = self._dataset(X, None, reset=reset)
         if 0 in dataset.shape:
@@ -99,8 +99,8 @@ class CPModel(Factorization):
         super()._check_shape(dataset)
         check_size(dataset, self.slice_shape_)
 
-    def _for_new_rows(self) -> Self:
-        light = super()._for_new_rows()
+    def _copy_for_transform(self) -> Self:
+        light = super()._copy_for_transform()
         first, *others = self.factors_
         light.factors_ = [np.empty((0, first.shape[1]), first.dtype), *others]
         return light
@@ -110,7 +110,7 @@ class CPModel(Factorization):
         dtype = self._working_dtype(dataset)
         H = khatri_rao([np.asarray(A, np.float64).T for A in self.factors_[1:]])
         with self._open(dataset, variances, self._footprint(dataset.shape, 0, dtype)) as session:
-            report_unfinished(int(session.run(RowsPass(net, prior, dtype), H).unfinished))
+            warn_unconverged(int(session.run(RowsPass(net, prior, dtype), H).unconverged))
             return gather_rows(StateRows(session, FACTORS), (dataset.shape[0], len(H)), dtype, stored=dataset.path is not None, out=out)
 
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
@@ -125,10 +125,10 @@ class CPModel(Factorization):
                 text = f"{name} has no observed entry ({int(empty.sum())} in all of mode {n}): its factors are 0"
                 warnings.warn(text, UserWarning, stacklevel=5)
 
-    def _weigh(self, weights: NDArray[np.float64]) -> None:
+    def _set_weights(self, weights: NDArray[np.float64]) -> None:
         """Keep the components' weights γ_r = Π_n ‖a_r⁽ⁿ⁾‖ in their order, and how many there are."""
         self.weights_ = np.sort(weights)[::-1]
-        self.rank_ = int(alive(weights).sum())
+        self.rank_ = int(nonzero(weights).sum())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -147,13 +147,13 @@ def rows_footprint(shape: tuple[int, ...], k: int, dtype: np.dtype[Any]) -> Foot
     )
 
 
-def gathered(
+def gather_factors(
     rows: Iterable[NDArray[Any]], others: Factors, weights: NDArray[np.float64], dataset: Dataset, dtype: np.dtype[Any]
 ) -> list[Any]:
     """The factors (I_n, R), heaviest component first."""
     order = np.argsort(-weights, kind="stable")
     shape = (dataset.shape[0], len(order))
-    chosen = partial(columns_of, columns=order)
+    chosen = partial(select_columns, columns=order)
     ordered = replace(rows, convert=chosen) if isinstance(rows, StateRows) else map(chosen, rows)
     first = gather_rows(ordered, shape, dtype, stored=dataset.path is not None)
     return [first, *(np.ascontiguousarray(A[order].T, dtype) for A in others)]
@@ -164,7 +164,7 @@ def explained_share(squares: float, norm: float) -> float:
     return 1 - squares / norm if norm > 0 else float("nan")
 
 
-def report_unfinished(rows: int) -> None:
+def warn_unconverged(rows: int) -> None:
     """Warn, from within a method of the model, of slices that are not at their optimum."""
     if rows:
         message = f"{rows} slices are not at their optimum to rounding: the other modes' components are all but collinear"

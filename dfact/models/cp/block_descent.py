@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from dfact.engine.session import Arrays, Session
 from dfact.kernels.cp import residual_sweep, subtract
 from dfact.kernels.elastic_net import column_updates
-from dfact.models.cp.passes import EPSILON, FACTORS, REFINED, FillPass, Point, Start, Sums, SupportCounts, SupportPass, extrapolate
-from dfact.models.cp.problem import ElasticNet, Factors, Prior, component_weights, contracted, grams_product, khatri_rao, sizes_of
+from dfact.models.cp.passes import EPSILON, FACTORS, REFINED, FillPass, Point, RowStart, Sums, SupportCounts, SupportPass, extrapolate
+from dfact.models.cp.problem import ElasticNet, Factors, Prior, component_weights, contract, grams_product, khatri_rao, penalty_norms
 from dfact.progress import Reporter, remaining_change
 
 _INNER = 3  # rounds over the other modes between two passes, which cost no read
-_MOMENTUM_DELAY, _MOST = 3, 0.95  # Nesterov's weights t/(t + 3), and the largest of them
+_MOMENTUM_DELAY, _MAX_MOMENTUM = 3, 0.95  # Nesterov's weights t/(t + 3), and the largest of them
 _SETTLED = 0.02  # relative fall of the objective below which extrapolation begins: before, a fit chooses its components
 _LEAST_FALL = 0.1  # share of the last fall of the objective that an extrapolated point must bring
 
@@ -35,12 +35,12 @@ class Solver(Protocol):
         """‖Δ∘(Z − X)‖² and the components' weights γ (R,) as they are; first of all that is asked after an iteration."""
         ...
 
-    def census(self) -> SupportCounts:
-        """Zeros of each component in mode 1, and what has changed since the census before."""
+    def support_counts(self) -> SupportCounts:
+        """Zeros of each component in mode 1, and what has changed since the support_counts before."""
         ...
 
     def refinement(self, supports: Factors) -> "Solver":
-        """A solver that goes on from a copy, with mode 1 on the support of the last census and the others on the given ones."""
+        """A solver that goes on from a copy, with mode 1 on the support of the last support_counts and the others on the given ones."""
         ...
 
     def rows(self) -> Iterator[NDArray[Any]]:
@@ -79,9 +79,9 @@ class ImputingSolver:
     """
 
     def __init__(
-        self, session: Session, prior: Prior, begin: Start, dtype: np.dtype[Any], others: Factors, supports: Factors | None = None
+        self, session: Session, prior: Prior, row_start: RowStart, dtype: np.dtype[Any], others: Factors, supports: Factors | None = None
     ) -> None:
-        self._session, self._prior, self._begin, self._dtype = session, prior, begin, dtype
+        self._session, self._prior, self._row_start, self._dtype = session, prior, row_start, dtype
         self._others = [A.copy() for A in others]
         self._supports = supports
         self._key = FACTORS if supports is None else REFINED
@@ -98,7 +98,7 @@ class ImputingSolver:
     def _run(self, net: ElasticNet, *, move: bool = True, weight: float = 0.0, back: bool = False) -> Sums:
         H, gram = khatri_rao([A.astype(self._dtype) for A in self._others]), grams_product([A @ A.T for A in self._others])
         scales, self._scales = self._scales, np.ones_like(self._scales)
-        pass_ = FillPass(net, self._prior.rows, self._begin, self._dtype, self._key, move)
+        pass_ = FillPass(net, self._prior.rows, self._row_start, self._dtype, self._key, move)
         return self._session.run(pass_, Point(H, gram.astype(self._dtype), scales, weight, back))
 
     def shrink(self, gram: NDArray[np.float64], norm: float) -> None:
@@ -111,12 +111,12 @@ class ImputingSolver:
             self._scales *= np.sqrt(norm / size)
 
     def _sizes(self) -> list[NDArray[np.float64]]:
-        return [sizes_of(A, variances) for A, variances in zip(self._others, self._prior.others, strict=True)]
+        return [penalty_norms(A, variances) for A, variances in zip(self._others, self._prior.others, strict=True)]
 
     def iterate(self, net: ElasticNet) -> float:
         if net != self._net:
             self._net, self._last, self._fall, self._steps = net, np.inf, np.inf, 0
-        here, weight = self._others, min(_MOST, self._steps / (self._steps + _MOMENTUM_DELAY))
+        here, weight = self._others, min(_MAX_MOMENTUM, self._steps / (self._steps + _MOMENTUM_DELAY))
         if weight > 0:
             self._others = [extrapolate(A, B, weight, nonnegative=net.nonnegative) for A, B in zip(here, self._previous, strict=True)]
         objective, sums = self._pass(net, weight=weight)
@@ -127,7 +127,7 @@ class ImputingSolver:
         self._steps = self._steps + 1 if self._fall < _SETTLED * objective else 0
         self._others = [A.copy() for A in self._others]
         self._update_others(net, sums)
-        scales = net.balanced(np.stack([sums.sizes[1], *self._sizes()]))
+        scales = net.balancing_scales(np.stack([sums.sizes[1], *self._sizes()]))
         self._scales = scales[0].astype(self._dtype)
         self._others = [A * c[:, None] for A, c in zip(self._others, scales[1:], strict=True)]
         return objective
@@ -145,7 +145,7 @@ class ImputingSolver:
             for n, A in enumerate(others):
                 G = grams_product([*grams[: n + 1], *grams[n + 2 :]])
                 support = A[:0] if self._supports is None else self._supports[n]
-                U = contracted(sums.cross, others, n)
+                U = contract(sums.cross, others, n)
                 column_updates(A, U, G, net.ridge(self._prior.others[n]), net.l1, net.nonnegative, support, _INNER)
                 grams[n + 1] = A @ A.T
 
@@ -153,12 +153,12 @@ class ImputingSolver:
         sums = self._run(ElasticNet(0.0, 0.0), move=False)
         return float(sums.squares), component_weights(sums.gram, self._others)
 
-    def census(self) -> SupportCounts:
+    def support_counts(self) -> SupportCounts:
         return self._session.run(SupportPass(), None)
 
     def refinement(self, supports: Factors) -> "ImputingSolver":
         others = [A * support for A, support in zip(self._others, supports, strict=True)]
-        return ImputingSolver(self._session, self._prior, self._begin, self._dtype, others, supports)
+        return ImputingSolver(self._session, self._prior, self._row_start, self._dtype, others, supports)
 
     def rows(self) -> Iterator[NDArray[Any]]:
         return memoized_rows(self._session, self._key)
@@ -206,17 +206,17 @@ class MaskedSolver:
         return E, subtract(self._Z, E)
 
     def iterate(self, net: ElasticNet) -> float:
-        found = self._session.memo("iteration", lambda: self._iterated(net))
+        found = self._session.memo("iteration", lambda: self._sweep(net))
         self._A = found["factors"]
         return float(found["objective"])
 
-    def _iterated(self, net: ElasticNet) -> Arrays:
+    def _sweep(self, net: ElasticNet) -> Arrays:
         E, squares = self._residual()
-        objective = 0.5 * squares + net.penalty(sizes_of(self._A, self._variances))
+        objective = 0.5 * squares + net.penalty(penalty_norms(self._A, self._variances))
         moved = self._A.copy()
         residual_sweep(E.ravel(), moved, self._sizes, net.ridge(self._variances), net.l1, net.nonnegative, self._support)
         modes, variances = self._modes(moved), np.split(self._variances, np.cumsum(self._sizes)[:-1])
-        scales = net.balanced(np.stack([sizes_of(A, v) for A, v in zip(modes, variances, strict=True)]))
+        scales = net.balancing_scales(np.stack([penalty_norms(A, v) for A, v in zip(modes, variances, strict=True)]))
         factors = np.hstack([A * c[:, None] for A, c in zip(modes, scales, strict=True)])
         return {"factors": factors, "objective": np.asarray(objective)}
 
@@ -224,7 +224,7 @@ class MaskedSolver:
         rows, *others = self._modes(self._A)
         return self._residual()[1], component_weights(rows @ rows.T, others)
 
-    def census(self) -> SupportCounts:
+    def support_counts(self) -> SupportCounts:
         support = (np.abs(self._A) > EPSILON).astype(np.uint8)
         before, self._before = self._before, support
         rows = slice(0, self._sizes[0])

@@ -15,13 +15,22 @@ from dfact.data.layout import Layout
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.session import StateRows
 from dfact.errors import DataError, ParameterError
-from dfact.models.cp.base import CPModel, explained_share, gathered, report_unfinished, rows_footprint
+from dfact.models.cp.base import CPModel, explained_share, gather_factors, rows_footprint, warn_unconverged
 from dfact.models.cp.block_descent import Solver, descend
 from dfact.models.cp.passes import FACTORS, RowsPass
-from dfact.models.cp.path import REFINING_LAMBDA, PathStep, SolutionPath, follow, increasing
-from dfact.models.cp.problem import ElasticNet, Prior, RowPrior, check_parameters, component_weights, given_variances, khatri_rao, sizes_of
+from dfact.models.cp.path import REFINING_LAMBDA, PathStep, SolutionPath, checked_lambdas, trace_path
+from dfact.models.cp.problem import (
+    ElasticNet,
+    Prior,
+    RowPrior,
+    check_parameters,
+    check_variances,
+    component_weights,
+    khatri_rao,
+    penalty_norms,
+)
 from dfact.models.cp.samples import monitor_rows
-from dfact.models.cp.starts import begin_solver, given_rows, is_exact, start_size
+from dfact.models.cp.starts import is_exact, make_solver, row_inputs, start_size
 from dfact.models.cp.stochastic import StochasticSolver, resolve_batch_sizes
 from dfact.models.fitted_schema import OPTIONAL
 from dfact.models.lazy_transform import lazy_of_dask
@@ -159,7 +168,7 @@ class ElasticCP(CPModel):
 
     prior_: Prior
     read_share_: Annotated[float, OPTIONAL]
-    _parts = (Prior, RowPrior)
+    saved_types = (Prior, RowPrior)
 
     def __init__(
         self,
@@ -207,23 +216,23 @@ class ElasticCP(CPModel):
     def fit(self, X: Any, y: None = None, *, checkpoint: str | PathLike[str] | None = None) -> Self:
         """Fit the tensor X (I_1, …, I_N): any array, path or Dataset; NaN is missing. ``checkpoint`` takes the parameter's place."""
         del y
-        dataset, dtype = self._begin(X)
-        with self._open_to_fit(dataset, given_rows(self, dataset, dtype), self._footprint(dataset.shape, 0, dtype), checkpoint) as session:
-            self.prior_, solver, _ = begin_solver(self, session, dataset, dtype)
+        dataset, dtype = self._check_input(X)
+        with self._open_to_fit(dataset, row_inputs(self, dataset, dtype), self._footprint(dataset.shape, 0, dtype), checkpoint) as session:
+            self.prior_, solver, _ = make_solver(self, session, dataset, dtype)
             objectives, self.converged_ = descend(solver, self._net(), self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
             # Rounded as they are kept, so that transform finds the same rows.
             others = [A.astype(dtype).astype(np.float64) for A in solver.others]
             sums = session.run(RowsPass(self._net(), self.prior_.rows, dtype), khatri_rao(others))
-            sizes = sums.sizes + sum(sizes_of(A, v) for A, v in zip(others, self.prior_.others, strict=True))
+            sizes = sums.sizes + sum(penalty_norms(A, v) for A, v in zip(others, self.prior_.others, strict=True))
             final = 0.5 * float(sums.squares) + self._net().penalty(sizes)
-            self.factors_ = gathered(StateRows(session, FACTORS), others, component_weights(sums.gram, others), dataset, dtype)
+            self.factors_ = gather_factors(StateRows(session, FACTORS), others, component_weights(sums.gram, others), dataset, dtype)
         self.objective_history_ = np.asarray([*objectives, final])
         self.n_iter_, self.remaining_ = len(objectives), remaining_change(objectives)
         if isinstance(solver, StochasticSolver):
             self.read_share_ = solver.read_share
         self.explained_share_ = explained_share(float(sums.squares), float(sums.norm))
-        self._weigh(component_weights(sums.gram, others))
-        report_unfinished(int(sums.unfinished))
+        self._set_weights(component_weights(sums.gram, others))
+        warn_unconverged(int(sums.unconverged))
         return self
 
     def path(
@@ -243,20 +252,22 @@ class ElasticCP(CPModel):
         the factors of every step, too.
         """
         model = type(self)(**self.get_params(deep=False))
-        return model._path(X, increasing(lambdas), bool(refine), checkpoint)
+        return model._path(X, checked_lambdas(lambdas), bool(refine), checkpoint)
 
     def _path(self, X: Any, lambdas: list[float], refine: bool, checkpoint: str | PathLike[str] | None) -> SolutionPath:
-        dataset, dtype = self._begin(X)
+        dataset, dtype = self._check_input(X)
         report = Reporter(self.callbacks, len(lambdas))
         steps: list[PathStep] = []
 
         def gather(solver: Solver, weights: NDArray[np.float64]) -> list[Any]:
-            return gathered(solver.rows(), solver.others, weights, dataset, dtype)
+            return gather_factors(solver.rows(), solver.others, weights, dataset, dtype)
 
-        known, footprint = given_rows(self, dataset, dtype), self._footprint(dataset.shape, 0, dtype)
+        known, footprint = row_inputs(self, dataset, dtype), self._footprint(dataset.shape, 0, dtype)
         with self._open_to_fit(dataset, known, footprint, checkpoint, lambdas=lambdas, refine=refine) as session:
-            self.prior_, solver, norm = begin_solver(self, session, dataset, dtype)
-            for step in follow(solver, self._net(), lambdas, norm=norm, max_iter=self.max_iter, tol=self.tol, refine=refine, gather=gather):
+            self.prior_, solver, norm = make_solver(self, session, dataset, dtype)
+            for step in trace_path(
+                solver, self._net(), lambdas, norm=norm, max_iter=self.max_iter, tol=self.tol, refine=refine, gather=gather
+            ):
                 steps.append(step)
                 report.step(f"λ = {step.lam:g}, rank {step.rank}, {step.zeros} zeros")
         return SolutionPath(tuple(steps), self)
@@ -270,22 +281,22 @@ class ElasticCP(CPModel):
         A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
         """
         check_is_fitted(self)
-        dataset = self._slices(X, reset=False)
-        variances = self._known_of_rows(dataset.shape[0], prior).get("prior")
+        dataset = self._as_slices(X, reset=False)
+        variances = self._row_inputs(dataset.shape[0], prior).get("prior")
         return self._rows(dataset, self._net(), self.prior_.rows, None if variances is None else variances[:, None], out)
 
-    def _known_of_rows(self, n: int, prior: Any = None) -> dict[str, Any]:
+    def _row_inputs(self, n: int, prior: Any = None) -> dict[str, Any]:
         if self.prior_.rows.kind == "given":
             given = np.full(n, np.mean(self.prior[0])) if prior is None else np.asarray(prior, np.float64)
-            return {"prior": given_variances([given], [n])[0]}
+            return {"prior": check_variances([given], [n])[0]}
         if prior is not None:
             raise ParameterError("transform takes a prior only with a model whose own was given as a list")
         return {}
 
-    def _begin(self, X: Any) -> tuple[Dataset, np.dtype[Any]]:
+    def _check_input(self, X: Any) -> tuple[Dataset, np.dtype[Any]]:
         """The data to fit, checked, with all that is stored of it."""
         check_parameters(self)
-        dataset = self._slices(X, reset=True)
+        dataset = self._as_slices(X, reset=True)
         return dataset, self._working_dtype(dataset)
 
     def _check_parameters(self) -> None:
@@ -299,7 +310,7 @@ class ElasticCP(CPModel):
         if given != (self.prior_.rows.kind == "given") or not np.isfinite(self.prior_.rows.scale):
             raise DataError(f"prior_ has rows by {self.prior_.rows}, which is not what the parameter prior says")
         if given:
-            given_variances(self.prior, [self.factors_[0].shape[0], *self.slice_shape_])
+            check_variances(self.prior, [self.factors_[0].shape[0], *self.slice_shape_])
 
     def _net(self) -> ElasticNet:
         return ElasticNet(float(self.lam), float(self.l1_ratio), bool(self.nonnegative))
@@ -331,7 +342,7 @@ class ElasticCP(CPModel):
         squares = np.zeros(self.n_components)
         for start in range(0, model.factors_[0].shape[0], 1 << 16):
             squares += np.square(model.factors_[0][start : start + (1 << 16)], dtype=np.float64).sum(axis=0)
-        model._weigh(component_weights(np.diag(squares), [A.T for A in model.factors_[1:]]))
+        model._set_weights(component_weights(np.diag(squares), [A.T for A in model.factors_[1:]]))
         return model
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:

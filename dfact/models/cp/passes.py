@@ -12,7 +12,7 @@ from dfact.engine.passes import Block, PartialSums, State, StatelessStart, Works
 from dfact.kernels.cp import fill_missing
 from dfact.kernels.elastic_net import column_updates, row_optima
 from dfact.kernels.entries import filled
-from dfact.models.cp.problem import ElasticNet, RowPrior, row_squares, sizes_of, unfolded, whole_squares
+from dfact.models.cp.problem import ElasticNet, RowPrior, extrapolated_squares, penalty_norms, row_squares, unfold
 
 FACTORS, REFINED, SUPPORT, PREVIOUS = "factors", "refined", "support", "previous"
 GRAM_COLUMNS = 1 << 9  # of which products of loadings are held at once
@@ -48,12 +48,12 @@ class UnfoldingsPass(StatelessStart):
 
 def filled_rows(block: Block) -> NDArray[Any]:
     """A copy of the unfolding along mode 1 with 0 for missing entries, in the block's working memory."""
-    V = unfolded(block)
+    V = unfold(block)
     return filled(V, out=block.work.array("filled", V.shape, V.dtype))
 
 
 @dataclass(frozen=True)
-class Start:
+class RowStart:
     """Where the factors of mode 1 begin: the data times ``projection`` (m, j ≤ R) and else random; or given, the last R covariates."""
 
     rank: int
@@ -64,7 +64,7 @@ class Start:
 
     def factors(self, block: Block, dtype: np.dtype[Any]) -> NDArray[Any]:
         """A (R, rows); rows without any entry are 0."""
-        V, work = unfolded(block), block.work
+        V, work = unfold(block), block.work
         if self.given:
             assert block.covariates is not None
             A = block.covariates[:, -self.rank :].T.astype(dtype)
@@ -99,12 +99,12 @@ class SlicesPass(StatelessStart):
     """Sums for the estimate of the prior, and the size of a start."""
 
     dtype: np.dtype[Any]
-    begin: Start | None = None
+    row_start: RowStart | None = None
 
     def step(self, block: Block, state: State | None, broadcast: None) -> tuple[State | None, SliceSums]:
         squares, counts, columns = row_squares(block)
-        A = np.empty((0, len(squares)), self.dtype) if self.begin is None else self.begin.factors(block, self.dtype)
-        return state, SliceSums(columns, np.asarray(whole_squares(squares, counts, len(columns)).sum()), A @ A.T)
+        A = np.empty((0, len(squares)), self.dtype) if self.row_start is None else self.row_start.factors(block, self.dtype)
+        return state, SliceSums(columns, np.asarray(extrapolated_squares(squares, counts, len(columns)).sum()), A @ A.T)
 
 
 @dataclass
@@ -155,23 +155,23 @@ class FillPass:
 
     net: ElasticNet
     prior: RowPrior
-    begin: Start
+    row_start: RowStart
     dtype: np.dtype[Any]
     key: str = FACTORS
     move: bool = True
     """Whether the factors move; otherwise only the squares are summed up."""
 
     def start(self, block: Block) -> State:
-        V = unfolded(block)
+        V = unfold(block)
         return {
-            FACTORS: self.begin.factors(block, self.dtype),
+            FACTORS: self.row_start.factors(block, self.dtype),
             "variances": self.prior.variances(block, self.dtype)[None],
             "norm": np.atleast_1d(np.einsum("ij,ij->", V, V, dtype=np.float64)),
         }
 
     def step(self, block: Block, state: State | None, broadcast: Point) -> tuple[State, Sums]:
         assert state is not None
-        V, A, H, gram, variances, work = unfolded(block), state[self.key], broadcast.H, broadcast.gram, state["variances"][0], block.work
+        V, A, H, gram, variances, work = unfold(block), state[self.key], broadcast.H, broadcast.gram, state["variances"][0], block.work
         if broadcast.back:
             A[...] = state[PREVIOUS]
         A *= broadcast.scales[:, None]
@@ -181,12 +181,12 @@ class FillPass:
             previous = state[PREVIOUS]
             point = extrapolate(A, previous, broadcast.weight, nonnegative=self.net.nonnegative) if broadcast.weight > 0 else A
             previous[...], A[...] = A, point
-        before = sizes_of(A, variances)
+        before = penalty_norms(A, variances)
         if np.isnan(state["norm"][0]):
             squares, cross = self._filled(V, A, H, gram, state, work)
         else:
-            squares, cross = self._whole(V, A, H, gram, state, work)
-        return state, Sums(A @ A.T, cross, np.asarray(squares), np.stack([before, sizes_of(A, variances)]))
+            squares, cross = self._complete(V, A, H, gram, state, work)
+        return state, Sums(A @ A.T, cross, np.asarray(squares), np.stack([before, penalty_norms(A, variances)]))
 
     def _filled(
         self, V: NDArray[Any], A: NDArray[Any], H: NDArray[Any], gram: NDArray[Any], state: State, work: Workspace
@@ -209,7 +209,7 @@ class FillPass:
                     np.add(total, np.matmul(X, B, out=work.array("part", h.shape, h.dtype)), out=total)
         return squares, cross
 
-    def _whole(
+    def _complete(
         self, V: NDArray[Any], A: NDArray[Any], H: NDArray[Any], gram: NDArray[Any], state: State, work: Workspace
     ) -> tuple[float, NDArray[Any]]:
         """The same of a block without missing entries, whose model need not be formed."""
@@ -258,7 +258,7 @@ class SupportCounts(PartialSums, name="cp_support"):
 
     zeros: NDArray[Any]
     changed: NDArray[Any]
-    """Entries that have become 0 or something else since the census before."""
+    """Entries that have become 0 or something else since the support_counts before."""
 
 
 @dataclass(frozen=True)
@@ -272,8 +272,8 @@ class SupportPass(StatelessStart):
         A = state[FACTORS]
         support = (np.abs(A) > EPSILON).astype(np.uint8)
         before = state.get(SUPPORT, np.ones_like(support))
-        census = SupportCounts((support == 0).sum(axis=1), (support != before).sum(axis=1))
-        return {**state, SUPPORT: support, REFINED: A * support}, census
+        support_counts = SupportCounts((support == 0).sum(axis=1), (support != before).sum(axis=1))
+        return {**state, SUPPORT: support, REFINED: A * support}, support_counts
 
 
 @dataclass
@@ -284,7 +284,7 @@ class RowSums(PartialSums, name="cp_rows"):
     sizes: NDArray[Any]
     gram: NDArray[Any]
     """A⁽¹⁾ᵀA⁽¹⁾ (R, R)."""
-    unfinished: NDArray[Any]
+    unconverged: NDArray[Any]
     """Rows that are not at their optimum to the tolerance."""
 
 
@@ -298,18 +298,18 @@ class RowsPass(StatelessStart):
 
     def step(self, block: Block, state: State | None, broadcast: NDArray[np.float64]) -> tuple[State, RowSums]:
         """``broadcast`` is H (R, I_2⋯I_N) in double precision."""
-        V, H, work = unfolded(block), broadcast, block.work
+        V, H, work = unfold(block), broadcast, block.work
         variances = self.prior.variances(block, np.dtype(np.float64))
         Z = work.converted("wide", filled_rows(block), np.float64)
         U, norm = work.matmul(H, Z.T, "linear"), np.einsum("ij,ij->", Z, Z)
         gaps = np.isnan(V, out=work.array("missing", V.shape, bool))
         grams = row_grams(np.logical_not(gaps, out=gaps), H, work) if gaps.any() else (H @ H.T)[None]
         X = np.zeros_like(U)
-        unfinished = row_optima(X, U, grams, self.net.ridge(variances), self.net.l1, self.net.nonnegative, _ROW_TOLERANCE)
+        unconverged = row_optima(X, U, grams, self.net.ridge(variances), self.net.l1, self.net.nonnegative, _ROW_TOLERANCE)
         squares = 0.0
         for rows in tiles(V):
             squares += fill_missing(V[rows], work.matmul(X[:, rows].T, H, "target"))
-        sums = RowSums(np.asarray(squares), norm, sizes_of(X, variances), X @ X.T, np.asarray(unfinished))
+        sums = RowSums(np.asarray(squares), norm, penalty_norms(X, variances), X @ X.T, np.asarray(unconverged))
         return {FACTORS: X.astype(self.dtype)}, sums
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dfact.errors import ParameterError
 from dfact.models.cp.block_descent import Solver, descend
 from dfact.models.cp.passes import EPSILON
-from dfact.models.cp.problem import ElasticNet, alive
+from dfact.models.cp.problem import ElasticNet, nonzero
 from dfact.progress import relative_change
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def default_lambdas() -> NDArray[np.float64]:
     return np.array([*small, *(digit * 10.0**e for e in range(1, 10) for digit in range(1, 10)), 1e10])
 
 
-def increasing(lambdas: Sequence[float] | None) -> list[float]:
+def checked_lambdas(lambdas: Sequence[float] | None) -> list[float]:
     """The λ of a path, if they are some that can be."""
     grid = default_lambdas() if lambdas is None else np.asarray(lambdas, np.float64)
     if grid.ndim != 1 or not grid.size or not (np.diff(grid) > 0).all() or grid[0] < 0 or not np.isfinite(grid).all():
@@ -84,7 +84,7 @@ class SolutionPath:
         return self.base._at(self.steps[i], refined=refined)
 
 
-def follow(
+def trace_path(
     solver: Solver, net: ElasticNet, lambdas: Sequence[float], *, norm: float, max_iter: int, tol: float, refine: bool, gather: Gather
 ) -> Iterator[PathStep]:
     """The steps of the path, up to the first at which nothing is left. ``norm`` is ‖Δ∘Z‖².
@@ -99,10 +99,10 @@ def follow(
         # Step 3: algorithm 1 from the last solution.
         objectives, converged = descend(solver, replace(net, lam=float(lam)), max_iter, tol, measure=relative_change)
         # Steps 4 and 5: weights, support, rank and number of zeros.
-        (squares, weights), census = solver.evaluate(), solver.census()
-        left, before = alive(weights), (kept, supports)
+        (squares, weights), support_counts = solver.evaluate(), solver.support_counts()
+        left, before = nonzero(weights), (kept, supports)
         kept, supports = left, [(np.abs(A) > EPSILON).astype(np.float64) for A in solver.others]
-        zeros = census.zeros + sum((support == 0).sum(axis=1) for support in supports)
+        zeros = support_counts.zeros + sum((support == 0).sum(axis=1) for support in supports)
         step = PathStep(
             float(lam),
             int(left.sum()),
@@ -114,7 +114,7 @@ def follow(
         )
         # Step 6: algorithm 2 where the support is another one.
         if refine and left.any():
-            same = previous is not None and _same(left, census.changed, supports, before)
+            same = previous is not None and _same(left, support_counts.changed, supports, before)
             if same and previous is not None:
                 names = ("refined", "refined_error", "refined_objectives", "refined_converged")
                 step = replace(step, **{name: getattr(previous, name) for name in names})

@@ -16,10 +16,10 @@ from dfact.engine.passes import Block
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import balance, observed_squares
 from dfact.models.fitted_schema import Shape
-from dfact.models.parameters import COUNT, check, is_count, is_in_range
+from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 
 FLOOR = 1e-8  # of a prior variance
-_NOTHING = 1e-9  # the weight of a component beside the heaviest's, up to which it counts as none
+_ZERO_WEIGHT = 1e-9  # the weight of a component beside the heaviest's, up to which it counts as none
 SOLVERS = ("bcd", "stochastic")
 MISSING = ("auto", "fill", "exact")
 
@@ -46,13 +46,13 @@ class ElasticNet:
         """Of the sizes (2, R) summed over the modes."""
         return float(self.lam * ((1 - self.l1_ratio) / 2 * sizes[0].sum() + self.l1_ratio * sizes[1].sum()))
 
-    def balanced(self, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+    def balancing_scales(self, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
         """Scales c (N, R) of all modes, from their sizes (N, 2, R), that leave the model as it is and the penalty least."""
         squares, lengths = np.ascontiguousarray(sizes[:, 0]), np.ascontiguousarray(sizes[:, 1])
         return np.asarray(balance(squares, lengths, self.lam * (1 - self.l1_ratio), self.l1))
 
 
-def sizes_of(A: NDArray[Any], variances: NDArray[Any]) -> NDArray[np.float64]:
+def penalty_norms(A: NDArray[Any], variances: NDArray[Any]) -> NDArray[np.float64]:
     """aᵀR_n⁻¹a and ‖a‖₁ of the components of a mode's factors A (R, I_n): (2, R)."""
     wide, sizes = A.astype(np.float64), np.empty((2, len(A)))
     np.matmul(np.square(wide), 1 / variances.astype(np.float64), out=sizes[0])
@@ -75,7 +75,7 @@ class RowPrior:
             return np.ascontiguousarray(block.covariates[:, 0], dtype)
         if self.kind == "none":
             return np.ones(len(block.matrix if isinstance(block.matrix, np.ndarray) else block.values), dtype)
-        return np.maximum(self.scale * whole_squares(*row_squares(block)[:2], unfolded(block).shape[1]), FLOOR).astype(dtype)
+        return np.maximum(self.scale * extrapolated_squares(*row_squares(block)[:2], unfold(block).shape[1]), FLOOR).astype(dtype)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Prior:
     others: tuple[Annotated[NDArray[np.float64], Shape((None,))], ...]
 
 
-def unfolded(block: Block) -> NDArray[Any]:
+def unfold(block: Block) -> NDArray[Any]:
     """The block's values with one row for each slice of mode 1 (rows, I_2⋯I_N)."""
     values = block.values
     return values.reshape(len(values), prod(values.shape[1:]))
@@ -94,18 +94,18 @@ def unfolded(block: Block) -> NDArray[Any]:
 
 def row_squares(block: Block) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Σ X² and number of observed entries of each row, and Σ X² of each column."""
-    M = unfolded(block)
+    M = unfold(block)
     squares, counts, columns = np.empty(len(M)), np.empty(len(M)), np.zeros(M.shape[1])
     observed_squares(M, squares, counts, columns)
     return squares, counts, columns
 
 
-def whole_squares(squares: NDArray[np.float64], counts: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+def extrapolated_squares(squares: NDArray[np.float64], counts: NDArray[np.float64], size: int) -> NDArray[np.float64]:
     """‖slice‖² as if its missing entries were like its observed ones: so the variances do not depend on which are missing."""
     return squares * (size / np.maximum(counts, 1))
 
 
-def estimated(rank: int, shape: Sequence[int], squares: NDArray[np.float64], observed: NDArray[np.int64], row_sum: float) -> Prior:
+def estimate_prior(rank: int, shape: Sequence[int], squares: NDArray[np.float64], observed: NDArray[np.int64], row_sum: float) -> Prior:
     """R_n(i, i) = ‖X(n-slice i)‖² / (R θ^{N−1}), θ = (‖X‖²/R)^{1/N}.
 
     From Σ X² and the number of observed entries over the rows (I_2, …, I_N), and the sum of the rows'
@@ -116,7 +116,7 @@ def estimated(rank: int, shape: Sequence[int], squares: NDArray[np.float64], obs
     others = []
     for n in range(squares.ndim):
         axes = tuple(axis for axis in range(squares.ndim) if axis != n)
-        slices = whole_squares(squares.sum(axis=axes), observed.sum(axis=axes).astype(np.float64), prod(shape) // shape[n + 1])
+        slices = extrapolated_squares(squares.sum(axis=axes), observed.sum(axis=axes).astype(np.float64), prod(shape) // shape[n + 1])
         others.append(np.maximum(theta * slices / max(float(slices.sum()), np.finfo(float).tiny), FLOOR))
     return Prior(RowPrior("estimate", theta / max(row_sum, np.finfo(float).tiny)), tuple(others))
 
@@ -132,7 +132,7 @@ def khatri_rao(factors: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return np.ascontiguousarray(H)
 
 
-def contracted(T: NDArray[np.float64], factors: Sequence[NDArray[np.float64]], keep: int) -> NDArray[np.float64]:
+def contract(T: NDArray[np.float64], factors: Sequence[NDArray[np.float64]], keep: int) -> NDArray[np.float64]:
     """T (R, I_2⋯I_N) with each row r multiplied by a_r of all the modes given but ``keep``: (R, I_keep)."""
     k = len(T)
     for A in reversed(factors[keep + 1 :]):
@@ -158,9 +158,9 @@ def component_weights(gram: NDArray[np.float64], others: Factors) -> NDArray[np.
     return weights
 
 
-def alive(weights: NDArray[np.float64]) -> NDArray[np.bool_]:
+def nonzero(weights: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Which components are more than rounding errors beside the heaviest; their number is the rank."""
-    return np.asarray(weights > _NOTHING * weights.max())
+    return np.asarray(weights > _ZERO_WEIGHT * weights.max())
 
 
 def check_parameters(model: Any) -> None:
@@ -176,7 +176,7 @@ def check_parameters(model: Any) -> None:
     check(
         model,
         {
-            "n_components": (is_count(model.n_components), COUNT),
+            "n_components": (is_count(model.n_components), POSITIVE_INTEGER),
             "lam": (is_in_range(lam, 0) and bool(np.isfinite(lam)), "a number of at least 0"),
             "l1_ratio": (is_in_range(l1_ratio, 0) and l1_ratio <= 1, "a number from 0 (ℓ2 alone) to 1 (ℓ1 alone)"),
             "solver": (named(model.solver, *SOLVERS), f"one of {SOLVERS}"),
@@ -186,7 +186,7 @@ def check_parameters(model: Any) -> None:
                 "None, or integers of at least 1, one a mode",
             ),
             "step_size": (is_in_range(step, 0) and 0 < step <= 1, "a number above 0 and up to 1, the whole way to a sample's solution"),
-            "max_iter": (is_count(model.max_iter), COUNT),
+            "max_iter": (is_count(model.max_iter), POSITIVE_INTEGER),
             "tol": (is_in_range(model.tol, 0), "a number of at least 0"),
             "prior": (
                 model.prior is None or listed(model.prior) or named(model.prior, "estimate"),
@@ -204,7 +204,7 @@ def _arrays(name: str, given: Sequence[Any]) -> list[NDArray[np.float64]]:
         raise ParameterError(f"{name} is no list of arrays ({error}); expected one of numbers for each mode") from error
 
 
-def given_factors(init: Sequence[Any], shape: Sequence[int], rank: int) -> list[NDArray[np.float64]]:
+def check_factors(init: Sequence[Any], shape: Sequence[int], rank: int) -> list[NDArray[np.float64]]:
     """The factors (I_n, R) to start from."""
     found = _arrays("init", init)
     expected = [(size, rank) for size in shape]
@@ -215,7 +215,7 @@ def given_factors(init: Sequence[Any], shape: Sequence[int], rank: int) -> list[
     return found
 
 
-def given_variances(prior: Sequence[Any], shape: Sequence[int]) -> list[NDArray[np.float64]]:
+def check_variances(prior: Sequence[Any], shape: Sequence[int]) -> list[NDArray[np.float64]]:
     """The variances (I_n) of every mode."""
     found = _arrays("prior", prior)
     expected = [(size,) for size in shape]

@@ -13,11 +13,11 @@ from dfact.kernels.adamax import BETA_1, adamax_updates
 from dfact.kernels.entries import filled
 from dfact.kernels.samples import contracted_slices, optimal_slices, residual_squares, subproblem
 from dfact.models.cp.passes import FACTORS, FillPass, RowsPass, RowSums
-from dfact.models.cp.problem import ElasticNet, Factors, Prior, RowPrior, sizes_of, unfolded
+from dfact.models.cp.problem import ElasticNet, Factors, Prior, RowPrior, penalty_norms, unfold
 
-_ASIDE, _ASIDE_OBSERVED, _ASIDE_VARIANCES = "aside", "aside observed", "aside variances"
+_MONITOR, _MONITOR_OBSERVED, _MONITOR_VARIANCES = "monitor", "monitor observed", "monitor variances"
 _PARTITIONS = 32  # in a sample, at most: enough for the noise of single blocks to average out, and for as many threads
-_ASIDE_ENTRIES, _ASIDE_ROWS = 1 << 20, 64  # of the slices on which the objective is watched
+_MONITOR_ENTRIES, _MONITOR_ROWS = 1 << 20, 64  # of the slices on which the objective is watched
 _ROW_TOLERANCE = 1e-12
 _WIDE = np.dtype(np.float64)
 Resample = list[NDArray[np.int64] | None]
@@ -36,7 +36,7 @@ def spread_partitions(n_partitions: int, rng: np.random.Generator) -> tuple[int,
 def monitor_rows(shape: tuple[int, ...], batch_rows: int) -> int:
     """Number of slices on which the objective is watched, but for rounding up: not more than a step of all partitions draws."""
     partitions = min(Layout.of(shape).n_partitions, _PARTITIONS)
-    return min(max(_ASIDE_ROWS, _ASIDE_ENTRIES // prod(shape[1:])), partitions * batch_rows, shape[0])
+    return min(max(_MONITOR_ROWS, _MONITOR_ENTRIES // prod(shape[1:])), partitions * batch_rows, shape[0])
 
 
 def seeded(seed: int, *key: int) -> np.random.Generator:
@@ -57,7 +57,7 @@ class SampledRows(PartialSums, name="cp_sampled_rows"):
 
 
 @dataclass(frozen=True)
-class AsidePass(SampledPass):
+class MonitorRowsPass(SampledPass):
     """Keep some slices of each of these partitions, drawn at random, in the state, as the kernels take a sample: (rows, I_2⋯I_N)."""
 
     rows: int
@@ -68,12 +68,12 @@ class AsidePass(SampledPass):
     dtype: np.dtype[Any]
 
     def step(self, block: Block, state: State | None, broadcast: None) -> tuple[State, SampledRows]:
-        V, partition = unfolded(block), partition_of(block, self.layout)
+        V, partition = unfold(block), partition_of(block, self.layout)
         held = self.layout.rows(partition, partition + 1)
         drawn = held.start + seeded(self.seed, partition).permutation(held.stop - held.start)[: self.rows]
         rows = np.sort(drawn[(drawn >= block.start) & (drawn < block.start + len(V))]) - block.start
         sample = Sample(V[rows], self.prior.variances(block, _WIDE)[rows], Workspace())
-        kept = {_ASIDE: sample.values, _ASIDE_OBSERVED: sample.observed, _ASIDE_VARIANCES: sample.variances[None]}
+        kept = {_MONITOR: sample.values, _MONITOR_OBSERVED: sample.observed, _MONITOR_VARIANCES: sample.variances[None]}
         return kept, SampledRows(np.asarray(len(rows)))
 
 
@@ -88,7 +88,7 @@ class MonitorSums(PartialSums, name="cp_monitor"):
 
 
 @dataclass(frozen=True)
-class WatchPass(SampledPass):
+class MonitorPass(SampledPass):
     """The slices that are kept aside at their optimum given the other modes; nothing is read."""
 
     changes_state: ClassVar[bool] = False
@@ -98,11 +98,11 @@ class WatchPass(SampledPass):
     def step(self, block: Block, state: State | None, broadcast: Factors) -> tuple[State, MonitorSums]:
         """``broadcast`` are the factors of the other modes (R, I_n)."""
         assert state is not None
-        net, values, observed, variances = self.net, state[_ASIDE], state[_ASIDE_OBSERVED], state[_ASIDE_VARIANCES][0]
+        net, values, observed, variances = self.net, state[_MONITOR], state[_MONITOR_OBSERVED], state[_MONITOR_VARIANCES][0]
         A, sizes = np.hstack(broadcast), np.array([A.shape[1] for A in broadcast])
         X = optimal_slices(values, observed, A, sizes, net.ridge(variances), net.l1, net.nonnegative, _ROW_TOLERANCE)
         squares = residual_squares(X, values, observed, A, sizes)
-        return state, MonitorSums(np.asarray(squares), sizes_of(X, variances))
+        return state, MonitorSums(np.asarray(squares), penalty_norms(X, variances))
 
 
 @dataclass(frozen=True)
@@ -110,20 +110,25 @@ class FinalRowsPass:
     """Every row at its optimum, beside what a refinement needs of the rows' state."""
 
     rows: RowsPass
-    begin: FillPass
+    fill: FillPass
 
     @property
     def dtype(self) -> np.dtype[Any]:
         return self.rows.dtype
 
     def start(self, block: Block) -> State:
-        none = unfolded(block)[:0].copy()
-        return {_ASIDE: none, _ASIDE_OBSERVED: none.astype(np.float32), _ASIDE_VARIANCES: np.empty((1, 0)), **self.begin.start(block)}
+        none = unfold(block)[:0].copy()
+        return {
+            _MONITOR: none,
+            _MONITOR_OBSERVED: none.astype(np.float32),
+            _MONITOR_VARIANCES: np.empty((1, 0)),
+            **self.fill.start(block),
+        }
 
     def step(self, block: Block, state: State | None, broadcast: NDArray[np.float64]) -> tuple[State, RowSums]:
         assert state is not None
         if FACTORS not in state:  # but slices that are kept aside
-            state = state | self.begin.start(block)
+            state = state | self.fill.start(block)
         found, sums = self.rows.step(block, None, broadcast)
         return {**state, **found}, sums
 
@@ -148,18 +153,18 @@ class AdamaxState(PartialSums, name="cp_adamax"):
     weight: NDArray[Any]
 
     @classmethod
-    def at(cls, others: Factors) -> Self:
+    def initial(cls, others: Factors) -> Self:
         """The start: no moments yet."""
         A = np.hstack(others)
         return cls(A, np.zeros_like(A), np.zeros_like(A), np.zeros((len(others), len(A))), np.full(len(A), -1.0), np.ones(()))
 
     @classmethod
-    def nothing(cls) -> Self:
+    def empty(cls) -> Self:
         """An empty sum."""
         none = np.zeros(0)
         return cls(none, none, none, none, none, np.zeros(()))
 
-    def times(self, weight: float) -> "AdamaxState":
+    def scaled(self, weight: float) -> "AdamaxState":
         """Multiply all arrays by a number."""
         return AdamaxState(**{f.name: np.asarray(weight * getattr(self, f.name)) for f in fields(self)})
 
@@ -193,19 +198,19 @@ class LocalStepsPass(SampledPass):
     dtype: np.dtype[Any]
 
     def step(self, block: Block, state: State | None, broadcast: tuple[AdamaxState, float, int]) -> tuple[State | None, AdamaxState]:
-        """``broadcast`` is where the steps begin, the step size, and the number of steps before."""
+        """``broadcast`` is where the steps initial, the step size, and the number of steps before."""
         if not self._is_drawn(block):
-            return state, AdamaxState.nothing()
-        begin, step_size, t = broadcast
-        rng, V = seeded(self.seed, self.number, 1, block.index), unfolded(block)
-        local = _LocalSteps(self, begin, Sample(V, self.prior.rows.variances(block, _WIDE), block.work))
+            return state, AdamaxState.empty()
+        initial, step_size, t = broadcast
+        rng, V = seeded(self.seed, self.number, 1, block.index), unfold(block)
+        local = _LocalSteps(self, initial, Sample(V, self.prior.rows.variances(block, _WIDE), block.work))
         size = min(self.batch_sizes[0], len(V))
         batches: list[NDArray[np.int64]] = []
         for i in range(self.steps):
             if not batches:
                 batches = np.array_split(rng.permutation(len(V)), -(-len(V) // size))
-            local.move(np.sort(batches.pop()), self._columns(rng), step_size, t + i + 1)
-        return state, local.reached().times(size)
+            local.take_step(np.sort(batches.pop()), self._columns(rng), step_size, t + i + 1)
+        return state, local.reached().scaled(size)
 
     def _is_drawn(self, block: Block) -> bool:
         """Whether the block is the one of its partition that this pass takes: each with the chance of its share of the rows."""
@@ -244,17 +249,17 @@ class Sample:
 class _LocalSteps:
     """The factors on their way through the local steps of a block."""
 
-    def __init__(self, pass_: LocalStepsPass, begin: AdamaxState, sample: Sample) -> None:
+    def __init__(self, pass_: LocalStepsPass, initial: AdamaxState, sample: Sample) -> None:
         self._pass, self._sample = pass_, sample
-        self._others, self._M, self._Z = (split_modes(array, pass_.shape) for array in (begin.factors, begin.moments, begin.zeros))
-        self._S, self._squares = begin.sizes.copy(), begin.squares.copy()
+        self._others, self._M, self._Z = (split_modes(array, pass_.shape) for array in (initial.factors, initial.moments, initial.zeros))
+        self._S, self._squares = initial.sizes.copy(), initial.squares.copy()
         self._ridges = [pass_.net.ridge(variances) for variances in pass_.prior.others]
 
     def reached(self) -> AdamaxState:
         A, M, Z = (np.hstack(modes) for modes in (self._others, self._M, self._Z))
         return AdamaxState(A, M, Z, self._S, self._squares, np.ones(()))
 
-    def move(self, rows: NDArray[np.int64], drawn: Resample, step_size: float, t: int) -> None:
+    def take_step(self, rows: NDArray[np.int64], drawn: Resample, step_size: float, t: int) -> None:
         """Find the factors of the slices drawn, then move every other mode towards its sample's solution."""
         net, whole = self._pass.net, all(s is None for s in drawn)
         batch = self._sample.batch(rows)
@@ -266,7 +271,7 @@ class _LocalSteps:
         products: Any = None
         for n, A in enumerate(self._others):
             taken: Resample = [None if i == n else s for i, s in enumerate(drawn)]
-            some, sizes = self._taken(taken)
+            some, sizes = self._take_factors(taken)
             if products is None or not whole:  # without a draw they are the same for all modes
                 products = contracted_slices(X, *self._entries(batch, taken), some, sizes, self._pass.exact)
             U, G = subproblem(n, X, products[0], products[1], some, sizes)
@@ -276,11 +281,11 @@ class _LocalSteps:
 
     def _rows(self, batch: Batch, variances: NDArray[np.float64], drawn: Resample) -> NDArray[np.float64]:
         """The factors (R, rows) of slices at their optimum on the entries drawn, with these's share of the penalty."""
-        net, (values, observed), (some, sizes) = self._pass.net, self._entries(batch, drawn), self._taken(drawn)
+        net, (values, observed), (some, sizes) = self._pass.net, self._entries(batch, drawn), self._take_factors(drawn)
         share = values.shape[1] / prod(self._pass.shape[1:])
         return optimal_slices(values, observed, some, sizes, share * net.ridge(variances), share * net.l1, net.nonnegative, _ROW_TOLERANCE)
 
-    def _taken(self, drawn: Resample) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def _take_factors(self, drawn: Resample) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """The factors of the slices drawn of modes 2 to N side by side, and how many these are of each mode."""
         some = [A if s is None else A.take(s, axis=1) for A, s in zip(self._others, drawn, strict=True)]  # in C order, unlike A[:, s]
         return np.hstack(some), np.array([A.shape[1] for A in some])
@@ -292,7 +297,7 @@ class _LocalSteps:
         return np.asarray(np.prod(shares, axis=0))
 
     def _entries(self, batch: Batch, drawn: Resample) -> Batch:
-        """The entries of a batch in these slices of modes 2 to N, unfolded."""
+        """The entries of a batch in these slices of modes 2 to N, unfold."""
         if all(s is None for s in drawn):
             return batch
         parts = []

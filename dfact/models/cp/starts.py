@@ -13,8 +13,8 @@ from dfact.engine.partitions import partitions
 from dfact.engine.session import Session
 from dfact.linalg.svd import gram_size, right_singular
 from dfact.models.cp.block_descent import ImputingSolver, MaskedSolver, Solver
-from dfact.models.cp.passes import FACTORS, SlicesPass, SliceSums, Start, UnfoldingsPass, filled_rows, random_factors
-from dfact.models.cp.problem import Factors, Prior, RowPrior, estimated, find_unobserved, given_factors, given_variances, unfolded
+from dfact.models.cp.passes import FACTORS, RowStart, SlicesPass, SliceSums, UnfoldingsPass, filled_rows, random_factors
+from dfact.models.cp.problem import Factors, Prior, RowPrior, check_factors, check_variances, estimate_prior, find_unobserved, unfold
 from dfact.models.cp.stochastic import StochasticSolver, resolve_batch_sizes
 from dfact.models.parameters import resolve_seed
 
@@ -30,31 +30,31 @@ def is_exact(model: Any, shape: tuple[int, ...], missing_rate: float) -> bool:
     return bool(model.missing == "exact" or (model.missing == "auto" and small))
 
 
-def given_rows(model: Any, dataset: Dataset, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+def row_inputs(model: Any, dataset: Dataset, dtype: np.dtype[Any]) -> NDArray[Any] | None:
     """What the user says of the rows (I_1, …): their variances, factors to start from."""
     known = []
     if model.prior is not None and not isinstance(model.prior, str):
-        known.append(given_variances(model.prior, dataset.shape)[0][:, None])
+        known.append(check_variances(model.prior, dataset.shape)[0][:, None])
     if not isinstance(model.init, str):
-        known.append(given_factors(model.init, dataset.shape, model.n_components)[0])
+        known.append(check_factors(model.init, dataset.shape, model.n_components)[0])
     return np.hstack(known).astype(dtype) if known else None
 
 
-def begin_solver(model: Any, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> tuple[Prior, Solver, float]:
+def make_solver(model: Any, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> tuple[Prior, Solver, float]:
     """The model's prior, its solver at the start, and ‖Δ∘Z‖²."""
-    begin, others = _start(model, session, dataset, dtype)
+    row_start, others = _start(model, session, dataset, dtype)
     for A, empty in zip(others, find_unobserved(dataset), strict=True):
         A[:, empty] = 0
     exact = is_exact(model, dataset.shape, dataset.missing_rate)
     free = model.solver == "bcd" and isinstance(model.init, str) and (exact or dataset.missing_rate > 0)
     # One pass for all that follows from the data before the first iteration.
-    sums = session.run(SlicesPass(dtype, begin if free else None), None)
+    sums = session.run(SlicesPass(dtype, row_start if free else None), None)
     prior, norm = _prior(model, dataset, sums), float(sums.columns.sum())
     if model.solver == "stochastic":
         sizes = resolve_batch_sizes(model.batch_sizes, dataset.shape, model.n_components)
         masked = model.missing == "exact" or (model.missing == "auto" and dataset.missing_rate > _EXACT_MISSING)
-        return prior, StochasticSolver(session, dataset.source, prior, begin, dtype, others, sizes, model.step_size, exact=masked), norm
-    solver = ImputingSolver(session, prior, begin, dtype, others)
+        return prior, StochasticSolver(session, dataset.source, prior, row_start, dtype, others, sizes, model.step_size, exact=masked), norm
+    solver = ImputingSolver(session, prior, row_start, dtype, others)
     if free:
         solver.shrink(sums.gram, norm / max(1 - dataset.missing_rate, 1e-12))
     if not exact:
@@ -64,7 +64,7 @@ def begin_solver(model: Any, session: Session, dataset: Dataset, dtype: np.dtype
     found = session.memo("rows", lambda: {name: np.concatenate(list(session.rows(name))) for name in (FACTORS, "variances")})
     rows, variances = (found[name].T.astype(np.float64) for name in (FACTORS, "variances"))
     parts = partitions(dataset.source, dataset.missing_code, None)
-    Z = np.concatenate([unfolded(block) for block in parts.blocks(np.dtype(np.float64))])
+    Z = np.concatenate([unfold(block) for block in parts.blocks(np.dtype(np.float64))])
     factors = np.hstack([rows, *others])
     return prior, MaskedSolver(Z, dataset.shape, np.concatenate([variances[0], *prior.others]), factors, session), norm
 
@@ -75,23 +75,23 @@ def _prior(model: Any, dataset: Dataset, sums: SliceSums) -> Prior:
     if model.prior is None:
         return Prior(RowPrior("none"), tuple(np.ones(size) for size in shape[1:]))
     if not isinstance(model.prior, str):
-        return Prior(RowPrior("given"), tuple(given_variances(model.prior, shape)[1:]))
+        return Prior(RowPrior("given"), tuple(check_variances(model.prior, shape)[1:]))
     squares = np.asarray(sums.columns, np.float64).reshape(shape[1:])
-    return estimated(model.n_components, shape, squares, dataset.statistics.observed.reshape(shape[1:]), float(sums.rows))
+    return estimate_prior(model.n_components, shape, squares, dataset.statistics.observed.reshape(shape[1:]), float(sums.rows))
 
 
-def _start(model: Any, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> tuple[Start, Factors]:
+def _start(model: Any, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> tuple[RowStart, Factors]:
     """How mode 1 begins, and the other modes' factors (R, I_n)."""
     k, shape, nonnegative = model.n_components, dataset.shape, model.nonnegative
     seed = resolve_seed(model.random_state, session)
     if not isinstance(model.init, str):
-        others = [np.ascontiguousarray(A.T) for A in given_factors(model.init, shape, k)[1:]]
-        return Start(k, seed, nonnegative, given=True), [np.abs(A) if nonnegative else A for A in others]
+        others = [np.ascontiguousarray(A.T) for A in check_factors(model.init, shape, k)[1:]]
+        return RowStart(k, seed, nonnegative, given=True), [np.abs(A) if nonnegative else A for A in others]
     seeds = (np.random.SeedSequence(seed, spawn_key=(n,)) for n in range(1, len(shape)))
     others = [random_factors(stream, (k, size), nonnegative) for stream, size in zip(seeds, shape[1:], strict=True)]
     if model.init == "random":
-        return Start(k, seed, nonnegative), others
-    return Start(k, seed, nonnegative, _nvecs(session, shape, others, dtype, nonnegative=nonnegative)), others
+        return RowStart(k, seed, nonnegative), others
+    return RowStart(k, seed, nonnegative, _nvecs(session, shape, others, dtype, nonnegative=nonnegative)), others
 
 
 def _nvecs(session: Session, shape: Sequence[int], others: Factors, dtype: np.dtype[Any], *, nonnegative: bool) -> NDArray[np.float64]:

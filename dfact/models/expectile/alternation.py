@@ -12,7 +12,7 @@ from dfact.models.expectile.passes import Loss, Point, Sums
 _HALVINGS = 40
 _GROWTH, _LEAST = 1.3, 2**-10  # of a column's step after one that was halved: its curvature is as wrong as it was
 _PLAIN = 30  # iterations without momentum: most data settles in fewer, and momentum would end somewhat farther from where the data began
-_MOMENTUM_DELAY, _MOST = 3, 0.95  # Nesterov's weights, and the most that they may become
+_MOMENTUM_DELAY, _MAX_MOMENTUM = 3, 0.95  # Nesterov's weights, and the most that they may become
 _ROUNDING = {"float32": 1e-6, "float64": 1e-13}  # of the objective, a sum over all entries
 
 
@@ -23,10 +23,10 @@ class _Step:
     Y: NDArray[np.float64]
     direction: NDArray[np.float64]
     """(m, k), as Y."""
-    turn: NDArray[np.float64]
-    """The columns' factors become Y·turn (k, k)."""
+    rotation: NDArray[np.float64]
+    """The columns' factors become Y·rotation (k, k)."""
     gram: NDArray[np.float64]
-    """XᵀX (k, k) of the rows' factors that go with Y·turn."""
+    """XᵀX (k, k) of the rows' factors that go with Y·rotation."""
     objective: float
     columns: NDArray[np.float64]
     """The loss of each column (m,) at Y."""
@@ -40,7 +40,7 @@ class _Step:
         Y: NDArray[np.float64] = self.Y + self.lengths[:, None] * self.direction
         if momentum:
             Y += momentum * (Y - self.last)
-        return np.asarray(Y @ self.turn)
+        return np.asarray(Y @ self.rotation)
 
 
 class Alternation:
@@ -50,7 +50,7 @@ class Alternation:
     otherwise the columns whose loss has are given half of it, and the rows go back to where they were.
 
     Where rows are solved exactly, an alternation that takes long is accelerated: rows and columns go on along their last change
-    by Nesterov's weights, which restart when such a step is refused (O'Donoghue & Candès 2015).
+    by Nesterov's weights, which restart when such a step is rejected (O'Donoghue & Candès 2015).
     """
 
     def __init__(self, loss: Loss, Y: NDArray[np.float64], dtype: np.dtype[np.floating], *, orthogonalize: bool) -> None:
@@ -59,63 +59,63 @@ class Alternation:
         self.point = Point(Y)
         self.history: list[float] = []
         """The objective after each half-step, that of the start first."""
-        self.refused = False
-        """Whether the last pass refused the step that it tried."""
-        self._accelerated = 0  # steps with momentum since the last one that was refused
+        self.rejected = False
+        """Whether the last pass rejected the step that it tried."""
+        self._accelerated = 0  # steps with momentum since the last one that was rejected
 
-    def restarted(self, loss: Loss, Y: NDArray[np.float64]) -> "Alternation":
+    def restart_from(self, loss: Loss, Y: NDArray[np.float64]) -> "Alternation":
         """Return an alternation with the same settings that starts from Y, with this loss."""
         return Alternation(loss, Y, self._dtype, orthogonalize=self._orthogonalize)
 
-    def advance(self, sums: Sums) -> None:
+    def update(self, sums: Sums) -> None:
         """Take the sums of the pass at ``point`` in, and move ``point`` on."""
         Y, ridge = self.point.Y, self._loss.ridge
         size = ridge * float(np.vdot(Y, Y))
         before = float(sums.before.sum()) + ridge * float(sums.size_before) + size
         step = self._step
         # NaN is no descent.
-        self.refused = step is not None and not before <= step.objective * self._rounding and step.lengths.max() > 0
-        if step is not None and self.refused:
+        self.rejected = step is not None and not before <= step.objective * self._rounding and step.lengths.max() > 0
+        if step is not None and self.rejected:
             self._shorten(step, sums)
             return
         objective = float(sums.after.sum()) + ridge * float(np.trace(sums.gram)) + size
         self.history += [before, objective]
         direction = newton_direction(sums, Y, ridge)
         lengths = np.ones(len(Y)) if step is None else np.clip(_GROWTH * step.lengths, _LEAST, 1)
-        turn, turn_rows = self._balance(sums.gram, Y + lengths[:, None] * direction)
-        gram = turn_rows @ sums.gram @ turn_rows.T
-        self._step = _Step(Y, direction, turn, gram, objective, sums.after, lengths, Y if step is None else step.end())
+        rotation, row_rotation = self._balance(sums.gram, Y + lengths[:, None] * direction)
+        gram = row_rotation @ sums.gram @ row_rotation.T
+        self._step = _Step(Y, direction, rotation, gram, objective, sums.after, lengths, Y if step is None else step.end())
         momentum = 0.0
         if sums.curvature.ndim == 2 and len(self.history) > 2 * _PLAIN:
             self._accelerated += 1
-            momentum = min(_MOST, self._accelerated / (self._accelerated + _MOMENTUM_DELAY))
-        self.point = Point(self._step.end(momentum), turn_rows, momentum=momentum)
+            momentum = min(_MAX_MOMENTUM, self._accelerated / (self._accelerated + _MOMENTUM_DELAY))
+        self.point = Point(self._step.end(momentum), row_rotation, momentum=momentum)
 
     def _shorten(self, step: _Step, sums: Sums) -> None:
         """Undo the momentum; without any, halve the step of the columns whose loss has risen, and balance the factors again."""
         if self.point.momentum:
             self._accelerated = 0
-            self.point = Point(step.end(), again=True)
+            self.point = Point(step.end(), retry=True)
             return
         risen = ~(sums.before <= step.columns)
         np.multiply(step.lengths, 0.5, out=step.lengths, where=risen if risen.any() else True)
         if step.lengths.max() < 0.5**_HALVINGS:
             step.lengths[:] = 0
         Y = step.end()
-        turn, turn_rows = self._balance(step.gram, Y)
-        self._step = replace(step, turn=step.turn @ turn, gram=turn_rows @ step.gram @ turn_rows.T)
-        self.point = Point(Y @ turn, turn_rows, again=True)
+        rotation, row_rotation = self._balance(step.gram, Y)
+        self._step = replace(step, rotation=step.rotation @ rotation, gram=row_rotation @ step.gram @ row_rotation.T)
+        self.point = Point(Y @ rotation, row_rotation, retry=True)
 
     def _balance(self, gram: NDArray[np.float64], Y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return balance(gram, Y) if self._orthogonalize else (np.eye(Y.shape[1]), np.eye(Y.shape[1]))
 
-    def ends(self) -> Iterator[Point]:
+    def end_points(self) -> Iterator[Point]:
         """Yield the points to end at, the preferred one first: after the last step, without momentum; then before that step."""
         assert self._step is not None, "there was a pass"
         yield replace(self.point, Y=self._step.end(), momentum=0.0)
-        yield Point(self._step.Y @ self._step.turn, again=True)
+        yield Point(self._step.Y @ self._step.rotation, retry=True)
 
-    def holds(self, objective: float) -> bool:
+    def accepts(self, objective: float) -> bool:
         """Whether an end with this objective is part of the descent."""
         return objective <= self.history[-1] * self._rounding
 

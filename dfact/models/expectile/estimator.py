@@ -22,11 +22,11 @@ from dfact.linalg.svd import gram_size, right_singular
 from dfact.models.estimator import Factorization, gather_rows
 from dfact.models.expectile.alternation import Alternation
 from dfact.models.expectile.measurements import Measurements
-from dfact.models.expectile.passes import ExactPass, Loss, OriginalUnits, Point, RowsPass, Start, SurrogatePass, measured_of
+from dfact.models.expectile.passes import ExactPass, Loss, OriginalUnits, Point, RowsPass, RowStart, SurrogatePass, original_units
 from dfact.models.expectile.sampled_start import start_on_sample
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import COUNT, check, is_count, is_in_range, resolve_seed
+from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range, resolve_seed
 from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.progress import Iteration, Reporter, remaining_change
 
@@ -223,14 +223,14 @@ class ExpectileMF(Factorization):
 
     def _solve(self, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> None:
         """All but what the rows have of their own, whose factors are the session's state "factors"."""
-        measured = measured_of(dataset)
-        begin, Y = self._start(session, dataset, measured, dtype)
-        problem = (measured, Loss(self.omega, self.ridge), begin, dtype)
+        units = original_units(dataset)
+        row_start, Y = self._initial_factors(session, dataset, units, dtype)
+        problem = (units, Loss(self.omega, self.ridge), row_start, dtype)
         pass_: Any = ExactPass(*problem) if self._is_exact(dataset) else SurrogatePass(*problem)
         alternation = Alternation(pass_.loss, Y, dtype, orthogonalize=self.orthogonalize)
         report = Reporter(self.callbacks, self.max_iter)
         pass_ = start_on_sample(session, pass_, alternation, dataset, report)
-        self._iterate(report, alternation.history, lambda: alternation.advance(session.run(pass_, alternation.point)))
+        self._iterate(report, alternation.history, lambda: alternation.update(session.run(pass_, alternation.point)))
         point, objective = self._finish(session, RowsPass(*problem), alternation)
         self.column_factors_ = point.Y.astype(dtype)
         self.objective_history_ = np.asarray([*alternation.history, objective])
@@ -248,26 +248,26 @@ class ExpectileMF(Factorization):
 
     def _finish(self, session: Session, pass_: RowsPass, alternation: Alternation) -> tuple[Point, float]:
         """Every row at its minimum given the last columns' factors, which are those before the last step if that does not hold."""
-        for point in alternation.ends():
+        for point in alternation.end_points():
             sums = session.run(pass_, point)
             objective = float(sums.loss) + self.ridge * (float(sums.size) + float(np.vdot(point.Y, point.Y)))
-            if alternation.holds(objective):
+            if alternation.accepts(objective):
                 break
         return point, objective
 
-    def _start(
-        self, session: Session, dataset: Dataset, measured: OriginalUnits, dtype: np.dtype[Any]
-    ) -> tuple[Start, NDArray[np.float64]]:
+    def _initial_factors(
+        self, session: Session, dataset: Dataset, units: OriginalUnits, dtype: np.dtype[Any]
+    ) -> tuple[RowStart, NDArray[np.float64]]:
         """Where the rows' factors begin, and Y (m, k)."""
         m, k = dataset.shape[1], self.n_components
         if isinstance(self.init, str) and self.init == "svd":
             rank = min(k, m)  # further components begin at 0
-            V, sigma = right_singular(session, m, rank, dtype, view=measured, tolerance=_START_TOLERANCE)
+            V, sigma = right_singular(session, m, rank, dtype, view=units, tolerance=_START_TOLERANCE)
             root = np.sqrt(sigma / (1 - dataset.missing_rate))
             Y, projection = np.zeros((m, k)), np.zeros((m, k))
             Y[:, :rank] = V * root
             projection[:, :rank] = V * (root / np.where(sigma > 0, sigma, 1.0))
-            return Start(measured, projection), Y
+            return RowStart(units, projection), Y
         if isinstance(self.init, str):
             seed = resolve_seed(self.random_state, session)
             statistics = dataset.statistics
@@ -279,7 +279,7 @@ class ExpectileMF(Factorization):
             Y = np.asarray(self.init, np.float64).T.copy()
             if not np.isfinite(Y).all():
                 raise ParameterError("init holds NaN or infinity, expected finite factors")
-        return Start(measured, np.zeros((m, k))), Y
+        return RowStart(units, np.zeros((m, k))), Y
 
     def fit_measurements(self, A: Any, b: Any, shape: tuple[int, int]) -> Self:
         """Fit linear measurements b_i ≈ ⟨A_i, XYᵀ⟩ of an n×m matrix, ``shape``; in memory.
@@ -289,7 +289,7 @@ class ExpectileMF(Factorization):
         for finite matrices A_i, row-major in A (p, n, m), (p, n·m) or sparse (p, n·m), and measurements b (p,).
         """
         self._check_parameters()
-        measurements, loss = Measurements.of(A, b, shape), Loss(self.omega, self.ridge)
+        measurements, loss = Measurements.from_arrays(A, b, shape), Loss(self.omega, self.ridge)
         with single_threaded():
             X, Y = measurements.start(self.n_components)
             history = [measurements.objective(X, Y, loss)]
@@ -315,9 +315,9 @@ class ExpectileMF(Factorization):
         """
         check_is_fitted(self)
         dataset = self._observed(X, reset=False)
-        measured, dtype = measured_of(dataset), self._working_dtype(dataset)
+        units, dtype = original_units(dataset), self._working_dtype(dataset)
         Y = self.column_factors_.astype(np.float64)
-        pass_ = RowsPass(measured, Loss(self.omega, self.ridge), Start(measured, np.zeros_like(Y)), dtype)
+        pass_ = RowsPass(units, Loss(self.omega, self.ridge), RowStart(units, np.zeros_like(Y)), dtype)
         with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
             session.run(pass_, Point(Y))
             rows = StateRows(session, "factors", partial(np.asarray, dtype=dtype))
@@ -387,7 +387,7 @@ class ExpectileMF(Factorization):
         check(
             self,
             {
-                "n_components": (is_count(self.n_components), COUNT),
+                "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
                 "omega": (is_in_range(self.omega, 0, 1) and self.omega > 0, "a number between 0 and 1; 0.5 is least squares"),
                 "ridge": (
                     is_in_range(self.ridge, 0) and 0 < self.ridge < np.inf,
@@ -395,7 +395,7 @@ class ExpectileMF(Factorization):
                 ),
                 "solver": (self.solver in (None, "exact", "surrogate"), "'exact', 'surrogate' or None"),
                 "init": (not isinstance(self.init, str) or self.init in ("svd", "random"), "'svd', 'random' or an array (k, m)"),
-                "max_iter": (is_count(self.max_iter), COUNT),
+                "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
                 "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
             },
         )

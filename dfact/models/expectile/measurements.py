@@ -35,7 +35,7 @@ class Measurements:
             self._by_column = sp.csr_array((entries.data, (entries.row * m + j, i)), shape=(A.shape[0] * m, n))
 
     @classmethod
-    def of(cls, A: Any, b: Any, shape: tuple[int, int]) -> "Measurements":
+    def from_arrays(cls, A: Any, b: Any, shape: tuple[int, int]) -> "Measurements":
         """What a user gives: A (p, n, m) or (p, n·m), or sparse (p, n·m), and b (p,)."""
         if np.shape(shape) != (2,) or not all(map(is_count, shape)):
             raise ParameterError(f"shape is {shape!r}, expected numbers of rows and of columns")
@@ -90,8 +90,8 @@ class Measurements:
         X = minimum(self._by_row, Y, X)
         Y = minimum(self._by_column, X, Y)
         if orthogonalize:
-            turn, turn_rows = balance(X.T @ X, Y)
-            X, Y = X @ turn_rows.T, Y @ turn
+            rotation, row_rotation = balance(X.T @ X, Y)
+            X, Y = X @ row_rotation.T, Y @ rotation
         return X, Y
 
 
@@ -103,19 +103,19 @@ def expectile_regression(
     Newton's method on the signs of the residuals; a step that does not lower the objective is halved.
     """
 
-    def evaluated(x: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    def evaluate(x: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
         r = b - D @ x
         w = np.where(r >= 0, loss.omega, 1 - loss.omega)
         return w, float(np.sum(w * r * r)) + loss.ridge * float(x @ x)
 
-    w, objective = evaluated(x)
+    w, objective = evaluate(x)
     for _ in range(_ROUNDS):
         scaled = D * w[:, None]
         end = cho_solve(cho_factor(scaled.T @ D + loss.ridge * np.eye(D.shape[1])), scaled.T @ b)
-        (signs, value), halvings = evaluated(end), 0
+        (signs, value), halvings = evaluate(end), 0
         while not value <= objective * (1 + _ROUNDING) and halvings < _HALVINGS:  # NaN is no descent
             halvings, end = halvings + 1, (x + end) / 2
-            signs, value = evaluated(end)
+            signs, value = evaluate(end)
         if halvings == _HALVINGS:  # rounding is all that is left to gain
             break
         settled = halvings == 0 and (signs == w).all()

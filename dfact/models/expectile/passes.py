@@ -40,7 +40,7 @@ class OriginalUnits:
         V = block.values
         if self.offset is None:
             return V
-        given = block.work.array("measured", V.shape, V.dtype)
+        given = block.work.array("original units", V.shape, V.dtype)
         np.add(V, self.offset.astype(V.dtype), out=given)
         return given
 
@@ -62,7 +62,7 @@ class OriginalUnits:
         if self.offset is not None:
             # "clip", though all columns are there: to raise, NumPy would go through a copy.
             offsets = np.take(self.offset, indices, out=work.array("offsets", data.shape, self.offset.dtype), mode="clip")
-            data = np.add(data, offsets, out=work.array("measured", data.shape, np.float64))
+            data = np.add(data, offsets, out=work.array("original units", data.shape, np.float64))
         return Entries(indptr, indices, data)
 
     def __call__(self, block: Block) -> Matrix:
@@ -74,7 +74,7 @@ class OriginalUnits:
         return sp.csr_array((data, indices, indptr), shape=block.matrix.shape)
 
 
-def measured_of(dataset: Dataset) -> OriginalUnits:
+def original_units(dataset: Dataset) -> OriginalUnits:
     """Return the view of the dataset that the passes take."""
     return OriginalUnits(dataset.offset if dataset.offset.any() else None)
 
@@ -93,10 +93,10 @@ class Point:
 
     Y: NDArray[np.float64]
     """(m, k)."""
-    turn: NDArray[np.float64] | None = None
+    rotation: NDArray[np.float64] | None = None
     """The rows' factors X (k, rows) become turn·X (k, k)."""
-    again: bool = False
-    """From the rows' factors with which the pass before began: its Y was refused."""
+    retry: bool = False
+    """From the rows' factors with which the pass before began: its Y was rejected."""
     restart: bool = False
     """From the start of the pass, whatever the rows' factors are: they belong to other factors of the columns."""
     momentum: float = 0.0
@@ -115,13 +115,13 @@ class Point:
         return Y, *self._eigen
 
     def rows(self, state: State) -> tuple[NDArray[Any], NDArray[Any]]:
-        """X (k, rows) to go back to if this Y is refused, and an array of its own to begin with; not after a restart."""
-        previous = state["previous" if self.again else "factors"]
-        if self.turn is not None:
-            previous = self.turn.astype(previous.dtype) @ previous
+        """X (k, rows) to go back to if this Y is rejected, and an array of its own to begin with; not after a restart."""
+        previous = state["previous" if self.retry else "factors"]
+        if self.rotation is not None:
+            previous = self.rotation.astype(previous.dtype) @ previous
         if not self.momentum:
             return previous, previous.copy()
-        X = previous - (state["previous"] if self.turn is None else self.turn.astype(previous.dtype) @ state["previous"])
+        X = previous - (state["previous"] if self.rotation is None else self.rotation.astype(previous.dtype) @ state["previous"])
         X *= X.dtype.type(self.momentum)
         X += previous
         return previous, X
@@ -147,15 +147,15 @@ class Sums(PartialSums, name="expectile"):
 
 
 @dataclass(frozen=True)
-class Start:
+class RowStart:
     """The rows' factors to begin with: M·P of the zero-filled data M with the projection P (m, k)."""
 
-    measured: OriginalUnits
+    units: OriginalUnits
     projection: NDArray[Any]
 
     def factors(self, block: Block, dtype: np.dtype[Any]) -> NDArray[Any]:
         """X (k, rows)."""
-        M = self.measured(block)
+        M = self.units(block)
         return np.ascontiguousarray(block.work.matmul(M, self.projection.astype(M.dtype), "product").T.astype(dtype))  # a copy
 
 
@@ -166,18 +166,18 @@ class ExactPass:
     State, as in the other pass: the rows' factors X (k, rows), and those that the pass began with.
     """
 
-    measured: OriginalUnits
+    units: OriginalUnits
     loss: Loss
-    begin: Start
+    row_start: RowStart
     dtype: np.dtype[Any]
 
     def start(self, block: Block) -> State:
-        X = self.begin.factors(block, np.dtype(np.float64))
+        X = self.row_start.factors(block, np.dtype(np.float64))
         return {"factors": X, "previous": X}
 
     def step(self, block: Block, state: State | None, broadcast: Point) -> tuple[State, Sums]:
         assert state is not None
-        (m, k), M = broadcast.Y.shape, self.measured.entries(block)
+        (m, k), M = broadcast.Y.shape, self.units.entries(block)
         previous, X = broadcast.rows(self.start(block) if broadcast.restart else state)
         size, before, after = np.asarray(np.vdot(X, X)), np.zeros(m), np.zeros(m)
         gradient, curvature = block.work.zeros((m, k)), block.work.zeros((m, k * (k + 1) // 2))
@@ -195,19 +195,19 @@ class SurrogatePass:
     the quadratic would lie above the objective, so it need not be halved for long.
     """
 
-    measured: OriginalUnits
+    units: OriginalUnits
     loss: Loss
-    begin: Start
+    row_start: RowStart
     dtype: np.dtype[Any]
 
     def start(self, block: Block) -> State:
-        X = self.begin.factors(block, self.dtype)
+        X = self.row_start.factors(block, self.dtype)
         return {"factors": X, "previous": X}
 
     def step(self, block: Block, state: State | None, broadcast: Point) -> tuple[State, Sums]:
         assert state is not None
         previous, X = broadcast.rows(self.start(block) if broadcast.restart else state)
-        V, work, m, dtype = self.measured.values(block), block.work, len(broadcast.Y), self.dtype
+        V, work, m, dtype = self.units.values(block), block.work, len(broadcast.Y), self.dtype
         Y, values, U = broadcast.quadratic(dtype)
         size = np.asarray(np.vdot(X, X))
         before, after, weights, gradient = (work.zeros(shape, dtype) for shape in (Y.shape[1:], Y.shape[1:], Y.shape[1:], Y.shape))
@@ -231,20 +231,20 @@ class RowSums(PartialSums, name="expectile_rows"):
 class RowsPass(StatelessStart):
     """Every row at its minimum given Y (m, k): from the factors at hand, or from a start where there are none."""
 
-    measured: OriginalUnits
+    units: OriginalUnits
     loss: Loss
-    begin: Start
+    row_start: RowStart
     dtype: np.dtype[Any]
 
     def step(self, block: Block, state: State | None, broadcast: Point) -> tuple[State, RowSums]:
         m, k = broadcast.Y.shape
         if state is None:
-            previous = self.begin.factors(block, np.dtype(np.float64))
+            previous = self.row_start.factors(block, np.dtype(np.float64))
             X = previous.copy()
         else:
             previous, X = broadcast.rows(state)
             X = X.astype(np.float64, copy=False)
-        M, before, after = self.measured.entries(block), np.zeros(m), np.zeros(m)
+        M, before, after = self.units.entries(block), np.zeros(m), np.zeros(m)
         none = np.empty((0, k))
         expectile_rows(*M, broadcast.Y, self.loss.omega, self.loss.ridge, X, before, after, none, none)
         return {"factors": X, "previous": previous}, RowSums(np.asarray(after.sum()), np.asarray(np.vdot(X, X)))

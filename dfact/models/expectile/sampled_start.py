@@ -11,7 +11,7 @@ from dfact.data.layout import Layout
 from dfact.engine.passes import SampledView
 from dfact.engine.session import Session
 from dfact.models.expectile.alternation import Alternation
-from dfact.models.expectile.passes import ExactPass, Point, Start, SurrogatePass
+from dfact.models.expectile.passes import ExactPass, Point, RowStart, SurrogatePass
 from dfact.progress import Reporter, relative_change
 
 _SHARE = 16  # one partition of so many is in the sample
@@ -39,21 +39,21 @@ def start_on_sample(session: Session, pass_: K, alternation: Alternation, datase
     layout, observed, Y = Layout.of(dataset.shape), 1 - dataset.missing_rate, alternation.point.Y
     partitions = sample_partitions(layout, ceil(_ENTRIES * Y.shape[1] / observed))
     # At ω = ½ the SVD of complete data is the minimum, but for the ridge.
-    solved = pass_.loss.omega == 0.5 and observed == 1 and pass_.begin.projection.any()
+    solved = pass_.loss.omega == 0.5 and observed == 1 and pass_.row_start.projection.any()
     if not partitions or solved:
         return pass_
     rows = (layout.rows(i, i + 1) for i in partitions)
     root = sqrt(sum(part.stop - part.start for part in rows) / layout.n_rows)
-    scale, loss, measured = sqrt(root), replace(pass_.loss, ridge=root * pass_.loss.ridge), pass_.measured
-    sample = alternation.restarted(loss, Y * scale)
-    sampled = SampledView(partitions, replace(pass_, loss=loss, begin=Start(measured, pass_.begin.projection / scale)))
+    scale, loss, units = sqrt(root), replace(pass_.loss, ridge=root * pass_.loss.ridge), pass_.units
+    sample = alternation.restart_from(loss, Y * scale)
+    sampled = SampledView(partitions, replace(pass_, loss=loss, row_start=RowStart(units, pass_.row_start.projection / scale)))
     for _ in range(_PASSES):
-        sample.advance(session.run(sampled, sample.point))
+        sample.update(session.run(sampled, sample.point))
         objectives = sample.history[1::2]
         report.on_sample(objectives)
-        if relative_change(objectives) < _TOLERANCE and not sample.refused:
+        if relative_change(objectives) < _TOLERANCE and not sample.rejected:
             break
     Y = sample.point.Y / scale
     alternation.point = Point(Y, restart=True)
     # Least squares given Y, were the missing entries missing at random; pinv, as components may be 0.
-    return replace(pass_, begin=Start(measured, np.linalg.pinv(Y, rcond=1e-6).T / observed))
+    return replace(pass_, row_start=RowStart(units, np.linalg.pinv(Y, rcond=1e-6).T / observed))

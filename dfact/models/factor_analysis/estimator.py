@@ -22,7 +22,7 @@ from dfact.models.estimator import Factorization, gather_rows
 from dfact.models.factor_analysis.passes import ScorePass, Scorer
 from dfact.models.fitted_schema import Shape
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import COUNT, check, is_count, is_in_range
+from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.models.traits import ModelTraits
 from dfact.progress import Iteration, Reporter
 
@@ -184,7 +184,7 @@ class FactorAnalysis(Factorization):
             self._extract(found.R, dtype)
             report.step("factors")
             self.mean_, self.scale_ = found.mean, found.scale
-            _warn_nonrespondents(int(session.run(ScorePass(dtype), self._scorer()).silent), dataset.shape[0])
+            _warn_nonrespondents(int(session.run(ScorePass(dtype), self._scorer()).nonrespondents), dataset.shape[0])
             self.factors_ = gather_rows(StateRows(session, "factors"), shape, dtype, stored=dataset.path is not None)
         report.step("scores")
         self.correlations_, self.n_observations_, self.smoothed_ = found.R, found.n, found.smoothed
@@ -255,7 +255,7 @@ class FactorAnalysis(Factorization):
         require_finite(dataset)
         dtype = self._working_dtype(dataset)
         with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
-            _warn_nonrespondents(int(session.run(ScorePass(dtype), self._scorer()).silent), dataset.shape[0])
+            _warn_nonrespondents(int(session.run(ScorePass(dtype), self._scorer()).nonrespondents), dataset.shape[0])
             shape = (dataset.shape[0], len(self.components_))
             return gather_rows(StateRows(session, "factors"), shape, dtype, stored=dataset.path is not None, out=out)
 
@@ -265,8 +265,8 @@ class FactorAnalysis(Factorization):
         answers: NDArray[Any] = (self.mean_ + F @ self.components_ * self.scale_).astype(F.dtype)
         return answers
 
-    def _for_new_rows(self) -> Self:
-        light = super()._for_new_rows()
+    def _copy_for_transform(self) -> Self:
+        light = super()._copy_for_transform()
         del light.correlations_  # (m, m), which scores do not take
         return light
 
@@ -279,7 +279,7 @@ class FactorAnalysis(Factorization):
         return pd.DataFrame(columns, index=pd.Index(self.get_feature_names_out(), name="factor"))
 
     def _scorer(self) -> Scorer:
-        return Scorer.of(self.components_, self.uniquenesses_, self.factor_correlations_, self.mean_, self.scale_)
+        return Scorer.from_loadings(self.components_, self.uniquenesses_, self.factor_correlations_, self.mean_, self.scale_)
 
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
         """Rows without an answer have no scores; how many there are is told with them."""
@@ -290,12 +290,12 @@ class FactorAnalysis(Factorization):
         check(
             self,
             {
-                "n_components": (is_count(self.n_components), COUNT),
+                "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
                 "method": (self.method == "minres", "'minres'"),
                 "rotation": (self.rotation in ("promax", "varimax", None), "'promax', 'varimax' or None"),
                 "kappa": (is_in_range(self.kappa, 1), "a number of at least 1"),
                 "missing": (self.missing in ("pairwise", "listwise"), "'pairwise' or 'listwise'"),
-                "max_iter": (is_count(self.max_iter), COUNT),
+                "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
                 "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
             },
         )
@@ -341,6 +341,6 @@ def _check_answers(dataset: Dataset, k: int) -> None:
         raise DataError(f"{found}; factor analysis needs items that vary: leave it out")
 
 
-def _warn_nonrespondents(silent: int, n: int) -> None:
-    if silent:
-        warnings.warn(f"{silent} of {n} rows have no answer; their scores are NaN", UserWarning, stacklevel=4)
+def _warn_nonrespondents(nonrespondents: int, n: int) -> None:
+    if nonrespondents:
+        warnings.warn(f"{nonrespondents} of {n} rows have no answer; their scores are NaN", UserWarning, stacklevel=4)

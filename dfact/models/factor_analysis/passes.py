@@ -24,7 +24,7 @@ class Scorer:
     """Φ⁻¹ (k, k)."""
 
     @classmethod
-    def of(
+    def from_loadings(
         cls,
         components: NDArray[Any],
         uniquenesses: NDArray[np.float64],
@@ -41,7 +41,7 @@ class Scorer:
 
 @dataclass
 class ScoreSums(PartialSums, name="factor_scores"):
-    silent: NDArray[Any]
+    nonrespondents: NDArray[Any]
     """Rows without any answer."""
 
 
@@ -66,6 +66,6 @@ class ScorePass(StatelessStart):
             matrices = work.matmul(observed, s.information, "matrices")
             matrices += s.precision.ravel()
             F[:, rows] = np.linalg.solve(matrices.reshape(-1, *s.precision.shape), B.T[rows, :, None])[:, :, 0].T
-        silent = missing.all(axis=1)
-        F[:, silent] = np.nan
-        return {"factors": F.astype(self.dtype)}, ScoreSums(np.asarray(silent.sum()))
+        nonrespondents = missing.all(axis=1)
+        F[:, nonrespondents] = np.nan
+        return {"factors": F.astype(self.dtype)}, ScoreSums(np.asarray(nonrespondents.sum()))

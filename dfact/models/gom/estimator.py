@@ -22,7 +22,7 @@ from dfact.models.fitted_schema import Shape
 from dfact.models.gom.passes import PURE, MembershipPass, MembershipSums, ResponseCounts, ResponsePass, Responses
 from dfact.models.gom.search import METHODS, VERTEX_METHODS, Candidate, Search
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import COUNT, check, is_count, is_in_range, resolve_seed
+from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range, resolve_seed
 from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.progress import Iteration, Reporter
 
@@ -195,15 +195,15 @@ class GradeOfMembership(Factorization):
         self._check_parameters(n_components)
         dataset = self._dataset(X, None, reset=True)
         self._check_size(dataset, n_components)
-        self.n_levels_ = self._levels(dataset)
+        self.n_levels_ = self._resolve_levels(dataset)
         dtype, responses, n = self._working_dtype(dataset), _responses(dataset), dataset.shape[0]
         report = Reporter(self.callbacks, _N_STEPS)
-        footprint, further = self._footprint_of(dataset.shape, n_components, dtype), {"n_components": list(n_components)}
+        footprint, further = self._footprint_for(dataset.shape, n_components, dtype), {"n_components": list(n_components)}
         with self._open_to_fit(dataset, None, footprint, checkpoint, **further) as session:
-            census = self._census(session, ResponsePass(dtype, responses), n, max(n_components))
+            counts = self._count_responses(session, ResponsePass(dtype, responses), n, max(n_components))
             report.step("responses")
-            expected = bool(census.fractional)
-            tau, seed = self._tau(dataset), self._seed(session)
+            expected = bool(counts.fractional)
+            tau, seed = self._resolve_tau(dataset), self._resolve_seed(session)
             search = Search(session, responses, dtype, dataset.shape, expected, self.method, self.vertex_hunting, tau, seed)
             directions = search.directions(max(n_components))
             if expected and not search.spans_rows(directions):
@@ -212,41 +212,41 @@ class GradeOfMembership(Factorization):
             candidates = search.candidates(directions, n_components)
             report.step("pure subjects")
             sums = session.run(MembershipPass(dtype, responses, keep=False), [c.projection for c in candidates])
-            scored = [c.scored(part, census) for c, part in zip(candidates, sums.split(n_components), strict=True)]
+            scored = [c.with_score(part, counts) for c, part in zip(candidates, sums.split(n_components), strict=True)]
             best = max(scored, key=lambda candidate: candidate.modularity)
             report.step("modularity")
             sums = session.run(MembershipPass(dtype, responses, keep=True), [best.projection])
             shape = (n, len(best.pure_subjects))
             self.memberships_ = gather_rows(StateRows(session, "factors"), shape, dtype, stored=dataset.path is not None)
         report.step("memberships")
-        self._store(best, sums, census, dataset)
+        self._set_fitted(best, sums, counts, dataset)
         return [candidate.modularity for candidate in scored]
 
-    def _census(self, session: Session, pass_: ResponsePass, n: int, most: int) -> ResponseCounts:
-        census = session.run(pass_, None)
-        self.n_nonrespondents_ = int(census.silent)
+    def _count_responses(self, session: Session, pass_: ResponsePass, n: int, most: int) -> ResponseCounts:
+        counts = session.run(pass_, None)
+        self.n_nonrespondents_ = int(counts.nonrespondents)
         if n - self.n_nonrespondents_ < most:
             raise DataError(f"{n - self.n_nonrespondents_} of {n} subjects have any response, expected at least n_components={most}")
         _warn_nonrespondents(self.n_nonrespondents_, n)
-        return census
+        return counts
 
-    def _tau(self, dataset: Dataset) -> float | None:
+    def _resolve_tau(self, dataset: Dataset) -> float | None:
         """τ of the methods that regularise."""
         if self.method in ("ssc", "srm"):
             return None
         n, n_items = dataset.shape[0] - self.n_nonrespondents_, dataset.shape[1]
         return self.n_levels_ * max(n, n_items) if self.tau is None else float(self.tau)
 
-    def _seed(self, session: Session) -> int:
+    def _resolve_seed(self, session: Session) -> int:
         seed = self.random_state
         return int(seed) if isinstance(seed, (int, np.integer)) else resolve_seed(seed, session)
 
-    def _store(self, best: Candidate, sums: MembershipSums, census: ResponseCounts, dataset: Dataset) -> None:
+    def _set_fitted(self, best: Candidate, sums: MembershipSums, counts: ResponseCounts, dataset: Dataset) -> None:
         n = dataset.shape[0] - self.n_nonrespondents_
         self.components_ = np.clip(np.linalg.solve(sums.gram, sums.cross.T), 0, self.n_levels_).astype(self.memberships_.dtype)
         self.projection_ = best.projection
         self.pure_subjects_ = best.pure_subjects
-        self.modularity_ = best.scored(sums, census).modularity
+        self.modularity_ = best.with_score(sums, counts).modularity
         self.highly_pure_share_ = float(sums.highly_pure[0] / n)
         self.highly_mixed_share_ = float(sums.highly_mixed[0] / n)
         alone = np.flatnonzero(sums.pure <= 1)
@@ -267,9 +267,9 @@ class GradeOfMembership(Factorization):
         dataset = self._dataset(X, None, reset=False)
         self._check_range(dataset, self.n_levels_)
         dtype, k = self._working_dtype(dataset), len(self.components_)
-        with self._open(dataset, None, self._footprint_of(dataset.shape, [k], dtype)) as session:
+        with self._open(dataset, None, self._footprint_for(dataset.shape, [k], dtype)) as session:
             sums = session.run(MembershipPass(dtype, _responses(dataset), keep=True), [self.projection_])
-            _warn_nonrespondents(int(sums.silent), dataset.shape[0])
+            _warn_nonrespondents(int(sums.nonrespondents), dataset.shape[0])
             return gather_rows(StateRows(session, "factors"), (dataset.shape[0], k), dtype, stored=dataset.path is not None, out=out)
 
     def inverse_transform(self, memberships: Any) -> NDArray[Any]:
@@ -306,12 +306,12 @@ class GradeOfMembership(Factorization):
     def _check_parameters(self, n_components: Sequence[int] = ()) -> None:
         for k in n_components or [self.n_components]:
             if not is_count(k):
-                raise ParameterError(f"n_components is {k!r}, expected {COUNT}")
+                raise ParameterError(f"n_components is {k!r}, expected {POSITIVE_INTEGER}")
         check(
             self,
             {
                 "method": (self.method in METHODS, f"one of {METHODS}"),
-                "hunt": (self.vertex_hunting in VERTEX_METHODS, f"one of {VERTEX_METHODS}"),
+                "vertex_hunting": (self.vertex_hunting in VERTEX_METHODS, f"one of {VERTEX_METHODS}"),
                 "tau": (self.tau is None or is_in_range(self.tau, 0), "a number of at least 0, or None"),
                 "n_levels": (self.n_levels is None or is_in_range(self.n_levels, 1), "a number of at least 1, or None"),
             },
@@ -322,7 +322,7 @@ class GradeOfMembership(Factorization):
         if max(n_components) > min(n, m):
             raise ParameterError(f"n_components={max(n_components)} is larger than the data allows: n_samples={n}, n_features={m}")
 
-    def _levels(self, dataset: Dataset) -> float:
+    def _resolve_levels(self, dataset: Dataset) -> float:
         """M, once all responses are known to lie within [0, M]."""
         highest = float((dataset.statistics.maximum + dataset.offset).max())
         levels = float(max(highest, 1) if self.n_levels is None else self.n_levels)
@@ -341,10 +341,10 @@ class GradeOfMembership(Factorization):
         raise DataError(f"{kind} in data passed to GradeOfMembership: {where}, expected 0 to {levels:g}")
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
-        return self._footprint_of(shape, [self.n_components], dtype)
+        return self._footprint_for(shape, [self.n_components], dtype)
 
     @staticmethod
-    def _footprint_of(shape: tuple[int, ...], n_components: Sequence[int], dtype: np.dtype[Any]) -> Footprint:
+    def _footprint_for(shape: tuple[int, ...], n_components: Sequence[int], dtype: np.dtype[Any]) -> Footprint:
         size, m, most, width = dtype.itemsize, shape[1], max(n_components), sum(n_components)
         return Footprint(
             state_per_row=size * most,
@@ -359,9 +359,9 @@ class GradeOfMembership(Factorization):
         return tags
 
 
-def _warn_nonrespondents(silent: int, n: int) -> None:
-    if silent:
-        warnings.warn(f"{silent} of {n} subjects have no response; their memberships are NaN", UserWarning, stacklevel=4)
+def _warn_nonrespondents(nonrespondents: int, n: int) -> None:
+    if nonrespondents:
+        warnings.warn(f"{nonrespondents} of {n} subjects have no response; their memberships are NaN", UserWarning, stacklevel=4)
 
 
 def _responses(dataset: Dataset) -> Responses:

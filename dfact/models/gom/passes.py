@@ -49,7 +49,7 @@ class Regularized:
 class ResponseCounts(PartialSums, name="gom_responses"):
     column_sums: NDArray[Any]
     """Rᵀ1 (J,)"""
-    silent: NDArray[Any]
+    nonrespondents: NDArray[Any]
     """Subjects without any response."""
     fractional: NDArray[Any]
     """Blocks with answers that are not whole numbers."""
@@ -104,7 +104,7 @@ class MembershipSums(PartialSums, name="gom_memberships"):
     """Subjects whose highest membership is at least 0.9, of each candidate."""
     highly_mixed: NDArray[Any]
     """The same of at most 0.7."""
-    silent: NDArray[Any]
+    nonrespondents: NDArray[Any]
     """Subjects without any response."""
 
     def split(self, widths: Sequence[int]) -> "list[MembershipSums]":
@@ -112,15 +112,15 @@ class MembershipSums(PartialSums, name="gom_memberships"):
         ends = np.cumsum(widths)
         return [
             MembershipSums(
-                self.cross[:, own],
-                self.gram[own, own],
-                self.sizes[own],
-                self.pure[own],
+                self.cross[:, columns],
+                self.gram[columns, columns],
+                self.sizes[columns],
+                self.pure[columns],
                 self.highly_pure[[s]],
                 self.highly_mixed[[s]],
-                self.silent,
+                self.nonrespondents,
             )
-            for s, own in enumerate(slice(end - width, end) for width, end in zip(widths, ends, strict=True))
+            for s, columns in enumerate(slice(end - width, end) for width, end in zip(widths, ends, strict=True))
         ]
 
 
@@ -137,17 +137,17 @@ class MembershipPass(StatelessStart):
 
     def step(self, block: Block, state: State | None, broadcast: Sequence[NDArray[Any]]) -> tuple[State | None, MembershipSums]:
         R = self.responses(block)
-        silent = _row_sums(R) == 0
+        nonrespondents = _row_sums(R) == 0
         products = block.work.matmul(R, np.hstack(broadcast).astype(self.dtype), "product")
         parts = np.split(products, np.cumsum([P.shape[1] for P in broadcast])[:-1], axis=1)
         memberships = [_normalized(Z) for Z in parts]
         if self.keep:
             kept = memberships[0].T.copy()
-            kept[:, silent] = np.nan
+            kept[:, nonrespondents] = np.nan
             state = {"factors": kept}
         Pi = np.hstack(memberships)
-        Pi[silent] = 0
-        highest = np.column_stack([part.max(axis=1) for part in memberships])[~silent]
+        Pi[nonrespondents] = 0
+        highest = np.column_stack([part.max(axis=1) for part in memberships])[~nonrespondents]
         return state, MembershipSums(
             cross=block.work.matmul(R.T, Pi),
             gram=Pi.T @ Pi,
@@ -155,7 +155,7 @@ class MembershipPass(StatelessStart):
             pure=(Pi >= PURE).sum(axis=0),
             highly_pure=(highest >= PURE).sum(axis=0),
             highly_mixed=(highest <= MIXED).sum(axis=0),
-            silent=silent.sum(),
+            nonrespondents=nonrespondents.sum(),
         )
 
 

@@ -29,13 +29,13 @@ class Candidate:
     """Row numbers (K,)."""
     modularity: float = float("nan")
 
-    def scored(self, sums: MembershipSums, census: ResponseCounts) -> "Candidate":
+    def with_score(self, sums: MembershipSums, counts: ResponseCounts) -> "Candidate":
         """With its modularity, and its classes in the order of their size.
 
         Q = (‖RᵀΠ‖² − ‖Πᵀd‖²/ω) / ω with d = R(Rᵀ1) and ω = ‖Rᵀ1‖²; A = RRᵀ is never formed (equation 5).
         """
-        omega = census.column_sums @ census.column_sums
-        modularity = (np.square(sums.cross).sum() - np.square(sums.cross.T @ census.column_sums).sum() / omega) / omega
+        omega = counts.column_sums @ counts.column_sums
+        modularity = (np.square(sums.cross).sum() - np.square(sums.cross.T @ counts.column_sums).sum() / omega) / omega
         order = np.argsort(-sums.sizes, kind="stable")
         return Candidate(self.projection[:, order], self.pure_subjects[order], float(modularity))
 

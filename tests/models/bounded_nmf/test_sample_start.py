@@ -70,7 +70,7 @@ def test_confounders_and_weights_begin_on_the_sample_too() -> None:
 def test_given_loadings_are_where_the_fit_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     M = planted_answers(4000, 40, 4, 2)
     loadings = model("ICQF", max_iter=3).fit(M).components_
-    monkeypatch.setattr(bounded_nmf_solvers.Splitless, "after_sample", None)
+    monkeypatch.setattr(bounded_nmf_solvers.Splitless, "with_sample_start", None)
     assert model("ICQF", init=loadings, max_iter=1).fit(M).n_iter_ == 1
 
 

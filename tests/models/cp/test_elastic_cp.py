@@ -15,7 +15,7 @@ import dfact
 from dfact.data.synthetic import elastic_cp_simulation
 from dfact.engine.passes import Block
 from dfact.models.cp import block_descent as elastic_cp_solvers
-from dfact.models.cp.passes import FillPass, Point, Start, Sums, extrapolate
+from dfact.models.cp.passes import FillPass, Point, RowStart, Sums, extrapolate
 from dfact.models.cp.path import default_lambdas
 from dfact.models.cp.problem import ElasticNet, RowPrior
 from dfact.report.presenters.base import items_plot, model_text, rows_text
@@ -100,7 +100,7 @@ def test_extrapolation_saves_iterations(seed: int, missing: float, monkeypatch: 
     Z[rng.random(Z.shape) < missing] = np.nan
     settings: dict[str, Any] = {"lam": 0.01, "missing": "fill", "max_iter": 5000, "tol": 1e-7, "random_state": seed}
     fast = dfact.ElasticCP(4, **settings).fit(Z)
-    monkeypatch.setattr(elastic_cp_solvers, "_MOST", 0.0)
+    monkeypatch.setattr(elastic_cp_solvers, "_MAX_MOMENTUM", 0.0)
     plain = dfact.ElasticCP(4, **settings).fit(Z)
     assert fast.converged_
     assert fast.objective_history_[-1] <= plain.objective_history_[-1] * (1 + 1e-5)
@@ -148,7 +148,7 @@ def test_a_fit_of_a_path_that_starts_at_its_end_takes_two_iterations(update: str
 def test_a_pass_returns_to_the_point_before_the_extrapolation(nonnegative: bool, missing: float) -> None:
     rng = np.random.default_rng(0)
     Z, H, scales = planted((30, 8, 5), 3, 0, missing=missing), rng.standard_normal((3, 40)), np.array([0.5, 2.0, 1.0])
-    pass_ = FillPass(ElasticNet(1.0, 0.2, nonnegative), RowPrior("none"), Start(3, 1, nonnegative), np.dtype(np.float64))
+    pass_ = FillPass(ElasticNet(1.0, 0.2, nonnegative), RowPrior("none"), RowStart(3, 1, nonnegative), np.dtype(np.float64))
     block = Block(Z, None, 0, 0)
 
     def after(*points: Point) -> tuple[dict[str, Array], Sums]:
@@ -179,7 +179,7 @@ def test_a_pass_is_one_of_dense_products(shape: tuple[int, ...], dtype: type, mi
     """Wide slices are multiplied a run of columns after the other."""
     rng = np.random.default_rng(len(shape))
     Z, H = planted(shape, 3, 0, missing=missing).astype(dtype), rng.standard_normal((6, shape[1] * shape[2])).astype(dtype)
-    pass_ = FillPass(ElasticNet(1.0, 0.2), RowPrior("none"), Start(6, 1, False), np.dtype(dtype))
+    pass_ = FillPass(ElasticNet(1.0, 0.2), RowPrior("none"), RowStart(6, 1, False), np.dtype(dtype))
     block, V = Block(Z, None, 0, 0), Z.reshape(len(Z), -1)
     state = pass_.start(block)
     model = state["factors"].T.astype(np.float64) @ H

@@ -165,8 +165,8 @@ def test_a_step_on_everything_is_the_exact_update(missing: float, exact: bool) -
     rng = np.random.default_rng(3)
     Z, net = planted((12, 6, 5), 2, seed=3, missing=missing), ElasticNet(0.7, 0.3)
     others = [rng.standard_normal((2, size)) for size in Z.shape[1:]]
-    reached = steps(Z, net, exact=exact).step(block_of(Z), None, (AdamaxState.at(others), 1e9, 0))[1]
-    reached = reached.times(1 / float(reached.weight))
+    reached = steps(Z, net, exact=exact).step(block_of(Z), None, (AdamaxState.initial(others), 1e9, 0))[1]
+    reached = reached.scaled(1 / float(reached.weight))
     rows = np.zeros((2, 12))
     H = np.einsum("rj,rk->rjk", *others).reshape(2, -1)
     for i, row in enumerate(Z.reshape(12, -1)):
@@ -195,11 +195,13 @@ def test_samples_of_columns_stand_for_the_whole(exact: bool) -> None:
     Z, net = planted((30, 8, 6), 2, seed=5, missing=0.2), ElasticNet(0.1, 0.3)
     pass_ = steps(Z, net, exact=exact, batch_sizes=(30, 8, 3))
     V, X = Z.reshape(30, -1), rng.standard_normal((2, 30))
-    local = _LocalSteps(pass_, AdamaxState.at([rng.standard_normal((2, size)) for size in (8, 6)]), Sample(V, np.ones(30), Workspace()))
+    local = _LocalSteps(
+        pass_, AdamaxState.initial([rng.standard_normal((2, size)) for size in (8, 6)]), Sample(V, np.ones(30), Workspace())
+    )
     batch = local._sample.batch(np.arange(30))
 
     def drawn(columns: Any) -> tuple[Array, Array]:
-        some, sizes = local._taken(columns)
+        some, sizes = local._take_factors(columns)
         products = contracted_slices(X, *local._entries(batch, columns), some, sizes, exact)
         share = local._columns_share(columns) if columns[1] is not None else np.ones(2)
         return subproblem(0, X, *products, some, sizes)[0], share
@@ -213,13 +215,13 @@ def test_samples_of_columns_stand_for_the_whole(exact: bool) -> None:
 
 def test_the_mean_of_blocks_counts_their_slices() -> None:
     rng = np.random.default_rng(1)
-    begin = AdamaxState.at([rng.standard_normal((2, size)) for size in (6, 5)])
-    parts = [replace(begin.times(weight), squares=np.full(2, weight)) for weight in (2.0, 6.0)]
+    begin = AdamaxState.initial([rng.standard_normal((2, size)) for size in (6, 5)])
+    parts = [replace(begin.scaled(weight), squares=np.full(2, weight)) for weight in (2.0, 6.0)]
     for order in ((0, 1), (1, 0)):
-        total = AdamaxState.nothing().total()
-        for part in (AdamaxState.nothing(), parts[order[0]], AdamaxState.nothing(), parts[order[1]]):
+        total = AdamaxState.empty().total()
+        for part in (AdamaxState.empty(), parts[order[0]], AdamaxState.empty(), parts[order[1]]):
             total.add(part)
-        mean = total.times(1 / float(total.weight))
+        mean = total.scaled(1 / float(total.weight))
         np.testing.assert_allclose(mean.factors, begin.factors)
         np.testing.assert_allclose(mean.squares, 1)
         assert mean.weight == 1

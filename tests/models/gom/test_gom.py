@@ -118,22 +118,22 @@ def test_transform_gives_the_memberships_of_the_fit_and_of_new_subjects(method: 
 @pytest.mark.filterwarnings(ALONE)
 def test_subjects_without_response_take_no_part(method: str) -> None:
     _, _, R = planted(4)
-    silent = [0, 17, 399]
+    nonrespondents = [0, 17, 399]
     full = R.astype(float)
-    full[silent] = 0
+    full[nonrespondents] = 0
     full[17] = np.nan
     with pytest.warns(UserWarning, match="3 of 400 subjects have no response"):
         model = fit(full, method=method)
     assert model.n_nonrespondents_ == 3
-    rest = np.delete(np.arange(400), silent)
-    assert np.isnan(model.memberships_[silent]).all()
+    rest = np.delete(np.arange(400), nonrespondents)
+    assert np.isnan(model.memberships_[nonrespondents]).all()
     expected = fit(full[rest], method=method)
     np.testing.assert_allclose(model.memberships_[rest], expected.memberships_, atol=1e-8)
     assert model.modularity_ == pytest.approx(expected.modularity_)
     assert rest[expected.pure_subjects_].tolist() == model.pure_subjects_.tolist()
     assert model.highly_pure_share_ == pytest.approx(expected.highly_pure_share_)
     with pytest.warns(UserWarning, match="3 of 400 subjects have no response"):
-        assert np.isnan(model.transform(full)[silent]).all()
+        assert np.isnan(model.transform(full)[nonrespondents]).all()
 
 
 @pytest.mark.filterwarnings(ALONE)
@@ -354,7 +354,15 @@ def test_bad_responses_are_refused(X: Any, parameters: Any, message: str, method
 
 @pytest.mark.parametrize(
     "parameters",
-    [{"n_components": 0}, {"n_components": 2.5}, {"method": "svd"}, {"vertex_hunting": "deer"}, {"tau": -1}, {"n_levels": 0}, {"dtype": "int8"}],
+    [
+        {"n_components": 0},
+        {"n_components": 2.5},
+        {"method": "svd"},
+        {"vertex_hunting": "deer"},
+        {"tau": -1},
+        {"n_levels": 0},
+        {"dtype": "int8"},
+    ],
 )
 def test_bad_parameters_are_refused(parameters: dict[str, Any]) -> None:
     _, _, R = planted(12)
