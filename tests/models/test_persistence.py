@@ -213,7 +213,7 @@ REFUSALS = {
         lambda path: shutil.copytree(path / "lagrangian_history_", path / "objective_history_", dirs_exist_ok=True),
         "damaged",
     ),
-    "newer format": (edit(lambda a: a.update(version=99)), "has format version 99"),
+    "newer format": (edit(lambda a: a.update(version=99)), "has format version 99, .* version 2"),
     "incomplete": (edit(lambda a: a.update(complete=False)), "is incomplete"),
     "no complete marker": (edit(lambda a: a.pop("complete")), "is incomplete"),
     "parameter changed": (edit(lambda a: a["model"]["parameters"].update(beta=9.0), honest=False), "attributes do not match their digest"),

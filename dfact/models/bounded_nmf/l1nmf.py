@@ -34,15 +34,15 @@ class L1NMF(Factorization):
 
         minimise  ½‖O∘(M − WQᵀ)‖² + β‖W‖₁ + β‖Q‖₁,   W, Q ≥ 0,
 
-    for answers M (n, m) ≥ 0 with mask O (0 where missing). The ICQF paper takes this as its first
-    baseline, with β = 0.1 and the NNDSVD start; it gives the algorithm's source (Cichocki & Phan)
-    and no scaling of the penalties, so here both have the weight β itself. On complete data that is
+    for answers M (n, m) ≥ 0 with mask O (0 where missing). It is the first baseline of the ICQF
+    paper, with β = 0.1 and the NNDSVD start. The paper names the algorithm's source (Cichocki & Phan)
+    and no scaling of the penalties, so both have the weight β itself here. On complete data the model is
     scikit-learn's ``NMF(alpha_W=β/m, alpha_H=β/n, l1_ratio=1)``.
 
-    Solved as ICQF is without its bounds (``solver="splitless"``): missing entries are filled in by
-    the model, the row and item problems are non-negative Lassos by coordinate descent, one pass over
-    the rows an iteration, after up to 80 over a tenth of the rows of large data. At the end every row is
-    solved to its optimum given Q, so that ``factors_`` is what ``transform`` gives for the same rows.
+    The solver is that of ICQF without bounds (``solver="splitless"``): missing entries are filled in by
+    the model, and coordinate descent solves the row and item problems, which are non-negative Lassos. An iteration is one pass
+    over the rows; a fit of large data starts with up to 80 passes over a tenth of its rows. At the end every row is
+    solved to its optimum given Q, so that ``factors_`` equals the ``transform`` of the same rows.
     Confounders of a dataset are not used.
 
     Parameters
@@ -54,50 +54,51 @@ class L1NMF(Factorization):
     init : "nndsvd", "random" or array (k, m)
         Start: NNDSVD of the answers with zeros for the missing ones; uniformly random up to the highest answer; or given loadings.
     max_iter : int
-        Most iterations.
+        Maximum number of iterations.
     tol : float
-        Stop when the objective is estimated to be less than this above where it ends, relative to its value;
-        see :func:`dfact.progress.remaining_change`. Takes 11 iterations at least.
+        Stop when the estimated distance of the objective from its limit, relative to its value, falls below this;
+        see :func:`dfact.progress.remaining_change`. Needs at least 11 iterations.
     random_state : int, RandomState or None
         Seed of the random start.
     executor : None, "inline", "threads", "distributed" or distributed.Client
-        Where passes run; see :func:`dfact.engine.executors.resolve_executor`. The result is the same.
+        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
     memory_limit : int or str, optional
-        Bytes a process may use ("4GiB"); ``dfact.plan`` tells beforehand what a fit needs.
+        Bytes that a process may use ("4GiB"); ``dfact.plan`` reports beforehand what a fit needs.
     checkpoint : path, optional
-        A store, a folder or the URL of one, that keeps what is done: after an interruption the same fit goes on from
-        there, and ends with the same bits. See :mod:`dfact.engine.checkpoint`.
+        Path or URL of a store for the progress of the fit. After an interruption the same fit resumes from it and
+        gives the same bits. See :mod:`dfact.engine.checkpoint`.
     checkpoint_every : int
-        Passes from one version of it to the next.
+        Number of passes between two checkpoint versions.
     callbacks : sequence of callables
         Called with an :class:`dfact.progress.Iteration` after each iteration, such as ``dfact.Progress("fit")``.
     dtype : "float32" or "float64", optional
-        Working precision; by default float32 for stored answers and float32 arrays, else float64.
+        Working precision; by default float32 for data that it can hold exactly, such as stored answers, else float64.
 
     Attributes
     ----------
     components_ : array (k, m)
         Qᵀ.
     factors_ : array (n, k)
-        W; a Zarr array where the data is one.
+        W; a Zarr array if the data is stored.
     loadings_ : DataFrame
         Q as a table, items × factors.
     objective_history_ : array
-        The objective at the start, after each iteration, and of the model itself (last).
+        Objective at the start, after each iteration, and of the model itself (last).
     n_iter_, converged_ : int, bool
     remaining_ : float
-        Estimated distance of the objective from its end, relative to its value; NaN after fewer than 11 iterations.
+        Estimated distance of the objective from its limit, relative to its value; NaN after fewer than 11 iterations.
     explained_share_ : float
         Share of the answers' variance about their column means that the model explains.
-    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_ : what was fitted
-        Row labels as they lie in stored data; None where there are none. The fingerprint is that of a stored dataset, else None.
+    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
+        Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
+        dataset, else None.
 
     Raises
     ------
     DataError
-        Negative or infinite answers, a column without any.
+        Negative or infinite answers, a column without any answer.
     MemoryPlanError
-        Not even the least the fit needs is within ``memory_limit``.
+        The minimum that the fit needs exceeds ``memory_limit``.
 
     References
     ----------
@@ -153,11 +154,11 @@ class L1NMF(Factorization):
         self.dtype = dtype
 
     def fit(self, X: Any, y: None = None, *, checkpoint: str | PathLike[str] | None = None) -> Self:
-        """Fit the answers X (n, m): any array, path or Dataset; NaN is missing. ``checkpoint`` takes the parameter's place."""
+        """Fit the answers X (n, m): any array, path or Dataset; NaN is missing. ``checkpoint`` overrides the parameter."""
         del y
         self._check_parameters()
         dataset = self._dataset(X, None, reset=True)
-        problem, dtype = self._problem(dataset), self._working_dtype(dataset)
+        problem, dtype = self._make_problem(dataset), self._working_dtype(dataset)
         with self._open_to_fit(dataset, None, self._footprint(dataset.shape, 0, dtype), checkpoint) as session:
             report = Reporter(self.callbacks, self.max_iter)
             Q, row_start = initial_loadings(self.init, self.random_state, session, dataset, problem, 0, dtype)
@@ -180,10 +181,10 @@ class L1NMF(Factorization):
 
     @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
-        """Factors W (n, k) of participants X (n, m) given the loadings, each row at its optimum.
+        """Return the factors W (n, k) of participants X (n, m) given the loadings, each row at its optimum.
 
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
-        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
+        A Dask array gives a Dask array, computed on demand, or at once with ``out``.
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
@@ -197,13 +198,13 @@ class L1NMF(Factorization):
             )
 
     def inverse_transform(self, W: Any) -> NDArray[Any]:
-        """The model's answers WQᵀ (n, m) of factors W (n, k)."""
+        """Return the model's answers WQᵀ (n, m) for factors W (n, k)."""
         W = self._as_factors(W)
         answers: NDArray[Any] = (W @ self.components_).astype(W.dtype)
         return answers
 
-    def _problem(self, dataset: Dataset) -> Problem:
-        """ICQF's without upper bounds, and with γ = 1."""
+    def _make_problem(self, dataset: Dataset) -> Problem:
+        """Make the problem of ICQF without upper bounds, and with γ = 1."""
         _check_range(dataset)
         check_size(self.n_components, self.init, dataset)
         return Problem(self.n_components, float(self.beta), 1.0, _RHO, np.inf, np.inf, 0.0, np.inf, "l1", "cd", weighted=False)
@@ -228,7 +229,7 @@ class L1NMF(Factorization):
 
 
 class _Solver(Splitless):
-    """ICQF's, with the loadings of a factor that nobody has at 0: the data says nothing of them, the penalty does."""
+    """Solver of ICQF that sets the loadings of a factor to 0 if no row has it: only the penalty determines them."""
 
     def loadings(self, sums: Sums, Q: NDArray[Any]) -> NDArray[Any]:
         solved = super().loadings(sums, Q)

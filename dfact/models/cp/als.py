@@ -47,20 +47,20 @@ class CPALS(CPModel):
     init : "svd" or "random"
         Start: leading left singular vectors of the unfoldings (random beyond their number), or uniformly random.
     max_iter : int
-        Most iterations.
+        Maximum number of iterations.
     tol : float
-        Stop when the objective is estimated to be less than this above where it ends, relative to its value;
-        see :func:`dfact.progress.remaining_change`. Takes 11 iterations at least.
+        Stop when the estimated distance of the objective from its limit, relative to its value, falls below this;
+        see :func:`dfact.progress.remaining_change`. Needs at least 11 iterations.
     random_state : int, RandomState or None
         Seed of the start.
     executor : None, "inline", "threads", "distributed" or distributed.Client
         Where ``transform`` runs, and the last update of mode 1; the iterations run in this process.
     memory_limit : int or str, optional
-        Bytes a process may use ("4GiB"); ``dfact.plan`` tells beforehand what a fit needs.
+        Bytes that a process may use ("4GiB"); ``dfact.plan`` reports beforehand what a fit needs.
     callbacks : sequence of callables
         Called with an :class:`dfact.progress.Iteration` after each iteration.
     dtype : "float32" or "float64", optional
-        Working precision; by default float32 for stored answers and float32 arrays, else float64.
+        Working precision; by default float32 for data that it can hold exactly, such as stored answers, else float64.
 
     Attributes
     ----------
@@ -75,10 +75,10 @@ class CPALS(CPModel):
     loadings_ : DataFrame
         The vectors of modes 2 to N, scaled to length 1, as a table.
     objective_history_ : array
-        The objective at the start, after each iteration, and of the model itself (last).
+        Objective at the start, after each iteration, and of the model itself (last).
     n_iter_, converged_ : int, bool
     remaining_ : float
-        Estimated distance of the objective from its end, relative to its value; NaN after fewer than 11 iterations.
+        Estimated distance of the objective from its limit, relative to its value; NaN after fewer than 11 iterations.
     explained_share_ : float
         1 − ‖Δ∘(Z − X)‖²/‖Δ∘Z‖².
     column_labels_, row_labels_, offset_, n_features_in_, slice_shape_, fingerprint_ : what was fitted
@@ -179,7 +179,7 @@ class CPALS(CPModel):
         """Factors A⁽¹⁾ (n, R) of slices X (n, I_2, …, I_N) given the other modes, each by least squares of what it has.
 
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
-        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
+        A Dask array gives a Dask array, computed on demand, or at once with ``out``.
         """
         check_is_fitted(self)
         return self._least_squares(self._as_slices(X, reset=False), out)

@@ -91,29 +91,29 @@ class ElasticCP(CPModel):
     max_iter : int
         Most iterations; along a path, for each λ.
     tol : float
-        Stop when the objective is estimated to be less than this above where it ends, relative to its value;
-        see :func:`dfact.progress.remaining_change`. Takes 11 iterations at least. The fits of a path, which start
+        Stop when the estimated distance of the objective from its limit, relative to its value, falls below this;
+        see :func:`dfact.progress.remaining_change`. Needs at least 11 iterations. The fits of a path, which start
         near their end, stop when an iteration changes the objective by less than this, relative to its value.
     random_state : int, RandomState or None
         Seed of the start.
     executor : None, "inline", "threads", "distributed" or distributed.Client
-        Where passes run; see :func:`dfact.engine.executors.resolve_executor`. The result is the same.
+        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
     memory_limit : int or str, optional
-        Bytes a process may use ("4GiB"); ``dfact.plan`` tells beforehand what a fit needs.
+        Bytes that a process may use ("4GiB"); ``dfact.plan`` reports beforehand what a fit needs.
     checkpoint : path, optional
-        A store, a folder or the URL of one, that keeps what is done: after an interruption the same fit, or path, goes
-        on from there, and ends with the same bits. See :mod:`dfact.engine.checkpoint`.
+        Path or URL of a store for the progress of the fit or path. After an interruption the same one resumes from it and
+        gives the same bits. See :mod:`dfact.engine.checkpoint`.
     checkpoint_every : int
-        Passes from one version of it to the next.
+        Number of passes between two checkpoint versions.
     callbacks : sequence of callables
         Called with an :class:`dfact.progress.Iteration` after each iteration, or each λ of a path.
     dtype : "float32" or "float64", optional
-        Working precision of passes; by default float32 for stored answers and float32 arrays, else float64.
+        Working precision of passes; by default float32 for data that it can hold exactly, such as stored answers, else float64.
 
     Attributes
     ----------
     factors_ : list of arrays (I_n, R)
-        A⁽ⁿ⁾, components in the order of their weights; that of mode 1 is a Zarr array where the data is one.
+        A⁽ⁿ⁾, components in the order of their weights; that of mode 1 is a Zarr array if the data is stored.
     weights_ : array (R,)
         γ_r = Π_n ‖a_r⁽ⁿ⁾‖, decreasing.
     rank_ : int
@@ -123,11 +123,11 @@ class ElasticCP(CPModel):
     loadings_ : DataFrame
         The vectors of modes 2 to N, scaled to length 1, as a table.
     objective_history_ : array
-        The objective at the start, after each iteration, and of the model itself (last). A stochastic
+        Objective at the start, after each iteration, and of the model itself (last). A stochastic
         one is estimated on a fixed sample of slices at their optimum, but for the last, which is exact.
     n_iter_, converged_ : int, bool
     remaining_ : float
-        Estimated distance of the objective from its end, relative to its value; NaN after fewer than 11 iterations.
+        Estimated distance of the objective from its limit, relative to its value; NaN after fewer than 11 iterations.
     explained_share_ : float
         1 − ‖Δ∘(Z − X)‖²/‖Δ∘Z‖².
     read_share_ : float
@@ -144,7 +144,7 @@ class ElasticCP(CPModel):
     DataError
         Infinite entries; in transform, slices of another shape.
     MemoryPlanError
-        Not even the least the fit needs is within ``memory_limit``.
+        The minimum that the fit needs exceeds ``memory_limit``.
 
     Warns
     -----
@@ -214,7 +214,7 @@ class ElasticCP(CPModel):
         self.dtype = dtype
 
     def fit(self, X: Any, y: None = None, *, checkpoint: str | PathLike[str] | None = None) -> Self:
-        """Fit the tensor X (I_1, …, I_N): any array, path or Dataset; NaN is missing. ``checkpoint`` takes the parameter's place."""
+        """Fit the tensor X (I_1, …, I_N): any array, path or Dataset; NaN is missing. ``checkpoint`` overrides the parameter."""
         del y
         dataset, dtype = self._check_input(X)
         with self._open_to_fit(dataset, row_inputs(self, dataset, dtype), self._footprint(dataset.shape, 0, dtype), checkpoint) as session:

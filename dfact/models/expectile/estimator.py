@@ -70,31 +70,31 @@ class ExpectileMF(Factorization):
         Whether the factors are turned to UΣ^½ and VΣ^½ of XYᵀ after every half-step of the columns. The product stays
         as it is, the ridge's term becomes least; the paper takes the QR decomposition.
     max_iter : int
-        Most iterations.
+        Maximum number of iterations.
     tol : float
-        Stop when the objective is estimated to be less than this above where it ends, relative to its value;
-        see :func:`dfact.progress.remaining_change`. Takes 11 iterations at least.
+        Stop when the estimated distance of the objective from its limit, relative to its value, falls below this;
+        see :func:`dfact.progress.remaining_change`. Needs at least 11 iterations.
     random_state : int, RandomState or None
         Seed of the random start.
     executor : None, "inline", "threads", "distributed" or distributed.Client
-        Where passes run; see :func:`dfact.engine.executors.resolve_executor`. The result is the same.
+        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
     memory_limit : int or str, optional
-        Bytes a process may use ("4GiB"). What of the solver's state exceeds it lies on disk, in TMPDIR;
-        ``dfact.plan`` tells beforehand.
+        Bytes that a process may use ("4GiB"). The part of the solver's state that exceeds it is spilled to disk, in TMPDIR;
+        ``dfact.plan`` reports it beforehand.
     checkpoint : path, optional
-        A store, a folder or the URL of one, that keeps what is done: after an interruption the same fit goes on from
-        there, and ends with the same bits. See :mod:`dfact.engine.checkpoint`.
+        Path or URL of a store for the progress of the fit. After an interruption the same fit resumes from it and
+        gives the same bits. See :mod:`dfact.engine.checkpoint`.
     checkpoint_every : int
-        Passes from one version of it to the next.
+        Number of passes between two checkpoint versions.
     callbacks : sequence of callables
         Called with an :class:`dfact.progress.Iteration` after each iteration, such as ``dfact.Progress("fit")``.
     dtype : "float32" or "float64", optional
-        Working precision; by default float32 for stored answers and float32 arrays, else float64.
+        Working precision; by default float32 for data that it can hold exactly, such as stored answers, else float64.
 
     Attributes
     ----------
     row_factors_ : array (n, k)
-        X; a Zarr array where the data is one. Rows without any observed entry have 0.
+        X; a Zarr array if the data is stored. Rows without any observed entry have 0.
     column_factors_ : array (m, k)
         Y; the components in the order of their singular values, each with its largest factor of a column positive.
     components_ : array (k, m)
@@ -103,9 +103,10 @@ class ExpectileMF(Factorization):
         The objective at the start and after each half-step (rows, columns, rows, …), and of the model itself (last).
     n_iter_, converged_ : int, bool
     remaining_ : float
-        Estimated distance of the objective from its end, relative to its value; NaN after fewer than 11 iterations.
-    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_ : what was fitted
-        Row labels as they lie in stored data; None where there are none. The fingerprint is that of a stored dataset, else None.
+        Estimated distance of the objective from its limit, relative to its value; NaN after fewer than 11 iterations.
+    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
+        Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
+        dataset, else None.
 
     Raises
     ------
@@ -114,7 +115,7 @@ class ExpectileMF(Factorization):
     ParameterError
         ω outside (0, 1), a ridge that is not above 0.
     MemoryPlanError
-        Not even the least the fit needs is within ``memory_limit``.
+        The minimum that the fit needs exceeds ``memory_limit``.
 
     Warns
     -----
@@ -187,7 +188,7 @@ class ExpectileMF(Factorization):
     def fit(self, X: Any, y: None = None, *, checkpoint: str | PathLike[str] | None = None) -> Self:
         """Fit the data X (n, m): any array, path or Dataset; NaN is missing, as is what a sparse matrix does not store.
 
-        ``checkpoint`` takes the parameter's place.
+        ``checkpoint`` overrides the parameter.
         """
         del y
         self._check_parameters()
@@ -311,7 +312,7 @@ class ExpectileMF(Factorization):
         """Factors (n, k) of rows X (n, m) given those of the columns, each row at its minimum.
 
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
-        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
+        A Dask array gives a Dask array, computed on demand, or at once with ``out``.
         """
         check_is_fitted(self)
         dataset = self._observed(X, reset=False)

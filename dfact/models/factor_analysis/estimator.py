@@ -64,20 +64,20 @@ class FactorAnalysis(Factorization):
     tol : float
         Largest gradient entry with regard to the uniquenesses at which the extraction stops.
     executor : None, "inline", "threads", "distributed" or distributed.Client
-        Where passes run; see :func:`dfact.engine.executors.resolve_executor`. The result is the same.
+        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
     memory_limit : int or str, optional
-        Bytes a process may use ("4GiB"); ``dfact.plan`` tells beforehand what a fit needs.
+        Bytes that a process may use ("4GiB"); ``dfact.plan`` reports beforehand what a fit needs.
     callbacks : sequence of callables
         Called with an :class:`dfact.progress.Iteration` after each step, such as ``dfact.Progress("fit")``.
     dtype : "float32" or "float64", optional
-        Working precision of the passes; by default float32 for stored answers and float32 arrays, else float64.
+        Working precision of the passes; by default float32 for data that it can hold exactly, such as stored answers, else float64.
 
     Attributes
     ----------
     components_ : array (k, m)
         Λᵀ, the factors in the order of the variance they explain, each with a positive sum of loadings.
     factors_ : array (n, k)
-        Scores; a Zarr array where the data is one. NaN for rows without any answer.
+        Scores; a Zarr array if the data is stored. NaN for rows without any answer.
     factor_correlations_ : array (k, k)
         Φ.
     communalities_, uniquenesses_ : array (m,)
@@ -96,15 +96,16 @@ class FactorAnalysis(Factorization):
         Mean and standard deviation of each item's answers.
     n_iter_, converged_ : int, bool
         Of the extraction.
-    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_ : what was fitted
-        Row labels as they lie in stored data; None where there are none. The fingerprint is that of a stored dataset, else None.
+    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
+        Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
+        dataset, else None.
 
     Raises
     ------
     DataError
         Infinite answers, an item that does not vary, a pair of items with too few common rows.
     MemoryPlanError
-        Not even the least the fit needs is within ``memory_limit``.
+        The minimum that the fit needs exceeds ``memory_limit``.
 
     Warns
     -----
@@ -248,7 +249,7 @@ class FactorAnalysis(Factorization):
         """Factor scores (n, k) of participants X (n, m), from the items they answered; NaN for those without any answer.
 
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
-        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
+        A Dask array gives a Dask array, computed on demand, or at once with ``out``.
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)

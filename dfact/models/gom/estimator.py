@@ -69,23 +69,23 @@ class GradeOfMembership(Factorization):
     random_state : int, RandomState or None
         Seed of the starts of K-means.
     executor : None, "inline", "threads", "distributed" or distributed.Client
-        Where passes run; see :func:`dfact.engine.executors.resolve_executor`. The result is the same.
+        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
     memory_limit : int or str, optional
-        Bytes a process may use ("4GiB"); ``dfact.plan`` tells beforehand what a fit needs.
+        Bytes that a process may use ("4GiB"); ``dfact.plan`` reports beforehand what a fit needs.
     checkpoint : path, optional
-        A store, a folder or the URL of one, that keeps what is done: after an interruption the same fit goes on from
-        there, and ends with the same bits. See :mod:`dfact.engine.checkpoint`.
+        Path or URL of a store for the progress of the fit. After an interruption the same fit resumes from it and
+        gives the same bits. See :mod:`dfact.engine.checkpoint`.
     checkpoint_every : int
-        Passes from one version of it to the next.
+        Number of passes between two checkpoint versions.
     callbacks : sequence of callables
         Called with an :class:`dfact.progress.Iteration` after each step, such as ``dfact.Progress("fit")``.
     dtype : "float32" or "float64", optional
-        Working precision; by default float32 for stored answers and float32 arrays, else float64.
+        Working precision; by default float32 for data that it can hold exactly, such as stored answers, else float64.
 
     Attributes
     ----------
     memberships_ : array (N, K)
-        Π; a Zarr array where the data is one. NaN for subjects without any response.
+        Π; a Zarr array if the data is stored. NaN for subjects without any response.
     item_parameters_ : DataFrame (J, K)
         Θ with the items' names.
     components_ : array (K, J)
@@ -100,8 +100,9 @@ class GradeOfMembership(Factorization):
         Subjects without any response, who take no part.
     projection_ : array (J, K)
         P.
-    column_labels_, row_labels_, offset_, n_features_in_, n_levels_, fingerprint_ : what was fitted
-        Row labels as they lie in stored data; None where there are none. The fingerprint is that of a stored dataset, else None.
+    column_labels_, row_labels_, offset_, n_features_in_, n_levels_, fingerprint_
+        Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
+        dataset, else None.
 
     Raises
     ------
@@ -109,7 +110,7 @@ class GradeOfMembership(Factorization):
         Responses that are negative, above M, or not whole numbers, and rows of a rank below K. Expected
         responses ΠΘᵀ, which need not be whole, are taken if their rank is K exactly.
     MemoryPlanError
-        Not even the least the fit needs is within ``memory_limit``.
+        The minimum that the fit needs exceeds ``memory_limit``.
 
     Warns
     -----
@@ -178,7 +179,7 @@ class GradeOfMembership(Factorization):
         self.dtype = dtype
 
     def fit(self, X: Any, y: None = None, *, checkpoint: str | PathLike[str] | None = None) -> Self:
-        """Fit the responses X (N, J): any array, path or Dataset. ``checkpoint`` takes the parameter's place."""
+        """Fit the responses X (N, J): any array, path or Dataset. ``checkpoint`` overrides the parameter."""
         del y
         self.fit_candidates(X, [self.n_components], checkpoint=checkpoint)
         return self
@@ -261,7 +262,7 @@ class GradeOfMembership(Factorization):
         """Memberships Π (N, K) of subjects X (N, J) with the items fixed; NaN for those without any response.
 
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
-        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
+        A Dask array gives a Dask array, computed on demand, or at once with ``out``.
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
