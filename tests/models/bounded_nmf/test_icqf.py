@@ -249,7 +249,7 @@ def test_an_adaptive_rho_stays_above_its_bound_and_converges(seed: int, monkeypa
         seen.append(found[2])
         return found
 
-    monkeypatch.setattr(ADMM, "shared", watched)
+    monkeypatch.setattr(ADMM, "broadcast", watched)
     settings: dict[str, Any] = {"solver": "admm", "bounds": (0, 100), "max_iter": 1000, "tol": 1e-7}
     adaptive = dfact.ICQF(10, rho="adaptive", **settings).fit(M)
     assert min(seen) >= np.sqrt(2)

@@ -99,7 +99,7 @@ def test_long_alternations_are_accelerated(seed: int, orthogonalize: bool, monke
         "init": np.random.default_rng(seed).random((4, 110)),
     }
     whole, model = (dfact.ExpectileMF(4, max_iter=max_iter, **settings).fit(V) for max_iter in (2000, 200))
-    monkeypatch.setattr(emf_solver, "_PLAIN", np.inf)
+    monkeypatch.setattr(emf_solver, "_PLAIN_ITERATIONS", np.inf)
     plain = dfact.ExpectileMF(4, max_iter=400, **settings).fit(V)
     for fitted in (whole, model):
         assert (np.diff(fitted.objective_history_) <= 1e-12 * fitted.objective_history_[0]).all()
@@ -180,7 +180,7 @@ def test_balancing_keeps_the_product_and_never_adds_to_the_ridge(rank: int) -> N
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_executors_and_chunks_give_the_same(kind: str, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several partitions; threads and processes bit for bit, other chunks of the store too: partitions follow from the shape."""
-    monkeypatch.setattr(emf_solver, "_PLAIN", 1)
+    monkeypatch.setattr(emf_solver, "_PLAIN_ITERATIONS", 1)
     rng = np.random.default_rng(0)
     n, m, observed = (30_000, 400, 0.8) if kind == "dense" else (30_000, 800, 0.02)
     V = (rng.random((n, 2)) @ rng.random((2, m)) + rng.exponential(0.3, (n, m))).astype(np.float32)

@@ -106,7 +106,7 @@ def test_several_omegas_at_once_give_what_each_gives() -> None:
 @pytest.mark.parametrize("solver", ["exact", "surrogate"])
 @pytest.mark.parametrize("after", [1, 3])
 def test_an_interrupted_fit_ends_with_the_same_bits(after: int, solver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(emf_solver, "_PLAIN", 1)
+    monkeypatch.setattr(emf_solver, "_PLAIN_ITERATIONS", 1)
 
     def interrupt(iteration: Any) -> None:
         if iteration.number == after:
