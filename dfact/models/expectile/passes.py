@@ -89,18 +89,18 @@ class Loss:
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """What a pass is given: the factors of the columns, and from which of the rows' it goes on."""
+    """Broadcast value of a pass: the factors of the columns, and the rows' factors from which it continues."""
 
     Y: NDArray[np.float64]
-    """(m, k)."""
+    """Factors of the columns (m, k)."""
     rotation: NDArray[np.float64] | None = None
-    """The rows' factors X (k, rows) become turn·X (k, k)."""
+    """Transformation (k, k) after which the rows' factors X (k, rows) are rotation·X."""
     retry: bool = False
-    """From the rows' factors with which the pass before began: its Y was rejected."""
+    """Whether to begin at the rows' factors of the previous pass's beginning, because its Y was rejected."""
     restart: bool = False
-    """From the start of the pass, whatever the rows' factors are: they belong to other factors of the columns."""
+    """Whether to begin at the start of the pass, because the rows' factors belong to other factors of the columns."""
     momentum: float = 0.0
-    """The share of their last change by which the rows' factors go on before they are turned."""
+    """Share of their last change by which the rows' factors are extrapolated before they are transformed."""
 
     @cached_property
     def _eigen(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -108,7 +108,7 @@ class Point:
         return values, np.ascontiguousarray(U)
 
     def quadratic(self, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64]]:
-        """Return Yᵀ (k, m) in this type, padded with columns of 0 to a multiple of 32, and eigenvalues (k) and eigenvectors (k, k) of YᵀY."""
+        """Return Yᵀ (k, m) in this type, padded with 0 to a multiple of 32 columns, and eigenvalues (k) and eigenvectors (k, k) of YᵀY."""
         m, k = self.Y.shape
         Y = np.zeros((k, -(-m // _LANES) * _LANES), dtype)
         Y[:, :m] = self.Y.T
