@@ -201,7 +201,7 @@ class ExpectileMF(Factorization):
         return self
 
     def fit_each(self, X: Any, omegas: Sequence[float]) -> list[Self]:
-        """Fit a model for each ω, with the other parameters of this one. The fits share each read of the data X, and write no checkpoint."""
+        """Fit a model for each ω, with the other parameters of this one. The fits share each read of X, and write no checkpoint."""
         if np.ndim(omegas) != 1 or not len(omegas):
             raise ParameterError(f"omegas is {omegas!r}, expected a list of at least one number between 0 and 1")
         models = [type(self)(**self.get_params(deep=False) | {"omega": omega}) for omega in omegas]
