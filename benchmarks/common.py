@@ -100,7 +100,7 @@ class Peak:
 def lone_pure_subjects() -> Iterator[None]:
     """Fits of grade of membership within may find classes with a single pure subject: that is what is measured here."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "nobody but the subject it was found by", UserWarning)
+        warnings.filterwarnings("ignore", "only the subject that defines the class", UserWarning)
         yield
 
 

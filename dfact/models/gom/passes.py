@@ -1,4 +1,4 @@
-"""Grade of membership's passes: what the responses are, and the memberships that a projection of them gives."""
+"""Passes of grade of membership: counts of the responses, and the memberships by a projection of the responses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,27 +13,27 @@ from dfact.kernels.entries import all_whole, filled
 from dfact.linalg.points import squared_norms
 from dfact.linalg.svd import Matrix, zero_filled
 
-PURE, MIXED = 0.9, 0.7  # a subject's highest membership from which, and up to which, the paper's definition 1 calls it so
+PURE, MIXED = 0.9, 0.7  # bounds of the highest membership of highly pure (from) and highly mixed (up to) subjects, definition 1
 
 
 @dataclass(frozen=True)
 class Responses:
-    """R of a block (rows, J), a copy in its working memory: the answers as they were given, 0 for no response and for missing ones."""
+    """View R of a block (rows, J), a copy in its working memory: answers in their original units, 0 for missing ones."""
 
     offset: NDArray[Any] | None
-    """(J,) what the import subtracted from the answers; None if nothing"""
+    """Value that the import subtracted from each item's answers (J,); None if it subtracted nothing."""
 
     def __call__(self, block: Block) -> Matrix:
         if self.offset is None:
             return zero_filled(block)
         V, work = block.values, block.work
-        given = np.add(V, self.offset.astype(V.dtype), out=work.array("given", V.shape, V.dtype))
-        return filled(given, out=work.array("filled", V.shape, V.dtype))
+        original = np.add(V, self.offset.astype(V.dtype), out=work.array("original", V.shape, V.dtype))
+        return filled(original, out=work.array("filled", V.shape, V.dtype))
 
 
 @dataclass(frozen=True)
 class Regularized:
-    """L_τ = D_τ^(−½) R of a block, D_τ the row sums of R plus τ (equation 4)."""
+    """View L_τ = D_τ^(−½) R of a block, D_τ the row sums of R plus τ (equation 4)."""
 
     responses: Responses
     tau: float
@@ -50,9 +50,9 @@ class ResponseCounts(PartialSums, name="gom_responses"):
     column_sums: NDArray[Any]
     """Rᵀ1 (J,)"""
     nonrespondents: NDArray[Any]
-    """Subjects without any response."""
+    """Number of subjects without any response."""
     fractional: NDArray[Any]
-    """Blocks with answers that are not whole numbers."""
+    """Number of blocks with answers that are not whole numbers."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,14 @@ class ResponsePass(StatelessStart):
 @dataclass
 class SpanNorms(PartialSums, name="gom_span"):
     inside: NDArray[Any]
-    """Σ‖BᵀR(i, :)‖² of the rows' parts in the span of B"""
+    """Σ‖BᵀR(i, :)‖², of the projections of the rows on the span of B"""
     all: NDArray[Any]
     """Σ‖R(i, :)‖²"""
 
 
 @dataclass(frozen=True)
 class SpanPass(StatelessStart):
-    """How much of the responses lies in the span of the shared orthonormal columns B (J, K)."""
+    """Share of the responses in the span of the orthonormal columns B (J, K) that are broadcast."""
 
     dtype: np.dtype[Any]
     responses: Responses
@@ -90,7 +90,7 @@ class SpanPass(StatelessStart):
 
 @dataclass
 class MembershipSums(PartialSums, name="gom_memberships"):
-    """Of the memberships Π of all candidates side by side, c columns in all."""
+    """Sums over the memberships Π of all candidates side by side, c columns in all."""
 
     cross: NDArray[Any]
     """RᵀΠ (J, c)"""
@@ -99,16 +99,16 @@ class MembershipSums(PartialSums, name="gom_memberships"):
     sizes: NDArray[Any]
     """Πᵀ1 (c,)"""
     pure: NDArray[Any]
-    """Subjects with a membership of at least 0.9 in each class (c,)."""
+    """Number of subjects with a membership of at least 0.9 in each class (c,)."""
     highly_pure: NDArray[Any]
-    """Subjects whose highest membership is at least 0.9, of each candidate."""
+    """Number of subjects whose highest membership is at least 0.9, for each candidate."""
     highly_mixed: NDArray[Any]
-    """The same of at most 0.7."""
+    """Number of subjects whose highest membership is at most 0.7, for each candidate."""
     nonrespondents: NDArray[Any]
-    """Subjects without any response."""
+    """Number of subjects without any response."""
 
     def split(self, widths: Sequence[int]) -> "list[MembershipSums]":
-        """Those of each candidate alone."""
+        """Return the sums of each candidate."""
         ends = np.cumsum(widths)
         return [
             MembershipSums(
@@ -126,9 +126,9 @@ class MembershipSums(PartialSums, name="gom_memberships"):
 
 @dataclass(frozen=True)
 class MembershipPass(StatelessStart):
-    """Memberships Π = Z / Z1, Z = max(0, R P), of each shared projection P (J, K); a zero row of Z is uniform.
+    """Memberships Π = Z / Z1, Z = max(0, R P), for each projection P (J, K) that is broadcast; a zero row of Z becomes uniform.
 
-    State, if ``keep`` and of the first projection: ``factors`` Πᵀ (K, rows), NaN for subjects without any response.
+    State, if ``keep``: ``factors``, Πᵀ (K, rows) for the first projection, NaN for subjects without any response.
     """
 
     dtype: np.dtype[Any]
@@ -142,9 +142,9 @@ class MembershipPass(StatelessStart):
         parts = np.split(products, np.cumsum([P.shape[1] for P in broadcast])[:-1], axis=1)
         memberships = [_normalized(Z) for Z in parts]
         if self.keep:
-            kept = memberships[0].T.copy()
-            kept[:, nonrespondents] = np.nan
-            state = {"factors": kept}
+            factors = memberships[0].T.copy()
+            factors[:, nonrespondents] = np.nan
+            state = {"factors": factors}
         Pi = np.hstack(memberships)
         Pi[nonrespondents] = 0
         highest = np.column_stack([part.max(axis=1) for part in memberships])[~nonrespondents]

@@ -287,7 +287,7 @@ def test_row_compressed_data_is_its_dense_form() -> None:
 @pytest.fixture(scope="module")
 def eight() -> Iterator[LocalCluster]:
     """Eight workers in this process."""
-    with LocalCluster(n_workers=8, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
+    with LocalCluster(n_workers=8, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0") as cluster:
         yield cluster
 
 

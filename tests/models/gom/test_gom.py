@@ -23,7 +23,7 @@ from dfact.models.gom.search import METHODS
 
 Array = NDArray[np.float64]
 CASES = [*((method, "kmeans") for method in METHODS), ("crsc", "svm-cone")]
-ALONE = "ignore:nobody but the subject"
+ALONE = "ignore:only the subject that defines"
 
 
 def planted(seed: int, n: int = 400, m: int = 60, k: int = 3, levels: int = 4) -> tuple[Array, Array, NDArray[np.int64]]:
@@ -387,7 +387,7 @@ def test_a_class_without_pure_subjects_is_told(method: str) -> None:
     Pi /= Pi.sum(axis=1, keepdims=True)
     Pi = Pi[(Pi[:, 2] < 0.2)]
     Pi[40] = [0.2, 0.2, 0.6]
-    with pytest.warns(UserWarning, match=r"nobody but the subject it was found by has a membership of 0.9 or more in class3 \(40\)"):
+    with pytest.warns(UserWarning, match=r"only the subject that defines the class has a membership of 0.9 or more in class3 \(40\)"):
         model = fit(Pi @ Theta.T, method=method, n_levels=4)
     assert model.pure_subjects_[2] == 40
 
