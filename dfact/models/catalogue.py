@@ -24,8 +24,8 @@ class Entry:
 
     def load(self) -> "type[Factorization]":
         """Import the class."""
-        found: type[Factorization] = getattr(import_module(self.module), self.name)
-        return found
+        model: type[Factorization] = getattr(import_module(self.module), self.name)
+        return model
 
 
 CATALOGUE = (

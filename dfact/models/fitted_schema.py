@@ -112,15 +112,15 @@ def check_fitted(model: Any, annotations: dict[str, Any]) -> None:
     ``annotations`` are the types of attributes that any model may have besides.
     """
     declared = _declared(type(model))
-    found = {name: value for name, value in vars(model).items() if name.endswith("_") and not name.startswith("_")}
+    fitted = {name: value for name, value in vars(model).items() if name.endswith("_") and not name.startswith("_")}
     hints = get_type_hints(type(model), include_extras=True)
     sizes: _Sizes = {}
     for name, kind in declared.items():
-        if name in found:
-            _check_attribute(name, found[name], kind, sizes)
+        if name in fitted:
+            _check_attribute(name, fitted[name], kind, sizes)
         elif OPTIONAL not in getattr(kind, "__metadata__", ()):
             raise DataError(f"{name} is missing, expected in a fitted {type(model).__name__}")
-    for name, value in found.items():
+    for name, value in fitted.items():
         if name in annotations:
             _check_attribute(name, value, annotations[name], sizes)
         elif name not in hints:

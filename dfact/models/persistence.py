@@ -142,9 +142,9 @@ def saved_versions(path: str | PathLike[str]) -> dict[str, str]:
 
 def _open(path: str | PathLike[str]) -> tuple[zarr.Group, dict[str, Any]]:
     group = open_group(absolute(parse_location(path)), KIND)
-    found = attributes(group)
-    document = found.get("model")
-    if not isinstance(document, dict) or found.get("digest") != _document_digest(document):
+    stored = attributes(group)
+    document = stored.get("model")
+    if not isinstance(document, dict) or stored.get("digest") != _document_digest(document):
         raise StoreError(f"{path} is damaged: its attributes do not match their digest; save the model again")
     parts = [document.get(name) for name in ("versions", "parameters", "fitted")]
     versions = parts[0].values() if isinstance(parts[0], dict) else ()

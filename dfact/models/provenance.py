@@ -1,4 +1,4 @@
-"""Records that are kept with a model: how its parameters were selected, and how it varies between refits."""
+"""Records that accompany a model: the selection of its parameters, and its variation between refits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -31,7 +31,7 @@ _BALANCE = 5.0  # ratio of the residuals beyond which ρ changes
 
 
 class ADMM:
-    """The paper's algorithm 1, with Z = [W, C]Qᵀ split off and its dual kept as one array of state.
+    """The paper's algorithm 1, with Z = [W, C]Qᵀ split off; Z and its dual share one array of state.
 
     An adaptive ρ is doubled or halved when one of the residuals ‖Z − R‖ and ρ‖ΔZ‖ is five times the
     other (Boyd et al. 2011, section 3.4.1). It stays at or above √2, where proposition 1 holds, and changes less and less

@@ -60,12 +60,12 @@ class RowStart:
     seed: int
     nonnegative: bool
     projection: NDArray[Any] | None = None
-    given: bool = False
+    from_covariates: bool = False
 
     def factors(self, block: Block, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return A (R, rows); rows without any entry are 0."""
         V, work = unfold(block), block.work
-        if self.given:
+        if self.from_covariates:
             assert block.covariates is not None
             A = block.covariates[:, -self.rank :].T.astype(dtype)
         else:
@@ -138,7 +138,7 @@ class Point:
 
 
 def extrapolate(A: NDArray[Any], previous: NDArray[Any], weight: float, *, nonnegative: bool) -> NDArray[Any]:
-    """Return A + weight · (A − previous), with zeros of A kept, and clipped at 0 if ``nonnegative``."""
+    """Return A + weight · (A − previous), with the zeros of A, and clipped at 0 if ``nonnegative``."""
     point = np.where(A == 0, A, A + A.dtype.type(weight) * (A - previous))
     return np.maximum(point, 0, out=point) if nonnegative else point
 

@@ -47,7 +47,7 @@ def make_solver(model: Any, session: Session, dataset: Dataset, dtype: np.dtype[
         A[:, empty] = 0
     exact = is_exact(model, dataset.shape, dataset.missing_rate)
     rescaled = model.solver == "bcd" and isinstance(model.init, str) and (exact or dataset.missing_rate > 0)
-    # A single pass computes all that the first iteration needs to know of the data.
+    # A single pass computes everything about the data that the first iteration needs.
     sums = session.run(SlicesPass(dtype, row_start if rescaled else None), None)
     prior, norm = _make_prior(model, dataset, sums), float(sums.columns.sum())
     if model.solver == "stochastic":
@@ -86,7 +86,7 @@ def _initial_factors(model: Any, session: Session, dataset: Dataset, dtype: np.d
     seed = resolve_seed(model.random_state, session)
     if not isinstance(model.init, str):
         others = [np.ascontiguousarray(A.T) for A in check_factors(model.init, shape, k)[1:]]
-        return RowStart(k, seed, nonnegative, given=True), [np.abs(A) if nonnegative else A for A in others]
+        return RowStart(k, seed, nonnegative, from_covariates=True), [np.abs(A) if nonnegative else A for A in others]
     seeds = (np.random.SeedSequence(seed, spawn_key=(n,)) for n in range(1, len(shape)))
     others = [random_factors(stream, (k, size), nonnegative) for stream, size in zip(seeds, shape[1:], strict=True)]
     if model.init == "random":

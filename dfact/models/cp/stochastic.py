@@ -35,12 +35,12 @@ _BATCH_ENTRIES, _BATCH_ROWS = 1 << 16, 16  # of a step's sample: the intended en
 _SLICE_ENTRIES = 1 << 14  # maximum of entries of a slice of mode 1 that a step takes
 
 
-def resolve_batch_sizes(given: Sequence[int] | None, shape: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return s_n of every mode, none above its size."""
-    if given is not None:
-        if len(given) != len(shape):
-            raise ParameterError(f"batch_sizes is {given!r}, expected {len(shape)} numbers, one for each mode")
-        return tuple(min(int(s), size) for s, size in zip(given, shape, strict=True))
+def resolve_batch_sizes(batch_sizes: Sequence[int] | None, shape: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return s_n of every mode, none above its size, by default as documented for ElasticCP."""
+    if batch_sizes is not None:
+        if len(batch_sizes) != len(shape):
+            raise ParameterError(f"batch_sizes is {batch_sizes!r}, expected {len(shape)} numbers, one for each mode")
+        return tuple(min(int(s), size) for s, size in zip(batch_sizes, shape, strict=True))
     sizes = list(shape[1:])
     while prod(sizes) > _SLICE_ENTRIES and max(sizes) > 1:
         n = int(np.argmax(sizes))

@@ -1,5 +1,5 @@
 """Expectile matrix factorization of skewed, partly observed data."""
-# Long because fits share reads (fit_each) and take linear measurements, beside scikit-learn's contract and its documentation.
+# Long because its fits may share reads (fit_each) or take linear measurements, in addition to what every estimator documents.
 
 from collections.abc import Callable, Sequence
 from functools import partial

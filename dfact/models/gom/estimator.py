@@ -189,7 +189,7 @@ class GradeOfMembership(Factorization):
         return self.memberships_
 
     def fit_candidates(self, X: Any, n_components: Sequence[int], *, checkpoint: str | PathLike[str] | None = None) -> list[float]:
-        """Fit each of these numbers of classes, and keep the one with the highest modularity (the first of equals).
+        """Fit with the one of these numbers of classes whose memberships have the highest modularity (the first of equals).
 
         Return the modularity of each. All share the singular vectors, the passes of the search, and one pass for their scores.
         """

@@ -57,14 +57,16 @@ class ResponseCounts(PartialSums, name="gom_responses"):
 
 @dataclass(frozen=True)
 class ResponsePass(StatelessStart):
+    """Counts of the responses, for checks and for the modularity."""
+
     dtype: np.dtype[Any]
     responses: Responses
 
     def step(self, block: Block, state: State | None, broadcast: None) -> tuple[State | None, ResponseCounts]:
         R = self.responses(block)
-        whole = all_whole(R if isinstance(R, np.ndarray) else R.data[None])
+        integral = all_whole(R if isinstance(R, np.ndarray) else R.data[None])
         column_sums = np.asarray(R.sum(axis=0, dtype=np.float64))
-        return state, ResponseCounts(column_sums, np.asarray((_row_sums(R) == 0).sum()), np.asarray(int(not whole)))
+        return state, ResponseCounts(column_sums, np.asarray((_row_sums(R) == 0).sum()), np.asarray(int(not integral)))
 
 
 @dataclass
