@@ -148,7 +148,7 @@ def test_the_objective_falls_to_a_fixed_point(seed: int) -> None:
     assert np.abs(gradient.T * H).max() <= 1e-2 * np.nansum(V) / 30
 
 
-def test_it_runs_everywhere_to_the_same_bits(client: Client, tmp_path: Path) -> None:
+def test_every_executor_gives_the_same_bits(client: Client, tmp_path: Path) -> None:
     V = np.vstack([counts(0)] * 900).astype(np.float32)
     stored = dfact.import_array(V, tmp_path / "v.zarr")
     fits = [PoissonMF(max_iter=3, tol=0, executor=executor).fit(stored) for executor in ("inline", "threads", client)]
@@ -158,7 +158,7 @@ def test_it_runs_everywhere_to_the_same_bits(client: Client, tmp_path: Path) -> 
         np.testing.assert_array_equal(np.asarray(fit.factors_), np.asarray(fits[0].factors_))
 
 
-def test_what_comes_with_it(tmp_path: Path) -> None:
+def test_a_new_model_inherits_the_shared_functions(tmp_path: Path) -> None:
     V, seen = counts(1), []
     model = clone(PoissonMF(2, max_iter=5, tol=0)).set_params(callbacks=[seen.append]).fit(V)
     assert [iteration.number for iteration in seen] == [1, 2, 3, 4, 5]

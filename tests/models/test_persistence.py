@@ -91,7 +91,7 @@ def test_round_trip_of_a_table_in_memory(tmp_path: Path) -> None:
         loaded.transform(X[X.columns[::-1]])
 
 
-def test_parameters_of_every_kind(tmp_path: Path) -> None:
+def test_parameters_of_every_kind_are_restored(tmp_path: Path) -> None:
     X = planted_answers(N, M, K, 4)
     start = np.random.default_rng(0).random((K, M))
     random_state = np.random.RandomState(0)  # scikit-learn's convention
@@ -128,13 +128,13 @@ def test_large_arrays_are_copied_by_chunks(tmp_path: Path, monkeypatch: pytest.M
             np.testing.assert_array_equal(np.asarray(persistence._read_array(group, name, digest, lazy=lazy)), values)
 
 
-def test_versions(saved: Path) -> None:
+def test_versions_of_the_writer_are_saved(saved: Path) -> None:
     versions = saved_versions(saved)
     assert versions["numpy"] == np.__version__
     assert versions["dfact"] == dfact.__version__
 
 
-def test_an_existing_model_is_kept_unless_told_otherwise(
+def test_an_existing_model_is_replaced_only_with_overwrite(
     model: dfact.ICQF, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(dfact.StoreError, match="exists already"):
@@ -154,7 +154,7 @@ def interrupted(_: Any) -> str:
     raise KeyboardInterrupt
 
 
-def test_what_cannot_be_saved(model: dfact.ICQF, tmp_path: Path) -> None:
+def test_models_that_cannot_be_saved_are_refused(model: dfact.ICQF, tmp_path: Path) -> None:
     with pytest.raises(NotFittedError):
         dfact.save_model(dfact.ICQF(), tmp_path / "m")
     with pytest.raises(dfact.ParameterError, match="a KMeans cannot be saved"):
@@ -229,14 +229,14 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_refusals(saved: Path, case: str) -> None:
+def test_a_damaged_model_is_refused(saved: Path, case: str) -> None:
     damage, message = REFUSALS[case]
     damage(saved)
     with pytest.raises(dfact.StoreError, match=message):
         dfact.load_model(saved)
 
 
-def test_what_is_no_model(tmp_path: Path, dataset: dfact.Dataset) -> None:
+def test_paths_without_a_model_are_refused(tmp_path: Path, dataset: dfact.Dataset) -> None:
     (tmp_path / "file.model").write_text("not a model")
     (tmp_path / "empty.model").mkdir()
     zarr.create_group(tmp_path / "group.model")
@@ -252,7 +252,7 @@ def test_what_is_no_model(tmp_path: Path, dataset: dfact.Dataset) -> None:
             dfact.load_model(path)
 
 
-def test_any_flipped_bit_is_noticed(model: dfact.ICQF, saved: Path) -> None:
+def test_any_flipped_bit_is_detected(model: dfact.ICQF, saved: Path) -> None:
     """Somewhere in any file: the model is refused, or it is the same (a bit that says nothing, such as that of a space)."""
     rng = np.random.default_rng(7)
     for file in sorted(path for path in saved.rglob("*") if path.is_file()):

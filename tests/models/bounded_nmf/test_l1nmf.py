@@ -98,7 +98,7 @@ def test_planted_loadings_are_recovered(seed: int) -> None:
     assert similarity[rows, columns].min() >= 0.85
 
 
-def test_a_penalty_may_leave_nothing() -> None:
+def test_a_large_penalty_sets_all_factors_to_0() -> None:
     M = planted_answers(200, 12, 3, 0, missing=0.1)
     model = dfact.L1NMF(3, beta=1e6).fit(M)
     assert not model.components_.any()
@@ -172,7 +172,7 @@ def test_every_executor_and_chunking_gives_the_same_bits(init: str, client: Clie
     assert_same_bits(reference, dfact.L1NMF(3, **settings).fit(M.astype(np.float32)))
 
 
-def test_sparse_answers_are_answers() -> None:
+def test_implicit_zeros_of_sparse_answers_are_answers() -> None:
     M = np.nan_to_num(planted_answers(200, 12, 3, 0))
     assert_same_bits(dfact.L1NMF(3).fit(M), dfact.L1NMF(3).fit(sp.csr_array(M)))
 
@@ -184,7 +184,7 @@ def test_single_precision_agrees_with_double() -> None:
     assert single.objective_history_[-1] == pytest.approx(double.objective_history_[-1], rel=1e-4)
 
 
-def test_starts() -> None:
+def test_all_starts_reach_a_solution() -> None:
     M = planted_answers(200, 12, 3, 0)
     first, second, other = (dfact.L1NMF(3, init="random", random_state=seed).fit(M) for seed in (1, 1, 2))
     assert_same_bits(first, second)
@@ -212,7 +212,7 @@ def test_a_saved_model_is_the_same(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.transform(M), model.transform(M))
 
 
-def test_it_is_shown() -> None:
+def test_report_of_a_model() -> None:
     M = planted_answers(200, 12, 3, 0)
     model = dfact.L1NMF(3).fit(pd.DataFrame(M, columns=[f"Q{j}" for j in range(12)]))
     text = model_text(model, 2)
@@ -229,7 +229,7 @@ def test_it_is_shown() -> None:
         model.inverse_transform(np.zeros((5, 2)))
 
 
-def test_callbacks_see_every_iteration() -> None:
+def test_callbacks_receive_every_iteration() -> None:
     seen: list[Any] = []
     model = dfact.L1NMF(2, callbacks=[seen.append]).fit(planted_answers(100, 10, 2, 0))
     assert len(seen) == model.n_iter_
@@ -243,7 +243,7 @@ def test_a_row_without_answers_has_no_factors() -> None:
     assert (model.factors_[4] == 0).all()
 
 
-def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_fit_and_transform(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     M = planted_answers(300, 12, 3, 0, missing=0.1)
     data, fitted, factors = (str(tmp_path / name) for name in ("d.zarr", "m.model", "w.csv"))
     dataset = dfact.import_array(M, data)
@@ -281,7 +281,7 @@ def entry(value: float) -> pd.DataFrame:
         (GOOD, {"memory_limit": "1MB"}, r"needs at least"),
     ],
 )
-def test_bad_input_is_named(X: Any, parameters: dict[str, Any], message: str) -> None:
+def test_invalid_input_is_refused(X: Any, parameters: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, dfact.MemoryPlanError), match=message):
         dfact.L1NMF(**{"n_components": 2, **parameters}).fit(X)
     if parameters == {} and not np.isnan(np.asarray(X)).any():

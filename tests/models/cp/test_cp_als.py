@@ -49,7 +49,7 @@ def test_it_is_least_squares_in_every_mode(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("tol", [1e-3, 1e-5])
 @pytest.mark.parametrize("slow", [False, True])
-def test_a_fit_ends_near_where_it_would(seed: int, tol: float, slow: bool) -> None:
+def test_a_fit_stops_near_its_limit(seed: int, tol: float, slow: bool) -> None:
     rng = np.random.default_rng(seed)
     draw = rng.random if slow else rng.standard_normal  # vectors of all positive entries are nearly collinear
     Z = model_of([draw((size, 4)) for size in (40, 20, 10)]) + 0.1 * rng.standard_normal((40, 20, 10))
@@ -103,7 +103,7 @@ def test_transform_and_tables(tmp_path: Path, client: Client) -> None:
     np.testing.assert_array_equal(stored.factors_[0], model.factors_[0])
 
 
-def test_products_of_loadings_lie_by_rows_however_the_factors_do() -> None:
+def test_products_of_loadings_are_contiguous_for_any_order_of_the_factors() -> None:
     """So that BLAS sums in one order, here and on a worker."""
     B, C = np.random.default_rng(0).standard_normal((2, 7, 3))
     for factors in ([B.T, C.T], [B.T.copy(), C.T.copy()], [B.T.copy(), C.T]):
@@ -112,7 +112,7 @@ def test_products_of_loadings_lie_by_rows_however_the_factors_do() -> None:
             np.testing.assert_allclose(H, expected)
 
 
-def test_saved_and_shown(tmp_path: Path) -> None:
+def test_model_is_saved_and_reported(tmp_path: Path) -> None:
     Z = planted((20, 8, 5), 2, seed=1)
     heard: list[Any] = []
     model = dfact.CPALS(2, random_state=0, callbacks=[heard.append]).fit(Z)
@@ -129,7 +129,7 @@ def test_saved_and_shown(tmp_path: Path) -> None:
     assert len(items_plot(model).axes) == 3
 
 
-def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     Z = planted((12, 6, 5), 2, seed=0)
     for settings, message in (
         ({"n_components": 0}, "n_components is 0, expected an integer of at least 1"),
@@ -152,7 +152,7 @@ def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
         dfact.CPALS(2).fit(Z)
 
 
-def test_a_slice_without_entries() -> None:
+def test_a_slice_without_entries_has_factors_0() -> None:
     Z = planted((20, 8, 5), 2, seed=1)
     Z[:, 3] = np.nan
     Z[4] = np.nan

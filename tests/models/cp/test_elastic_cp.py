@@ -110,7 +110,7 @@ def test_extrapolation_saves_iterations(seed: int, missing: float, monkeypatch: 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("tol", [1e-3, 1e-4, 1e-5])
 @pytest.mark.parametrize("kind", ["fast", "collinear", "slow"])
-def test_a_fit_ends_near_where_it_would(kind: str, tol: float, seed: int) -> None:
+def test_a_fit_stops_near_its_limit(kind: str, tol: float, seed: int) -> None:
     """The slow data is mostly missing, and its vectors are nearly collinear."""
     rng = np.random.default_rng(seed)
     Z, init = planted((60, 20, 10), 4, seed, missing=0.1), "nvecs" if kind == "fast" else "random"
@@ -126,7 +126,7 @@ def test_a_fit_ends_near_where_it_would(kind: str, tol: float, seed: int) -> Non
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 @pytest.mark.parametrize("seed", range(2))
-def test_by_default_a_fit_ends_where_many_iterations_do(seed: int, missing: float) -> None:
+def test_by_default_a_fit_reaches_the_objective_of_many_iterations(seed: int, missing: float) -> None:
     Z = planted_answers(1500, 200, 5, seed, missing).reshape(1500, 50, 4)
     found, end = (dfact.ElasticCP(5, random_state=seed, **settings).fit(Z) for settings in ({}, {"tol": 0, "max_iter": 600}))
     assert found.n_iter_ < 200
@@ -134,7 +134,7 @@ def test_by_default_a_fit_ends_where_many_iterations_do(seed: int, missing: floa
 
 
 @pytest.mark.parametrize("update", ["fill", "exact"])
-def test_a_fit_of_a_path_that_starts_at_its_end_takes_two_iterations(update: str) -> None:
+def test_a_fit_of_a_path_that_starts_at_its_solution_takes_two_iterations(update: str) -> None:
     Z = planted((30, 14, 9), 3, 0, missing=0.1)
     path = dfact.ElasticCP(3, missing=update, random_state=0, tol=1e-5).path(Z, [1e-3, 1.0001e-3], refine=False)
     assert len(path.steps[0].objectives) > 2
@@ -214,7 +214,7 @@ def test_optimality_at_convergence(update: str, nonnegative: bool, alpha: float)
 
 @pytest.mark.parametrize("shape", [(25, 12, 10), (16, 8, 6, 5)])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_both_ways_with_missing_entries_reach_the_same_objective(seed: int, shape: tuple[int, ...]) -> None:
+def test_both_treatments_of_missing_entries_reach_the_same_objective(seed: int, shape: tuple[int, ...]) -> None:
     Z = planted(shape, 3, seed, missing=0.25)
     settings: dict[str, Any] = {"lam": 3.0, "l1_ratio": 0.3, "max_iter": 20_000, "tol": 1e-13, "random_state": seed, "init": "nvecs"}
     filled, exact = (dfact.ElasticCP(3, missing=missing, **settings).fit(Z) for missing in ("fill", "exact"))
@@ -225,7 +225,7 @@ def test_both_ways_with_missing_entries_reach_the_same_objective(seed: int, shap
 
 @pytest.mark.parametrize("update", ["fill", "exact"])
 @pytest.mark.parametrize("init", ["random", "nvecs"])
-def test_a_start_larger_than_the_data_does_no_harm(init: str, update: str) -> None:
+def test_a_start_larger_than_the_data_is_scaled_down(init: str, update: str) -> None:
     Z = planted((20, 8, 6), 2, 1, missing=0.2)
     fits = {}
     for unit in (1.0, 1e-3):
@@ -268,7 +268,7 @@ def test_amino_acids(update: str) -> None:
     assert np.sort(pure, axis=1)[:, 1].max() < 0.02
 
 
-def test_the_grid_of_the_path() -> None:
+def test_default_lambdas_are_the_papers() -> None:
     grid = default_lambdas()
     assert (np.diff(grid) > 0).all()
     np.testing.assert_allclose(grid[[0, 9, 10, 11, 12, 19, 20, 21, -1]], [1e-10, 0.1, 1, 10, 20, 90, 100, 200, 1e10])
@@ -367,7 +367,7 @@ def test_priors() -> None:
         assert abs(np.mean(second / first) - 1) < 0.02
 
 
-def test_given_factors_are_where_it_starts() -> None:
+def test_given_factors_are_the_start() -> None:
     Z = planted((20, 10, 6), 2, seed=1)
     rng = np.random.default_rng(0)
     init = [rng.standard_normal((size, 2)) for size in Z.shape]
@@ -378,7 +378,7 @@ def test_given_factors_are_where_it_starts() -> None:
 
 
 @pytest.mark.parametrize("update", ["fill", "exact"])
-def test_slices_without_an_entry_have_factors_0_and_are_named(update: str) -> None:
+def test_slices_without_an_entry_have_factors_0_and_are_reported(update: str) -> None:
     Z = planted((20, 10, 6), 2, seed=1, missing=0.1)
     Z[3], Z[:, 7], Z[:, :, 2] = np.nan, np.nan, np.nan
     with pytest.warns(UserWarning, match="no observed entry") as caught:
@@ -468,7 +468,7 @@ def test_single_precision_agrees_with_double() -> None:
     assert dfact.ElasticCP(2, max_iter=2).fit(Z.astype(np.float32)).factors_[0].dtype == np.float32
 
 
-def test_the_plan_says_what_a_fit_holds_and_refuses(tmp_path: Path) -> None:
+def test_the_plan_reports_the_memory_of_a_fit_and_refuses(tmp_path: Path) -> None:
     dataset = dfact.import_array(answers(20_000, 0), tmp_path / "d.zarr")
     assert dfact.plan(dfact.ElasticCP(3), dataset).fits
     with pytest.raises(dfact.MemoryPlanError, match="needs at least"):
@@ -496,7 +496,7 @@ def test_a_saved_model_is_the_same(stored: bool, tmp_path: Path) -> None:
         np.testing.assert_array_equal(loaded.components_, model.components_)
 
 
-def test_what_is_shown_of_a_model() -> None:
+def test_report_of_a_model() -> None:
     model = dfact.ElasticCP(4, lam=2.0, random_state=0).fit(planted((20, 5, 4), 2, seed=2))
     assert model.rank_ == 2
     np.testing.assert_allclose((model.loadings_.iloc[:5] ** 2).sum(), [1, 1, 0, 0])
@@ -509,7 +509,7 @@ def test_what_is_shown_of_a_model() -> None:
     assert [axes.get_title() for axes in items_plot(model).axes] == ["mode 1", "mode 2", "mode 3"]
 
 
-def test_callbacks_hear_of_iterations_and_of_steps() -> None:
+def test_callbacks_receive_iterations_and_steps() -> None:
     Z, heard = planted((20, 10, 6), 2, seed=1), []
     model = dfact.ElasticCP(2, max_iter=5, tol=0, random_state=0, callbacks=[heard.append])
     model.fit(Z)
@@ -545,12 +545,12 @@ def test_callbacks_hear_of_iterations_and_of_steps() -> None:
         ({"prior": ["a", "b", "c"]}, "prior is no list of arrays"),
     ],
 )
-def test_parameters_that_cannot_be(parameters: dict[str, Any], message: str) -> None:
+def test_invalid_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(dfact.ParameterError, match=message):
         dfact.ElasticCP(**{"n_components": 2, **parameters}).fit(planted((8, 6, 4), 2, 0))
 
 
-def test_data_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_data_is_refused(tmp_path: Path) -> None:
     Z = planted((8, 6, 4), 2, 0)
     with pytest.raises(ValueError, match=r"2D|rows"):
         dfact.ElasticCP(2).fit(Z[:, 0, 0])
@@ -579,7 +579,7 @@ def test_data_that_cannot_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scale", [2.0**-600, 1.0, 2.0**600])
-def test_loadings_of_any_size(scale: float) -> None:
+def test_loadings_of_any_magnitude_have_unit_length(scale: float) -> None:
     model = dfact.ElasticCP(2, lam=0.1, random_state=0, max_iter=5).fit(np.random.default_rng(0).standard_normal((20, 6, 4)))
     expected = [A / np.linalg.norm(A, axis=0) for A in model.factors_[1:]]
     model.factors_ = [model.factors_[0], model.factors_[1] * scale, model.factors_[2]]

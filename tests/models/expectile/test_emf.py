@@ -58,7 +58,7 @@ def test_noiseless_measurements_are_recovered(omega: float) -> None:
     np.testing.assert_allclose(model.predict([3, 0], 5), M[[3, 0], 5], atol=1e-5)
 
 
-def test_single_entries_are_measurements_too() -> None:
+def test_measurements_of_single_entries_equal_completion() -> None:
     """Completion by fit and by fit_measurements has one minimum; sparse matrices A_i give the same bits as dense ones."""
     _, V = planted(3, 20, 16, 2, 0.7, 0.2)
     i, j = np.nonzero(~np.isnan(V))
@@ -108,7 +108,7 @@ def test_long_alternations_are_accelerated(seed: int, orthogonalize: bool, monke
 
 
 @pytest.mark.parametrize("omega", [0.1, 0.9])
-def test_steps_that_are_refused_do_not_come_again(omega: float) -> None:
+def test_rejected_steps_are_not_repeated(omega: float) -> None:
     """Columns of which the shared curvature says too little begin with shorter steps next time."""
     _, V = planted(2, noise=0.5)
     model = dfact.ExpectileMF(5, omega=omega, ridge=1e-2, solver="surrogate", max_iter=400, tol=0).fit(V)
@@ -116,7 +116,7 @@ def test_steps_that_are_refused_do_not_come_again(omega: float) -> None:
 
 
 @pytest.mark.parametrize("omega", [0.1, 0.5, 0.9])
-def test_both_solvers_end_at_the_same_objective(omega: float) -> None:
+def test_both_solvers_reach_the_same_objective(omega: float) -> None:
     for seed in range(3):
         _, V = planted(seed, 300, 80, 2, 0.75, 0.1)
         settings: Any = {"omega": omega, "ridge": 1e-2, "max_iter": 3000, "tol": 1e-12}
@@ -178,7 +178,7 @@ def test_balancing_keeps_the_product_and_never_adds_to_the_ridge(rank: int) -> N
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_executors_and_chunks_give_the_same(kind: str, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_executors_and_chunks_give_the_same_result(kind: str, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several partitions; threads and processes bit for bit, other chunks of the store too: partitions follow from the shape."""
     monkeypatch.setattr(emf_solver, "_PLAIN_ITERATIONS", 1)
     rng = np.random.default_rng(0)
@@ -196,7 +196,7 @@ def test_executors_and_chunks_give_the_same(kind: str, client: Client, tmp_path:
         np.testing.assert_array_equal(model.column_factors_, inline.column_factors_)
 
 
-def test_dense_and_sparse_data_and_missing_codes_are_one_thing(tmp_path: Path) -> None:
+def test_dense_and_sparse_data_and_missing_codes_are_equivalent(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     V = rng.integers(0, 9, (80, 30)).astype(float)
     V[rng.random(V.shape) < 0.7] = np.nan
@@ -210,7 +210,7 @@ def test_dense_and_sparse_data_and_missing_codes_are_one_thing(tmp_path: Path) -
     assert zeros.nnz == (~np.isnan(V)).sum()  # stored zeros are observed
 
 
-def test_what_an_import_subtracted_is_added_again(tmp_path: Path) -> None:
+def test_entries_are_in_original_units(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     table = tmp_path / "table.csv"
     V = rng.integers(3, 9, (60, 8))
@@ -275,7 +275,7 @@ def test_precision(dtype: str, solver: str) -> None:
     np.testing.assert_allclose(model.objective_history_[-1], other.objective_history_[-1], rtol=1e-4)
 
 
-def test_predict_takes_places_of_any_shape(tmp_path: Path) -> None:
+def test_predict_accepts_indices_of_any_shape(tmp_path: Path) -> None:
     _, V = planted(0)
     model = dfact.ExpectileMF(2, max_iter=5).fit(dfact.import_array(V, tmp_path / "v.zarr"))
     R = model.inverse_transform(np.asarray(model.row_factors_))
@@ -308,12 +308,12 @@ def test_predict_takes_places_of_any_shape(tmp_path: Path) -> None:
         ({"tol": -1}, "tol is -1"),
     ],
 )
-def test_parameters_that_cannot_be(parameters: dict[str, Any], message: str) -> None:
+def test_invalid_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(dfact.ParameterError, match=message):
         dfact.ExpectileMF(**{"n_components": 2} | parameters).fit(planted(0)[1])
 
 
-def test_data_that_cannot_be() -> None:
+def test_invalid_data_is_refused() -> None:
     _, V = planted(0, 20, 9)
     model = dfact.ExpectileMF(2)
     with pytest.raises(dfact.DataError, match="no observed entry"):
@@ -350,14 +350,14 @@ def test_the_objective_of_measurements_is_what_is_reported() -> None:
     assert (np.diff(model.objective_history_) <= 1e-12 * expected).all()
 
 
-def test_measurements_that_tell_nothing_are_of_0() -> None:
+def test_measurements_without_information_give_0() -> None:
     A = np.random.default_rng(0).random((20, 6, 5))
     for matrices, b in ((A, np.zeros(20)), (0 * A, np.ones(20))):
         model = dfact.ExpectileMF(2).fit_measurements(matrices, b, (6, 5))
         np.testing.assert_array_equal(model.predict(np.arange(6), 2), 0)
 
 
-def test_fitting_each_omega_leaves_the_model_as_it_is() -> None:
+def test_fit_each_does_not_change_the_model() -> None:
     _, V = planted(0, 40, 30)
     model = dfact.ExpectileMF(2, max_iter=3)
     fitted = model.fit_each(V[:, :20], [0.1, 0.1])
@@ -368,7 +368,7 @@ def test_fitting_each_omega_leaves_the_model_as_it_is() -> None:
     assert model.transform(V).shape == (40, 2)
 
 
-def test_the_plan_is_kept(tmp_path: Path) -> None:
+def test_a_plan_above_the_memory_limit_is_refused(tmp_path: Path) -> None:
     V = np.random.default_rng(0).random((20_000, 50)).astype(np.float32)
     stored = dfact.import_array(V, tmp_path / "v.zarr")
     with pytest.raises(dfact.MemoryPlanError, match="needs at least"):

@@ -64,7 +64,7 @@ def test_the_first_pass_over_all_rows_nearly_reaches_the_minimum(omega: float) -
         assert model.n_iter_ <= without_sample(dfact.ExpectileMF(3, omega=omega, tol=1e-7), V).n_iter_
 
 
-def test_a_start_that_is_the_minimum_is_kept() -> None:
+def test_a_start_at_the_minimum_is_not_resampled() -> None:
     """The SVD of complete data at ω = ½."""
     V = np.nan_to_num(skewed(4))
     model, whole = dfact.ExpectileMF(3, ridge=1e-8).fit(V), without_sample(dfact.ExpectileMF(3, ridge=1e-8), V)
@@ -72,7 +72,7 @@ def test_a_start_that_is_the_minimum_is_kept() -> None:
     np.testing.assert_allclose(model.objective_history_[-1], whole.objective_history_[-1], rtol=1e-6)
 
 
-def test_rows_in_an_order_that_the_sample_misses() -> None:
+def test_rows_sorted_by_their_sums_reach_the_same_minimum() -> None:
     V = skewed(0)
     V = V[np.argsort(np.nan_to_num(V).sum(axis=1))]
     model, whole = dfact.ExpectileMF(3, omega=0.2).fit(V), without_sample(dfact.ExpectileMF(3, omega=0.2), V)
@@ -80,7 +80,7 @@ def test_rows_in_an_order_that_the_sample_misses() -> None:
 
 
 @pytest.mark.parametrize("observed", [0.8, 0.3])
-def test_executors_give_the_same(observed: float, client: Client, tmp_path: Path) -> None:
+def test_every_executor_gives_the_same_bits(observed: float, client: Client, tmp_path: Path) -> None:
     V = skewed(1, observed=observed)
     stored = dfact.import_array(V, tmp_path / "v.zarr")
     assert sample_partitions(Layout.of(V.shape), 64 * 3)
@@ -92,7 +92,7 @@ def test_executors_give_the_same(observed: float, client: Client, tmp_path: Path
         np.testing.assert_array_equal(np.asarray(model.row_factors_), inline.row_factors_)
 
 
-def test_several_omegas_at_once_give_what_each_gives() -> None:
+def test_several_omegas_equal_single_fits() -> None:
     """Their samples take different numbers of passes."""
     V = skewed(2)
     omegas = (0.05, 0.5, 0.9)
@@ -122,7 +122,7 @@ def test_an_interrupted_fit_ends_with_the_same_bits(after: int, solver: str, tmp
 
 
 @pytest.mark.parametrize("solver", ["exact", "surrogate"])
-def test_callbacks_hear_of_the_sample_before_the_first_iteration(solver: str) -> None:
+def test_callbacks_receive_the_sample_before_the_first_iteration(solver: str) -> None:
     heard: list[Iteration] = []
     dfact.ExpectileMF(3, omega=0.2, max_iter=2, tol=0, solver=solver, callbacks=[heard.append]).fit(skewed(4))
     numbers = [iteration.number for iteration in heard]
@@ -130,7 +130,7 @@ def test_callbacks_hear_of_the_sample_before_the_first_iteration(solver: str) ->
     assert [iteration.step for iteration in heard[:2]] == [f"pass {i} over a sample of the rows" for i in (1, 2)]
 
 
-def test_samples_are_spread_and_small_data_has_none() -> None:
+def test_samples_are_equidistant_and_small_data_has_none() -> None:
     rng = np.random.default_rng(0)
     for _ in range(200):
         shape = (int(rng.integers(1, 1_000_000)), int(rng.integers(1, 2000)))

@@ -47,7 +47,7 @@ def fit(X: Any, k: int = 3, **parameters: Any) -> GradeOfMembership:
 @pytest.mark.parametrize(("method", "vertex_hunting"), CASES)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("tau", [None, 0.0])
-def test_expected_responses_give_the_parameters_back(method: str, vertex_hunting: str, seed: int, tau: float | None) -> None:
+def test_expected_responses_recover_the_parameters(method: str, vertex_hunting: str, seed: int, tau: float | None) -> None:
     Pi, Theta, _ = planted(seed)
     model = fit(Pi @ Theta.T, method=method, vertex_hunting=vertex_hunting, n_levels=4, tau=tau)
     assert matched(model.memberships_, Pi) < 1e-8
@@ -83,7 +83,7 @@ def _in_order(found: Array, true: Array) -> Array:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.filterwarnings(ALONE)
-def test_memberships_and_item_parameters_are_what_they_say(method: str) -> None:
+def test_memberships_and_item_parameters_follow_their_definitions(method: str) -> None:
     _, _, R = planted(2)
     model = fit(R, method=method)
     Pi, Theta = np.asarray(model.memberships_), model.components_.T
@@ -116,7 +116,7 @@ def test_transform_gives_the_memberships_of_the_fit_and_of_new_subjects(method: 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.filterwarnings(ALONE)
-def test_subjects_without_response_take_no_part(method: str) -> None:
+def test_nonrespondents_do_not_affect_the_fit(method: str) -> None:
     _, _, R = planted(4)
     nonrespondents = [0, 17, 399]
     full = R.astype(float)
@@ -146,7 +146,7 @@ def test_missing_answers_are_no_responses() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.filterwarnings(ALONE)
-def test_sparse_responses_give_what_dense_ones_do(method: str, tmp_path: Path) -> None:
+def test_sparse_responses_give_the_result_of_dense_ones(method: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(6)
     R = (rng.integers(1, 6, (300, 800)) * (rng.random((300, 800)) < 0.06)).astype(float)
     expected = fit(R, method=method, n_levels=5)
@@ -163,7 +163,7 @@ def test_no_block_of_sparse_responses_becomes_dense(monkeypatch: pytest.MonkeyPa
     R = sp.random_array((300, 800), density=0.06, rng=rng, data_sampler=lambda size: rng.integers(1, 6, size).astype(float)).tocsr()
     monkeypatch.setattr("dfact.engine.passes.Block.values", property(lambda _: pytest.fail("a block became dense")))
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "nobody but|.*have no response")
+        warnings.filterwarnings("ignore", "only the subject that|.*have no response")
         for method in METHODS:
             fit(R, method=method)
 
@@ -215,7 +215,7 @@ def test_state_on_disk_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.filterwarnings(ALONE)
-def test_the_answers_of_a_shifted_import_are_those_that_were_given(tmp_path: Path) -> None:
+def test_answers_of_a_shifted_import_are_in_original_units(tmp_path: Path) -> None:
     _, _, R = planted(10, n=200, m=12)
     R += 1
     R[np.random.default_rng(0).random(R.shape) < 0.05] = 0
@@ -232,7 +232,7 @@ def test_the_answers_of_a_shifted_import_are_those_that_were_given(tmp_path: Pat
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.filterwarnings(ALONE)
-def test_selection_gives_what_single_fits_do_with_one_decomposition(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selection_equals_single_fits_with_one_decomposition(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, R = planted(11, n=600, m=80)
     single = {k: fit(R, k, method=method) for k in range(2, 6)}
     passes: Counter[str] = Counter()
@@ -258,7 +258,7 @@ def test_selection_gives_what_single_fits_do_with_one_decomposition(method: str,
 
 @pytest.mark.filterwarnings(ALONE)
 @pytest.mark.parametrize("after", [2, 3, 4])
-def test_a_choice_of_classes_that_is_interrupted_ends_with_the_same_bits(after: int, tmp_path: Path) -> None:
+def test_an_interrupted_selection_of_classes_resumes_to_the_same_bits(after: int, tmp_path: Path) -> None:
     _, _, R = planted(after, n=300, m=40)
 
     def stop(iteration: Any) -> None:
@@ -346,7 +346,7 @@ def changed(R: Any, value: float) -> Array:
     ],
 )
 @pytest.mark.parametrize("method", METHODS)
-def test_bad_responses_are_refused(X: Any, parameters: Any, message: str, method: str) -> None:
+def test_invalid_responses_are_refused(X: Any, parameters: Any, message: str, method: str) -> None:
     _, _, R = planted(12)
     with pytest.raises((DataError, ParameterError, ValueError), match=message):
         fit(X(R), method=method, **parameters)
@@ -364,7 +364,7 @@ def test_bad_responses_are_refused(X: Any, parameters: Any, message: str, method
         {"dtype": "int8"},
     ],
 )
-def test_bad_parameters_are_refused(parameters: dict[str, Any]) -> None:
+def test_invalid_parameters_are_refused(parameters: dict[str, Any]) -> None:
     _, _, R = planted(12)
     with pytest.raises(ParameterError, match=f"{next(iter(parameters))} is"):
         GradeOfMembership(**parameters).fit(R)
@@ -381,7 +381,7 @@ def test_a_selection_needs_candidates_and_a_model_of_memberships() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_class_without_pure_subjects_is_told(method: str) -> None:
+def test_a_class_without_other_pure_subjects_is_reported(method: str) -> None:
     Pi, Theta, _ = planted(13)
     Pi[:, 2] *= 0.3
     Pi /= Pi.sum(axis=1, keepdims=True)
@@ -393,7 +393,7 @@ def test_a_class_without_pure_subjects_is_told(method: str) -> None:
 
 
 @pytest.mark.filterwarnings(ALONE)
-def test_progress_tells_each_step() -> None:
+def test_progress_reports_each_step() -> None:
     _, _, R = planted(14)
     seen: list[Any] = []
     fit(R, callbacks=[seen.append])
