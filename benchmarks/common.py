@@ -39,7 +39,7 @@ FURTHER_QUESTIONNAIRES: dict[str, tuple[Any, ...]] = {
 GOM_ALGORITHMS: dict[str, dict[str, Any]] = {
     # name: parameters of GradeOfMembership
     "crsc, kmeans": {"method": "crsc"},
-    "crsc, svm-cone": {"method": "crsc", "hunt": "svm-cone"},
+    "crsc, svm-cone": {"method": "crsc", "vertex_hunting": "svm-cone"},
     "srsc": {"method": "srsc"},
     "ssc": {"method": "ssc"},
     "srm": {"method": "srm"},
