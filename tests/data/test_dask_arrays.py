@@ -322,7 +322,9 @@ CASES: dict[str, Case] = {
         {"prior": np.linspace(0.5, 3, N)},
     ),
 }
-pytestmark = pytest.mark.filterwarnings("ignore:.*(no observed entry|no response|no answer|more parameters|only the subject that|uniqueness)")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(no observed entry|no response|no answer|more parameters|only the subject that|uniqueness)"
+)
 
 
 @pytest.fixture(scope="module")

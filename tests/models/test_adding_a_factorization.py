@@ -1,4 +1,4 @@
-"""What the README says of adding a factorization, done: a kernel, a pass, an estimator; all else comes with them.
+"""Example of a new factorization, as the documentation describes it: a kernel, a pass, an estimator; all else is inherited.
 
 Poisson factorization (Lee & Seung 2001, the multiplicative updates for the divergence) of counts, NaN where missing.
 """
@@ -26,10 +26,10 @@ from dfact.progress import Reporter, relative_change
 from dfact.report.presenters.base import items_plot, model_text
 
 
-# 1. The kernel: what is done entry by entry.
+# 1. The kernel: the loop over entries.
 @kernel
 def ratios(V: NDArray[np.floating], R: NDArray[np.floating], seen: NDArray[np.floating]) -> float:
-    """R (n, m) ← V/R and seen (n, m) ← 1 where V is not NaN, else 0; returns Σ R − V log R over those entries."""
+    """Set R (n, m) ← V/R and seen (n, m) ← 1 where V is not NaN, else 0; return Σ R − V log R over those entries."""
     divergence = 0.0
     for i in range(V.shape[0]):
         for j in range(V.shape[1]):
@@ -41,7 +41,7 @@ def ratios(V: NDArray[np.floating], R: NDArray[np.floating], seen: NDArray[np.fl
     return divergence
 
 
-# 2. The pass: what is done to a block of rows, and what adds up.
+# 2. The pass: the step of a block of rows, and its partial sums.
 @dataclass
 class Sums(PartialSums):
     numerator: NDArray[Any]
@@ -51,7 +51,7 @@ class Sums(PartialSums):
 
 @dataclass(frozen=True)
 class PoissonPass:
-    """State: W as (k, rows). Moves W, and sums up what moves H."""
+    """Update of W, with the sums for the update of H. State: W as (k, rows)."""
 
     k: int
     seed: int
@@ -72,9 +72,9 @@ class PoissonPass:
         return {"factors": W}, Sums(W @ R, W @ seen, np.asarray(divergence))
 
 
-# 3. The estimator: parameters, the loop, and what it holds in memory.
+# 3. The estimator: parameters, the loop, and its memory footprint.
 class PoissonMF(Factorization):
-    """Minimises Σ (WH − V log WH) over the observed entries, W, H ≥ 0."""
+    """Minimiser of Σ (WH − V log WH) over the observed entries, W, H ≥ 0."""
 
     traits = ModelTraits(nonnegative=True)
 
@@ -130,7 +130,7 @@ class PoissonMF(Factorization):
         return Footprint(state_per_row=size * k, work_per_row=2 * size * m, broadcast=8 * 3 * k * m, result_per_row=size * k)
 
 
-# 4. Its tests: mathematics first; all below it is what any factorization gets.
+# 4. Its tests: mathematics first, then the functions that every factorization inherits.
 def counts(seed: int, n: int = 400, m: int = 30, k: int = 3) -> NDArray[np.float64]:
     rng = np.random.default_rng(seed)
     V = rng.poisson(rng.gamma(1, 1, (n, k)) @ rng.gamma(1, 3, (k, m))).astype(float)

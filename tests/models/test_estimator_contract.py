@@ -1,4 +1,4 @@
-"""scikit-learn's own checks, on every estimator."""
+"""scikit-learn's estimator checks on every model."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import dfact
 
 # check: reason, for each estimator that fails it by design
-_PLACES = "predict takes places, (rows, columns), not further data"
+_INDICES = "predict takes pairs of indices (rows, columns), not new data"
 EXPECTED_FAILURES: dict[str, dict[str, str]] = {
     "ICQF": {},
     "ExpectileMF": dict.fromkeys(
@@ -28,7 +28,7 @@ EXPECTED_FAILURES: dict[str, dict[str, str]] = {
             "check_estimator_sparse_array",
             "check_estimator_sparse_matrix",
         ),
-        _PLACES,
+        _INDICES,
     ),
     "L1NMF": {},
     "FactorAnalysis": {},

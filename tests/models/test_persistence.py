@@ -1,4 +1,4 @@
-"""A saved model is the same model, or it is refused."""
+"""A loaded model equals the saved one, or is refused."""
 
 import json
 import shutil
@@ -51,7 +51,7 @@ def saved(model: dfact.ICQF, tmp_path: Path) -> Path:
 
 
 def assert_same(first: Any, second: Any) -> None:
-    """Parameters and fitted attributes, but for those that are not stored."""
+    """Compare parameters and fitted attributes, except those that are not saved."""
     assert type(first) is type(second)
     assert set(vars(first)) == set(vars(second))
     for name, value in vars(first).items():
@@ -144,7 +144,7 @@ def test_an_existing_model_is_replaced_only_with_overwrite(
         with pytest.raises(KeyboardInterrupt):
             dfact.save_model(model, saved, overwrite=True)
     assert_same(model, dfact.load_model(saved))
-    # The factors of a loaded model lie in the very store that is replaced.
+    # The factors of a loaded model are read from the store that is replaced.
     dfact.save_model(dfact.load_model(saved), saved, overwrite=True)
     assert_same(model, dfact.load_model(saved))
     assert [path.name for path in tmp_path.iterdir()] == [saved.name]
@@ -166,14 +166,14 @@ def test_models_that_cannot_be_saved_are_refused(model: dfact.ICQF, tmp_path: Pa
     assert not list(tmp_path.iterdir())
 
 
-def edit(change: Callable[[dict[str, Any]], None], *, honest: bool = True) -> Callable[[Path], None]:
-    """A change of the model's own attributes; an honest one puts the digest right."""
+def edit(change: Callable[[dict[str, Any]], None], *, valid_digest: bool = True) -> Callable[[Path], None]:
+    """Return a change of the model's attributes; with ``valid_digest`` the digest is updated."""
 
     def apply(path: Path) -> None:
         metadata = json.loads((path / "zarr.json").read_text())
         attributes = metadata["attributes"]["dfact"]
         change(attributes)
-        if honest:
+        if valid_digest:
             attributes["digest"] = persistence._document_digest(attributes["model"])
         (path / "zarr.json").write_text(json.dumps(metadata))
 
@@ -216,8 +216,11 @@ REFUSALS = {
     "newer format": (edit(lambda a: a.update(version=99)), "has format version 99, .* version 2"),
     "incomplete": (edit(lambda a: a.update(complete=False)), "is incomplete"),
     "no complete marker": (edit(lambda a: a.pop("complete")), "is incomplete"),
-    "parameter changed": (edit(lambda a: a["model"]["parameters"].update(beta=9.0), honest=False), "attributes do not match their digest"),
-    "no model in it": (edit(lambda a: a.pop("model"), honest=False), "attributes do not match their digest"),
+    "parameter changed": (
+        edit(lambda a: a["model"]["parameters"].update(beta=9.0), valid_digest=False),
+        "attributes do not match their digest",
+    ),
+    "no model in it": (edit(lambda a: a.pop("model"), valid_digest=False), "attributes do not match their digest"),
     "another class": (
         edit(lambda a: a["model"].update({"class": "os.system"})),
         "holds a model of class os.system, expected one of .*ICQF",
@@ -253,7 +256,7 @@ def test_paths_without_a_model_are_refused(tmp_path: Path, dataset: dfact.Datase
 
 
 def test_any_flipped_bit_is_detected(model: dfact.ICQF, saved: Path) -> None:
-    """Somewhere in any file: the model is refused, or it is the same (a bit that says nothing, such as that of a space)."""
+    """For any bit of any file the model is refused, or equal (the bit has no meaning, such as one of a space)."""
     rng = np.random.default_rng(7)
     for file in sorted(path for path in saved.rglob("*") if path.is_file()):
         whole = file.read_bytes()

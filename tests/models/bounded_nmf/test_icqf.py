@@ -1,4 +1,4 @@
-"""ICQF: the paper's numbers, optimality, planted recovery, parity of inputs and executors, bad input."""
+"""ICQF: the paper's numbers, optimality, planted recovery, parity of inputs and executors, invalid input."""
 
 import gc
 import warnings
@@ -73,7 +73,7 @@ def test_objective_on_the_packaged_questionnaire(dtype: str, solver: str) -> Non
     M = packaged()
     model = dfact.ICQF(4, solver=solver, max_iter=1500, tol=1e-8, dtype=dtype).fit(M)
     assert model.converged_
-    # 13854.5 was found with the empty row, which changes γ = n/m·q_max by a thousandth of it.
+    # 13854.5 was computed with the empty row, which changes γ = n/m·q_max by a thousandth of it.
     assert objective(model, M) <= 1.0005 * 13854.5
     W, Q = np.asarray(model.factors_), model.components_
     assert W.min() >= 0
@@ -93,7 +93,7 @@ def test_proposition_1_the_lagrangian_never_increases(rho: float, missing: float
     free = dfact.ICQF(10, solver="admm", bounds=(0, 1e6), q_max=100, rho=rho, max_iter=150, tol=0).fit(M).lagrangian_history_[1:]
     assert len(free) == 149
     assert np.diff(free).max() <= 1e-12 * free[0]
-    # With active bounds the exactly solved two-array ADMM creeps up too, by up to 1.3e-7 for ρ near √2.
+    # With active bounds the exactly solved two-array ADMM rises too, by up to 1.3e-7 for ρ near √2.
     bounded = dfact.ICQF(10, solver="admm", bounds=(0, 100), rho=rho, max_iter=150, tol=0).fit(M).lagrangian_history_[1:]
     assert np.diff(bounded).max() <= (1e-12 if rho >= 3 else 3e-7) * bounded[0]
     assert bounded[-1] < bounded[0]
@@ -101,7 +101,7 @@ def test_proposition_1_the_lagrangian_never_increases(rho: float, missing: float
 
 @both_solvers
 def test_planted_factors_are_recovered(solver: str) -> None:
-    """But for one data set at most: of two hundred some five end in a local optimum, with either solver."""
+    """One data set may fail: about five of two hundred end in a local optimum, with either solver."""
     recovered = 0
     for seed in range(8):
         planted = icqf_simulation(0.1, seed)

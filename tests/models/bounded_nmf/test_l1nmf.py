@@ -1,4 +1,4 @@
-"""ℓ1-NMF: scikit-learn's objective, optimality, planted recovery, missing answers, parity of inputs and executors, bad input."""
+"""ℓ1-NMF: scikit-learn's objective, optimality, planted recovery, missing answers, parity of inputs and executors, invalid input."""
 
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ def test_the_objective_of_scikit_learn_on_complete_data(seed: int, beta: float) 
     expected = objective(M, W, peer.components_, beta)
     assert model.objective_history_[-1] == pytest.approx(expected, rel=1e-6)
     assert objective(M, model.factors_, model.components_, beta) == pytest.approx(model.objective_history_[-1], rel=1e-10)
-    # With weights on both sides alike, the scale of each factor settles where its penalties are equal.
+    # With weights on both sides alike, the scale of each factor converges to equal penalties.
     np.testing.assert_allclose(model.factors_.sum(axis=0), model.components_.sum(axis=1), rtol=0.01)
 
 

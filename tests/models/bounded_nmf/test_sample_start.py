@@ -1,4 +1,4 @@
-"""Bounded factorizations begin on a sample of the rows: its loadings are where the passes over all rows begin."""
+"""Start of bounded factorizations on a sample of the rows, whose loadings are the start of the passes over all rows."""
 
 from collections.abc import Iterator
 from typing import Any

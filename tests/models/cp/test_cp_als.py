@@ -1,4 +1,4 @@
-"""CPALS: its objective, least squares, recovery, missing entries, inputs, storage, report, bad input."""
+"""CPALS: its objective, least squares, recovery, missing entries, inputs, storage, report, invalid input."""
 
 import sys
 from pathlib import Path
@@ -26,7 +26,7 @@ def test_the_objective_is_the_documented_one_and_falls(shape: tuple[int, ...], i
     history = model.objective_history_
     assert len(history) == model.n_iter_ + 2
     assert history[-1] == pytest.approx(0.5 * np.nansum((Z - model_of(model.factors_)) ** 2), rel=1e-9)
-    # After the first iteration, in which nothing is filled in yet.
+    # The first iteration is left out: it fills in no missing entries.
     assert (np.diff(history[1:]) <= 1e-9 * history[0]).all()
     assert model.explained_share_ == pytest.approx(1 - 2 * history[-1] / np.nansum(Z**2))
     assert (np.diff(model.weights_) <= 0).all()
@@ -104,7 +104,7 @@ def test_transform_and_tables(tmp_path: Path, client: Client) -> None:
 
 
 def test_products_of_loadings_are_contiguous_for_any_order_of_the_factors() -> None:
-    """So that BLAS sums in one order, here and on a worker."""
+    """BLAS then sums in the same order in this process and on a worker."""
     B, C = np.random.default_rng(0).standard_normal((2, 7, 3))
     for factors in ([B.T, C.T], [B.T.copy(), C.T.copy()], [B.T.copy(), C.T]):
         for H, expected in ((khatri_rao(factors), [np.kron(b, c) for b, c in zip(B.T, C.T, strict=True)]), (khatri_rao(factors[:1]), B.T)):

@@ -1,4 +1,4 @@
-"""ElasticCP: descent, optimality, recovery, the solution path, missing entries, parity of inputs and executors, bad input."""
+"""ElasticCP: descent, optimality, recovery, the solution path, missing entries, parity of inputs and executors, invalid input."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +45,7 @@ def model_of(factors: list[Array]) -> Array:
 
 
 def variances_of(Z: Array, rank: int) -> list[Array]:
-    """The estimated prior, by its definition: the missing entries of a slice count as its observed ones on average."""
+    """The estimated prior, by its definition: the missing entries of a slice count as much as its observed ones on average."""
     theta = (np.nanmean(Z**2) * Z.size / rank) ** (1 / Z.ndim)
     found = []
     for n in range(Z.ndim):
@@ -94,7 +94,7 @@ def test_the_objective_is_the_documented_one_and_never_increases(shape: tuple[in
 @pytest.mark.parametrize("missing", [0.0, 0.5])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_extrapolation_saves_iterations(seed: int, missing: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Vectors of all positive entries are nearly collinear, so that plain updates crawl."""
+    """Vectors of all positive entries are nearly collinear, so that updates without extrapolation converge slowly."""
     rng = np.random.default_rng(seed)
     Z = model_of([rng.random((size, 4)) for size in (60, 20, 10)]) + 0.1 * rng.standard_normal((60, 20, 10))
     Z[rng.random(Z.shape) < missing] = np.nan
@@ -176,7 +176,7 @@ def test_a_pass_returns_to_the_point_before_the_extrapolation(nonnegative: bool,
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(70, 30, 7), (40, 90, 70)])
 def test_a_pass_is_one_of_dense_products(shape: tuple[int, ...], dtype: type, missing: float) -> None:
-    """Wide slices are multiplied a run of columns after the other."""
+    """Wide slices are multiplied by groups of columns."""
     rng = np.random.default_rng(len(shape))
     Z, H = planted(shape, 3, 0, missing=missing).astype(dtype), rng.standard_normal((6, shape[1] * shape[2])).astype(dtype)
     pass_ = FillPass(ElasticNet(1.0, 0.2), RowPrior("none"), RowStart(6, 1, False), np.dtype(dtype))
@@ -276,7 +276,7 @@ def test_default_lambdas_are_the_papers() -> None:
 
 @pytest.mark.parametrize("seed", [6, 9])
 def test_the_path_of_table_1(seed: int) -> None:
-    """6×6×6, rank 2 with 12 zeros, from rank 3: the rank falls to 0, and on the way all zeros are found; refined, the error vanishes."""
+    """6×6×6, rank 2 with 12 zeros, from rank 3: the rank falls to 0, all zeros are found, and the refined solution has no error."""
     factors = elastic_cp_simulation(6, 2, seed).factors
     sizes = [np.abs(A / np.abs(A).max(axis=0)) for A in factors]
     twelfth = np.sort(np.concatenate([size.ravel() for size in sizes]))[11]
@@ -358,7 +358,7 @@ def test_priors() -> None:
     np.testing.assert_array_equal(given.transform(Z), given.transform(Z, prior=mean))
     ones = dfact.ElasticCP(2, lam=5.0, prior=None, random_state=0).fit(Z)
     assert ones.objective_history_[-1] == pytest.approx(objective(Z, ones, [np.ones(size) for size in Z.shape]), rel=1e-10)
-    # What is missing at random leaves the estimate as it is, on average.
+    # Entries missing at random do not change the estimate on average.
     whole = planted((60, 40, 30), 2, seed=1)
     gaps = np.where(rng.random(whole.shape) < 0.4, np.nan, whole)
     a, b = (dfact.ElasticCP(2, max_iter=1, random_state=0).fit(X).prior_ for X in (whole, gaps))

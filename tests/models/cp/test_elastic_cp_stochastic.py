@@ -1,4 +1,4 @@
-"""ElasticCP's stochastic solver: its kernels, its samples, the same bits everywhere, the objective reached, the path."""
+"""ElasticCP's stochastic solver: its kernels, its samples, equal bits on all executors, the objective reached, the path."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -161,7 +161,7 @@ def test_subproblems_are_those_of_the_slices_of_each_mode(shape: tuple[int, ...]
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 def test_a_step_on_all_slices_is_the_exact_update(missing: float, exact: bool) -> None:
-    """With all slices in the sample: rows at their optimum, then the whole way to each column's solution."""
+    """With all slices in the sample: rows at their optimum, then a full step to each column's solution."""
     rng = np.random.default_rng(3)
     Z, net = planted((12, 6, 5), 2, seed=3, missing=missing), ElasticNet(0.7, 0.3)
     others = [rng.standard_normal((2, size)) for size in Z.shape[1:]]
@@ -190,7 +190,7 @@ def test_a_step_on_all_slices_is_the_exact_update(missing: float, exact: bool) -
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_samples_of_columns_are_unbiased(exact: bool) -> None:
-    """Over all draws the linear terms and the shares are those of the whole, on average."""
+    """Averaged over all draws, the linear terms and the shares are those of all columns."""
     rng = np.random.default_rng(0)
     Z, net = planted((30, 8, 6), 2, seed=5, missing=0.2), ElasticNet(0.1, 0.3)
     pass_ = steps(Z, net, exact=exact, batch_sizes=(30, 8, 3))
@@ -225,7 +225,7 @@ def test_the_mean_of_blocks_is_weighted_by_their_slices() -> None:
         np.testing.assert_allclose(mean.factors, begin.factors)
         np.testing.assert_allclose(mean.squares, 1)
         assert mean.weight == 1
-    np.testing.assert_allclose(parts[0].factors, 2 * begin.factors)  # what is added stays as it is
+    np.testing.assert_allclose(parts[0].factors, 2 * begin.factors)  # the summand is not changed
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -320,10 +320,10 @@ def test_it_reads_a_quarter_of_the_data_of_block_coordinate_descent(tmp_path: Pa
     settings: dict[str, Any] = {"n_components": 3, "lam": 3.0, "random_state": 1}
     exact_run, run = fit(dataset, **settings), fit(dataset, solver="stochastic", **settings)
     (exact, all_bytes), (model, few_bytes) = (exact_run.model, exact_run.bytes), (run.model, run.bytes)
-    assert all_bytes >= 10 * X.size  # there is no room to keep much of it
+    assert all_bytes >= 10 * X.size  # memory holds a small part of it
     assert few_bytes <= all_bytes / 4
     assert model.objective_history_[-1] <= 1.01 * exact.objective_history_[-1]
-    # Besides, two passes: the prior, and the rows at the end; and the slices that are kept aside.
+    # Two more passes read all data, for the prior and for the rows at the end; then the monitoring sample.
     assert model.read_share_ * X.size <= few_bytes - 2 * X.size <= (model.read_share_ + 1) * X.size
     assert not hasattr(exact, "read_share_")
 
@@ -350,7 +350,7 @@ def test_any_share_may_be_missing(share: float) -> None:
 
 @pytest.mark.parametrize("seed", [1, 3])
 def test_no_component_vanishes_before_it_has_been_fitted(seed: int) -> None:
-    """Rows at their optimum would do without one that has not found its place yet, and then it would never."""
+    """Rows at their optimum would not use a component that has not formed yet, and it would never form."""
     X = answers(6000, 3)
     exact = dfact.ElasticCP(3, lam=3.0, random_state=seed).fit(X)
     model = dfact.ElasticCP(3, lam=3.0, solver="stochastic", random_state=seed).fit(X)
@@ -376,7 +376,7 @@ def test_callbacks_history_and_plan(tmp_path: Path) -> None:
     model = dfact.ElasticCP(2, solver="stochastic", max_iter=5, tol=0, random_state=0, callbacks=[heard.append]).fit(Z)
     assert [iteration.number for iteration in heard] == [1, 2, 3, 4, 5]
     assert len(model.objective_history_) == 6
-    # With all slices in a step, all are kept aside: the estimate is exact, too.
+    # With all slices in a step, the monitoring sample holds all: the estimate is exact, too.
     assert monitor_rows(Z.shape, 300) == 300
     fitted = replace(as_dataset(Z), stored_fingerprint=None)
     again = dfact.ElasticCP(2, solver="stochastic", batch_sizes=Z.shape, init=model.factors_, max_iter=1, random_state=0).fit(fitted)

@@ -18,7 +18,7 @@ OMEGAS = [0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95]
 
 
 def planted(seed: int, n: int = 150, m: int = 110, k: int = 3, observed: float = 0.5, noise: float = 0.0) -> Any:
-    """M of rank k, and what is observed of it with skewed noise, NaN elsewhere."""
+    """Return M of rank k, and its observed entries with skewed noise, NaN elsewhere."""
     rng = np.random.default_rng(seed)
     M = rng.random((n, k)) @ rng.random((m, k)).T
     V = M + noise * rng.chisquare(3, (n, m))
@@ -89,7 +89,7 @@ def test_the_objective_never_rises_and_is_what_is_reported(solver: str, omega: f
 @pytest.mark.parametrize("orthogonalize", [True, False])
 @pytest.mark.parametrize("seed", range(2))
 def test_long_alternations_are_accelerated(seed: int, orthogonalize: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They descend as they do without momentum, and come as near to the end in fewer than half of the iterations."""
+    """They descend as without momentum, and come as near to the limit in fewer than half of the iterations."""
     _, V = planted(seed, k=3, observed=0.3, noise=0.2)
     settings: Any = {
         "omega": 0.9,
@@ -109,7 +109,7 @@ def test_long_alternations_are_accelerated(seed: int, orthogonalize: bool, monke
 
 @pytest.mark.parametrize("omega", [0.1, 0.9])
 def test_rejected_steps_are_not_repeated(omega: float) -> None:
-    """Columns of which the shared curvature says too little begin with shorter steps next time."""
+    """Columns for which the shared curvature is inaccurate begin with shorter steps in the next pass."""
     _, V = planted(2, noise=0.5)
     model = dfact.ExpectileMF(5, omega=omega, ridge=1e-2, solver="surrogate", max_iter=400, tol=0).fit(V)
     assert len(model.objective_history_) // 2 >= 0.7 * 400
@@ -179,7 +179,7 @@ def test_balancing_keeps_the_product_and_never_adds_to_the_ridge(rank: int) -> N
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_executors_and_chunks_give_the_same_result(kind: str, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several partitions; threads and processes bit for bit, other chunks of the store too: partitions follow from the shape."""
+    """Several partitions: threads, processes and other chunks of the store give equal bits, as partitions depend on the shape alone."""
     monkeypatch.setattr(emf_solver, "_PLAIN_ITERATIONS", 1)
     rng = np.random.default_rng(0)
     n, m, observed = (30_000, 400, 0.8) if kind == "dense" else (30_000, 800, 0.02)
@@ -222,7 +222,7 @@ def test_entries_are_in_original_units(tmp_path: Path) -> None:
 
 
 def test_several_omegas_share_the_reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One visit of each block serves all; each model is, bit for bit, what its own fit gives."""
+    """One read of each block serves all fits; each model has the bits of a separate fit."""
     from dfact.engine import partitions as partition
 
     _, V = planted(1, noise=0.5, observed=0.9)
@@ -256,7 +256,7 @@ def test_columns_and_rows_without_entries_have_factors_0() -> None:
 
 @pytest.mark.parametrize("solver", ["exact", "surrogate"])
 def test_more_components_than_the_rank(solver: str) -> None:
-    """Superfluous components, and rows with fewer entries than components: the ridge decides, nothing breaks."""
+    """Superfluous components, and rows with fewer entries than components: the ridge determines their factors."""
     _, V = planted(6, 60, 30, 2, 0.6)
     model = dfact.ExpectileMF(8, omega=0.3, solver=solver, max_iter=300, tol=1e-10).fit(V)
     assert np.isfinite(model.row_factors_).all()

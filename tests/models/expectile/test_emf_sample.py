@@ -1,4 +1,4 @@
-"""Expectile matrix factorization of large data begins on a sample of its partitions: the same minimum, in fewer passes."""
+"""Start of expectile matrix factorization on a sample of the partitions: the same minimum, in fewer passes."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from dfact.progress import Iteration
 
 @pytest.fixture(autouse=True)
 def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Partitions of 64 rows of 40 columns: small data counts as large."""
+    """Partitions of 64 rows of 40 columns, so that small data has many."""
     from dfact.data import layout
 
     monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 11)
@@ -27,7 +27,7 @@ def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class InterruptionError(Exception):
-    """The driver is lost."""
+    """Error that ends the driver."""
 
 
 def skewed(seed: int, n: int = 3000, observed: float = 0.7) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Factor analysis: optimality, published and peers' figures, planted loadings, rotations, missing answers, parity, bad input."""
+"""Factor analysis: optimality, published and peers' figures, planted loadings, rotations, missing answers, parity, invalid input."""
 
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ def planted(n: int, seed: int, k: int = 3, per_factor: int = 6) -> tuple[Array, 
 
 
 def matched(loadings: Array, target: Array) -> Array:
-    """Loadings with the factors in the order, and of the sign, of the target's."""
+    """Return the loadings with the order and the signs of the target's factors."""
     c = loadings.T @ target
     best = np.abs(c).argmax(axis=0)
     assert len(set(best)) == target.shape[1]
@@ -96,7 +96,7 @@ def test_the_published_minres_solution() -> None:
 
 
 def test_published_principal_factors() -> None:
-    """SAS PROC FACTOR's principal factors of the same with these communalities: variances explained."""
+    """SAS PROC FACTOR's principal factors of the same data with these communalities: variances explained."""
     communalities = np.array([0.854, 0.897, 0.833, 0.783, 0.870, 0.687, 0.521, 0.579])
     np.testing.assert_allclose((principal(1 - communalities, PHYSICAL, 2) ** 2).sum(axis=0), [4.455751, 1.512747], atol=1e-5)
 
@@ -116,7 +116,7 @@ def test_loadings_of_a_peer_on_the_packaged_questionnaire(rotation: str | None) 
     model = dfact.FactorAnalysis(4, rotation=rotation).fit(X)
     expected, tolerance = np.array(PEER[rotation][0]), PEER[rotation][1]
     found = model.components_.T[: len(expected)]
-    # Which factor comes first, and its sign, is a convention: compare what does not depend on it.
+    # The order and the signs of factors are conventions: compare quantities that do not depend on them.
     np.testing.assert_allclose(np.sort(np.abs(found), axis=1), np.sort(np.abs(expected), axis=1), atol=tolerance)
     np.testing.assert_allclose(model.uniquenesses_[:8], PEER_UNIQUENESSES, atol=3e-6)
     off = np.sort(np.abs(model.factor_correlations_[np.tril_indices(4, -1)]))

@@ -1,4 +1,4 @@
-"""Grade of membership: the paper's tables, exact recovery without noise, one result everywhere, clear errors."""
+"""Grade of membership: the paper's tables, exact recovery without noise, one result on all executors, errors."""
 
 import warnings
 from collections import Counter
@@ -315,7 +315,7 @@ def test_the_papers_tables(name: str, method: str, dtype: str, questionnaires: P
     selection = dfact.selection.select_by_modularity(prototype, R, range(2, 16))
     k, modularity = TABLE_4[name][method]
     digits = len(str(modularity).split(".")[1]) if modularity >= 1e-3 else 5
-    single = dtype == "float32"  # which may take another of the subjects that are all but equally near a class's centre
+    single = dtype == "float32"  # may choose another of several subjects at nearly equal distance from a class's centre
     assert selection.model.modularity_ == pytest.approx(modularity, abs=(1 if single else 0.5) * 10**-digits)
     assert selection.best_params["n_components"] == k
     if method == "crsc":
