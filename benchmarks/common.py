@@ -39,7 +39,7 @@ FURTHER_QUESTIONNAIRES: dict[str, tuple[Any, ...]] = {
 GOM_ALGORITHMS: dict[str, dict[str, Any]] = {
     # name: parameters of GradeOfMembership
     "crsc, kmeans": {"method": "crsc"},
-    "crsc, svm-cone": {"method": "crsc", "hunt": "svm-cone"},
+    "crsc, svm-cone": {"method": "crsc", "vertex_hunting": "svm-cone"},
     "srsc": {"method": "srsc"},
     "ssc": {"method": "ssc"},
     "srm": {"method": "srm"},
@@ -100,7 +100,7 @@ class Peak:
 def lone_pure_subjects() -> Iterator[None]:
     """Fits of grade of membership within may find classes with a single pure subject: that is what is measured here."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "nobody but the subject it was found by", UserWarning)
+        warnings.filterwarnings("ignore", "only the subject that defines the class", UserWarning)
         yield
 
 

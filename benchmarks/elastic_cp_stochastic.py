@@ -108,7 +108,7 @@ def fit(dataset: Dataset, **parameters: Any) -> Run:
 
     model = dfact.ElasticCP(executor=Forgetful(), callbacks=[note], **parameters).fit(dataset)
     seconds = time.perf_counter() - began
-    return Run(model, CountedSource.bytes_read, seconds, Forgetful.seconds["WatchPass"] / seconds, curve)
+    return Run(model, CountedSource.bytes_read, seconds, Forgetful.seconds["MonitorPass"] / seconds, curve)
 
 
 def disk(folder: Path, shapes: list[tuple[int, int, int]], shares: list[float], rank: int, *, picture: bool = False) -> Bars:
@@ -178,7 +178,7 @@ def workers(waits: dict[tuple[int, int, int], float], counts: tuple[int, ...], i
     """Iterations on workers of one thread each that wait for as long as the steps of a block of this shape take a core."""
     rng, rows, bars = np.random.default_rng(0), list[dict[str, Any]](), []
     for shape, seconds in waits.items():
-        state, name = AdamaxState.at([rng.standard_normal((rank, size)) for size in shape[1:]]), "×".join(map(str, shape))
+        state, name = AdamaxState.initial([rng.standard_normal((rank, size)) for size in shape[1:]]), "×".join(map(str, shape))
         n_partitions = Layout.of(shape).n_partitions
         drawn = [spread_partitions(n_partitions, seeded(0, i)) for i in range(iterations + 2)]
         ideal = len(drawn[0]) * seconds * (1 + _WATCHING)

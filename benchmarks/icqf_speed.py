@@ -35,7 +35,7 @@ from dfact.data.synthetic import PlantedQuestionnaire
 from dfact.engine.executors import ThreadsExecutor
 from dfact.engine.partitions import partitions
 from dfact.engine.threads import single_threaded
-from dfact.models.bounded_nmf.passes import SplitlessPass, Start
+from dfact.models.bounded_nmf.passes import RowStart, SplitlessPass
 from dfact.models.bounded_nmf.problem import make_problem
 from dfact.models.bounded_nmf.solvers import Splitless
 
@@ -99,7 +99,7 @@ def passes(dataset: Dataset, k: int, threads: int, stack: ExitStack) -> Callable
     plan = replace(dfact.plan(model, dataset), resident_states=1 << 30, resident_values=0)
     problem, dtype = make_problem(model, dataset, None), np.dtype(np.float32)
     session = stack.enter_context(ThreadsExecutor(threads).open(partitions(dataset.source, dataset.missing_code, None), plan))
-    solver = Splitless(problem, Start(None, 0), dtype)
+    solver = Splitless(problem, RowStart(None, 0), dtype)
     assert isinstance(solver.pass_, SplitlessPass)
     point = np.random.default_rng(0).uniform(0, TOP, (k, dataset.shape[1])).astype(dtype)
     for _ in range(WARM_UP):

@@ -93,7 +93,7 @@ class WaitingSteps(SampledPass):
 
     def step(self, block: Block, state: State | None, broadcast: tuple[AdamaxState, float, int]) -> tuple[State | None, AdamaxState]:
         _wait(self.seconds)
-        return state, broadcast[0].times(43.0)
+        return state, broadcast[0].scaled(43.0)
 
 
 def _wait(seconds: float) -> None:

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dfact.errors import DataError, DfactError, MemoryPlanError, ParameterError, StoreError
+from dfact.models.catalogue import CATALOGUE
 
 if TYPE_CHECKING:
     from dfact import report, selection
@@ -54,16 +55,9 @@ __all__ = [
     "write_report",
 ]
 
-# Imported when first asked for: numba and scikit-learn take seconds, which `dfact --help` need not wait for.
-_HOMES = {
-    "CPALS": "dfact.models.cp.als",
-    "ICQF": "dfact.models.bounded_nmf.icqf",
-    "L1NMF": "dfact.models.bounded_nmf.l1nmf",
+# Imported on first use: Numba and scikit-learn take seconds, which `dfact --help` need not wait for.
+_MODULES = {entry.name: entry.module for entry in CATALOGUE} | {
     "Dataset": "dfact.data.dataset",
-    "ElasticCP": "dfact.models.cp.elastic",
-    "ExpectileMF": "dfact.models.expectile.estimator",
-    "FactorAnalysis": "dfact.models.factor_analysis.estimator",
-    "GradeOfMembership": "dfact.models.gom.estimator",
     "Progress": "dfact.progress",
     "import_array": "dfact.data.ingest.array",
     "import_table": "dfact.data.ingest.table",
@@ -80,9 +74,9 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name in ("report", "selection"):
         return import_module(f"dfact.{name}")
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'dfact' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
     return value
 
 

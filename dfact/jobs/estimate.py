@@ -65,11 +65,9 @@ def _tell_fit(step: Step, data: Any) -> bool:
 
 def estimator_of(step: Step) -> "tuple[Factorization, int]":
     """The largest model that a step fits, and how many fits it makes."""
-    from dfact.models.estimator import MODELS
-    from dfact.models.persistence import KIND  # noqa: F401  # brings all models
+    from dfact.models.catalogue import BY_COMMAND
 
-    kinds = {"icqf": "ICQF", "gom": "GradeOfMembership", "l1nmf": "L1NMF", "fa": "FactorAnalysis", "emf": "ExpectileMF", "cp": "ElasticCP"}
-    model: Callable[..., Any] = MODELS[kinds[step.name.split()[1]]]
+    model: Callable[..., Any] = BY_COMMAND[step.name.split()[1]].load()
     taken = dict(step.parameters)
     if "omegas" in taken:
         taken["omega"] = taken.pop("omegas")

@@ -1,4 +1,4 @@
-"""What all factorizations share: scikit-learn's contract, input, memory plan, executor, row factors."""
+"""Base class of all factorizations: scikit-learn's contract, checks of the data, memory plan, executor, row factors."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -28,23 +28,26 @@ from dfact.engine.memory_plan import Footprint, Plan, make_plan
 from dfact.engine.partitions import partitions, rechunk_rows
 from dfact.engine.session import CheckpointableSession, Executor, Session, StateRows
 from dfact.errors import DataError, ParameterError
-from dfact.models.fitted_schema import OPTIONAL, Shape, Size, of_rows
-from dfact.models.parameters import COUNT, check, describe_value, is_count
+from dfact.models.fitted_schema import OPTIONAL, Shape, Size, row_attributes
+from dfact.models.parameters import POSITIVE_INTEGER, check, describe_value, is_count
 from dfact.models.traits import ModelTraits
 from dfact.progress import Iteration
 from dfact.storage.files import TemporaryFolder
 from dfact.storage.groups import WRITE_EMPTY_CHUNKS, compressor, create_array, open_store, write_chunk
 
 MODELS: dict[str, type["Factorization"]] = {}
-"""All factorizations by name: a model is stored, and found again, as one of these."""
+"""All imported factorizations by name. A saved model names its class; see :func:`dfact.models.persistence.load_model`."""
 SAVED_TYPES: dict[str, type[Any]] = {}
-"""The dataclasses among their fitted attributes."""
+"""Dataclasses by name that fitted attributes may hold."""
 RUNTIME_PARAMETERS = ("executor", "memory_limit", "callbacks", "checkpoint", "checkpoint_every")
-"""Parameters that change nothing of a model."""
+"""Parameters that do not affect the fitted model."""
 
 
 class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Base of the estimators. A subclass says what it holds (``_footprint``) and brings fit and transform."""
+    """Base of the estimators. A subclass defines ``fit``, ``transform`` and its memory footprint (``_footprint``).
+
+    Fitted attributes are declared by their types; :mod:`dfact.models.fitted_schema` checks a loaded model against them.
+    """
 
     executor: Any
     memory_limit: int | str | None
@@ -65,37 +68,35 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     converged_: Annotated[bool, OPTIONAL]
     explained_share_: Annotated[float, OPTIONAL]
     traits: ClassVar[ModelTraits] = ModelTraits()
-    """Whether negative values are refused."""
-    _parts: tuple[type[Any], ...] = ()
+    saved_types: ClassVar[tuple[type[Any], ...]] = ()
     """Dataclasses among the fitted attributes."""
-    # What is fitted is declared by its type; here what all have, and what a subclass may have without a word.
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
         MODELS[cls.__name__] = cls
-        SAVED_TYPES.update({part.__name__: part for part in cls._parts})
+        SAVED_TYPES.update({kind.__name__: kind for kind in cls.saved_types})
 
     def fit(self, X: Any, y: None = None) -> Self:
         """Fit the data X."""
         raise NotImplementedError  # each model's own
 
-    def fit_transform(self, X: Any, y: None = None, **known: Any) -> Any:
-        """Fit, and return the factors of the same rows; further arguments are those of ``fit``."""
-        return self.fit(X, y, **known)._row_factors
+    def fit_transform(self, X: Any, y: None = None, **fit_inputs: Any) -> Any:
+        """Fit, and return the factors of the same rows. Further arguments are those of ``fit``."""
+        return self.fit(X, y, **fit_inputs)._row_factors
 
     @property
     def _row_factors(self) -> Any:
-        """What ``transform`` of the fitted rows gives."""
+        """Factors of the fitted rows, equal to their ``transform``."""
         return self.factors_
 
     @property
     def loadings_(self) -> pd.DataFrame:
-        """Items × components."""
+        """Loadings as a table, items × components."""
         items: pd.Index[Any] = pd.Index(self.column_labels_, name="item")
         return pd.DataFrame(self.components_.T, index=items, columns=self.get_feature_names_out())
 
     def _dataset(self, X: Any, confounders: Any, *, reset: bool) -> Dataset:
-        """X as a dataset; sets (``reset``) or checks the number and the names of its columns."""
+        """Return X as a dataset. Set the number and the names of its columns (``reset``), or check them."""
         if isinstance(X, (np.ndarray, pd.DataFrame, list, tuple)) or sp.issparse(X):
             checked = validate_data(
                 self, X, reset=reset, dtype="numeric", accept_sparse="csr", ensure_all_finite="allow-nan", allow_nd=self.traits.tensor
@@ -107,14 +108,14 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         else:
             dataset = as_dataset(X, confounders, self._client(X))
             if reset:
-                _check_n_features(self, _Shaped(dataset), reset=True)
-                _check_feature_names(self, _Shaped(dataset), reset=True)
+                _check_n_features(self, _ShapeOnly(dataset), reset=True)
+                _check_feature_names(self, _ShapeOnly(dataset), reset=True)
         self._check_modes(dataset)
-        # What an import subtracted from the answers; of an array nobody knows.
+        # The values that an import subtracted from the answers are not known for arrays.
         offset = dataset.offset if isinstance(X, (str, PathLike, Dataset)) else None
         if reset:
-            for told in ("selection_", "stability_"):  # of an earlier fit
-                self.__dict__.pop(told, None)
+            for annotation in ("selection_", "stability_"):  # they describe an earlier fit
+                self.__dict__.pop(annotation, None)
             self.column_labels_ = np.asarray(dataset.column_labels, dtype=object)
             self.offset_ = offset
             self.row_labels_ = dataset.label_source
@@ -125,7 +126,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return dataset
 
     def _client(self, X: Any) -> Any:
-        """The client of the cluster on which a dask array stays; None where passes over it run in this process, or of other data."""
+        """Return the client of the cluster that computes a Dask array; None for other data, and where passes run in this process."""
         array = dask_array(X)
         if array is None or not array.ndim:
             return None
@@ -136,56 +137,56 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             raise DataError(f"X has {len(dataset.shape)} modes, expected rows (participants) and columns (items)")
 
     def _check_shape(self, dataset: Dataset) -> None:
-        """Refuse new rows of other columns than the fitted ones, whatever they hold."""
+        """Refuse new rows whose columns differ from the fitted ones; values are not read."""
         self._check_modes(dataset)
         self._check_columns(dataset, None)
 
-    def _known_of_rows(self, n: int) -> dict[str, Any]:
-        """What ``transform`` is told of n rows, checked: tables and arrays by name, of which each chunk of a dask array gets its rows."""
+    def _row_inputs(self, n: int) -> dict[str, Any]:
+        """Check the further arguments of ``transform`` for n rows. Return tables and arrays by name, split by rows among the chunks."""
         return {}
 
-    def _for_new_rows(self) -> Self:
-        """A copy to be sent to where rows are transformed: without what the fitted rows have of their own."""
-        left = {*RUNTIME_PARAMETERS, "prior"}  # what a process there may use is its own affair
+    def _copy_for_transform(self) -> Self:
+        """Copy the model without attributes that have a value for each fitted row, for workers that transform chunks of rows."""
+        omitted = {*RUNTIME_PARAMETERS, "prior"}  # a worker has limits of its own
         parameters = {
             name: value
             for name, value in self.get_params(deep=False).items()
-            if name not in left and (name != "init" or isinstance(value, str))
+            if name not in omitted and (name != "init" or isinstance(value, str))
         }
         light = type(self)(**parameters | {"executor": "inline"})
         light.set_output(transform="default")
-        left = {"selection_", "stability_", *of_rows(type(self))}
+        omitted = {"selection_", "stability_", *row_attributes(type(self))}
         for name, value in vars(self).items():
-            if name.endswith("_") and not name.startswith("_") and name not in left and not name.endswith("_history_"):
+            if name.endswith("_") and not name.startswith("_") and name not in omitted and not name.endswith("_history_"):
                 setattr(light, name, value)
         return light
 
-    def _computed(self, lazy: Any, X: Any, out: str | PathLike[str]) -> NDArray[Any] | zarr.Array[Any]:
-        """A dask array of the rows' factors, written to ``out``."""
+    def _write_lazy(self, lazy: Any, X: Any, out: str | PathLike[str]) -> NDArray[Any] | zarr.Array[Any]:
+        """Write a Dask array of the rows' factors to ``out``."""
         return gather_rows(computed(lazy, self._client(X)), lazy.shape, lazy.dtype, stored=False, out=out)
 
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
-        """What becomes of columns and rows without any observed entry."""
+        """Refuse columns without any observed entry in a fit, and warn of such rows."""
         if reset:
             require_no_empty_columns(dataset)
         warn_unobserved_rows(dataset)
 
     def _check_columns(self, dataset: Dataset, offset: NDArray[np.float64] | None) -> None:
-        """Refuse other columns than the fitted ones: in another order, or shifted otherwise, they would go unnoticed."""
-        fitted, found = ([str(label) for label in labels] for labels in (self.column_labels_, dataset.column_labels))
-        if len(found) != len(fitted):
-            raise DataError(f"X has {len(found)} items, the model was fitted on {len(fitted)}; pass those items alone")
-        unnamed = [str(j) for j in range(len(found))]
-        if found != fitted and unnamed not in (found, fitted):
-            j = next(j for j in range(len(found)) if found[j] != fitted[j])
-            raise DataError(f"column {j} of X is {found[j]!r}, of the fitted data {fitted[j]!r}; pass the fitted items in their order")
+        """Refuse columns other than the fitted ones: a change of their order or of their offset would give wrong factors silently."""
+        fitted, labels = ([str(label) for label in labels] for labels in (self.column_labels_, dataset.column_labels))
+        if len(labels) != len(fitted):
+            raise DataError(f"X has {len(labels)} items, the model was fitted on {len(fitted)}; pass those items alone")
+        unnamed = [str(j) for j in range(len(labels))]
+        if labels != fitted and unnamed not in (labels, fitted):
+            j = next(j for j in range(len(labels)) if labels[j] != fitted[j])
+            raise DataError(f"column {j} of X is {labels[j]!r}, of the fitted data {fitted[j]!r}; pass the fitted items in their order")
         if offset is not None and self.offset_ is not None and not np.array_equal(offset, self.offset_):
             j = int(np.flatnonzero(offset != self.offset_)[0])
-            where = f"answers of {found[j]!r} begin at {offset[j]:g} in X, at {self.offset_[j]:g} in the fitted data"
-            raise DataError(f"{where}; import X with the valid_range of the fitted data")
+            found = f"answers of {labels[j]!r} begin at {offset[j]:g} in X, at {self.offset_[j]:g} in the fitted data"
+            raise DataError(f"{found}; import X with the valid_range of the fitted data")
 
     def _working_dtype(self, dataset: Dataset | RowSource) -> np.dtype[Any]:
-        """``dtype`` or, by default, float32 for answers and float32 data, float64 for what does not fit in it."""
+        """Return ``dtype`` or, by default, float32 for data whose type it can hold, else float64."""
         if self.dtype is not None:
             dtype: np.dtype[Any] = np.dtype(self.dtype)
             if dtype not in (np.float32, np.float64):
@@ -194,7 +195,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return np.dtype("float32" if np.can_cast(dataset.dtype, np.float32) else "float64")
 
     def _covariate_columns(self, dataset: Dataset) -> int:
-        """Number of encoded confounder columns, c."""
+        """Return the number of encoded confounder columns, c."""
         return 0 if dataset.confounders is None else len(ConfounderEncoding.fit(dataset.confounders).columns)
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
@@ -206,7 +207,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return executor, make_plan(dataset.source, self._working_dtype(dataset), footprint, workers)
 
     def _open(self, dataset: Dataset, covariates: NDArray[Any] | None, footprint: Footprint) -> CheckpointableSession:
-        """A session on the dataset's partitions, refused if the memory plan says so."""
+        """Open a session on the dataset's partitions if the memory plan allows it."""
         executor, plan = self._plan(dataset, footprint)
         plan.check()
         return executor.open(partitions(dataset.source, dataset.missing_code, covariates), plan)
@@ -217,33 +218,36 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         covariates: NDArray[Any] | None,
         footprint: Footprint,
         checkpoint: str | PathLike[str] | None = None,
-        **further: Any,
+        **extra_identity: Any,
     ) -> Session:
-        """The same for a fit, which a checkpoint keeps; ``further`` is what it follows from beside data and parameters."""
+        """Open a session for a fit, with its checkpoint if it has one.
+
+        A checkpoint is bound to the data, the parameters, and ``extra_identity``, whatever else determines the fit.
+        """
         session, path = self._open(dataset, covariates, footprint), self.checkpoint if checkpoint is None else checkpoint
         if path is None:
             return session
-        check(self, {"checkpoint_every": (is_count(self.checkpoint_every), COUNT)})
+        check(self, {"checkpoint_every": (is_count(self.checkpoint_every), POSITIVE_INTEGER)})
         parameters = {name: value for name, value in self.get_params(deep=False).items() if name not in RUNTIME_PARAMETERS}
         dtype = self._working_dtype(dataset).name
-        known = {"model": type(self).__name__, "data": dataset.fingerprint, "dtype": dtype, "covariates": covariates}
-        identity = {name: describe_value(value) for name, value in (known | parameters | further | known).items()}
+        fitted = {"model": type(self).__name__, "data": dataset.fingerprint, "dtype": dtype, "covariates": covariates}
+        identity = {name: describe_value(value) for name, value in (fitted | parameters | extra_identity | fitted).items()}
         return CheckpointedSession(session, path, self.checkpoint_every, identity)
 
     def _check_parameters(self) -> None:
-        """Refuse parameters that cannot be, whatever the data."""
+        """Refuse parameters that are invalid for any data."""
 
     def _check_loaded(self) -> None:
-        """Refuse what was loaded where it cannot be, though its attributes are what the class declares."""
+        """Refuse a loaded model whose attributes contradict one another. Their types have been checked."""
         self._check_parameters()
 
     def _as_factors(self, factors: Any) -> NDArray[Any]:
-        """What ``inverse_transform`` was given, as an array (n, k)."""
+        """Return the argument of ``inverse_transform`` as an array (n, k)."""
         check_is_fitted(self)
-        found = np.asarray(factors)
-        if found.ndim != 2 or found.shape[1] != self._n_features_out:
-            raise DataError(f"the factors have shape {found.shape}, expected (n, {self._n_features_out})")
-        return found
+        array = np.asarray(factors)
+        if array.ndim != 2 or array.shape[1] != self._n_features_out:
+            raise DataError(f"the factors have shape {array.shape}, expected (n, {self._n_features_out})")
+        return array
 
     @property
     def _n_features_out(self) -> int:
@@ -258,18 +262,18 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return tags
 
 
-class _Shaped:
-    """The shape of a dataset as scikit-learn's checks want to see it."""
+class _ShapeOnly:
+    """Shape of a dataset, in the form that scikit-learn's checks read."""
 
     def __init__(self, dataset: Dataset) -> None:
         self.shape = dataset.shape
 
 
 def plan(model: Factorization, data: Any, memory_limit: int | str | None = None) -> Plan:
-    """What fitting the model to the data would hold in memory and on disk, before anything runs.
+    """Plan the memory and disk space of a fit of the model to the data; nothing is run.
 
-    ``print(dfact.plan(model, data))`` shows it as a table; ``plan.fits`` says whether fit would start.
-    ``memory_limit`` replaces the model's.
+    ``print(dfact.plan(model, data))`` prints the plan as a table. ``plan.fits`` is True if the fit would start.
+    ``memory_limit`` replaces that of the model.
 
     Examples
     --------
@@ -286,10 +290,10 @@ def plan(model: Factorization, data: Any, memory_limit: int | str | None = None)
 def gather_rows(
     parts: Iterable[NDArray[Any]], shape: tuple[int, int], dtype: np.dtype[Any], *, stored: bool, out: str | PathLike[str] | None = None
 ) -> NDArray[Any] | zarr.Array[Any]:
-    """Row factors (n, k) from the partitions: an array, or where the data is ``stored`` a Zarr array.
+    """Collect the row factors (n, k) of all partitions into an array, or into a Zarr array if the data is ``stored``.
 
-    The Zarr array is at ``out``, a folder or an address, whole or not at all; without ``out`` it lies in a temporary folder
-    that goes when the array does. Workers of a cluster that reach the place write their rows themselves.
+    The Zarr array is written to ``out``, a path or URL, and is complete or absent there. Without ``out`` it lies in a temporary
+    folder that is removed with the array. Workers of a cluster that can reach the location write their rows themselves.
     """
     if not stored and out is None:
         result = np.empty(shape, dtype)
@@ -307,20 +311,20 @@ def gather_rows(
             _write_rows(parts, array)
         return zarr.open_array(open_store(out, read_only=True), mode="r")
     folder = TemporaryFolder("factors")
-    place = folder.path / "factors.zarr"
-    written = zarr.create_array(place, config=WRITE_EMPTY_CHUNKS, **settings)
+    path = folder.path / "factors.zarr"
+    written = zarr.create_array(path, config=WRITE_EMPTY_CHUNKS, **settings)
     try:
         _write_rows(parts, written)
     except BaseException:
         folder.remove()
         raise
-    array = zarr.open_array(open_store(place, read_only=True), mode="r")
+    array = zarr.open_array(open_store(path, read_only=True), mode="r")
     folder.remove_with(array)
     return array
 
 
-def columns_of(rows: NDArray[Any], columns: slice | NDArray[np.intp]) -> NDArray[Any]:
-    """Some of the columns, as what becomes of rows that workers write."""
+def select_columns(rows: NDArray[Any], columns: slice | NDArray[np.intp]) -> NDArray[Any]:
+    """Return some of the columns; a function of its own, since workers unpickle it to convert the rows that they write."""
     return rows[:, columns]
 
 

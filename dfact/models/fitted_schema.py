@@ -1,6 +1,6 @@
-"""What the fitted attributes of a model are: its class declares them by their types, and a model that was loaded is held against those.
+"""Schema of fitted attributes: a class declares their types and shapes, and a loaded model is checked against them.
 
-An attribute whose type is ``Any`` is not declared. Sizes have names, which stand for the same number in all of a model:
+An attribute whose type is ``Any`` is not checked. Sizes have names, each of which stands for one number throughout a model:
 n rows, m columns, k components, c encoded confounder columns.
 """
 
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from dfact.data.layout import Layout
 from dfact.errors import DataError
 
-OPTIONAL = "may lack"
-"""Marks an attribute that a fitted model need not have."""
+OPTIONAL = "optional"
+"""Mark of an attribute that a fitted model need not have."""
 _MAY_BE_ZERO = ("c", "figures")
 """Sizes that may be 0."""
 _LARGEST = 2**53
@@ -26,7 +26,7 @@ _Sizes = dict[str, int]
 
 
 class _Check:
-    """What is declared beside a type."""
+    """Condition that a declaration adds to a type."""
 
     def __call__(self, value: Any, sizes: _Sizes) -> None:
         raise NotImplementedError  # each check's own
@@ -34,27 +34,27 @@ class _Check:
 
 @dataclass(frozen=True)
 class Shape(_Check):
-    """An array of numbers or texts with these sizes, None being any."""
+    """Array of numbers or texts with these sizes; None stands for any size."""
 
     sizes: tuple[str | None, ...]
     of: Literal["floats", "integers", "texts"] = "floats"
     finite: bool = True
     low: float = -np.inf
-    """No number is below."""
+    """Least number allowed."""
     rows: bool = False
-    """Whether it has a value for each row of the data: it may lie in a store then, and NaN stand there, though no infinity."""
+    """Whether the array has a value for each row of the data. It may then be a Zarr array, and hold NaN but no infinity."""
 
     def __call__(self, value: Any, sizes: _Sizes) -> None:
         _expect(isinstance(value, (np.ndarray, zarr.Array) if self.rows else np.ndarray), "an array", value)
         names = ", ".join("any" if size is None else f"{size}={sizes.get(size, 'any')}" for size in self.sizes)
         _expect(len(value.shape) == len(self.sizes), f"an array ({names})", value)
         for name, size in zip(self.sizes, value.shape, strict=True):
-            _expect(_same(name, size, sizes), f"an array ({names})", value)
-        _expect(_holds(value, self.of), f"an array of {self.of}", value)
+            _expect(_matches_size(name, size, sizes), f"an array ({names})", value)
+        _expect(_has_kind(value, self.of), f"an array of {self.of}", value)
         if self.of == "floats" and self.rows:
             step = Layout.of(value.shape).chunk_rows
-            parts = (np.asarray(value[start : start + step]) for start in range(0, value.shape[0], step))
-            _expect(not any(np.isinf(part).any() for part in parts), "an array without infinite numbers", value)
+            chunks = (np.asarray(value[start : start + step]) for start in range(0, value.shape[0], step))
+            _expect(not any(np.isinf(chunk).any() for chunk in chunks), "an array without infinite numbers", value)
         elif self.of == "floats" and self.finite:
             _expect(bool(np.isfinite(value).all()), "an array of finite numbers", value)
         if self.low > -np.inf:
@@ -63,20 +63,22 @@ class Shape(_Check):
 
 @dataclass(frozen=True)
 class Length(_Check):
-    """A list, or lists within lists, of these lengths."""
+    """List, or lists within lists, of these lengths."""
 
     sizes: tuple[str, ...]
 
     def __call__(self, value: Any, sizes: _Sizes) -> None:
         name, *inner = self.sizes
-        _expect(isinstance(value, (list, tuple)) and _same(name, len(value), sizes), f"a list of {name}={sizes.get(name, 'any')}", value)
-        for part in value if inner else ():
-            Length(tuple(inner))(part, sizes)
+        _expect(
+            isinstance(value, (list, tuple)) and _matches_size(name, len(value), sizes), f"a list of {name}={sizes.get(name, 'any')}", value
+        )
+        for item in value if inner else ():
+            Length(tuple(inner))(item, sizes)
 
 
 @dataclass(frozen=True)
 class UniformColumns(_Check):
-    """Lists whose entries in the same place are all finite numbers, or all texts."""
+    """Lists of equal length whose entries at each index are all finite numbers, or all texts."""
 
     def __call__(self, value: Any, sizes: _Sizes) -> None:
         for entries in zip(*value, strict=True):
@@ -87,17 +89,17 @@ class UniformColumns(_Check):
 
 @dataclass(frozen=True)
 class Size(_Check):
-    """A number that is a size."""
+    """Number that is a size."""
 
     name: str
 
     def __call__(self, value: Any, sizes: _Sizes) -> None:
-        _expect(_same(self.name, value, sizes), f"{self.name}={sizes.get(self.name, 'at least 1')}", value)
+        _expect(_matches_size(self.name, value, sizes), f"{self.name}={sizes.get(self.name, 'at least 1')}", value)
 
 
 @dataclass(frozen=True)
 class LessThan(_Check):
-    """A number below a size."""
+    """Number less than a size."""
 
     name: str
 
@@ -105,41 +107,41 @@ class LessThan(_Check):
         _expect(value < sizes.get(self.name, _LARGEST), f"a number below {self.name}={sizes.get(self.name)}", value)
 
 
-def check_fitted(model: Any, told: dict[str, Any]) -> None:
-    """Refuse fitted attributes that are not what the model's class declares; ``told`` are types of those that any model may have.
+def check_fitted(model: Any, annotations: dict[str, Any]) -> None:
+    """Raise DataError for fitted attributes that differ from the declarations of the model's class.
 
-    Raises DataError.
+    ``annotations`` are the types of attributes that any model may have besides.
     """
     declared = _declared(type(model))
-    found = {name: value for name, value in vars(model).items() if name.endswith("_") and not name.startswith("_")}
-    known = get_type_hints(type(model), include_extras=True)
+    fitted = {name: value for name, value in vars(model).items() if name.endswith("_") and not name.startswith("_")}
+    hints = get_type_hints(type(model), include_extras=True)
     sizes: _Sizes = {}
     for name, kind in declared.items():
-        if name in found:
-            _check(name, found[name], kind, sizes)
+        if name in fitted:
+            _check_attribute(name, fitted[name], kind, sizes)
         elif OPTIONAL not in getattr(kind, "__metadata__", ()):
-            raise DataError(f"there is no {name}, which a fitted {type(model).__name__} has")
-    for name, value in found.items():
-        if name in told:
-            _check(name, value, told[name], sizes)
-        elif name not in known:
-            raise DataError(f"{name} is nothing that a fitted {type(model).__name__} has; expected {', '.join(declared)}")
+            raise DataError(f"{name} is missing, expected in a fitted {type(model).__name__}")
+    for name, value in fitted.items():
+        if name in annotations:
+            _check_attribute(name, value, annotations[name], sizes)
+        elif name not in hints:
+            raise DataError(f"{name} is no attribute of a fitted {type(model).__name__}, expected {', '.join(declared)}")
 
 
-def of_rows(kind: type[Any]) -> set[str]:
-    """Names of the attributes that have a value for each row of the data."""
-    return {name for name, hint in _declared(kind).items() if any(isinstance(mark, Shape) and mark.rows for mark in _marks(hint))}
+def row_attributes(kind: type[Any]) -> set[str]:
+    """Return the names of the attributes that have a value for each row of the data."""
+    return {name for name, hint in _declared(kind).items() if any(isinstance(mark, Shape) and mark.rows for mark in _annotations(hint))}
 
 
-def _marks(kind: Any) -> Iterator[Any]:
-    """What is declared beside a type, or beside those that it is made of."""
+def _annotations(kind: Any) -> Iterator[Any]:
+    """Yield the annotations of a type and of its type arguments."""
     yield from getattr(kind, "__metadata__", ())
-    for part in get_args(kind):
-        yield from _marks(part)
+    for argument in get_args(kind):
+        yield from _annotations(argument)
 
 
 def _declared(kind: type[Any]) -> dict[str, Any]:
-    """The types of all fitted attributes; a property is none."""
+    """Return the types of all fitted attributes; properties are derived and have none."""
     return {
         name: hint
         for name, hint in get_type_hints(kind, include_extras=True).items()
@@ -147,35 +149,35 @@ def _declared(kind: type[Any]) -> dict[str, Any]:
     }
 
 
-def _check(name: str, value: Any, kind: Any, sizes: _Sizes) -> None:
+def _check_attribute(name: str, value: Any, kind: Any, sizes: _Sizes) -> None:
     try:
-        _fits(value, kind, sizes)
+        _check_value(value, kind, sizes)
     except DataError as error:
         raise DataError(f"{name} is {error}") from error
 
 
-def _fits(value: Any, kind: Any, sizes: _Sizes) -> None:
-    """Refuse a value that is not of this type."""
+def _check_value(value: Any, kind: Any, sizes: _Sizes) -> None:
+    """Refuse a value that is not of this type, or breaks one of its conditions."""
     origin, args = get_origin(kind), get_args(kind)
     if kind is Any:
         return
     if origin is Annotated:
-        _fits(value, args[0], sizes)
+        _check_value(value, args[0], sizes)
         for check in args[1:]:
             if isinstance(check, _Check):
                 check(value, sizes)
     elif origin in (Union, types.UnionType) and value is None and type(None) in args:
         return
     elif origin in (Union, types.UnionType):
-        _fits(value, next((arg for arg in args if _is(value, arg)), args[0]), sizes)
+        _check_value(value, next((arg for arg in args if _is_instance(value, arg)), args[0]), sizes)
     elif is_dataclass(kind):
         _expect(type(value) is kind, f"a {getattr(kind, '__name__', kind)}", value)
         for name, hint in get_type_hints(kind, include_extras=True).items():
-            _check(f"{name} of it", getattr(value, name), hint, sizes)
+            _check_attribute(f"{name} of it", getattr(value, name), hint, sizes)
     else:
-        _expect(_is(value, kind), _words(kind), value)
-        for i, part in enumerate(value if origin in (list, tuple) else ()):
-            _fits(part, args[i] if origin is tuple and args[-1] is not Ellipsis else args[0], sizes)
+        _expect(_is_instance(value, kind), _describe(kind), value)
+        for i, item in enumerate(value if origin in (list, tuple) else ()):
+            _check_value(item, args[i] if origin is tuple and args[-1] is not Ellipsis else args[0], sizes)
 
 
 _PLAIN: dict[Any, tuple[str, Callable[[Any], bool]]] = {
@@ -186,19 +188,19 @@ _PLAIN: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     type(None): ("None", lambda value: value is None),
     get_origin(NDArray[Any]): ("an array", lambda value: isinstance(value, (np.ndarray, zarr.Array))),
 }
-"""The description of a type, and the test of its values; every integer of a model is a count.
+"""Description of each plain type, and its test. Every integer of a model is a count, so none is negative.
 
 ``NDArray`` is an alias for ``np.ndarray`` before NumPy 2.5, and a type of its own from then on.
 """
 
 
-def _is(value: Any, kind: Any) -> bool:
-    """Whether a value is of a type, whatever is in it."""
+def _is_instance(value: Any, kind: Any) -> bool:
+    """Return whether a value is of a type; items of lists and tuples are not checked."""
     origin, args = get_origin(kind), get_args(kind)
     if kind is Any:
         return True
     if origin is Annotated:
-        return _is(value, args[0])
+        return _is_instance(value, args[0])
     if origin is Literal:
         return isinstance(value, str) and value in args
     if origin is tuple:
@@ -210,27 +212,27 @@ def _is(value: Any, kind: Any) -> bool:
     return _PLAIN[origin or kind][1](value)
 
 
-def _words(kind: Any) -> str:
+def _describe(kind: Any) -> str:
     origin = get_origin(kind)
     if origin is Literal:
         return f"one of {get_args(kind)}"
     return f"a {origin.__name__}" if origin in (list, tuple) else _PLAIN[origin or kind][0]
 
 
-def _same(name: str | None, size: int, sizes: _Sizes) -> bool:
-    """Whether a size is what its name stands for, from its first time on."""
+def _matches_size(name: str | None, size: int, sizes: _Sizes) -> bool:
+    """Return whether a size equals the number that its name stands for; the first use of a name sets that number."""
     if size < 1 and name not in _MAY_BE_ZERO:
         return False
     return name is None or sizes.setdefault(name, size) == size
 
 
-def _holds(value: Any, of: str) -> bool:
+def _has_kind(value: Any, of: str) -> bool:
     if of == "floats":
         return value.dtype in (np.float32, np.float64)
     return value.dtype.kind == "i" if of == "integers" else value.dtype.kind in "OTU"
 
 
-def _expect(good: bool, expected: str, found: Any) -> None:
-    if not good:
-        shown = f"an array {found.shape} of {found.dtype}" if isinstance(found, (np.ndarray, zarr.Array)) else repr(found)[:80]
-        raise DataError(f"{shown}, expected {expected}")
+def _expect(valid: bool, expected: str, value: Any) -> None:
+    if not valid:
+        found = f"an array {value.shape} of {value.dtype}" if isinstance(value, (np.ndarray, zarr.Array)) else repr(value)[:80]
+        raise DataError(f"{found}, expected {expected}")

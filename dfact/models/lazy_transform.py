@@ -1,4 +1,4 @@
-"""``transform`` of a dask array: another one, each chunk of which is the transform of a chunk of rows."""
+"""``transform`` of a Dask array: a Dask array whose chunks are the transforms of the chunks of rows."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -20,34 +20,34 @@ P = ParamSpec("P")
 
 
 def lazy_of_dask(transform: Callable[Concatenate[M, Any, P], Any]) -> Callable[Concatenate[M, Any, P], Any]:
-    """Let a model's ``transform`` of a dask array give a dask array, whose chunks are computed when they are asked for.
+    """Make a model's ``transform`` of a Dask array return a Dask array, whose chunks are computed on demand.
 
-    What the array's shape and names say is refused at once, what its values say when they are computed. With
-    ``out`` it is computed, and written there.
+    An invalid shape or name raises an error at once, an invalid value when its chunk is computed. With
+    ``out`` the result is computed and written there.
     """
 
     @wraps(transform)
-    def transformed(self: M, X: Any, *args: P.args, **known: P.kwargs) -> Any:
+    def transformed(self: M, X: Any, *args: P.args, **inputs: P.kwargs) -> Any:
         array = dask_array(X)
         if array is None:
-            return transform(self, X, *args, **known)
-        told = signature(transform).bind(self, X, *args, **known).kwargs  # refuses what the model does not take
-        out = told.pop("out", None)
-        result = _lazy(self, X, array, told)
-        return result if out is None else self._computed(result, X, out)
+            return transform(self, X, *args, **inputs)
+        arguments = signature(transform).bind(self, X, *args, **inputs).kwargs  # refuses arguments that the model does not accept
+        out = arguments.pop("out", None)
+        result = _lazy(self, X, array, arguments)
+        return result if out is None else self._write_lazy(result, X, out)
 
     return cast("Callable[Concatenate[M, Any, P], Any]", transformed)
 
 
-def _lazy(model: Any, X: Any, array: Any, known: dict[str, Any]) -> Any:
+def _lazy(model: Any, X: Any, array: Any, arguments: dict[str, Any]) -> Any:
     check_is_fitted(model)
-    nobody = Excerpt(np.empty((0, *array.shape[1:]), array.dtype), axis_labels(X, 1), None)
-    model._check_shape(as_dataset(nobody))
+    no_rows = Excerpt(np.empty((0, *array.shape[1:]), array.dtype), axis_labels(X, 1), None)
+    model._check_shape(as_dataset(no_rows))
     labels = axis_labels(X, 0)
-    rows = {"row_labels": pd.RangeIndex(array.shape[0]) if labels is None else labels} | model._known_of_rows(array.shape[0], **known)
-    return lazily(array, _transform, model._for_new_rows(), rows, columns=model._n_features_out, dtype=model._working_dtype(array))
+    rows = {"row_labels": pd.RangeIndex(array.shape[0]) if labels is None else labels} | model._row_inputs(array.shape[0], **arguments)
+    return lazily(array, _transform, model._copy_for_transform(), rows, columns=model._n_features_out, dtype=model._working_dtype(array))
 
 
-def _transform(model: Any, values: NDArray[Any], *, row_labels: Any, confounders: pd.DataFrame | None = None, **known: Any) -> Any:
-    # The names have been compared.
-    return model.transform(Excerpt(values, model.column_labels_, row_labels, confounders), **known)
+def _transform(model: Any, values: NDArray[Any], *, row_labels: Any, confounders: pd.DataFrame | None = None, **inputs: Any) -> Any:
+    # The chunk has no column labels of its own; those of the whole array have been compared with the model's.
+    return model.transform(Excerpt(values, model.column_labels_, row_labels, confounders), **inputs)

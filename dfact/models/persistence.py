@@ -1,6 +1,6 @@
-"""Models on disk: one Zarr group, arrays as arrays and all else as JSON, with a digest over every byte; no pickle.
+"""Saved models: one Zarr group with arrays as arrays and all else as JSON, and a digest over every byte; no pickle.
 
-What is stored is what scikit-learn's conventions make a model: its parameters, and the fitted
+A saved model holds what scikit-learn's conventions make a model: its parameters, and the fitted
 attributes, whose names end with an underscore.
 """
 
@@ -18,12 +18,9 @@ import zarr
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-import dfact.models.bounded_nmf.icqf
-import dfact.models.bounded_nmf.l1nmf  # noqa: F401  # imported for their names in MODELS and PARTS
-
-# The models that come with dfact, so that they are known by name.
 from dfact.data.layout import Layout
 from dfact.errors import DataError, ParameterError, StoreError
+from dfact.models.catalogue import BY_NAME
 from dfact.models.estimator import MODELS, SAVED_TYPES, Factorization
 from dfact.models.fitted_schema import check_fitted
 from dfact.models.parameters import is_count
@@ -33,25 +30,26 @@ from dfact.storage.location import absolute, parse_location
 from dfact.storage.zarr_stores import location_of
 
 KIND = "model"
-_NOT_SAVED = ("executor", "callbacks", "checkpoint", "checkpoint_every")  # they belong to the process that fitted
+_NOT_SAVED = ("executor", "callbacks", "checkpoint", "checkpoint_every")  # they belong to the process that fitted the model
 _PACKAGES = ("dfact", "dask", "numba", "numpy", "pandas", "scikit-learn", "scipy", "zarr")
 _LABEL_ROWS = 1 << 16
 ANNOTATIONS = {"selection_": SelectionRecord, "stability_": Stability}
-"""What any model may have beside its fit."""
+"""Attributes that any model may have besides its fitted ones."""
 
 
 def save_model(model: Factorization, path: str | PathLike[str], *, overwrite: bool = False) -> None:
-    """Write a fitted model; it is at ``path`` (a folder, usually ``*.model``, or an address
-    such as ``s3://bucket/a.model``) whole or not at all. In an object store a model that it replaces is removed first.
+    """Write a fitted model to ``path``, a folder (usually ``*.model``) or a URL such as ``s3://bucket/a.model``.
 
-    The executor and the callbacks are not stored, nor is a ``random_state`` that is a generator:
-    a loaded model has the default there. A model fitted on stored data keeps its factors in a Zarr
+    The model is complete or absent there. In an object store an existing model is removed before it is replaced.
+
+    The executor and the callbacks are not saved, nor is a ``random_state`` that is a generator:
+    a loaded model has their defaults. A model fitted on stored data has its factors in a Zarr
     array, which is copied by chunks.
 
     Raises
     ------
     StoreError
-        ``path`` exists (unless ``overwrite``), or cannot be written; nothing is left behind.
+        ``path`` exists (unless ``overwrite``), or cannot be written; no partial model remains.
 
     Examples
     --------
@@ -66,7 +64,7 @@ def save_model(model: Factorization, path: str | PathLike[str], *, overwrite: bo
 
 
 def check_replaceable(model: Factorization, path: str | PathLike[str]) -> None:
-    """Refuse to write a model where arrays of its own lie that would be removed before they are read."""
+    """Refuse to write a model over the store that holds its own arrays: they would be removed before they are read."""
     ensure_not_source(path, [location_of(value.store) for value in vars(model).values() if isinstance(value, zarr.Array)])
 
 
@@ -74,7 +72,7 @@ def write_model(group: zarr.Group, model: Factorization) -> None:
     """Write a fitted model into a group made by ``create_group(path, "model")``."""
     name = type(model).__name__
     if MODELS.get(name) is not type(model):
-        raise ParameterError(f"a {name} cannot be saved; expected one of {', '.join(MODELS)}")
+        raise ParameterError(f"a {name} cannot be saved; expected one of {', '.join(_names())}")
     check_is_fitted(model)
     parameters = {key: value for key, value in model.get_params(deep=False).items() if key not in _NOT_SAVED}
     if isinstance(parameters.get("random_state"), np.random.RandomState):
@@ -91,9 +89,9 @@ def write_model(group: zarr.Group, model: Factorization) -> None:
 
 
 def load_model(path: str | PathLike[str]) -> Any:
-    """Read a model that :func:`save_model` wrote; it transforms to the same bits.
+    """Read a model that :func:`save_model` wrote. Its ``transform`` gives the same bits as before.
 
-    Every array is read once and held against its digest. Row factors and labels that were a Zarr
+    Every array is read once and compared with its digest. Row factors and labels that were a Zarr
     array when the model was saved stay one; ``np.asarray`` reads them.
 
     Raises
@@ -112,12 +110,15 @@ def load_model(path: str | PathLike[str]) -> Any:
     """
     group, document = _open(path)
     writer = f"it was written by dfact {document['versions'].get('dfact')}"
-    if document["class"] not in MODELS:
-        raise StoreError(f"{path} holds a {document['class']}, this dfact knows {', '.join(MODELS)}; {writer}")
+    name = document["class"]
+    if name in BY_NAME:
+        BY_NAME[name].load()
+    if name not in MODELS:
+        raise StoreError(f"{path} holds a model of class {name}, expected one of {', '.join(_names())}; {writer}")
     try:
-        json.dumps(document, ensure_ascii=False).encode()  # JSON may hold halves of characters, which nothing can write
+        json.dumps(document, ensure_ascii=False).encode()  # JSON may hold lone surrogates, which cannot be encoded
         parameters = {key: _decode(group, value) for key, value in document["parameters"].items() if key not in _NOT_SAVED}
-        model = MODELS[document["class"]](**parameters)
+        model = MODELS[name](**parameters)
         for key, value in document["fitted"].items():
             if not key.isidentifier() or not key.endswith("_") or key.startswith("_"):
                 raise KeyError(key)
@@ -125,13 +126,18 @@ def load_model(path: str | PathLike[str]) -> Any:
         _check(model)
     except (StoreError, MemoryError):
         raise
-    except Exception as error:  # whoever writes a document of their own may write anything
+    except Exception as error:  # a document with a valid digest may still hold anything
         raise StoreError(f"{path} does not fit this dfact ({error or type(error).__name__}); {writer}") from error
     return model
 
 
+def _names() -> list[str]:
+    """Return the names of the classes of models that can be saved and loaded."""
+    return sorted({*BY_NAME, *MODELS})
+
+
 def _check(model: Any) -> None:
-    """Refuse a model that could not be used."""
+    """Refuse a loaded model that could not be used."""
     limit, dtype = model.memory_limit, model.dtype
     if not (limit is None or isinstance(limit, str) or is_count(limit)) or not (dtype is None or dtype in ("float32", "float64")):
         raise DataError(f"memory_limit is {limit!r} and dtype {dtype!r}, expected bytes or None, and 'float32', 'float64' or None")
@@ -140,29 +146,29 @@ def _check(model: Any) -> None:
 
 
 def running_versions() -> dict[str, str]:
-    """The versions of Python and of the packages that run here."""
+    """Return the versions of Python and of the packages in this process."""
     return {"python": platform.python_version(), **{package: version(package) for package in _PACKAGES}}
 
 
 def saved_versions(path: str | PathLike[str]) -> dict[str, str]:
-    """The versions of Python and of the packages that wrote the model at ``path``."""
+    """Return the versions of Python and of the packages that wrote the model at ``path``."""
     return dict(_open(path)[1]["versions"])
 
 
 def _open(path: str | PathLike[str]) -> tuple[zarr.Group, dict[str, Any]]:
     group = open_group(absolute(parse_location(path)), KIND)
-    found = attributes(group)
-    document = found.get("model")
-    if not isinstance(document, dict) or found.get("digest") != _document_digest(document):
+    stored = attributes(group)
+    document = stored.get("model")
+    if not isinstance(document, dict) or stored.get("digest") != _document_digest(document):
         raise StoreError(f"{path} is damaged: its attributes do not match their digest; save the model again")
     parts = [document.get(name) for name in ("versions", "parameters", "fitted")]
     versions = parts[0].values() if isinstance(parts[0], dict) else ()
     if (
         not all(isinstance(part, dict) for part in parts)
-        or not all(isinstance(of, str) for of in versions)
+        or not all(isinstance(item, str) for item in versions)
         or not isinstance(document.get("class"), str)
     ):
-        raise StoreError(f"{path} is damaged: it does not say what model it is; save the model again")
+        raise StoreError(f"{path} is damaged: class, versions or attributes of the model are missing; save the model again")
     return group, document
 
 
@@ -171,7 +177,7 @@ def _document_digest(document: dict[str, Any]) -> str:
 
 
 def _encode(group: zarr.Group, name: str, value: Any) -> Any:
-    """The value as JSON: what JSON lacks is an object with one telling key; arrays go into the group under ``name``."""
+    """Encode the value as JSON. Types that JSON lacks become an object with a key that names them; arrays are written as ``name``."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, (np.ndarray, zarr.Array)):
@@ -191,7 +197,7 @@ def _encode(group: zarr.Group, name: str, value: Any) -> Any:
 
 
 def _decode(group: zarr.Group, value: Any) -> Any:
-    """What :func:`_encode` was given."""
+    """Decode a value that :func:`_encode` encoded."""
     if isinstance(value, list):
         return [_decode(group, item) for item in value]
     if not isinstance(value, dict):
@@ -206,7 +212,7 @@ def _decode(group: zarr.Group, value: Any) -> Any:
 
 
 def _write_array(group: zarr.Group, name: str, values: NDArray[Any] | zarr.Array[Any]) -> str:
-    """Copy an array of numbers or labels by chunks of rows; returns its digest."""
+    """Copy an array of numbers or labels by chunks of rows. Return its digest."""
     labels = values.dtype.kind not in "iufb"
     rows = max(1, min(values.shape[0], _LABEL_ROWS if labels else Layout.of(values.shape).chunk_rows))
     array = group.create_array(
@@ -227,7 +233,7 @@ def _write_array(group: zarr.Group, name: str, values: NDArray[Any] | zarr.Array
 
 
 def _read_array(group: zarr.Group, name: str, expected: str, *, lazy: bool) -> Any:
-    """The array, read by chunks and held against its digest; as it lies in the store if it is ``lazy``."""
+    """Read an array by chunks and compare it with its digest. Return the Zarr array itself if ``lazy``."""
     damaged = f"array {name!r} of {group.store_path} is damaged; save the model again"
     try:
         array = group[name]
@@ -249,7 +255,7 @@ def _read_array(group: zarr.Group, name: str, expected: str, *, lazy: bool) -> A
 
 
 class _Digest:
-    """BLAKE2b over type, shape and values in row order, whatever the chunks."""
+    """Digest of an array: BLAKE2b over type, shape and values in row order, independent of the chunks."""
 
     def __init__(self, shape: tuple[int, ...], labels: bool, dtype: Any) -> None:
         self._labels = labels

@@ -18,7 +18,7 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class ModelTraits:
-    """Properties of a class of models that selection, report and commands ask for; the defaults suit a plain factorization."""
+    """Properties of a class of models that selection, report and commands depend on. The defaults suit a plain factorization."""
 
     vocabulary: Vocabulary = Vocabulary()
     tensor: bool = False

@@ -141,7 +141,7 @@ def block_cross_validate(
     table, of_folds = _tables(configurations, members, kept)
     best = choose(table, rule)
     fitted: Any = best_fit(model, best, X, confounders, restarts, kept.seed)
-    fitted.selection_ = SelectionRecord.of_table(table, configurations.index(best), "error", rule, "se")
+    fitted.selection_ = SelectionRecord.from_table(table, configurations.index(best), "error", rule, "se")
     return Selection(table, best, fitted, of_folds)
 
 

@@ -14,7 +14,7 @@ from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import fill_missing
 from dfact.models.cp.base import CPModel
 from dfact.models.cp.passes import tiles
-from dfact.models.cp.problem import khatri_rao, unfolded
+from dfact.models.cp.problem import khatri_rao, unfold
 
 
 @dataclass
@@ -36,7 +36,7 @@ class ContractPass(StatelessStart):
     def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, Contracted]:
         """``broadcast`` is H (R, I_2⋯I_N)."""
         assert block.covariates is not None
-        V, A, H, work = unfolded(block), block.covariates, broadcast, block.work
+        V, A, H, work = unfold(block), block.covariates, broadcast, block.work
         cross = work.zeros(H.shape, H.dtype)
         for rows in tiles(V):
             B = work.matmul(A[rows], H, "target")

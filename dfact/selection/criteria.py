@@ -130,7 +130,7 @@ def select_by_criterion(
         if best is None or scores[-1] * rated.sign > scores[candidates.index(best_k)] * rated.sign:
             best, best_k = lowest, k
     table = pd.DataFrame({criterion: scores}, index=pd.Index(candidates, name="n_components"))
-    best.selection_ = SelectionRecord.of_table(table, candidates.index(best_k), criterion, "lowest" if rated.sign < 0 else "highest")
+    best.selection_ = SelectionRecord.from_table(table, candidates.index(best_k), criterion, "lowest" if rated.sign < 0 else "highest")
     return Selection(table, {"n_components": best_k}, best)
 
 

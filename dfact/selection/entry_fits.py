@@ -14,7 +14,7 @@ from dfact.engine.fused_passes import FusedSession, Members
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.partitions import partitions
 from dfact.models.expectile.estimator import ExpectileMF
-from dfact.models.expectile.passes import measured_of
+from dfact.models.expectile.passes import original_units
 from dfact.selection.hidden_entries import ErrorHistogram, ErrorHistogramPass, ErrorMeasure
 from dfact.selection.masks import EntryMask
 from dfact.selection.refits import with_parameters
@@ -67,7 +67,7 @@ class EntryFits:
 
     def _start(self, model: ExpectileMF, repeat: int, members: Members, name: str) -> Results:
         session: Any = FusedSession(members, name, self._veil(repeat, hidden=False))
-        return [model._start(session, self.dataset, measured_of(self.dataset), self.dtype)[1]]
+        return [model._initial_factors(session, self.dataset, original_units(self.dataset), self.dtype)[1]]
 
     def _count(self, fit: Fit, start: NDArray[np.float64] | None, members: Members, name: str) -> Results:
         model, seen, hidden = fit.model, self._veil(fit.repeat, hidden=False), self._veil(fit.repeat, hidden=True)
@@ -75,7 +75,7 @@ class EntryFits:
             model = with_parameters(model, init=start[:, : model.n_components].T)
         session: Any = FusedSession(members, name, seen)
         model._solve(session, self.dataset, self.dtype)
-        pass_ = ErrorHistogramPass(measured_of(self.dataset), self.measure, self.dtype)
+        pass_ = ErrorHistogramPass(original_units(self.dataset), self.measure, self.dtype)
         found = FusedSession(members, name, hidden).run(pass_, model.column_factors_.astype(np.float64))
         return [found.counts, found.zeros]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dfact.engine.fused_passes import FusedSession, Member, Members
 from dfact.engine.passes import Block, Pass, State
 from dfact.linalg.svd import nndsvd
-from dfact.models.bounded_nmf.passes import Start
+from dfact.models.bounded_nmf.passes import RowStart
 from dfact.models.bounded_nmf.solvers import Splitless, descend
 from dfact.progress import relative_change
 from dfact.selection.folds import Folds
@@ -147,18 +147,18 @@ class WarmStartPath:
 
     def _start(
         self, group: GridGroup, loadings: NDArray[Any], projection: NDArray[Any], before: NDArray[Any] | None
-    ) -> tuple[NDArray[Any], Start]:
+    ) -> tuple[NDArray[Any], RowStart]:
         """Qᵀ (k+c, m) and the rows' start."""
         s, k, problem = self._settings, group.k, group.problems[0]
         Q = np.zeros((k + s.n_covariates, s.n_columns), s.dtype)
         Q[:k] = np.clip(loadings[:k], 0, problem.q_max)
         if before is None:
-            return Q, Start(projection[:, :k])
+            return Q, RowStart(projection[:, :k])
         known = len(before) - s.n_covariates
         Q[:known], Q[k:] = before[:known], before[known:]
-        return Q, Start.given(Q[:k])
+        return Q, RowStart.from_loadings(Q[:k])
 
-    def _first(self, problem: Any, Q: NDArray[Any], begin: Start) -> tuple[NDArray[Any], int]:
+    def _first(self, problem: Any, Q: NDArray[Any], begin: RowStart) -> tuple[NDArray[Any], int]:
         """The loadings of the first fit of a group, of the best start by the objective, and the passes of all starts."""
         s, tol = self._settings, _FIRST_TOLERANCE * self._settings.tol
         best, passes, lowest = self._fit(problem, Q, begin, tol)
@@ -168,19 +168,19 @@ class WarmStartPath:
             random = np.zeros_like(Q)
             top = np.minimum(problem.q_max, np.finfo(s.dtype).max)
             random[: problem.k] = np.random.default_rng(seed).uniform(0, top, (problem.k, s.n_columns))
-            last, more, objective = self._fit(problem, random, Start(None, int(seed)), tol)
+            last, more, objective = self._fit(problem, random, RowStart(None, int(seed)), tol)
             passes += more
             if objective < lowest:
                 best, lowest = last, objective
         if last is not best:  # the rows' factors are those of another start
-            best, more, _ = self._fit(problem, best, Start.given(best[: problem.k]), tol)
+            best, more, _ = self._fit(problem, best, RowStart.from_loadings(best[: problem.k]), tol)
             passes += more
         return best, passes
 
-    def _fit(self, problem: Any, Q: NDArray[Any], begin: Start | None, tol: float) -> tuple[NDArray[Any], int, float]:
+    def _fit(self, problem: Any, Q: NDArray[Any], begin: RowStart | None, tol: float) -> tuple[NDArray[Any], int, float]:
         """The loadings, passes and objective of a fit; without a start for the rows, from their factors in the fit before."""
         s = self._settings
-        solver = Splitless(problem, Start(None) if begin is None else begin, s.dtype)
+        solver = Splitless(problem, RowStart(None) if begin is None else begin, s.dtype)
         session: Any = _FirstFit(self._session, anew=begin is not None)
         descent = descend(session, solver, Q, s.max_iter, tol, None, relative_change)
         return descent.Q, len(descent.objectives), descent.objectives[-1]

@@ -16,7 +16,7 @@ from dfact.data.dataset import Dataset
 from dfact.errors import DataError, ParameterError
 from dfact.models.estimator import RUNTIME_PARAMETERS
 from dfact.models.expectile.estimator import ExpectileMF
-from dfact.models.parameters import COUNT, check, describe_value, is_count, is_in_range
+from dfact.models.parameters import POSITIVE_INTEGER, check, describe_value, is_count, is_in_range
 from dfact.models.provenance import SelectionRecord
 from dfact.progress import Iteration
 from dfact.selection.entry_fits import EntryFits, Fit
@@ -141,7 +141,7 @@ def select_by_held_out(
     table = _table(configurations, measure, totals)
     place = int(table["median"].to_numpy().argmin())
     fitted = with_parameters(model, **configurations[place]).fit(X, checkpoint=kept.last())
-    fitted.selection_ = SelectionRecord.of_table(table, place, "median", "lowest")
+    fitted.selection_ = SelectionRecord.from_table(table, place, "median", "lowest")
     return Selection(table, configurations[place], fitted)
 
 
@@ -153,8 +153,8 @@ def _check(model: Any, holdout_fraction: Any, error: Any, bins: Any, repeats: An
     if error not in ERRORS:
         raise ParameterError(f"error is {error!r}, expected one of {', '.join(map(repr, ERRORS))}")
     if not is_count(repeats):
-        raise ParameterError(f"repeats is {repeats!r}, expected {COUNT}")
-    check(model, {"checkpoint_every": (is_count(model.checkpoint_every), COUNT)})
+        raise ParameterError(f"repeats is {repeats!r}, expected {POSITIVE_INTEGER}")
+    check(model, {"checkpoint_every": (is_count(model.checkpoint_every), POSITIVE_INTEGER)})
     if bins is not None and (len(bins) < 2 or not all(low < high for low, high in pairwise(bins))):
         raise ParameterError(f"bins are {list(bins)!r}, expected at least two numbers, each larger than the one before")
 

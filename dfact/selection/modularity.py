@@ -67,5 +67,5 @@ def select_by_modularity(
     scores = fitted.fit_candidates(X, candidates, checkpoint=checkpoint)
     best = len(fitted.components_)
     table = pd.DataFrame({"modularity": scores}, index=pd.Index(candidates, name="n_components"))
-    fitted.set_params(n_components=best).selection_ = SelectionRecord.of_table(table, candidates.index(best), "modularity", "highest")
+    fitted.set_params(n_components=best).selection_ = SelectionRecord.from_table(table, candidates.index(best), "modularity", "highest")
     return Selection(table, {"n_components": best}, fitted)

@@ -18,7 +18,7 @@ from dfact.data.layout import Layout
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import fill_missing
 from dfact.models.cp.elastic import ElasticCP
-from dfact.models.cp.path import PathStep, SolutionPath, increasing, relative_error
+from dfact.models.cp.path import PathStep, SolutionPath, checked_lambdas, relative_error
 from dfact.models.cp.problem import khatri_rao
 from dfact.models.estimator import RUNTIME_PARAMETERS
 from dfact.models.parameters import describe_value, is_in_range
@@ -119,7 +119,9 @@ def select_on_path(
     _check(model, criterion, rule, holdout_fraction)
     check_estimator(model)
     dataset = as_dataset(X)
-    task = _Task.of(with_parameters(model), dataset, increasing(lambdas), holdout_fraction, resolve_random_state(random_state), checkpoint)
+    task = _Task.of(
+        with_parameters(model), dataset, checked_lambdas(lambdas), holdout_fraction, resolve_random_state(random_state), checkpoint
+    )
     whole = task.path("whole", dataset)
     table = whole.table.set_index("lambda")
     table = table.rename_axis("lam")[["rank", "zeros"]].assign(relative_error=[_best(step)[1] for step in whole.steps])
@@ -127,7 +129,7 @@ def select_on_path(
     place = _stable(table) if criterion == "split_half" else _lowest(table, criterion, rule)
     step = whole.steps[place]
     fitted: Any = whole.at(place, refined=step.refined is not None)
-    fitted.selection_ = SelectionRecord.of_table(table, place, criterion, "stable" if criterion == "split_half" else rule)
+    fitted.selection_ = SelectionRecord.from_table(table, place, criterion, "stable" if criterion == "split_half" else rule)
     return Selection(table, {"lam": step.lam}, fitted)
 
 

@@ -176,7 +176,7 @@ def test_select_without_a_model(data: Path, tmp_path: Path, monkeypatch: pytest.
         warnings.simplefilter("default")
         assert main(["select", "gom", str(data), "-k", "4,2", "--method", "ssc", "--executor", "inline", "--dtype", "float64"]) == 0
     text, said = capsys.readouterr()
-    assert "Warning: nobody but the subject it was found by has a membership of 0.9" in said
+    assert "Warning: only the subject that defines the class has a membership of 0.9" in said
     assert "4  0.002086" in text.splitlines()[1]
     assert text.splitlines()[1].endswith("best")
     assert "GradeOfMembership, 4 classes of 1004 subjects × 40 items" in text

@@ -1,4 +1,4 @@
-"""The guide on extending, done: a factorization is a kernel, a pass and an estimator; all else comes with them.
+"""Example of a new factorization, as the documentation describes it: a kernel, a pass, an estimator; all else is inherited.
 
 Poisson factorization (Lee & Seung 2001, the multiplicative updates for the divergence) of counts, NaN where missing.
 """
@@ -19,17 +19,17 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import Block, PartialSums, State
 from dfact.kernels.jit import kernel
 from dfact.models.estimator import Factorization, gather_rows
-from dfact.models.parameters import COUNT, check, is_count, is_in_range
+from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.models.traits import ModelTraits
 from dfact.progress import Reporter, relative_change
 from dfact.report.presenters.base import items_plot, model_text
 from tests.suites.estimator import EstimatorSuite
 
 
-# 1. The kernel: what is done entry by entry.
+# 1. The kernel: the loop over entries.
 @kernel
 def ratios(V: NDArray[np.floating], R: NDArray[np.floating], seen: NDArray[np.floating]) -> float:
-    """R (n, m) ← V/R and seen (n, m) ← 1 where V is not NaN, else 0; returns Σ R − V log R over those entries."""
+    """Set R (n, m) ← V/R and seen (n, m) ← 1 where V is not NaN, else 0; return Σ R − V log R over those entries."""
     divergence = 0.0
     for i in range(V.shape[0]):
         for j in range(V.shape[1]):
@@ -41,7 +41,7 @@ def ratios(V: NDArray[np.floating], R: NDArray[np.floating], seen: NDArray[np.fl
     return divergence
 
 
-# 2. The pass: what is done to a block of rows, and what adds up.
+# 2. The pass: the step of a block of rows, and its partial sums.
 @dataclass
 class Sums(PartialSums):
     numerator: NDArray[Any]
@@ -51,7 +51,7 @@ class Sums(PartialSums):
 
 @dataclass(frozen=True)
 class PoissonPass:
-    """State: W as (k, rows). Moves W, and sums up what moves H."""
+    """Update of W, with the sums for the update of H. State: W as (k, rows)."""
 
     k: int
     seed: int
@@ -72,9 +72,9 @@ class PoissonPass:
         return {"factors": W}, Sums(W @ R, W @ seen, np.asarray(divergence))
 
 
-# 3. The estimator: parameters, the loop, and what it holds in memory.
+# 3. The estimator: parameters, the loop, and its memory footprint.
 class PoissonMF(Factorization):
-    """Minimises Σ (WH − V log WH) over the observed entries, W, H ≥ 0."""
+    """Minimiser of Σ (WH − V log WH) over the observed entries, W, H ≥ 0."""
 
     traits = ModelTraits(nonnegative=True)
 
@@ -101,7 +101,14 @@ class PoissonMF(Factorization):
 
     def fit(self, X: Any, y: None = None) -> Self:
         tol = (is_in_range(self.tol, 0), "a number of at least 0")
-        check(self, {"n_components": (is_count(self.n_components), COUNT), "max_iter": (is_count(self.max_iter), COUNT), "tol": tol})
+        check(
+            self,
+            {
+                "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
+                "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
+                "tol": tol,
+            },
+        )
         dataset = self._dataset(X, None, reset=True)
         dtype, (n, m) = self._working_dtype(dataset), dataset.shape
         H = np.random.default_rng(self.random_state).uniform(0.5, 1.5, (self.n_components, m)).astype(dtype)
@@ -123,7 +130,7 @@ class PoissonMF(Factorization):
         return Footprint(state_per_row=size * k, work_per_row=2 * size * m, broadcast=8 * 3 * k * m, result_per_row=size * k)
 
 
-# 4. Its tests: mathematics first; all below it is what any factorization gets.
+# 4. Its tests: mathematics first, then the functions that every factorization inherits.
 def counts(seed: int, n: int = 400, m: int = 30, k: int = 3) -> NDArray[np.float64]:
     rng = np.random.default_rng(seed)
     V = rng.poisson(rng.gamma(1, 1, (n, k)) @ rng.gamma(1, 3, (k, m))).astype(float)
@@ -152,7 +159,7 @@ class TestEstimator(EstimatorSuite):
         return np.vstack([counts(0)] * 9).astype(np.float32)
 
 
-def test_what_comes_with_it(tmp_path: Path) -> None:
+def test_a_new_model_inherits_the_shared_functions(tmp_path: Path) -> None:
     V, seen = counts(1), []
     model = clone(PoissonMF(2, max_iter=5, tol=0)).set_params(callbacks=[seen.append]).fit(V)
     assert [iteration.number for iteration in seen] == [1, 2, 3, 4, 5]

@@ -1,4 +1,4 @@
-"""scikit-learn's own checks, on every estimator."""
+"""scikit-learn's estimator checks on every model."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,7 +10,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 import dfact
 
 # check: reason, for each estimator that fails it by design
-_PLACES = "predict takes places, (rows, columns), not further data"
+_INDICES = "predict takes pairs of indices (rows, columns), not new data"
 EXPECTED_FAILURES: dict[str, dict[str, str]] = {
     "ICQF": {},
     "ExpectileMF": dict.fromkeys(
@@ -29,7 +29,7 @@ EXPECTED_FAILURES: dict[str, dict[str, str]] = {
             "check_estimator_sparse_array",
             "check_estimator_sparse_matrix",
         ),
-        _PLACES,
+        _INDICES,
     ),
     "L1NMF": {},
     "FactorAnalysis": {},
@@ -68,7 +68,7 @@ def cases() -> Iterator[Any]:
     "ignore:SCIPY_ARRAY_API",
     "ignore:.*array_api",
     "ignore:.* have no response",
-    "ignore:nobody but the subject",
+    "ignore:only the subject that defines",
     "ignore:the uniqueness of",
     "ignore:.*more parameters",
     "ignore:row .* has no observed entry",

@@ -1,1 +1,1 @@
-"""bounded_nmf"""
+"""Bounded non-negative matrix factorization: ICQF and ℓ1-NMF."""

@@ -17,16 +17,16 @@ from dfact.data.layout import Layout
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.session import StateRows
 from dfact.errors import DataError
-from dfact.models.bounded_nmf.passes import RowsPass, Start
+from dfact.models.bounded_nmf.passes import RowsPass, RowStart
 from dfact.models.bounded_nmf.problem import Problem, check_parameters, check_range, check_weights, make_problem
 from dfact.models.bounded_nmf.solvers import ADMM, Splitless, descend, initial_loadings
-from dfact.models.estimator import Factorization, columns_of, gather_rows
+from dfact.models.estimator import Factorization, gather_rows, select_columns
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.traits import ModelTraits
 from dfact.progress import Iteration, Reporter
 
-_ACTIVE_SHARE = 0.04  # of the entries, for which the plan counts multipliers of bounds; questionnaires have up to 0.016
+_ACTIVE_SHARE = 0.04  # of the entries: the bounds that the plan takes to be active; questionnaires have up to 0.016
 
 
 class ICQF(Factorization):
@@ -40,11 +40,11 @@ class ICQF(Factorization):
     for answers M (n, m) with mask O (0 where missing) and confounders C (n, c): an indicator for each
     level of a categorical one, x and 1 − x of a continuous one scaled to [0, 1], and a column of ones.
 
-    One pass over the rows an iteration, the row and item problems by coordinate descent. Large data begins with up to 80
-    passes over a tenth of its rows, which count as no iterations: its passes over all rows begin with their loadings. At the end
-    every row is solved to its optimum given Q, so that ``factors_`` is what ``transform`` gives for
+    An iteration is one pass over the rows; coordinate descent solves the row and item problems. A fit of large data starts with
+    up to 80 passes over a tenth of its rows, which are not counted as iterations; their loadings are the start of the passes
+    over all rows. At the end every row is solved to its optimum given Q, so that ``factors_`` equals the ``transform`` of
     the same rows. Without penalty and bounds (``beta=0``, infinite ``w_max``, ``q_max`` and upper bound)
-    it is non-negative matrix factorization.
+    the model is non-negative matrix factorization.
 
     Parameters
     ----------
@@ -55,44 +55,44 @@ class ICQF(Factorization):
     penalty : "l1" or "l2"
         "l2" replaces each ‖·‖₁ by ½‖·‖².
     solver : "splitless" or "admm"
-        "splitless" keeps the multipliers of the active bounds alone, fills missing entries with the
-        model, and needs a third of the passes or fewer; "admm" is the paper's algorithm 1, which
+        "splitless" stores the multipliers of the active bounds alone and fills missing entries with the
+        model (MM on the augmented Lagrangian); it needs at most a third of the passes. "admm" is the paper's algorithm 1, which
         splits off Z = [W, C]Qᵀ with a dual, n×m numbers of state.
     inner : "cd" or "fista"
-        How the row and item problems are solved: coordinate descent or accelerated proximal gradient.
+        Solver of the row and item problems: coordinate descent or accelerated proximal gradient.
     rho : float or "adaptive"
         Penalty parameter ρ. "splitless" starts with a sixth of it, or with half of it if ``init`` holds loadings, and raises it
-        up to four times its value while the bounds are far from met. With "admm" from √2 on the augmented Lagrangian never
-        increases (proposition 1); "adaptive" is for it alone, and stays above √2.
+        up to four times its value while the bounds are far from met. With "admm" and ρ ≥ √2 the augmented Lagrangian never
+        increases (proposition 1). "adaptive" is accepted with "admm" alone, and never falls below √2.
     w_max : float
         Upper bound of the factors.
     q_max : float or array (m,), optional
-        Upper bound of the loadings; by default the top of each item's answer range. γ is then each item's own.
+        Upper bound of the loadings; by default the maximum of each item's answer range. γ then differs between items.
     bounds : (low, high), each a float or an array (m,), optional
-        Range of the reconstructed answers; by default 0 to the top of each item's answer range.
+        Range of the reconstructed answers; by default 0 to the maximum of each item's answer range.
     init : "nndsvd", "random" or array (k, m)
         Start: NNDSVD of the answers with zeros for the missing ones; uniformly random; or given loadings.
     max_iter : int
-        Most iterations.
+        Maximum number of iterations.
     tol : float
-        Stop when the objective is estimated to be less than this above where it ends, relative to its value;
-        see :func:`dfact.progress.remaining_change`. Takes 11 iterations at least.
+        Stop when the estimated distance of the objective from its limit, relative to its value, falls below this;
+        see :func:`dfact.progress.remaining_change`. Needs at least 11 iterations.
     random_state : int, RandomState or None
         Seed of the random start.
     executor : None, "inline", "threads", "distributed" or distributed.Client
-        Where passes run; see :func:`dfact.engine.executors.resolve_executor`. The result is the same.
+        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
     memory_limit : int or str, optional
-        Bytes a process may use ("4GiB"). What of the solver's state exceeds it lies on disk, in TMPDIR;
-        ``dfact.plan`` tells beforehand.
+        Bytes that a process may use ("4GiB"). The part of the solver's state that exceeds it is spilled to disk, in TMPDIR;
+        ``dfact.plan`` reports it beforehand.
     checkpoint : path, optional
-        A store, a folder or the URL of one, that keeps what is done: after an interruption the same fit goes on from
-        there, and ends with the same bits. See :mod:`dfact.engine.checkpoint`.
+        Path or URL of a store for the progress of the fit. After an interruption the same fit resumes from it and
+        gives the same bits. See :mod:`dfact.engine.checkpoint`.
     checkpoint_every : int
-        Passes from one version of it to the next.
+        Number of passes between two checkpoint versions.
     callbacks : sequence of callables
         Called with an :class:`dfact.progress.Iteration` after each iteration, such as ``dfact.Progress("fit")``.
     dtype : "float32" or "float64", optional
-        Working precision; by default float32 for stored answers and float32 arrays, else float64.
+        Working precision; by default float32 for data that it can hold exactly, such as stored answers, else float64.
 
     Attributes
     ----------
@@ -101,28 +101,29 @@ class ICQF(Factorization):
     confounder_components_ : array (c, m)
         Loadings of the items on the confounder columns, Qcᵀ; (0, m) without confounders.
     factors_ : array (n, k)
-        W; a Zarr array where the data is one.
+        W; a Zarr array if the data is stored.
     loadings_, confounder_loadings_ : DataFrame
-        The same as tables, items × factors and items × confounder columns.
+        Loadings as tables, items × factors and items × confounder columns.
     objective_history_ : array
-        The objective at the start, after each iteration, and of the model itself (last).
+        Objective at the start, after each iteration, and of the model itself (last).
     lagrangian_history_ : array
-        The augmented Lagrangian of each iteration.
+        Augmented Lagrangian of each iteration.
     n_iter_, converged_ : int, bool
     remaining_ : float
-        Estimated distance of the objective from its end, relative to its value; NaN after fewer than 11 iterations.
+        Estimated distance of the objective from its limit, relative to its value; NaN after fewer than 11 iterations.
     explained_share_ : float
         Share of the answers' variance about their column means that the model explains.
     confounder_encoding_ : ConfounderEncoding or None
-    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_ : what was fitted
-        Row labels as they lie in stored data; None where there are none. The fingerprint is that of a stored dataset, else None.
+    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
+        Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
+        dataset, else None.
 
     Raises
     ------
     DataError
-        Negative or infinite answers, answers above the bounds, a row or column without any.
+        Negative or infinite answers, answers above the bounds, a row or column without any answer.
     MemoryPlanError
-        Not even the least the fit needs is within ``memory_limit``.
+        The minimum that the fit needs exceeds ``memory_limit``.
 
     References
     ----------
@@ -149,7 +150,7 @@ class ICQF(Factorization):
     confounder_encoding_: ConfounderEncoding | None
     problem_: Problem
     traits = ModelTraits(nonnegative=True)
-    _parts = (Problem, ConfounderEncoding, Confounder)
+    saved_types = (Problem, ConfounderEncoding, Confounder)
 
     def __init__(
         self,
@@ -205,10 +206,10 @@ class ICQF(Factorization):
     ) -> Self:
         """Fit the answers X (n, m): any array, path or Dataset; NaN is missing.
 
-        ``confounders`` is a table of n rows; a Dataset or path brings its own. ``sample_weight`` (n,),
-        such as survey weights, counts each row so often in the objective, its share of the penalty
-        and n in γ included: whole weights are rows that are there so often. ``checkpoint`` takes the
-        parameter's place.
+        ``confounders`` is a table of n rows; a Dataset or path has its own. ``sample_weight`` (n,),
+        such as survey weights, multiplies each row's terms of the objective, its share of the penalty
+        and of n in γ included: an integer weight equals as many copies of the row. ``checkpoint`` overrides the
+        parameter.
         """
         del y
         check_parameters(self)
@@ -220,29 +221,29 @@ class ICQF(Factorization):
         self.confounder_encoding_ = encoding
         C = self._encode(dataset.confounders, dataset.shape[0])
         n_covariates = 0 if C is None else C.shape[1]
-        known = [columns.astype(dtype) for columns in (C, weights) if columns is not None]
+        covariates = [columns.astype(dtype) for columns in (C, weights) if columns is not None]
         footprint = self._footprint(dataset.shape, n_covariates, dtype)
-        with self._open_to_fit(dataset, np.column_stack(known) if known else None, footprint, checkpoint) as session:
+        with self._open_to_fit(dataset, np.column_stack(covariates) if covariates else None, footprint, checkpoint) as session:
             report = Reporter(self.callbacks, self.max_iter)
-            Q, begin = initial_loadings(self.init, self.random_state, session, dataset, problem, n_covariates, dtype)
+            Q, row_start = initial_loadings(self.init, self.random_state, session, dataset, problem, n_covariates, dtype)
             solver: ADMM | Splitless
             if self.solver == "admm":
-                solver = ADMM(problem, begin, dtype, adaptive=self.rho == "adaptive")
+                solver = ADMM(problem, row_start, dtype, adaptive=self.rho == "adaptive")
             elif isinstance(self.init, str):
-                solver, Q = Splitless.after_sample(session, problem, Q, begin, dtype, Layout.of(dataset.shape), report)
+                solver, Q = Splitless.with_sample_start(session, problem, Q, row_start, dtype, Layout.of(dataset.shape), report)
             else:
-                solver = Splitless.near(problem, begin, dtype)
+                solver = Splitless.from_given_loadings(problem, row_start, dtype)
             descent = descend(session, solver, Q, self.max_iter, self.tol, report.iteration)
             Q = descent.Q
-            sums = session.run(RowsPass(problem, Start.given(Q[: problem.k]), dtype), Q)
+            sums = session.run(RowsPass(problem, RowStart.from_loadings(Q[: problem.k]), dtype), Q)
             final = 0.5 * float(sums.squares) + problem.penalties(float(sums.penalty_w), Q)
             self.objective_history_ = np.asarray([*descent.objectives, final])
             self.lagrangian_history_ = np.asarray(descent.lagrangians)
             self.n_iter_, self.converged_, self.remaining_ = len(descent.objectives), descent.converged, descent.remaining
             self.explained_share_ = sums.explained_share()
-            _report_unfinished(int(sums.unfinished))
+            _warn_unconverged(int(sums.unconverged))
             shape = (dataset.shape[0], problem.k)
-            rows = StateRows(session, "factors", partial(columns_of, columns=slice(problem.k)))
+            rows = StateRows(session, "factors", partial(select_columns, columns=slice(problem.k)))
             self.factors_ = gather_rows(rows, shape, dtype, stored=dataset.path is not None)
         self.components_ = Q[: problem.k].copy()
         self.confounder_components_ = Q[problem.k :].copy()
@@ -254,23 +255,23 @@ class ICQF(Factorization):
 
     def _check_loaded(self) -> None:
         super()._check_loaded()
-        found, encoding = len(self.confounder_components_), self.confounder_encoding_
+        rows, encoding = len(self.confounder_components_), self.confounder_encoding_
         columns = () if encoding is None else encoding.columns
-        if found != len(columns) or any(len(c.means) != len(c.columns) for c in (() if encoding is None else encoding.confounders)):
-            raise DataError(f"confounder_components_ have {found} rows, expected those of the encoded columns {list(columns)}")
+        if rows != len(columns) or any(len(c.means) != len(c.columns) for c in (() if encoding is None else encoding.confounders)):
+            raise DataError(f"confounder_components_ have {rows} rows, expected those of the encoded columns {list(columns)}")
 
-    def _known_of_rows(self, n: int, confounders: Any = None) -> dict[str, Any]:
+    def _row_inputs(self, n: int, confounders: Any = None) -> dict[str, Any]:
         frame = None if confounders is None else as_frame(confounders, n)
-        self._encode(None if frame is None else frame.iloc[:0], n)  # refuses what it lacks
+        self._encode(None if frame is None else frame.iloc[:0], n)  # refuses a table without the fitted confounders
         return {} if frame is None else {"confounders": frame}
 
     @lazy_of_dask
     def transform(self, X: Any, *, confounders: Any = None, out: str | PathLike[str] | None = None) -> Any:
-        """Factors W (n, k) of participants X (n, m) given the loadings, each row at its optimum.
+        """Return the factors W (n, k) of participants X (n, m) given the loadings, each row at its optimum.
 
-        With a model that has confounders, X must bring them (a Dataset) or ``confounders`` must.
+        A model with confounders needs those of the new rows, from X (a Dataset) or from ``confounders``.
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
-        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
+        A Dask array gives a Dask array, computed on demand, or at once with ``out``.
         """
         check_is_fitted(self)
         dataset = self._dataset(X, confounders, reset=False)
@@ -279,14 +280,14 @@ class ICQF(Factorization):
         C = self._encode(dataset.confounders, dataset.shape[0])
         Q = np.vstack([self.components_, self.confounder_components_]).astype(dtype)
         footprint = self._footprint(dataset.shape, 0 if C is None else C.shape[1], dtype)
-        begin = Start.given(Q[: problem.k])
+        row_start = RowStart.from_loadings(Q[: problem.k])
         with self._open(dataset, None if C is None else C.astype(dtype), footprint) as session:
-            _report_unfinished(int(session.run(RowsPass(problem, begin, dtype), Q).unfinished))
-            rows = StateRows(session, "factors", partial(columns_of, columns=slice(problem.k)))
+            _warn_unconverged(int(session.run(RowsPass(problem, row_start, dtype), Q).unconverged))
+            rows = StateRows(session, "factors", partial(select_columns, columns=slice(problem.k)))
             return gather_rows(rows, (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None, out=out)
 
     def inverse_transform(self, W: Any, *, confounders: Any = None) -> NDArray[Any]:
-        """The model's answers [W, C]Qᵀ (n, m), clipped to the bounds, of factors W (n, k)."""
+        """Return the model's answers [W, C]Qᵀ (n, m), clipped to the bounds, for factors W (n, k)."""
         W = self._as_factors(W)
         C = self._encode(None if confounders is None else as_frame(confounders, len(W)), len(W))
         R = W @ self.components_ + (0 if C is None else C @ self.confounder_components_)
@@ -295,7 +296,7 @@ class ICQF(Factorization):
 
     @property
     def confounder_loadings_(self) -> pd.DataFrame:
-        """Items × encoded confounder columns."""
+        """Loadings of the confounders as a table, items × encoded confounder columns."""
         columns = [] if self.confounder_encoding_ is None else list(self.confounder_encoding_.columns)
         return pd.DataFrame(self.confounder_components_.T, index=self._items(), columns=columns)
 
@@ -323,8 +324,8 @@ class ICQF(Factorization):
         )
 
 
-def _report_unfinished(rows: int) -> None:
-    """Rows may have no factors within the bounds: when their confounders alone exceed them."""
+def _warn_unconverged(rows: int) -> None:
+    """Warn of rows without factors within the bounds: those whose confounders alone exceed the bounds."""
     if rows:
-        message = f"{rows} rows have no factors that keep the model within the bounds to the tolerance; theirs come close to it"
+        message = f"{rows} rows have no factors that keep the model within the bounds to the tolerance; the nearest are returned"
         warnings.warn(message, UserWarning, stacklevel=3)

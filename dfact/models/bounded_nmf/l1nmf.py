@@ -14,13 +14,13 @@ from dfact.data.validation import locate_outside, require_finite
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.session import StateRows
 from dfact.errors import DataError
-from dfact.models.bounded_nmf.passes import RowsPass, Start, Sums
+from dfact.models.bounded_nmf.passes import RowsPass, RowStart, Sums
 from dfact.models.bounded_nmf.problem import Problem, check_size
 from dfact.models.bounded_nmf.solvers import Splitless, descend, initial_loadings
 from dfact.models.estimator import Factorization, gather_rows
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import COUNT, check, is_count, is_in_range
+from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.models.traits import ModelTraits
 from dfact.progress import Iteration, Reporter
 
@@ -34,15 +34,15 @@ class L1NMF(Factorization):
 
         minimise  ½‖O∘(M − WQᵀ)‖² + β‖W‖₁ + β‖Q‖₁,   W, Q ≥ 0,
 
-    for answers M (n, m) ≥ 0 with mask O (0 where missing). The ICQF paper takes this as its first
-    baseline, with β = 0.1 and the NNDSVD start; it gives the algorithm's source (Cichocki & Phan)
-    and no scaling of the penalties, so here both have the weight β itself. On complete data that is
+    for answers M (n, m) ≥ 0 with mask O (0 where missing). It is the first baseline of the ICQF
+    paper, with β = 0.1 and the NNDSVD start. The paper names the algorithm's source (Cichocki & Phan)
+    and no scaling of the penalties, so both have the weight β itself here. On complete data the model is
     scikit-learn's ``NMF(alpha_W=β/m, alpha_H=β/n, l1_ratio=1)``.
 
-    Solved as ICQF is without its bounds (``solver="splitless"``): missing entries are filled in by
-    the model, the row and item problems are non-negative Lassos by coordinate descent, one pass over
-    the rows an iteration, after up to 80 over a tenth of the rows of large data. At the end every row is
-    solved to its optimum given Q, so that ``factors_`` is what ``transform`` gives for the same rows.
+    The solver is that of ICQF without bounds (``solver="splitless"``): missing entries are filled in by
+    the model, and coordinate descent solves the row and item problems, which are non-negative Lassos. An iteration is one pass
+    over the rows; a fit of large data starts with up to 80 passes over a tenth of its rows. At the end every row is
+    solved to its optimum given Q, so that ``factors_`` equals the ``transform`` of the same rows.
     Confounders of a dataset are not used.
 
     Parameters
@@ -54,50 +54,51 @@ class L1NMF(Factorization):
     init : "nndsvd", "random" or array (k, m)
         Start: NNDSVD of the answers with zeros for the missing ones; uniformly random up to the highest answer; or given loadings.
     max_iter : int
-        Most iterations.
+        Maximum number of iterations.
     tol : float
-        Stop when the objective is estimated to be less than this above where it ends, relative to its value;
-        see :func:`dfact.progress.remaining_change`. Takes 11 iterations at least.
+        Stop when the estimated distance of the objective from its limit, relative to its value, falls below this;
+        see :func:`dfact.progress.remaining_change`. Needs at least 11 iterations.
     random_state : int, RandomState or None
         Seed of the random start.
     executor : None, "inline", "threads", "distributed" or distributed.Client
-        Where passes run; see :func:`dfact.engine.executors.resolve_executor`. The result is the same.
+        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
     memory_limit : int or str, optional
-        Bytes a process may use ("4GiB"); ``dfact.plan`` tells beforehand what a fit needs.
+        Bytes that a process may use ("4GiB"); ``dfact.plan`` reports beforehand what a fit needs.
     checkpoint : path, optional
-        A store, a folder or the URL of one, that keeps what is done: after an interruption the same fit goes on from
-        there, and ends with the same bits. See :mod:`dfact.engine.checkpoint`.
+        Path or URL of a store for the progress of the fit. After an interruption the same fit resumes from it and
+        gives the same bits. See :mod:`dfact.engine.checkpoint`.
     checkpoint_every : int
-        Passes from one version of it to the next.
+        Number of passes between two checkpoint versions.
     callbacks : sequence of callables
         Called with an :class:`dfact.progress.Iteration` after each iteration, such as ``dfact.Progress("fit")``.
     dtype : "float32" or "float64", optional
-        Working precision; by default float32 for stored answers and float32 arrays, else float64.
+        Working precision; by default float32 for data that it can hold exactly, such as stored answers, else float64.
 
     Attributes
     ----------
     components_ : array (k, m)
         Qᵀ.
     factors_ : array (n, k)
-        W; a Zarr array where the data is one.
+        W; a Zarr array if the data is stored.
     loadings_ : DataFrame
         Q as a table, items × factors.
     objective_history_ : array
-        The objective at the start, after each iteration, and of the model itself (last).
+        Objective at the start, after each iteration, and of the model itself (last).
     n_iter_, converged_ : int, bool
     remaining_ : float
-        Estimated distance of the objective from its end, relative to its value; NaN after fewer than 11 iterations.
+        Estimated distance of the objective from its limit, relative to its value; NaN after fewer than 11 iterations.
     explained_share_ : float
         Share of the answers' variance about their column means that the model explains.
-    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_ : what was fitted
-        Row labels as they lie in stored data; None where there are none. The fingerprint is that of a stored dataset, else None.
+    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
+        Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
+        dataset, else None.
 
     Raises
     ------
     DataError
-        Negative or infinite answers, a column without any.
+        Negative or infinite answers, a column without any answer.
     MemoryPlanError
-        Not even the least the fit needs is within ``memory_limit``.
+        The minimum that the fit needs exceeds ``memory_limit``.
 
     References
     ----------
@@ -121,7 +122,7 @@ class L1NMF(Factorization):
     factors_: Annotated[Any, Shape(("n", "k"), rows=True)]
     problem_: Problem
     traits = ModelTraits(nonnegative=True)
-    _parts = (Problem,)
+    saved_types = (Problem,)
 
     def __init__(
         self,
@@ -153,20 +154,20 @@ class L1NMF(Factorization):
         self.dtype = dtype
 
     def fit(self, X: Any, y: None = None, *, checkpoint: str | PathLike[str] | None = None) -> Self:
-        """Fit the answers X (n, m): any array, path or Dataset; NaN is missing. ``checkpoint`` takes the parameter's place."""
+        """Fit the answers X (n, m): any array, path or Dataset; NaN is missing. ``checkpoint`` overrides the parameter."""
         del y
         self._check_parameters()
         dataset = self._dataset(X, None, reset=True)
-        problem, dtype = self._problem(dataset), self._working_dtype(dataset)
+        problem, dtype = self._make_problem(dataset), self._working_dtype(dataset)
         with self._open_to_fit(dataset, None, self._footprint(dataset.shape, 0, dtype), checkpoint) as session:
             report = Reporter(self.callbacks, self.max_iter)
-            Q, begin = initial_loadings(self.init, self.random_state, session, dataset, problem, 0, dtype)
-            solver = _Solver(problem, begin, dtype)
+            Q, row_start = initial_loadings(self.init, self.random_state, session, dataset, problem, 0, dtype)
+            solver = _Solver(problem, row_start, dtype)
             if isinstance(self.init, str):
-                solver, Q = _Solver.after_sample(session, problem, Q, begin, dtype, Layout.of(dataset.shape), report)
+                solver, Q = _Solver.with_sample_start(session, problem, Q, row_start, dtype, Layout.of(dataset.shape), report)
             descent = descend(session, solver, Q, self.max_iter, self.tol, report.iteration)
             Q = descent.Q
-            sums = session.run(RowsPass(problem, Start.given(Q), dtype), Q)
+            sums = session.run(RowsPass(problem, RowStart.from_loadings(Q), dtype), Q)
             self.factors_ = gather_rows(
                 StateRows(session, "factors"), (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None
             )
@@ -180,10 +181,10 @@ class L1NMF(Factorization):
 
     @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
-        """Factors W (n, k) of participants X (n, m) given the loadings, each row at its optimum.
+        """Return the factors W (n, k) of participants X (n, m) given the loadings, each row at its optimum.
 
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
-        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
+        A Dask array gives a Dask array, computed on demand, or at once with ``out``.
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
@@ -191,19 +192,19 @@ class L1NMF(Factorization):
         problem, dtype = self.problem_, self._working_dtype(dataset)
         Q = self.components_.astype(dtype)
         with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
-            session.run(RowsPass(problem, Start.given(Q), dtype), Q)
+            session.run(RowsPass(problem, RowStart.from_loadings(Q), dtype), Q)
             return gather_rows(
                 StateRows(session, "factors"), (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None, out=out
             )
 
     def inverse_transform(self, W: Any) -> NDArray[Any]:
-        """The model's answers WQᵀ (n, m) of factors W (n, k)."""
+        """Return the model's answers WQᵀ (n, m) for factors W (n, k)."""
         W = self._as_factors(W)
         answers: NDArray[Any] = (W @ self.components_).astype(W.dtype)
         return answers
 
-    def _problem(self, dataset: Dataset) -> Problem:
-        """ICQF's without upper bounds, and with γ = 1."""
+    def _make_problem(self, dataset: Dataset) -> Problem:
+        """Make the problem of ICQF without upper bounds, and with γ = 1."""
         _check_range(dataset)
         check_size(self.n_components, self.init, dataset)
         return Problem(self.n_components, float(self.beta), 1.0, _RHO, np.inf, np.inf, 0.0, np.inf, "l1", "cd", weighted=False)
@@ -212,10 +213,10 @@ class L1NMF(Factorization):
         check(
             self,
             {
-                "n_components": (is_count(self.n_components), COUNT),
+                "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
                 "beta": (is_in_range(self.beta, 0), "a number of at least 0"),
                 "init": (not isinstance(self.init, str) or self.init in ("nndsvd", "random"), "'nndsvd', 'random' or an array of loadings"),
-                "max_iter": (is_count(self.max_iter), COUNT),
+                "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
                 "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
             },
         )
@@ -228,7 +229,7 @@ class L1NMF(Factorization):
 
 
 class _Solver(Splitless):
-    """ICQF's, with the loadings of a factor that nobody has at 0: the data says nothing of them, the penalty does."""
+    """Solver of ICQF that sets the loadings of a factor to 0 if no row has it: only the penalty determines them."""
 
     def loadings(self, sums: Sums, Q: NDArray[Any]) -> NDArray[Any]:
         solved = super().loadings(sums, Q)

@@ -1,4 +1,4 @@
-"""Bounded non-negative factorization, which ICQF and ℓ1-NMF are: its problem, and what is checked of it."""
+"""Objective and bounds of bounded non-negative factorization, of which ICQF and ℓ1-NMF are cases, and checks of its inputs."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -12,18 +12,18 @@ from dfact.engine.passes import Block
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.box_qp import coordinate_descent, fista
 from dfact.models.fitted_schema import Shape, Size
-from dfact.models.parameters import COUNT, check, is_count, is_in_range
+from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 
 INNER = {"cd": coordinate_descent, "fista": fista}
 PENALTIES = ("l1", "l2")
 
 PerItem = float | Annotated[NDArray[np.float64], Shape(("m",), finite=False)]
-"""One number for all items, or one for each (m,)."""
+"""Number for all items, or an array with one for each (m,)."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """The constants of the objective, for one data set."""
+    """Constants of the objective, for one data set."""
 
     k: Annotated[int, Size("k")]
     beta: float
@@ -40,39 +40,39 @@ class Problem:
 
     @property
     def bounded(self) -> bool:
-        """Whether the model could leave its bounds: non-negative factors leave none at 0."""
+        """Whether the model could leave its bounds. Non-negative factors never leave a lower bound of 0."""
         return bool(np.isfinite(self.upper).any() or np.any(np.asarray(self.lower) > 0))
 
     def limits(self, m: int, dtype: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The bounds of the model of each item, twice (m,)."""
+        """Return the lower and the upper bound of each item's model, (m,) each."""
         lower, upper = (np.full(m, bound).astype(dtype) for bound in (self.lower, self.upper))
         return lower, upper
 
     def covariates(self, block: Block) -> NDArray[Any]:
-        """C (rows, c)."""
+        """Return C (rows, c)."""
         if block.covariates is None:
             return np.empty((block.stored.shape[0], 0))
         return block.covariates[:, :-1] if self.weighted else block.covariates
 
     def sample_weight(self, block: Block, dtype: Any) -> NDArray[Any]:
-        """What each row counts (rows,)."""
+        """Return the weight of each row (rows,)."""
         if not self.weighted or block.covariates is None:
             return np.ones(block.stored.shape[0], dtype)
         return np.ascontiguousarray(block.covariates[:, -1], dtype)
 
-    def size(self, X: NDArray[Any]) -> NDArray[np.float64]:
-        """What the penalty counts in each column of non-negative X (k, n): Σx, or ½Σx²."""
-        found: NDArray[np.float64] = X.sum(axis=0, dtype=np.float64)
-        return found if self.penalty == "l1" else np.asarray(0.5 * np.einsum("ij,ij->j", X, X, dtype=np.float64))
+    def column_penalties(self, X: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the penalty of each column of non-negative X (k, n): Σx, or ½Σx²."""
+        sums: NDArray[np.float64] = X.sum(axis=0, dtype=np.float64)
+        return sums if self.penalty == "l1" else np.asarray(0.5 * np.einsum("ij,ij->j", X, X, dtype=np.float64))
 
     @property
     def loadings_penalty(self) -> PerItem:
-        """βγ; 0 without a penalty, though γ be infinite as q_max is."""
+        """Weight βγ of the loadings' penalty; 0 without a penalty, even if γ is infinite because q_max is."""
         return self.beta * self.gamma if self.beta else 0.0
 
     def penalties(self, penalty_w: float, Q: NDArray[Any]) -> float:
-        """Both penalties' share of the objective, with W's size summed over the rows and Qᵀ (k+c, m)."""
-        return self.beta * penalty_w + float((self.loadings_penalty * self.size(Q)).sum())
+        """Return the share of both penalties in the objective, from W's penalty summed over the rows and from Qᵀ (k+c, m)."""
+        return self.beta * penalty_w + float((self.loadings_penalty * self.column_penalties(Q)).sum())
 
     def solve(
         self,
@@ -84,7 +84,7 @@ class Problem:
         sweeps: int,
         tolerance: float,
     ) -> None:
-        """Minimise ½ xᵀG x − hᵀx + strength·size(x) over 0 ≤ x_r ≤ upper, r < len(H), for every column x of X (k, n), in place.
+        """Minimise ½ xᵀG x − hᵀx + strength·penalty(x) over 0 ≤ x_r ≤ upper, r < len(H), for every column x of X (k, n), in place.
 
         H (n_free, n) is overwritten.
         """
@@ -99,7 +99,7 @@ class Problem:
 
 
 def make_problem(model: Any, dataset: Dataset, weights: NDArray[np.float64] | None) -> Problem:
-    """The problem of an ICQF with these parameters for this data; refuses what does not fit it."""
+    """Make the problem of an ICQF for this data. Refuse data and parameters that do not fit it."""
     n, m = dataset.shape
     k = model.n_components
     check_size(k, model.init, dataset)
@@ -118,7 +118,7 @@ def make_problem(model: Any, dataset: Dataset, weights: NDArray[np.float64] | No
 
 
 def check_size(k: int, init: Any, dataset: Dataset) -> None:
-    """Refuse more components than the data allows, and given loadings of another shape."""
+    """Refuse more components than the data allows, and initial loadings of another shape."""
     n, m = dataset.shape
     if k > min(n, m):
         raise ParameterError(f"n_components={k} is larger than the data allows: n_samples={n}, n_features={m}")
@@ -127,7 +127,7 @@ def check_size(k: int, init: Any, dataset: Dataset) -> None:
 
 
 def _per_item(name: str, value: Any, m: int) -> Any:
-    """A number, or one for each item; one where all are the same."""
+    """Check a number, or one for each item. Return a number if all items have the same."""
     numbers = np.asarray(np.nan if value is None else value, np.float64)
     if numbers.shape not in ((), (m,)):
         raise ParameterError(f"{name} has shape {numbers.shape}, expected one number or one for each of {m} items")
@@ -138,34 +138,34 @@ def check_range(dataset: Dataset, problem: Problem) -> None:
     """Refuse answers that are negative, infinite, or outside the bounds."""
     require_finite(dataset)
     statistics = dataset.statistics
-    seen = statistics.observed > 0
-    lowest, highest = statistics.minimum[seen], statistics.maximum[seen]
-    lower, upper = (bound[seen] for bound in problem.limits(len(seen), np.float64))
+    observed = statistics.observed > 0
+    lowest, highest = statistics.minimum[observed], statistics.maximum[observed]
+    lower, upper = (bound[observed] for bound in problem.limits(len(observed), np.float64))
     if (lowest < np.minimum(0, lower)).any():
         where = locate_outside(dataset, 0.0, np.inf)
         raise DataError(f"Negative values in data passed to ICQF: {where}; shift the answers to start at 0, and mark missing ones as NaN")
     if (lowest < lower).any() or (highest > upper).any():
         where = locate_outside(dataset, problem.lower, problem.upper)
-        one = np.ndim(problem.lower) == np.ndim(problem.upper) == 0
-        bounds = f"bounds=({problem.lower:g}, {problem.upper:g})" if one else "the bounds of its item"
+        uniform = np.ndim(problem.lower) == np.ndim(problem.upper) == 0
+        bounds = f"bounds=({problem.lower:g}, {problem.upper:g})" if uniform else "the bounds of its item"
         raise DataError(f"{where}, outside {bounds}; correct the entry or widen the bounds")
 
 
 def check_weights(weights: Any, n: int) -> NDArray[np.float64]:
-    """Sample weights (n,) that can be."""
-    found = np.asarray(weights, np.float64)
-    if found.shape != (n,):
-        raise DataError(f"sample_weight has shape {found.shape}, expected one for each of {n} rows")
-    wrong = np.flatnonzero(~np.isfinite(found) | (found < 0))
-    if wrong.size:
-        raise DataError(f"sample_weight of row {wrong[0]} is {found[wrong[0]]:g}, expected finite weights of at least 0")
-    if not found.any():
+    """Return the sample weights (n,) as floats. Refuse invalid ones."""
+    array = np.asarray(weights, np.float64)
+    if array.shape != (n,):
+        raise DataError(f"sample_weight has shape {array.shape}, expected one for each of {n} rows")
+    invalid = np.flatnonzero(~np.isfinite(array) | (array < 0))
+    if invalid.size:
+        raise DataError(f"sample_weight of row {invalid[0]} is {array[invalid[0]]:g}, expected finite weights of at least 0")
+    if not array.any():
         raise DataError("sample_weight is zero for every row, expected some above zero")
-    return found
+    return array
 
 
 def check_parameters(model: Any) -> None:
-    """Refuse parameters of an ICQF that cannot be, whatever the data."""
+    """Refuse parameters of an ICQF that are invalid for any data."""
 
     def ordered(bounds: Any) -> bool:
         return len(bounds) == 2 and bool(np.all(np.asarray(bounds[0]) >= 0) and np.all(np.asarray(bounds[0]) < np.asarray(bounds[1])))
@@ -174,8 +174,8 @@ def check_parameters(model: Any) -> None:
     check(
         model,
         {
-            "n_components": (is_count(model.n_components), COUNT),
-            "max_iter": (is_count(model.max_iter), COUNT),
+            "n_components": (is_count(model.n_components), POSITIVE_INTEGER),
+            "max_iter": (is_count(model.max_iter), POSITIVE_INTEGER),
             "beta": (is_in_range(model.beta, 0), "a number of at least 0"),
             "penalty": (model.penalty in PENALTIES, "'l1' or 'l2'"),
             "solver": (model.solver in ("admm", "splitless"), "'admm' or 'splitless'"),

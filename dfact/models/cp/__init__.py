@@ -1,1 +1,1 @@
-"""cp."""
+"""CP (PARAFAC) decompositions of tensors: ElasticCP, and CPALS as its baseline."""

@@ -1,4 +1,4 @@
-"""CP by alternating least squares, in memory, as the baseline of ElasticCP; the iterations are TensorLy's."""
+"""CP by alternating least squares in memory, the baseline of ElasticCP. TensorLy runs the iterations."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,12 +18,12 @@ from dfact.engine.partitions import partitions
 from dfact.errors import DataError, DfactError
 from dfact.kernels.cp import subtract
 from dfact.models.cp.base import CPModel, explained_share, rows_footprint
-from dfact.models.cp.problem import ElasticNet, RowPrior, khatri_rao, unfolded
+from dfact.models.cp.problem import ElasticNet, RowPrior, khatri_rao, unfold
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import COUNT, check, is_count, is_in_range
+from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.progress import Iteration, Reporter, remaining_change
 
-_COPIES = 8  # of the data that TensorLy holds at once, in double precision: filled, mask, model, products of them
+_COPIES = 8  # of the data in double precision that TensorLy holds at once: filled, mask, model, products of them
 
 
 class CPALS(CPModel):
@@ -34,10 +34,10 @@ class CPALS(CPModel):
         minimise  ½‖Δ∘(Z − Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾)‖²,
 
     Δ being 0 where an entry is missing. Each mode in turn is solved by least squares given the others; missing entries are
-    filled in by the model of the iteration before (EM). It is a baseline: nothing tells how many components there are, and those
-    beyond cancel each other (see :func:`dfact.selection.core_consistency`). The iterations are TensorLy's ``parafac``, on
-    the whole tensor in memory (``pip install 'dfact[tensor]'``). At the end every slice of mode 1 is solved to its optimum,
-    so that its factors are what ``transform`` gives for the same slices. The low-rank tensor imputation (LRTI), with ℓ2
+    filled in by the model of the previous iteration (EM). It is a baseline: the number of components is not determined, and
+    superfluous components cancel each other (see :func:`dfact.selection.core_consistency`). The iterations are TensorLy's
+    ``parafac``, on the complete tensor in memory (``pip install 'dfact[tensor]'``). At the end every slice of mode 1 is solved to
+    its optimum, so that its factors equal the ``transform`` of the same slices. The low-rank tensor imputation (LRTI), with ℓ2
     penalties, is ``ElasticCP(l1_ratio=0)``.
 
     Parameters
@@ -47,20 +47,20 @@ class CPALS(CPModel):
     init : "svd" or "random"
         Start: leading left singular vectors of the unfoldings (random beyond their number), or uniformly random.
     max_iter : int
-        Most iterations.
+        Maximum number of iterations.
     tol : float
-        Stop when the objective is estimated to be less than this above where it ends, relative to its value;
-        see :func:`dfact.progress.remaining_change`. Takes 11 iterations at least.
+        Stop when the estimated distance of the objective from its limit, relative to its value, falls below this;
+        see :func:`dfact.progress.remaining_change`. Needs at least 11 iterations.
     random_state : int, RandomState or None
         Seed of the start.
     executor : None, "inline", "threads", "distributed" or distributed.Client
-        Where ``transform`` runs, and the last update of mode 1; the iterations run in this process.
+        Executor of ``transform`` and of the last update of mode 1; the iterations run in this process.
     memory_limit : int or str, optional
-        Bytes a process may use ("4GiB"); ``dfact.plan`` tells beforehand what a fit needs.
+        Bytes that a process may use ("4GiB"); ``dfact.plan`` reports beforehand what a fit needs.
     callbacks : sequence of callables
         Called with an :class:`dfact.progress.Iteration` after each iteration.
     dtype : "float32" or "float64", optional
-        Working precision; by default float32 for stored answers and float32 arrays, else float64.
+        Working precision; by default float32 for data that it can hold exactly, such as stored answers, else float64.
 
     Attributes
     ----------
@@ -71,18 +71,18 @@ class CPALS(CPModel):
     rank_ : int
         Number of components whose weights are not 0 (above 1e-9 of the first).
     components_ : array (R, I_2, …, I_N)
-        a_r⁽²⁾∘…∘a_r⁽ᴺ⁾, which mode 1 weighs.
+        a_r⁽²⁾∘…∘a_r⁽ᴺ⁾, which the factors of mode 1 weight.
     loadings_ : DataFrame
         The vectors of modes 2 to N, scaled to length 1, as a table.
     objective_history_ : array
-        The objective at the start, after each iteration, and of the model itself (last).
+        Objective at the start, after each iteration, and of the model itself (last).
     n_iter_, converged_ : int, bool
     remaining_ : float
-        Estimated distance of the objective from its end, relative to its value; NaN after fewer than 11 iterations.
+        Estimated distance of the objective from its limit, relative to its value; NaN after fewer than 11 iterations.
     explained_share_ : float
         1 − ‖Δ∘(Z − X)‖²/‖Δ∘Z‖².
-    column_labels_, row_labels_, offset_, n_features_in_, slice_shape_, fingerprint_ : what was fitted
-        As those of :class:`dfact.ElasticCP`.
+    column_labels_, row_labels_, offset_, n_features_in_, slice_shape_, fingerprint_
+        Description of the fitted data; see :class:`dfact.ElasticCP`.
 
     Raises
     ------
@@ -91,7 +91,7 @@ class CPALS(CPModel):
     DataError
         Infinite entries, or components that are collinear to rounding; in transform, slices of another shape.
     MemoryPlanError
-        The tensor, held several times, is not within ``memory_limit``.
+        The copies of the tensor exceed ``memory_limit``.
 
     Warns
     -----
@@ -141,7 +141,7 @@ class CPALS(CPModel):
         del y
         parafac = _parafac()
         self._check_parameters()
-        dataset = self._slices(X, reset=True)
+        dataset = self._as_slices(X, reset=True)
         dtype = self._working_dtype(dataset)
         self._plan(dataset, self._footprint(dataset.shape, 0, dtype))[1].check()
         Z = _values(dataset)
@@ -149,12 +149,12 @@ class CPALS(CPModel):
         self._iterate(parafac, Z.reshape(dataset.shape), iterations)
         self.n_iter_, self.remaining_ = len(iterations.objectives) - 1, iterations.remaining
         self.converged_ = iterations.remaining < self.tol
-        # Rounded as they are kept, so that transform finds the same rows.
+        # Rounded to the precision of factors_, so that transform gives the same rows.
         order = np.argsort(-_weights(iterations.factors), kind="stable")
         others = [np.ascontiguousarray(A[:, order], dtype) for A in iterations.factors[1:]]
         self.factors_ = [np.empty((0, len(order)), dtype), *others]
         self.factors_[0] = np.asarray(self._least_squares(dataset, None))
-        self._weigh(_weights([np.asarray(A, np.float64) for A in self.factors_]))
+        self._set_weights(_weights([np.asarray(A, np.float64) for A in self.factors_]))
         final = iterations.objective(self.factors_)
         self.objective_history_ = np.asarray([*iterations.objectives, final])
         norm = float(np.nansum(Z * Z))
@@ -168,21 +168,21 @@ class CPALS(CPModel):
         mask = (~missing).astype(np.float64) if missing.any() else None
         try:
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Trying to compute SVD", UserWarning)  # of the vectors beyond, which are random
-                # It computes what it tells a callback only where it is to return it as well.
+                warnings.filterwarnings("ignore", "Trying to compute SVD", UserWarning)  # vectors beyond the rank are random
+                # Without return_errors, TensorLy does not compute the factors that it passes to the callback.
                 parafac(np.where(missing, 0.0, Z), self.n_components, **settings, mask=mask, callback=iterations, return_errors=True)
         except np.linalg.LinAlgError as error:
             raise DataError(f"the components are collinear ({error}); expected data with {self.n_components}: fit fewer") from error
 
     @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
-        """Factors A⁽¹⁾ (n, R) of slices X (n, I_2, …, I_N) given the other modes, each by least squares of what it has.
+        """Return the factors A⁽¹⁾ (n, R) of slices X (n, I_2, …, I_N) given the other modes, by least squares on observed entries.
 
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
-        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
+        A Dask array gives a Dask array, computed on demand, or at once with ``out``.
         """
         check_is_fitted(self)
-        return self._least_squares(self._slices(X, reset=False), out)
+        return self._least_squares(self._as_slices(X, reset=False), out)
 
     def _least_squares(self, dataset: Dataset, out: str | PathLike[str] | None) -> Any:
         return self._rows(dataset, ElasticNet(0.0, 0.0), RowPrior("none"), None, out)
@@ -191,20 +191,20 @@ class CPALS(CPModel):
         check(
             self,
             {
-                "n_components": (is_count(self.n_components), COUNT),
+                "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
                 "init": (isinstance(self.init, str) and self.init in ("svd", "random"), "'svd' or 'random'"),
-                "max_iter": (is_count(self.max_iter), COUNT),
+                "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
                 "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
             },
         )
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
-        one = rows_footprint(shape, self.n_components, dtype)
-        return replace(one, result_per_row=one.result_per_row + 8 * _COPIES * prod(shape[1:]))
+        rows = rows_footprint(shape, self.n_components, dtype)
+        return replace(rows, result_per_row=rows.result_per_row + 8 * _COPIES * prod(shape[1:]))
 
 
 class _Iterations:
-    """What TensorLy calls: keeps the factors and the objectives, and says when it is enough."""
+    """Callback of TensorLy that records the factors and the objectives, and returns True to stop."""
 
     def __init__(self, Z: NDArray[np.float64], tol: float, report: Reporter) -> None:
         self._Z, self._tol, self._report = Z, tol, report
@@ -216,14 +216,14 @@ class _Iterations:
         weights, factors = cp
         self.factors = [np.asarray(factors[0] * weights), *map(np.array, factors[1:])]
         self.objectives.append(self.objective(self.factors))
-        if len(self.objectives) > 1:  # the first is the start
+        if len(self.objectives) > 1:  # the first is that of the start
             self._report.iteration(self.objectives)
-        # Without the start, from which the first iteration may rise.
+        # The start is left out: the first iteration may raise its objective.
         self.remaining = remaining_change(self.objectives[1:])
         return self.remaining < self._tol
 
     def objective(self, factors: Sequence[NDArray[Any]]) -> float:
-        """½‖Δ∘(Z − X)‖²."""
+        """Return ½‖Δ∘(Z − X)‖²."""
         A, *others = (np.asarray(factor, np.float64) for factor in factors)
         return 0.5 * subtract(self._Z, A @ khatri_rao([B.T for B in others]))
 
@@ -233,9 +233,9 @@ def _weights(factors: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 
 def _values(dataset: Dataset) -> NDArray[np.float64]:
-    """All of the data, a row for each slice of mode 1 (I_1, I_2⋯I_N), NaN where missing."""
+    """Return all of the data with a row for each slice of mode 1 (I_1, I_2⋯I_N), NaN where missing."""
     parts = partitions(dataset.source, dataset.missing_code, None)
-    return np.concatenate([unfolded(block) for block in parts.blocks(np.dtype(np.float64))])
+    return np.concatenate([unfold(block) for block in parts.blocks(np.dtype(np.float64))])
 
 
 def _parafac() -> Any:

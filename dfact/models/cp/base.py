@@ -1,4 +1,4 @@
-"""What all CP models share: factors of every mode, the slices they make, and the rows of new slices."""
+"""Base class of the CP models: factors of every mode, reconstruction, and the factors of new slices."""
 
 import warnings
 from collections.abc import Iterable
@@ -19,14 +19,14 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.session import StateRows
 from dfact.errors import DataError
 from dfact.models.cp.passes import FACTORS, GRAM_COLUMNS, RowsPass
-from dfact.models.cp.problem import ElasticNet, Factors, RowPrior, alive, check_size, find_unobserved, khatri_rao
-from dfact.models.estimator import Factorization, columns_of, gather_rows
+from dfact.models.cp.problem import ElasticNet, Factors, RowPrior, check_size, find_unobserved, khatri_rao, nonzero
+from dfact.models.estimator import Factorization, gather_rows, select_columns
 from dfact.models.fitted_schema import Shape
 from dfact.models.traits import ModelTraits, Vocabulary
 
 
 class CPModel(Factorization):
-    """Base of the models Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾ of a tensor (I_1, …, I_N), N ≥ 2; mode 1 is the rows'."""
+    """Base of the models Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾ of a tensor (I_1, …, I_N), N ≥ 2. The slices of mode 1 are the rows."""
 
     traits = ModelTraits(Vocabulary("component", "components", "slices of mode 1", "slices", "Vectors of the modes", "entry"), tensor=True)
     objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False)]
@@ -36,7 +36,7 @@ class CPModel(Factorization):
     explained_share_: float
     rank_: int
     factors_: list[Annotated[Any, Shape((None, "k"), rows=True)]]
-    """(I_n, R) of each mode, heaviest component first; the first a Zarr array where the data is stored."""
+    """Factors (I_n, R) of each mode, largest component first. Those of mode 1 are a Zarr array if the data is stored."""
     weights_: Annotated[NDArray[np.float64], Shape(("k",))]
     slice_shape_: tuple[int, ...]
 
@@ -46,20 +46,20 @@ class CPModel(Factorization):
         if len(self.slice_shape_) < 1 or self.slice_shape_[0] != self.n_features_in_:
             raise DataError(f"slice_shape_ is {self.slice_shape_}, expected {self.n_features_in_} items first")
         if [A.shape[0] for A in others] != list(self.slice_shape_) or not all(isinstance(A, np.ndarray) for A in others):
-            raise DataError(f"factors_ have {[A.shape[0] for A in others]} rows beyond mode 1, expected {self.slice_shape_}, as arrays")
+            raise DataError(f"factors_ have {[A.shape[0] for A in others]} rows in modes 2 to N, expected {self.slice_shape_}, as arrays")
         if not all(np.isfinite(A).all() for A in others):
-            raise DataError("factors_ hold infinity or NaN beyond mode 1, expected finite numbers")
+            raise DataError("factors_ hold infinity or NaN in modes 2 to N, expected finite numbers")
         if self.row_labels_ is not None and self.row_labels_.shape[0] != first.shape[0]:
-            raise DataError(f"row_labels_ are {self.row_labels_.shape[0]}, expected one for each of {first.shape[0]} rows")
+            raise DataError(f"row_labels_ holds {self.row_labels_.shape[0]} labels, expected one for each of {first.shape[0]} rows")
 
     def inverse_transform(self, factors: Any) -> NDArray[Any]:
-        """The model's slices (n, I_2, …, I_N) of factors A⁽¹⁾ (n, R)."""
+        """Return the model's slices (n, I_2, …, I_N) for factors A⁽¹⁾ (n, R)."""
         A, H = self._as_factors(factors), self.components_
         slices: NDArray[Any] = (A @ H.reshape(len(H), -1)).reshape(len(A), *H.shape[1:])
         return slices
 
     def reconstruct(self) -> NDArray[Any]:
-        """The model Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾ (I_1, …, I_N)."""
+        """Return the model Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾ (I_1, …, I_N)."""
         check_is_fitted(self)
         return self.inverse_transform(self.factors_[0])
 
@@ -71,10 +71,13 @@ class CPModel(Factorization):
 
     @property
     def loadings_(self) -> pd.DataFrame:
-        """Slices of modes 2, …, N × components: u_r⁽ⁿ⁾ = a_r⁽ⁿ⁾/‖a_r⁽ⁿ⁾‖. Beyond mode 2 mode and number name them."""
+        """Unit vectors u_r⁽ⁿ⁾ = a_r⁽ⁿ⁾/‖a_r⁽ⁿ⁾‖ as a table, slices of modes 2, …, N × components.
+
+        Slices of mode 2 have the column labels, those of other modes their mode and number.
+        """
         names = [str(label) for label in self.column_labels_]
         names += [f"mode {n}: {i}" for n, size in enumerate(self.slice_shape_[1:], start=3) for i in range(size)]
-        # First by powers of two, which rounds nothing, so that the squares of no entry overflow.
+        # Scaled by powers of two first, which is exact, so that no square overflows.
         scaled = [np.ldexp(A, -np.frexp(np.abs(A).max(axis=0))[1]) for A in self.factors_[1:]]
         lengths = (np.linalg.norm(A, axis=0) for A in scaled)
         units = np.vstack([A / np.where(length > 0, length, 1) for A, length in zip(scaled, lengths, strict=True)])
@@ -84,8 +87,8 @@ class CPModel(Factorization):
     def _row_factors(self) -> Any:
         return self.factors_[0]
 
-    def _slices(self, X: Any, *, reset: bool) -> Dataset:
-        """The data as a tensor's slices, of the fitted shape unless it is to be fitted (``reset``)."""
+    def _as_slices(self, X: Any, *, reset: bool) -> Dataset:
+        """Return the data as slices of a tensor. Set the shape of a slice (``reset``), or check it."""
         dataset = self._dataset(X, None, reset=reset)
         if 0 in dataset.shape:
             raise DataError(f"X has shape {dataset.shape}, expected at least one slice of every mode")
@@ -99,22 +102,25 @@ class CPModel(Factorization):
         super()._check_shape(dataset)
         check_size(dataset, self.slice_shape_)
 
-    def _for_new_rows(self) -> Self:
-        light = super()._for_new_rows()
+    def _copy_for_transform(self) -> Self:
+        light = super()._copy_for_transform()
         first, *others = self.factors_
         light.factors_ = [np.empty((0, first.shape[1]), first.dtype), *others]
         return light
 
     def _rows(self, dataset: Dataset, net: ElasticNet, prior: RowPrior, variances: Any, out: str | PathLike[str] | None) -> Any:
-        """A⁽¹⁾ (n, R) of the dataset's slices given the other modes, each at its optimum; ``variances`` (n, 1) are given ones."""
+        """Return A⁽¹⁾ (n, R) of the dataset's slices given the other modes, each at its optimum.
+
+        ``variances`` (n, 1) are those of the slices if ``prior`` takes given ones.
+        """
         dtype = self._working_dtype(dataset)
         H = khatri_rao([np.asarray(A, np.float64).T for A in self.factors_[1:]])
         with self._open(dataset, variances, self._footprint(dataset.shape, 0, dtype)) as session:
-            report_unfinished(int(session.run(RowsPass(net, prior, dtype), H).unfinished))
+            warn_unconverged(int(session.run(RowsPass(net, prior, dtype), H).unconverged))
             return gather_rows(StateRows(session, FACTORS), (dataset.shape[0], len(H)), dtype, stored=dataset.path is not None, out=out)
 
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
-        """Slices without an entry have factors 0."""
+        """Warn of slices without any observed entry, whose factors are 0."""
         warn_unobserved_rows(dataset)
         if not reset:
             return
@@ -125,10 +131,10 @@ class CPModel(Factorization):
                 text = f"{name} has no observed entry ({int(empty.sum())} in all of mode {n}): its factors are 0"
                 warnings.warn(text, UserWarning, stacklevel=5)
 
-    def _weigh(self, weights: NDArray[np.float64]) -> None:
-        """Keep the components' weights γ_r = Π_n ‖a_r⁽ⁿ⁾‖ in their order, and how many there are."""
+    def _set_weights(self, weights: NDArray[np.float64]) -> None:
+        """Store the components' weights γ_r = Π_n ‖a_r⁽ⁿ⁾‖ in decreasing order, and the rank."""
         self.weights_ = np.sort(weights)[::-1]
-        self.rank_ = int(alive(weights).sum())
+        self.rank_ = int(nonzero(weights).sum())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -137,7 +143,7 @@ class CPModel(Factorization):
 
 
 def rows_footprint(shape: tuple[int, ...], k: int, dtype: np.dtype[Any]) -> Footprint:
-    """What the rows at their optimum hold, with their factors as the only state."""
+    """Return the footprint of a pass that solves the rows to their optimum, with their factors as the only state."""
     size, m = dtype.itemsize, prod(shape[1:])
     return Footprint(
         state_per_row=size * k,
@@ -147,25 +153,25 @@ def rows_footprint(shape: tuple[int, ...], k: int, dtype: np.dtype[Any]) -> Foot
     )
 
 
-def gathered(
+def gather_factors(
     rows: Iterable[NDArray[Any]], others: Factors, weights: NDArray[np.float64], dataset: Dataset, dtype: np.dtype[Any]
 ) -> list[Any]:
-    """The factors (I_n, R), heaviest component first."""
+    """Return the factors (I_n, R), largest component first."""
     order = np.argsort(-weights, kind="stable")
     shape = (dataset.shape[0], len(order))
-    chosen = partial(columns_of, columns=order)
-    ordered = replace(rows, convert=chosen) if isinstance(rows, StateRows) else map(chosen, rows)
+    reorder = partial(select_columns, columns=order)
+    ordered = replace(rows, convert=reorder) if isinstance(rows, StateRows) else map(reorder, rows)
     first = gather_rows(ordered, shape, dtype, stored=dataset.path is not None)
     return [first, *(np.ascontiguousarray(A[order].T, dtype) for A in others)]
 
 
 def explained_share(squares: float, norm: float) -> float:
-    """1 − ‖Δ∘(Z − X)‖²/‖Δ∘Z‖²; NaN where there is nothing to explain."""
+    """Return 1 − ‖Δ∘(Z − X)‖²/‖Δ∘Z‖²; NaN if the data is 0."""
     return 1 - squares / norm if norm > 0 else float("nan")
 
 
-def report_unfinished(rows: int) -> None:
+def warn_unconverged(rows: int) -> None:
     """Warn, from within a method of the model, of slices that are not at their optimum."""
     if rows:
-        message = f"{rows} slices are not at their optimum to rounding: the other modes' components are all but collinear"
+        message = f"{rows} slices are not at their optimum to rounding: the other modes' components are nearly collinear"
         warnings.warn(message, UserWarning, stacklevel=3)

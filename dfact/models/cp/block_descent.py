@@ -1,4 +1,4 @@
-"""CP's block coordinate descent in its two forms: by passes over the rows, and on the residual tensor in memory."""
+"""Block coordinate descent for CP in its two forms: by passes over the rows, and on the residual tensor in memory."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -9,42 +9,42 @@ from numpy.typing import NDArray
 from dfact.engine.session import Arrays, Session
 from dfact.kernels.cp import residual_sweep, subtract
 from dfact.kernels.elastic_net import column_updates
-from dfact.models.cp.passes import EPSILON, FACTORS, REFINED, FillPass, Point, Start, Sums, SupportCounts, SupportPass, extrapolate
-from dfact.models.cp.problem import ElasticNet, Factors, Prior, component_weights, contracted, grams_product, khatri_rao, sizes_of
+from dfact.models.cp.passes import EPSILON, FACTORS, REFINED, FillPass, Point, RowStart, Sums, SupportCounts, SupportPass, extrapolate
+from dfact.models.cp.problem import ElasticNet, Factors, Prior, component_weights, contract, grams_product, khatri_rao, penalty_norms
 from dfact.progress import Reporter, remaining_change
 
-_INNER = 3  # rounds over the other modes between two passes, which cost no read
-_MOMENTUM_DELAY, _MOST = 3, 0.95  # Nesterov's weights t/(t + 3), and the largest of them
-_SETTLED = 0.02  # relative fall of the objective below which extrapolation begins: before, a fit chooses its components
+_INNER = 3  # rounds over the other modes between two passes, which read no data
+_MOMENTUM_DELAY, _MAX_MOMENTUM = 3, 0.95  # Nesterov's weights t/(t + 3), and the largest of them
+_MOMENTUM_FALL = 0.02  # relative fall of the objective below which extrapolation begins: earlier, components still form
 _LEAST_FALL = 0.1  # share of the last fall of the objective that an extrapolated point must bring
 
 
 class Solver(Protocol):
-    """The factors on their way down; (R, I_n) each."""
+    """Descent on the objective, with its current factors (R, I_n)."""
 
     @property
     def others(self) -> Factors:
-        """Of modes 2, …, N."""
+        """Factors of modes 2, …, N."""
         ...
 
     def iterate(self, net: ElasticNet) -> float:
-        """One update of all modes; the objective before it."""
+        """Update all modes once. Return the objective before the update."""
         ...
 
     def evaluate(self) -> tuple[float, NDArray[np.float64]]:
-        """‖Δ∘(Z − X)‖² and the components' weights γ (R,) as they are; first of all that is asked after an iteration."""
+        """Return ‖Δ∘(Z − X)‖² and the components' weights γ (R,). Called before the other methods after an iteration."""
         ...
 
-    def census(self) -> SupportCounts:
-        """Zeros of each component in mode 1, and what has changed since the census before."""
+    def support_counts(self) -> SupportCounts:
+        """Count the zeros of each component in mode 1, and the changes of the support since the previous call."""
         ...
 
     def refinement(self, supports: Factors) -> "Solver":
-        """A solver that goes on from a copy, with mode 1 on the support of the last census and the others on the given ones."""
+        """Return a solver that continues from a copy, with mode 1 on its last counted support and the others on the given ones."""
         ...
 
     def rows(self) -> Iterator[NDArray[Any]]:
-        """The factors of mode 1, rows first, a run of rows after the other."""
+        """Yield the factors of mode 1, rows first, by consecutive groups of rows."""
         ...
 
 
@@ -56,7 +56,7 @@ def descend(
     report: Reporter | None = None,
     measure: Callable[[Sequence[float]], float] = remaining_change,
 ) -> tuple[list[float], bool]:
-    """Iterate until the ``measure`` of the objectives is less than ``tol``; the objectives, and whether it was."""
+    """Iterate until the ``measure`` of the objectives is less than ``tol``. Return the objectives and whether it is."""
     objectives: list[float] = []
     for _ in range(max_iter):
         objectives.append(solver.iterate(net))
@@ -68,28 +68,28 @@ def descend(
 
 
 class ImputingSolver:
-    """One pass over the rows an iteration, wherever the data lies.
+    """Descent by one pass over the rows in each iteration, with missing entries filled in by the model.
 
-    A pass updates mode 1 and contracts the data, its gaps filled by the model, with it. That holds all
+    A pass updates mode 1 and contracts the filled data with it, which is all that
     the updates of the other modes need. No update raises the objective: all of them are column updates
     of one quadratic above it. Between iterations all modes are extrapolated along their last step with Nesterov's
     weights (Mitchell, Ye, De Sterck 2020, "Nesterov acceleration of alternating least squares for canonical tensor
-    decomposition"). Where the objective then falls too little, the pass is repeated from the point that was not
-    extrapolated, and the weights restart.
+    decomposition"). If the objective then falls too little, the pass is repeated without extrapolation,
+    and the weights restart.
     """
 
     def __init__(
-        self, session: Session, prior: Prior, begin: Start, dtype: np.dtype[Any], others: Factors, supports: Factors | None = None
+        self, session: Session, prior: Prior, row_start: RowStart, dtype: np.dtype[Any], others: Factors, supports: Factors | None = None
     ) -> None:
-        self._session, self._prior, self._begin, self._dtype = session, prior, begin, dtype
+        self._session, self._prior, self._row_start, self._dtype = session, prior, row_start, dtype
         self._others = [A.copy() for A in others]
         self._supports = supports
         self._key = FACTORS if supports is None else REFINED
-        self._scales = np.ones(len(others[0]), dtype)  # of mode 1, which the next pass applies
-        self._net = ElasticNet(np.nan, np.nan)  # none yet
-        self._previous = self._others  # where the last step began
-        self._last = self._fall = np.inf  # the objective of the last iteration, and by how much it fell
-        self._steps = 0  # since the weights restarted
+        self._scales = np.ones(len(others[0]), dtype)  # of mode 1; the next pass applies them
+        self._net = ElasticNet(np.nan, np.nan)  # unequal to any other
+        self._previous = self._others  # factors at the beginning of the last step
+        self._last = self._fall = np.inf  # objective of the last iteration, and its last decrease
+        self._steps = 0  # iterations since the weights restarted
 
     @property
     def others(self) -> Factors:
@@ -98,45 +98,45 @@ class ImputingSolver:
     def _run(self, net: ElasticNet, *, move: bool = True, weight: float = 0.0, back: bool = False) -> Sums:
         H, gram = khatri_rao([A.astype(self._dtype) for A in self._others]), grams_product([A @ A.T for A in self._others])
         scales, self._scales = self._scales, np.ones_like(self._scales)
-        pass_ = FillPass(net, self._prior.rows, self._begin, self._dtype, self._key, move)
+        pass_ = FillPass(net, self._prior.rows, self._row_start, self._dtype, self._key, move)
         return self._session.run(pass_, Point(H, gram.astype(self._dtype), scales, weight, back))
 
     def shrink(self, gram: NDArray[np.float64], norm: float) -> None:
-        """Make the start X, with this A⁽¹⁾ᵀA⁽¹⁾, no larger than the data, of the squared ``norm``.
+        """Scale the start X, with this A⁽¹⁾ᵀA⁽¹⁾, so that it is no larger than the data, whose squared norm is ``norm``.
 
-        Else the gaps would be filled with it, and single columns would only make components cancel one another.
+        A larger start would fill the missing entries, and column updates would then make components cancel each other.
         """
         size = float(grams_product([gram, *(A @ A.T for A in self._others)]).sum())
         if size > norm:
             self._scales *= np.sqrt(norm / size)
 
     def _sizes(self) -> list[NDArray[np.float64]]:
-        return [sizes_of(A, variances) for A, variances in zip(self._others, self._prior.others, strict=True)]
+        return [penalty_norms(A, variances) for A, variances in zip(self._others, self._prior.others, strict=True)]
 
     def iterate(self, net: ElasticNet) -> float:
         if net != self._net:
             self._net, self._last, self._fall, self._steps = net, np.inf, np.inf, 0
-        here, weight = self._others, min(_MOST, self._steps / (self._steps + _MOMENTUM_DELAY))
+        start, weight = self._others, min(_MAX_MOMENTUM, self._steps / (self._steps + _MOMENTUM_DELAY))
         if weight > 0:
-            self._others = [extrapolate(A, B, weight, nonnegative=net.nonnegative) for A, B in zip(here, self._previous, strict=True)]
+            self._others = [extrapolate(A, B, weight, nonnegative=net.nonnegative) for A, B in zip(start, self._previous, strict=True)]
         objective, sums = self._pass(net, weight=weight)
         if weight > 0 and self._last - objective < _LEAST_FALL * self._fall:
-            self._others, self._steps = here, 0
+            self._others, self._steps = start, 0
             objective, sums = self._pass(net, back=True)
-        self._previous, self._fall, self._last = here, self._last - objective, objective
-        self._steps = self._steps + 1 if self._fall < _SETTLED * objective else 0
+        self._previous, self._fall, self._last = start, self._last - objective, objective
+        self._steps = self._steps + 1 if self._fall < _MOMENTUM_FALL * objective else 0
         self._others = [A.copy() for A in self._others]
         self._update_others(net, sums)
-        scales = net.balanced(np.stack([sums.sizes[1], *self._sizes()]))
+        scales = net.balancing_scales(np.stack([sums.sizes[1], *self._sizes()]))
         self._scales = scales[0].astype(self._dtype)
         self._others = [A * c[:, None] for A, c in zip(self._others, scales[1:], strict=True)]
         return objective
 
     def _pass(self, net: ElasticNet, *, weight: float = 0.0, back: bool = False) -> tuple[float, Sums]:
-        """The objective where a pass begins, and its sums."""
-        penalized = self._sizes()
+        """Run a pass. Return the objective at its beginning, and its sums."""
+        sizes = self._sizes()
         sums = self._run(net, weight=weight, back=back)
-        return 0.5 * float(sums.squares) + net.penalty(sums.sizes[0] + sum(penalized)), sums
+        return 0.5 * float(sums.squares) + net.penalty(sums.sizes[0] + sum(sizes)), sums
 
     def _update_others(self, net: ElasticNet, sums: Sums) -> None:
         others = self._others
@@ -145,7 +145,7 @@ class ImputingSolver:
             for n, A in enumerate(others):
                 G = grams_product([*grams[: n + 1], *grams[n + 2 :]])
                 support = A[:0] if self._supports is None else self._supports[n]
-                U = contracted(sums.cross, others, n)
+                U = contract(sums.cross, others, n)
                 column_updates(A, U, G, net.ridge(self._prior.others[n]), net.l1, net.nonnegative, support, _INNER)
                 grams[n + 1] = A @ A.T
 
@@ -153,28 +153,28 @@ class ImputingSolver:
         sums = self._run(ElasticNet(0.0, 0.0), move=False)
         return float(sums.squares), component_weights(sums.gram, self._others)
 
-    def census(self) -> SupportCounts:
+    def support_counts(self) -> SupportCounts:
         return self._session.run(SupportPass(), None)
 
     def refinement(self, supports: Factors) -> "ImputingSolver":
         others = [A * support for A, support in zip(self._others, supports, strict=True)]
-        return ImputingSolver(self._session, self._prior, self._begin, self._dtype, others, supports)
+        return ImputingSolver(self._session, self._prior, self._row_start, self._dtype, others, supports)
 
     def rows(self) -> Iterator[NDArray[Any]]:
         return memoized_rows(self._session, self._key)
 
 
 def memoized_rows(session: Session, name: str) -> Iterator[NDArray[Any]]:
-    """A state array, rows first, a run of rows after the other, though passes follow that change it.
+    """Yield a state array, rows first, by consecutive groups of rows.
 
-    A path that goes on has it from its checkpoint, whose state is a later one.
+    It is memoized: a path resumed from a checkpoint needs the array as it was here, not the later state of the checkpoint.
     """
-    found = session.memo(name, lambda: {f"{i}": part for i, part in enumerate(session.rows(name))})
-    return iter(found.values())
+    groups = session.memo(name, lambda: {f"{i}": part for i, part in enumerate(session.rows(name))})
+    return iter(groups.values())
 
 
 class MaskedSolver:
-    """Algorithm 1, and on a support algorithm 2, as printed: on the residual tensor, with the masks of every column update.
+    """Algorithm 1, or algorithm 2 on a support, as printed: on the residual tensor, with the mask in every column update.
 
     In memory and in double precision: Z flat by rows (I_1, I_2⋯I_N), NaN where missing; all factors side by side (R, ΣI_n).
     """
@@ -191,7 +191,7 @@ class MaskedSolver:
         self._Z, self._sizes, self._variances, self._A = Z, np.asarray(sizes, np.int64), variances, A.copy()
         self._session = session
         self._support = np.empty((0, 0)) if support is None else support
-        self._before = np.ones(A.shape, np.uint8)
+        self._counted_support = np.ones(A.shape, np.uint8)
 
     def _modes(self, A: NDArray[np.float64]) -> Factors:
         return np.split(A, np.cumsum(self._sizes)[:-1], axis=1)
@@ -206,17 +206,17 @@ class MaskedSolver:
         return E, subtract(self._Z, E)
 
     def iterate(self, net: ElasticNet) -> float:
-        found = self._session.memo("iteration", lambda: self._iterated(net))
-        self._A = found["factors"]
-        return float(found["objective"])
+        result = self._session.memo("iteration", lambda: self._sweep(net))
+        self._A = result["factors"]
+        return float(result["objective"])
 
-    def _iterated(self, net: ElasticNet) -> Arrays:
+    def _sweep(self, net: ElasticNet) -> Arrays:
         E, squares = self._residual()
-        objective = 0.5 * squares + net.penalty(sizes_of(self._A, self._variances))
+        objective = 0.5 * squares + net.penalty(penalty_norms(self._A, self._variances))
         moved = self._A.copy()
         residual_sweep(E.ravel(), moved, self._sizes, net.ridge(self._variances), net.l1, net.nonnegative, self._support)
         modes, variances = self._modes(moved), np.split(self._variances, np.cumsum(self._sizes)[:-1])
-        scales = net.balanced(np.stack([sizes_of(A, v) for A, v in zip(modes, variances, strict=True)]))
+        scales = net.balancing_scales(np.stack([penalty_norms(A, v) for A, v in zip(modes, variances, strict=True)]))
         factors = np.hstack([A * c[:, None] for A, c in zip(modes, scales, strict=True)])
         return {"factors": factors, "objective": np.asarray(objective)}
 
@@ -224,14 +224,14 @@ class MaskedSolver:
         rows, *others = self._modes(self._A)
         return self._residual()[1], component_weights(rows @ rows.T, others)
 
-    def census(self) -> SupportCounts:
+    def support_counts(self) -> SupportCounts:
         support = (np.abs(self._A) > EPSILON).astype(np.uint8)
-        before, self._before = self._before, support
+        previous, self._counted_support = self._counted_support, support
         rows = slice(0, self._sizes[0])
-        return SupportCounts((support[:, rows] == 0).sum(axis=1), (support != before)[:, rows].sum(axis=1))
+        return SupportCounts((support[:, rows] == 0).sum(axis=1), (support != previous)[:, rows].sum(axis=1))
 
     def refinement(self, supports: Factors) -> "MaskedSolver":
-        support = np.hstack([self._before[:, : self._sizes[0]], *supports]).astype(np.float64)
+        support = np.hstack([self._counted_support[:, : self._sizes[0]], *supports]).astype(np.float64)
         return MaskedSolver(self._Z, self._sizes.tolist(), self._variances, self._A * support, self._session, support)
 
     def rows(self) -> Iterator[NDArray[Any]]:

@@ -15,13 +15,22 @@ from dfact.data.layout import Layout
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.session import StateRows
 from dfact.errors import DataError, ParameterError
-from dfact.models.cp.base import CPModel, explained_share, gathered, report_unfinished, rows_footprint
+from dfact.models.cp.base import CPModel, explained_share, gather_factors, rows_footprint, warn_unconverged
 from dfact.models.cp.block_descent import Solver, descend
 from dfact.models.cp.passes import FACTORS, RowsPass
-from dfact.models.cp.path import REFINING_LAMBDA, PathStep, SolutionPath, follow, increasing
-from dfact.models.cp.problem import ElasticNet, Prior, RowPrior, check_parameters, component_weights, given_variances, khatri_rao, sizes_of
+from dfact.models.cp.path import PathStep, SolutionPath, checked_lambdas, trace_path
+from dfact.models.cp.problem import (
+    ElasticNet,
+    Prior,
+    RowPrior,
+    check_parameters,
+    check_variances,
+    component_weights,
+    khatri_rao,
+    penalty_norms,
+)
 from dfact.models.cp.samples import monitor_rows
-from dfact.models.cp.starts import begin_solver, given_rows, is_exact, start_size
+from dfact.models.cp.starts import is_exact, make_solver, row_inputs, start_size
 from dfact.models.cp.stochastic import StochasticSolver, resolve_batch_sizes
 from dfact.models.fitted_schema import OPTIONAL
 from dfact.models.lazy_transform import lazy_of_dask
@@ -37,14 +46,14 @@ class ElasticCP(CPModel):
 
     Δ being 0 where an entry is missing. The ℓ2 part shrinks superfluous components to 0, so that fewer
     than R may be left; the ℓ1 part sets single entries to 0. The factors carry the scale of the data as
-    the penalties have distributed it: Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾ is the model, ``weights_`` are not to be multiplied.
+    the penalties have distributed it: Σ_r a_r⁽¹⁾∘…∘a_r⁽ᴺ⁾ is the model, and ``weights_`` are not to be multiplied.
 
     Mode 1 is the long one: its slices are the rows that passes read. An iteration is one pass, with
-    missing entries filled in by the model, from which all modes are updated; small tensors that are mostly
-    missing take the paper's algorithm 1 as printed. Passes begin at factors extrapolated along their last step;
-    where that would not pay, the iteration takes a second pass without. Then the scale of each component is spread over
-    the modes so that the penalties are least. At the end every slice is solved to its optimum given the
-    other modes, so that the factors of mode 1 are what ``transform`` gives for the same slices.
+    missing entries filled in by the model, from which all modes are updated. Small tensors that are mostly
+    missing are solved by the paper's algorithm 1 as printed. Passes begin at factors extrapolated along their last step;
+    if the objective then falls too little, the iteration repeats its pass without extrapolation. Then the scale of each
+    component is distributed over the modes so that the penalties are least. At the end every slice is solved to its optimum
+    given the other modes, so that the factors of mode 1 equal the ``transform`` of the same slices.
 
     Parameters
     ----------
@@ -57,85 +66,85 @@ class ElasticCP(CPModel):
     nonnegative : bool
         Whether all factors are to be non-negative.
     solver : "bcd" or "stochastic"
-        Block coordinate descent; or Adamax on samples of the slices of mode 1, for data so large that a pass over
-        it is what counts (algorithm 4). An iteration of that is a pass over at most 32 partitions: a block of each takes
-        25 steps from the same factors, and the mean of what they reach, weighted by their slices, is where the next
-        iteration begins. It starts from the other modes' factors alone.
+        Block coordinate descent; or Adamax on samples of the slices of mode 1 (algorithm 4), for data so large that reading
+        it dominates the time. An iteration of the latter is a pass over at most 32 partitions: one block of each takes
+        25 steps from the same factors, and the next iteration begins at the mean of their results, weighted by their
+        slices. It starts from the other modes' factors alone.
     missing : "fill", "exact" or "auto"
-        "fill": missing entries are filled in by the model in each pass; "exact": each column update takes
-        account of them itself, on the residual tensor in memory (algorithm 1 as printed). Both descend on
+        "fill": missing entries are filled in by the model in each pass. "exact": each column update leaves them
+        out, on the residual tensor in memory (algorithm 1 as printed). Both descend on
         the same objective. "auto" is "exact" for tensors of up to 2²⁰ entries of which more than half are
-        missing, where filling them in is slow, else "fill". A stochastic step always solves its slices exactly;
-        "exact" are then its updates of the other modes, and "auto" is "exact" for any tensor mostly missing.
+        missing, for which filling in converges slowly, else "fill". A stochastic step always solves its slices exactly;
+        there "exact" refers to its updates of the other modes, and "auto" is "exact" for any tensor mostly missing.
     batch_sizes : list of N int, optional
-        Slices of each mode that a stochastic step draws, of mode 1 at most those of a block. By default so many of
-        mode 1 that they have 2¹⁶ entries, but at least 16 and at most half of them, and all of the other modes, unless
+        Number of slices of each mode that a stochastic step draws; for mode 1 at most those of a block. The default is for
+        mode 1 as many as have 2¹⁶ entries, but at least 16 and at most half of them, and for the other modes all, unless
         a slice of mode 1 then has more than 2¹⁴ entries.
     step_size : float
-        Of a stochastic step, relative to a vector's length; it shrinks to a fifth where the objective rises.
+        Size of a stochastic step, relative to a vector's length. It is divided by five when the objective rises.
     prior : "estimate", None, or list of N arrays (I_n,)
-        Variances, the diagonals of R_n. Estimated, R_n(i, i) = ‖X(n-slice i)‖²/(Rθ^{N−1}), θ = (‖X‖²/R)^{1/N},
-        where the missing entries of a slice count as its observed ones do on average, so that they do not
-        depend on what is missing. None: ones.
+        Variances, the diagonals of R_n. The estimates are R_n(i, i) = ‖X(n-slice i)‖²/(Rθ^{N−1}), θ = (‖X‖²/R)^{1/N},
+        in which the missing entries of a slice count as much as its observed ones on average, so that they do not
+        depend on which entries are missing. None: ones.
     init : "random", "nvecs", or list of N arrays (I_n, R)
         Start: standard normal; leading left singular vectors of the unfoldings (random beyond their number); given factors.
     max_iter : int
-        Most iterations; along a path, for each λ.
+        Maximum number of iterations; along a path, for each λ.
     tol : float
-        Stop when the objective is estimated to be less than this above where it ends, relative to its value;
-        see :func:`dfact.progress.remaining_change`. Takes 11 iterations at least. The fits of a path, which start
-        near their end, stop when an iteration changes the objective by less than this, relative to its value.
+        Stop when the estimated distance of the objective from its limit, relative to its value, falls below this;
+        see :func:`dfact.progress.remaining_change`. Needs at least 11 iterations. The fits of a path, which start
+        near their solutions, stop when the relative change of the objective in an iteration falls below this.
     random_state : int, RandomState or None
         Seed of the start.
     executor : None, "inline", "threads", "distributed" or distributed.Client
-        Where passes run; see :func:`dfact.engine.executors.resolve_executor`. The result is the same.
+        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
     memory_limit : int or str, optional
-        Bytes a process may use ("4GiB"); ``dfact.plan`` tells beforehand what a fit needs.
+        Bytes that a process may use ("4GiB"); ``dfact.plan`` reports beforehand what a fit needs.
     checkpoint : path, optional
-        A store, a folder or the URL of one, that keeps what is done: after an interruption the same fit, or path, goes
-        on from there, and ends with the same bits. See :mod:`dfact.engine.checkpoint`.
+        Path or URL of a store for the progress of the fit or path. After an interruption the same one resumes from it and
+        gives the same bits. See :mod:`dfact.engine.checkpoint`.
     checkpoint_every : int
-        Passes from one version of it to the next.
+        Number of passes between two checkpoint versions.
     callbacks : sequence of callables
         Called with an :class:`dfact.progress.Iteration` after each iteration, or each λ of a path.
     dtype : "float32" or "float64", optional
-        Working precision of passes; by default float32 for stored answers and float32 arrays, else float64.
+        Working precision of passes; by default float32 for data that it can hold exactly, such as stored answers, else float64.
 
     Attributes
     ----------
     factors_ : list of arrays (I_n, R)
-        A⁽ⁿ⁾, components in the order of their weights; that of mode 1 is a Zarr array where the data is one.
+        A⁽ⁿ⁾, components in the order of their weights; that of mode 1 is a Zarr array if the data is stored.
     weights_ : array (R,)
         γ_r = Π_n ‖a_r⁽ⁿ⁾‖, decreasing.
     rank_ : int
-        Number of components left, whose weights are not 0 (above 1e-9 of the first).
+        Number of components whose weights are not 0 (above 1e-9 of the first).
     components_ : array (R, I_2, …, I_N)
-        a_r⁽²⁾∘…∘a_r⁽ᴺ⁾, which mode 1 weighs.
+        a_r⁽²⁾∘…∘a_r⁽ᴺ⁾, which the factors of mode 1 weight.
     loadings_ : DataFrame
         The vectors of modes 2 to N, scaled to length 1, as a table.
     objective_history_ : array
-        The objective at the start, after each iteration, and of the model itself (last). A stochastic
-        one is estimated on a fixed sample of slices at their optimum, but for the last, which is exact.
+        Objective at the start, after each iteration, and of the model itself (last). The stochastic solver
+        estimates it on a fixed sample of slices at their optimum, except the last, which is exact.
     n_iter_, converged_ : int, bool
     remaining_ : float
-        Estimated distance of the objective from its end, relative to its value; NaN after fewer than 11 iterations.
+        Estimated distance of the objective from its limit, relative to its value; NaN after fewer than 11 iterations.
     explained_share_ : float
         1 − ‖Δ∘(Z − X)‖²/‖Δ∘Z‖².
     read_share_ : float
-        Of the stochastic solver: slices of the chunks that its iterations visited, as a share of all; above 1 where
-        chunks came again. The prior and the factors of mode 1 at the end take a pass each.
+        Slices of all chunks that the iterations of the stochastic solver read, as a share of all slices; above 1 if
+        chunks were read several times. The prior, and the factors of mode 1 at the end, take a pass each.
     prior_ : Prior
         Variances of the other modes, and the rule for those of mode 1.
-    column_labels_, row_labels_, offset_, n_features_in_, slice_shape_, fingerprint_ : what was fitted
-        Labels of modes 2 and 1; row labels as they lie in stored data, None where there are none. The
-        shape of a slice of mode 1; n_features_in_ is I_2. The fingerprint is that of a stored dataset, else None.
+    column_labels_, row_labels_, offset_, n_features_in_, slice_shape_, fingerprint_
+        Description of the fitted data: labels of modes 2 and 1 (row labels are those of stored data, or None), and the
+        shape of a slice of mode 1. n_features_in_ is I_2. The fingerprint is that of a stored dataset, else None.
 
     Raises
     ------
     DataError
         Infinite entries; in transform, slices of another shape.
     MemoryPlanError
-        Not even the least the fit needs is within ``memory_limit``.
+        The minimum that the fit needs exceeds ``memory_limit``.
 
     Warns
     -----
@@ -159,7 +168,7 @@ class ElasticCP(CPModel):
 
     prior_: Prior
     read_share_: Annotated[float, OPTIONAL]
-    _parts = (Prior, RowPrior)
+    saved_types = (Prior, RowPrior)
 
     def __init__(
         self,
@@ -205,25 +214,25 @@ class ElasticCP(CPModel):
         self.dtype = dtype
 
     def fit(self, X: Any, y: None = None, *, checkpoint: str | PathLike[str] | None = None) -> Self:
-        """Fit the tensor X (I_1, …, I_N): any array, path or Dataset; NaN is missing. ``checkpoint`` takes the parameter's place."""
+        """Fit the tensor X (I_1, …, I_N): any array, path or Dataset; NaN is missing. ``checkpoint`` overrides the parameter."""
         del y
-        dataset, dtype = self._begin(X)
-        with self._open_to_fit(dataset, given_rows(self, dataset, dtype), self._footprint(dataset.shape, 0, dtype), checkpoint) as session:
-            self.prior_, solver, _ = begin_solver(self, session, dataset, dtype)
+        dataset, dtype = self._check_input(X)
+        with self._open_to_fit(dataset, row_inputs(self, dataset, dtype), self._footprint(dataset.shape, 0, dtype), checkpoint) as session:
+            self.prior_, solver, _ = make_solver(self, session, dataset, dtype)
             objectives, self.converged_ = descend(solver, self._net(), self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
-            # Rounded as they are kept, so that transform finds the same rows.
+            # Rounded to the precision of factors_, so that transform gives the same rows.
             others = [A.astype(dtype).astype(np.float64) for A in solver.others]
             sums = session.run(RowsPass(self._net(), self.prior_.rows, dtype), khatri_rao(others))
-            sizes = sums.sizes + sum(sizes_of(A, v) for A, v in zip(others, self.prior_.others, strict=True))
+            sizes = sums.sizes + sum(penalty_norms(A, v) for A, v in zip(others, self.prior_.others, strict=True))
             final = 0.5 * float(sums.squares) + self._net().penalty(sizes)
-            self.factors_ = gathered(StateRows(session, FACTORS), others, component_weights(sums.gram, others), dataset, dtype)
+            self.factors_ = gather_factors(StateRows(session, FACTORS), others, component_weights(sums.gram, others), dataset, dtype)
         self.objective_history_ = np.asarray([*objectives, final])
         self.n_iter_, self.remaining_ = len(objectives), remaining_change(objectives)
         if isinstance(solver, StochasticSolver):
             self.read_share_ = solver.read_share
         self.explained_share_ = explained_share(float(sums.squares), float(sums.norm))
-        self._weigh(component_weights(sums.gram, others))
-        report_unfinished(int(sums.unfinished))
+        self._set_weights(component_weights(sums.gram, others))
+        warn_unconverged(int(sums.unconverged))
         return self
 
     def path(
@@ -234,58 +243,60 @@ class ElasticCP(CPModel):
         *,
         checkpoint: str | PathLike[str] | None = None,
     ) -> SolutionPath:
-        """Solutions along increasing λ (algorithm 3), up to that at which nothing is left; the model itself stays as it is.
+        """Solve along increasing λ (algorithm 3), up to the λ at which all components are 0. The model itself is not changed.
 
-        Each starts from the one before. Where the entries that are not 0 change they are also fitted
-        without shrinkage, on this support (algorithm 2, λ = 1e-8): the refined solution. ``lambdas`` are by
+        Each solution starts from the previous one. When the support, the entries that are not 0, changes, the factors are also
+        fitted without shrinkage on this support (algorithm 2, λ = 1e-8): the refined solution. ``lambdas`` are by
         default 1e-10, 1e-9, …, 1, then 10, 20, …, 90, 100, 200, …, 1e10. The rows are those of the
-        last iteration, of stored data on disk for every step. ``checkpoint`` takes the parameter's place; it holds
-        the factors of every step, too.
+        last iteration; for stored data they are written to disk for every step. ``checkpoint`` overrides the parameter;
+        it also holds the factors of every step.
         """
         model = type(self)(**self.get_params(deep=False))
-        return model._path(X, increasing(lambdas), bool(refine), checkpoint)
+        return model._path(X, checked_lambdas(lambdas), bool(refine), checkpoint)
 
     def _path(self, X: Any, lambdas: list[float], refine: bool, checkpoint: str | PathLike[str] | None) -> SolutionPath:
-        dataset, dtype = self._begin(X)
+        dataset, dtype = self._check_input(X)
         report = Reporter(self.callbacks, len(lambdas))
         steps: list[PathStep] = []
 
         def gather(solver: Solver, weights: NDArray[np.float64]) -> list[Any]:
-            return gathered(solver.rows(), solver.others, weights, dataset, dtype)
+            return gather_factors(solver.rows(), solver.others, weights, dataset, dtype)
 
-        known, footprint = given_rows(self, dataset, dtype), self._footprint(dataset.shape, 0, dtype)
-        with self._open_to_fit(dataset, known, footprint, checkpoint, lambdas=lambdas, refine=refine) as session:
-            self.prior_, solver, norm = begin_solver(self, session, dataset, dtype)
-            for step in follow(solver, self._net(), lambdas, norm=norm, max_iter=self.max_iter, tol=self.tol, refine=refine, gather=gather):
+        covariates, footprint = row_inputs(self, dataset, dtype), self._footprint(dataset.shape, 0, dtype)
+        with self._open_to_fit(dataset, covariates, footprint, checkpoint, lambdas=lambdas, refine=refine) as session:
+            self.prior_, solver, norm = make_solver(self, session, dataset, dtype)
+            for step in trace_path(
+                solver, self._net(), lambdas, norm=norm, max_iter=self.max_iter, tol=self.tol, refine=refine, gather=gather
+            ):
                 steps.append(step)
                 report.step(f"λ = {step.lam:g}, rank {step.rank}, {step.zeros} zeros")
         return SolutionPath(tuple(steps), self)
 
     @lazy_of_dask
     def transform(self, X: Any, *, prior: Any = None, out: str | PathLike[str] | None = None) -> Any:
-        """Factors A⁽¹⁾ (n, R) of slices X (n, I_2, …, I_N) given the other modes, each slice at its optimum.
+        """Return the factors A⁽¹⁾ (n, R) of slices X (n, I_2, …, I_N) given the other modes, each slice at its optimum.
 
-        ``prior`` (n,) are the slices' variances R_1 for a model whose own were given; by default all are the
-        mean of those. Stored data gives a Zarr array, at ``out`` or in a temporary folder.
-        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
+        ``prior`` (n,) holds the slices' variances R_1, for a model whose prior was given as a list; by default all are the
+        mean of that list's. Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        A Dask array gives a Dask array, computed on demand, or at once with ``out``.
         """
         check_is_fitted(self)
-        dataset = self._slices(X, reset=False)
-        variances = self._known_of_rows(dataset.shape[0], prior).get("prior")
+        dataset = self._as_slices(X, reset=False)
+        variances = self._row_inputs(dataset.shape[0], prior).get("prior")
         return self._rows(dataset, self._net(), self.prior_.rows, None if variances is None else variances[:, None], out)
 
-    def _known_of_rows(self, n: int, prior: Any = None) -> dict[str, Any]:
+    def _row_inputs(self, n: int, prior: Any = None) -> dict[str, Any]:
         if self.prior_.rows.kind == "given":
             given = np.full(n, np.mean(self.prior[0])) if prior is None else np.asarray(prior, np.float64)
-            return {"prior": given_variances([given], [n])[0]}
+            return {"prior": check_variances([given], [n])[0]}
         if prior is not None:
-            raise ParameterError("transform takes a prior only with a model whose own was given as a list")
+            raise ParameterError("transform takes a prior only with a model whose prior was given as a list")
         return {}
 
-    def _begin(self, X: Any) -> tuple[Dataset, np.dtype[Any]]:
-        """The data to fit, checked, with all that is stored of it."""
+    def _check_input(self, X: Any) -> tuple[Dataset, np.dtype[Any]]:
+        """Check the parameters and the data to fit. Return the data and the working precision."""
         check_parameters(self)
-        dataset = self._slices(X, reset=True)
+        dataset = self._as_slices(X, reset=True)
         return dataset, self._working_dtype(dataset)
 
     def _check_parameters(self) -> None:
@@ -293,58 +304,28 @@ class ElasticCP(CPModel):
 
     def _check_loaded(self) -> None:
         super()._check_loaded()
-        given, found = isinstance(self.prior, (list, tuple)), [variances.shape for variances in self.prior_.others]
-        if found != [(size,) for size in self.slice_shape_] or not all((variances > 0).all() for variances in self.prior_.others):
-            raise DataError(f"prior_ holds variances of shapes {found}, expected some above 0 of the slices {self.slice_shape_}")
-        if given != (self.prior_.rows.kind == "given") or not np.isfinite(self.prior_.rows.scale):
-            raise DataError(f"prior_ has rows by {self.prior_.rows}, which is not what the parameter prior says")
-        if given:
-            given_variances(self.prior, [self.factors_[0].shape[0], *self.slice_shape_])
+        is_given, shapes = isinstance(self.prior, (list, tuple)), [variances.shape for variances in self.prior_.others]
+        if shapes != [(size,) for size in self.slice_shape_] or not all((variances > 0).all() for variances in self.prior_.others):
+            raise DataError(f"prior_ holds variances of shapes {shapes}, expected some above 0 of the slices {self.slice_shape_}")
+        if is_given != (self.prior_.rows.kind == "given") or not np.isfinite(self.prior_.rows.scale):
+            raise DataError(f"prior_ has rows by {self.prior_.rows}, expected the kind that the parameter prior sets")
+        if is_given:
+            check_variances(self.prior, [self.factors_[0].shape[0], *self.slice_shape_])
 
     def _net(self) -> ElasticNet:
         return ElasticNet(float(self.lam), float(self.l1_ratio), bool(self.nonnegative))
-
-    def _at(self, step: PathStep, *, refined: bool) -> "ElasticCP":
-        """A copy with what a step of its path found."""
-        if refined and step.refined is None:
-            raise ParameterError(f"the step at λ = {step.lam:g} was not refined; expected refined=False")
-        model = type(self)(**{**self.get_params(deep=False), "lam": REFINING_LAMBDA if refined else step.lam})
-        for name in (
-            "n_features_in_",
-            "feature_names_in_",
-            "column_labels_",
-            "row_labels_",
-            "offset_",
-            "slice_shape_",
-            "fingerprint_",
-            "prior_",
-        ):
-            if hasattr(self, name):
-                setattr(model, name, getattr(self, name))
-        model.factors_, error = step.factors, step.relative_error
-        model.objective_history_, model.converged_ = step.objectives, step.converged
-        if refined and step.refined is not None:
-            model.factors_, error = step.refined, step.refined_error
-            model.objective_history_, model.converged_ = step.refined_objectives, step.refined_converged
-        model.explained_share_, model.n_iter_ = 1 - error**2, len(model.objective_history_)
-        model.remaining_ = remaining_change(model.objective_history_.tolist())
-        squares = np.zeros(self.n_components)
-        for start in range(0, model.factors_[0].shape[0], 1 << 16):
-            squares += np.square(model.factors_[0][start : start + (1 << 16)], dtype=np.float64).sum(axis=0)
-        model._weigh(component_weights(np.diag(squares), [A.T for A in model.factors_[1:]]))
-        return model
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         size, m, k = dtype.itemsize, prod(shape[1:]), self.n_components
         rows, exact = rows_footprint(shape, k, dtype), is_exact(self, shape, 1.0)
         start = start_size(shape, k) if isinstance(self.init, str) and self.init == "nvecs" else 0
-        aside = 8 * m * monitor_rows(shape, resolve_batch_sizes(self.batch_sizes, shape, k)[0]) if self.solver == "stochastic" else 0
-        # Products of two factors, and what is contracted with them.
+        monitor = 8 * m * monitor_rows(shape, resolve_batch_sizes(self.batch_sizes, shape, k)[0]) if self.solver == "stochastic" else 0
+        # Products of two factors, and their contractions with the data.
         steps = 4 * k * (k + 1) * m // Layout.of(shape).block_rows if self.solver == "stochastic" else 0
         return replace(
             rows,
             work_per_row=rows.work_per_row + steps,
             broadcast=max(rows.broadcast, 8 * start),
-            state_per_row=(3 * size + 1) * k + size,  # factors, refined ones and their support, those before the last step
-            result_per_row=rows.result_per_row + (8 * 3 * m if exact else 0) + -(-aside // max(1, shape[0])),
+            state_per_row=(3 * size + 1) * k + size,  # factors, refined factors and their support, factors before the last step
+            result_per_row=rows.result_per_row + (8 * 3 * m if exact else 0) + -(-monitor // max(1, shape[0])),
         )

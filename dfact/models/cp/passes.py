@@ -1,4 +1,4 @@
-"""CP's passes: squares of the slices, an iteration over mode 1 with the sums for the other modes, rows at their optimum."""
+"""Passes of CP: squares of the slices, an iteration over mode 1 with the sums for the other modes, rows at their optimum."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,21 +12,21 @@ from dfact.engine.passes import Block, PartialSums, State, StatelessStart, Works
 from dfact.kernels.cp import fill_missing
 from dfact.kernels.elastic_net import column_updates, row_optima
 from dfact.kernels.entries import filled
-from dfact.models.cp.problem import ElasticNet, RowPrior, row_squares, sizes_of, unfolded, whole_squares
+from dfact.models.cp.problem import ElasticNet, RowPrior, extrapolated_squares, penalty_norms, row_squares, unfold
 
 FACTORS, REFINED, SUPPORT, PREVIOUS = "factors", "refined", "support", "previous"
-GRAM_COLUMNS = 1 << 9  # of which products of loadings are held at once
-EPSILON = 1e-9  # up to here an entry counts as 0 (equation 37)
+GRAM_COLUMNS = 1 << 9  # columns whose products of loadings are held at once
+EPSILON = 1e-9  # largest absolute value that counts as 0 (equation 37)
 
-_SWEEPS = 5  # coordinate sweeps a row gets in an iteration: little beside the products with the data
+_SWEEPS = 5  # coordinate sweeps of a row in an iteration: cheap compared with the products with the data
 _ROW_TOLERANCE = 1e-12
 _TILE_PRODUCTS = 10**6  # multiplications up to which OpenBLAS multiplies matrices without packing them first
-_TILE_BYTES, _TILE_ROWS = 3 << 17, 32  # of the data, which stay in cache beside their target; but so many rows, for the products' sake
+_TILE_BYTES, _TILE_ROWS = 3 << 17, 32  # of a tile of the data, which stays in cache beside its target; fewer rows make slow products
 
 
 @dataclass
 class UnfoldingGrams(PartialSums, name="cp_unfolding_grams"):
-    """XX ᵀ of the unfoldings of modes 2, …, N, one after the other, flat."""
+    """Gram matrices XX ᵀ of the unfoldings of modes 2, …, N, flat, one after the other."""
 
     grams: NDArray[Any]
 
@@ -47,29 +47,29 @@ class UnfoldingsPass(StatelessStart):
 
 
 def filled_rows(block: Block) -> NDArray[Any]:
-    """A copy of the unfolding along mode 1 with 0 for missing entries, in the block's working memory."""
-    V = unfolded(block)
+    """Return a copy of the unfolding along mode 1 with 0 for missing entries, in the block's working memory."""
+    V = unfold(block)
     return filled(V, out=block.work.array("filled", V.shape, V.dtype))
 
 
 @dataclass(frozen=True)
-class Start:
-    """Where the factors of mode 1 begin: the data times ``projection`` (m, j ≤ R) and else random; or given, the last R covariates."""
+class RowStart:
+    """Initial factors of mode 1: the data times ``projection`` (m, j ≤ R), random in the other components; or the last R covariates."""
 
     rank: int
     seed: int
     nonnegative: bool
     projection: NDArray[Any] | None = None
-    given: bool = False
+    from_covariates: bool = False
 
     def factors(self, block: Block, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """A (R, rows); rows without any entry are 0."""
-        V, work = unfolded(block), block.work
-        if self.given:
+        """Return A (R, rows); rows without any entry are 0."""
+        V, work = unfold(block), block.work
+        if self.from_covariates:
             assert block.covariates is not None
             A = block.covariates[:, -self.rank :].T.astype(dtype)
         else:
-            # Seeded by the block, so that a start does not depend on who computes it.
+            # Seeded by the block, so that the start does not depend on the worker that computes it.
             A = random_factors(np.random.SeedSequence(self.seed, spawn_key=(0, block.index)), (self.rank, len(V)), self.nonnegative)
             if self.projection is not None:
                 wide = work.converted("wide", filled_rows(block), np.result_type(V, self.projection))
@@ -79,7 +79,7 @@ class Start:
 
 
 def random_factors(seed: np.random.SeedSequence, shape: tuple[int, int], nonnegative: bool) -> NDArray[np.float64]:
-    """Standard normal, or their sizes."""
+    """Draw standard normal factors, or their absolute values if ``nonnegative``."""
     A = np.random.default_rng(seed).standard_normal(shape)
     return np.abs(A) if nonnegative else A
 
@@ -89,89 +89,89 @@ class SliceSums(PartialSums, name="cp_slices"):
     columns: NDArray[Any]
     """Σ X² over the rows (m,)."""
     rows: NDArray[Any]
-    """Σ of the rows' whole squares."""
+    """Σ of the rows' squares, extrapolated to their missing entries."""
     gram: NDArray[Any]
-    """A⁽¹⁾ᵀA⁽¹⁾ (R, R) at the start; (0, 0) without one."""
+    """A⁽¹⁾ᵀA⁽¹⁾ (R, R) at the start; (0, 0) without a start."""
 
 
 @dataclass(frozen=True)
 class SlicesPass(StatelessStart):
-    """Sums for the estimate of the prior, and the size of a start."""
+    """Sums for the estimate of the prior, and the Gram matrix of a start."""
 
     dtype: np.dtype[Any]
-    begin: Start | None = None
+    row_start: RowStart | None = None
 
     def step(self, block: Block, state: State | None, broadcast: None) -> tuple[State | None, SliceSums]:
         squares, counts, columns = row_squares(block)
-        A = np.empty((0, len(squares)), self.dtype) if self.begin is None else self.begin.factors(block, self.dtype)
-        return state, SliceSums(columns, np.asarray(whole_squares(squares, counts, len(columns)).sum()), A @ A.T)
+        A = np.empty((0, len(squares)), self.dtype) if self.row_start is None else self.row_start.factors(block, self.dtype)
+        return state, SliceSums(columns, np.asarray(extrapolated_squares(squares, counts, len(columns)).sum()), A @ A.T)
 
 
 @dataclass
 class Sums(PartialSums, name="cp"):
-    """What an iteration adds up over the rows."""
+    """Sums of an iteration over the rows."""
 
     gram: NDArray[Any]
     """A⁽¹⁾ᵀA⁽¹⁾ (R, R) with the new A⁽¹⁾."""
     cross: NDArray[Any]
-    """The target contracted with the new A⁽¹⁾ (R, I_2⋯I_N)."""
+    """Target contracted with the new A⁽¹⁾ (R, I_2⋯I_N)."""
     squares: NDArray[Any]
-    """‖Δ∘(Z − X)‖² of the factors the pass began with."""
+    """‖Δ∘(Z − X)‖² of the factors at the beginning of the pass."""
     sizes: NDArray[Any]
-    """What the penalty counts of the A⁽¹⁾ the pass began with, and of the new one (2, 2, R)."""
+    """aᵀR₁⁻¹a and ‖a‖₁ of A⁽¹⁾ at the beginning of the pass, and of the new A⁽¹⁾ (2, 2, R)."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """The point at which a pass begins: the products of the other modes, and how to move the factors of mode 1 to it."""
+    """Point at which a pass begins: products of the other modes' factors, and the change of mode 1 that leads there."""
 
     H: NDArray[Any]
     """(R, I_2⋯I_N)."""
     gram: NDArray[Any]
     """HHᵀ (R, R)."""
     scales: NDArray[Any]
-    """Scales of A⁽¹⁾ (R,) that are due."""
+    """Scales of A⁽¹⁾ (R,) to apply first."""
     weight: float = 0.0
     """Share of the last step by which A⁽¹⁾ is extrapolated."""
     back: bool = False
-    """Whether A⁽¹⁾ returns first to where it was before the last pass extrapolated it."""
+    """Whether A⁽¹⁾ is first reset to its value before the last pass extrapolated it."""
 
 
 def extrapolate(A: NDArray[Any], previous: NDArray[Any], weight: float, *, nonnegative: bool) -> NDArray[Any]:
-    """A + weight · (A − previous) without leaving 0 where A is 0, or the non-negative numbers."""
+    """Return A + weight · (A − previous), with the zeros of A, and clipped at 0 if ``nonnegative``."""
     point = np.where(A == 0, A, A + A.dtype.type(weight) * (A - previous))
     return np.maximum(point, 0, out=point) if nonnegative else point
 
 
 @dataclass(frozen=True)
 class FillPass:
-    """One iteration over mode 1: missing entries are filled in by the model, which puts a quadratic above the
-    objective that touches it there; then column updates of the rows, and the sums for the other modes.
+    """One iteration over mode 1. Missing entries are filled in by the model, which gives a quadratic above the
+    objective that touches it at the current point; then follow column updates of the rows, and the sums for the other modes.
 
-    State: the factors (R, rows) and the ``previous`` ones, from which the last pass extrapolated, the variances R_1
-    (1, rows), and ``norm``, ‖Z‖², of blocks without missing entries (NaN for the others), with which the model of
-    those need not be formed. ``key`` names the factors that move; "refined" ones only where the state's ``support`` is 1.
+    State: the factors (R, rows) and the ``previous`` ones, from which the last pass extrapolated; the variances R_1
+    (1, rows); and ``norm``, ‖Z‖², of blocks without missing entries (NaN for the others), with which the model of
+    those need not be formed. ``key`` names the factors to update; "refined" ones are updated where the state's ``support`` is 1.
     """
 
     net: ElasticNet
     prior: RowPrior
-    begin: Start
+    row_start: RowStart
     dtype: np.dtype[Any]
     key: str = FACTORS
     move: bool = True
-    """Whether the factors move; otherwise only the squares are summed up."""
+    """Whether the factors are updated; otherwise only the squares are summed."""
 
     def start(self, block: Block) -> State:
-        V = unfolded(block)
+        V = unfold(block)
         return {
-            FACTORS: self.begin.factors(block, self.dtype),
+            FACTORS: self.row_start.factors(block, self.dtype),
             "variances": self.prior.variances(block, self.dtype)[None],
             "norm": np.atleast_1d(np.einsum("ij,ij->", V, V, dtype=np.float64)),
         }
 
     def step(self, block: Block, state: State | None, broadcast: Point) -> tuple[State, Sums]:
         assert state is not None
-        V, A, H, gram, variances, work = unfolded(block), state[self.key], broadcast.H, broadcast.gram, state["variances"][0], block.work
+        V, A, H, gram, variances, work = unfold(block), state[self.key], broadcast.H, broadcast.gram, state["variances"][0], block.work
         if broadcast.back:
             A[...] = state[PREVIOUS]
         A *= broadcast.scales[:, None]
@@ -181,23 +181,23 @@ class FillPass:
             previous = state[PREVIOUS]
             point = extrapolate(A, previous, broadcast.weight, nonnegative=self.net.nonnegative) if broadcast.weight > 0 else A
             previous[...], A[...] = A, point
-        before = sizes_of(A, variances)
+        initial_sizes = penalty_norms(A, variances)
         if np.isnan(state["norm"][0]):
             squares, cross = self._filled(V, A, H, gram, state, work)
         else:
-            squares, cross = self._whole(V, A, H, gram, state, work)
-        return state, Sums(A @ A.T, cross, np.asarray(squares), np.stack([before, sizes_of(A, variances)]))
+            squares, cross = self._complete(V, A, H, gram, state, work)
+        return state, Sums(A @ A.T, cross, np.asarray(squares), np.stack([initial_sizes, penalty_norms(A, variances)]))
 
     def _filled(
         self, V: NDArray[Any], A: NDArray[Any], H: NDArray[Any], gram: NDArray[Any], state: State, work: Workspace
     ) -> tuple[float, NDArray[Any]]:
-        """The squares and the contracted target of a block with missing entries, a tile of rows after the other."""
+        """Return the squares and the contracted target of a block with missing entries, summed by tiles of rows."""
         squares, cross, ridge = 0.0, work.zeros(H.shape, H.dtype), self._ridge(state)
-        runs = [(columns.start, H[:, columns], cross[:, columns]) for columns in widths(V, len(H))]
+        groups = [(columns.start, H[:, columns], cross[:, columns]) for columns in column_groups(V, len(H))]
         for rows in tiles(V):
             X, values = A[:, rows], V[rows]
             targets, products = [], []
-            for i, (first, h, _) in enumerate(runs):
+            for i, (first, h, _) in enumerate(groups):
                 B = np.matmul(X.T, h, out=work.array(f"target {i}", (len(values), h.shape[1]), h.dtype))
                 squares += fill_missing(values, B, first)
                 targets.append(B)
@@ -205,24 +205,24 @@ class FillPass:
                     products.append(h @ B.T)
             if self.move:
                 self._update(A, reduce(np.add, products), gram, ridge, state, rows)
-                for B, (_, h, total) in zip(targets, runs, strict=True):
+                for B, (_, h, total) in zip(targets, groups, strict=True):
                     np.add(total, np.matmul(X, B, out=work.array("part", h.shape, h.dtype)), out=total)
         return squares, cross
 
-    def _whole(
+    def _complete(
         self, V: NDArray[Any], A: NDArray[Any], H: NDArray[Any], gram: NDArray[Any], state: State, work: Workspace
     ) -> tuple[float, NDArray[Any]]:
-        """The same of a block without missing entries, whose model need not be formed."""
+        """Return the squares and the contracted target of a block without missing entries, whose model need not be formed."""
         cross, ridge = work.zeros(H.shape, H.dtype), self._ridge(state)
-        runs = [(columns, H[:, columns], cross[:, columns]) for columns in widths(V, len(H))]
+        groups = [(columns, H[:, columns], cross[:, columns]) for columns in column_groups(V, len(H))]
         # Differences of large numbers: in double precision.
         wide, product = A.astype(np.float64), 0.0
         for rows in tiles(V):
-            U = reduce(np.add, (h @ V[rows, columns].T for columns, h, _ in runs))
+            U = reduce(np.add, (h @ V[rows, columns].T for columns, h, _ in groups))
             product += float(np.vdot(wide[:, rows], U.astype(np.float64)))
             if self.move:
                 self._update(A, U, gram, ridge, state, rows)
-                for columns, _, total in runs:
+                for columns, _, total in groups:
                     np.add(total, work.matmul(A[:, rows], V[rows, columns], "part"), out=total)
         return max(0.0, float(state["norm"][0] - 2 * product + np.vdot(wide @ wide.T, gram.astype(np.float64)))), cross
 
@@ -237,7 +237,7 @@ class FillPass:
 
 
 def tiles(V: NDArray[Any]) -> Iterator[slice]:
-    """Runs of about as many rows each, whose entries stay in cache."""
+    """Split the rows into groups of about equal size whose entries stay in cache."""
     n, row_bytes = len(V), V.itemsize * V.shape[1]
     count = -(-n // max(_TILE_ROWS, _TILE_BYTES // row_bytes))
     step = -(-n // count)
@@ -245,8 +245,8 @@ def tiles(V: NDArray[Any]) -> Iterator[slice]:
         yield slice(start, min(start + step, n))
 
 
-def widths(V: NDArray[Any], k: int) -> list[slice]:
-    """Runs of about as many columns each, whose products of a tile's rows with k components are small."""
+def column_groups(V: NDArray[Any], k: int) -> list[slice]:
+    """Split the columns into groups of about equal size, such that products of a tile's rows with k components are small."""
     rows, m = next(tiles(V)).stop, V.shape[1]
     step = -(-m // -(-rows * m * k // _TILE_PRODUCTS))
     return [slice(start, min(start + step, m)) for start in range(0, m, step)]
@@ -254,11 +254,11 @@ def widths(V: NDArray[Any], k: int) -> list[slice]:
 
 @dataclass
 class SupportCounts(PartialSums, name="cp_support"):
-    """Of each component's entries in mode 1 (R,)."""
+    """Counts per component over the entries of mode 1 (R,)."""
 
     zeros: NDArray[Any]
     changed: NDArray[Any]
-    """Entries that have become 0 or something else since the census before."""
+    """Entries that have become 0 or nonzero since the previous count."""
 
 
 @dataclass(frozen=True)
@@ -271,9 +271,9 @@ class SupportPass(StatelessStart):
         assert state is not None
         A = state[FACTORS]
         support = (np.abs(A) > EPSILON).astype(np.uint8)
-        before = state.get(SUPPORT, np.ones_like(support))
-        census = SupportCounts((support == 0).sum(axis=1), (support != before).sum(axis=1))
-        return {**state, SUPPORT: support, REFINED: A * support}, census
+        previous = state.get(SUPPORT, np.ones_like(support))
+        counts = SupportCounts((support == 0).sum(axis=1), (support != previous).sum(axis=1))
+        return {**state, SUPPORT: support, REFINED: A * support}, counts
 
 
 @dataclass
@@ -284,13 +284,13 @@ class RowSums(PartialSums, name="cp_rows"):
     sizes: NDArray[Any]
     gram: NDArray[Any]
     """A⁽¹⁾ᵀA⁽¹⁾ (R, R)."""
-    unfinished: NDArray[Any]
-    """Rows that are not at their optimum to the tolerance."""
+    unconverged: NDArray[Any]
+    """Number of rows that are not at their optimum to the tolerance."""
 
 
 @dataclass(frozen=True)
 class RowsPass(StatelessStart):
-    """The factors of every row at their optimum given the other modes, each with its own missing entries, whatever state there was."""
+    """Factors of every row at their optimum given the other modes, on the row's observed entries, independent of the previous state."""
 
     net: ElasticNet
     prior: RowPrior
@@ -298,23 +298,23 @@ class RowsPass(StatelessStart):
 
     def step(self, block: Block, state: State | None, broadcast: NDArray[np.float64]) -> tuple[State, RowSums]:
         """``broadcast`` is H (R, I_2⋯I_N) in double precision."""
-        V, H, work = unfolded(block), broadcast, block.work
+        V, H, work = unfold(block), broadcast, block.work
         variances = self.prior.variances(block, np.dtype(np.float64))
         Z = work.converted("wide", filled_rows(block), np.float64)
         U, norm = work.matmul(H, Z.T, "linear"), np.einsum("ij,ij->", Z, Z)
         gaps = np.isnan(V, out=work.array("missing", V.shape, bool))
         grams = row_grams(np.logical_not(gaps, out=gaps), H, work) if gaps.any() else (H @ H.T)[None]
         X = np.zeros_like(U)
-        unfinished = row_optima(X, U, grams, self.net.ridge(variances), self.net.l1, self.net.nonnegative, _ROW_TOLERANCE)
+        unconverged = row_optima(X, U, grams, self.net.ridge(variances), self.net.l1, self.net.nonnegative, _ROW_TOLERANCE)
         squares = 0.0
         for rows in tiles(V):
             squares += fill_missing(V[rows], work.matmul(X[:, rows].T, H, "target"))
-        sums = RowSums(np.asarray(squares), norm, sizes_of(X, variances), X @ X.T, np.asarray(unfinished))
+        sums = RowSums(np.asarray(squares), norm, penalty_norms(X, variances), X @ X.T, np.asarray(unconverged))
         return {FACTORS: X.astype(self.dtype)}, sums
 
 
 def row_grams(observed: NDArray[np.bool_], H: NDArray[np.float64], work: Workspace) -> NDArray[np.float64]:
-    """Σ h_j h_jᵀ over the observed entries j of each row (rows, R, R), as a product of the mask with the products of loadings."""
+    """Return Σ h_j h_jᵀ over the observed entries j of each row (rows, R, R), computed as mask times products of loadings."""
     k, (low, high) = len(H), np.tril_indices(len(H))
     packed = work.array("packed", (len(observed), len(low)), np.float64)
     packed.fill(0)

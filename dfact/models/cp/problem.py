@@ -1,6 +1,6 @@
-"""CP's problem: the elastic net, the priors of the factors, the products of factors that updates need, and what is checked.
+"""The CP problem: elastic net, priors of the factors, products of factors that updates need, and checks of the inputs.
 
-Factors lie components first, (R, I_n).
+Factors are stored components first, (R, I_n).
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from dfact.engine.passes import Block
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import balance, observed_squares
 from dfact.models.fitted_schema import Shape
-from dfact.models.parameters import COUNT, check, is_count, is_in_range
+from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 
 FLOOR = 1e-8  # of a prior variance
-_NOTHING = 1e-9  # the weight of a component beside the heaviest's, up to which it counts as none
+_ZERO_WEIGHT = 1e-9  # of the largest component's weight; components up to this weight count as 0
 SOLVERS = ("bcd", "stochastic")
 MISSING = ("auto", "fill", "exact")
 
@@ -39,21 +39,21 @@ class ElasticNet:
         return self.lam * self.l1_ratio
 
     def ridge(self, variances: NDArray[Any]) -> NDArray[Any]:
-        """λ(1−α)R_n⁻¹ of a mode (I_n)."""
+        """Return λ(1−α)R_n⁻¹ of a mode (I_n)."""
         return np.asarray(self.lam * (1 - self.l1_ratio) / variances)
 
     def penalty(self, sizes: NDArray[np.float64]) -> float:
-        """Of the sizes (2, R) summed over the modes."""
+        """Return the penalty from the norms (2, R) of :func:`penalty_norms`, summed over the modes."""
         return float(self.lam * ((1 - self.l1_ratio) / 2 * sizes[0].sum() + self.l1_ratio * sizes[1].sum()))
 
-    def balanced(self, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Scales c (N, R) of all modes, from their sizes (N, 2, R), that leave the model as it is and the penalty least."""
+    def balancing_scales(self, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return scales c (N, R) of all modes, from their norms (N, 2, R), that minimise the penalty and leave the model unchanged."""
         squares, lengths = np.ascontiguousarray(sizes[:, 0]), np.ascontiguousarray(sizes[:, 1])
         return np.asarray(balance(squares, lengths, self.lam * (1 - self.l1_ratio), self.l1))
 
 
-def sizes_of(A: NDArray[Any], variances: NDArray[Any]) -> NDArray[np.float64]:
-    """aᵀR_n⁻¹a and ‖a‖₁ of the components of a mode's factors A (R, I_n): (2, R)."""
+def penalty_norms(A: NDArray[Any], variances: NDArray[Any]) -> NDArray[np.float64]:
+    """Return aᵀR_n⁻¹a and ‖a‖₁ of the components of a mode's factors A (R, I_n): (2, R)."""
     wide, sizes = A.astype(np.float64), np.empty((2, len(A)))
     np.matmul(np.square(wide), 1 / variances.astype(np.float64), out=sizes[0])
     np.abs(wide, out=wide).sum(axis=1, out=sizes[1])
@@ -62,69 +62,71 @@ def sizes_of(A: NDArray[Any], variances: NDArray[Any]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class RowPrior:
-    """R_1 of the rows of a block: ``scale`` times what each row's squares would be without gaps, given ones, or 1."""
+    """Variances R_1 of the rows of a block, by one of three rules."""
 
     kind: Literal["estimate", "given", "none"]
-    """"estimate", "given" (the first of a block's covariates) or "none"."""
+    """"estimate": ``scale`` times each row's squares, extrapolated to its missing entries; "given": the first of the block's
+    covariates; "none": 1."""
     scale: float = 1.0
 
     def variances(self, block: Block, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """(rows,)"""
+        """Return the variances (rows,)."""
         if self.kind == "given":
             assert block.covariates is not None
             return np.ascontiguousarray(block.covariates[:, 0], dtype)
         if self.kind == "none":
             return np.ones(len(block.matrix if isinstance(block.matrix, np.ndarray) else block.values), dtype)
-        return np.maximum(self.scale * whole_squares(*row_squares(block)[:2], unfolded(block).shape[1]), FLOOR).astype(dtype)
+        return np.maximum(self.scale * extrapolated_squares(*row_squares(block)[:2], unfold(block).shape[1]), FLOOR).astype(dtype)
 
 
 @dataclass(frozen=True)
 class Prior:
-    """The variances R_n: of the rows by a rule, of the other modes as they are, (I_n) each."""
+    """Variances R_n: a rule for those of the rows, and arrays (I_n) for those of the other modes."""
 
     rows: RowPrior
     others: tuple[Annotated[NDArray[np.float64], Shape((None,))], ...]
 
 
-def unfolded(block: Block) -> NDArray[Any]:
-    """The block's values with one row for each slice of mode 1 (rows, I_2⋯I_N)."""
+def unfold(block: Block) -> NDArray[Any]:
+    """Return the block's values with one row for each slice of mode 1 (rows, I_2⋯I_N)."""
     values = block.values
     return values.reshape(len(values), prod(values.shape[1:]))
 
 
 def row_squares(block: Block) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Σ X² and number of observed entries of each row, and Σ X² of each column."""
-    M = unfolded(block)
+    """Return Σ X² and the number of observed entries of each row, and Σ X² of each column."""
+    M = unfold(block)
     squares, counts, columns = np.empty(len(M)), np.empty(len(M)), np.zeros(M.shape[1])
     observed_squares(M, squares, counts, columns)
     return squares, counts, columns
 
 
-def whole_squares(squares: NDArray[np.float64], counts: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """‖slice‖² as if its missing entries were like its observed ones: so the variances do not depend on which are missing."""
+def extrapolated_squares(squares: NDArray[np.float64], counts: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """Extrapolate ‖slice‖² from observed to all entries, so that variances do not depend on which entries are missing."""
     return squares * (size / np.maximum(counts, 1))
 
 
-def estimated(rank: int, shape: Sequence[int], squares: NDArray[np.float64], observed: NDArray[np.int64], row_sum: float) -> Prior:
-    """R_n(i, i) = ‖X(n-slice i)‖² / (R θ^{N−1}), θ = (‖X‖²/R)^{1/N}.
+def estimate_prior(rank: int, shape: Sequence[int], squares: NDArray[np.float64], observed: NDArray[np.int64], row_sum: float) -> Prior:
+    """Estimate R_n(i, i) = ‖X(n-slice i)‖² / (R θ^{N−1}), θ = (‖X‖²/R)^{1/N}.
 
-    From Σ X² and the number of observed entries over the rows (I_2, …, I_N), and the sum of the rows'
-    whole squares. θ is the trace of every R_n (equation 5), which gaps would make unequal otherwise.
+    The arguments are Σ X² and the number of observed entries over the rows (I_2, …, I_N), and the sum of the rows'
+    extrapolated squares. θ is the trace of every R_n (equation 5); without extrapolation, missing entries would make the
+    traces unequal.
     """
     total = float(squares.sum()) * prod(shape) / max(int(observed.sum()), 1)
     theta = (total / rank) ** (1 / len(shape))
     others = []
     for n in range(squares.ndim):
         axes = tuple(axis for axis in range(squares.ndim) if axis != n)
-        slices = whole_squares(squares.sum(axis=axes), observed.sum(axis=axes).astype(np.float64), prod(shape) // shape[n + 1])
+        slices = extrapolated_squares(squares.sum(axis=axes), observed.sum(axis=axes).astype(np.float64), prod(shape) // shape[n + 1])
         others.append(np.maximum(theta * slices / max(float(slices.sum()), np.finfo(float).tiny), FLOOR))
     return Prior(RowPrior("estimate", theta / max(row_sum, np.finfo(float).tiny)), tuple(others))
 
 
 def khatri_rao(factors: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """H (R, I_2⋯I_N), row r the Kronecker product of the vectors a_r of the modes given.
+    """Return H (R, I_2⋯I_N), whose row r is the Kronecker product of the vectors a_r of the given modes.
 
-    In the order of its rows, however the factors lie: BLAS may sum otherwise where they lie otherwise.
+    H is C-contiguous for any memory order of the factors, on which the order of BLAS's sums could depend.
     """
     H = factors[0]
     for A in factors[1:]:
@@ -132,8 +134,8 @@ def khatri_rao(factors: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return np.ascontiguousarray(H)
 
 
-def contracted(T: NDArray[np.float64], factors: Sequence[NDArray[np.float64]], keep: int) -> NDArray[np.float64]:
-    """T (R, I_2⋯I_N) with each row r multiplied by a_r of all the modes given but ``keep``: (R, I_keep)."""
+def contract(T: NDArray[np.float64], factors: Sequence[NDArray[np.float64]], keep: int) -> NDArray[np.float64]:
+    """Contract each row r of T (R, I_2⋯I_N) with a_r of all given modes but ``keep``: (R, I_keep)."""
     k = len(T)
     for A in reversed(factors[keep + 1 :]):
         T = np.matmul(T.reshape(k, -1, A.shape[1]), A[:, :, None])
@@ -143,7 +145,7 @@ def contracted(T: NDArray[np.float64], factors: Sequence[NDArray[np.float64]], k
 
 
 def grams_product(grams: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """The entry-wise product of Gram matrices (R, R): the Gram matrix of a Khatri-Rao product."""
+    """Return the entry-wise product of Gram matrices (R, R): the Gram matrix of a Khatri-Rao product."""
     product = np.ones_like(grams[0])
     for gram in grams:
         product = product * gram
@@ -151,20 +153,20 @@ def grams_product(grams: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 
 def component_weights(gram: NDArray[np.float64], others: Factors) -> NDArray[np.float64]:
-    """γ_r = Π_n ‖a_r⁽ⁿ⁾‖ (R,) from the Gram matrix of mode 1 and the other modes' factors."""
+    """Return γ_r = Π_n ‖a_r⁽ⁿ⁾‖ (R,) from the Gram matrix of mode 1 and the other modes' factors."""
     weights = np.sqrt(gram.diagonal())
     for A in others:
         weights = weights * np.linalg.norm(A, axis=1)
     return weights
 
 
-def alive(weights: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which components are more than rounding errors beside the heaviest; their number is the rank."""
-    return np.asarray(weights > _NOTHING * weights.max())
+def nonzero(weights: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which components (R,) exceed rounding errors of the largest; their number is the rank."""
+    return np.asarray(weights > _ZERO_WEIGHT * weights.max())
 
 
 def check_parameters(model: Any) -> None:
-    """Refuse parameters of an ElasticCP that cannot be, whatever the data."""
+    """Refuse parameters of an ElasticCP that are invalid for any data."""
 
     def listed(value: Any) -> bool:
         return isinstance(value, (list, tuple))
@@ -176,17 +178,17 @@ def check_parameters(model: Any) -> None:
     check(
         model,
         {
-            "n_components": (is_count(model.n_components), COUNT),
+            "n_components": (is_count(model.n_components), POSITIVE_INTEGER),
             "lam": (is_in_range(lam, 0) and bool(np.isfinite(lam)), "a number of at least 0"),
             "l1_ratio": (is_in_range(l1_ratio, 0) and l1_ratio <= 1, "a number from 0 (ℓ2 alone) to 1 (ℓ1 alone)"),
             "solver": (named(model.solver, *SOLVERS), f"one of {SOLVERS}"),
             "missing": (named(model.missing, *MISSING), f"one of {MISSING}"),
             "batch_sizes": (
                 batches is None or (listed(batches) and all(map(is_count, batches))),
-                "None, or integers of at least 1, one a mode",
+                "None, or one integer of at least 1 for each mode",
             ),
-            "step_size": (is_in_range(step, 0) and 0 < step <= 1, "a number above 0 and up to 1, the whole way to a sample's solution"),
-            "max_iter": (is_count(model.max_iter), COUNT),
+            "step_size": (is_in_range(step, 0) and 0 < step <= 1, "a number above 0 and up to 1, which is a step to a sample's solution"),
+            "max_iter": (is_count(model.max_iter), POSITIVE_INTEGER),
             "tol": (is_in_range(model.tol, 0), "a number of at least 0"),
             "prior": (
                 model.prior is None or listed(model.prior) or named(model.prior, "estimate"),
@@ -197,44 +199,44 @@ def check_parameters(model: Any) -> None:
     )
 
 
-def _arrays(name: str, given: Sequence[Any]) -> list[NDArray[np.float64]]:
+def _as_arrays(name: str, given: Sequence[Any]) -> list[NDArray[np.float64]]:
     try:
         return [np.asarray(values, np.float64) for values in given]
     except (TypeError, ValueError) as error:
-        raise ParameterError(f"{name} is no list of arrays ({error}); expected one of numbers for each mode") from error
+        raise ParameterError(f"{name} is no list of arrays ({error}), expected an array of numbers for each mode") from error
 
 
-def given_factors(init: Sequence[Any], shape: Sequence[int], rank: int) -> list[NDArray[np.float64]]:
-    """The factors (I_n, R) to start from."""
-    found = _arrays("init", init)
+def check_factors(init: Sequence[Any], shape: Sequence[int], rank: int) -> list[NDArray[np.float64]]:
+    """Return the initial factors (I_n, R) as floats. Refuse invalid ones."""
+    factors = _as_arrays("init", init)
     expected = [(size, rank) for size in shape]
-    if [A.shape for A in found] != expected:
-        raise ParameterError(f"init has shapes {[A.shape for A in found]}, expected {expected}")
-    if not all(np.isfinite(A).all() for A in found):
+    if [A.shape for A in factors] != expected:
+        raise ParameterError(f"init has shapes {[A.shape for A in factors]}, expected {expected}")
+    if not all(np.isfinite(A).all() for A in factors):
         raise ParameterError("init holds factors that are not finite numbers")
-    return found
+    return factors
 
 
-def given_variances(prior: Sequence[Any], shape: Sequence[int]) -> list[NDArray[np.float64]]:
-    """The variances (I_n) of every mode."""
-    found = _arrays("prior", prior)
+def check_variances(prior: Sequence[Any], shape: Sequence[int]) -> list[NDArray[np.float64]]:
+    """Return the variances (I_n) of every mode as floats of at least 1e-8. Refuse invalid ones."""
+    arrays = _as_arrays("prior", prior)
     expected = [(size,) for size in shape]
-    if [variances.shape for variances in found] != expected:
-        raise ParameterError(f"prior has shapes {[v.shape for v in found]}, expected the variances of every mode: {expected}")
-    if not all((variances > 0).all() and np.isfinite(variances).all() for variances in found):
+    if [variances.shape for variances in arrays] != expected:
+        raise ParameterError(f"prior has shapes {[v.shape for v in arrays]}, expected the variances of every mode: {expected}")
+    if not all((variances > 0).all() and np.isfinite(variances).all() for variances in arrays):
         raise ParameterError("prior holds variances that are not finite numbers above 0")
-    return [np.maximum(variances, FLOOR) for variances in found]
+    return [np.maximum(variances, FLOOR) for variances in arrays]
 
 
 def check_size(dataset: Dataset, fitted: Sequence[int] | None) -> None:
-    """Refuse slices of another shape than the fitted ones."""
+    """Refuse slices whose shape differs from that of the fitted ones."""
     if fitted is not None and tuple(dataset.shape[1:]) != tuple(fitted):
         expected, found = ("×".join(map(str, shape)) for shape in (fitted, dataset.shape[1:]))
         raise DataError(f"the slices of X are {found}, those the model was fitted on {expected}; pass slices of that shape")
 
 
 def find_unobserved(dataset: Dataset) -> list[NDArray[np.bool_]]:
-    """Of modes 2, …, N the slices without any observed entry."""
+    """Return for each of modes 2, …, N which slices have no observed entry."""
     observed = dataset.statistics.observed.reshape(dataset.shape[1:])
     modes = range(observed.ndim)
     return [observed.sum(axis=tuple(axis for axis in modes if axis != n)) == 0 for n in modes]

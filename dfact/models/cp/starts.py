@@ -1,4 +1,4 @@
-"""Where CP begins: the prior, random factors or left singular vectors of the unfoldings, and which solver goes on from there."""
+"""Starts of CP: the prior, initial factors (random, or left singular vectors of the unfoldings), and the choice of the solver."""
 
 from collections.abc import Sequence
 from math import prod
@@ -13,91 +13,91 @@ from dfact.engine.partitions import partitions
 from dfact.engine.session import Session
 from dfact.linalg.svd import gram_size, right_singular
 from dfact.models.cp.block_descent import ImputingSolver, MaskedSolver, Solver
-from dfact.models.cp.passes import FACTORS, SlicesPass, SliceSums, Start, UnfoldingsPass, filled_rows, random_factors
-from dfact.models.cp.problem import Factors, Prior, RowPrior, estimated, find_unobserved, given_factors, given_variances, unfolded
+from dfact.models.cp.passes import FACTORS, RowStart, SlicesPass, SliceSums, UnfoldingsPass, filled_rows, random_factors
+from dfact.models.cp.problem import Factors, Prior, RowPrior, check_factors, check_variances, estimate_prior, find_unobserved, unfold
 from dfact.models.cp.stochastic import StochasticSolver, resolve_batch_sizes
 from dfact.models.parameters import resolve_seed
 
-_EXACT_ENTRIES = 1 << 20  # up to which a residual tensor stays in a second-level cache or not far from it
-_EXACT_MISSING = 0.5  # the share from which filling in what is missing is slow, and ends in worse local minima
+_EXACT_ENTRIES = 1 << 20  # up to which a residual tensor fits roughly into a second-level cache
+_EXACT_MISSING = 0.5  # share of missing entries above which filling them in is slow, and leads to worse local minima
 
 
 def is_exact(model: Any, shape: tuple[int, ...], missing_rate: float) -> bool:
-    """Whether the model's column updates are exact ones in memory."""
+    """Return whether the model's column updates are exact, on the residual tensor in memory."""
     if model.solver != "bcd":
         return False
     small = missing_rate > _EXACT_MISSING and prod(shape) <= _EXACT_ENTRIES
     return bool(model.missing == "exact" or (model.missing == "auto" and small))
 
 
-def given_rows(model: Any, dataset: Dataset, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-    """What the user says of the rows (I_1, …): their variances, factors to start from."""
-    known = []
+def row_inputs(model: Any, dataset: Dataset, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """Return the given values of the rows (I_1, …) as covariates: their variances, and their initial factors; None without any."""
+    covariates = []
     if model.prior is not None and not isinstance(model.prior, str):
-        known.append(given_variances(model.prior, dataset.shape)[0][:, None])
+        covariates.append(check_variances(model.prior, dataset.shape)[0][:, None])
     if not isinstance(model.init, str):
-        known.append(given_factors(model.init, dataset.shape, model.n_components)[0])
-    return np.hstack(known).astype(dtype) if known else None
+        covariates.append(check_factors(model.init, dataset.shape, model.n_components)[0])
+    return np.hstack(covariates).astype(dtype) if covariates else None
 
 
-def begin_solver(model: Any, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> tuple[Prior, Solver, float]:
-    """The model's prior, its solver at the start, and ‖Δ∘Z‖²."""
-    begin, others = _start(model, session, dataset, dtype)
+def make_solver(model: Any, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> tuple[Prior, Solver, float]:
+    """Make the model's solver at its start. Return the prior, the solver, and ‖Δ∘Z‖²."""
+    row_start, others = _initial_factors(model, session, dataset, dtype)
     for A, empty in zip(others, find_unobserved(dataset), strict=True):
         A[:, empty] = 0
     exact = is_exact(model, dataset.shape, dataset.missing_rate)
-    free = model.solver == "bcd" and isinstance(model.init, str) and (exact or dataset.missing_rate > 0)
-    # One pass for all that follows from the data before the first iteration.
-    sums = session.run(SlicesPass(dtype, begin if free else None), None)
-    prior, norm = _prior(model, dataset, sums), float(sums.columns.sum())
+    rescaled = model.solver == "bcd" and isinstance(model.init, str) and (exact or dataset.missing_rate > 0)
+    # A single pass computes everything about the data that the first iteration needs.
+    sums = session.run(SlicesPass(dtype, row_start if rescaled else None), None)
+    prior, norm = _make_prior(model, dataset, sums), float(sums.columns.sum())
     if model.solver == "stochastic":
         sizes = resolve_batch_sizes(model.batch_sizes, dataset.shape, model.n_components)
         masked = model.missing == "exact" or (model.missing == "auto" and dataset.missing_rate > _EXACT_MISSING)
-        return prior, StochasticSolver(session, dataset.source, prior, begin, dtype, others, sizes, model.step_size, exact=masked), norm
-    solver = ImputingSolver(session, prior, begin, dtype, others)
-    if free:
+        return prior, StochasticSolver(session, dataset.source, prior, row_start, dtype, others, sizes, model.step_size, exact=masked), norm
+    solver = ImputingSolver(session, prior, row_start, dtype, others)
+    if rescaled:
         solver.shrink(sums.gram, norm / max(1 - dataset.missing_rate, 1e-12))
     if not exact:
         return prior, solver, norm
-    # The start of mode 1 and its variances are those of the passes.
+    # The exact solver starts from the mode 1 and the variances of the passes, so that both solvers start alike.
     solver.evaluate()
-    found = session.memo("rows", lambda: {name: np.concatenate(list(session.rows(name))) for name in (FACTORS, "variances")})
-    rows, variances = (found[name].T.astype(np.float64) for name in (FACTORS, "variances"))
+    state = session.memo("rows", lambda: {name: np.concatenate(list(session.rows(name))) for name in (FACTORS, "variances")})
+    rows, variances = (state[name].T.astype(np.float64) for name in (FACTORS, "variances"))
     parts = partitions(dataset.source, dataset.missing_code, None)
-    Z = np.concatenate([unfolded(block) for block in parts.blocks(np.dtype(np.float64))])
+    Z = np.concatenate([unfold(block) for block in parts.blocks(np.dtype(np.float64))])
     factors = np.hstack([rows, *others])
     return prior, MaskedSolver(Z, dataset.shape, np.concatenate([variances[0], *prior.others]), factors, session), norm
 
 
-def _prior(model: Any, dataset: Dataset, sums: SliceSums) -> Prior:
-    """Estimated from the data, given, or ones."""
+def _make_prior(model: Any, dataset: Dataset, sums: SliceSums) -> Prior:
+    """Make the prior that the model's parameter names: estimated from the data, given, or ones."""
     shape = dataset.shape
     if model.prior is None:
         return Prior(RowPrior("none"), tuple(np.ones(size) for size in shape[1:]))
     if not isinstance(model.prior, str):
-        return Prior(RowPrior("given"), tuple(given_variances(model.prior, shape)[1:]))
+        return Prior(RowPrior("given"), tuple(check_variances(model.prior, shape)[1:]))
     squares = np.asarray(sums.columns, np.float64).reshape(shape[1:])
-    return estimated(model.n_components, shape, squares, dataset.statistics.observed.reshape(shape[1:]), float(sums.rows))
+    return estimate_prior(model.n_components, shape, squares, dataset.statistics.observed.reshape(shape[1:]), float(sums.rows))
 
 
-def _start(model: Any, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> tuple[Start, Factors]:
-    """How mode 1 begins, and the other modes' factors (R, I_n)."""
+def _initial_factors(model: Any, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> tuple[RowStart, Factors]:
+    """Return the start of mode 1, and the other modes' initial factors (R, I_n)."""
     k, shape, nonnegative = model.n_components, dataset.shape, model.nonnegative
     seed = resolve_seed(model.random_state, session)
     if not isinstance(model.init, str):
-        others = [np.ascontiguousarray(A.T) for A in given_factors(model.init, shape, k)[1:]]
-        return Start(k, seed, nonnegative, given=True), [np.abs(A) if nonnegative else A for A in others]
+        others = [np.ascontiguousarray(A.T) for A in check_factors(model.init, shape, k)[1:]]
+        return RowStart(k, seed, nonnegative, from_covariates=True), [np.abs(A) if nonnegative else A for A in others]
     seeds = (np.random.SeedSequence(seed, spawn_key=(n,)) for n in range(1, len(shape)))
     others = [random_factors(stream, (k, size), nonnegative) for stream, size in zip(seeds, shape[1:], strict=True)]
     if model.init == "random":
-        return Start(k, seed, nonnegative), others
-    return Start(k, seed, nonnegative, _nvecs(session, shape, others, dtype, nonnegative=nonnegative)), others
+        return RowStart(k, seed, nonnegative), others
+    return RowStart(k, seed, nonnegative, _nvecs(session, shape, others, dtype, nonnegative=nonnegative)), others
 
 
 def _nvecs(session: Session, shape: Sequence[int], others: Factors, dtype: np.dtype[Any], *, nonnegative: bool) -> NDArray[np.float64]:
-    """Write the singular vectors over the first components of the others (R, I_n), as many as there are.
+    """Overwrite the first components of the other modes (R, I_n) with singular vectors, as many as exist.
 
-    Returns the projection (m, j) of the data on those of mode 1.
+    Return the projection (m, j) of the data on those of mode 1.
     """
     flat, start = session.run(UnfoldingsPass(dtype), None).grams, 0
     for A, size in zip(others, shape[1:], strict=True):
@@ -109,12 +109,12 @@ def _nvecs(session: Session, shape: Sequence[int], others: Factors, dtype: np.dt
         start += size * size
     m = prod(shape[1:])
     V, sigma = right_singular(session, m, min(len(others[0]), shape[0], m), dtype, view=filled_rows)
-    # A vector to a singular value of 0 would be one of rounding errors.
+    # The vector of a singular value of 0 would consist of rounding errors.
     strong = sigma > 1e-6 * sigma[0]
     return np.asarray(V[:, strong] / sigma[strong])
 
 
 def start_size(shape: Sequence[int], rank: int) -> int:
-    """Numbers that a pass for the singular vectors adds up: Gram matrices of the unfoldings, or what mode 1 needs."""
+    """Return how many numbers a pass for the singular vectors sums: Gram matrices of the unfoldings, or those that mode 1 needs."""
     m = prod(shape[1:])
     return max(sum(size * size for size in shape[1:]), gram_size(m, min(rank, shape[0], m)))

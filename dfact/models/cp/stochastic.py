@@ -1,4 +1,4 @@
-"""Algorithm 4: CP by Adamax on samples, in local steps where the slices lie, whose results are averaged."""
+"""Algorithm 4: CP by Adamax on samples, in local steps on the workers that hold the slices, with averaged results."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,14 +14,14 @@ from dfact.engine.session import Session
 from dfact.errors import ParameterError
 from dfact.kernels.adamax import BETA_1
 from dfact.models.cp.block_descent import ImputingSolver, memoized_rows
-from dfact.models.cp.passes import FACTORS, FillPass, RowsPass, RowSums, Start, SupportCounts, SupportPass
-from dfact.models.cp.problem import ElasticNet, Factors, Prior, component_weights, khatri_rao, sizes_of
+from dfact.models.cp.passes import FACTORS, FillPass, RowsPass, RowStart, RowSums, SupportCounts, SupportPass
+from dfact.models.cp.problem import ElasticNet, Factors, Prior, component_weights, khatri_rao, penalty_norms
 from dfact.models.cp.samples import (
     AdamaxState,
-    AsidePass,
     FinalRowsPass,
     LocalStepsPass,
-    WatchPass,
+    MonitorPass,
+    MonitorRowsPass,
     monitor_rows,
     seeded,
     split_modes,
@@ -29,25 +29,25 @@ from dfact.models.cp.samples import (
 )
 
 _STEPS = 25  # of an iteration, between two averages
-_EARLY, _EARLY_SHARE = 3, 0.01  # iterations at the start with this share of the penalties
-_DECAY = 0.2  # of the step size, where the objective begins to rise
-_BATCH_ENTRIES, _BATCH_ROWS = 1 << 16, 16  # of a step's sample: so many entries, but so many slices of mode 1 at least
-_SLICE_ENTRIES = 1 << 14  # of a slice of mode 1 that a step takes at most
+_WARMUP, _WARMUP_SHARE = 3, 0.01  # iterations at the start with this share of the penalties
+_DECAY = 0.2  # factor of the step size when the objective begins to rise
+_BATCH_ENTRIES, _BATCH_ROWS = 1 << 16, 16  # of a step's sample: the intended entries, and the minimum of slices of mode 1
+_SLICE_ENTRIES = 1 << 14  # maximum of entries of a slice of mode 1 that a step takes
 
 
-def resolve_batch_sizes(given: Sequence[int] | None, shape: Sequence[int], rank: int) -> tuple[int, ...]:
-    """s_n of every mode, none above its size."""
-    if given is not None:
-        if len(given) != len(shape):
-            raise ParameterError(f"batch_sizes is {given!r}, expected {len(shape)} numbers, one for each mode")
-        return tuple(min(int(s), size) for s, size in zip(given, shape, strict=True))
+def resolve_batch_sizes(batch_sizes: Sequence[int] | None, shape: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return s_n of every mode, none above its size, by default as documented for ElasticCP."""
+    if batch_sizes is not None:
+        if len(batch_sizes) != len(shape):
+            raise ParameterError(f"batch_sizes is {batch_sizes!r}, expected {len(shape)} numbers, one for each mode")
+        return tuple(min(int(s), size) for s, size in zip(batch_sizes, shape, strict=True))
     sizes = list(shape[1:])
     while prod(sizes) > _SLICE_ENTRIES and max(sizes) > 1:
         n = int(np.argmax(sizes))
         sizes[n] = -(-sizes[n] // 2)
-    # A slice of any other mode must show more entries than it has factors.
-    shown = min(prod(sizes[:n] + sizes[n + 1 :]) for n in range(len(sizes)))
-    rows = max(_BATCH_ROWS, _BATCH_ENTRIES // prod(sizes), -(-4 * rank // shown))
+    # A slice of any other mode must have more entries in the sample than factors.
+    entries = min(prod(sizes[:n] + sizes[n + 1 :]) for n in range(len(sizes)))
+    rows = max(_BATCH_ROWS, _BATCH_ENTRIES // prod(sizes), -(-4 * rank // entries))
     return (min(rows, -(-shape[0] // 2)), *sizes)
 
 
@@ -55,20 +55,20 @@ class StochasticSolver:
     """Algorithm 4 on samples Z(s_1, …, :, …, s_N), in local steps whose results are averaged.
 
     An iteration is a pass over a block of each of a few partitions. Each block takes 25 Adamax steps from the same factors
-    and moments, on samples of its own slices, and the weighted means of what they reach are where the next iteration begins.
-    So one small sum serves 25 steps of all workers, and what is drawn follows from the seed and the shape of the data alone.
+    and moments, on samples of its own slices, and the next iteration begins at the weighted means of the results.
+    One small sum thus serves 25 steps of all workers. The draws depend on the seed and the shape of the data alone.
 
-    It departs from the print in the following.
+    The solver differs from the printed algorithm in six points.
 
-    - The factors of a slice of mode 1 are not moved by Adamax. They are its optimum given the other modes, since all that
-      tells of it is in the sample; so nothing of mode 1 is kept between steps.
-    - The sample's solution ā counts the whole penalty by the sample's share τ, not the ℓ1 part alone, which would weigh the
-      other part I_1/s_1 times.
-    - Entries become 0 where most ā of late are 0, instead of any: by chance ever more would be.
-    - The step is relative to a vector's length. It shrinks where the objective begins to rise, not the error, which must
-      rise along a path. The objective is that of slices kept aside.
+    - The factors of a slice of mode 1 are not moved by Adamax. They are its optimum given the other modes, since the sample
+      holds all data of the slice. No factors of mode 1 are stored between steps.
+    - The sample's solution ā scales both parts of the penalty by the sample's share τ, not the ℓ1 part alone, which would
+      weight the other part I_1/s_1 times.
+    - An entry becomes 0 if most of its recent ā are 0, not if any is: by chance, more and more entries would become 0.
+    - The step is relative to a vector's length. It shrinks when the objective begins to rise, not the error, which must
+      rise along a path. The objective is estimated on a fixed monitoring sample of slices.
     - Modes are balanced as in block coordinate descent.
-    - The first iterations have a hundredth of the penalties, without which components are given up too early.
+    - The first iterations have a hundredth of the penalties; with all of them, components would vanish too early.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class StochasticSolver:
         session: Session,
         source: RowSource,
         prior: Prior,
-        begin: Start,
+        row_start: RowStart,
         dtype: np.dtype[Any],
         others: Factors,
         batch_sizes: tuple[int, ...],
@@ -84,17 +84,17 @@ class StochasticSolver:
         *,
         exact: bool,
     ) -> None:
-        self._session, self._prior, self._begin, self._dtype = session, prior, begin, dtype
+        self._session, self._prior, self._row_start, self._dtype = session, prior, row_start, dtype
         self._others = [A.copy() for A in others]
         shape = source.shape
         self._source, self._shape, self._layout = source, shape, Layout.of(shape)
         self._sizes, self._step_size, self._exact = batch_sizes, step_size, exact
         self._rows_read = 0
-        self._seeds = [int(seeded(begin.seed, len(shape), i).integers(1 << 62)) for i in range(3)]
-        self._watched = spread_partitions(self._layout.n_partitions, seeded(self._seeds[2]))
-        self._kept = 0  # slices aside
-        self._net = ElasticNet(np.nan, np.nan)  # none yet
-        self._early = _EARLY
+        self._seeds = [int(seeded(row_start.seed, len(shape), i).integers(1 << 62)) for i in range(3)]
+        self._monitor_partitions = spread_partitions(self._layout.n_partitions, seeded(self._seeds[2]))
+        self._n_monitor_rows = 0
+        self._net = ElasticNet(np.nan, np.nan)  # unequal to any other
+        self._warmup = _WARMUP
         self._iteration, self._step, self._last = 0, step_size, np.inf
 
     @property
@@ -103,36 +103,36 @@ class StochasticSolver:
 
     @property
     def read_share(self) -> float:
-        """Slices of the chunks that iterations visited, each time they did, as a share of all."""
+        """Slices of all chunks that the iterations have read, repeated reads included, as a share of all slices."""
         return self._rows_read / self._shape[0]
 
     def iterate(self, net: ElasticNet) -> float:
         if net != self._net:
-            self._begin_again(net)
+            self._restart(net)
         objective, sizes = self._estimate()
         if objective > self._last:
-            self._step = _DECAY * min(self._step, self._whole_step())
+            self._step = _DECAY * min(self._step, self._full_step())
         self._last = objective
         self._balance(sizes)
-        if self._early:
-            self._early -= 1
-            net = replace(net, lam=_EARLY_SHARE * net.lam)
+        if self._warmup:
+            self._warmup -= 1
+            net = replace(net, lam=_WARMUP_SHARE * net.lam)
         self._take_steps(net)
         return objective
 
-    def _begin_again(self, net: ElasticNet) -> None:
-        # From the solution of another λ there is less of a way to go.
+    def _restart(self, net: ElasticNet) -> None:
+        # The solution of another λ is a closer start.
         self._step = self._step_size * (1.0 if np.isnan(self._net.lam) else _DECAY)
         self._net, self._t, self._last = net, 0, np.inf
-        self._state = AdamaxState.at(self._others)
+        self._state = AdamaxState.initial(self._others)
 
-    def _whole_step(self) -> float:
-        """The step size from which on every step goes the whole way to its sample's solution."""
+    def _full_step(self) -> float:
+        """Return the least step size at which every step ends at its sample's solution."""
         lengths = np.stack([np.linalg.norm(A, axis=1) for A in self._others])
         return float(np.divide(self._state.sizes, lengths, out=np.zeros_like(lengths), where=lengths > 0).max())
 
     def _take_steps(self, net: ElasticNet) -> None:
-        """Run local steps on a few partitions, and go to the mean of what they reach."""
+        """Run local steps on a few partitions, and continue from the mean of their results."""
         self._iteration += 1
         partitions = spread_partitions(self._layout.n_partitions, seeded(self._seeds[0], self._iteration))
         pass_ = LocalStepsPass(
@@ -150,28 +150,28 @@ class StochasticSolver:
         )
         sums = self._session.run(pass_, (self._state, self._step, self._t))
         self._rows_read += self._source.rows_decoded([self._layout.rows(i, i + 1) for i in partitions])
-        self._state, self._t = sums.times(1 / float(sums.weight)), self._t + _STEPS
-        # The mean of zeros and others is none, so what counts as 0 is decided by all samples.
+        self._state, self._t = sums.scaled(1 / float(sums.weight)), self._t + _STEPS
+        # A mean of zeros and nonzeros is not 0, so all samples together decide which entries are.
         self._state.factors[self._state.zeros > 0.5 * (1 - BETA_1**self._t)] = 0
         self._others = split_modes(self._state.factors, self._shape)
 
     def _estimate(self) -> tuple[float, list[NDArray[np.float64]]]:
-        """The objective with all slices at their optimum, from those kept aside, and all modes' sizes."""
-        if not self._kept:
-            self._kept = self._keep_aside()
-        sums = self._session.run(WatchPass(self._watched, self._net), self._others)
-        whole = self._shape[0] / self._kept
-        all_sizes = [whole * sums.sizes, *(sizes_of(A, v) for A, v in zip(self._others, self._prior.others, strict=True))]
-        return 0.5 * whole * float(sums.squares) + self._net.penalty(sum(all_sizes, np.zeros_like(sums.sizes))), all_sizes
+        """Estimate the objective with all slices at their optimum, from the monitoring sample. Return it with all modes' norms."""
+        if not self._n_monitor_rows:
+            self._n_monitor_rows = self._draw_monitor_rows()
+        sums = self._session.run(MonitorPass(self._monitor_partitions, self._net), self._others)
+        scale = self._shape[0] / self._n_monitor_rows
+        sizes = [scale * sums.sizes, *(penalty_norms(A, v) for A, v in zip(self._others, self._prior.others, strict=True))]
+        return 0.5 * scale * float(sums.squares) + self._net.penalty(sum(sizes, np.zeros_like(sums.sizes))), sizes
 
-    def _keep_aside(self) -> int:
-        """Have some slices kept by those who hold them; returns how many these are."""
-        rows = -(-monitor_rows(self._shape, self._sizes[0]) // len(self._watched))
-        pass_ = AsidePass(self._watched, rows, self._seeds[2], self._prior.rows, self._layout, self._dtype)
+    def _draw_monitor_rows(self) -> int:
+        """Draw the monitoring sample, which stays with the state of its partitions. Return its number of slices."""
+        rows = -(-monitor_rows(self._shape, self._sizes[0]) // len(self._monitor_partitions))
+        pass_ = MonitorRowsPass(self._monitor_partitions, rows, self._seeds[2], self._prior.rows, self._layout, self._dtype)
         return int(self._session.run(pass_, None).count)
 
     def _balance(self, sizes: list[NDArray[np.float64]]) -> None:
-        scales, state = self._net.balanced(np.stack(sizes)), self._state
+        scales, state = self._net.balancing_scales(np.stack(sizes)), self._state
         self._others = [A * c[:, None] for A, c in zip(self._others, scales[1:], strict=True)]
         wide = np.hstack([np.broadcast_to(c[:, None], A.shape) for A, c in zip(self._others, scales[1:], strict=True)])
         self._state = replace(
@@ -182,21 +182,21 @@ class StochasticSolver:
             squares=state.squares * scales[0] ** 2,
         )
 
-    def _settle(self) -> RowSums:
+    def _final_rows(self) -> RowSums:
         rows = RowsPass(self._net, self._prior.rows, self._dtype)
         return self._session.run(
-            FinalRowsPass(rows, FillPass(self._net, self._prior.rows, self._begin, self._dtype)), khatri_rao(self._others)
+            FinalRowsPass(rows, FillPass(self._net, self._prior.rows, self._row_start, self._dtype)), khatri_rao(self._others)
         )
 
     def evaluate(self) -> tuple[float, NDArray[np.float64]]:
-        sums = self._settle()
+        sums = self._final_rows()
         return float(sums.squares), component_weights(sums.gram, self._others)
 
-    def census(self) -> SupportCounts:
+    def support_counts(self) -> SupportCounts:
         return self._session.run(SupportPass(), None)
 
     def refinement(self, supports: Factors) -> ImputingSolver:
-        return ImputingSolver(self._session, self._prior, self._begin, self._dtype, self._others).refinement(supports)
+        return ImputingSolver(self._session, self._prior, self._row_start, self._dtype, self._others).refinement(supports)
 
     def rows(self) -> Iterator[NDArray[Any]]:
         return memoized_rows(self._session, FACTORS)

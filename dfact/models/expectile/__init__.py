@@ -1,1 +1,1 @@
-"""expectile"""
+"""Expectile matrix factorization: ExpectileMF."""

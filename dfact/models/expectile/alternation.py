@@ -1,4 +1,4 @@
-"""What expectile matrix factorization's driver does between passes: the step of the columns, and whether it holds."""
+"""Alternation of rows and columns in expectile matrix factorization: the columns' step between passes, and its acceptance."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -10,47 +10,47 @@ from dfact.kernels.expectile import newton_columns
 from dfact.models.expectile.passes import Loss, Point, Sums
 
 _HALVINGS = 40
-_GROWTH, _LEAST = 1.3, 2**-10  # of a column's step after one that was halved: its curvature is as wrong as it was
-_PLAIN = 30  # iterations without momentum: most data settles in fewer, and momentum would end somewhat farther from where the data began
-_MOMENTUM_DELAY, _MOST = 3, 0.95  # Nesterov's weights, and the most that they may become
-_ROUNDING = {"float32": 1e-6, "float64": 1e-13}  # of the objective, a sum over all entries
+_GROWTH, _MIN_LENGTH = 1.3, 2**-10  # of a column's step after a halved one, whose curvature was inaccurate
+_PLAIN_ITERATIONS = 30  # without momentum: most data converges in fewer, and momentum would end farther from the start
+_MOMENTUM_DELAY, _MAX_MOMENTUM = 3, 0.95  # Nesterov's weights, and the largest of them
+_ROUNDING = {"float32": 1e-6, "float64": 1e-13}  # relative, of the objective, a sum over all entries
 
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """A step of the columns that the next pass tries."""
+    """Step of the columns that the next pass tries."""
 
     Y: NDArray[np.float64]
     direction: NDArray[np.float64]
-    """(m, k), as Y."""
-    turn: NDArray[np.float64]
-    """The columns' factors become Y·turn (k, k)."""
+    """Newton direction (m, k)."""
+    rotation: NDArray[np.float64]
+    """Transformation (k, k) after which the columns' factors are Y·rotation."""
     gram: NDArray[np.float64]
-    """XᵀX (k, k) of the rows' factors that go with Y·turn."""
+    """XᵀX (k, k) of the rows' factors that belong to Y·rotation."""
     objective: float
     columns: NDArray[np.float64]
-    """The loss of each column (m,) at Y."""
+    """Loss of each column (m,) at Y."""
     lengths: NDArray[np.float64]
-    """The share of the direction that each column goes (m,)."""
+    """Step length of each column (m,), as a share of the direction."""
     last: NDArray[np.float64]
-    """The end of the step before without momentum, (m, k) as Y."""
+    """End of the previous step without momentum (m, k)."""
 
     def end(self, momentum: float = 0.0) -> NDArray[np.float64]:
-        """Return the columns' factors after the step, which go on by this share of their change since the step before."""
+        """Return the columns' factors after the step, extrapolated by this share of their change since the previous step."""
         Y: NDArray[np.float64] = self.Y + self.lengths[:, None] * self.direction
         if momentum:
             Y += momentum * (Y - self.last)
-        return np.asarray(Y @ self.turn)
+        return np.asarray(Y @ self.rotation)
 
 
 class Alternation:
-    """Rows and columns in turn. A pass brings the rows to their minimum, and sums up one Newton step of the columns.
+    """Alternation of rows and columns. A pass brings the rows to their minimum, and sums one Newton step of the columns.
 
-    The step is part of the descent if the next pass, which begins with it, finds that the objective has not risen;
-    otherwise the columns whose loss has are given half of it, and the rows go back to where they were.
+    The step is accepted if the next pass, which begins with it, finds that the objective has not risen. Otherwise
+    the step of the columns whose loss has risen is halved, and the rows return to their previous factors.
 
-    Where rows are solved exactly, an alternation that takes long is accelerated: rows and columns go on along their last change
-    by Nesterov's weights, which restart when such a step is refused (O'Donoghue & Candès 2015).
+    If rows are solved exactly, a long alternation is accelerated: rows and columns are extrapolated along their last change
+    by Nesterov's weights, which restart when such a step is rejected (O'Donoghue & Candès 2015).
     """
 
     def __init__(self, loss: Loss, Y: NDArray[np.float64], dtype: np.dtype[np.floating], *, orthogonalize: bool) -> None:
@@ -58,70 +58,70 @@ class Alternation:
         self._step: _Step | None = None
         self.point = Point(Y)
         self.history: list[float] = []
-        """The objective after each half-step, that of the start first."""
-        self.refused = False
-        """Whether the last pass refused the step that it tried."""
-        self._accelerated = 0  # steps with momentum since the last one that was refused
+        """Objective after each half-step, that of the start first."""
+        self.rejected = False
+        """Whether the last pass rejected the step that it tried."""
+        self._accelerated = 0  # steps with momentum since the last rejected one
 
-    def restarted(self, loss: Loss, Y: NDArray[np.float64]) -> "Alternation":
+    def restart_from(self, loss: Loss, Y: NDArray[np.float64]) -> "Alternation":
         """Return an alternation with the same settings that starts from Y, with this loss."""
         return Alternation(loss, Y, self._dtype, orthogonalize=self._orthogonalize)
 
-    def advance(self, sums: Sums) -> None:
-        """Take the sums of the pass at ``point`` in, and move ``point`` on."""
+    def update(self, sums: Sums) -> None:
+        """Accept or reject the step by the sums of the pass at ``point``, and set ``point`` for the next pass."""
         Y, ridge = self.point.Y, self._loss.ridge
         size = ridge * float(np.vdot(Y, Y))
         before = float(sums.before.sum()) + ridge * float(sums.size_before) + size
         step = self._step
-        # NaN is no descent.
-        self.refused = step is not None and not before <= step.objective * self._rounding and step.lengths.max() > 0
-        if step is not None and self.refused:
+        # The comparison is negated so that NaN counts as a rise.
+        self.rejected = step is not None and not before <= step.objective * self._rounding and step.lengths.max() > 0
+        if step is not None and self.rejected:
             self._shorten(step, sums)
             return
         objective = float(sums.after.sum()) + ridge * float(np.trace(sums.gram)) + size
         self.history += [before, objective]
         direction = newton_direction(sums, Y, ridge)
-        lengths = np.ones(len(Y)) if step is None else np.clip(_GROWTH * step.lengths, _LEAST, 1)
-        turn, turn_rows = self._balance(sums.gram, Y + lengths[:, None] * direction)
-        gram = turn_rows @ sums.gram @ turn_rows.T
-        self._step = _Step(Y, direction, turn, gram, objective, sums.after, lengths, Y if step is None else step.end())
+        lengths = np.ones(len(Y)) if step is None else np.clip(_GROWTH * step.lengths, _MIN_LENGTH, 1)
+        rotation, row_rotation = self._balance(sums.gram, Y + lengths[:, None] * direction)
+        gram = row_rotation @ sums.gram @ row_rotation.T
+        self._step = _Step(Y, direction, rotation, gram, objective, sums.after, lengths, Y if step is None else step.end())
         momentum = 0.0
-        if sums.curvature.ndim == 2 and len(self.history) > 2 * _PLAIN:
+        if sums.curvature.ndim == 2 and len(self.history) > 2 * _PLAIN_ITERATIONS:
             self._accelerated += 1
-            momentum = min(_MOST, self._accelerated / (self._accelerated + _MOMENTUM_DELAY))
-        self.point = Point(self._step.end(momentum), turn_rows, momentum=momentum)
+            momentum = min(_MAX_MOMENTUM, self._accelerated / (self._accelerated + _MOMENTUM_DELAY))
+        self.point = Point(self._step.end(momentum), row_rotation, momentum=momentum)
 
     def _shorten(self, step: _Step, sums: Sums) -> None:
-        """Undo the momentum; without any, halve the step of the columns whose loss has risen, and balance the factors again."""
+        """Undo the momentum. Without momentum, halve the step of the columns whose loss has risen, and rebalance the factors."""
         if self.point.momentum:
             self._accelerated = 0
-            self.point = Point(step.end(), again=True)
+            self.point = Point(step.end(), retry=True)
             return
         risen = ~(sums.before <= step.columns)
         np.multiply(step.lengths, 0.5, out=step.lengths, where=risen if risen.any() else True)
         if step.lengths.max() < 0.5**_HALVINGS:
             step.lengths[:] = 0
         Y = step.end()
-        turn, turn_rows = self._balance(step.gram, Y)
-        self._step = replace(step, turn=step.turn @ turn, gram=turn_rows @ step.gram @ turn_rows.T)
-        self.point = Point(Y @ turn, turn_rows, again=True)
+        rotation, row_rotation = self._balance(step.gram, Y)
+        self._step = replace(step, rotation=step.rotation @ rotation, gram=row_rotation @ step.gram @ row_rotation.T)
+        self.point = Point(Y @ rotation, row_rotation, retry=True)
 
     def _balance(self, gram: NDArray[np.float64], Y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return balance(gram, Y) if self._orthogonalize else (np.eye(Y.shape[1]), np.eye(Y.shape[1]))
 
-    def ends(self) -> Iterator[Point]:
-        """Yield the points to end at, the preferred one first: after the last step, without momentum; then before that step."""
-        assert self._step is not None, "there was a pass"
+    def end_points(self) -> Iterator[Point]:
+        """Yield the candidates for the final point in order of preference: after the last step, without momentum; before that step."""
+        assert self._step is not None, "update has not been called"
         yield replace(self.point, Y=self._step.end(), momentum=0.0)
-        yield Point(self._step.Y @ self._step.turn, again=True)
+        yield Point(self._step.Y @ self._step.rotation, retry=True)
 
-    def holds(self, objective: float) -> bool:
-        """Whether an end with this objective is part of the descent."""
+    def accepts(self, objective: float) -> bool:
+        """Return whether a final point with this objective continues the descent."""
         return objective <= self.history[-1] * self._rounding
 
 
 def newton_direction(sums: Sums, Y: NDArray[np.float64], ridge: float) -> NDArray[np.float64]:
-    """(H_j + ridge)⁻¹(g_j − ridge·y_j) of each column (m, k), with the curvature H_j that the pass summed up."""
+    """Return (H_j + ridge)⁻¹(g_j − ridge·y_j) of each column (m, k), with the curvature H_j that the pass summed."""
     gradient = sums.gradient - ridge * Y
     if sums.curvature.ndim == 1:
         # Σ w/n · XXᵀ: one decomposition for all columns.
@@ -134,23 +134,23 @@ def newton_direction(sums: Sums, Y: NDArray[np.float64], ridge: float) -> NDArra
 
 
 def balance(gram: NDArray[np.float64], Y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """T and S (k, k) that turn XYᵀ into (X·Sᵀ)(Y·T)ᵀ = UΣ^½ (VΣ^½)ᵀ, its singular value decomposition; ``gram`` is XᵀX.
+    """Return T and S (k, k) such that XYᵀ = (X·Sᵀ)(Y·T)ᵀ = UΣ^½ (VΣ^½)ᵀ, its singular value decomposition; ``gram`` is XᵀX.
 
-    Of all factors with this product these have the least ‖X‖² + ‖Y‖².
+    Among all factors with this product, these minimise ‖X‖² + ‖Y‖².
     """
     (E, x), (F, y) = _root(gram), _root(Y.T @ Y)
     P, values, Qt = np.linalg.svd((E * x).T @ (F * y))
     root = np.sqrt(values)
     T = (F / y) @ Qt.T * root
     S = ((E / x) @ P * root).T
-    # Each component's largest factor of a column is positive.
-    turned = Y @ T
-    sign = np.where(turned[np.abs(turned).argmax(axis=0), np.arange(len(values))] < 0, -1.0, 1.0)
+    # The sign of a component makes its largest factor of a column positive.
+    rotated = Y @ T
+    sign = np.where(rotated[np.abs(rotated).argmax(axis=0), np.arange(len(values))] < 0, -1.0, 1.0)
     return T * sign, S * sign[:, None]
 
 
 def _root(gram: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Eigenvectors of a Gram matrix and the roots of its eigenvalues, those that are 0 but for rounding a little more."""
+    """Return the eigenvectors of a Gram matrix and the roots of its eigenvalues, raised to rounding level so that they can divide."""
     values, vectors = np.linalg.eigh(gram)
     floor = max(float(values[-1]), np.finfo(float).tiny) * np.finfo(float).eps
     return vectors, np.sqrt(np.maximum(values, floor))

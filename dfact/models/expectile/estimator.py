@@ -1,4 +1,5 @@
 """Expectile matrix factorization of skewed, partly observed data."""
+# Long because its fits may share reads (fit_each) or take linear measurements, in addition to what every estimator documents.
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,16 +23,16 @@ from dfact.linalg.svd import gram_size, right_singular
 from dfact.models.estimator import Factorization, gather_rows
 from dfact.models.expectile.alternation import Alternation
 from dfact.models.expectile.measurements import Measurements
-from dfact.models.expectile.passes import ExactPass, Loss, OriginalUnits, Point, RowsPass, Start, SurrogatePass, measured_of
+from dfact.models.expectile.passes import ExactPass, Loss, OriginalUnits, Point, RowsPass, RowStart, SurrogatePass, original_units
 from dfact.models.expectile.sampled_start import start_on_sample
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import COUNT, check, is_count, is_in_range, resolve_seed
+from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range, resolve_seed
 from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.progress import Iteration, Reporter, remaining_change
 
-_SPARSE = 0.4  # observed share up to which rows are solved by their entries: a pass takes longer, but fewer of them are needed
-_START_TOLERANCE = 0.1  # of the singular vectors to start from
+_SPARSE = 0.4  # observed share up to which rows are solved exactly by default: a pass takes longer, but fewer are needed
+_START_TOLERANCE = 0.1  # of the singular vectors of the start
 
 
 class ExpectileMF(Factorization):
@@ -43,78 +44,80 @@ class ExpectileMF(Factorization):
 
     over the observed entries b_ij, so that x_iᵀy_j is the ω-th conditional expectile of an entry.
     ω = ½ is (half of) least squares; ω < ½ draws the model to the lower, denser side of data that is
-    skewed to the right. Missing entries (NaN, missing code, what a sparse matrix does not store) are left out.
+    skewed to the right. Missing entries (NaN, missing code, implicit entries of a sparse matrix) are left out.
 
-    Rows and columns are solved in turn, in one pass over the rows an iteration: every row comes to its
-    minimum given Y by Newton's method on the signs of its residuals, and the pass sums up the Newton step
-    of the columns. The next pass begins with the objective after that step; has it risen, the step is
-    halved. What takes more than 30 iterations goes on with momentum. Where most entries are observed, rows take one
-    step of the same kind with a curvature that all share but for a number, without momentum: no row has a matrix of its own to
-    sum up and to solve with. Large data begins with passes over a sample of its rows, which are not counted as iterations.
+    Rows and columns are solved alternately, in one pass over the rows per iteration: every row comes to its
+    minimum given Y by Newton's method on the signs of its residuals, and the pass sums the Newton step
+    of the columns. The next pass begins with the objective after that step; if it has risen, the step is
+    halved. After 30 iterations the steps have momentum. If most entries are observed, rows take one
+    step of the same kind with a curvature that all rows share up to a factor, without momentum: no matrix is summed and
+    factorized for each row. A fit of large data starts with passes over a sample of its rows, which are not counted as iterations.
 
     Parameters
     ----------
     n_components : int
         Number of components k.
     omega : float
-        Which expectile, 0 < ω < 1. For several see :meth:`fit_each`.
+        Level ω of the expectile, 0 < ω < 1. :meth:`fit_each` fits several.
     ridge : float
-        Weight of ‖X‖² + ‖Y‖², above 0: rows with fewer than k observed entries need it. It has the entries' unit. The
-        default leaves a noiseless matrix, of entries of about 1 or more, recovered to well below 1e-6 and is too much
-        where they are far smaller; noisy data with few entries want more, see :func:`dfact.selection.select_by_held_out`.
+        Weight of ‖X‖² + ‖Y‖², above 0: rows with fewer than k observed entries need it. It has the entries' unit. With the
+        default, a noiseless matrix with entries of about 1 or more is recovered to well below 1e-6; far smaller entries
+        need a smaller ridge, noisy data with few entries a larger one, see :func:`dfact.selection.select_by_held_out`.
     solver : "exact", "surrogate" or None
-        How rows are solved; by default "exact" if at most 40 % of the entries are observed. Both have the same minimum.
+        Solver of the rows; by default "exact" if at most 40 % of the entries are observed. Both have the same minimum.
     init : "svd", "random" or array (k, m)
-        Start: the SVD of the data, 0 for missing entries, over the observed share; random; or given factors of the columns.
+        Start: the SVD of the data, with 0 for missing entries, divided by the observed share; random; or given factors of the
+        columns.
     orthogonalize : bool
-        Whether the factors are turned to UΣ^½ and VΣ^½ of XYᵀ after every half-step of the columns. The product stays
-        as it is, the ridge's term becomes least; the paper takes the QR decomposition.
+        Whether the factors are transformed to UΣ^½ and VΣ^½ of XYᵀ after every half-step of the columns, which leaves the product
+        unchanged and minimises the ridge's term; the paper takes the QR decomposition.
     max_iter : int
-        Most iterations.
+        Maximum number of iterations.
     tol : float
-        Stop when the objective is estimated to be less than this above where it ends, relative to its value;
-        see :func:`dfact.progress.remaining_change`. Takes 11 iterations at least.
+        Stop when the estimated distance of the objective from its limit, relative to its value, falls below this;
+        see :func:`dfact.progress.remaining_change`. Needs at least 11 iterations.
     random_state : int, RandomState or None
         Seed of the random start.
     executor : None, "inline", "threads", "distributed" or distributed.Client
-        Where passes run; see :func:`dfact.engine.executors.resolve_executor`. The result is the same.
+        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
     memory_limit : int or str, optional
-        Bytes a process may use ("4GiB"). What of the solver's state exceeds it lies on disk, in TMPDIR;
-        ``dfact.plan`` tells beforehand.
+        Bytes that a process may use ("4GiB"). The part of the solver's state that exceeds it is spilled to disk, in TMPDIR;
+        ``dfact.plan`` reports it beforehand.
     checkpoint : path, optional
-        A store, a folder or the URL of one, that keeps what is done: after an interruption the same fit goes on from
-        there, and ends with the same bits. See :mod:`dfact.engine.checkpoint`.
+        Path or URL of a store for the progress of the fit. After an interruption the same fit resumes from it and
+        gives the same bits. See :mod:`dfact.engine.checkpoint`.
     checkpoint_every : int
-        Passes from one version of it to the next.
+        Number of passes between two checkpoint versions.
     callbacks : sequence of callables
         Called with an :class:`dfact.progress.Iteration` after each iteration, such as ``dfact.Progress("fit")``.
     dtype : "float32" or "float64", optional
-        Working precision; by default float32 for stored answers and float32 arrays, else float64.
+        Working precision; by default float32 for data that it can hold exactly, such as stored answers, else float64.
 
     Attributes
     ----------
     row_factors_ : array (n, k)
-        X; a Zarr array where the data is one. Rows without any observed entry have 0.
+        X; a Zarr array if the data is stored. Rows without any observed entry have 0.
     column_factors_ : array (m, k)
         Y; the components in the order of their singular values, each with its largest factor of a column positive.
     components_ : array (k, m)
         Yᵀ.
     objective_history_ : array
-        The objective at the start and after each half-step (rows, columns, rows, …), and of the model itself (last).
+        Objective at the start and after each half-step (rows, columns, rows, …), and of the model itself (last).
     n_iter_, converged_ : int, bool
     remaining_ : float
-        Estimated distance of the objective from its end, relative to its value; NaN after fewer than 11 iterations.
-    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_ : what was fitted
-        Row labels as they lie in stored data; None where there are none. The fingerprint is that of a stored dataset, else None.
+        Estimated distance of the objective from its limit, relative to its value; NaN after fewer than 11 iterations.
+    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
+        Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
+        dataset, else None.
 
     Raises
     ------
     DataError
-        No observed entry at all, infinite ones.
+        No observed entry, or infinite entries.
     ParameterError
         ω outside (0, 1), a ridge that is not above 0.
     MemoryPlanError
-        Not even the least the fit needs is within ``memory_limit``.
+        The minimum that the fit needs exceeds ``memory_limit``.
 
     Warns
     -----
@@ -185,9 +188,9 @@ class ExpectileMF(Factorization):
         self.dtype = dtype
 
     def fit(self, X: Any, y: None = None, *, checkpoint: str | PathLike[str] | None = None) -> Self:
-        """Fit the data X (n, m): any array, path or Dataset; NaN is missing, as is what a sparse matrix does not store.
+        """Fit the data X (n, m): any array, path or Dataset; NaN and implicit entries of a sparse matrix are missing.
 
-        ``checkpoint`` takes the parameter's place.
+        ``checkpoint`` overrides the parameter.
         """
         del y
         self._check_parameters()
@@ -198,19 +201,19 @@ class ExpectileMF(Factorization):
         return self
 
     def fit_each(self, X: Any, omegas: Sequence[float]) -> list[Self]:
-        """The models fitted with each ω and otherwise these parameters; they share every read of the data X, and keep no checkpoint."""
+        """Fit a model for each ω, with the other parameters of this one. The fits share each read of X, and write no checkpoint."""
         if np.ndim(omegas) != 1 or not len(omegas):
             raise ParameterError(f"omegas is {omegas!r}, expected a list of at least one number between 0 and 1")
         models = [type(self)(**self.get_params(deep=False) | {"omega": omega}) for omega in omegas]
         for model in models:
             model._check_parameters()
         dataset = models[0]._observed(X, reset=True)
-        found = {name: value for name, value in vars(models[0]).items() if name.endswith("_")}
+        fitted = {name: value for name, value in vars(models[0]).items() if name.endswith("_")}
         dtype = self._working_dtype(dataset)
         with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype).times(len(models))) as session:
             members = Members(session, dtype)
             for model in models:
-                model.__dict__.update(found)
+                model.__dict__.update(fitted)
             members.run([partial(model._fit, FusedSession(members, f"{i:06d}"), dataset) for i, model in enumerate(models)])
         return models
 
@@ -222,21 +225,21 @@ class ExpectileMF(Factorization):
         self.fingerprint_, self.row_labels_ = dataset.stored_fingerprint, dataset.label_source
 
     def _solve(self, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> None:
-        """All but what the rows have of their own, whose factors are the session's state "factors"."""
-        measured = measured_of(dataset)
-        begin, Y = self._start(session, dataset, measured, dtype)
-        problem = (measured, Loss(self.omega, self.ridge), begin, dtype)
+        """Solve for the columns' factors. The rows' factors are then the session's state "factors"."""
+        units = original_units(dataset)
+        row_start, Y = self._initial_factors(session, dataset, units, dtype)
+        problem = (units, Loss(self.omega, self.ridge), row_start, dtype)
         pass_: Any = ExactPass(*problem) if self._is_exact(dataset) else SurrogatePass(*problem)
         alternation = Alternation(pass_.loss, Y, dtype, orthogonalize=self.orthogonalize)
         report = Reporter(self.callbacks, self.max_iter)
         pass_ = start_on_sample(session, pass_, alternation, dataset, report)
-        self._iterate(report, alternation.history, lambda: alternation.advance(session.run(pass_, alternation.point)))
+        self._iterate(report, alternation.history, lambda: alternation.update(session.run(pass_, alternation.point)))
         point, objective = self._finish(session, RowsPass(*problem), alternation)
         self.column_factors_ = point.Y.astype(dtype)
         self.objective_history_ = np.asarray([*alternation.history, objective])
 
     def _iterate(self, report: Reporter, history: list[float], step: Callable[[], None]) -> None:
-        """Take steps until the objectives after them, which are added to the history, are near their end."""
+        """Take steps, which append their objectives to the history, until the objective is near its limit."""
         self.n_iter_, self.converged_ = 0, False
         while self.n_iter_ < self.max_iter and not self.converged_:
             self.n_iter_ += 1
@@ -247,27 +250,27 @@ class ExpectileMF(Factorization):
             self.converged_ = self.remaining_ < self.tol
 
     def _finish(self, session: Session, pass_: RowsPass, alternation: Alternation) -> tuple[Point, float]:
-        """Every row at its minimum given the last columns' factors, which are those before the last step if that does not hold."""
-        for point in alternation.ends():
+        """Bring every row to its minimum given the final columns' factors: those after the last step, or before it if it is rejected."""
+        for point in alternation.end_points():
             sums = session.run(pass_, point)
             objective = float(sums.loss) + self.ridge * (float(sums.size) + float(np.vdot(point.Y, point.Y)))
-            if alternation.holds(objective):
+            if alternation.accepts(objective):
                 break
         return point, objective
 
-    def _start(
-        self, session: Session, dataset: Dataset, measured: OriginalUnits, dtype: np.dtype[Any]
-    ) -> tuple[Start, NDArray[np.float64]]:
-        """Where the rows' factors begin, and Y (m, k)."""
+    def _initial_factors(
+        self, session: Session, dataset: Dataset, units: OriginalUnits, dtype: np.dtype[Any]
+    ) -> tuple[RowStart, NDArray[np.float64]]:
+        """Return the start of the rows' factors, and Y (m, k)."""
         m, k = dataset.shape[1], self.n_components
         if isinstance(self.init, str) and self.init == "svd":
-            rank = min(k, m)  # further components begin at 0
-            V, sigma = right_singular(session, m, rank, dtype, view=measured, tolerance=_START_TOLERANCE)
+            rank = min(k, m)  # the other components begin at 0
+            V, sigma = right_singular(session, m, rank, dtype, view=units, tolerance=_START_TOLERANCE)
             root = np.sqrt(sigma / (1 - dataset.missing_rate))
             Y, projection = np.zeros((m, k)), np.zeros((m, k))
             Y[:, :rank] = V * root
             projection[:, :rank] = V * (root / np.where(sigma > 0, sigma, 1.0))
-            return Start(measured, projection), Y
+            return RowStart(units, projection), Y
         if isinstance(self.init, str):
             seed = resolve_seed(self.random_state, session)
             statistics = dataset.statistics
@@ -279,17 +282,17 @@ class ExpectileMF(Factorization):
             Y = np.asarray(self.init, np.float64).T.copy()
             if not np.isfinite(Y).all():
                 raise ParameterError("init holds NaN or infinity, expected finite factors")
-        return Start(measured, np.zeros((m, k))), Y
+        return RowStart(units, np.zeros((m, k))), Y
 
     def fit_measurements(self, A: Any, b: Any, shape: tuple[int, int]) -> Self:
-        """Fit linear measurements b_i ≈ ⟨A_i, XYᵀ⟩ of an n×m matrix, ``shape``; in memory.
+        """Fit linear measurements b_i ≈ ⟨A_i, XYᵀ⟩ of an n×m matrix, ``shape``, in memory.
 
-        Minimises Σ ρ_ω(b_i − ⟨A_i, XYᵀ⟩) + ridge·(‖X‖² + ‖Y‖²) over X and Y in turn, each half-step to its minimum (algorithm 1),
-        from the SVD of Σ b_i A_i and in double precision, whatever ``init``, ``solver`` and ``dtype`` are,
-        for finite matrices A_i, row-major in A (p, n, m), (p, n·m) or sparse (p, n·m), and measurements b (p,).
+        The method minimises Σ ρ_ω(b_i − ⟨A_i, XYᵀ⟩) + ridge·(‖X‖² + ‖Y‖²) over X and Y in turn, each half-step to its minimum
+        (algorithm 1). It starts from the SVD of Σ b_i A_i and works in double precision; ``init``, ``solver`` and ``dtype`` are
+        ignored. The matrices A_i are finite, row-major in A (p, n, m), (p, n·m) or sparse (p, n·m); the measurements are b (p,).
         """
         self._check_parameters()
-        measurements, loss = Measurements.of(A, b, shape), Loss(self.omega, self.ridge)
+        measurements, loss = Measurements.from_arrays(A, b, shape), Loss(self.omega, self.ridge)
         with single_threaded():
             X, Y = measurements.start(self.n_components)
             history = [measurements.objective(X, Y, loss)]
@@ -308,63 +311,63 @@ class ExpectileMF(Factorization):
 
     @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
-        """Factors (n, k) of rows X (n, m) given those of the columns, each row at its minimum.
+        """Return the factors (n, k) of rows X (n, m) given those of the columns, each row at its minimum.
 
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
-        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
+        A Dask array gives a Dask array, computed on demand, or at once with ``out``.
         """
         check_is_fitted(self)
         dataset = self._observed(X, reset=False)
-        measured, dtype = measured_of(dataset), self._working_dtype(dataset)
+        units, dtype = original_units(dataset), self._working_dtype(dataset)
         Y = self.column_factors_.astype(np.float64)
-        pass_ = RowsPass(measured, Loss(self.omega, self.ridge), Start(measured, np.zeros_like(Y)), dtype)
+        pass_ = RowsPass(units, Loss(self.omega, self.ridge), RowStart(units, np.zeros_like(Y)), dtype)
         with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
             session.run(pass_, Point(Y))
             rows = StateRows(session, "factors", partial(np.asarray, dtype=dtype))
             return gather_rows(rows, (dataset.shape[0], Y.shape[1]), dtype, stored=dataset.path is not None, out=out)
 
     def inverse_transform(self, factors: Any) -> NDArray[Any]:
-        """The model's entries (n, m) of the rows' factors (n, k)."""
+        """Return the model's entries (n, m) for factors of the rows (n, k)."""
         factors = self._as_factors(factors)
         entries: NDArray[Any] = (factors @ self.column_factors_.T).astype(factors.dtype)
         return entries
 
     def predict(self, rows: Any, columns: Any) -> NDArray[Any]:
-        """The model's entries at these places: numbers of fitted rows and of columns, of the same shape or as NumPy broadcasts them.
+        """Return the model's entries at pairs of fitted rows and columns, numbered from 0, of equal or broadcastable shapes.
 
-        Raises DataError for numbers outside the fitted data.
+        Numbers outside the fitted data raise DataError.
         """
         check_is_fitted(self)
-        places = []
-        for kind, given, size in (("rows", rows, self.row_factors_.shape[0]), ("columns", columns, len(self.column_factors_))):
-            numbers = np.asarray(given)
+        indices = []
+        for kind, argument, size in (("rows", rows, self.row_factors_.shape[0]), ("columns", columns, len(self.column_factors_))):
+            numbers = np.asarray(argument)
             if numbers.size and (numbers.dtype.kind not in "iu" or numbers.min() < 0 or numbers.max() >= size):
                 raise DataError(f"{kind} hold {numbers.ravel()[:5].tolist()}…, expected whole numbers from 0 to {size - 1}")
-            places.append(numbers.astype(np.intp))
-        i, j = np.broadcast_arrays(*places)
-        wanted, where = np.unique(i, return_inverse=True)
-        # A Zarr array is read once for each row that is asked for.
-        X = np.asarray(self.row_factors_.oindex[wanted] if hasattr(self.row_factors_, "oindex") else self.row_factors_[wanted])
-        entries: NDArray[Any] = np.einsum("...k,...k->...", X[where.reshape(i.shape)], self.column_factors_[j])
+            indices.append(numbers.astype(np.intp))
+        i, j = np.broadcast_arrays(*indices)
+        unique_rows, inverse = np.unique(i, return_inverse=True)
+        # Each row of a Zarr array is read once.
+        X = np.asarray(self.row_factors_.oindex[unique_rows] if hasattr(self.row_factors_, "oindex") else self.row_factors_[unique_rows])
+        entries: NDArray[Any] = np.einsum("...k,...k->...", X[inverse.reshape(i.shape)], self.column_factors_[j])
         return entries
 
     @property
-    def components_(self) -> NDArray[Any]:  # type: ignore[override]  # of the columns' factors another view
+    def components_(self) -> NDArray[Any]:  # type: ignore[override]  # derived from the columns' factors
         return self.column_factors_.T
 
     @property
     def factors_(self) -> Any:
-        """The rows' factors, under the name that all factorizations share."""
+        """Factors of the rows, under the name that all factorizations share."""
         return self.row_factors_
 
     @property
     def loadings_(self) -> pd.DataFrame:
-        """Columns × components."""
+        """Factors of the columns as a table, columns × components."""
         columns: pd.Index[Any] = pd.Index(self.column_labels_, name="column")
         return pd.DataFrame(self.column_factors_, index=columns, columns=self.get_feature_names_out())
 
     def _observed(self, X: Any, *, reset: bool) -> Dataset:
-        """X with what is not stored as not observed; what is unobserved or infinite is told."""
+        """Return X with its implicit entries as missing. Refuse infinite entries, and warn of unobserved rows and columns."""
         dataset = implicit_as_missing(self._dataset(X, None, reset=reset))
         if reset and not dataset.statistics.observed.any():
             raise DataError("X has no observed entry, expected some")
@@ -376,7 +379,7 @@ class ExpectileMF(Factorization):
         return dataset
 
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
-        """Once it is known what counts as observed."""
+        """Do nothing: ``_observed`` checks after implicit entries have become missing."""
 
     def _is_exact(self, dataset: Dataset) -> bool:
         if self.solver is not None:
@@ -387,15 +390,15 @@ class ExpectileMF(Factorization):
         check(
             self,
             {
-                "n_components": (is_count(self.n_components), COUNT),
+                "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
                 "omega": (is_in_range(self.omega, 0, 1) and self.omega > 0, "a number between 0 and 1; 0.5 is least squares"),
                 "ridge": (
                     is_in_range(self.ridge, 0) and 0 < self.ridge < np.inf,
-                    "a number above 0: rows with few observed entries need it",
+                    "a number above 0, which rows with few observed entries need",
                 ),
                 "solver": (self.solver in (None, "exact", "surrogate"), "'exact', 'surrogate' or None"),
                 "init": (not isinstance(self.init, str) or self.init in ("svd", "random"), "'svd', 'random' or an array (k, m)"),
-                "max_iter": (is_count(self.max_iter), COUNT),
+                "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
                 "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
             },
         )

@@ -1,4 +1,4 @@
-"""Expectile matrix factorization of general linear measurements, in memory: the theory's case."""
+"""Expectile matrix factorization of general linear measurements, in memory: the case of the paper's theory."""
 
 from typing import Any
 
@@ -21,10 +21,10 @@ class Measurements:
     """b_i ≈ ⟨A_i, XYᵀ⟩ for i = 1…p, and the alternating minimisation of Σ ρ_ω(b_i − ⟨A_i, XYᵀ⟩) + ridge·(‖X‖² + ‖Y‖²)."""
 
     def __init__(self, A: Any, b: NDArray[np.float64], shape: tuple[int, int]) -> None:
-        """A (p, n·m), row-major matrices, dense or row-compressed."""
+        """A (p, n·m) holds row-major matrices, dense or CSR."""
         self._b, self._shape, self._A = b, shape, A
         n, m = shape
-        # Twice, as the rows' design needs A_i Y and the columns' A_iᵀ X.
+        # Stored in both orders: the rows' design needs A_i Y, the columns' design A_iᵀ X.
         if isinstance(A, np.ndarray):
             self._by_row: Any = A.reshape(-1, m)
             self._by_column: Any = A.reshape(-1, n, m).transpose(0, 2, 1).reshape(-1, n)
@@ -35,28 +35,28 @@ class Measurements:
             self._by_column = sp.csr_array((entries.data, (entries.row * m + j, i)), shape=(A.shape[0] * m, n))
 
     @classmethod
-    def of(cls, A: Any, b: Any, shape: tuple[int, int]) -> "Measurements":
-        """What a user gives: A (p, n, m) or (p, n·m), or sparse (p, n·m), and b (p,)."""
+    def from_arrays(cls, A: Any, b: Any, shape: tuple[int, int]) -> "Measurements":
+        """Check the measurements: A (p, n, m) or (p, n·m), or sparse (p, n·m), and b (p,)."""
         if np.shape(shape) != (2,) or not all(map(is_count, shape)):
             raise ParameterError(f"shape is {shape!r}, expected numbers of rows and of columns")
         n, m = shape
-        given: Any = A
-        matrices: Any = (sp.csr_array(given) if sp.issparse(A) else np.asarray(given)).astype(np.float64)
-        found = tuple(matrices.shape)
-        if found[1:] not in ((n, m), (n * m,)):
-            raise DataError(f"A has shape {found}, expected (p, {n}, {m}) or (p, {n * m}): a matrix for each measurement")
+        argument: Any = A
+        matrices: Any = (sp.csr_array(argument) if sp.issparse(A) else np.asarray(argument)).astype(np.float64)
+        dimensions = tuple(matrices.shape)
+        if dimensions[1:] not in ((n, m), (n * m,)):
+            raise DataError(f"A has shape {dimensions}, expected (p, {n}, {m}) or (p, {n * m}): a matrix for each measurement")
         values = np.asarray(b, np.float64)
-        if values.shape != found[:1] or not len(values):
-            raise DataError(f"b has shape {values.shape}, expected {found[:1]}, at least one: a number for each matrix of A")
+        if values.shape != dimensions[:1] or not len(values):
+            raise DataError(f"b has shape {values.shape}, expected {dimensions[:1]}, at least one: a number for each matrix of A")
         if not np.isfinite(matrices.data if sp.issparse(A) else matrices).all() or not np.isfinite(values).all():
-            raise DataError("A or b hold NaN or infinity, expected finite numbers; leave out what was not measured")
-        return cls(matrices.reshape(found[0], n * m), values, (n, m))
+            raise DataError("A or b hold NaN or infinity, expected finite numbers; leave out measurements without a value")
+        return cls(matrices.reshape(dimensions[0], n * m), values, (n, m))
 
     def start(self, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """X (n, k) and Y (m, k) of the rank-k SVD of Σ b_i A_i, scaled to fit b best."""
+        """Return X (n, k) and Y (m, k) of the rank-k SVD of Σ b_i A_i, scaled to fit b best."""
         X, Y = np.zeros((self._shape[0], k)), np.zeros((self._shape[1], k))
         total = (self._b @ self._A).reshape(self._shape)
-        if not total.any():  # ARPACK finds no vectors of 0
+        if not total.any():  # ARPACK does not converge for a matrix of zeros
             return X, Y
         if k < min(self._shape):
             U, values, Vt = svds(total, k, rng=np.random.default_rng(0))
@@ -76,7 +76,7 @@ class Measurements:
     def alternate(
         self, X: NDArray[np.float64], Y: NDArray[np.float64], loss: Loss, history: list[float], *, orthogonalize: bool
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The minimum in X given Y, and then in Y given X; the objective after each is added to the history.
+        """Minimise in X given Y, and then in Y given X. Append the objective after each to the history.
 
         ⟨A_i, XYᵀ⟩ is linear in X, with the design A_i Y, and in Y, with A_iᵀ X.
         """
@@ -90,36 +90,36 @@ class Measurements:
         X = minimum(self._by_row, Y, X)
         Y = minimum(self._by_column, X, Y)
         if orthogonalize:
-            turn, turn_rows = balance(X.T @ X, Y)
-            X, Y = X @ turn_rows.T, Y @ turn
+            rotation, row_rotation = balance(X.T @ X, Y)
+            X, Y = X @ row_rotation.T, Y @ rotation
         return X, Y
 
 
 def expectile_regression(
     D: NDArray[np.float64], b: NDArray[np.float64], loss: Loss, x: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], float]:
-    """The minimum (q,) of Σ ρ_ω(b − Dx) + ridge‖x‖² for the design D (p, q), and its value, from x.
+    """Minimise Σ ρ_ω(b − Dx) + ridge‖x‖² for the design D (p, q), from x. Return the minimiser (q,) and the minimum.
 
-    Newton's method on the signs of the residuals; a step that does not lower the objective is halved.
+    The method is Newton's on the signs of the residuals; a step that does not lower the objective is halved.
     """
 
-    def evaluated(x: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    def evaluate(x: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
         r = b - D @ x
         w = np.where(r >= 0, loss.omega, 1 - loss.omega)
         return w, float(np.sum(w * r * r)) + loss.ridge * float(x @ x)
 
-    w, objective = evaluated(x)
+    w, objective = evaluate(x)
     for _ in range(_ROUNDS):
         scaled = D * w[:, None]
         end = cho_solve(cho_factor(scaled.T @ D + loss.ridge * np.eye(D.shape[1])), scaled.T @ b)
-        (signs, value), halvings = evaluated(end), 0
+        (signs, value), halvings = evaluate(end), 0
         while not value <= objective * (1 + _ROUNDING) and halvings < _HALVINGS:  # NaN is no descent
             halvings, end = halvings + 1, (x + end) / 2
-            signs, value = evaluated(end)
+            signs, value = evaluate(end)
         if halvings == _HALVINGS:  # rounding is all that is left to gain
             break
-        settled = halvings == 0 and (signs == w).all()
+        converged = halvings == 0 and (signs == w).all()
         x, w, objective = end, signs, value
-        if settled:
+        if converged:
             break
     return x, objective

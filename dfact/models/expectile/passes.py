@@ -1,4 +1,4 @@
-"""Expectile matrix factorization's passes: the rows given the columns' factors, and what the columns' step adds up."""
+"""Passes of expectile matrix factorization: the rows given the columns' factors, and the sums for the columns' step."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,14 +14,14 @@ from dfact.kernels.expectile import count_observed, expectile_rows, take_observe
 from dfact.kernels.expectile_dense import surrogate_rows
 from dfact.linalg.svd import Matrix, zero_filled
 
-_LANES = 32  # entries that a loop takes at a time
-_RESTART_STEPS = 8  # of a row that begins far from its minimum
-_RESTART_GAIN = 0.003  # relative to its loss
-_ROUNDING = {"float32": 1e-5, "float64": 1e-13}  # of a row's loss, a sum over its entries
+_LANES = 32  # entries that a vectorised loop processes at a time
+_RESTART_STEPS = 8  # maximum of a row that begins far from its minimum
+_RESTART_GAIN = 0.003  # least gain of such a step, relative to the row's loss
+_ROUNDING = {"float32": 1e-5, "float64": 1e-13}  # relative, of a row's loss, a sum over its entries
 
 
 class Entries(NamedTuple):
-    """Observed entries, row after row."""
+    """Observed entries in CSR form."""
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
@@ -30,22 +30,22 @@ class Entries(NamedTuple):
 
 @dataclass(frozen=True)
 class OriginalUnits:
-    """The data as it was given: with what an import subtracted from each column, NaN where missing."""
+    """View of the data in its original units: the values that an import subtracted are added again."""
 
     offset: NDArray[Any] | None
-    """(m,); None if nothing was subtracted"""
+    """Value subtracted from each column (m,); None if nothing was subtracted."""
 
     def values(self, block: Block) -> NDArray[Any]:
-        """(rows, m)."""
+        """Return the values (rows, m), NaN where missing."""
         V = block.values
         if self.offset is None:
             return V
-        given = block.work.array("measured", V.shape, V.dtype)
-        np.add(V, self.offset.astype(V.dtype), out=given)
-        return given
+        original = block.work.array("original units", V.shape, V.dtype)
+        np.add(V, self.offset.astype(V.dtype), out=original)
+        return original
 
     def entries(self, block: Block) -> Entries:
-        """The observed entries alone, which may lie in working memory of the block."""
+        """Return the observed entries alone, possibly in working memory of the block."""
         M, work = block.matrix, block.work
         if isinstance(M, np.ndarray):
             indptr = np.empty(len(M) + 1, np.int64)
@@ -60,13 +60,13 @@ class OriginalUnits:
                 indptr = np.concatenate([[0], np.cumsum(~missing)])[indptr]
                 indices, data = indices[~missing], data[~missing]
         if self.offset is not None:
-            # "clip", though all columns are there: to raise, NumPy would go through a copy.
+            # "clip", though all indices are valid: mode "raise" makes NumPy buffer the output.
             offsets = np.take(self.offset, indices, out=work.array("offsets", data.shape, self.offset.dtype), mode="clip")
-            data = np.add(data, offsets, out=work.array("measured", data.shape, np.float64))
+            data = np.add(data, offsets, out=work.array("original units", data.shape, np.float64))
         return Entries(indptr, indices, data)
 
     def __call__(self, block: Block) -> Matrix:
-        """With 0 for missing entries: what the start is the singular vectors of."""
+        """Return the data with 0 for missing entries, whose singular vectors are a start."""
         if self.offset is None:
             return zero_filled(block)
         indptr, indices, data = self.entries(block)
@@ -74,8 +74,8 @@ class OriginalUnits:
         return sp.csr_array((data, indices, indptr), shape=block.matrix.shape)
 
 
-def measured_of(dataset: Dataset) -> OriginalUnits:
-    """Return the view of the dataset that the passes take."""
+def original_units(dataset: Dataset) -> OriginalUnits:
+    """Make the view of a dataset in its original units."""
     return OriginalUnits(dataset.offset if dataset.offset.any() else None)
 
 
@@ -89,18 +89,18 @@ class Loss:
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """What a pass is given: the factors of the columns, and from which of the rows' it goes on."""
+    """Broadcast value of a pass: the factors of the columns, and the rows' factors from which it continues."""
 
     Y: NDArray[np.float64]
-    """(m, k)."""
-    turn: NDArray[np.float64] | None = None
-    """The rows' factors X (k, rows) become turn·X (k, k)."""
-    again: bool = False
-    """From the rows' factors with which the pass before began: its Y was refused."""
+    """Factors of the columns (m, k)."""
+    rotation: NDArray[np.float64] | None = None
+    """Transformation (k, k) after which the rows' factors X (k, rows) are rotation·X."""
+    retry: bool = False
+    """Whether to begin at the rows' factors of the previous pass's beginning, because its Y was rejected."""
     restart: bool = False
-    """From the start of the pass, whatever the rows' factors are: they belong to other factors of the columns."""
+    """Whether to begin at the start of the pass, because the rows' factors belong to other factors of the columns."""
     momentum: float = 0.0
-    """The share of their last change by which the rows' factors go on before they are turned."""
+    """Share of their last change by which the rows' factors are extrapolated before they are transformed."""
 
     @cached_property
     def _eigen(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -108,20 +108,20 @@ class Point:
         return values, np.ascontiguousarray(U)
 
     def quadratic(self, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64]]:
-        """Yᵀ (k, m) in this type, with columns of 0 up to a multiple of 32, and the eigenvalues (k) and eigenvectors (k, k) of YᵀY."""
+        """Return Yᵀ (k, m) in this type, padded with 0 to a multiple of 32 columns, and eigenvalues (k) and eigenvectors (k, k) of YᵀY."""
         m, k = self.Y.shape
         Y = np.zeros((k, -(-m // _LANES) * _LANES), dtype)
         Y[:, :m] = self.Y.T
         return Y, *self._eigen
 
     def rows(self, state: State) -> tuple[NDArray[Any], NDArray[Any]]:
-        """X (k, rows) to go back to if this Y is refused, and an array of its own to begin with; not after a restart."""
-        previous = state["previous" if self.again else "factors"]
-        if self.turn is not None:
-            previous = self.turn.astype(previous.dtype) @ previous
+        """Return X (k, rows) to return to if this Y is rejected, and a separate array to begin with; not for a restart."""
+        previous = state["previous" if self.retry else "factors"]
+        if self.rotation is not None:
+            previous = self.rotation.astype(previous.dtype) @ previous
         if not self.momentum:
             return previous, previous.copy()
-        X = previous - (state["previous"] if self.turn is None else self.turn.astype(previous.dtype) @ state["previous"])
+        X = previous - (state["previous"] if self.rotation is None else self.rotation.astype(previous.dtype) @ state["previous"])
         X *= X.dtype.type(self.momentum)
         X += previous
         return previous, X
@@ -129,15 +129,15 @@ class Point:
 
 @dataclass
 class Sums(PartialSums, name="expectile"):
-    """What a sweep adds up over the rows."""
+    """Sums of a pass over the rows."""
 
     before: NDArray[Any]
-    """Σ ρ_ω of each column (m,) with the X that the pass began with."""
+    """Σ ρ_ω of each column (m,) at the beginning of the pass."""
     after: NDArray[Any]
-    """The same with the new X."""
+    """Σ ρ_ω of each column (m,) with the new X."""
     n_rows: NDArray[Any]
     size_before: NDArray[Any]
-    """‖X‖² of the X that the pass began with."""
+    """‖X‖² at the beginning of the pass."""
     gram: NDArray[Any]
     """XXᵀ (k, k) of the new X (k, n)."""
     gradient: NDArray[Any]
@@ -147,37 +147,37 @@ class Sums(PartialSums, name="expectile"):
 
 
 @dataclass(frozen=True)
-class Start:
-    """The rows' factors to begin with: M·P of the zero-filled data M with the projection P (m, k)."""
+class RowStart:
+    """Initial factors of the rows: M·P of the zero-filled data M with the projection P (m, k)."""
 
-    measured: OriginalUnits
+    units: OriginalUnits
     projection: NDArray[Any]
 
     def factors(self, block: Block, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """X (k, rows)."""
-        M = self.measured(block)
+        """Return X (k, rows)."""
+        M = self.units(block)
         return np.ascontiguousarray(block.work.matmul(M, self.projection.astype(M.dtype), "product").T.astype(dtype))  # a copy
 
 
 @dataclass(frozen=True)
 class ExactPass:
-    """Every row at its minimum given Y, by its observed entries alone; the columns' Newton step is summed up.
+    """Every row at its minimum given Y, on its observed entries alone, with the sums for the columns' Newton step.
 
-    State, as in the other pass: the rows' factors X (k, rows), and those that the pass began with.
+    State, as in the surrogate pass: the rows' factors X (k, rows), and those at the beginning of the pass.
     """
 
-    measured: OriginalUnits
+    units: OriginalUnits
     loss: Loss
-    begin: Start
+    row_start: RowStart
     dtype: np.dtype[Any]
 
     def start(self, block: Block) -> State:
-        X = self.begin.factors(block, np.dtype(np.float64))
+        X = self.row_start.factors(block, np.dtype(np.float64))
         return {"factors": X, "previous": X}
 
     def step(self, block: Block, state: State | None, broadcast: Point) -> tuple[State, Sums]:
         assert state is not None
-        (m, k), M = broadcast.Y.shape, self.measured.entries(block)
+        (m, k), M = broadcast.Y.shape, self.units.entries(block)
         previous, X = broadcast.rows(self.start(block) if broadcast.restart else state)
         size, before, after = np.asarray(np.vdot(X, X)), np.zeros(m), np.zeros(m)
         gradient, curvature = block.work.zeros((m, k)), block.work.zeros((m, k * (k + 1) // 2))
@@ -187,31 +187,31 @@ class ExactPass:
 
 @dataclass(frozen=True)
 class SurrogatePass:
-    """One step of every row, and the columns' step summed up, without a matrix of its own for any row.
+    """One step of every row, with the sums for the columns' step, without a separate matrix for each row.
 
-    Around X a row's objective has the curvature Σ w y yᵀ. Where entries are missing and signs differ
-    without regard to Y, that is nearly c·YYᵀ with c = Σ w/m, which all rows share but for a number.
-    The step with this curvature is halved where it does not lower the row's objective; with c = max(ω, 1 − ω)
-    the quadratic would lie above the objective, so it need not be halved for long.
+    Around X a row's objective has the curvature Σ w y yᵀ. If missing entries and signs of residuals are independent
+    of Y, that is nearly c·YYᵀ with c = Σ w/m, a matrix that all rows share up to a factor.
+    The step with this curvature is halved while it does not lower the row's objective. With c = max(ω, 1 − ω)
+    the quadratic would lie above the objective, so few halvings suffice.
     """
 
-    measured: OriginalUnits
+    units: OriginalUnits
     loss: Loss
-    begin: Start
+    row_start: RowStart
     dtype: np.dtype[Any]
 
     def start(self, block: Block) -> State:
-        X = self.begin.factors(block, self.dtype)
+        X = self.row_start.factors(block, self.dtype)
         return {"factors": X, "previous": X}
 
     def step(self, block: Block, state: State | None, broadcast: Point) -> tuple[State, Sums]:
         assert state is not None
         previous, X = broadcast.rows(self.start(block) if broadcast.restart else state)
-        V, work, m, dtype = self.measured.values(block), block.work, len(broadcast.Y), self.dtype
+        V, work, m, dtype = self.units.values(block), block.work, len(broadcast.Y), self.dtype
         Y, values, U = broadcast.quadratic(dtype)
         size = np.asarray(np.vdot(X, X))
         before, after, weights, gradient = (work.zeros(shape, dtype) for shape in (Y.shape[1:], Y.shape[1:], Y.shape[1:], Y.shape))
-        # The columns' step is of use where the rows are nearly at their minimum.
+        # The columns' step is useful only if the rows are near their minimum.
         steps, gain = (_RESTART_STEPS, _RESTART_GAIN) if broadcast.restart else (1, 0.0)
         rounding = _ROUNDING[dtype.name]
         surrogate_rows(V, Y, U, values, self.loss.omega, self.loss.ridge, rounding, steps, gain, X, before, after, weights, gradient)
@@ -229,22 +229,22 @@ class RowSums(PartialSums, name="expectile_rows"):
 
 @dataclass(frozen=True)
 class RowsPass(StatelessStart):
-    """Every row at its minimum given Y (m, k): from the factors at hand, or from a start where there are none."""
+    """Every row at its minimum given Y (m, k), from the current factors, or from a start if there are none."""
 
-    measured: OriginalUnits
+    units: OriginalUnits
     loss: Loss
-    begin: Start
+    row_start: RowStart
     dtype: np.dtype[Any]
 
     def step(self, block: Block, state: State | None, broadcast: Point) -> tuple[State, RowSums]:
         m, k = broadcast.Y.shape
         if state is None:
-            previous = self.begin.factors(block, np.dtype(np.float64))
+            previous = self.row_start.factors(block, np.dtype(np.float64))
             X = previous.copy()
         else:
             previous, X = broadcast.rows(state)
             X = X.astype(np.float64, copy=False)
-        M, before, after = self.measured.entries(block), np.zeros(m), np.zeros(m)
-        none = np.empty((0, k))
-        expectile_rows(*M, broadcast.Y, self.loss.omega, self.loss.ridge, X, before, after, none, none)
+        M, before, after = self.units.entries(block), np.zeros(m), np.zeros(m)
+        unused = np.empty((0, k))  # no sums for the columns' step
+        expectile_rows(*M, broadcast.Y, self.loss.omega, self.loss.ridge, X, before, after, unused, unused)
         return {"factors": X, "previous": previous}, RowSums(np.asarray(after.sum()), np.asarray(np.vdot(X, X)))

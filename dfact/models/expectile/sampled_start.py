@@ -1,4 +1,4 @@
-"""Expectile matrix factorization of large data begins with passes over a sample of the partitions."""
+"""Start of expectile matrix factorization of large data by passes over a sample of the partitions."""
 
 from dataclasses import replace
 from math import ceil, sqrt
@@ -11,19 +11,19 @@ from dfact.data.layout import Layout
 from dfact.engine.passes import SampledView
 from dfact.engine.session import Session
 from dfact.models.expectile.alternation import Alternation
-from dfact.models.expectile.passes import ExactPass, Point, Start, SurrogatePass
+from dfact.models.expectile.passes import ExactPass, Point, RowStart, SurrogatePass
 from dfact.progress import Reporter, relative_change
 
-_SHARE = 16  # one partition of so many is in the sample
+_SHARE = 16  # one of this many partitions is in the sample
 _ENTRIES = 64  # observed entries of a column in the sample, per component
-_PASSES = 80  # at most, however few iterations are asked for: these passes are not counted as such
-_TOLERANCE = 1e-3  # of the objective on the sample: what is left of the way takes few passes over all rows
+_PASSES = 80  # maximum, for any max_iter: these passes are not counted as iterations
+_TOLERANCE = 1e-3  # relative change of the objective on the sample; few passes over all rows then remain
 
 K = TypeVar("K", ExactPass, SurrogatePass)
 
 
 def sample_partitions(layout: Layout, n_rows: int) -> tuple[int, ...]:
-    """A 16th of the partitions, or more of them for a sample of at least ``n_rows``; none if that is more than an 8th."""
+    """Choose a 16th of the partitions, or more for a sample of at least ``n_rows``; none if that is more than an 8th."""
     step = min(_SHARE, layout.n_rows // max(n_rows, 1))
     if step < _SHARE // 2 or layout.n_partitions < 2 * step:
         return ()
@@ -31,29 +31,29 @@ def sample_partitions(layout: Layout, n_rows: int) -> tuple[int, ...]:
 
 
 def start_on_sample(session: Session, pass_: K, alternation: Alternation, dataset: Dataset, report: Reporter) -> K:
-    """The pass over all rows to begin with, after passes over a sample of large data that move ``alternation`` on.
+    """Run passes over a sample of large data, which update ``alternation``. Return the pass over all rows that begins at their result.
 
     The sample's share s of the rows has the objective Σ ρ_ω + ridge·‖X‖² + s·ridge·‖Y‖². With X·s^-¼ and Y·s^¼ that is the
     objective of a data set of these rows alone, whose ridge is √s·ridge.
     """
     layout, observed, Y = Layout.of(dataset.shape), 1 - dataset.missing_rate, alternation.point.Y
     partitions = sample_partitions(layout, ceil(_ENTRIES * Y.shape[1] / observed))
-    # At ω = ½ the SVD of complete data is the minimum, but for the ridge.
-    solved = pass_.loss.omega == 0.5 and observed == 1 and pass_.begin.projection.any()
+    # At ω = ½ the SVD of complete data is the minimum up to the ridge.
+    solved = pass_.loss.omega == 0.5 and observed == 1 and pass_.row_start.projection.any()
     if not partitions or solved:
         return pass_
     rows = (layout.rows(i, i + 1) for i in partitions)
     root = sqrt(sum(part.stop - part.start for part in rows) / layout.n_rows)
-    scale, loss, measured = sqrt(root), replace(pass_.loss, ridge=root * pass_.loss.ridge), pass_.measured
-    sample = alternation.restarted(loss, Y * scale)
-    sampled = SampledView(partitions, replace(pass_, loss=loss, begin=Start(measured, pass_.begin.projection / scale)))
+    scale, loss, units = sqrt(root), replace(pass_.loss, ridge=root * pass_.loss.ridge), pass_.units
+    sample = alternation.restart_from(loss, Y * scale)
+    sampled = SampledView(partitions, replace(pass_, loss=loss, row_start=RowStart(units, pass_.row_start.projection / scale)))
     for _ in range(_PASSES):
-        sample.advance(session.run(sampled, sample.point))
+        sample.update(session.run(sampled, sample.point))
         objectives = sample.history[1::2]
         report.on_sample(objectives)
-        if relative_change(objectives) < _TOLERANCE and not sample.refused:
+        if relative_change(objectives) < _TOLERANCE and not sample.rejected:
             break
     Y = sample.point.Y / scale
     alternation.point = Point(Y, restart=True)
-    # Least squares given Y, were the missing entries missing at random; pinv, as components may be 0.
-    return replace(pass_, begin=Start(measured, np.linalg.pinv(Y, rcond=1e-6).T / observed))
+    # Least squares given Y, if entries are missing at random; pinv, as components may be 0.
+    return replace(pass_, row_start=RowStart(units, np.linalg.pinv(Y, rcond=1e-6).T / observed))

@@ -1,1 +1,1 @@
-"""factor_analysis."""
+"""Exploratory factor analysis: FactorAnalysis."""

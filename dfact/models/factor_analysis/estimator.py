@@ -1,4 +1,4 @@
-"""Exploratory factor analysis of items by minimum residuals, with rotation: the questionnaire's usual analysis."""
+"""Exploratory factor analysis of items by minimum residuals, with rotation."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -22,28 +22,28 @@ from dfact.models.estimator import Factorization, gather_rows
 from dfact.models.factor_analysis.passes import ScorePass, Scorer
 from dfact.models.fitted_schema import Shape
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.parameters import COUNT, check, is_count, is_in_range
+from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.models.traits import ModelTraits
 from dfact.progress import Iteration, Reporter
 
-_N_STEPS = 3  # that the callbacks are told of
+_N_STEPS = 3  # reported to the callbacks
 
 
 class FactorAnalysis(Factorization):
     """Exploratory factor analysis: minimum residual extraction and rotation.
 
     The correlations R (m, m) of the items are modelled as ΛΦΛᵀ + Ψ with pattern loadings Λ (m, k) of
-    factors with correlations Φ (k, k), and uniquenesses Ψ (m, diagonal): minimum residuals
+    factors with correlations Φ (k, k), and uniquenesses Ψ (m, diagonal). Minimum residuals
 
-        minimise  ½‖R − Ψ − ΛΛᵀ‖²  over Λ and 0.005 ≤ Ψ ≤ 1,
+        minimise  ½‖R − Ψ − ΛΛᵀ‖²  over Λ and 0.005 ≤ Ψ ≤ 1.
 
-    the ICQF paper's second baseline. One pass over the rows sums up what R needs, another gives the
-    scores. With ``missing="pairwise"`` each correlation is that of the rows which answered both items;
-    such a matrix need not be one of correlations: if it has a negative eigenvalue it is smoothed
-    (as psych's ``cor.smooth``) with a warning.
+    The model is the ICQF paper's second baseline. One pass over the rows computes R, another the
+    scores. With ``missing="pairwise"`` each correlation is that of the rows with answers to both items;
+    such a matrix need not be a correlation matrix. If it has a negative eigenvalue, it is smoothed
+    (like psych's ``cor.smooth``) with a warning.
 
-    Scores are Thurstone's, the regression of the factors on the items, with the correlations that the
-    model expects: f = ΦΛ_oᵀ(Λ_oΦΛ_oᵀ + Ψ_o)⁻¹z_o. z are the standardised answers, and o the items that
+    Scores are Thurstone's, the regression of the factors on the items, with the model's
+    correlations: f = ΦΛ_oᵀ(Λ_oΦΛ_oᵀ + Ψ_o)⁻¹z_o. z holds the standardised answers, and o the items that
     the row has answered, so nothing is imputed; a row with fewer answers has scores nearer to 0.
     Confounders of a dataset are not used.
 
@@ -52,42 +52,42 @@ class FactorAnalysis(Factorization):
     n_components : int
         Number of factors k; :func:`dfact.selection.number_of_factors.number_of_factors` estimates it.
     method : "minres"
-        How factors are extracted.
+        Method of extraction.
     rotation : "promax", "varimax" or None
-        Oblique, orthogonal (both of rows scaled to length 1, Kaiser's normalization), or as extracted.
+        Oblique, orthogonal (both of rows scaled to length 1, Kaiser's normalization), or none.
     kappa : float
         Power of promax.
     missing : "pairwise" or "listwise"
         Correlations from the rows that answered both items, or all items.
     max_iter : int
-        Most iterations of the extraction.
+        Maximum number of iterations of the extraction.
     tol : float
-        Largest gradient entry with regard to the uniquenesses at which the extraction stops.
+        The extraction stops when all entries of the gradient by the uniquenesses are at most this.
     executor : None, "inline", "threads", "distributed" or distributed.Client
-        Where passes run; see :func:`dfact.engine.executors.resolve_executor`. The result is the same.
+        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
     memory_limit : int or str, optional
-        Bytes a process may use ("4GiB"); ``dfact.plan`` tells beforehand what a fit needs.
+        Bytes that a process may use ("4GiB"); ``dfact.plan`` reports beforehand what a fit needs.
     callbacks : sequence of callables
         Called with an :class:`dfact.progress.Iteration` after each step, such as ``dfact.Progress("fit")``.
     dtype : "float32" or "float64", optional
-        Working precision of the passes; by default float32 for stored answers and float32 arrays, else float64.
+        Working precision of the passes; by default float32 for data that it can hold exactly, such as stored answers, else float64.
 
     Attributes
     ----------
     components_ : array (k, m)
-        Λᵀ, the factors in the order of the variance they explain, each with a positive sum of loadings.
+        Λᵀ, the factors ordered by the variance they explain, each with a positive sum of loadings.
     factors_ : array (n, k)
-        Scores; a Zarr array where the data is one. NaN for rows without any answer.
+        Scores; a Zarr array if the data is stored. NaN for rows without any answer.
     factor_correlations_ : array (k, k)
         Φ.
     communalities_, uniquenesses_ : array (m,)
         diag(ΛΦΛᵀ), and 1 minus it, at least 0.005.
     loadings_, explained_ : DataFrame
-        Items × factors; of each factor the explained variance in items, its share of m, and the sum of the shares so far.
+        Loadings, items × factors; and for each factor the explained variance in items, its share of m, and the cumulative share.
     explained_share_ : float
         Share of the items' variance that the factors explain.
     correlations_ : array (m, m)
-        R, after any smoothing (``smoothed_`` tells).
+        R, smoothed if ``smoothed_``.
     n_observations_ : int
         Rows the correlations come from: with any answer, or with all.
     rmsr_ : float
@@ -95,16 +95,17 @@ class FactorAnalysis(Factorization):
     mean_, scale_ : array (m,)
         Mean and standard deviation of each item's answers.
     n_iter_, converged_ : int, bool
-        Of the extraction.
-    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_ : what was fitted
-        Row labels as they lie in stored data; None where there are none. The fingerprint is that of a stored dataset, else None.
+        Iterations and convergence of the extraction.
+    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
+        Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
+        dataset, else None.
 
     Raises
     ------
     DataError
         Infinite answers, an item that does not vary, a pair of items with too few common rows.
     MemoryPlanError
-        Not even the least the fit needs is within ``memory_limit``.
+        The minimum that the fit needs exceeds ``memory_limit``.
 
     Warns
     -----
@@ -179,19 +180,19 @@ class FactorAnalysis(Factorization):
         dtype, shape = self._working_dtype(dataset), (dataset.shape[0], self.n_components)
         report = Reporter(self.callbacks, _N_STEPS)
         with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
-            found = self._correlate(session, dataset)
+            correlations = self._correlate(session, dataset)
             report.step("correlations")
-            self._extract(found.R, dtype)
+            self._extract(correlations.R, dtype)
             report.step("factors")
-            self.mean_, self.scale_ = found.mean, found.scale
-            _warn_nonrespondents(int(session.run(ScorePass(dtype), self._scorer()).silent), dataset.shape[0])
+            self.mean_, self.scale_ = correlations.mean, correlations.scale
+            _warn_nonrespondents(int(session.run(ScorePass(dtype), self._scorer()).nonrespondents), dataset.shape[0])
             self.factors_ = gather_rows(StateRows(session, "factors"), shape, dtype, stored=dataset.path is not None)
         report.step("scores")
-        self.correlations_, self.n_observations_, self.smoothed_ = found.R, found.n, found.smoothed
+        self.correlations_, self.n_observations_, self.smoothed_ = correlations.R, correlations.n, correlations.smoothed
         return self
 
     def correlate(self, X: Any) -> "Correlations":
-        """The correlations that ``fit`` would start from, by one pass over X (n, m)."""
+        """Compute the correlations from which ``fit`` extracts factors, by one pass over X (n, m)."""
         self._check_parameters()
         dataset = self._dataset(X, None, reset=True)
         _check_answers(dataset, 1)
@@ -206,11 +207,11 @@ class FactorAnalysis(Factorization):
             raise DataError(f"{n} of {dataset.shape[0]} rows have all answers, expected at least 2; use missing='pairwise'")
         with np.errstate(invalid="ignore", divide="ignore"):
             R, mean, scale = moments.correlations(), moments.means() + shift, moments.deviations()
-        unknown = np.argwhere(np.isnan(R))
-        if unknown.size:
-            i, j = (str(dataset.column_labels[place]) for place in unknown[0])
-            which = f"item {i!r} does not vary" if i == j else f"items {i!r} and {j!r} do not vary together"
-            raise DataError(f"{which} in the {moments.counts[tuple(unknown[0])]:g} rows with answers; leave out one, or add rows")
+        undefined = np.argwhere(np.isnan(R))
+        if undefined.size:
+            i, j = (str(dataset.column_labels[column]) for column in undefined[0])
+            found = f"item {i!r} does not vary" if i == j else f"items {i!r} and {j!r} do not vary together"
+            raise DataError(f"{found} in the {moments.counts[tuple(undefined[0])]:g} rows with answers; leave out one, or add rows")
         if not is_indefinite(R):
             return Correlations(R, n, mean, scale, smoothed=False)
         message = "the pairwise correlations have negative eigenvalues and were smoothed; missing='listwise' needs no smoothing"
@@ -218,12 +219,12 @@ class FactorAnalysis(Factorization):
         return Correlations(smoothed(R), n, mean, scale, smoothed=True)
 
     def _extract(self, R: NDArray[np.float64], dtype: np.dtype[Any]) -> None:
-        """The rotated factors of the correlations R."""
+        """Extract and rotate the factors of the correlations R."""
         m, k = len(R), self.n_components
         if (m - k) ** 2 < m + k:
             warnings.warn(f"{k} factors of {m} items have more parameters than there are correlations", UserWarning, stacklevel=3)
-        found = minres(R, k, self.max_iter, self.tol)
-        pattern, Phi = found.loadings, np.eye(k)
+        extraction = minres(R, k, self.max_iter, self.tol)
+        pattern, Phi = extraction.loadings, np.eye(k)
         if self.rotation == "promax" and k > 1:
             pattern, Phi = promax(pattern, self.kappa)
         elif self.rotation == "varimax" and k > 1:
@@ -232,11 +233,11 @@ class FactorAnalysis(Factorization):
         self.components_ = np.ascontiguousarray(pattern.T, dtype)
         self.communalities_ = np.einsum("jr,rs,js->j", pattern, self.factor_correlations_, pattern)
         self.uniquenesses_ = np.maximum(1 - self.communalities_, LOWEST)
-        self.n_iter_, self.converged_ = found.n_iter, found.converged
+        self.n_iter_, self.converged_ = extraction.n_iter, extraction.converged
         self.explained_share_ = float(self.communalities_.mean())
         error = R - pattern @ self.factor_correlations_ @ pattern.T
         self.rmsr_ = float(np.sqrt(np.mean(error[~np.eye(m, dtype=bool)] ** 2)))
-        heywood = np.flatnonzero(found.uniquenesses <= LOWEST)
+        heywood = np.flatnonzero(extraction.uniquenesses <= LOWEST)
         if heywood.size:
             items = ", ".join(repr(str(self.column_labels_[j])) for j in heywood[:5])
             warnings.warn(
@@ -245,44 +246,44 @@ class FactorAnalysis(Factorization):
 
     @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
-        """Factor scores (n, k) of participants X (n, m), from the items they answered; NaN for those without any answer.
+        """Return the factor scores (n, k) of participants X (n, m), from the items they answered; NaN for those without any answer.
 
         Stored data gives a Zarr array, at ``out`` or in a temporary folder.
-        A dask array gives a dask array, which is computed when it is asked for, or at once for ``out``.
+        A Dask array gives a Dask array, computed on demand, or at once with ``out``.
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
         require_finite(dataset)
         dtype = self._working_dtype(dataset)
         with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
-            _warn_nonrespondents(int(session.run(ScorePass(dtype), self._scorer()).silent), dataset.shape[0])
+            _warn_nonrespondents(int(session.run(ScorePass(dtype), self._scorer()).nonrespondents), dataset.shape[0])
             shape = (dataset.shape[0], len(self.components_))
             return gather_rows(StateRows(session, "factors"), shape, dtype, stored=dataset.path is not None, out=out)
 
     def inverse_transform(self, scores: Any) -> NDArray[Any]:
-        """The answers (n, m) that the model expects of factor scores (n, k)."""
+        """Return the model's expected answers (n, m) for factor scores (n, k)."""
         F = self._as_factors(scores)
         answers: NDArray[Any] = (self.mean_ + F @ self.components_ * self.scale_).astype(F.dtype)
         return answers
 
-    def _for_new_rows(self) -> Self:
-        light = super()._for_new_rows()
-        del light.correlations_  # (m, m), which scores do not take
+    def _copy_for_transform(self) -> Self:
+        light = super()._copy_for_transform()
+        del light.correlations_  # (m, m), not needed for scores
         return light
 
     @property
     def explained_(self) -> pd.DataFrame:
-        """For each factor the ``variance`` it explains, in items, its ``share`` of all, and the ``cumulative`` share."""
+        """Table with the ``variance`` that each factor explains, in items, its ``share`` of all, and the ``cumulative`` share."""
         variance = explained(self.components_.T.astype(np.float64), self.factor_correlations_)
         share = variance / self.components_.shape[1]
         columns = {"variance": variance, "share": share, "cumulative": share.cumsum()}
         return pd.DataFrame(columns, index=pd.Index(self.get_feature_names_out(), name="factor"))
 
     def _scorer(self) -> Scorer:
-        return Scorer.of(self.components_, self.uniquenesses_, self.factor_correlations_, self.mean_, self.scale_)
+        return Scorer.from_loadings(self.components_, self.uniquenesses_, self.factor_correlations_, self.mean_, self.scale_)
 
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
-        """Rows without an answer have no scores; how many there are is told with them."""
+        """Refuse items without any answer in a fit. Rows without any answer are reported with the scores."""
         if reset:
             require_no_empty_columns(dataset)
 
@@ -290,12 +291,12 @@ class FactorAnalysis(Factorization):
         check(
             self,
             {
-                "n_components": (is_count(self.n_components), COUNT),
+                "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
                 "method": (self.method == "minres", "'minres'"),
                 "rotation": (self.rotation in ("promax", "varimax", None), "'promax', 'varimax' or None"),
                 "kappa": (is_in_range(self.kappa, 1), "a number of at least 1"),
                 "missing": (self.missing in ("pairwise", "listwise"), "'pairwise' or 'listwise'"),
-                "max_iter": (is_count(self.max_iter), COUNT),
+                "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
                 "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
             },
         )
@@ -312,21 +313,21 @@ class FactorAnalysis(Factorization):
 
 @dataclass(frozen=True)
 class Correlations:
-    """What factor analysis knows of the data."""
+    """Correlations and moments of the items."""
 
     R: NDArray[np.float64]
     """Correlations of the items (m, m)."""
     n: int
-    """Rows they come from."""
+    """Number of rows from which they were computed."""
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
     """Mean and standard deviation of each item's answers (m)."""
     smoothed: bool
-    """Whether R had negative eigenvalues."""
+    """Whether R had negative eigenvalues and was smoothed."""
 
 
 def _check_answers(dataset: Dataset, k: int) -> None:
-    """Refuse what has no correlations."""
+    """Refuse data without defined correlations."""
     n, m = dataset.shape
     if min(n, m) < 2:
         raise DataError(f"X has n_samples={n} and n_features={m}, expected at least 2 of each")
@@ -338,9 +339,9 @@ def _check_answers(dataset: Dataset, k: int) -> None:
     if constant.size:
         j = constant[0]
         found = f"item {str(dataset.column_labels[j])!r} holds {low[j]:g} in every row ({constant.size} such items in all)"
-        raise DataError(f"{found}; factor analysis needs items that vary: leave it out")
+        raise DataError(f"{found}, expected items that vary; leave it out")
 
 
-def _warn_nonrespondents(silent: int, n: int) -> None:
-    if silent:
-        warnings.warn(f"{silent} of {n} rows have no answer; their scores are NaN", UserWarning, stacklevel=4)
+def _warn_nonrespondents(nonrespondents: int, n: int) -> None:
+    if nonrespondents:
+        warnings.warn(f"{nonrespondents} of {n} rows have no answer; their scores are NaN", UserWarning, stacklevel=4)

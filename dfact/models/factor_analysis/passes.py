@@ -1,4 +1,4 @@
-"""Factor analysis's pass over the rows: their scores."""
+"""Pass of factor analysis that computes the scores of the rows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,19 +12,19 @@ from dfact.kernels.entries import filled
 
 @dataclass(frozen=True)
 class Scorer:
-    """What turns answers into factor scores: f = (Φ⁻¹ + Λ_oᵀΨ_o⁻¹Λ_o)⁻¹ Λ_oᵀΨ_o⁻¹ z_o with o the answered items."""
+    """Constants of the factor scores f = (Φ⁻¹ + Λ_oᵀΨ_o⁻¹Λ_o)⁻¹ Λ_oᵀΨ_o⁻¹ z_o, with o the answered items."""
 
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
     weights: NDArray[np.float64]
     """Ψ⁻¹Λ (m, k)."""
     information: NDArray[np.float64]
-    """Λ_jᵀΛ_j / Ψ_j of each item, as (m, k·k)."""
+    """Λ_jᵀΛ_j / Ψ_j of each item (m, k·k)."""
     precision: NDArray[np.float64]
     """Φ⁻¹ (k, k)."""
 
     @classmethod
-    def of(
+    def from_loadings(
         cls,
         components: NDArray[Any],
         uniquenesses: NDArray[np.float64],
@@ -32,7 +32,7 @@ class Scorer:
         mean: NDArray[np.float64],
         scale: NDArray[np.float64],
     ) -> "Scorer":
-        """For loadings ``components`` (k, m) of factors with these correlations (k, k)."""
+        """Make the constants for loadings ``components`` (k, m) of factors with these correlations (k, k)."""
         loadings = components.T.astype(np.float64)
         weights = loadings / uniquenesses[:, None]
         information = (weights[:, :, None] * loadings[:, None, :]).reshape(len(loadings), -1)
@@ -41,13 +41,13 @@ class Scorer:
 
 @dataclass
 class ScoreSums(PartialSums, name="factor_scores"):
-    silent: NDArray[Any]
-    """Rows without any answer."""
+    nonrespondents: NDArray[Any]
+    """Number of rows without any answer."""
 
 
 @dataclass(frozen=True)
 class ScorePass(StatelessStart):
-    """The scores of every row."""
+    """Scores of every row."""
 
     dtype: np.dtype[Any]
 
@@ -57,8 +57,8 @@ class ScorePass(StatelessStart):
         rows = np.flatnonzero(missing.any(axis=1))
         Z = np.subtract(M, s.mean, out=work.array("scaled", M.shape, np.float64))
         Z /= s.scale
-        known = filled(Z, out=work.array("filled", M.shape, np.float64))
-        B = work.matmul(known, s.weights, "product").T  # (k, rows), double precision as the weights are
+        zero_filled = filled(Z, out=work.array("filled", M.shape, np.float64))
+        B = work.matmul(zero_filled, s.weights, "product").T  # (k, rows), in double precision like the weights
         F = np.linalg.solve(s.precision + s.information.sum(axis=0).reshape(s.precision.shape), B)
         if rows.size:
             gaps = np.take(missing, rows, axis=0, out=work.array("gaps", (len(rows), M.shape[1]), bool), mode="clip")
@@ -66,6 +66,6 @@ class ScorePass(StatelessStart):
             matrices = work.matmul(observed, s.information, "matrices")
             matrices += s.precision.ravel()
             F[:, rows] = np.linalg.solve(matrices.reshape(-1, *s.precision.shape), B.T[rows, :, None])[:, :, 0].T
-        silent = missing.all(axis=1)
-        F[:, silent] = np.nan
-        return {"factors": F.astype(self.dtype)}, ScoreSums(np.asarray(silent.sum()))
+        nonrespondents = missing.all(axis=1)
+        F[:, nonrespondents] = np.nan
+        return {"factors": F.astype(self.dtype)}, ScoreSums(np.asarray(nonrespondents.sum()))

@@ -1,1 +1,1 @@
-"""gom."""
+"""Grade of membership: GradeOfMembership."""

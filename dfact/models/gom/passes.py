@@ -1,4 +1,4 @@
-"""Grade of membership's passes: what the responses are, and the memberships that a projection of them gives."""
+"""Passes of grade of membership: counts of the responses, and the memberships by a projection of the responses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,27 +13,27 @@ from dfact.kernels.entries import all_whole, filled
 from dfact.linalg.points import squared_norms
 from dfact.linalg.svd import Matrix, zero_filled
 
-PURE, MIXED = 0.9, 0.7  # a subject's highest membership from which, and up to which, the paper's definition 1 calls it so
+PURE, MIXED = 0.9, 0.7  # bounds of the highest membership of highly pure (from) and highly mixed (up to) subjects, definition 1
 
 
 @dataclass(frozen=True)
 class Responses:
-    """R of a block (rows, J), a copy in its working memory: the answers as they were given, 0 for no response and for missing ones."""
+    """View R of a block (rows, J), a copy in its working memory: answers in their original units, 0 for missing ones."""
 
     offset: NDArray[Any] | None
-    """(J,) what the import subtracted from the answers; None if nothing"""
+    """Value that the import subtracted from each item's answers (J,); None if it subtracted nothing."""
 
     def __call__(self, block: Block) -> Matrix:
         if self.offset is None:
             return zero_filled(block)
         V, work = block.values, block.work
-        given = np.add(V, self.offset.astype(V.dtype), out=work.array("given", V.shape, V.dtype))
-        return filled(given, out=work.array("filled", V.shape, V.dtype))
+        original = np.add(V, self.offset.astype(V.dtype), out=work.array("original", V.shape, V.dtype))
+        return filled(original, out=work.array("filled", V.shape, V.dtype))
 
 
 @dataclass(frozen=True)
 class Regularized:
-    """L_τ = D_τ^(−½) R of a block, D_τ the row sums of R plus τ (equation 4)."""
+    """View L_τ = D_τ^(−½) R of a block, D_τ the row sums of R plus τ (equation 4)."""
 
     responses: Responses
     tau: float
@@ -49,35 +49,37 @@ class Regularized:
 class ResponseCounts(PartialSums, name="gom_responses"):
     column_sums: NDArray[Any]
     """Rᵀ1 (J,)"""
-    silent: NDArray[Any]
-    """Subjects without any response."""
+    nonrespondents: NDArray[Any]
+    """Number of subjects without any response."""
     fractional: NDArray[Any]
-    """Blocks with answers that are not whole numbers."""
+    """Number of blocks with answers that are not whole numbers."""
 
 
 @dataclass(frozen=True)
 class ResponsePass(StatelessStart):
+    """Counts of the responses, for checks and for the modularity."""
+
     dtype: np.dtype[Any]
     responses: Responses
 
     def step(self, block: Block, state: State | None, broadcast: None) -> tuple[State | None, ResponseCounts]:
         R = self.responses(block)
-        whole = all_whole(R if isinstance(R, np.ndarray) else R.data[None])
+        integral = all_whole(R if isinstance(R, np.ndarray) else R.data[None])
         column_sums = np.asarray(R.sum(axis=0, dtype=np.float64))
-        return state, ResponseCounts(column_sums, np.asarray((_row_sums(R) == 0).sum()), np.asarray(int(not whole)))
+        return state, ResponseCounts(column_sums, np.asarray((_row_sums(R) == 0).sum()), np.asarray(int(not integral)))
 
 
 @dataclass
 class SpanNorms(PartialSums, name="gom_span"):
     inside: NDArray[Any]
-    """Σ‖BᵀR(i, :)‖² of the rows' parts in the span of B"""
+    """Σ‖BᵀR(i, :)‖², of the projections of the rows on the span of B"""
     all: NDArray[Any]
     """Σ‖R(i, :)‖²"""
 
 
 @dataclass(frozen=True)
 class SpanPass(StatelessStart):
-    """How much of the responses lies in the span of the shared orthonormal columns B (J, K)."""
+    """Share of the responses in the span of the orthonormal columns B (J, K) that are broadcast."""
 
     dtype: np.dtype[Any]
     responses: Responses
@@ -90,7 +92,7 @@ class SpanPass(StatelessStart):
 
 @dataclass
 class MembershipSums(PartialSums, name="gom_memberships"):
-    """Of the memberships Π of all candidates side by side, c columns in all."""
+    """Sums over the memberships Π of all candidates side by side, c columns in all."""
 
     cross: NDArray[Any]
     """RᵀΠ (J, c)"""
@@ -99,36 +101,36 @@ class MembershipSums(PartialSums, name="gom_memberships"):
     sizes: NDArray[Any]
     """Πᵀ1 (c,)"""
     pure: NDArray[Any]
-    """Subjects with a membership of at least 0.9 in each class (c,)."""
+    """Number of subjects with a membership of at least 0.9 in each class (c,)."""
     highly_pure: NDArray[Any]
-    """Subjects whose highest membership is at least 0.9, of each candidate."""
+    """Number of subjects whose highest membership is at least 0.9, for each candidate."""
     highly_mixed: NDArray[Any]
-    """The same of at most 0.7."""
-    silent: NDArray[Any]
-    """Subjects without any response."""
+    """Number of subjects whose highest membership is at most 0.7, for each candidate."""
+    nonrespondents: NDArray[Any]
+    """Number of subjects without any response."""
 
     def split(self, widths: Sequence[int]) -> "list[MembershipSums]":
-        """Those of each candidate alone."""
+        """Return the sums of each candidate."""
         ends = np.cumsum(widths)
         return [
             MembershipSums(
-                self.cross[:, own],
-                self.gram[own, own],
-                self.sizes[own],
-                self.pure[own],
+                self.cross[:, columns],
+                self.gram[columns, columns],
+                self.sizes[columns],
+                self.pure[columns],
                 self.highly_pure[[s]],
                 self.highly_mixed[[s]],
-                self.silent,
+                self.nonrespondents,
             )
-            for s, own in enumerate(slice(end - width, end) for width, end in zip(widths, ends, strict=True))
+            for s, columns in enumerate(slice(end - width, end) for width, end in zip(widths, ends, strict=True))
         ]
 
 
 @dataclass(frozen=True)
 class MembershipPass(StatelessStart):
-    """Memberships Π = Z / Z1, Z = max(0, R P), of each shared projection P (J, K); a zero row of Z is uniform.
+    """Memberships Π = Z / Z1, Z = max(0, R P), for each projection P (J, K) that is broadcast; a zero row of Z becomes uniform.
 
-    State, if ``keep`` and of the first projection: ``factors`` Πᵀ (K, rows), NaN for subjects without any response.
+    State, if ``keep``: ``factors``, Πᵀ (K, rows) for the first projection, NaN for subjects without any response.
     """
 
     dtype: np.dtype[Any]
@@ -137,17 +139,17 @@ class MembershipPass(StatelessStart):
 
     def step(self, block: Block, state: State | None, broadcast: Sequence[NDArray[Any]]) -> tuple[State | None, MembershipSums]:
         R = self.responses(block)
-        silent = _row_sums(R) == 0
+        nonrespondents = _row_sums(R) == 0
         products = block.work.matmul(R, np.hstack(broadcast).astype(self.dtype), "product")
         parts = np.split(products, np.cumsum([P.shape[1] for P in broadcast])[:-1], axis=1)
         memberships = [_normalized(Z) for Z in parts]
         if self.keep:
-            kept = memberships[0].T.copy()
-            kept[:, silent] = np.nan
-            state = {"factors": kept}
+            factors = memberships[0].T.copy()
+            factors[:, nonrespondents] = np.nan
+            state = {"factors": factors}
         Pi = np.hstack(memberships)
-        Pi[silent] = 0
-        highest = np.column_stack([part.max(axis=1) for part in memberships])[~silent]
+        Pi[nonrespondents] = 0
+        highest = np.column_stack([part.max(axis=1) for part in memberships])[~nonrespondents]
         return state, MembershipSums(
             cross=block.work.matmul(R.T, Pi),
             gram=Pi.T @ Pi,
@@ -155,7 +157,7 @@ class MembershipPass(StatelessStart):
             pure=(Pi >= PURE).sum(axis=0),
             highly_pure=(highest >= PURE).sum(axis=0),
             highly_mixed=(highest <= MIXED).sum(axis=0),
-            silent=silent.sum(),
+            nonrespondents=nonrespondents.sum(),
         )
 
 

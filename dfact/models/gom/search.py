@@ -1,4 +1,4 @@
-"""Grade of membership's search: the pure subjects of every candidate number of classes, and the projection they give."""
+"""Search for the pure subjects of each candidate number of classes, and the projection that they define."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,52 +21,52 @@ _SVD_TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is found with one number of classes K."""
+    """Result of the search for one number of classes K."""
 
     projection: NDArray[np.float64]
     """P (J, K): memberships are the rows of max(0, R P), scaled to sum to 1."""
     pure_subjects: NDArray[np.int64]
-    """Row numbers (K,)."""
+    """Row numbers of the pure subjects (K,)."""
     modularity: float = float("nan")
 
-    def scored(self, sums: MembershipSums, census: ResponseCounts) -> "Candidate":
-        """With its modularity, and its classes in the order of their size.
+    def with_score(self, sums: MembershipSums, counts: ResponseCounts) -> "Candidate":
+        """Return the candidate with its modularity, and with its classes ordered by decreasing size.
 
         Q = (‖RᵀΠ‖² − ‖Πᵀd‖²/ω) / ω with d = R(Rᵀ1) and ω = ‖Rᵀ1‖²; A = RRᵀ is never formed (equation 5).
         """
-        omega = census.column_sums @ census.column_sums
-        modularity = (np.square(sums.cross).sum() - np.square(sums.cross.T @ census.column_sums).sum() / omega) / omega
+        omega = counts.column_sums @ counts.column_sums
+        modularity = (np.square(sums.cross).sum() - np.square(sums.cross.T @ counts.column_sums).sum() / omega) / omega
         order = np.argsort(-sums.sizes, kind="stable")
         return Candidate(self.projection[:, order], self.pure_subjects[order], float(modularity))
 
 
 @dataclass(frozen=True)
 class Directions:
-    """What spans the rows of the responses."""
+    """Basis of the span of the responses' rows."""
 
     basis: NDArray[np.float64]
-    """(J, K): VΣ⁻¹ of the leading singular triples or, of "srm", the responses of the pure subjects."""
+    """VΣ⁻¹ of the leading singular triples or, for "srm", the responses of the pure subjects (J, K)."""
     pure_subjects: NDArray[np.int64] | None = None
-    """Those of "srm", which are found with them."""
+    """Pure subjects of "srm", which finds them together with the basis."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """The search for pure subjects in the responses of one session."""
+    """Search for pure subjects in the responses of one session."""
 
     session: Session
     responses: Responses
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     expected: bool
-    """Whether the responses are expected ones, ΠΘᵀ, without noise."""
+    """Whether the responses are expected responses ΠΘᵀ, without noise."""
     method: str
     vertex_hunting: str
     tau: float | None
     seed: int
 
     def directions(self, k: int) -> Directions:
-        """The K directions from which the candidates of up to K classes are made; DataError where the rank is below K."""
+        """Find the K directions from which the candidates of up to K classes are made. A rank below K raises DataError."""
         if self.method == "srm":
             points = DataRows(self.dtype, self.responses)
             rows = successive_projection(self.session, [points], [k])[0]
@@ -75,7 +75,7 @@ class Search:
         return Directions(V / sigma)
 
     def _singular(self, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """In double precision where single cannot tell the last singular value from 0."""
+        """Compute singular vectors and values, in double precision if single cannot distinguish the last value from 0."""
         view: View = self.responses if self.tau is None else Regularized(self.responses, self.tau)
         for dtype in dict.fromkeys((self.dtype, np.dtype(np.float64))):
             V, sigma = right_singular(self.session, self.shape[1], k, dtype, view=view, tolerance=_SVD_TOLERANCE)
@@ -85,13 +85,13 @@ class Search:
         raise DataError(f"the responses have rank {int((sigma > floor).sum())}, expected at least n_components={k}; fit fewer classes")
 
     def spans_rows(self, directions: Directions) -> bool:
-        """Whether the rows of the responses lie in the span of the directions, as those of expected responses of this rank do."""
+        """Return whether the rows of the responses lie in the span of the directions, as those of expected responses of this rank do."""
         basis = np.linalg.qr(directions.basis)[0]
         sums = self.session.run(SpanPass(self.dtype, self.responses), basis.astype(self.dtype))
         return bool(1 - sums.inside / sums.all <= np.sqrt(np.finfo(self.dtype).eps))
 
     def candidates(self, directions: Directions, n_components: Sequence[int]) -> list[Candidate]:
-        """The pure subjects and the projection for each number of classes."""
+        """Find the pure subjects and the projection for each number of classes."""
         basis, rows = directions.basis, directions.pure_subjects
         if rows is not None:
             return [Candidate(np.asarray(np.linalg.pinv(basis[:, :k].T)), rows[:k]) for k in n_components]
@@ -99,15 +99,15 @@ class Search:
         return [self._candidate(basis[:, :k], rows) for k, rows in zip(n_components, self._pure_subjects(n_components), strict=True)]
 
     def _candidate(self, basis: NDArray[np.float64], rows: NDArray[np.int64]) -> Candidate:
-        """P = VΣ⁻¹·Y(I, :)⁻¹ of the pure subjects I, with Y = R VΣ⁻¹.
+        """Make the candidate with P = VΣ⁻¹·Y(I, :)⁻¹ for the pure subjects I, with Y = R VΣ⁻¹.
 
-        Y differs from U and from D_τ^(½)U by factors of the rows alone, which go when the rows are scaled
-        to sum to 1; and the factors 1/‖U(I, :)‖ and D_τ(I, I)^(−½) of algorithm 2 are those that turn U*(I, :) into Y(I, :).
+        Y differs from U and from D_τ^(½)U by factors of the rows alone, which cancel when the rows are scaled
+        to sum to 1. The factors 1/‖U(I, :)‖ and D_τ(I, I)^(−½) of algorithm 2 are those that turn U*(I, :) into Y(I, :).
         """
         k = basis.shape[1]
         corners = take(self.session, Coordinates(k), rows) if (rows >= 0).all() else np.zeros((k, k))
         if np.linalg.matrix_rank(corners) < k:
-            raise DataError(f"the subjects fall into fewer than {k} groups that differ; fit fewer classes than n_components={k}")
+            raise DataError(f"the subjects fall into fewer than {k} distinct groups; fit fewer classes than n_components={k}")
         return Candidate(np.asarray(np.linalg.solve(corners.T, basis.T).T), rows)
 
     def _pure_subjects(self, n_components: Sequence[int]) -> list[NDArray[np.int64]]:
@@ -116,6 +116,6 @@ class Search:
         if self.vertex_hunting == "kmeans" and not self.expected:
             return nearest_rows(self.session, kmeans(self.session, n_components, self.shape[0], self.seed))
         points = [Coordinates(k, unit=True) for k in n_components]
-        # Expected responses have their corners on the margin itself: groups of the rows between would move them.
+        # Corners of expected responses lie on the margin itself; grouping them with nearby rows would move them.
         precision = 100 * float(np.finfo(self.dtype).eps)
         return [cone_vertices(self.session, search, self.shape[0], precision, self.seed) for search in points]

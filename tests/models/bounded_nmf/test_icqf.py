@@ -1,4 +1,4 @@
-"""ICQF: the paper's numbers, optimality, planted recovery, parity of inputs and executors, bad input."""
+"""ICQF: the paper's numbers, optimality, planted recovery, parity of inputs and executors, invalid input."""
 
 import gc
 import warnings
@@ -73,7 +73,7 @@ def test_objective_on_the_packaged_questionnaire(dtype: str, solver: str) -> Non
     M = packaged()
     model = dfact.ICQF(4, solver=solver, max_iter=1500, tol=1e-8, dtype=dtype).fit(M)
     assert model.converged_
-    # 13854.5 was found with the empty row, which changes γ = n/m·q_max by a thousandth of it.
+    # 13854.5 was computed with the empty row, which changes γ = n/m·q_max by a thousandth of it.
     assert objective(model, M) <= 1.0005 * 13854.5
     W, Q = np.asarray(model.factors_), model.components_
     assert W.min() >= 0
@@ -93,7 +93,7 @@ def test_proposition_1_the_lagrangian_never_increases(rho: float, missing: float
     free = dfact.ICQF(10, solver="admm", bounds=(0, 1e6), q_max=100, rho=rho, max_iter=150, tol=0).fit(M).lagrangian_history_[1:]
     assert len(free) == 149
     assert np.diff(free).max() <= 1e-12 * free[0]
-    # With active bounds the exactly solved two-array ADMM creeps up too, by up to 1.3e-7 for ρ near √2.
+    # With active bounds the exactly solved two-array ADMM rises too, by up to 1.3e-7 for ρ near √2.
     bounded = dfact.ICQF(10, solver="admm", bounds=(0, 100), rho=rho, max_iter=150, tol=0).fit(M).lagrangian_history_[1:]
     assert np.diff(bounded).max() <= (1e-12 if rho >= 3 else 3e-7) * bounded[0]
     assert bounded[-1] < bounded[0]
@@ -102,7 +102,7 @@ def test_proposition_1_the_lagrangian_never_increases(rho: float, missing: float
 @pytest.mark.slow
 @both_solvers
 def test_planted_factors_are_recovered(solver: str) -> None:
-    """But for one data set at most: of two hundred some five end in a local optimum, with either solver."""
+    """One data set may fail: about five of two hundred end in a local optimum, with either solver."""
     recovered = 0
     for seed in range(8):
         planted = icqf_simulation(0.1, seed)
@@ -133,7 +133,7 @@ def test_the_solution_is_stationary(missing: float, solver: str) -> None:
         assert gradient[top - 1e-6 <= X].max(initial=0) <= 2e-3 * scale
 
 
-def test_splitless_reaches_what_the_admm_does_in_fewer_passes_with_hardly_any_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_splitless_reaches_the_objective_of_the_admm_in_fewer_passes_with_little_state(monkeypatch: pytest.MonkeyPatch) -> None:
     M = packaged()
     admm = dfact.ICQF(4, solver="admm", max_iter=1500, tol=1e-8).fit(M)
     largest = 0
@@ -172,7 +172,7 @@ def test_without_penalty_and_bounds_it_is_non_negative_factorization(seed: int, 
 
 @both_solvers
 @pytest.mark.parametrize("inner", ["cd", "fista"])
-def test_the_ridge_penalty_is_what_is_minimised(solver: str, inner: str) -> None:
+def test_the_l2_penalty_is_minimised(solver: str, inner: str) -> None:
     M = planted_answers(300, 20, 3, seed=6, missing=0.1)
     settings: dict[str, Any] = {"penalty": "l2", "beta": 2.0, "bounds": (0, 100), "q_max": 3, "max_iter": 5000, "tol": 1e-13}
     model = dfact.ICQF(3, solver=solver, inner=inner, **settings).fit(M)
@@ -191,7 +191,7 @@ def test_the_ridge_penalty_is_what_is_minimised(solver: str, inner: str) -> None
 @pytest.mark.slow
 @both_solvers
 @pytest.mark.parametrize("penalty", ["l1", "l2"])
-def test_both_inner_solvers_find_the_same(solver: str, penalty: str) -> None:
+def test_both_inner_solvers_reach_the_same_solution(solver: str, penalty: str) -> None:
     M = packaged()
     cd, fista = (
         dfact.ICQF(4, solver=solver, penalty=penalty, inner=inner, max_iter=1500, tol=1e-8).fit(M).objective_history_[-1]
@@ -201,7 +201,7 @@ def test_both_inner_solvers_find_the_same(solver: str, penalty: str) -> None:
 
 
 @both_solvers
-def test_whole_weights_are_rows_that_are_there_so_often(solver: str) -> None:
+def test_integer_weights_equal_repeated_rows(solver: str) -> None:
     M = planted_answers(200, 15, 2, seed=3, missing=0.1)
     C = pd.DataFrame({"sex": ["f", "m"] * 100})
     weights = np.random.default_rng(0).integers(0, 4, 200)
@@ -220,7 +220,7 @@ def test_whole_weights_are_rows_that_are_there_so_often(solver: str) -> None:
 
 
 @both_solvers
-def test_each_item_keeps_to_its_own_range(solver: str, tmp_path: Path) -> None:
+def test_each_item_stays_within_its_range(solver: str, tmp_path: Path) -> None:
     M = planted_answers(400, 12, 3, seed=4, missing=0.1)
     M[:, :6] = np.minimum(M[:, :6], 1)
     top = np.where(np.arange(12) < 6, 1.0, 3.0)
@@ -251,7 +251,7 @@ def test_an_adaptive_rho_stays_above_its_bound_and_converges(seed: int, monkeypa
         seen.append(found[2])
         return found
 
-    monkeypatch.setattr(ADMM, "shared", watched)
+    monkeypatch.setattr(ADMM, "broadcast", watched)
     settings: dict[str, Any] = {"solver": "admm", "bounds": (0, 100), "max_iter": 1000, "tol": 1e-7}
     adaptive = dfact.ICQF(10, rho="adaptive", **settings).fit(M)
     assert min(seen) >= np.sqrt(2)
@@ -344,7 +344,7 @@ def test_single_precision_agrees_with_double(seed: int, solver: str) -> None:
     np.testing.assert_allclose(single.objective_history_, double.objective_history_, rtol=1e-4)
 
 
-def test_confounders_take_up_what_they_explain() -> None:
+def test_confounders_absorb_the_variance_they_explain() -> None:
     rng = np.random.default_rng(0)
     planted = planted_answers(800, 20, 2, seed=7)
     group = rng.integers(0, 2, 800)
@@ -373,7 +373,7 @@ def test_given_loadings_are_the_start() -> None:
     assert again.objective_history_[-1] == pytest.approx(first.objective_history_[-1], rel=1e-3)
 
 
-def test_random_start_follows_its_seed() -> None:
+def test_the_random_start_depends_on_the_seed() -> None:
     M = planted_answers(300, 15, 2, seed=9)
     a, b, c = (dfact.ICQF(2, init="random", random_state=seed).fit(M) for seed in (1, 1, 2))
     assert_same_bits(a, b)
@@ -386,7 +386,7 @@ def test_many_columns_start_from_the_block_iteration() -> None:
     assert model.objective_history_[-1] < 0.5 * np.square(M - M.mean()).sum()
 
 
-def test_callbacks_see_every_iteration() -> None:
+def test_callbacks_receive_every_iteration() -> None:
     seen: list[Any] = []
     model = dfact.ICQF(2, max_iter=7, tol=0, callbacks=[seen.append]).fit(planted_answers(100, 10, 2, seed=0))
     assert [i.number for i in seen] == list(range(1, 8))
@@ -395,7 +395,7 @@ def test_callbacks_see_every_iteration() -> None:
     np.testing.assert_array_equal([i.objective for i in seen], model.objective_history_[:-1])
 
 
-def test_the_passes_overwrite_nothing_but_their_state() -> None:
+def test_passes_overwrite_only_their_state() -> None:
     M = planted_answers(50, 6, 2, seed=0, missing=0.1)
     before = M.copy()
     dfact.ICQF(2, max_iter=3).fit(M)
@@ -440,7 +440,7 @@ def entry(value: float, row: int = 17, column: int = 3) -> pd.DataFrame:
         (np.zeros((4, 3, 2)), {}, r"dim 3|3 modes"),
     ],
 )
-def test_bad_input_is_named(X: Any, parameters: dict[str, Any], message: str) -> None:
+def test_invalid_input_is_refused(X: Any, parameters: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, dfact.MemoryPlanError), match=message):
         dfact.ICQF(**{"n_components": 2, **parameters}).fit(X)
 
@@ -454,12 +454,12 @@ def test_bad_input_is_named(X: Any, parameters: dict[str, Any], message: str) ->
         (np.zeros(60), "zero for every row"),
     ],
 )
-def test_bad_weights_are_named(weights: Array, message: str) -> None:
+def test_invalid_weights_are_refused(weights: Array, message: str) -> None:
     with pytest.raises(dfact.DataError, match=message):
         dfact.ICQF(2).fit(GOOD, sample_weight=weights)
 
 
-def test_a_path_that_is_no_dataset(tmp_path: Path) -> None:
+def test_a_path_without_a_dataset_is_refused(tmp_path: Path) -> None:
     with pytest.raises(dfact.StoreError, match="does not exist"):
         dfact.ICQF(2).fit(tmp_path / "nowhere.zarr")
     (tmp_path / "folder").mkdir()
@@ -467,7 +467,7 @@ def test_a_path_that_is_no_dataset(tmp_path: Path) -> None:
         dfact.ICQF(2).fit(tmp_path / "folder")
 
 
-def test_rows_without_answers_are_reported_and_get_the_penaltys_minimum() -> None:
+def test_rows_without_answers_are_reported_and_minimise_the_penalty() -> None:
     M = GOOD.copy()
     M[4] = np.nan
     with pytest.warns(UserWarning, match="row 4 has no observed entry"):
@@ -480,7 +480,7 @@ def test_confounders_must_match_the_rows() -> None:
         dfact.ICQF(2).fit(GOOD, confounders={"age": [1.0, 2.0, 3.0]})
 
 
-def test_a_fit_that_fails_half_way_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_fit_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     def stop(_: Any) -> None:
@@ -492,7 +492,7 @@ def test_a_fit_that_fails_half_way_leaves_no_folder(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.slow
-def test_temporary_factors_go_with_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_factors_are_removed_with_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = dfact.import_array(GOOD, tmp_path / "d.zarr")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     model = dfact.ICQF(2, max_iter=3).fit(dataset)
@@ -509,7 +509,7 @@ def test_pandas_output() -> None:
     assert list(out.index) == list(frame.index)
 
 
-def test_no_warning_on_good_data() -> None:
+def test_valid_data_raises_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         dfact.ICQF(2).fit(GOOD)

@@ -1,4 +1,4 @@
-"""ℓ1-NMF: scikit-learn's objective, optimality, planted recovery, missing answers, parity of inputs and executors, bad input."""
+"""ℓ1-NMF: scikit-learn's objective, optimality, planted recovery, missing answers, parity of inputs and executors, invalid input."""
 
 from pathlib import Path
 from typing import Any, ClassVar
@@ -39,7 +39,7 @@ def test_the_objective_of_scikit_learn_on_complete_data(seed: int, beta: float) 
     expected = objective(M, W, peer.components_, beta)
     assert model.objective_history_[-1] == pytest.approx(expected, rel=1e-6)
     assert objective(M, model.factors_, model.components_, beta) == pytest.approx(model.objective_history_[-1], rel=1e-10)
-    # With weights on both sides alike, the scale of each factor settles where its penalties are equal.
+    # With weights on both sides alike, the scale of each factor converges to equal penalties.
     np.testing.assert_allclose(model.factors_.sum(axis=0), model.components_.sum(axis=1), rtol=0.01)
 
 
@@ -97,7 +97,7 @@ def test_planted_loadings_are_recovered(seed: int) -> None:
     assert similarity[rows, columns].min() >= 0.85
 
 
-def test_a_penalty_may_leave_nothing() -> None:
+def test_a_large_penalty_sets_all_factors_to_0() -> None:
     M = planted_answers(200, 12, 3, 0, missing=0.1)
     model = dfact.L1NMF(3, beta=1e6).fit(M)
     assert not model.components_.any()
@@ -155,7 +155,7 @@ def assert_same_bits(first: dfact.L1NMF, second: dfact.L1NMF) -> None:
     np.testing.assert_array_equal(first.objective_history_, second.objective_history_)
 
 
-def test_sparse_answers_are_answers() -> None:
+def test_implicit_zeros_of_sparse_answers_are_answers() -> None:
     M = np.nan_to_num(planted_answers(200, 12, 3, 0))
     assert_same_bits(dfact.L1NMF(3).fit(M), dfact.L1NMF(3).fit(sp.csr_array(M)))
 
@@ -167,7 +167,7 @@ def test_single_precision_agrees_with_double() -> None:
     assert single.objective_history_[-1] == pytest.approx(double.objective_history_[-1], rel=1e-4)
 
 
-def test_starts() -> None:
+def test_all_starts_reach_a_solution() -> None:
     M = planted_answers(200, 12, 3, 0)
     first, second, other = (dfact.L1NMF(3, init="random", random_state=seed).fit(M) for seed in (1, 1, 2))
     assert_same_bits(first, second)
@@ -185,7 +185,7 @@ def test_confounders_of_a_dataset_are_not_used(tmp_path: Path) -> None:
     assert_same_bits(dfact.L1NMF(3).fit(with_ages), dfact.L1NMF(3).fit(dfact.import_array(M, tmp_path / "b.zarr")))
 
 
-def test_it_is_shown() -> None:
+def test_report_of_a_model() -> None:
     M = planted_answers(200, 12, 3, 0)
     model = dfact.L1NMF(3).fit(pd.DataFrame(M, columns=[f"Q{j}" for j in range(12)]))
     text = model_text(model, 2)
@@ -194,7 +194,7 @@ def test_it_is_shown() -> None:
     assert rows_text(model, 5) == "3 factors of 5 participants"
     table = nmf_factor_table(model)
     assert table.share.sum() == pytest.approx(1)
-    np.testing.assert_allclose(table.implicit_value, (model.factors_ == 0).mean(axis=0))
+    np.testing.assert_allclose(table["absent"], (model.factors_ == 0).mean(axis=0))
     assert items_plot(model).axes[0].images[0].get_array().shape == (12, 3)
     pd.testing.assert_frame_equal(model.loadings_, pd.DataFrame(model.components_.T, model.loadings_.index, model.loadings_.columns))
     np.testing.assert_allclose(model.inverse_transform(model.factors_), model.factors_ @ model.components_)
@@ -202,7 +202,7 @@ def test_it_is_shown() -> None:
         model.inverse_transform(np.zeros((5, 2)))
 
 
-def test_callbacks_see_every_iteration() -> None:
+def test_callbacks_receive_every_iteration() -> None:
     seen: list[Any] = []
     model = dfact.L1NMF(2, callbacks=[seen.append]).fit(planted_answers(100, 10, 2, 0))
     assert len(seen) == model.n_iter_
@@ -217,7 +217,7 @@ def test_a_row_without_answers_has_no_factors() -> None:
 
 
 @pytest.mark.slow
-def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_fit_and_transform(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     M = planted_answers(300, 12, 3, 0, missing=0.1)
     data, fitted, factors = (str(tmp_path / name) for name in ("d.zarr", "m.model", "w.csv"))
     dataset = dfact.import_array(M, data)
@@ -255,7 +255,7 @@ def entry(value: float) -> pd.DataFrame:
         (GOOD, {"memory_limit": "1MB"}, r"needs at least"),
     ],
 )
-def test_bad_input_is_named(X: Any, parameters: dict[str, Any], message: str) -> None:
+def test_invalid_input_is_refused(X: Any, parameters: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, dfact.MemoryPlanError), match=message):
         dfact.L1NMF(**{"n_components": 2, **parameters}).fit(X)
     if parameters == {} and not np.isnan(np.asarray(X)).any():

@@ -1,4 +1,4 @@
-"""Bounded factorizations begin on a sample of the rows: its loadings are where the passes over all rows begin."""
+"""Start of bounded factorizations on a sample of the rows, whose loadings are the start of the passes over all rows."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +27,7 @@ def model(name: str, **parameters: Any) -> Any:
 
 @pytest.mark.parametrize(("n", "count"), [(1, 0), (3, 0), (4, 2), (16, 2), (40, 4), (477, 48)])
 @pytest.mark.parametrize("run", [1, 4])
-def test_a_tenth_of_the_partitions_at_equal_distances(n: int, count: int, run: int) -> None:
+def test_the_sample_is_a_tenth_of_the_partitions_at_equal_distances(n: int, count: int, run: int) -> None:
     found = np.array(Layout(n * 10 - 3, 10, 10 * run, 10).sample(0.1))
     assert len(found) == count
     if count:
@@ -41,7 +41,9 @@ def test_a_tenth_of_the_partitions_at_equal_distances(n: int, count: int, run: i
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ICQF", "L1NMF"])
 @pytest.mark.parametrize("seed", range(3))
-def test_it_is_nearer_after_few_passes_and_ends_at_the_same_objective(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_start_is_nearer_after_few_passes_and_reaches_the_same_objective(
+    name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     M = planted_answers(3000, 30, 4, seed, 0.1)
     assert Layout.of(M.shape).sample(0.1)
     few, end = (model(name, **p).fit(M).objective_history_[-1] for p in ({"max_iter": 5, "tol": 0}, {"tol": 1e-5, "max_iter": 300}))
@@ -54,7 +56,7 @@ def test_it_is_nearer_after_few_passes_and_ends_at_the_same_objective(name: str,
 
 
 @pytest.mark.parametrize("name", ["ICQF", "L1NMF"])
-def test_the_same_bits_everywhere(name: str, client: Client) -> None:
+def test_every_executor_gives_the_same_bits(name: str, client: Client) -> None:
     M = planted_answers(4000, 40, 4, 0, 0.1)
     expected = bits(model(name, max_iter=6).fit(M))
     for executor in ("threads", client):
@@ -62,22 +64,22 @@ def test_the_same_bits_everywhere(name: str, client: Client) -> None:
 
 
 @pytest.mark.slow
-def test_confounders_and_weights_begin_on_the_sample_too() -> None:
+def test_fits_with_confounders_and_weights_start_on_the_sample() -> None:
     M, rng = planted_answers(4000, 40, 4, 1, 0.1), np.random.default_rng(0)
     known = {"confounders": {"age": rng.normal(40, 10, 4000)}, "sample_weight": rng.uniform(0.5, 2, 4000)}
     history = model("ICQF", tol=1e-6, max_iter=300).fit(M, **known).objective_history_
     assert history[0] < 1.1 * history[-1]
 
 
-def test_given_loadings_are_where_the_fit_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_given_loadings_replace_the_sample_start(monkeypatch: pytest.MonkeyPatch) -> None:
     M = planted_answers(4000, 40, 4, 2)
     loadings = model("ICQF", max_iter=3).fit(M).components_
-    monkeypatch.setattr(bounded_nmf_solvers.Splitless, "after_sample", None)
+    monkeypatch.setattr(bounded_nmf_solvers.Splitless, "with_sample_start", None)
     assert model("ICQF", init=loadings, max_iter=1).fit(M).n_iter_ == 1
 
 
 @pytest.mark.parametrize("name", ["ICQF", "L1NMF"])
-def test_callbacks_hear_of_the_sample_before_the_first_iteration(name: str) -> None:
+def test_callbacks_receive_the_sample_before_the_first_iteration(name: str) -> None:
     heard: list[Iteration] = []
     fitted = model(name, max_iter=3, tol=0, callbacks=[heard.append]).fit(planted_answers(4000, 40, 4, 3))
     on_sample = [iteration.step for iteration in heard if iteration.number == 0]

@@ -1,4 +1,4 @@
-"""CPALS: its objective, least squares, recovery, missing entries, inputs, storage, report, bad input."""
+"""CPALS: its objective, least squares, recovery, missing entries, inputs, storage, report, invalid input."""
 
 import sys
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_the_objective_is_the_documented_one_and_falls(shape: tuple[int, ...], i
     history = model.objective_history_
     assert len(history) == model.n_iter_ + 2
     assert history[-1] == pytest.approx(0.5 * np.nansum((Z - model_of(model.factors_)) ** 2), rel=1e-9)
-    # After the first iteration, in which nothing is filled in yet.
+    # The first iteration is left out: it fills in no missing entries.
     assert (np.diff(history[1:]) <= 1e-9 * history[0]).all()
     assert model.explained_share_ == pytest.approx(1 - 2 * history[-1] / np.nansum(Z**2))
     assert (np.diff(model.weights_) <= 0).all()
@@ -50,7 +50,7 @@ def test_it_is_least_squares_in_every_mode(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("tol", [1e-3, 1e-5])
 @pytest.mark.parametrize("slow", [False, True])
-def test_a_fit_ends_near_where_it_would(seed: int, tol: float, slow: bool) -> None:
+def test_a_fit_stops_near_its_limit(seed: int, tol: float, slow: bool) -> None:
     rng = np.random.default_rng(seed)
     draw = rng.random if slow else rng.standard_normal  # vectors of all positive entries are nearly collinear
     Z = model_of([draw((size, 4)) for size in (40, 20, 10)]) + 0.1 * rng.standard_normal((40, 20, 10))
@@ -127,7 +127,7 @@ def test_products_of_loadings_lie_by_rows_however_the_factors_do() -> None:
             np.testing.assert_allclose(H, expected)
 
 
-def test_saved_and_shown(tmp_path: Path) -> None:
+def test_model_is_saved_and_reported(tmp_path: Path) -> None:
     Z = planted((20, 8, 5), 2, seed=1)
     heard: list[Any] = []
     model = dfact.CPALS(2, random_state=0, callbacks=[heard.append]).fit(Z)
@@ -144,7 +144,7 @@ def test_saved_and_shown(tmp_path: Path) -> None:
     assert len(items_plot(model).axes) == 3
 
 
-def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     Z = planted((12, 6, 5), 2, seed=0)
     for settings, message in (
         ({"n_components": 0}, "n_components is 0, expected an integer of at least 1"),
@@ -167,7 +167,7 @@ def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
         dfact.CPALS(2).fit(Z)
 
 
-def test_a_slice_without_entries() -> None:
+def test_a_slice_without_entries_has_factors_0() -> None:
     Z = planted((20, 8, 5), 2, seed=1)
     Z[:, 3] = np.nan
     Z[4] = np.nan

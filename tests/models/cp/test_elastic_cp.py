@@ -1,4 +1,4 @@
-"""ElasticCP: descent, optimality, recovery, the solution path, missing entries, parity of inputs and executors, bad input."""
+"""ElasticCP: descent, optimality, recovery, the solution path, missing entries, parity of inputs and executors, invalid input."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ import dfact
 from dfact.data.synthetic import elastic_cp_simulation
 from dfact.engine.passes import Block
 from dfact.models.cp import block_descent as elastic_cp_solvers
-from dfact.models.cp.passes import FillPass, Point, Start, Sums, extrapolate
+from dfact.models.cp.passes import FillPass, Point, RowStart, Sums, extrapolate
 from dfact.models.cp.path import default_lambdas
 from dfact.models.cp.problem import ElasticNet, RowPrior
 from dfact.report.presenters.base import items_plot, model_text, rows_text
@@ -46,7 +46,7 @@ def model_of(factors: list[Array]) -> Array:
 
 
 def variances_of(Z: Array, rank: int) -> list[Array]:
-    """The estimated prior, by its definition: the missing entries of a slice count as its observed ones on average."""
+    """The estimated prior, by its definition: the missing entries of a slice count as much as its observed ones on average."""
     theta = (np.nanmean(Z**2) * Z.size / rank) ** (1 / Z.ndim)
     found = []
     for n in range(Z.ndim):
@@ -95,13 +95,13 @@ def test_the_objective_is_the_documented_one_and_never_increases(shape: tuple[in
 @pytest.mark.parametrize("missing", [0.0, 0.5])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_extrapolation_saves_iterations(seed: int, missing: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Vectors of all positive entries are nearly collinear, so that plain updates crawl."""
+    """Vectors of all positive entries are nearly collinear, so that updates without extrapolation converge slowly."""
     rng = np.random.default_rng(seed)
     Z = model_of([rng.random((size, 4)) for size in (60, 20, 10)]) + 0.1 * rng.standard_normal((60, 20, 10))
     Z[rng.random(Z.shape) < missing] = np.nan
     settings: dict[str, Any] = {"lam": 0.01, "missing": "fill", "max_iter": 5000, "tol": 1e-7, "random_state": seed}
     fast = dfact.ElasticCP(4, **settings).fit(Z)
-    monkeypatch.setattr(elastic_cp_solvers, "_MOST", 0.0)
+    monkeypatch.setattr(elastic_cp_solvers, "_MAX_MOMENTUM", 0.0)
     plain = dfact.ElasticCP(4, **settings).fit(Z)
     assert fast.converged_
     assert fast.objective_history_[-1] <= plain.objective_history_[-1] * (1 + 1e-5)
@@ -111,7 +111,7 @@ def test_extrapolation_saves_iterations(seed: int, missing: float, monkeypatch: 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("tol", [1e-3, 1e-4, 1e-5])
 @pytest.mark.parametrize("kind", ["fast", "collinear", "slow"])
-def test_a_fit_ends_near_where_it_would(kind: str, tol: float, seed: int) -> None:
+def test_a_fit_stops_near_its_limit(kind: str, tol: float, seed: int) -> None:
     """The slow data is mostly missing, and its vectors are nearly collinear."""
     rng = np.random.default_rng(seed)
     Z, init = planted((60, 20, 10), 4, seed, missing=0.1), "nvecs" if kind == "fast" else "random"
@@ -128,7 +128,7 @@ def test_a_fit_ends_near_where_it_would(kind: str, tol: float, seed: int) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 @pytest.mark.parametrize("seed", range(2))
-def test_by_default_a_fit_ends_where_many_iterations_do(seed: int, missing: float) -> None:
+def test_by_default_a_fit_reaches_the_objective_of_many_iterations(seed: int, missing: float) -> None:
     Z = planted_answers(1500, 200, 5, seed, missing).reshape(1500, 50, 4)
     found, end = (dfact.ElasticCP(5, random_state=seed, **settings).fit(Z) for settings in ({}, {"tol": 0, "max_iter": 600}))
     assert found.n_iter_ < 200
@@ -136,7 +136,7 @@ def test_by_default_a_fit_ends_where_many_iterations_do(seed: int, missing: floa
 
 
 @pytest.mark.parametrize("update", ["fill", "exact"])
-def test_a_fit_of_a_path_that_starts_at_its_end_takes_two_iterations(update: str) -> None:
+def test_a_fit_of_a_path_that_starts_at_its_solution_takes_two_iterations(update: str) -> None:
     Z = planted((30, 14, 9), 3, 0, missing=0.1)
     path = dfact.ElasticCP(3, missing=update, random_state=0, tol=1e-5).path(Z, [1e-3, 1.0001e-3], refine=False)
     assert len(path.steps[0].objectives) > 2
@@ -150,7 +150,7 @@ def test_a_fit_of_a_path_that_starts_at_its_end_takes_two_iterations(update: str
 def test_a_pass_returns_to_the_point_before_the_extrapolation(nonnegative: bool, missing: float) -> None:
     rng = np.random.default_rng(0)
     Z, H, scales = planted((30, 8, 5), 3, 0, missing=missing), rng.standard_normal((3, 40)), np.array([0.5, 2.0, 1.0])
-    pass_ = FillPass(ElasticNet(1.0, 0.2, nonnegative), RowPrior("none"), Start(3, 1, nonnegative), np.dtype(np.float64))
+    pass_ = FillPass(ElasticNet(1.0, 0.2, nonnegative), RowPrior("none"), RowStart(3, 1, nonnegative), np.dtype(np.float64))
     block = Block(Z, None, 0, 0)
 
     def after(*points: Point) -> tuple[dict[str, Array], Sums]:
@@ -178,10 +178,10 @@ def test_a_pass_returns_to_the_point_before_the_extrapolation(nonnegative: bool,
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(70, 30, 7), (40, 90, 70)])
 def test_a_pass_is_one_of_dense_products(shape: tuple[int, ...], dtype: type, missing: float) -> None:
-    """Wide slices are multiplied a run of columns after the other."""
+    """Wide slices are multiplied by groups of columns."""
     rng = np.random.default_rng(len(shape))
     Z, H = planted(shape, 3, 0, missing=missing).astype(dtype), rng.standard_normal((6, shape[1] * shape[2])).astype(dtype)
-    pass_ = FillPass(ElasticNet(1.0, 0.2), RowPrior("none"), Start(6, 1, False), np.dtype(dtype))
+    pass_ = FillPass(ElasticNet(1.0, 0.2), RowPrior("none"), RowStart(6, 1, False), np.dtype(dtype))
     block, V = Block(Z, None, 0, 0), Z.reshape(len(Z), -1)
     state = pass_.start(block)
     model = state["factors"].T.astype(np.float64) @ H
@@ -216,7 +216,7 @@ def test_optimality_at_convergence(update: str, nonnegative: bool, alpha: float)
 
 @pytest.mark.parametrize("shape", [(25, 12, 10), (16, 8, 6, 5)])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_both_ways_with_missing_entries_reach_the_same_objective(seed: int, shape: tuple[int, ...]) -> None:
+def test_both_treatments_of_missing_entries_reach_the_same_objective(seed: int, shape: tuple[int, ...]) -> None:
     Z = planted(shape, 3, seed, missing=0.25)
     settings: dict[str, Any] = {"lam": 3.0, "l1_ratio": 0.3, "max_iter": 20_000, "tol": 1e-13, "random_state": seed, "init": "nvecs"}
     filled, exact = (dfact.ElasticCP(3, missing=missing, **settings).fit(Z) for missing in ("fill", "exact"))
@@ -227,7 +227,7 @@ def test_both_ways_with_missing_entries_reach_the_same_objective(seed: int, shap
 
 @pytest.mark.parametrize("update", ["fill", "exact"])
 @pytest.mark.parametrize("init", ["random", "nvecs"])
-def test_a_start_larger_than_the_data_does_no_harm(init: str, update: str) -> None:
+def test_a_start_larger_than_the_data_is_scaled_down(init: str, update: str) -> None:
     Z = planted((20, 8, 6), 2, 1, missing=0.2)
     fits = {}
     for unit in (1.0, 1e-3):
@@ -270,7 +270,7 @@ def test_amino_acids(update: str) -> None:
     assert np.sort(pure, axis=1)[:, 1].max() < 0.02
 
 
-def test_the_grid_of_the_path() -> None:
+def test_default_lambdas_are_the_papers() -> None:
     grid = default_lambdas()
     assert (np.diff(grid) > 0).all()
     np.testing.assert_allclose(grid[[0, 9, 10, 11, 12, 19, 20, 21, -1]], [1e-10, 0.1, 1, 10, 20, 90, 100, 200, 1e10])
@@ -278,7 +278,7 @@ def test_the_grid_of_the_path() -> None:
 
 @pytest.mark.parametrize("seed", [6, 9])
 def test_the_path_of_table_1(seed: int) -> None:
-    """6×6×6, rank 2 with 12 zeros, from rank 3: the rank falls to 0, and on the way all zeros are found; refined, the error vanishes."""
+    """6×6×6, rank 2 with 12 zeros, from rank 3: the rank falls to 0, all zeros are found, and the refined solution has no error."""
     factors = elastic_cp_simulation(6, 2, seed).factors
     sizes = [np.abs(A / np.abs(A).max(axis=0)) for A in factors]
     twelfth = np.sort(np.concatenate([size.ravel() for size in sizes]))[11]
@@ -361,7 +361,7 @@ def test_priors() -> None:
     np.testing.assert_array_equal(given.transform(Z), given.transform(Z, prior=mean))
     ones = dfact.ElasticCP(2, lam=5.0, prior=None, random_state=0).fit(Z)
     assert ones.objective_history_[-1] == pytest.approx(objective(Z, ones, [np.ones(size) for size in Z.shape]), rel=1e-10)
-    # What is missing at random leaves the estimate as it is, on average.
+    # Entries missing at random do not change the estimate on average.
     whole = planted((60, 40, 30), 2, seed=1)
     gaps = np.where(rng.random(whole.shape) < 0.4, np.nan, whole)
     a, b = (dfact.ElasticCP(2, max_iter=1, random_state=0).fit(X).prior_ for X in (whole, gaps))
@@ -370,7 +370,7 @@ def test_priors() -> None:
         assert abs(np.mean(second / first) - 1) < 0.02
 
 
-def test_given_factors_are_where_it_starts() -> None:
+def test_given_factors_are_the_start() -> None:
     Z = planted((20, 10, 6), 2, seed=1)
     rng = np.random.default_rng(0)
     init = [rng.standard_normal((size, 2)) for size in Z.shape]
@@ -381,7 +381,7 @@ def test_given_factors_are_where_it_starts() -> None:
 
 
 @pytest.mark.parametrize("update", ["fill", "exact"])
-def test_slices_without_an_entry_have_factors_0_and_are_named(update: str) -> None:
+def test_slices_without_an_entry_have_factors_0_and_are_reported(update: str) -> None:
     Z = planted((20, 10, 6), 2, seed=1, missing=0.1)
     Z[3], Z[:, 7], Z[:, :, 2] = np.nan, np.nan, np.nan
     with pytest.warns(UserWarning, match="no observed entry") as caught:
@@ -465,7 +465,7 @@ def test_single_precision_agrees_with_double() -> None:
     assert dfact.ElasticCP(2, max_iter=2).fit(Z.astype(np.float32)).factors_[0].dtype == np.float32
 
 
-def test_the_plan_says_what_a_fit_holds_and_refuses(tmp_path: Path) -> None:
+def test_the_plan_reports_the_memory_of_a_fit_and_refuses(tmp_path: Path) -> None:
     dataset = dfact.import_array(answers(20_000, 0), tmp_path / "d.zarr")
     assert dfact.plan(dfact.ElasticCP(3), dataset).fits
     with pytest.raises(dfact.MemoryPlanError, match="needs at least"):
@@ -495,7 +495,7 @@ def test_a_saved_model_is_the_same(stored: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_shown_of_a_model() -> None:
+def test_report_of_a_model() -> None:
     model = dfact.ElasticCP(4, lam=2.0, random_state=0).fit(planted((20, 5, 4), 2, seed=2))
     assert model.rank_ == 2
     np.testing.assert_allclose((model.loadings_.iloc[:5] ** 2).sum(), [1, 1, 0, 0])
@@ -508,7 +508,7 @@ def test_what_is_shown_of_a_model() -> None:
     assert [axes.get_title() for axes in items_plot(model).axes] == ["mode 1", "mode 2", "mode 3"]
 
 
-def test_callbacks_hear_of_iterations_and_of_steps() -> None:
+def test_callbacks_receive_iterations_and_steps() -> None:
     Z, heard = planted((20, 10, 6), 2, seed=1), []
     model = dfact.ElasticCP(2, max_iter=5, tol=0, random_state=0, callbacks=[heard.append])
     model.fit(Z)
@@ -544,12 +544,12 @@ def test_callbacks_hear_of_iterations_and_of_steps() -> None:
         ({"prior": ["a", "b", "c"]}, "prior is no list of arrays"),
     ],
 )
-def test_parameters_that_cannot_be(parameters: dict[str, Any], message: str) -> None:
+def test_invalid_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(dfact.ParameterError, match=message):
         dfact.ElasticCP(**{"n_components": 2, **parameters}).fit(planted((8, 6, 4), 2, 0))
 
 
-def test_data_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_data_is_refused(tmp_path: Path) -> None:
     Z = planted((8, 6, 4), 2, 0)
     with pytest.raises(ValueError, match=r"2D|rows"):
         dfact.ElasticCP(2).fit(Z[:, 0, 0])
@@ -578,7 +578,7 @@ def test_data_that_cannot_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scale", [2.0**-600, 1.0, 2.0**600])
-def test_loadings_of_any_size(scale: float) -> None:
+def test_loadings_of_any_magnitude_have_unit_length(scale: float) -> None:
     model = dfact.ElasticCP(2, lam=0.1, random_state=0, max_iter=5).fit(np.random.default_rng(0).standard_normal((20, 6, 4)))
     expected = [A / np.linalg.norm(A, axis=0) for A in model.factors_[1:]]
     model.factors_ = [model.factors_[0], model.factors_[1] * scale, model.factors_[2]]

@@ -1,4 +1,4 @@
-"""ElasticCP's stochastic solver: its kernels, its samples, the same bits everywhere, the objective reached, the path."""
+"""ElasticCP's stochastic solver: its kernels, its samples, equal bits on all executors, the objective reached, the path."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -87,7 +87,7 @@ def test_adamax_moves_as_documented_towards_the_sample_s_solution(seed: int, non
         np.testing.assert_allclose(S, s)
 
 
-def test_nothing_moves_what_is_gone_or_what_a_sample_does_not_show() -> None:
+def test_zero_components_and_entries_outside_the_sample_do_not_move() -> None:
     rng = np.random.default_rng(0)
     A = rng.standard_normal((3, 4))
     A[0] = 0
@@ -161,13 +161,13 @@ def test_subproblems_are_those_of_the_slices_of_each_mode(shape: tuple[int, ...]
 @pytest.mark.slow
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_a_step_on_everything_is_the_exact_update(missing: float, exact: bool) -> None:
-    """With all slices in the sample: rows at their optimum, then the whole way to each column's solution."""
+def test_a_step_on_all_slices_is_the_exact_update(missing: float, exact: bool) -> None:
+    """With all slices in the sample: rows at their optimum, then a full step to each column's solution."""
     rng = np.random.default_rng(3)
     Z, net = planted((12, 6, 5), 2, seed=3, missing=missing), ElasticNet(0.7, 0.3)
     others = [rng.standard_normal((2, size)) for size in Z.shape[1:]]
-    reached = steps(Z, net, exact=exact).step(block_of(Z), None, (AdamaxState.at(others), 1e9, 0))[1]
-    reached = reached.times(1 / float(reached.weight))
+    reached = steps(Z, net, exact=exact).step(block_of(Z), None, (AdamaxState.initial(others), 1e9, 0))[1]
+    reached = reached.scaled(1 / float(reached.weight))
     rows = np.zeros((2, 12))
     H = np.einsum("rj,rk->rjk", *others).reshape(2, -1)
     for i, row in enumerate(Z.reshape(12, -1)):
@@ -191,17 +191,19 @@ def test_a_step_on_everything_is_the_exact_update(missing: float, exact: bool) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("exact", [False, True])
-def test_samples_of_columns_stand_for_the_whole(exact: bool) -> None:
-    """Over all draws the linear terms and the shares are those of the whole, on average."""
+def test_samples_of_columns_are_unbiased(exact: bool) -> None:
+    """Averaged over all draws, the linear terms and the shares are those of all columns."""
     rng = np.random.default_rng(0)
     Z, net = planted((30, 8, 6), 2, seed=5, missing=0.2), ElasticNet(0.1, 0.3)
     pass_ = steps(Z, net, exact=exact, batch_sizes=(30, 8, 3))
     V, X = Z.reshape(30, -1), rng.standard_normal((2, 30))
-    local = _LocalSteps(pass_, AdamaxState.at([rng.standard_normal((2, size)) for size in (8, 6)]), Sample(V, np.ones(30), Workspace()))
+    local = _LocalSteps(
+        pass_, AdamaxState.initial([rng.standard_normal((2, size)) for size in (8, 6)]), Sample(V, np.ones(30), Workspace())
+    )
     batch = local._sample.batch(np.arange(30))
 
     def drawn(columns: Any) -> tuple[Array, Array]:
-        some, sizes = local._taken(columns)
+        some, sizes = local._take_factors(columns)
         products = contracted_slices(X, *local._entries(batch, columns), some, sizes, exact)
         share = local._columns_share(columns) if columns[1] is not None else np.ones(2)
         return subproblem(0, X, *products, some, sizes)[0], share
@@ -213,19 +215,19 @@ def test_samples_of_columns_stand_for_the_whole(exact: bool) -> None:
         assert (np.abs(values.mean(axis=0) - expected) <= 5 * values.std(axis=0) / np.sqrt(4000) + 1e-12).all()
 
 
-def test_the_mean_of_blocks_counts_their_slices() -> None:
+def test_the_mean_of_blocks_is_weighted_by_their_slices() -> None:
     rng = np.random.default_rng(1)
-    begin = AdamaxState.at([rng.standard_normal((2, size)) for size in (6, 5)])
-    parts = [replace(begin.times(weight), squares=np.full(2, weight)) for weight in (2.0, 6.0)]
+    begin = AdamaxState.initial([rng.standard_normal((2, size)) for size in (6, 5)])
+    parts = [replace(begin.scaled(weight), squares=np.full(2, weight)) for weight in (2.0, 6.0)]
     for order in ((0, 1), (1, 0)):
-        total = AdamaxState.nothing().total()
-        for part in (AdamaxState.nothing(), parts[order[0]], AdamaxState.nothing(), parts[order[1]]):
+        total = AdamaxState.empty().total()
+        for part in (AdamaxState.empty(), parts[order[0]], AdamaxState.empty(), parts[order[1]]):
             total.add(part)
-        mean = total.times(1 / float(total.weight))
+        mean = total.scaled(1 / float(total.weight))
         np.testing.assert_allclose(mean.factors, begin.factors)
         np.testing.assert_allclose(mean.squares, 1)
         assert mean.weight == 1
-    np.testing.assert_allclose(parts[0].factors, 2 * begin.factors)  # what is added stays as it is
+    np.testing.assert_allclose(parts[0].factors, 2 * begin.factors)  # the summand is not changed
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -246,7 +248,7 @@ def test_partitions_are_spread_evenly_and_blocks_drawn_by_their_rows(seed: int) 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_it_comes_near_block_coordinate_descent(shape: tuple[int, ...], seed: int) -> None:
+def test_it_approaches_block_coordinate_descent(shape: tuple[int, ...], seed: int) -> None:
     Z = planted((6 * shape[0], *shape[1:]), 3, seed, missing=0.2)
     settings: dict[str, Any] = {"lam": 2.0, "init": "nvecs", "random_state": seed}
     exact = dfact.ElasticCP(3, **settings).fit(Z)
@@ -278,7 +280,7 @@ def test_nonnegative_given_priors_and_precision() -> None:
         assert single.objective_history_[-1] == pytest.approx(model.objective_history_[-1], rel=1e-2)
 
 
-def test_row_compressed_data_is_its_dense_form() -> None:
+def test_csr_data_equals_its_dense_form() -> None:
     Z = np.random.default_rng(0).poisson(0.3, (300, 20)).astype(float)
     dense, sparse = (dfact.ElasticCP(3, solver="stochastic", max_iter=5, random_state=0).fit(X) for X in (Z, sp.csr_array(Z)))
     for A, B in zip(dense.factors_, sparse.factors_, strict=True):
@@ -288,13 +290,13 @@ def test_row_compressed_data_is_its_dense_form() -> None:
 @pytest.fixture(scope="module")
 def eight() -> Iterator[LocalCluster]:
     """Eight workers in this process."""
-    with LocalCluster(n_workers=8, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
+    with LocalCluster(n_workers=8, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0") as cluster:
         yield cluster
 
 
 @pytest.mark.usefixtures("many_partitions")
 @pytest.mark.parametrize("missing", ["fill", "exact"])
-def test_the_seed_alone_decides(missing: str, client: Client, eight: LocalCluster, tmp_path: Path) -> None:
+def test_the_result_depends_on_the_seed_alone(missing: str, client: Client, eight: LocalCluster, tmp_path: Path) -> None:
     X = answers(8000, 3).astype(np.float32)
     coded = np.where(np.isnan(X), 255, X).astype(np.uint8)
     dataset = dfact.import_array(coded, tmp_path / "d.zarr", missing=255)
@@ -315,22 +317,22 @@ def test_the_seed_alone_decides(missing: str, client: Client, eight: LocalCluste
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("many_partitions")
-def test_it_reads_a_quarter_of_what_block_coordinate_descent_reads(tmp_path: Path) -> None:
-    X = answers(40_000, 3)
+def test_it_reads_a_quarter_of_the_data_of_block_coordinate_descent(tmp_path: Path) -> None:
+    X = answers(120_000, 3)
     dfact.import_array(np.where(np.isnan(X), 255, X).astype(np.uint8), tmp_path / "d.zarr", missing=255)
     dataset = counted(tmp_path / "d.zarr")
     settings: dict[str, Any] = {"n_components": 3, "lam": 3.0, "random_state": 1}
     exact_run, run = fit(dataset, **settings), fit(dataset, solver="stochastic", **settings)
     (exact, all_bytes), (model, few_bytes) = (exact_run.model, exact_run.bytes), (run.model, run.bytes)
-    assert all_bytes >= 10 * X.size  # there is no room to keep much of it
+    assert all_bytes >= 10 * X.size  # memory holds a small part of it
     assert few_bytes <= all_bytes / 4
     assert model.objective_history_[-1] <= 1.01 * exact.objective_history_[-1]
-    # Besides, two passes: the prior, and the rows at the end; and the slices that are kept aside.
+    # Two more passes read all data, for the prior and for the rows at the end; then the monitoring sample.
     assert model.read_share_ * X.size <= few_bytes - 2 * X.size <= (model.read_share_ + 1) * X.size
     assert not hasattr(exact, "read_share_")
 
 
-def test_rows_of_the_chunks_that_are_visited(tmp_path: Path) -> None:
+def test_read_share_counts_the_rows_of_decoded_chunks(tmp_path: Path) -> None:
     array = zarr.create_array(tmp_path / "a.zarr", shape=(105, 2), chunks=(10, 2), dtype="u1")
     assert ZarrSource(array).rows_decoded([slice(3, 5), slice(8, 9)]) == 10
     assert ZarrSource(array).rows_decoded([slice(9, 11), slice(103, 105)]) == 25
@@ -352,8 +354,8 @@ def test_any_share_may_be_missing(share: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 3])
-def test_no_component_is_given_up_before_it_has_been_fitted(seed: int) -> None:
-    """Rows at their optimum would do without one that has not found its place yet, and then it would never."""
+def test_no_component_vanishes_before_it_has_been_fitted(seed: int) -> None:
+    """Rows at their optimum would not use a component that has not formed yet, and it would never form."""
     X = answers(6000, 3)
     exact = dfact.ElasticCP(3, lam=3.0, random_state=seed).fit(X)
     model = dfact.ElasticCP(3, lam=3.0, solver="stochastic", random_state=seed).fit(X)
@@ -380,7 +382,7 @@ def test_callbacks_history_and_plan(tmp_path: Path) -> None:
     model = dfact.ElasticCP(2, solver="stochastic", max_iter=5, tol=0, random_state=0, callbacks=[heard.append]).fit(Z)
     assert [iteration.number for iteration in heard] == [1, 2, 3, 4, 5]
     assert len(model.objective_history_) == 6
-    # With all slices in a step, all are kept aside: the estimate is exact, too.
+    # With all slices in a step, the monitoring sample holds all: the estimate is exact, too.
     assert monitor_rows(Z.shape, 300) == 300
     fitted = replace(as_dataset(Z), stored_fingerprint=None)
     again = dfact.ElasticCP(2, solver="stochastic", batch_sizes=Z.shape, init=model.factors_, max_iter=1, random_state=0).fit(fitted)
@@ -390,7 +392,7 @@ def test_callbacks_history_and_plan(tmp_path: Path) -> None:
     assert plans[1] >= plans[0] + 8 * 36 * monitor_rows(wide.shape, 64)
 
 
-def test_default_batches() -> None:
+def test_default_batch_sizes() -> None:
     assert resolve_batch_sizes(None, (200_000, 300, 5), 10) == (43, 300, 5)
     assert resolve_batch_sizes(None, (20_000, 200, 50), 10) == (16, 200, 50)
     assert resolve_batch_sizes(None, (50, 50, 50), 10) == (25, 50, 50)
@@ -410,6 +412,6 @@ def test_default_batches() -> None:
         ({"missing": "some"}, "missing"),
     ],
 )
-def test_parameters_that_cannot_be(parameters: dict[str, Any], message: str) -> None:
+def test_invalid_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(dfact.ParameterError, match=message):
         dfact.ElasticCP(2, solver="stochastic", **parameters).fit(planted((8, 6, 4), 2, 0))

@@ -19,7 +19,7 @@ OMEGAS = [0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95]
 
 
 def planted(seed: int, n: int = 150, m: int = 110, k: int = 3, observed: float = 0.5, noise: float = 0.0) -> Any:
-    """M of rank k, and what is observed of it with skewed noise, NaN elsewhere."""
+    """Return M of rank k, and its observed entries with skewed noise, NaN elsewhere."""
     rng = np.random.default_rng(seed)
     M = rng.random((n, k)) @ rng.random((m, k)).T
     V = M + noise * rng.chisquare(3, (n, m))
@@ -59,7 +59,7 @@ def test_noiseless_measurements_are_recovered(omega: float) -> None:
     np.testing.assert_allclose(model.predict([3, 0], 5), M[[3, 0], 5], atol=1e-5)
 
 
-def test_single_entries_are_measurements_too() -> None:
+def test_measurements_of_single_entries_equal_completion() -> None:
     """Completion by fit and by fit_measurements has one minimum; sparse matrices A_i give the same bits as dense ones."""
     _, V = planted(3, 20, 16, 2, 0.7, 0.2)
     i, j = np.nonzero(~np.isnan(V))
@@ -91,7 +91,7 @@ def test_the_objective_never_rises_and_is_what_is_reported(solver: str, omega: f
 @pytest.mark.parametrize("orthogonalize", [True, False])
 @pytest.mark.parametrize("seed", range(2))
 def test_long_alternations_are_accelerated(seed: int, orthogonalize: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They descend as they do without momentum, and come as near to the end in fewer than half of the iterations."""
+    """They descend as without momentum, and come as near to the limit in fewer than half of the iterations."""
     _, V = planted(seed, k=3, observed=0.3, noise=0.2)
     settings: Any = {
         "omega": 0.9,
@@ -101,7 +101,7 @@ def test_long_alternations_are_accelerated(seed: int, orthogonalize: bool, monke
         "init": np.random.default_rng(seed).random((4, 110)),
     }
     whole, model = (dfact.ExpectileMF(4, max_iter=max_iter, **settings).fit(V) for max_iter in (2000, 200))
-    monkeypatch.setattr(emf_solver, "_PLAIN", np.inf)
+    monkeypatch.setattr(emf_solver, "_PLAIN_ITERATIONS", np.inf)
     plain = dfact.ExpectileMF(4, max_iter=400, **settings).fit(V)
     for fitted in (whole, model):
         assert (np.diff(fitted.objective_history_) <= 1e-12 * fitted.objective_history_[0]).all()
@@ -110,15 +110,15 @@ def test_long_alternations_are_accelerated(seed: int, orthogonalize: bool, monke
 
 
 @pytest.mark.parametrize("omega", [0.1, 0.9])
-def test_steps_that_are_refused_do_not_come_again(omega: float) -> None:
-    """Columns of which the shared curvature says too little begin with shorter steps next time."""
+def test_rejected_steps_are_not_repeated(omega: float) -> None:
+    """Columns for which the shared curvature is inaccurate begin with shorter steps in the next pass."""
     _, V = planted(2, noise=0.5)
     model = dfact.ExpectileMF(5, omega=omega, ridge=1e-2, solver="surrogate", max_iter=400, tol=0).fit(V)
     assert len(model.objective_history_) // 2 >= 0.7 * 400
 
 
 @pytest.mark.parametrize("omega", [0.1, 0.5, 0.9])
-def test_both_solvers_end_at_the_same_objective(omega: float) -> None:
+def test_both_solvers_reach_the_same_objective(omega: float) -> None:
     for seed in range(3):
         _, V = planted(seed, 300, 80, 2, 0.75, 0.1)
         settings: Any = {"omega": omega, "ridge": 1e-2, "max_iter": 3000, "tol": 1e-12}
@@ -195,9 +195,9 @@ class TestEstimator(EstimatorSuite):
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_executors_and_chunks_give_the_same(kind: str, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several partitions; threads and processes bit for bit, other chunks of the store too: partitions follow from the shape."""
-    monkeypatch.setattr(emf_solver, "_PLAIN", 1)
+def test_executors_and_chunks_give_the_same_result(kind: str, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several partitions: threads, processes and other chunks of the store give equal bits, as partitions depend on the shape alone."""
+    monkeypatch.setattr(emf_solver, "_PLAIN_ITERATIONS", 1)
     rng = np.random.default_rng(0)
     n, m, observed = (30_000, 400, 0.8) if kind == "dense" else (30_000, 800, 0.02)
     V = (rng.random((n, 2)) @ rng.random((2, m)) + rng.exponential(0.3, (n, m))).astype(np.float32)
@@ -213,7 +213,7 @@ def test_executors_and_chunks_give_the_same(kind: str, client: Client, tmp_path:
         np.testing.assert_array_equal(model.column_factors_, inline.column_factors_)
 
 
-def test_dense_and_sparse_data_and_missing_codes_are_one_thing(tmp_path: Path) -> None:
+def test_dense_and_sparse_data_and_missing_codes_are_equivalent(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     V = rng.integers(0, 9, (80, 30)).astype(float)
     V[rng.random(V.shape) < 0.7] = np.nan
@@ -228,7 +228,7 @@ def test_dense_and_sparse_data_and_missing_codes_are_one_thing(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_what_an_import_subtracted_is_added_again(tmp_path: Path) -> None:
+def test_entries_are_in_original_units(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     table = tmp_path / "table.csv"
     V = rng.integers(3, 9, (60, 8))
@@ -240,7 +240,7 @@ def test_what_an_import_subtracted_is_added_again(tmp_path: Path) -> None:
 
 
 def test_several_omegas_share_the_reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One visit of each block serves all; each model is, bit for bit, what its own fit gives."""
+    """One read of each block serves all fits; each model has the bits of a separate fit."""
     from dfact.engine import partitions as partition
 
     _, V = planted(1, noise=0.5, observed=0.9)
@@ -274,7 +274,7 @@ def test_columns_and_rows_without_entries_have_factors_0() -> None:
 
 @pytest.mark.parametrize("solver", ["exact", "surrogate"])
 def test_more_components_than_the_rank(solver: str) -> None:
-    """Superfluous components, and rows with fewer entries than components: the ridge decides, nothing breaks."""
+    """Superfluous components, and rows with fewer entries than components: the ridge determines their factors."""
     _, V = planted(6, 60, 30, 2, 0.6)
     model = dfact.ExpectileMF(8, omega=0.3, solver=solver, max_iter=300, tol=1e-10).fit(V)
     assert np.isfinite(model.row_factors_).all()
@@ -293,7 +293,7 @@ def test_precision(dtype: str, solver: str) -> None:
     np.testing.assert_allclose(model.objective_history_[-1], other.objective_history_[-1], rtol=1e-4)
 
 
-def test_predict_takes_places_of_any_shape(tmp_path: Path) -> None:
+def test_predict_accepts_indices_of_any_shape(tmp_path: Path) -> None:
     _, V = planted(0)
     model = dfact.ExpectileMF(2, max_iter=5).fit(dfact.import_array(V, tmp_path / "v.zarr"))
     R = model.inverse_transform(np.asarray(model.row_factors_))
@@ -326,12 +326,12 @@ def test_predict_takes_places_of_any_shape(tmp_path: Path) -> None:
         ({"tol": -1}, "tol is -1"),
     ],
 )
-def test_parameters_that_cannot_be(parameters: dict[str, Any], message: str) -> None:
+def test_invalid_parameters_are_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(dfact.ParameterError, match=message):
         dfact.ExpectileMF(**{"n_components": 2} | parameters).fit(planted(0)[1])
 
 
-def test_data_that_cannot_be() -> None:
+def test_invalid_data_is_refused() -> None:
     _, V = planted(0, 20, 9)
     model = dfact.ExpectileMF(2)
     with pytest.raises(dfact.DataError, match="no observed entry"):
@@ -368,14 +368,14 @@ def test_the_objective_of_measurements_is_what_is_reported() -> None:
     assert (np.diff(model.objective_history_) <= 1e-12 * expected).all()
 
 
-def test_measurements_that_tell_nothing_are_of_0() -> None:
+def test_measurements_without_information_give_0() -> None:
     A = np.random.default_rng(0).random((20, 6, 5))
     for matrices, b in ((A, np.zeros(20)), (0 * A, np.ones(20))):
         model = dfact.ExpectileMF(2).fit_measurements(matrices, b, (6, 5))
         np.testing.assert_array_equal(model.predict(np.arange(6), 2), 0)
 
 
-def test_fitting_each_omega_leaves_the_model_as_it_is() -> None:
+def test_fit_each_does_not_change_the_model() -> None:
     _, V = planted(0, 40, 30)
     model = dfact.ExpectileMF(2, max_iter=3)
     fitted = model.fit_each(V[:, :20], [0.1, 0.1])

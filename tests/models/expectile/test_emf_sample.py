@@ -1,4 +1,4 @@
-"""Expectile matrix factorization of large data begins on a sample of its partitions: the same minimum, in fewer passes."""
+"""Start of expectile matrix factorization on a sample of the partitions: the same minimum, in fewer passes."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from dfact.progress import Iteration
 
 @pytest.fixture(autouse=True)
 def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Partitions of 64 rows of 40 columns: small data counts as large."""
+    """Partitions of 64 rows of 40 columns, so that small data has many."""
     from dfact.data import layout
 
     monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 11)
@@ -27,7 +27,7 @@ def small_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class InterruptionError(Exception):
-    """The driver is lost."""
+    """Error that ends the driver."""
 
 
 def skewed(seed: int, n: int = 3000, observed: float = 0.7) -> NDArray[np.float64]:
@@ -66,7 +66,7 @@ def test_the_first_pass_over_all_rows_nearly_reaches_the_minimum(omega: float) -
         assert model.n_iter_ <= without_sample(dfact.ExpectileMF(3, omega=omega, tol=1e-7), V).n_iter_
 
 
-def test_a_start_that_is_the_minimum_is_kept() -> None:
+def test_a_start_at_the_minimum_is_not_resampled() -> None:
     """The SVD of complete data at ω = ½."""
     V = np.nan_to_num(skewed(4))
     model, whole = dfact.ExpectileMF(3, ridge=1e-8).fit(V), without_sample(dfact.ExpectileMF(3, ridge=1e-8), V)
@@ -74,7 +74,7 @@ def test_a_start_that_is_the_minimum_is_kept() -> None:
     np.testing.assert_allclose(model.objective_history_[-1], whole.objective_history_[-1], rtol=1e-6)
 
 
-def test_rows_in_an_order_that_the_sample_misses() -> None:
+def test_rows_sorted_by_their_sums_reach_the_same_minimum() -> None:
     V = skewed(0)
     V = V[np.argsort(np.nan_to_num(V).sum(axis=1))]
     model, whole = dfact.ExpectileMF(3, omega=0.2).fit(V), without_sample(dfact.ExpectileMF(3, omega=0.2), V)
@@ -82,7 +82,7 @@ def test_rows_in_an_order_that_the_sample_misses() -> None:
 
 
 @pytest.mark.parametrize("observed", [0.8, 0.3])
-def test_executors_give_the_same(observed: float, client: Client, tmp_path: Path) -> None:
+def test_every_executor_gives_the_same_bits(observed: float, client: Client, tmp_path: Path) -> None:
     V = skewed(1, observed=observed)
     stored = dfact.import_array(V, tmp_path / "v.zarr")
     assert sample_partitions(Layout.of(V.shape), 64 * 3)
@@ -95,7 +95,7 @@ def test_executors_give_the_same(observed: float, client: Client, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_several_omegas_at_once_give_what_each_gives() -> None:
+def test_several_omegas_equal_single_fits() -> None:
     """Their samples take different numbers of passes."""
     V = skewed(2)
     omegas = (0.05, 0.5, 0.9)
@@ -109,7 +109,7 @@ def test_several_omegas_at_once_give_what_each_gives() -> None:
 @pytest.mark.parametrize("solver", ["exact", "surrogate"])
 @pytest.mark.parametrize("after", [1, 3])
 def test_an_interrupted_fit_ends_with_the_same_bits(after: int, solver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(emf_solver, "_PLAIN", 1)
+    monkeypatch.setattr(emf_solver, "_PLAIN_ITERATIONS", 1)
 
     def interrupt(iteration: Any) -> None:
         if iteration.number == after:
@@ -125,7 +125,7 @@ def test_an_interrupted_fit_ends_with_the_same_bits(after: int, solver: str, tmp
 
 
 @pytest.mark.parametrize("solver", ["exact", "surrogate"])
-def test_callbacks_hear_of_the_sample_before_the_first_iteration(solver: str) -> None:
+def test_callbacks_receive_the_sample_before_the_first_iteration(solver: str) -> None:
     heard: list[Iteration] = []
     dfact.ExpectileMF(3, omega=0.2, max_iter=2, tol=0, solver=solver, callbacks=[heard.append]).fit(skewed(4))
     numbers = [iteration.number for iteration in heard]
@@ -133,7 +133,7 @@ def test_callbacks_hear_of_the_sample_before_the_first_iteration(solver: str) ->
     assert [iteration.step for iteration in heard[:2]] == [f"pass {i} over a sample of the rows" for i in (1, 2)]
 
 
-def test_samples_are_spread_and_small_data_has_none() -> None:
+def test_samples_are_equidistant_and_small_data_has_none() -> None:
     rng = np.random.default_rng(0)
     for _ in range(200):
         shape = (int(rng.integers(1, 1_000_000)), int(rng.integers(1, 2000)))

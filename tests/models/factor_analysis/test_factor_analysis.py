@@ -1,4 +1,4 @@
-"""Factor analysis: optimality, published and peers' figures, planted loadings, rotations, missing answers, parity, bad input."""
+"""Factor analysis: optimality, published and peers' figures, planted loadings, rotations, missing answers, parity, invalid input."""
 
 from pathlib import Path
 from typing import Any, ClassVar
@@ -62,7 +62,7 @@ def planted(n: int, seed: int, k: int = 3, per_factor: int = 6) -> tuple[Array, 
 
 
 def matched(loadings: Array, target: Array) -> Array:
-    """Loadings with the factors in the order, and of the sign, of the target's."""
+    """Return the loadings with the order and the signs of the target's factors."""
     c = loadings.T @ target
     best = np.abs(c).argmax(axis=0)
     assert len(set(best)) == target.shape[1]
@@ -96,7 +96,7 @@ def test_the_published_minres_solution() -> None:
 
 
 def test_published_principal_factors() -> None:
-    """SAS PROC FACTOR's principal factors of the same with these communalities: variances explained."""
+    """SAS PROC FACTOR's principal factors of the same data with these communalities: variances explained."""
     communalities = np.array([0.854, 0.897, 0.833, 0.783, 0.870, 0.687, 0.521, 0.579])
     np.testing.assert_allclose((principal(1 - communalities, PHYSICAL, 2) ** 2).sum(axis=0), [4.455751, 1.512747], atol=1e-5)
 
@@ -116,7 +116,7 @@ def test_loadings_of_a_peer_on_the_packaged_questionnaire(rotation: str | None) 
     model = dfact.FactorAnalysis(4, rotation=rotation).fit(X)
     expected, tolerance = np.array(PEER[rotation][0]), PEER[rotation][1]
     found = model.components_.T[: len(expected)]
-    # Which factor comes first, and its sign, is a convention: compare what does not depend on it.
+    # The order and the signs of factors are conventions: compare quantities that do not depend on them.
     np.testing.assert_allclose(np.sort(np.abs(found), axis=1), np.sort(np.abs(expected), axis=1), atol=tolerance)
     np.testing.assert_allclose(model.uniquenesses_[:8], PEER_UNIQUENESSES, atol=3e-6)
     off = np.sort(np.abs(model.factor_correlations_[np.tril_indices(4, -1)]))
@@ -210,7 +210,7 @@ def test_correlations_are_those_of_pandas(dtype: str) -> None:
     assert listwise.n_observations_ == len(complete)
 
 
-def test_complete_data_is_the_same_both_ways() -> None:
+def test_pairwise_and_listwise_agree_on_complete_data() -> None:
     X = planted(500, 3)[0]
     pairwise, listwise = (dfact.FactorAnalysis(3, missing=missing).fit(X) for missing in ("pairwise", "listwise"))
     np.testing.assert_array_equal(pairwise.components_, listwise.components_)
@@ -266,7 +266,7 @@ def test_indefinite_correlations_are_smoothed_with_a_warning() -> None:
     np.testing.assert_allclose(smoothed(PHYSICAL), PHYSICAL, atol=1e-12)
 
 
-def test_a_heywood_case_is_told() -> None:
+def test_a_heywood_case_is_reported() -> None:
     socioeconomic = symmetric([[0.00975], [0.97245, 0.15428], [0.43887, 0.69141, 0.51472], [0.02241, 0.86307, 0.12193, 0.77765]])
     assert minres(socioeconomic, 2).uniquenesses.min() == LOWEST
     X = np.random.default_rng(0).multivariate_normal(np.zeros(5), socioeconomic, 50_000)
@@ -275,7 +275,7 @@ def test_a_heywood_case_is_told() -> None:
 
 
 @heywood_may_be
-def test_more_parameters_than_correlations_are_told() -> None:
+def test_more_parameters_than_correlations_are_reported() -> None:
     message = "4 factors of 6 items have more parameters than there are correlations"
     with pytest.warns(UserWarning, match=message):
         dfact.FactorAnalysis(4).fit(planted(200, 0, k=2, per_factor=3)[0])
@@ -316,7 +316,7 @@ def test_random_eigenvalues_are_those_of_random_data() -> None:
     assert few_rows.reference[8:] == pytest.approx(0, abs=1e-10)
 
 
-def test_map_of_its_definition() -> None:
+def test_map_follows_its_definition() -> None:
     """Partial correlations by regression on the leading principal components."""
     R = np.corrcoef(planted(300, 0)[0], rowvar=False)
     found = minimum_average_partial(R)
@@ -355,7 +355,7 @@ def assert_same_bits(first: dfact.FactorAnalysis, second: dfact.FactorAnalysis) 
         np.testing.assert_array_equal(np.asarray(getattr(first, name)), np.asarray(getattr(second, name)), err_msg=name)
 
 
-def test_it_is_shown() -> None:
+def test_report_of_a_model() -> None:
     X = planted(400, 0)[0]
     model = dfact.FactorAnalysis(3).fit(pd.DataFrame(X, columns=[f"Q{j}" for j in range(X.shape[1])]))
     text = model_text(model, 2)
@@ -374,14 +374,14 @@ def test_it_is_shown() -> None:
     assert high == pytest.approx(np.abs(model.components_).max())
 
 
-def test_callbacks_see_every_step() -> None:
+def test_callbacks_receive_every_step() -> None:
     seen: list[Any] = []
     dfact.FactorAnalysis(2, callbacks=[seen.append]).fit(planted(100, 0, k=2)[0])
     assert [s.number for s in seen] == [1, 2, 3]
 
 
 @pytest.mark.slow
-def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_fit_and_transform(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, fitted, scores = (str(tmp_path / name) for name in ("d.zarr", "m.model", "f.csv"))
     dataset = dfact.import_array(holed(planted(300, 0)[0], 0.1, 0), data)
     assert main(["fit", "fa", data, fitted, "-k", "3", "--plot", str(tmp_path / "loadings.png")]) == 0
@@ -412,7 +412,11 @@ def never_together() -> Array:
 @pytest.mark.parametrize(
     ("X", "parameters", "message"),
     [
-        (changed(slice(None), 3, 2.0), {}, r"item 'Q3' holds 2 in every row \(1 such items in all\); .* leave it out"),
+        (
+            changed(slice(None), 3, 2.0),
+            {},
+            r"item 'Q3' holds 2 in every row \(1 such items in all\), expected items that vary; leave it out",
+        ),
         (changed(slice(None), 3, np.nan), {}, r"column 'Q3' has no observed entry"),
         (changed(17, 3, np.inf), {}, r"(?i)infinity"),
         (never_together(), {}, r"items '0' and '1' do not vary together in the 0 rows"),
@@ -434,7 +438,7 @@ def never_together() -> Array:
         (GOOD[:, :1], {"n_components": 1}, r"n_features=1"),
     ],
 )
-def test_bad_input_is_named(X: Any, parameters: dict[str, Any], message: str) -> None:
+def test_invalid_input_is_refused(X: Any, parameters: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, dfact.MemoryPlanError), match=message):
         dfact.FactorAnalysis(**{"n_components": 2, **parameters}).fit(X)
 

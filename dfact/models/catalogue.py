@@ -1,0 +1,42 @@
+"""The one list of models: class, command and module of each.
+
+The list imports no model, so that ``dfact --help`` need not wait for Numba and scikit-learn.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dfact.models.estimator import Factorization
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model that comes with dfact."""
+
+    name: str
+    """Name of its class: public in ``dfact``, and the class by which a saved model is found."""
+    module: str
+    """Module that defines the class."""
+    command: str | None
+    """Name of its commands, as in ``dfact fit icqf``; None for a model without commands."""
+
+    def load(self) -> "type[Factorization]":
+        """Import the class."""
+        model: type[Factorization] = getattr(import_module(self.module), self.name)
+        return model
+
+
+CATALOGUE = (
+    Entry("ICQF", "dfact.models.bounded_nmf.icqf", "icqf"),
+    Entry("L1NMF", "dfact.models.bounded_nmf.l1nmf", "l1nmf"),
+    Entry("FactorAnalysis", "dfact.models.factor_analysis.estimator", "fa"),
+    Entry("GradeOfMembership", "dfact.models.gom.estimator", "gom"),
+    Entry("ExpectileMF", "dfact.models.expectile.estimator", "emf"),
+    Entry("ElasticCP", "dfact.models.cp.elastic", "cp"),
+    Entry("CPALS", "dfact.models.cp.als", None),
+)
+
+BY_NAME = {entry.name: entry for entry in CATALOGUE}
+BY_COMMAND = {entry.command: entry for entry in CATALOGUE if entry.command is not None}
