@@ -98,7 +98,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["fits"], 2, "No such command 'fits'"),
         (["info"], 2, "Missing argument 'PATH'"),
         (["info", "nowhere.zarr"], 1, "nowhere.zarr does not exist, expected a dfact dataset"),
-        (["info", "{table}"], 1, "survey.csv is a file, expected a dataset; make one of a table: dfact import"),
+        (["info", "{table}"], 1, "survey.csv is a file, expected a dataset; import it: dfact import"),
         (["import", "{table}", "new.zarr"], 2, "Missing option '--items'"),
         (["import", "nowhere.csv", "new.zarr", "--items", "Q*"], 1, "Error: nowhere.csv does not exist"),
         (["import", "{table}", "new.zarr", "--items", "Z*"], 1, "no column matches 'Z*'"),
@@ -114,7 +114,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["fit", "icqf", "{data}", "new.model", "--memory-limit", "much"], 1, "memory_limit is 'much'"),
         (["fit", "icqf", "{data}", "new.model", "--memory-limit", "1MB"], 1, "needs at least"),
         (["fit", "icqf", "{data}", "new.model", "--scheduler", "nonsense"], 1, "no Dask scheduler answers at nonsense"),
-        (["fit", "icqf", "{data}", "new.model", "--scheduler", "a:1", "--executor", "inline"], 2, "--executor is for this machine"),
+        (["fit", "icqf", "{data}", "new.model", "--scheduler", "a:1", "--executor", "inline"], 2, "--executor applies to this machine"),
         (["fit", "icqf", "{model}", "new.model"], 1, "holds a dfact model, expected a dataset"),
         (["transform", "{data}", "{data}", "w.csv"], 1, "holds a dfact dataset, expected a model"),
         (["transform", "{model}", "{data}", "w.txt"], 1, "w.txt ends in '.txt', expected one of .csv, .parquet, .zarr"),
@@ -155,7 +155,7 @@ def test_warnings_are_one_line(data: Path, capsys: pytest.CaptureFixture[str], m
     assert capsys.readouterr().err == "Warning: row 3 has no answer\n"
 
 
-def test_lists() -> None:
+def test_list_options_split_at_commas() -> None:
     context, parameter = click.Context(cli), click.Option(["--x"])
     assert split_list(context, parameter, ("a, b", "c", "")) == ["a", "b", "c"]
 
@@ -231,7 +231,7 @@ def test_info_of_a_model(model: Path, data: Path, capsys: pytest.CaptureFixture[
 # fit
 
 
-def test_the_defaults_are_those_of_the_class() -> None:
+def test_defaults_match_the_class() -> None:
     defaults = dfact.ICQF().get_params()
     with cli.commands["fit"].commands["icqf"].make_context("icqf", ["data", "model"]) as context:  # type: ignore[attr-defined]
         broadcast = set(context.params) & set(defaults)
@@ -333,8 +333,8 @@ def test_on_a_cluster(
     assert (tmp_path / "cluster.csv").read_bytes() == (tmp_path / "here.csv").read_bytes()
 
 
-def test_a_cluster_that_is_lost(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.cli.options._hush", lambda: None)
+def test_lost_scheduler_is_reported(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dfact.cli.options.silence_client_logs", lambda: None)
     with (
         pytest.raises(dfact.DfactError, match="the Dask scheduler is lost: the scheduler is gone"),
         connected(cluster.scheduler_address),
@@ -344,7 +344,7 @@ def test_a_cluster_that_is_lost(cluster: LocalCluster, monkeypatch: pytest.Monke
 
 @pytest.mark.faults
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_a_fit_that_keeps_no_checkpoint_at_once(number: signal.Signals, tmp_path: Path) -> None:
+def test_signal_stops_a_fit_without_checkpoint_at_once(number: signal.Signals, tmp_path: Path) -> None:
     data, model = tmp_path / "a.zarr", tmp_path / "a.model"
     dfact.import_array(planted_answers(5000, 40, 4, 0).astype(np.uint8), data)
     command = [*RUN, "fit", "icqf", str(data), str(model), "--tol", "0", "--max-iter", "1000000"]
@@ -373,7 +373,7 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert sorted(path.name for path in folder.iterdir()) == ["answers.csv", "answers.zarr", "factors.csv", "factors4.model", "items.csv"]
     factors = pd.read_csv(folder / "factors.csv")
     assert factors.shape == (1004, 5)
-    # What it says to try next works as it stands.
+    # The suggested commands work unchanged.
     commands = [line for line in done.stdout.replace("\\\n", "").splitlines() if line.startswith("  dfact ")]
     assert len(commands) == 5
     for command in commands:
@@ -382,9 +382,9 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert dfact.open_dataset(folder / "answers.zarr").fingerprint == dfact.load_model(folder / "factors4.model").fingerprint_
     capsys.readouterr()
     monkeypatch.chdir(tmp_path)
-    assert main(["demo", "--output", "my demo"]) == 0, "again"
+    assert main(["demo", "--output", "my demo"]) == 0, "a second run"
     assert main(["demo", "--output", "."]) == 1
-    assert "holds other things than an earlier demo" in capsys.readouterr().err
+    assert "contains other files, expected an empty folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["fit icqf", "fit cp", "select icqf", "stability"])

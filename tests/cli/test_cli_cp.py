@@ -53,7 +53,7 @@ def test_help(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["fit", "select"])
-def test_help_does_not_wait_for_numba(command: str) -> None:
+def test_help_imports_no_heavy_module(command: str) -> None:
     heavy = {"numba", "numpy", "pandas", "zarr", "sklearn", "distributed"}
     code = f"import sys; from dfact.cli.main import main; main(['{command}', 'cp', '--help']); assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=200, check=True)
@@ -117,7 +117,7 @@ def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert criterion in capsys.readouterr().out
 
 
-def test_select_keeps_what_it_has_done(data: Path, tmp_path: Path) -> None:
+def test_select_saves_finished_work(data: Path, tmp_path: Path) -> None:
     options = ["--lambdas", "1,100", "--seed", "0", "-k", "3", "--checkpoint", str(tmp_path / "kept.zarr")]
     for name in ("first", "again"):
         assert main(["select", "cp", str(data), str(tmp_path / f"{name}.model"), *options]) == 0
@@ -126,7 +126,7 @@ def test_select_keeps_what_it_has_done(data: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(first, again)
 
 
-def test_a_job_that_was_killed_within_select_goes_on(data: Path, tmp_path: Path) -> None:
+def test_job_killed_within_select_resumes(data: Path, tmp_path: Path) -> None:
     job = tmp_path / "job.toml"
     job.write_text(f'[[step]]\nrun = "select cp"\ndata = "{data}"\nmodel = "m.model"\ncomponents = 3\nlambdas = [1, 100]\nseed = 0\n')
     # Killed behind the first version of the path on what is not hidden.
@@ -185,7 +185,7 @@ def test_info_and_transform(data: Path, model: Path, tmp_path: Path, capsys: pyt
         (["fit", "cp", "{data}", "new.model", "--lam", "-1"], 1, "lam is -1.0"),
         (["fit", "cp", "{data}", "new.model", "--solver", "best"], 2, "'best' is not one of 'bcd', 'stochastic'"),
         (["fit", "cp", "{data}", "{model}"], 1, "exists already"),
-        (["select", "cp", "{data}", "--holdout-fraction", "0"], 1, "share is 0.0, expected a number between 0 and 1"),
+        (["select", "cp", "{data}", "--holdout-fraction", "0"], 1, "is 0.0, expected a number between 0 and 1"),
         (["select", "cp", "{data}", "--criterion", "aic"], 2, "'aic' is not one of 'held_out', 'bic', 'split_half'"),
         (["select", "cp", "{data}", "--lambdas", "low"], 2, "'low' are not numbers"),
         (["select", "cp", "{data}", "--plot", "p.txt"], 1, "p.txt ends in '.txt'"),

@@ -46,7 +46,7 @@ def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("command", ["fit", "select"])
-def test_help_does_not_wait_for_numba(command: str) -> None:
+def test_help_imports_no_heavy_module(command: str) -> None:
     heavy = {"numba", "numpy", "pandas", "zarr", "sklearn", "distributed"}
     code = f"import sys; from dfact.cli.main import main; main(['{command}', 'emf', '--help']); assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=200, check=True)
@@ -116,7 +116,7 @@ def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         dfact.ExpectileMF(max_iter=30),
         dfact.open_dataset(data),
         {"n_components": [1, 2, 6], "ridge": [0.1, 1], "omega": [0.1, 0.5]},
-        share=0.2,
+        holdout_fraction=0.2,
         bins=[0, 0.5, 1, 5],
         repeats=2,
         random_state=0,

@@ -14,7 +14,7 @@ from distributed import LocalCluster
 
 import dfact
 from dfact.cli.main import cli, main
-from dfact.cli.select import counts
+from dfact.cli.types import Counts
 from dfact.data.examples import ipip_ascado
 from dfact.engine.executors import LocalSession
 from dfact.models.gom.search import METHODS, VERTEX_METHODS
@@ -46,7 +46,7 @@ def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("command", ["fit", "select"])
-def test_help_does_not_wait_for_numba(command: str) -> None:
+def test_help_imports_no_heavy_module(command: str) -> None:
     heavy = {"numba", "numpy", "pandas", "zarr", "sklearn", "distributed"}
     code = f"import sys; from dfact.cli.main import main; main(['{command}', 'gom', '--help']); assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=200, check=True)
@@ -57,7 +57,7 @@ def test_the_options_are_those_of_the_class(command: str) -> None:
     defaults = dfact.GradeOfMembership().get_params()
     gom = cli.commands[command].commands["gom"]  # type: ignore[attr-defined]
     choices = {option.name: option.type.choices for option in gom.params if isinstance(option.type, click.Choice)}
-    assert (tuple(choices["method"]), tuple(choices["hunt"])) == (METHODS, VERTEX_METHODS)
+    assert (tuple(choices["method"]), tuple(choices["vertex_hunting"])) == (METHODS, VERTEX_METHODS)
     with gom.make_context("gom", ["data", "model"]) as context:
         expected = defaults | {"n_components": list(range(2, 11))} if command == "select" else defaults
         lacking = {"callbacks"} | ({"checkpoint_every"} if command == "select" else set())
@@ -72,7 +72,7 @@ def test_the_options_are_those_of_the_class(command: str) -> None:
     [("2-5", [2, 3, 4, 5]), ("2,3,5", [2, 3, 5]), ("7", [7]), ("8, 2 - 3,2", [8, 2, 3])],
 )
 def test_numbers_and_ranges(value: str, found: list[int]) -> None:
-    assert counts(click.Context(cli), click.Option(["--x"]), value) == found
+    assert Counts().convert(value, None, None) == found
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_exit_codes(
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
-def test_the_papers_figures(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_select_reproduces_the_figures_of_the_paper(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "best.model"
     assert main(["select", "gom", str(data), str(path), "--components", "2-10", "--seed", "0"]) == 0
     captured = capsys.readouterr()
@@ -129,7 +129,7 @@ def test_the_papers_figures(data: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert figures == [0.0067, 0.6036, 0.2112]
 
 
-def test_select_goes_on_from_a_checkpoint(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_select_resumes_from_a_checkpoint(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
     passes: list[str] = []
     run = LocalSession.run
 
@@ -144,7 +144,7 @@ def test_select_goes_on_from_a_checkpoint(data: Path, tmp_path: Path, monkeypatc
     first, done = capsys.readouterr().out, len(passes)
     assert main(arguments) == 0
     assert capsys.readouterr().out == first
-    assert 0 < done <= len(passes) < done + 10  # those behind the last version
+    assert 0 < done <= len(passes) < done + 10  # passes after the last version
     assert main([*arguments[:-3], "2-9", *arguments[-2:]]) == 1
     assert "belongs to another fit: n_components was [2, 3" in capsys.readouterr().err
 
@@ -154,7 +154,7 @@ def test_a_plot_without_matplotlib_is_refused_before_the_work(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert main(["fit", "gom", str(data), str(tmp_path / "m.model"), "--plot", str(tmp_path / "m.png")]) == 1
-    assert capsys.readouterr().err == "Error: plots need Matplotlib, which is not installed: pip install 'dfact[plot]'\n"
+    assert capsys.readouterr().err == "Error: plots need Matplotlib, which is not installed; install it: pip install 'dfact[plot]'\n"
     assert not list(tmp_path.iterdir())
 
 
@@ -189,7 +189,7 @@ def test_fit_passes_its_options_on(data: Path, tmp_path: Path, capsys: pytest.Ca
     assert main(["fit", "gom", str(data), str(path), *options.split(), "--plot", str(plot)]) == 0
     captured = capsys.readouterr()
     found = dfact.load_model(path)
-    expected = {"n_components": 3, "method": "crsc", "hunt": "svm-cone", "tau": 2000.0, "n_levels": 6.0, "random_state": 3}
+    expected = {"n_components": 3, "method": "crsc", "vertex_hunting": "svm-cone", "tau": 2000.0, "n_levels": 6.0, "random_state": 3}
     expected |= {"dtype": "float64", "memory_limit": "9GiB"}
     assert found.get_params() == dfact.GradeOfMembership(**expected).get_params()  # type: ignore[arg-type]
     assert "responses 0 to 6" in captured.out

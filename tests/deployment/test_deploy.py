@@ -244,16 +244,16 @@ def test_two_jobs_in_a_namespace_do_not_meet(job: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "options", "told"),
     [
-        (("", ""), [], "pods see no such place; expected an address s3://… or gs://…, or a path below /data with --volume-claim"),
-        (("/data/a.csv", "a.csv"), ["--volume-claim", "c"], ":4: step 1 (import): a.csv: pods see no such place"),
-        (("/data/a.csv", "/data/../etc/a.csv"), ["--volume-claim", "c"], "pods see no such place"),
-        (("s3:", "az:"), ["--volume-claim", "c"], "az://studies/icqf.model: pods see no such place"),
+        (("", ""), [], "pods cannot reach it, expected a URL s3://… or gs://…, or a path below /data with --volume-claim"),
+        (("/data/a.csv", "a.csv"), ["--volume-claim", "c"], ":4: step 1 (import): a.csv: pods cannot reach it"),
+        (("/data/a.csv", "/data/../etc/a.csv"), ["--volume-claim", "c"], "pods cannot reach it"),
+        (("s3:", "az:"), ["--volume-claim", "c"], "az://studies/icqf.model: pods cannot reach it"),
         (('state = "/data/state"', ""), ["--volume-claim", "c"], "[job] has no 'state'"),
-        (('[job]', '[job]\nscheduler = "tcp://a:1"'), ["--volume-claim", "c"], "'scheduler' is for the manifests to say"),
+        (('[job]', '[job]\nscheduler = "tcp://a:1"'), ["--volume-claim", "c"], "'scheduler' is set by the manifests"),
         (("", ""), ["--volume-claim", "c"], "--memory is missing"),
         (("", ""), ["--volume-claim", "c", "--memory", "10MiB"], "expected 1 GiB or more"),
-        (("", ""), ["--volume-claim", "c", "--memory", "2GiB", "--image", "dfact:latest"], "expected one with a version"),
-        (("", ""), ["--volume-claim", "c", "--memory", "2GiB", "--name", "My_job"], "as Kubernetes has it"),
+        (("", ""), ["--volume-claim", "c", "--memory", "2GiB", "--image", "dfact:latest"], "expected one with a digest"),
+        (("", ""), ["--volume-claim", "c", "--memory", "2GiB", "--name", "My_job"], "of the characters a-z, 0-9 and -"),
         (("", ""), ["--volume-claim", "c", "--memory", "2GiB", "--env", "AWS_SECRET_ACCESS_KEY=x"], "looks like a credential"),
         (("", ""), ["--volume-claim", "c", "--memory", "2GiB", "--env", "here"], "expected NAME=VALUE"),
         (("", ""), ["--manifests", "elsewhere"], "expected the folder deploy/kubernetes"),
@@ -284,12 +284,13 @@ class Rows:
     shape: tuple[int, ...]
     dtype: "np.dtype[Any]" = field(default_factory=lambda: np.dtype(np.uint8))
     chunk_rows: int = 16384
+    row_bytes: int = 60
 
 
 def test_pods_get_what_the_plan_needs(job: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     dataset = as_dataset(planted_answers(300, 60, 3, seed=0).astype(np.float32))
-    monkeypatch.setattr("dfact.jobs.kubernetes._here", lambda _: True)
-    monkeypatch.setattr("dfact.cli.options.read_dataset", lambda _: dataset)
+    monkeypatch.setattr("dfact.jobs.kubernetes._is_readable", lambda _: True)
+    monkeypatch.setattr("dfact.data.stored_dataset.open_dataset", lambda _: dataset)
     step = '[[step]]\nrun = "fit icqf"\ndata = "s3://b/a.zarr"\nmodel = "s3://b/a.model"\nsolver = "admm"\n'
     job.write_text('[job]\nstate = "s3://b/state"\n' + step)
 
@@ -314,7 +315,7 @@ def test_pods_get_what_the_plan_needs(job: Path, monkeypatch: pytest.MonkeyPatch
     told = capfd.readouterr().err
     assert "of its state do not fit into 16 pods of 2.00 GiB, nor on their disks of 1.0 MiB; raise --memory or --workers" in told
     assert deploy(job, "--overwrite", "--memory", "1GiB", "--cpu", "64")[0] == 1
-    assert "1.00 GiB are too few" in capfd.readouterr().err
+    assert "fit icqf): --memory is 1.00 GiB, expected " in capfd.readouterr().err
 
 
 # The processes of a job
@@ -341,12 +342,12 @@ _HELD = """
 import sys
 if "run" in sys.orig_argv:
     import time
-    from dfact.engine import interrupts
+    from dfact import signals
     from dfact.engine.checkpoint import CheckpointedSession
     save = CheckpointedSession._save_if_due
 
     def held(session):
-        while interrupts.asked() is None:
+        while signals.requested_signal() is None:
             time.sleep(0.01)
         save(session)
 
@@ -410,7 +411,7 @@ def test_a_batch_job_is_stopped_and_goes_on(slurm: Callable[..., "subprocess.Pop
     assert (tmp_path / "requeued").read_text() == f"requeue {os.getpid()}\n"
     assert "stopped" in driver.read_text()
     assert slurm(job).wait(timeout=150) == 0, driver.read_text()
-    assert "Going on from step" in driver.read_text()
+    assert "Resuming from step" in driver.read_text()
     found, expected = (
         dfact.load_model(tmp_path / "icqf.model"),
         dfact.ICQF(3, max_iter=20, tol=0, init="random", random_state=0).fit(dataset),
@@ -421,9 +422,9 @@ def test_a_batch_job_is_stopped_and_goes_on(slurm: Callable[..., "subprocess.Pop
 
 @pytest.mark.faults
 def test_workers_without_a_scheduler_end_with_a_failure() -> None:
-    take_part = DEPLOY / "container" / "node-entrypoint"
+    entrypoint = DEPLOY / "container" / "node-entrypoint"
     environment = {"JOB_COMPLETION_INDEX": "1", "DASK_SCHEDULER_ADDRESS": "tcp://127.0.0.1:9", "DFACT_THREADS": "1", "DFACT_MEMORY": "1GiB"}
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "DFACT_DEATH_TIMEOUT": "1"}
     known = {name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "SLURM_"))}
-    done = subprocess.run([str(take_part), "job.toml"], env=known | environment | path, capture_output=True, timeout=200, check=False)
+    done = subprocess.run([str(entrypoint), "job.toml"], env=known | environment | path, capture_output=True, timeout=200, check=False)
     assert done.returncode == 1, done.stderr

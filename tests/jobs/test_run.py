@@ -98,7 +98,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
 
 
 def steps_done(error: str) -> list[int]:
-    return [int(number) for number in re.findall(r"step (\d+) \([\w ]+\) is done, in", error)]
+    return [int(number) for number in re.findall(r"step (\d+) \([\w ]+\) finished in", error)]
 
 
 def test_a_job_is_done_once(job: Path, undisturbed: list[bytes], capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,13 +174,13 @@ x = 1
     found = {int(line): text for line, text in re.findall(r"job\.toml:(\d+): (.*)", told)}
     expected = {
         5: "import: 'items' is missing",
-        11: "run = 'fit icqff' is no command; did you mean 'fit icqf'?",
+        11: "run = 'fit icqff' is not a command; did you mean 'fit icqf'?",
         13: "a step lacks 'run'; expected one of import, ",
         20: "fit icqf: components: 'many' is not a valid integer.",
         21: "'bta' is unknown; did you mean 'beta'?",
-        22: "fit icqf: checkpoint: true is no value here.",
-        24: "fit icqf: 'model' is missing: where the model goes",
-        28: "'other' is no part of a job; expected [job] and [[step]]",
+        22: "fit icqf: checkpoint: true is not a valid value.",
+        24: "fit icqf: 'model' is missing, expected a path for the fitted model",
+        28: "'other' is not part of a job; expected [job] and [[step]]",
     }
     for line, text in expected.items():
         assert text in found.get(line, ""), (line, told)
@@ -213,19 +213,22 @@ def test_what_does_not_go_together_is_told(tmp_path: Path, capsys: pytest.Captur
     )
     assert main(["run", str(tmp_path / "job.toml")]) == 2
     told = capsys.readouterr().err
-    assert "step 2 (transform) reads nowhere.zarr, which does not exist and no step before makes" in told
-    assert "step 2 (transform) writes taken.csv, which exists and is not of this job: remove it, or give the step overwrite = true" in told
+    assert "step 2 (transform) reads nowhere.zarr, which does not exist and which no earlier step writes" in told
+    assert (
+        "step 2 (transform) writes taken.csv, which exists and is not an output of this job; remove it, or set overwrite = true in the step"
+        in told
+    )
     assert (tmp_path / "taken.csv").read_text() == "mine"
     (tmp_path / "job.toml").write_text("[[step]\n")
     assert main(["run", str(tmp_path / "job.toml")]) == 2
-    assert re.search(r"job\.toml:1: no TOML: ", capsys.readouterr().err)
+    assert re.search(r"job\.toml:1: invalid TOML: ", capsys.readouterr().err)
 
 
 def test_dry_run(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(job), "--dry-run"]) == 0
     told = capsys.readouterr().out
     assert "step 1 (import): to do (not done yet), writes answers.zarr" in told
-    assert told.count("memory and time are known once answers.zarr is there") == 2
+    assert told.count("memory and time can be estimated once answers.zarr exists") == 2
     assert not (job.parent / "answers.zarr").exists()
     dfact.import_table(job.parent / "answers.csv", job.parent / "elsewhere.zarr", items=["AS*"])
     job.write_text(JOB.replace('data = "answers.zarr"', f'data = "{job.parent}/elsewhere.zarr"'))
@@ -233,7 +236,7 @@ def test_dry_run(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().out
     assert len(re.findall(r"peak of a process +[\d.]+ [GM]iB", told)) == 2
     assert len(re.findall(r"time +at most about (a second|\d+ (s|min))", told)) == 2
-    assert ", 8 fits one after the other, by a trial on the first rows" in told
+    assert ", 8 fits one after the other, from a trial on the first rows" in told
 
 
 def test_dry_run_tells_of_a_step_that_would_fail_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -257,16 +260,16 @@ def test_what_reads_a_model_is_done_again_if_that_came_out_another(seed: str, tm
     dfact.import_array(planted_answers(60, 10, 2, 0), tmp_path / "answers.zarr")
     job, out = tmp_path / "job.toml", tmp_path / "l.csv"
     export = '[[step]]\nrun = "export"\nmodel = "m.model"\nout = "{}.csv"\n'
-    stability = '[[step]]\nrun = "stability"\nmodel = "m.model"\ndata = "answers.zarr"\nresamples = 2\nseed = 0\nfresh = true\n'
+    stability = '[[step]]\nrun = "stability"\nmodel = "m.model"\ndata = "answers.zarr"\nresamples = 2\nseed = 0\ncold-start = true\n'
     job.write_text(FIT + 'init = "random"\n' + seed + export.format("l") + stability + export.format("after"))
     assert main(["run", str(job)]) == 0
     first = out.read_bytes()
     assert main(["run", str(job)]) == 0
-    assert capsys.readouterr().err.count("is done already") == 4  # stability changes the model, which is no other fit
+    assert capsys.readouterr().err.count("already done") == 4  # stability changes the model, which is no other fit
     shutil.rmtree(tmp_path / "m.model")
     assert main(["run", str(job), "--dry-run"]) == 0
     told = capsys.readouterr().out
-    assert "step 1 (fit icqf): to do (what it wrote is gone)" in told
+    assert "step 1 (fit icqf): to do (its output has been removed)" in told
     assert all(
         f"step {i} ({name}): depends on step {on} (" in told for i, name, on in ((2, "export", 1), (3, "stability", 1), (4, "export", 3))
     )
@@ -306,10 +309,10 @@ def test_killed_at_every_step_and_within_a_fit_it_ends_with_the_same_result(
 ) -> None:
     folder = tmp_path_factory.mktemp("command")
     for number, name in STEPS.items():
-        for moment in ("begins", "is done, in"):
+        for moment in ("started", "finished in"):
             command = Command(folder, "run", job, last_words=f"step {number} ({name}) {moment}")
             assert command.ended() == -signal.SIGKILL, command.said
-            if (number, moment) == (3, "begins"):
+            if (number, moment) == (3, "started"):
                 command = Command(folder, "run", job, pause=0.01)
                 command.wait(lambda: any(reached_by(checkpoint) >= 20 for checkpoint in job.parent.glob("job.toml.state.*")))
                 command.send(signal.SIGKILL)
@@ -332,7 +335,7 @@ def test_sigterm_within_a_fit_leaves_a_checkpoint(job: Path, tmp_path_factory: p
         r"warning step 3 \(fit icqf\) stopped: the checkpoint .* holds \d+ steps, from which the same fit goes on", command.said
     )
     command = Command(folder, "run", job)
-    command.says("Going on from step")
+    command.says("Resuming from step")
     assert command.alive, command.said
     command.send(signal.SIGKILL)
     command.ended()
@@ -364,10 +367,10 @@ def test_settings_of_all_steps_count_and_paths_may_be_written_in_several_ways(tm
     [
         (
             '[[step]]\nrun = "report"\nmodel = "m.model"\nreport = "m.model/r.html"\n',
-            "7: step 2 (report) writes m.model/r.html, and of that",
+            "7: step 2 (report) writes m.model/r.html; one of ",
         ),
-        ('[[step]]\nrun = "fit gom"\ndata = "answers.zarr"\nmodel = "x/../answers.zarr"\noverwrite = true\n', ", which it reads"),
-        ('[[step]]\nrun = "fit gom"\ndata = "ftp://a/b"\nmodel = "n.model"\n', "9: fit gom: data: ftp://a/b is an address of a kind"),
+        ('[[step]]\nrun = "fit gom"\ndata = "answers.zarr"\nmodel = "x/../answers.zarr"\noverwrite = true\n', ", which it also reads"),
+        ('[[step]]\nrun = "fit gom"\ndata = "ftp://a/b"\nmodel = "n.model"\n', "9: fit gom: data: ftp://a/b is a"),
         ("plan = true\n", "7: 'plan' is unknown"),
     ],
 )
@@ -385,7 +388,7 @@ def test_steps_that_would_spoil_one_another_are_refused(tmp_path: Path, more: st
         ('run = "export"\nout = "x.foo"\nmodel = "m.model"', 3, "export: out: x.foo ends in '.foo', expected one of .csv, .parquet"),
         ('run = "export"\nmodel = "m.model"\nout = "x.zarr"', 4, "export: out: x.zarr ends in '.zarr', expected one of .csv, .parquet"),
         (
-            'run = "export"\nmodel = "m.model"\nout = "x"\nwhat = "factors"',
+            'run = "export"\nmodel = "m.model"\nout = "x"\ntable = "factors"',
             4,
             "export: out: x ends in '', expected one of .csv, .parquet, .zarr",
         ),
@@ -431,7 +434,7 @@ def test_what_is_to_be_overwritten_does_not_count_as_done_and_stability_goes_wit
     assert out.read_text().startswith('"item"')
     capsys.readouterr()
     assert main(["run", str(job)]) == 0
-    assert capsys.readouterr().err.count("is done already") == 3
+    assert capsys.readouterr().err.count("already done") == 3
     shutil.rmtree(tmp_path / "m.model")
     killed(job, "dfact.selection.bootstrap.bootstrap")
     assert main(["run", str(job)]) == 0
@@ -449,7 +452,7 @@ def test_a_job_that_another_process_has_taken_stops_at_its_next_step(
     job: Path, undisturbed: list[bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     first = Command(tmp_path_factory.mktemp("first"), "run", job, pause=0.01)
-    first.says("step 2 (select icqf) begins")
+    first.says("step 2 (select icqf) started")
     first.wait(lambda: any(job.parent.glob("job.toml.state.*")))  # its checkpoint: in the midst of the step
     assert first.alive, first.said
     first.send(signal.SIGSTOP)
