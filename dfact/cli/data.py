@@ -188,7 +188,7 @@ def join(destination: Location, datasets: tuple[Location, ...], **settings: Any)
     from dfact.progress import Progress
 
     if len(datasets) < 2:
-        raise click.UsageError(f"Got {len(datasets)} datasets after DEST, expected two or more.")
+        raise click.UsageError(f"Got {len(datasets)} dataset(s) after DEST, expected two or more.")
     with closing(Progress("join")) as progress:
         dataset = join_datasets([read_dataset(path) for path in datasets], destination, progress=progress.update, **settings)
     click.echo(dataset_text(dataset))

@@ -1,4 +1,4 @@
-"""The command line as people meet it: what it prints, writes and returns."""
+"""The command line: printed text, written files and exit codes."""
 
 import shlex
 import signal
@@ -71,7 +71,7 @@ def run(*arguments: Any) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("command", [["demo"], ["import"], ["info"], ["fit"], ["fit", "icqf"], ["transform"], []])
-def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_usage_and_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--help"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"Usage: {' '.join(['dfact', *command])}")
@@ -80,7 +80,7 @@ def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
-def test_help_does_not_wait_for_numba() -> None:
+def test_help_imports_no_heavy_module() -> None:
     heavy = {"numba", "numpy", "pandas", "zarr", "sklearn", "distributed"}
     code = f"import sys; from dfact.cli.main import main; main(['fit', 'icqf', '--help']); assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=200, check=True)
@@ -239,7 +239,7 @@ def test_defaults_match_the_class() -> None:
         assert {name: context.params[name] for name in broadcast} == {name: defaults[name] for name in broadcast}
 
 
-def test_fit_passes_its_options_on(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_passes_all_options_to_the_estimator(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "m.model"
     options = "--components 2 --beta 0.2 --rho 2 --max-iter 7 --tol 0 --init random --seed 3 --q-max 2.5 --w-max 0.9 --bounds 0 3.5"
     more = "--dtype float64 --memory-limit 9GiB --executor threads --no-confounders"
@@ -257,7 +257,7 @@ def test_fit_passes_its_options_on(data: Path, tmp_path: Path, capsys: pytest.Ca
     assert "fit: 7 of 7, objective" in captured.err
 
 
-def test_fit_is_what_the_library_fits(data: Path, model: Path) -> None:
+def test_fit_equals_the_library(data: Path, model: Path) -> None:
     expected = dfact.ICQF(3).fit(dfact.open_dataset(data))
     found = dfact.load_model(model)
     np.testing.assert_array_equal(found.components_, expected.components_)
@@ -285,7 +285,7 @@ def test_transform(model: Path, data: Path, tmp_path: Path, ending: str, capsys:
     expected = np.asarray(loaded.factors_)
     if ending == "zarr":
         found = xr.open_zarr(out)
-        names = list(found["component"].values)  # in the order of the tables, not of the model
+        names = list(found["component"].values)  # in the order of exported tables, not of the model
         assert sorted(names) == ["icqf0", "icqf1", "icqf2"]
         np.testing.assert_array_equal(found["factors"].values, expected[:, [int(name[-1]) for name in names]])
         assert list(found["row"].values[:2]) == ["p0", "p1"]
@@ -317,7 +317,7 @@ def test_transform_of_other_data_is_refused(model: Path, table: Path, tmp_path: 
 def test_on_a_cluster(
     cluster: LocalCluster, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(data.parent)  # where the workers are not
+    monkeypatch.chdir(data.parent)  # a folder that is not the working folder of the workers
     monkeypatch.setattr("dfact.data.layout._BLOCK_ROWS", (16, 32))
     monkeypatch.setattr("dfact.data.layout._PARTITION_ENTRIES", 1 << 9)
     for name, options in (("cluster", ["--scheduler", cluster.scheduler_address]), ("here", [])):
@@ -350,7 +350,7 @@ def test_signal_stops_a_fit_without_checkpoint_at_once(number: signal.Signals, t
     command = [*RUN, "fit", "icqf", str(data), str(model), "--tol", "0", "--max-iter", "1000000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        stop = threading.Timer(200, process.kill)  # it begins once its kernels are compiled
+        stop = threading.Timer(200, process.kill)  # includes the compilation of the kernels
         stop.start()
         assert "fit: 1 of 1000000" in process.stderr.readline()
         process.send_signal(number)
@@ -388,6 +388,6 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("command", ["fit icqf", "fit cp", "select icqf", "stability"])
-def test_a_checkpoint_without_a_name_is_refused(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_checkpoint_path_is_refused(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), str(tmp_path / "a"), str(tmp_path / "b"), "--checkpoint", ""]) == 2
     assert "Invalid value for '--checkpoint': '' names no place; expected a path" in capsys.readouterr().err

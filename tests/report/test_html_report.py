@@ -73,7 +73,7 @@ def ipip(folder: Path) -> Path:
 def real(name: str) -> Path:
     path = REAL_DATA / name
     if not path.exists():
-        pytest.skip(f"{name} is not beside the project")
+        pytest.skip(f"{name} is not in the data folder")
     return path
 
 
@@ -131,7 +131,7 @@ def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="Playwright for Python is not installed: pip install playwright")
     chromium = shutil.which("chromium")
     if chromium is None:
-        pytest.skip("there is no Chromium: apt-get install chromium")
+        pytest.skip("Chromium is not installed: apt-get install chromium")
     with playwright.sync_playwright() as driver:
         opened = driver.chromium.launch(executable_path=chromium, args=FLAGS)
         yield opened
@@ -142,18 +142,18 @@ class Opened:
     """A page with its errors and network requests."""
 
     def __init__(self, browser: Any, path: Path) -> None:
-        self.complaints: list[str] = []
+        self.problems: list[str] = []
         self.page = browser.new_page(viewport={"width": 1200, "height": 900})
         self.page.set_default_timeout(100_000)
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.complaints.append(dialog.message), dialog.dismiss()))
-        self.page.on("request", lambda request: self._asked(request.url, path))
+        self.page.on("console", lambda message: self.problems.append(message.text))
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.problems.append(dialog.message), dialog.dismiss()))
+        self.page.on("request", lambda request: self._on_request(request.url, path))
         self.page.goto(path.as_uri())
 
-    def _asked(self, url: str, path: Path) -> None:
+    def _on_request(self, url: str, path: Path) -> None:
         if url != path.as_uri() and not url.startswith("data:"):
-            self.complaints.append(f"asked for {url}")
+            self.problems.append(f"requested {url}")
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def opened(browser: Any) -> Iterator[Callable[[Path], Opened]]:
     yield look
     for one in pages:
         one.page.close()
-        assert one.complaints == []
+        assert one.problems == []
 
 
 @pytest.mark.parametrize("name", REPORTS)
@@ -189,7 +189,7 @@ def test_reports_of_real_data(name: str, opened: Callable[[Path], Opened], tmp_p
 
 
 def sorts(page: Any) -> None:
-    """By mouse, and by keyboard alone."""
+    """Sort a table by mouse and by keyboard."""
     table = page.locator("#loadings table").first
     head = table.locator("thead th.n").first
     column = head.evaluate("head => head.cellIndex")
@@ -210,21 +210,21 @@ def sorts(page: Any) -> None:
 
 
 def wait(page: Any, condition: str, *given: Any) -> None:
-    """Until it holds; Playwright's own wait would evaluate text, which the report's policy forbids."""
+    """Wait for a condition; Playwright's own wait would evaluate text, which the report's policy forbids."""
     until(page, lambda: page.evaluate(condition, *given), condition)
 
 
 def until(page: Any, holds: Callable[[], Any], what: str) -> None:
-    """For a minute at most, in which the page and what it tells of go on."""
+    """Wait at most a minute, while the page handles events."""
     for _ in range(3000):
         if holds():
             return
         page.wait_for_timeout(20)
-    pytest.fail(f"waited in vain for {what}")
+    pytest.fail(f"timed out waiting for {what}")
 
 
 def pictures(page: Any) -> None:
-    # At once: in another colour scheme a picture may be loaded again at any moment.
+    # In one evaluation, since another colour scheme may load an image again at any moment.
     wait(page, "[...document.images].every(image => image.complete && image.naturalWidth > 0)")
     texts = page.eval_on_selector_all("img", "all => all.map(one => one.alt)")
     assert texts
@@ -232,13 +232,13 @@ def pictures(page: Any) -> None:
 
 
 def prints(page: Any, light: str) -> None:
-    """In dark mode, too, in the colours of paper; whole tables, and no navigation."""
+    """Print in light colours even in dark mode, with complete tables and without navigation."""
     wait(page, "light => document.images[0].currentSrc !== light", light)
     page.emulate_media(color_scheme="dark", media="print")
     wait(page, "light => document.images[0].currentSrc === light", light)
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
-    # With its buttons the head of a table would be on its first page alone.
+    # Browsers do not repeat a table header with buttons on each page.
     assert page.evaluate("getComputedStyle(document.querySelector('th button')).display") == "contents"
     hidden = "all => all.filter(one => one.scrollHeight > one.clientHeight + 1 && getComputedStyle(one).overflowY !== 'visible').length"
     assert page.eval_on_selector_all(".scroll", hidden) == 0
@@ -283,7 +283,7 @@ def test_policy_blocks_foreign_scripts_and_images(browser: Any, tmp_path: Path) 
     one = Opened(browser, tmp_path / "r.html")
     one.page.evaluate("""() => { const s = document.createElement("script"); s.textContent = "window.seen = 1"; document.body.append(s);
         document.body.insertAdjacentHTML("beforeend", "<img src='http://127.0.0.1:9/x.png'>"); }""")
-    until(one.page, lambda: len([text for text in one.complaints if "Content Security Policy" in text]) == 2, "two complaints")
+    until(one.page, lambda: len([text for text in one.problems if "Content Security Policy" in text]) == 2, "two problems")
     assert one.page.evaluate("window.seen") is None
     one.page.close()
 
@@ -302,10 +302,10 @@ def test_skip_link_and_contents_lead_to_their_targets(opened: Callable[[Path], O
     assert (np.diff(levels) <= 1).all()
 
 
-# What needs no browser.
+# Tests without a browser
 @cache
 def fits() -> dict[str, tuple[Any, Any]]:
-    """A model of each kind with the data it was fitted to."""
+    """Return a fitted model of each class with its data."""
     rng = np.random.default_rng(0)
     M = planted_answers(80, 10, 2, 0, 0.1) + 1
     N = rng.normal(size=(80, 2)) @ rng.normal(size=(2, 8)) + rng.normal(size=(80, 8))
@@ -419,7 +419,7 @@ def test_a_report_of_a_thousand_items_is_small(tmp_path: Path) -> None:
     assert (tmp_path / "r.html").stat().st_size < 3e6
 
 
-def test_the_same_model_gives_the_same_file(tmp_path: Path) -> None:
+def test_equal_models_give_equal_files(tmp_path: Path) -> None:
     model = dfact.ICQF(2).fit(planted_answers(40, 6, 2, 0))
     for name in "ab":
         dfact.write_report(model, tmp_path / f"{name}.html")

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from importlib.metadata import version
 from importlib.resources import files
 from os import PathLike
@@ -141,8 +140,10 @@ def _render_page(context: ReportContext) -> str:
     )
 
 
-def _with_images(section: Section) -> Any:
-    return replace(section, blocks=[render(block) if isinstance(block, Drawing) else block for block in section.blocks])  # type: ignore[misc]  # templates take images in place of drawings
+def _with_images(section: Section) -> dict[str, Any]:
+    """Return the fields of a section for the template, with its drawings rendered."""
+    blocks = [render(block) if isinstance(block, Drawing) else block for block in section.blocks]
+    return {"name": section.name, "title": section.title, "blocks": blocks}
 
 
 def _digest(text: str) -> str:

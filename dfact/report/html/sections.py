@@ -132,28 +132,28 @@ def family_errors(context: ReportContext) -> Section | None:
 
 def stability(context: ReportContext) -> Section | None:
     """Show how the model varies over refits, if that was computed."""
-    found = getattr(context.model, "stability_", None)
-    if found is None:
+    result = getattr(context.model, "stability_", None)
+    if result is None:
         return None
     names, words, shown = context.names, context.words, context.shown
-    medians = np.nanmedian(found.similarity, axis=0)
-    about = f"{found.n_refits} refits on resampled {words.rows}, with their {words.components} matched to the model's."
+    medians = np.nanmedian(result.similarity, axis=0)
+    about = f"{result.n_refits} refits on resampled {words.rows}, with their {words.components} matched to the model's."
     texts = ", ".join(f"{name} has the median {value:.2f}" for name, value in zip(names, medians, strict=True))
     drawing = Drawing(
-        lambda: stability_figure(found, names),
+        lambda: stability_figure(result, names),
         f"Points of each refit: {texts}.",
         "Similarity of each refit's loadings to the model's: 1 is the same direction; bars show medians.",
     )
     caption = (
-        f"Median and 5th percentile of the similarities, and the number of {words.loading}s whose {found.level:.0%} interval excludes 0"
+        f"Median and 5th percentile of the similarities, and the number of {words.loading}s whose {result.level:.0%} interval excludes 0"
     )
     formats = {"median": "{:.3f}", "5 %": "{:.3f}", "loadings": "{:.0f}"}
-    summary = make_table(found.summary(names).rename_axis(words.component), caption, formats=formats)
+    summary = make_table(result.summary(names).rename_axis(words.component), caption, formats=formats)
     order = shown[context.order[0]]
-    mean, low, high = (pd.DataFrame(part[:, order].T, columns=names) for part in (found.mean, found.low, found.high))
-    caption = f"Mean {words.loading} of each item over the refits, with its {found.level:.0%} interval"
+    mean, low, high = (pd.DataFrame(part[:, order].T, columns=names) for part in (result.mean, result.low, result.high))
+    caption = f"Mean {words.loading} of each item over the refits, with its {result.level:.0%} interval"
     table = make_table(mean.set_index(context.all_loadings.index[order]), caption, shaded=names)
-    style = number_format(found.mean)
+    style = number_format(result.mean)
     return Section("stability", "Stability", [Text(about), drawing, summary, with_intervals(table, low, high, style)])
 
 

@@ -76,13 +76,13 @@ class Presenter:
 def find_presenter(model: Any) -> Presenter:
     """Return the presenter of a model; models that are not part of dfact get the plain one."""
     if not isinstance(model, Factorization):
-        known = ", ".join(_PRESENTERS)
-        raise ParameterError(f"a {type(model).__name__} cannot be presented, expected a fitted model, such as {known}")
+        names = ", ".join(_PRESENTERS)
+        raise ParameterError(f"a {type(model).__name__} cannot be presented, expected a fitted model, such as {names}")
     if (name := type(model).__name__) not in _PRESENTERS:
         return Presenter()
-    module, presenter = _PRESENTERS[name]
-    found: Presenter = getattr(import_module(f"dfact.report.presenters.{module}"), presenter)()
-    return found
+    module, class_name = _PRESENTERS[name]
+    presenter: Presenter = getattr(import_module(f"dfact.report.presenters.{module}"), class_name)()
+    return presenter
 
 
 def model_text(model: Any, top: int = 5, texts: Texts = None, extra: tuple[tuple[str, str], ...] = ()) -> str:
