@@ -146,9 +146,8 @@ def stability_figure(stability: Stability, names: list[str]) -> "Figure":
     k = len(names)
     figure = new_figure(7, 0.9 + 0.38 * k)
     axes = figure.add_subplot()
-    spread = np.random.default_rng(0).uniform(
-        -0.22, 0.22, stability.n_refits
-    )  # vertical jitter, with a fixed seed so that equal models give equal figures
+    # Vertical jitter, with a fixed seed so that equal models give equal figures.
+    spread = np.random.default_rng(0).uniform(-0.22, 0.22, stability.n_refits)
     for i in range(k):
         similarity = stability.similarity[:, i]
         axes.plot(similarity, i + spread, "o", markersize=3, alpha=0.5, color=f"C{i % 8}")

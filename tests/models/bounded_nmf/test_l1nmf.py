@@ -221,7 +221,7 @@ def test_it_is_shown() -> None:
     assert rows_text(model, 5) == "3 factors of 5 participants"
     table = answer_shares(model)
     assert table.share.sum() == pytest.approx(1)
-    np.testing.assert_allclose(table.implicit_value, (model.factors_ == 0).mean(axis=0))
+    np.testing.assert_allclose(table["zero"], (model.factors_ == 0).mean(axis=0))
     assert items_plot(model).axes[0].images[0].get_array().shape == (12, 3)
     pd.testing.assert_frame_equal(model.loadings_, pd.DataFrame(model.components_.T, model.loadings_.index, model.loadings_.columns))
     np.testing.assert_allclose(model.inverse_transform(model.factors_), model.factors_ @ model.components_)
