@@ -399,7 +399,8 @@ def test_stopped_batch_job_resumes(slurm: Callable[..., "subprocess.Popen[bytes]
         'max-iter = 20\ntol = 0\ninit = "random"\nseed = 0\n'
     )
     driver = tmp_path / "task-0.log"
-    batch = slurm(job, PYTHONPATH=str(tmp_path / "held"))
+    folders = [str(tmp_path / "held"), os.environ.get("PYTHONPATH", "")]
+    batch = slurm(job, PYTHONPATH=os.pathsep.join(filter(None, folders)))
     until = time.monotonic() + 150
     while not list(tmp_path.glob("state.*/steps-*")):  # the first checkpoint exists
         assert batch.poll() is None, driver.read_text()
