@@ -231,7 +231,7 @@ def visits_by_worker(client: Client) -> dict[str, int]:
 
 FORKSERVER = multiprocessing.get_context("forkserver")  # its server imports once, so that a new process is there in a moment
 FORKSERVER.set_forkserver_preload(
-    ["distributed", "dfact", "dfact.models.estimator", "dfact.selection", "dfact.report.export", "dfact.report.html", "dfact.cli.main"]
+    ["distributed", "dfact", "dfact.models.estimator", "dfact.selection", "dfact.report.export", "dfact.report.html.page", "dfact.cli.main"]
 )
 
 

@@ -1,32 +1,16 @@
-"""``dfact deploy``: manifests of Kubernetes for a job file, sized by the memory plan."""
+"""``dfact deploy``: Kubernetes manifests for a job file, with memory from the plan."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from dfact.cli.options import example, overwrite_option, path_type
+from dfact.cli.options import example, overwrite_option
+from dfact.cli.types import path_type
 from dfact.errors import StoreError
 from dfact.jobs.job_file import JobError, read_job
-from dfact.jobs.kubernetes import (
-    _COMPONENTS,
-    PlannedWorkers,
-    _image,
-    _job_and_settings,
-    _memory,
-    _named,
-    _patches,
-    _problems,
-    _relative,
-    _setting,
-    _write,
-)
-from dfact.storage.location import parse_location
-
-if TYPE_CHECKING:
-    pass
+from dfact.jobs.kubernetes import PlannedWorkers, find_deployment_problems, make_kustomization, pod_memory, write_manifests
 
 
 @click.command(
@@ -34,19 +18,26 @@ if TYPE_CHECKING:
 )
 @click.argument("job", type=path_type)
 @click.argument("folder", type=path_type)
-@click.option("--image", required=True, help="The image, with its version or digest; see deploy/container/Containerfile.")
-@click.option("--workers", type=click.IntRange(min=1), default=2, help="Number of pods that compute; one more drives them.")
-@click.option("--cpu", type=click.IntRange(min=1), default=2, help="Cores, and so threads, of a pod.")
-@click.option("--memory", metavar="SIZE", help="Memory of a pod.", show_default="what the plan needs, where the data can be read from here")
+@click.option("--image", required=True, help="Container image with its version or digest; see deploy/container/Containerfile.")
+@click.option("--workers", type=click.IntRange(min=1), default=2, help="Number of worker pods, beside one pod for scheduler and driver.")
+@click.option("--cpu", type=click.IntRange(min=1), default=2, help="Number of cores of each pod; workers run as many threads.")
 @click.option(
-    "--volume-claim", metavar="NAME", help="Volume that all pods write to, a PersistentVolumeClaim; paths of the job below /data are there."
+    "--memory",
+    metavar="SIZE",
+    help="Memory of each pod, such as 8GiB.",
+    show_default="the plan's, if this machine can read the data",
 )
-@click.option("--env", "settings", multiple=True, metavar="NAME=VALUE", help="Environment of the pods, such as AWS_REGION=eu-central-1.")
-@click.option("--namespace", default="default", help="Where the job runs.")
-@click.option("--name", help="Name of the job; others may run beside it.", show_default="the file's")
-@click.option("--no-tls", is_flag=True, help="Without encryption: for clusters whose network nobody else can use.")
 @click.option(
-    "--manifests", type=path_type, default=Path("deploy/kubernetes"), help="Folder of dfact's source that the manifests build on."
+    "--volume-claim", metavar="NAME", help="PersistentVolumeClaim that all pods mount at /data; the job's paths must lie below /data."
+)
+@click.option(
+    "--env", "environment", multiple=True, metavar="NAME=VALUE", help="Environment variable of the pods, such as AWS_REGION=eu-central-1."
+)
+@click.option("--namespace", default="default", help="Kubernetes namespace of the job.")
+@click.option("--name", help="Name of the job, unique in its namespace.", show_default="name of the job file")
+@click.option("--no-tls", is_flag=True, help="Connect the pods without encryption, for clusters with a private network.")
+@click.option(
+    "--manifests", type=path_type, default=Path("deploy/kubernetes"), help="Folder of dfact's source with the manifests to build on."
 )
 @overwrite_option
 @click.pass_context
@@ -58,53 +49,47 @@ def deploy(
     workers: int,
     cpu: int,
     memory: str | None,
-    claim: str | None,
-    settings: Sequence[str],
+    volume_claim: str | None,
+    environment: Sequence[str],
     namespace: str,
     name: str | None,
     no_tls: bool,
     manifests: Path,
     overwrite: bool,
 ) -> None:
-    """Write manifests that run a job file on Kubernetes.
+    """Write Kubernetes manifests that run a job file.
 
-    FOLDER gets a kustomization with the job file, JOB, in it: one pod with scheduler and driver, the others workers. The pods
-    see addresses (s3://…, gs://…) and, with --volume-claim, paths below /data. Where the data can be read from here the pods get the
-    memory that its plan needs, and what cannot fit is refused.
+    Writes a kustomization with a copy of the job file JOB to FOLDER: one pod runs scheduler and driver, the others are
+    workers. Pods can read and write URLs (s3://…, gs://…) and, with --volume-claim, paths below /data. If this machine can
+    read the data, the memory of the pods is taken from the plan, and a job that cannot fit is refused.
     """
     if not (manifests / "base" / "kustomization.yaml").is_file():
         raise click.UsageError(f"--manifests is {manifests}, expected the folder deploy/kubernetes of dfact's source")
     if folder.exists() and any(folder.iterdir()) and not overwrite:
-        raise StoreError(f"{folder} is not empty; choose another folder, or --overwrite")
+        raise StoreError(f"{folder} is not empty, expected an empty folder or none; choose another one or pass --overwrite")
     commands = context.find_root().command
     assert isinstance(commands, click.Group), "dfact's commands"
     try:
         steps, table = read_job(job, commands)
-        places = [
-            *(place for step in steps for place in (*step.inputs, *step.outputs)),
-            parse_location(str(table.get("state", "job.state"))),
-        ]
-        if problems := [*_problems(steps, table, claim)]:
+        if problems := [*find_deployment_problems(steps, table, volume_claim)]:
             raise JobError(job, problems)
     except JobError as error:
         raise click.UsageError(str(error)) from error
     pods = PlannedWorkers(workers, cpu, 0)
-    pods = replace(pods, memory=_memory(steps, pods, memory))
-    parts = ([] if no_tls else ["tls"]) + (["pvc"] if claim else [])
-    parts += sorted({_COMPONENTS[place.split(":", 1)[0]] for place in places if isinstance(place, str)})
-    environment = dict(_setting(text) for text in settings) | {"DASK_DFACT__EXPECTED_WORKERS": str(workers)}
-    patches = _patches(pods, claim, environment.get("AWS_ENDPOINT_URL"))
-    kustomization = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "namespace": namespace,
-        **_named(name or job.stem),
-        "resources": [_relative(manifests / "base", folder)],
-        "components": [_relative(manifests / "components" / part, folder) for part in parts],
-        "images": [_image(image)],
-        **_job_and_settings(environment),
-        "patches": [{"path": name} for name in patches],
-    }
-    _write(folder, job, {"kustomization.yaml": kustomization} | patches)
-    click.echo(f"Written to {folder}: 1 + {workers} pods of {cpu} cores and {pods.memory >> 20} MiB. Look at it and run it with")
-    click.echo(f"  kubectl kustomize {folder}\n  kubectl apply -k {folder}")
+    pods = replace(pods, memory=pod_memory(steps, pods, memory))
+    files = make_kustomization(
+        steps,
+        table,
+        folder,
+        manifests,
+        pods,
+        image=image,
+        namespace=namespace,
+        name=name or job.stem,
+        claim=volume_claim,
+        environment=environment,
+        tls=not no_tls,
+    )
+    write_manifests(folder, job, files)
+    click.echo(f"Wrote the manifests of 1 + {workers} pods with {cpu} cores and {pods.memory >> 20} MiB each to {folder}.")
+    click.echo(f"Review and apply them:\n  kubectl kustomize {folder}\n  kubectl apply -k {folder}")

@@ -12,7 +12,6 @@ from dfact.cli.options import (
     computing_options,
     example,
     executor_for,
-    location_type,
     option_group,
     overwrite_option,
     plan_option,
@@ -20,7 +19,7 @@ from dfact.cli.options import (
     read_dataset,
     results_checkpoint_option,
 )
-from dfact.cli.select import counts, numbers
+from dfact.cli.types import counts_type, location_type, numbers_type
 from dfact.jobs.job_file import with_omega
 from dfact.storage.location import Location
 
@@ -28,32 +27,38 @@ if TYPE_CHECKING:
     from dfact.data.dataset import Dataset
     from dfact.models.expectile.estimator import ExpectileMF
 
-
-def edges(context: click.Context, parameter: click.Parameter, value: str | None) -> list[float] | None:
-    """Numbers separated by commas, if there are any."""
-    return None if value is None else numbers(context, parameter, value)
-
-
 _iteration_options = option_group(
     click.option(
         "--solver",
         type=click.Choice(["exact", "surrogate"]),
-        help="How rows are solved; both have the same minimum.",
+        help="Solver of the rows; both reach the same minimum.",
         show_default="exact up to 40 % observed",
     ),
-    click.option("--max-iter", type=int, default=200, help="Most iterations."),
-    click.option("--tol", type=float, default=1e-4, help="Stop when the objective is estimated to be this near its end, relatively."),
+    click.option("--max-iter", type=int, default=200, help="Maximum number of iterations."),
+    click.option(
+        "--tol",
+        type=float,
+        default=1e-4,
+        help="Stop when the estimated relative distance of the objective from its limit falls below this value.",
+    ),
 )
 
 
 @click.command("emf", epilog=example("dfact fit emf times.zarr times.model -k 10 --omega 0.1,0.5,0.9", "    --ridge 0.1"))
 @click.argument("data", type=location_type)
 @click.argument("model", type=location_type, required=False)
-@click.option("-k", "--components", "n_components", type=int, default=10, help="Number of components; see dfact select emf.")
-@click.option("--omega", "omegas", default="0.5", metavar="NUMBERS", callback=numbers, help="Which expectile, between 0 and 1, or several.")
-@click.option("--ridge", type=float, default=1e-8, help="Weight of the factors' squares; noisy data with few entries want more.")
-@click.option("--init", type=click.Choice(["svd", "random"]), default="svd", help="Start of the factors.")
-@click.option("--seed", "random_state", type=int, help="Seed of the random start.")
+@click.option("-k", "--components", "n_components", type=int, default=10, help="Number of components; dfact select emf chooses it.")
+@click.option(
+    "--omega",
+    "omegas",
+    default="0.5",
+    metavar="NUMBERS",
+    type=numbers_type,
+    help="Expectiles between 0 and 1; one model is fitted for each.",
+)
+@click.option("--ridge", type=float, default=1e-8, help="Weight of the factors' squares; noisy data with few entries need more.")
+@click.option("--init", type=click.Choice(["svd", "random"]), default="svd", help="Initial factors.")
+@click.option("--seed", "random_state", type=int, help="Seed of random initial factors.")
 @_iteration_options
 @computing_options
 @checkpoint_options
@@ -73,36 +78,36 @@ def fit_emf(
 ) -> None:
     """Expectile matrix factorization.
 
-    For skewed, partly observed data: an entry's expectile at omega is told by components of rows and columns.
-    0.5 is the mean; below, the model is drawn to the dense, lower side of data that is skewed to the right.
+    For skewed, partly observed data: components of rows and columns predict the expectile at omega of each entry. The
+    expectile at 0.5 is the mean; lower values move the model to the dense, lower side of data that are skewed to the right.
 
-    Several omegas are fitted on the same reads of the data. Each model, and each plot, has its omega
-    before the ending of its name then: times-0.1.model for times.model. Confounders are not used.
+    Several omegas are fitted on the same reads of the data. The name of each model, and of each plot, then contains its omega:
+    times-0.1.model for times.model. Confounders are not used.
     """
     check_model(model, plan_only)
     if len(omegas) > 1 and parameters["checkpoint"] is not None:
-        raise click.UsageError("--checkpoint is for a single --omega; fit each by a command of its own.")
+        raise click.UsageError(f"--checkpoint is given with {len(omegas)} values of --omega, expected one value; run a command for each.")
     from dfact.models.expectile.estimator import ExpectileMF
 
-    with executor_for(executor, scheduler) as place:
+    with executor_for(executor, scheduler) as resolved:
         dataset, path = read_dataset(data), None if plan_only else model
-        estimator = ExpectileMF(**parameters, omega=omegas[0], executor=place)
+        estimator = ExpectileMF(**parameters, omega=omegas[0], executor=resolved)
         if len(omegas) == 1:
             run_fit(estimator, dataset, path, plot, overwrite)
         else:
-            _run_each(estimator, dataset, omegas, path, plot, overwrite)
+            _run_fits(estimator, dataset, omegas, path, plot, overwrite)
 
 
-def _run_each(
+def _run_fits(
     estimator: "ExpectileMF", dataset: "Dataset", omegas: list[float], path: Location | None, plot: Path | None, overwrite: bool
 ) -> None:
-    """``run_fit`` for several ω."""
-    from dfact.cli.results import places
+    """Fit and write a model for each ω, on the same reads of the data."""
+    from dfact.cli.model_output import model_output
     from dfact.progress import Progress
     from dfact.report.presenters.base import model_text
 
-    one = estimator._footprint(dataset.shape, 0, estimator._working_dtype(dataset))
-    planned = estimator._plan(dataset, one.times(len(omegas)))[1]
+    footprint = estimator._footprint(dataset.shape, 0, estimator._working_dtype(dataset))
+    planned = estimator._plan(dataset, footprint.times(len(omegas)))[1]
     if path is None or planned.spilled:
         click.echo(planned)
     planned.check()
@@ -110,12 +115,12 @@ def _run_each(
         return
     paths = [(with_omega(path, omega), None if plot is None else Path(with_omega(plot, omega))) for omega in omegas]
     with ExitStack() as stack:
-        keeps = [stack.enter_context(places(*pair, overwrite=overwrite)) for pair in paths]
+        writes = [stack.enter_context(model_output(*outputs, overwrite=overwrite)) for outputs in paths]
         with closing(Progress("fit")) as progress:
             models = estimator.set_params(callbacks=[progress]).fit_each(dataset, omegas)
-        for keep, fitted in zip(keeps, models, strict=True):
-            keep(fitted)
-    click.echo("\n\n".join(f"{place}\n{model_text(fitted)}" for (place, _), fitted in zip(paths, models, strict=True)))
+        for write, fitted in zip(writes, models, strict=True):
+            write(fitted)
+    click.echo("\n\n".join(f"{output}\n{model_text(fitted)}" for (output, _), fitted in zip(paths, models, strict=True)))
 
 
 @click.command(
@@ -127,15 +132,17 @@ def _run_each(
 @click.argument("data", type=location_type)
 @click.argument("model", type=location_type, required=False)
 @click.option(
-    "-k", "--components", "n_components", default="2-10", metavar="NUMBERS", callback=counts, help="Numbers of components to try."
+    "-k", "--components", "n_components", default="2-10", metavar="NUMBERS", type=counts_type, help="Candidate numbers of components."
 )
-@click.option("--ridge", default="0.01,0.1,1", metavar="NUMBERS", callback=numbers, help="Weights of the factors' squares to try.")
-@click.option("--omega", default="0.5", metavar="NUMBERS", callback=numbers, help="Expectiles to try.")
-@click.option("--holdout-fraction", type=float, default=0.1, help="Share of the observed entries to hide.")
-@click.option("--error", type=click.Choice(["relative", "absolute"]), default="relative", help="Error of a hidden entry.")
-@click.option("--bins", metavar="NUMBERS", callback=edges, help="Edges of bins of the true value, to tell the median of each.")
-@click.option("--repeats", type=int, default=1, help="How often entries are drawn anew.")
-@click.option("--seed", "random_state", type=int, help="Seed of the hidden entries.")
+@click.option("--ridge", default="0.01,0.1,1", metavar="NUMBERS", type=numbers_type, help="Candidate weights of the factors' squares.")
+@click.option("--omega", default="0.5", metavar="NUMBERS", type=numbers_type, help="Candidate expectiles between 0 and 1.")
+@click.option("--holdout-fraction", type=float, default=0.1, help="Fraction of the observed entries to hold out.")
+@click.option("--error", type=click.Choice(["relative", "absolute"]), default="relative", help="Error of a held-out entry.")
+@click.option(
+    "--bins", metavar="NUMBERS", type=numbers_type, help="Edges of bins of the true value; the table adds the median error of each."
+)
+@click.option("--repeats", type=int, default=1, help="Number of times entries are drawn and held out.")
+@click.option("--seed", "random_state", type=int, help="Seed of the held-out entries.")
 @results_checkpoint_option
 @_iteration_options
 @computing_options
@@ -155,11 +162,11 @@ def select_emf(
 ) -> None:
     """Expectile matrix factorization: components, ridge, expectile.
 
-    Those that tell hidden entries best: a share of the entries is hidden at random, all models are fitted to the
-    others on the same reads of the data, and the lowest median of the errors wins. The model with the chosen
-    parameters, of all entries, is written to MODEL, if that is given.
+    Chooses the parameters with the lowest median error of held-out entries, which are drawn at random. All candidates are
+    fitted to the other entries on the same reads of the data. A model with the chosen parameters is fitted to all entries and
+    written to MODEL, if that is given.
     """
-    from dfact.cli.results import places
+    from dfact.cli.model_output import model_output
     from dfact.models.expectile.estimator import ExpectileMF
     from dfact.progress import Progress
     from dfact.report.presenters.base import model_text
@@ -168,11 +175,11 @@ def select_emf(
 
     parameters = {name: settings.pop(name) for name in ("solver", "max_iter", "tol", "dtype", "memory_limit")}
     grid = {"n_components": n_components, "ridge": ridge, "omega": omega}
-    with executor_for(executor, scheduler) as place:
+    with executor_for(executor, scheduler) as resolved:
         dataset = read_dataset(data)
-        with places(model, plot, overwrite=overwrite) as keep:
+        with model_output(model, plot, overwrite=overwrite) as write:
             with closing(Progress("select")) as progress:
-                estimator = ExpectileMF(**parameters, executor=place)
+                estimator = ExpectileMF(**parameters, executor=resolved)
                 selection = select_by_held_out(estimator, dataset, grid, **settings, callbacks=[progress])
-            keep(selection.model)
+            write(selection.model)
     click.echo(f"{selection_text(selection)}\n\n{model_text(selection.model)}")

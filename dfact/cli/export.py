@@ -5,14 +5,15 @@ from contextlib import closing
 
 import click
 
-from dfact.cli.options import ending_among, example, location_type, overwrite_option
+from dfact.cli.options import ending_among, example, overwrite_option
+from dfact.cli.types import location_type
 from dfact.storage.location import Location
 
 
 def _formats(context: click.Context) -> Sequence[str]:
     from dfact.report.export import FORMATS, TABLES
 
-    return FORMATS if context.params.get("what", "factors") == "factors" else TABLES  # it lacks where that is itself refused
+    return FORMATS if context.params.get("table", "factors") == "factors" else TABLES  # absent if its own value is invalid
 
 
 @click.command(epilog=example("dfact export survey.model loadings.csv --suppress 0.1"))
@@ -22,36 +23,36 @@ def _formats(context: click.Context) -> Sequence[str]:
     "--table",
     type=click.Choice(["loadings", "factors", "confounders"]),
     default="loadings",
-    is_eager=True,  # it says what OUT may end in
-    help="Loadings of the items; factors, memberships or scores of the fitted participants; loadings of the items on confounders.",
+    is_eager=True,  # the endings that OUT may have depend on it
+    help="Loadings of the items; factors, memberships or scores of the fitted participants; or loadings of the items on confounders.",
 )
-@click.option("--suppress", type=click.FloatRange(0), metavar="NUMBER", help="Leave out loadings smaller than this, of either sign.")
+@click.option("--suppress", type=click.FloatRange(0), metavar="NUMBER", help="Leave out loadings with an absolute value below this number.")
 @overwrite_option
-def export(model: Location, out: Location, what: str, suppress: float | None, overwrite: bool) -> None:
-    """Write a model's tables.
+def export(model: Location, out: Location, table: str, suppress: float | None, overwrite: bool) -> None:
+    """Write a table of a model.
 
-    The fitted MODEL's loadings, with the items' labels, or what it found of the participants; OUT ends in .csv or
-    .parquet, of participants also in .zarr. For new participants there is dfact transform.
+    Writes the loadings of MODEL, with the labels of the items, or its factors of the fitted participants. OUT ends in .csv or
+    .parquet, for factors also in .zarr. For new participants, use dfact transform.
 
-    Factors come by how much of the answers they make, the largest first, or in the model's own order: classes by size,
-    components by singular value or weight, factors of a factor analysis by explained variance. Where signs are open,
-    the largest loading of a factor is positive.
+    Factors are sorted by their contribution to the answers, largest first, or have the model's own order: classes by size,
+    components by singular value or weight, factors of a factor analysis by explained variance. If signs are arbitrary, the
+    largest loading of a factor is positive.
 
-    A csv file is for programs: labels stand there as they are, and a spreadsheet takes one that begins with =, +, - or @
-    for a formula. Do not open tables with labels of strangers in one; R and pandas read them as text.
+    Labels are written to csv files unchanged, and a spreadsheet interprets one that begins with =, +, - or @ as a formula. Do
+    not open tables with untrusted labels in a spreadsheet; R and pandas read them as text.
     """
-    if what == "factors" and suppress is not None:
-        raise click.UsageError("--suppress is for loadings.")
+    if table == "factors" and suppress is not None:
+        raise click.UsageError("--suppress applies to loadings only; remove it or --table factors.")
     from dfact.models.persistence import load_model
     from dfact.progress import Progress
     from dfact.report.export import check_destination, write_confounder_loadings, write_loadings, write_model_factors
 
     check_destination(out, overwrite=overwrite)
     fitted = load_model(model)
-    if what == "factors":
+    if table == "factors":
         with closing(Progress("write")) as progress:
             write_model_factors(fitted, out, overwrite=overwrite, progress=progress.update)
     else:
-        write = write_loadings if what == "loadings" else write_confounder_loadings
+        write = write_loadings if table == "loadings" else write_confounder_loadings
         write(fitted, out, below=suppress or 0.0, overwrite=overwrite)
-    click.echo(f"{out}: {what} of {model}")
+    click.echo(f"{out}: {table} of {model}")

@@ -12,27 +12,17 @@ from dfact.cli.options import (
     computing_options,
     example,
     executor_for,
-    location_type,
     overwrite_option,
     plan_option,
     plot_option,
     read_dataset,
 )
+from dfact.cli.types import NumberOrAdaptive, location_type
 from dfact.storage.location import Location
 
 if TYPE_CHECKING:
     from dfact.data.dataset import Dataset
     from dfact.models.estimator import Factorization
-
-
-def number_or_adaptive(_: click.Context, __: click.Parameter, value: str) -> float | str:
-    """A number, or the word."""
-    if value == "adaptive":
-        return value
-    try:
-        return float(value)
-    except ValueError as error:
-        raise click.BadParameter(f"{value!r} is not a number, nor 'adaptive'") from error
 
 
 @click.group()
@@ -44,25 +34,49 @@ def fit() -> None:
 @click.argument("data", type=location_type)
 @click.argument("model", type=location_type, required=False)
 @click.option("-k", "--components", "n_components", type=int, default=8, help="Number of factors.")
-@click.option("--beta", type=float, default=0.1, help="Weight of the penalties.")
-@click.option("--penalty", type=click.Choice(["l1", "l2"]), default="l1", help="Sparse factors and loadings, or small ones.")
-@click.option("--solver", type=click.Choice(["splitless", "admm"]), default="splitless", help="admm is the paper's; it needs more passes.")
-@click.option("--inner", type=click.Choice(["cd", "fista"]), default="cd", help="Coordinate descent, or accelerated gradient.")
+@click.option("--beta", type=float, default=0.1, help="Weight of the penalties on factors and loadings.")
+@click.option("--penalty", type=click.Choice(["l1", "l2"]), default="l1", help="l1 for sparse factors and loadings, l2 for small ones.")
 @click.option(
-    "--rho", default="3", metavar="NUMBER", callback=number_or_adaptive, help="Penalty parameter; with --solver admm also 'adaptive'."
+    "--solver",
+    type=click.Choice(["splitless", "admm"]),
+    default="splitless",
+    help="Optimization method: MM on the augmented Lagrangian (splitless), or the paper's admm, which needs more passes.",
 )
-@click.option("--max-iter", type=int, default=200, help="Most iterations.")
-@click.option("--tol", type=float, default=1e-4, help="Stop when the objective is estimated to be this near its end, relatively.")
-@click.option("--init", type=click.Choice(["nndsvd", "random"]), default="nndsvd", help="Start of the loadings.")
-@click.option("--seed", "random_state", type=int, help="Seed of the random start.")
-@click.option("--q-max", type=float, help="Upper bound of the loadings.", show_default="the highest answer")
+@click.option(
+    "--inner",
+    type=click.Choice(["cd", "fista"]),
+    default="cd",
+    help="Solver of the subproblems: coordinate descent or accelerated proximal gradient.",
+)
+@click.option(
+    "--rho",
+    default="3",
+    metavar="NUMBER",
+    type=NumberOrAdaptive(),
+    help="Penalty parameter of the augmented Lagrangian; admm also takes 'adaptive'.",
+)
+@click.option("--max-iter", type=int, default=200, help="Maximum number of iterations.")
+@click.option(
+    "--tol",
+    type=float,
+    default=1e-4,
+    help="Stop when the estimated relative distance of the objective from its limit falls below this value.",
+)
+@click.option("--init", type=click.Choice(["nndsvd", "random"]), default="nndsvd", help="Initial loadings.")
+@click.option("--seed", "random_state", type=int, help="Seed of random initial loadings.")
+@click.option("--q-max", type=float, help="Upper bound of the loadings.", show_default="highest answer")
 @click.option("--w-max", type=float, default=1.0, help="Upper bound of the factors.")
 @click.option(
-    "--bounds", type=float, nargs=2, metavar="LOW HIGH", help="Range of the reconstructed answers.", show_default="0 to the highest answer"
+    "--bounds",
+    type=float,
+    nargs=2,
+    metavar="LOW HIGH",
+    help="Lowest and highest value of the reconstructed answers.",
+    show_default="0 and the highest answer",
 )
 @computing_options
 @checkpoint_options
-@click.option("--no-confounders", is_flag=True, help="Leave the dataset's confounders out.")
+@click.option("--no-confounders", is_flag=True, help="Ignore the confounders of the dataset.")
 @plan_option
 @plot_option
 @overwrite_option
@@ -79,22 +93,22 @@ def icqf(
 ) -> None:
     """Interpretability-constrained factors.
 
-    Factors between 0 and 1, loadings and confounder effects of at least 0, and sparse where they can be:
-    interpretability-constrained questionnaire factorization.
+    Interpretability-constrained questionnaire factorization: factors between 0 and 1, non-negative loadings and confounder
+    effects, and sparsity penalties on all of them.
     """
     check_model(model, plan_only)
     from dfact.models.bounded_nmf.icqf import ICQF
 
-    with executor_for(executor, scheduler) as place:
+    with executor_for(executor, scheduler) as resolved:
         dataset = read_dataset(data)
-        estimator = ICQF(**parameters, executor=place)
+        estimator = ICQF(**parameters, executor=resolved)
         run_fit(estimator, dataset.with_confounders(None) if no_confounders else dataset, None if plan_only else model, plot, overwrite)
 
 
 @fit.command(epilog=example("dfact fit gom survey.zarr survey.model -k 3"))
 @click.argument("data", type=location_type)
 @click.argument("model", type=location_type, required=False)
-@click.option("-k", "--components", "n_components", type=int, default=3, help="Number of classes; see dfact select gom.")
+@click.option("-k", "--components", "n_components", type=int, default=3, help="Number of classes; dfact select gom chooses it.")
 @checkpoint_options
 @plan_option
 @gom_options
@@ -110,15 +124,14 @@ def gom(
 ) -> None:
     """Grade of membership in classes.
 
-    Each participant belongs to latent classes by shares that sum to 1, each class has its expected
-    responses: for categorical answers. Responses of 0, and missing ones, are no response. Confounders
-    are not used.
+    For categorical answers: each participant has memberships in latent classes that sum to 1, and each class has expected
+    responses. Responses of 0 and missing entries count as no response. Confounders are not used.
     """
     check_model(model, plan_only)
     from dfact.models.gom.estimator import GradeOfMembership
 
-    with executor_for(executor, scheduler) as place:
-        run_fit(GradeOfMembership(**parameters, executor=place), read_dataset(data), None if plan_only else model, plot, overwrite)
+    with executor_for(executor, scheduler) as resolved:
+        run_fit(GradeOfMembership(**parameters, executor=resolved), read_dataset(data), None if plan_only else model, plot, overwrite)
 
 
 @fit.command(epilog=example("dfact fit l1nmf survey.zarr survey.model -k 6"))
@@ -126,10 +139,15 @@ def gom(
 @click.argument("model", type=location_type, required=False)
 @click.option("-k", "--components", "n_components", type=int, default=8, help="Number of factors.")
 @click.option("--beta", type=float, default=0.1, help="Weight of the sparsity penalties.")
-@click.option("--max-iter", type=int, default=200, help="Most iterations.")
-@click.option("--tol", type=float, default=1e-4, help="Stop when the objective is estimated to be this near its end, relatively.")
-@click.option("--init", type=click.Choice(["nndsvd", "random"]), default="nndsvd", help="Start of the loadings.")
-@click.option("--seed", "random_state", type=int, help="Seed of the random start.")
+@click.option("--max-iter", type=int, default=200, help="Maximum number of iterations.")
+@click.option(
+    "--tol",
+    type=float,
+    default=1e-4,
+    help="Stop when the estimated relative distance of the objective from its limit falls below this value.",
+)
+@click.option("--init", type=click.Choice(["nndsvd", "random"]), default="nndsvd", help="Initial loadings.")
+@click.option("--seed", "random_state", type=int, help="Seed of random initial loadings.")
 @computing_options
 @checkpoint_options
 @plan_option
@@ -147,14 +165,14 @@ def l1nmf(
 ) -> None:
     """Sparse non-negative factors.
 
-    Factors and loadings of at least 0 with sparsity penalties, and no upper bounds: a baseline for icqf.
-    Confounders are not used.
+    A baseline for icqf: non-negative factors and loadings with sparsity penalties and without upper bounds. Confounders are
+    not used.
     """
     check_model(model, plan_only)
     from dfact.models.bounded_nmf.l1nmf import L1NMF
 
-    with executor_for(executor, scheduler) as place:
-        run_fit(L1NMF(**parameters, executor=place), read_dataset(data), None if plan_only else model, plot, overwrite)
+    with executor_for(executor, scheduler) as resolved:
+        run_fit(L1NMF(**parameters, executor=resolved), read_dataset(data), None if plan_only else model, plot, overwrite)
 
 
 @fit.command(epilog=example("dfact fit fa survey.zarr survey.model -k 6"))
@@ -162,14 +180,17 @@ def l1nmf(
 @click.argument("model", type=location_type, required=False)
 @click.option("-k", "--components", "n_components", type=int, default=3, help="Number of factors.")
 @click.option(
-    "--rotation", type=click.Choice(["promax", "varimax", "none"]), default="promax", help="promax lets the factors be correlated."
+    "--rotation",
+    type=click.Choice(["promax", "varimax", "none"]),
+    default="promax",
+    help="Rotation of the factors: promax for correlated, varimax for uncorrelated factors.",
 )
-@click.option("--kappa", type=float, default=4.0, help="Power of promax.")
+@click.option("--kappa", type=float, default=4.0, help="Power to which promax raises the loadings.")
 @click.option(
     "--missing",
     type=click.Choice(["pairwise", "listwise"]),
     default="pairwise",
-    help="Correlations from those who answered both items, or all items.",
+    help="Correlations from participants who answered both items (pairwise) or all items (listwise).",
 )
 @computing_options
 @plan_option
@@ -188,26 +209,26 @@ def fa(
 ) -> None:
     """Factor analysis.
 
-    Factors behind the correlations of the items, by minimum residuals, and rotated: a baseline for icqf.
-    Confounders are not used.
+    A baseline for icqf: factors that explain the correlations of the items, by minimum residuals, with a rotation. Confounders
+    are not used.
     """
     check_model(model, plan_only)
     from dfact.models.factor_analysis.estimator import FactorAnalysis
 
-    with executor_for(executor, scheduler) as place:
-        estimator = FactorAnalysis(**parameters, rotation=None if rotation == "none" else rotation, executor=place)
+    with executor_for(executor, scheduler) as resolved:
+        estimator = FactorAnalysis(**parameters, rotation=None if rotation == "none" else rotation, executor=resolved)
         run_fit(estimator, read_dataset(data), None if plan_only else model, plot, overwrite)
 
 
 def check_model(model: Location | None, plan_only: bool) -> None:
-    """A model goes somewhere."""
+    """Require a path for the model unless only the plan is printed."""
     if model is None and not plan_only:
-        raise click.UsageError("Missing argument 'MODEL': where the model goes.")
+        raise click.UsageError("Missing argument 'MODEL': the path of the fitted model.")
 
 
 def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, plot: Path | None, overwrite: bool) -> None:
-    """Fit the model and write it to ``path``; without one, only tell the plan."""
-    from dfact.cli.results import places
+    """Fit the model and write it to ``path``; without a path, only print the plan."""
+    from dfact.cli.model_output import model_output
     from dfact.engine.checkpoint import resume_point
     from dfact.models.estimator import plan
     from dfact.progress import Progress
@@ -223,13 +244,13 @@ def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, p
         return
     checkpoint = getattr(model, "checkpoint", None)
     if checkpoint is not None and (done := resume_point(checkpoint)):
-        click.echo(f"Going on from step {done} of {checkpoint}.", err=True)
-    with ExitStack() as rest:
-        with places(path, plot, overwrite=overwrite) as keep:
+        click.echo(f"Resuming from step {done} of {checkpoint}.", err=True)
+    with ExitStack() as stack:
+        with model_output(path, plot, overwrite=overwrite) as write:
             with closing(Progress("fit")) as progress:
                 model.set_params(callbacks=[progress]).fit(dataset)
-            rest.enter_context(shield())  # stopped behind the model, the same command would be refused
-            keep(model)
+            stack.enter_context(shield())  # a command stopped after the model exists would be refused when it is run again
+            write(model)
         if checkpoint is not None:
             remove(checkpoint)
         click.echo(model_text(model))

@@ -1,4 +1,4 @@
-"""The options of a grade of membership, for all commands that fit one."""
+"""Options shared by the commands that fit a grade of membership."""
 
 import click
 
@@ -9,19 +9,20 @@ gom_options = option_group(
         "--method",
         type=click.Choice(["crsc", "srsc", "ssc", "srm"]),
         default="crsc",
-        help="How pure subjects are found: by the cone or the simplex of regularised singular vectors, by plain ones, or among the rows.",
+        help="Search for pure subjects: in the cone (crsc) or the simplex (srsc) of regularised singular vectors, "
+        "in plain singular vectors (ssc), or among the rows of responses (srm).",
     ),
     click.option(
         "--vertex-hunting",
         type=click.Choice(["kmeans", "svm-cone"]),
         default="kmeans",
-        help="How crsc finds the cone's corners: K-means, or a one-class SVM.",
+        help="Method by which crsc finds the corners of the cone: K-means or a one-class SVM.",
     ),
     click.option(
         "--tau", type=float, help="Regularisation of crsc and srsc.", show_default="highest response × the longer side of the data"
     ),
-    click.option("--levels", "n_levels", type=float, help="The highest possible response.", show_default="the highest there is"),
-    click.option("--seed", "random_state", type=int, help="Seed of the starts of K-means."),
+    click.option("--levels", "n_levels", type=float, help="Highest possible response.", show_default="highest response in the data"),
+    click.option("--seed", "random_state", type=int, help="Seed of the K-means starts."),
     computing_options,
     plot_option,
     overwrite_option,

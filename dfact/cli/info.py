@@ -1,11 +1,12 @@
-"""``dfact info``: what a dataset or a model is."""
+"""``dfact info``."""
 
 from math import isnan, prod
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfact.cli.options import example, location_type, read_dataset
+from dfact.cli.options import example, read_dataset
+from dfact.cli.types import location_type
 from dfact.storage.location import Location
 
 if TYPE_CHECKING:
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
 
 @click.command(epilog=example("dfact info survey.zarr"))
 @click.argument("path", type=location_type)
-@click.option("-n", "--top", type=click.IntRange(1), default=5, help="Items shown for each factor or class of a model.")
+@click.option("-n", "--top", type=click.IntRange(1), default=5, help="Number of items listed for each factor or class of a model.")
 def info(path: Location, top: int) -> None:
-    """Say what a dataset or a model is."""
+    """Print a summary of a dataset or a model."""
     from dfact.models.persistence import KIND
     from dfact.storage.groups import kind_at
 
@@ -26,22 +27,26 @@ def info(path: Location, top: int) -> None:
 
 
 def dataset_text(dataset: "Dataset") -> str:
-    """A dataset for people."""
-    from dfact.report.text import aligned
+    """Describe a dataset."""
+    from dfact.report.tables import align_columns
 
     n, *others = dataset.shape
     statistics, labels = dataset.statistics, [str(label) for label in dataset.column_labels]
     low, high = dataset.valid_range[:, 0] + dataset.offset, dataset.valid_range[:, 1] + dataset.offset
-    worst, unseen = int(statistics.observed.argmin()), int((statistics.observed == 0).sum())
+    worst, n_empty_items = int(statistics.observed.argmin()), int((statistics.observed == 0).sum())
     missing = 1 - statistics.observed[worst] / n
     at_most = f", at most {missing:.2%} of an item ({labels[worst]})" if missing > 0 and len(others) == 1 else ""
-    silent = f"; none of {statistics.n_empty_rows} participant(s) and {unseen} item(s)" if statistics.n_empty_rows or unseen else ""
+    empty = (
+        f"; {statistics.n_empty_rows} participant(s) and {n_empty_items} item(s) without any"
+        if statistics.n_empty_rows or n_empty_items
+        else ""
+    )
     code = "" if dataset.missing_code is None else f", {dataset.missing_code} = missing"
     shifted = "" if not dataset.offset.any() else f", stored as {_format_range(dataset.valid_range[:, 0], dataset.valid_range[:, 1])}"
     lines = [
         ("dataset", str(dataset.path)),
         ("size", f"{n} participants × {' × '.join(map(str, others))} items, {dataset.dtype}{code}"),
-        ("missing", f"{dataset.missing_rate:.2%} of the answers{at_most}{silent}"),
+        ("missing", f"{dataset.missing_rate:.2%} of the answers{at_most}{empty}"),
         ("range", f"answers {_format_range(low, high)}{shifted}"),
         ("items", _elided(labels)),
         ("participants", _row_labels(dataset)),
@@ -49,13 +54,13 @@ def dataset_text(dataset: "Dataset") -> str:
     for i, values in enumerate([] if dataset.confounders is None else [dataset.confounders[name] for name in dataset.confounders]):
         lines.append(("" if i else "confounders", _confounder(values)))
     lines += [("fingerprint", dataset.fingerprint), ("storage", _storage(dataset))]
-    return aligned(lines)
+    return align_columns(lines)
 
 
 def _format_range(low: Any, high: Any) -> str:
-    """The range of all columns, with a word where they differ."""
+    """Format the range of all columns, and note if columns differ."""
     differ = (low != low[0]).any() or (high != high[0]).any()
-    return f"{low.min():g} to {high.max():g}{' (not the same for all items)' if differ else ''}"
+    return f"{low.min():g} to {high.max():g}{' (differs between items)' if differ else ''}"
 
 
 def _elided(labels: list[str]) -> str:
@@ -83,12 +88,12 @@ def _storage(dataset: "Dataset") -> str:
     from dfact.data.sources.sparse import StoredCSRSource
     from dfact.storage.groups import stored_size
 
-    source: Any = dataset.source  # an opened dataset lies in Zarr
+    source: Any = dataset.source  # a Zarr source, as the dataset was opened from a store
     on_disk = 0 if dataset.path is None else stored_size(dataset.path)
     if isinstance(source, StoredCSRSource):
         array, entries, in_memory = source.data, source.data.shape[0], source.shape[0] * source.row_bytes
-        absent = "missing" if isnan(source.implicit_value) else "0"
-        kind = f"row-compressed, {entries} entries stored ({entries / prod(source.shape):.2%}), not stored = {absent}, "
+        implicit = "missing" if isnan(source.implicit_value) else "0"
+        kind = f"CSR, {entries} entries stored ({entries / prod(source.shape):.2%}), implicit entries = {implicit}, "
     else:
         array, in_memory, kind = source.array, source.array.nbytes, ""
     chunk = " × ".join(map(str, array.chunks))
@@ -96,7 +101,7 @@ def _storage(dataset: "Dataset") -> str:
 
 
 def stored_model_text(path: Location, top: int) -> str:
-    """A model for people, with what its store says."""
+    """Describe a model with its parameters and versions."""
     from dfact.models.persistence import load_model, saved_versions
     from dfact.report.presenters.base import model_text
 
@@ -104,7 +109,7 @@ def stored_model_text(path: Location, top: int) -> str:
     parameters = {key: value for key, value in model.get_params().items() if key not in ("executor", "callbacks")}
     lines = (
         ("parameters", ", ".join(f"{key}={'array' if hasattr(value, 'shape') else repr(value)}" for key, value in parameters.items())),
-        ("data", f"fingerprint {model.fingerprint_}" if model.fingerprint_ else "no fingerprint: not a dataset as it was imported"),
+        ("data", f"fingerprint {model.fingerprint_}" if model.fingerprint_ else "no fingerprint: not an unchanged stored dataset"),
         ("written by", ", ".join(f"{package} {version}" for package, version in saved_versions(path).items())),
     )
-    return model_text(model, top, more=lines)
+    return model_text(model, top, extra=lines)

@@ -1,6 +1,6 @@
-"""``dfact``: the commands, and how errors, warnings and an interrupt end them.
+"""``dfact``: the group of all commands, their errors and warnings, and exit codes.
 
-dfact's modules are imported inside the commands, so that ``dfact --help`` need not wait for them.
+Commands import the library when they run, so that ``dfact --help`` is fast.
 """
 
 import sys
@@ -29,7 +29,7 @@ from dfact.signals import handle_signals
 
 
 class Commands(click.Group):
-    """Shows an error that dfact raised on purpose as its message alone, unless asked for the traceback."""
+    """A group that prints only the message of a DfactError, unless --debug asks for the traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -42,11 +42,11 @@ class Commands(click.Group):
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(dfact.__version__)
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option("--debug", is_flag=True, help="Print the traceback of an error.")
 def cli(debug: bool) -> None:
     """Interpretable factors and classes of questionnaires, on one machine or on a Dask cluster.
 
-    A first look, with real answers that come with dfact:
+    Try an example with real answers:
 
         dfact demo
     """
@@ -77,14 +77,14 @@ select.add_command(select_cp)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command. Returns 0: done, 1: refused or failed, 2: wrong usage, 130 or 143: stopped by SIGINT or SIGTERM.
+    """Run a command and return its exit code: 0 done, 1 failed, 2 invalid usage, 130 or 143 stopped by SIGINT or SIGTERM.
 
-    What keeps a checkpoint stops behind the pass at hand, anything else at once, and so does all at the second signal.
+    On a signal, fits with a checkpoint stop after the current pass, other commands at once. A second signal stops any command.
     """
     with warnings.catch_warnings(), handle_signals():
         warnings.showwarning = _show_warning
         try:
-            # Only with help and version does click return a number itself.
+            # click returns an exit code itself only for --help and --version.
             return int(cli.main(arguments, prog_name="dfact", standalone_mode=False) or 0)
         except click.ClickException as error:
             error.show()
@@ -97,7 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
 ) -> None:
-    """In place of ``warnings.showwarning``: one line for people, not a line of our source."""
+    """Replace ``warnings.showwarning``: print the message on one line, without source code."""
     del category, filename, lineno, file, line
     click.echo(f"Warning: {message}", err=True)
 

@@ -1,16 +1,16 @@
-"""What several commands share: options, the cluster, reading a dataset."""
+"""Options that several commands share, the connection to a cluster, and datasets."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfact.errors import ClusterError, DataError, DfactError, ParameterError, StoppedError
-from dfact.storage.location import Location, absolute, parse_location
+from dfact.cli.types import location_type
+from dfact.errors import ClusterError, DfactError, StoppedError
+from dfact.storage.location import Location, absolute
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -20,40 +20,24 @@ if TYPE_CHECKING:
 
 _CONNECT_SECONDS = 10
 _TLS = {"ca_file": "tls_ca_file", "cert": "tls_client_cert", "key": "tls_client_key"}
-"""Our options --tls-… and what Dask calls them."""
+"""Names of the options --tls-… and of Dask's settings."""
 
-path_type = click.Path(path_type=Path)
-
-
-class LocationType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and dfact runs with 8.2
-    """A folder, or an address in an object store."""
-
-    name = "place"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Location:
-        try:
-            return parse_location(value)
-        except ParameterError as error:
-            self.fail(str(error), param, ctx)
-
-
-location_type = LocationType()
 memory_option = click.option(
-    "--memory-limit", metavar="SIZE", help="Memory a process may use, such as 4GiB.", show_default="most of what is free"
+    "--memory-limit", metavar="SIZE", help="Memory limit of each process, such as 4GiB.", show_default="most of the free memory"
 )
-overwrite_option = click.option("--overwrite", is_flag=True, help="Replace what is there.")
-plan_option = click.option("--plan", "plan_only", is_flag=True, help="Print what the fit would hold in memory, and stop.")
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace existing outputs.")
+plan_option = click.option("--plan", "plan_only", is_flag=True, help="Print the memory plan of the fit and exit.")
 
 
 def ending_among(formats: Callable[[click.Context], Sequence[str]]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """A check of a file to be written by its ending, as the command is read: a job tells of it before hours of other steps."""
+    """Return a callback that checks the ending of an output while options are parsed, so that a job fails before its first step."""
 
-    def check(context: click.Context, _: click.Parameter, place: Location | None) -> Location | None:
-        if place is not None:
+    def check(context: click.Context, _: click.Parameter, location: Location | None) -> Location | None:
+        if location is not None:
             from dfact.report.export import check_ending
 
-            check_ending(place, formats(context))
-        return place
+            check_ending(location, formats(context))
+        return location
 
     return check
 
@@ -70,21 +54,24 @@ plot_option = click.option(
     metavar="FILE",
     type=location_type,
     callback=plot_ending,
-    help="Draw what the model says of the items: .png, .pdf or .svg; needs Matplotlib.",
+    help="Plot the loadings of the items to a .png, .pdf or .svg file; needs Matplotlib.",
 )
 executor_option = click.option(
     "--executor",
     type=click.Choice(["inline", "threads"]),
-    help="Run in one thread or on all cores.",
-    show_default="by the size of the data",
+    help="Run in one thread, or in one for each core of this machine.",
+    show_default="chosen by the size of the data",
 )
 _dtype_option = click.option(
-    "--dtype", type=click.Choice(["float32", "float64"]), help="Working precision.", show_default="float32 for answers"
+    "--dtype",
+    type=click.Choice(["float32", "float64"]),
+    help="Floating-point precision of the computation.",
+    show_default="float32 for answers",
 )
 
 
 def option_group(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Several options as one decorator, in their order."""
+    """Combine several options into one decorator, in their order."""
 
     def decorate(command: Any) -> Any:
         for option in reversed(options):
@@ -95,19 +82,19 @@ def option_group(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _tls_option(name: str, help_text: str) -> Callable[[Any], Any]:
-    """An option that :func:`cluster` finds in the context, since all commands have it and none does anything with it."""
+    """Return an option whose value :func:`cluster` reads from the context, so that commands need not pass it on."""
 
-    def keep(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    def store(context: click.Context, _: click.Parameter, value: str | None) -> None:
         if value is not None:
             context.meta[f"{__name__}.{name}"] = value
 
     kind = click.Path(exists=True, dir_okay=False, resolve_path=True)
     flag = f"--tls-{name.replace('_', '-')}"
-    return click.option(flag, metavar="FILE", type=kind, callback=keep, expose_value=False, help=help_text)
+    return click.option(flag, metavar="FILE", type=kind, callback=store, expose_value=False, help=help_text)
 
 
 def _configured_scheduler() -> str | None:
-    """Dask's own setting, with which a batch system tells all processes alike where the scheduler is."""
+    """Return the address in Dask's configuration, which batch systems set for all processes."""
     import dask
 
     address: str | None = dask.config.get("scheduler-address", None)
@@ -119,35 +106,35 @@ scheduler_option = option_group(
         "--scheduler",
         metavar="ADDRESS",
         default=_configured_scheduler,
-        help="Run on the Dask cluster at this address, such as tls://10.0.0.1:8786.",
+        help="Address of the scheduler of a running Dask cluster, such as tls://10.0.0.1:8786.",
         show_default="DASK_SCHEDULER_ADDRESS, else this machine",
     ),
-    _tls_option("ca_file", "Certificate of the authority that signed those of the cluster; with --tls-cert and --tls-key."),
-    _tls_option("cert", "Your certificate, signed by it."),
-    _tls_option("key", "The key of your certificate."),
+    _tls_option("ca_file", "Certificate of the authority that signed the cluster's certificates; requires --tls-cert and --tls-key."),
+    _tls_option("cert", "Your TLS certificate, signed by the same authority."),
+    _tls_option("key", "Private key of your TLS certificate."),
 )
 checkpoint_options = option_group(
     click.option(
         "--checkpoint",
         type=location_type,
         metavar="STORE",
-        help="Keep what is done there, and go on from it after an interruption; removed once the model is written.",
+        help="Save progress to this store and resume from it after an interruption. Deleted once the model is written.",
     ),
-    click.option("--checkpoint-every", type=int, default=10, metavar="PASSES", help="How often."),
+    click.option("--checkpoint-every", type=int, default=10, metavar="PASSES", help="Number of passes between two checkpoint versions."),
 )
 results_checkpoint_option = click.option(
-    "--checkpoint", type=location_type, metavar="STORE", help="Keep what is finished there, and go on from it."
+    "--checkpoint", type=location_type, metavar="STORE", help="Save finished fits to this store and resume from them after an interruption."
 )
-"""For what is no fit, but many."""
+"""Option of commands that run many fits; their checkpoint is not deleted."""
 computing_options = option_group(_dtype_option, memory_option, executor_option, scheduler_option)
-"""In what precision a fit works, and where."""
+"""Precision, memory and location of a computation."""
 
 
 @contextmanager
 def executor_for(executor: str | None, scheduler: str | None) -> Iterator["str | Client | None"]:
-    """What an estimator takes as its ``executor``."""
+    """Yield the value of an estimator's ``executor``: a client of the cluster, or the name of a local executor."""
     if executor and scheduler:
-        raise click.UsageError("--executor is for this machine alone; leave it out with --scheduler.")
+        raise click.UsageError("--executor applies to this machine only; remove it or --scheduler.")
     with cluster(scheduler) as client:
         yield client or executor
 
@@ -232,24 +219,22 @@ def _remedy(address: str) -> str:
 
 
 def read_dataset(path: Location) -> "Dataset":
-    """The dataset at ``path``. Its path is absolute: workers may have another working folder."""
+    """Open a dataset by its absolute path, as workers may have another working folder."""
     from dfact.data.stored_dataset import open_dataset
 
-    if isinstance(path, Path) and path.is_file():
-        raise DataError(f"{path} is a file, expected a dataset; make one of a table: dfact import {path} {path.stem}.zarr --items 'Q*'")
     return open_dataset(absolute(path))
 
 
 def split_list(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[str]:
-    """The entries of an option that may be repeated, and may hold several separated by commas."""
+    """Split the values of a repeatable option at commas."""
     return [entry.strip() for value in values for entry in value.split(",") if entry.strip()]
 
 
 def list_option(name: str, help_text: str, **settings: Any) -> Callable[[Any], Any]:
-    """An option whose value is a list."""
+    """Return a repeatable option whose values may be separated by commas."""
     return click.option(name, multiple=True, callback=split_list, show_default=False, help=help_text, **settings)
 
 
 def example(*lines: str) -> str:
-    """An example of a command, at the end of its help."""
+    """Format an example command for the end of a help text."""
     return "\n  ".join(["\b\nExample:", *" \\\n".join(lines).split("\n")])

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from dfact.cli.options import ending_among, example, location_type, overwrite_option, path_type, read_dataset
+from dfact.cli.options import ending_among, example, overwrite_option, read_dataset
+from dfact.cli.types import location_type, path_type
 from dfact.errors import DataError
 from dfact.storage.location import Location
 
@@ -20,15 +21,15 @@ def _formats(_: click.Context) -> Sequence[str]:
 @click.command(epilog=example("dfact report survey.model survey.html --data survey.zarr"))
 @click.argument("model", type=location_type)
 @click.argument("out", metavar="REPORT", type=location_type, callback=ending_among(_formats))
-@click.option("--data", type=location_type, metavar="DATASET", help="What the model was fitted to: adds missing rates and errors by item.")
-@click.option("--items", type=path_type, metavar="FILE", help="A csv file of the items, with columns item and text, group or both.")
+@click.option("--data", type=location_type, metavar="DATASET", help="Dataset of the fit: adds missing rates and errors by item.")
+@click.option("--items", type=path_type, metavar="FILE", help="Csv file with a column item and columns text, group or both.")
 @overwrite_option
 def report(model: Location, out: Path, data: Location | None, items: Path | None, overwrite: bool) -> None:
-    """Write a model as a page to read.
+    """Write a report of a model as an HTML page.
 
-    One HTML file, REPORT, that loads nothing and opens in any browser: what was fitted and on what, the items of each
-    factor, all loadings as a heat map and as a table that sorts, how the factors are distributed and go together,
-    and, where the fitted MODEL has them, confounders, convergence, how it was chosen, and stability. Needs Matplotlib.
+    REPORT is one HTML file that loads nothing and opens in any browser. It shows the fit, the items of each factor, all
+    loadings as a heat map and a sortable table, and the distributions and correlations of the factors. It adds confounders,
+    convergence, the selection and the stability, if MODEL has them. Needs Matplotlib.
     """
     from dfact.report.html.page import write_report
 
@@ -39,7 +40,7 @@ def report(model: Location, out: Path, data: Location | None, items: Path | None
 
 
 def read_items(path: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Texts and groups of the items, of those that have any."""
+    """Read the texts and groups of items, without empty ones."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))

@@ -5,27 +5,28 @@ from pathlib import Path
 
 import click
 
-from dfact.cli.options import example, path_type
+from dfact.cli.options import cluster, example
+from dfact.cli.types import path_type
 from dfact.jobs.job_file import JobError, read_job
 from dfact.jobs.record import Record
-from dfact.jobs.runner import _logger, _problems, _run
+from dfact.jobs.runner import find_problems, make_logger, run_steps
 from dfact.storage.location import parse_location
 
 
 @click.command(epilog=example("dfact run job.toml --dry-run"))
 @click.argument("job", type=path_type)
-@click.option("--dry-run", is_flag=True, help="Check the job, tell what would be done, in what memory and about how long, and stop.")
-@click.option("--log", "log_format", type=click.Choice(["text", "json"]), default="text", help="How lines of the log look.")
+@click.option("--dry-run", is_flag=True, help="Check the job, print its pending steps with their memory and estimated time, and exit.")
+@click.option("--log", "log_format", type=click.Choice(["text", "json"]), default="text", help="Format of the log lines on stderr.")
 @click.pass_context
 def run(context: click.Context, job: Path, dry_run: bool, log_format: str) -> None:
     r"""Run the steps of a job file, JOB.
 
-    A job is a TOML file with a table [[step]] for each command, whose options have the names they have on the command line,
-    and whose paths are seen from the file's folder:
+    A job is a TOML file with a table [[step]] for each command. Options have the names they have on the command line.
+    Relative paths start from the folder of the file.
 
     \b
         [job]
-        memory-limit = "8GiB"            # for all steps that take it; so is scheduler
+        memory-limit = "8GiB"            # for all steps that accept it; scheduler may stand here too
 
     \b
         [[step]]
@@ -41,11 +42,13 @@ def run(context: click.Context, job: Path, dry_run: bool, log_format: str) -> No
         model = "survey.model"
         components = 6
 
-    All of it is checked before anything starts. What is finished is not done again by the same job, what was interrupted
-    goes on from its checkpoint, and steps that changed are done anew with those that read something else now. The record of that
-    and the checkpoints lie beside the file, as JOB.state, or at the place "state" in [job], such as one in an object store.
+    The whole job is checked before the first step starts. When the same job runs again, steps that are done are skipped, an
+    interrupted step resumes from its checkpoint, and a step runs again if its settings or inputs have changed. The record of
+    the steps and the checkpoints are stored beside the file as JOB.state, or at the location "state" in [job], which may be
+    in an object store.
 
-    Ends with 0: done; 1: a step has failed, or would; 2: the job is wrong; 130 and 143: stopped by SIGINT and SIGTERM, with a checkpoint.
+    Exit codes: 0 done; 1 a step failed, or would fail; 2 the job file is invalid; 130 and 143 stopped by SIGINT and SIGTERM,
+    with a checkpoint.
     """
     commands = context.find_root().command
     assert isinstance(commands, click.Group), "dfact's commands"
@@ -53,15 +56,14 @@ def run(context: click.Context, job: Path, dry_run: bool, log_format: str) -> No
         steps, settings = read_job(job, commands)
         with chdir(job.absolute().parent):
             record = Record(parse_location(str(settings.get("state", f"{job.name}.state"))))
-            problems = [problem for step in steps for problem in _problems(step, record, steps)]
-            if problems:
+            if problems := [*find_problems(steps, record)]:
                 raise JobError(job, problems)
             if dry_run:
-                from dfact.jobs.estimate import tell
+                from dfact.jobs.estimate import print_estimate
 
-                if not tell(steps, record.compare(steps)):
+                if not print_estimate(steps, record.pending(steps), cluster):
                     raise click.exceptions.Exit(1)
                 return
-            _run(steps, record, _logger(log_format))
+            run_steps(steps, record, make_logger(log_format))
     except JobError as error:
         raise click.UsageError(str(error)) from error

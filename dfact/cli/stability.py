@@ -9,12 +9,12 @@ from dfact.cli.options import (
     example,
     executor_for,
     executor_option,
-    location_type,
     memory_option,
     read_dataset,
     results_checkpoint_option,
     scheduler_option,
 )
+from dfact.cli.types import location_type
 from dfact.storage.location import Location
 
 
@@ -22,8 +22,8 @@ from dfact.storage.location import Location
 @click.argument("model", type=location_type)
 @click.argument("data", type=location_type)
 @click.option("--resamples", "n_resamples", type=int, default=100, help="Number of refits.")
-@click.option("--level", type=float, default=0.95, help="Share of the refits that an interval holds.")
-@click.option("--cold-start", is_flag=True, help="Begin each refit as the model says, not with its loadings; takes longer.")
+@click.option("--level", type=float, default=0.95, help="Coverage of the intervals, a fraction of the refits.")
+@click.option("--cold-start", is_flag=True, help="Start each refit from the model's own start, not from its loadings; takes longer.")
 @click.option("--seed", "random_state", type=int, help="Seed of the resamples.")
 @results_checkpoint_option
 @memory_option
@@ -41,13 +41,12 @@ def stability(
     executor: str | None,
     scheduler: str | None,
 ) -> None:
-    """Tell how a model varies from sample to sample.
+    """Measure how a model varies between samples.
 
-    The fitted MODEL is refitted to participants of the dataset DATA drawn with replacement, so many times as are in
-    the data. The factors of the refits are matched with the model's; how alike they are, and the intervals of the
-    loadings, become part of MODEL, and of its report. The table tells of each factor the median and the 5th
-    percentile of the similarities, of which 1 is the same and below 0.85 another factor, and how many loadings have an
-    interval without 0.
+    Refits MODEL to bootstrap samples: as many participants as in the dataset DATA, drawn from it with replacement. The
+    factors of the refits are matched with the model's. Their similarities and the intervals of the loadings are stored in
+    MODEL and appear in its report. The table lists for each factor the median and the 5th percentile of the similarities,
+    where 1 is identical and below 0.85 a different factor, and the number of loadings whose interval excludes 0.
     """
     from dfact.models.persistence import check_replaceable, load_model, save_model
     from dfact.progress import Progress
@@ -56,10 +55,10 @@ def stability(
     estimator = load_model(model)
     check_replaceable(estimator, model)
     dataset = read_dataset(data)
-    with executor_for(executor, scheduler) as place, closing(Progress("refits")) as progress:
-        there = copy(estimator).set_params(executor=place, memory_limit=memory_limit)
-        estimator.stability_ = found = bootstrap(
-            there,
+    with executor_for(executor, scheduler) as resolved, closing(Progress("refits")) as progress:
+        template = copy(estimator).set_params(executor=resolved, memory_limit=memory_limit)
+        estimator.stability_ = result = bootstrap(
+            template,
             dataset,
             n_resamples,
             level=level,
@@ -69,5 +68,5 @@ def stability(
             checkpoint=checkpoint,
         )
     save_model(estimator, model, overwrite=True)
-    table = found.summary(estimator.get_feature_names_out())
-    click.echo(f"{model}: {found.n_refits} refits, intervals of {100 * level:g}%\n\n{table.to_string(float_format='{:.3f}'.format)}")
+    table = result.summary(estimator.get_feature_names_out())
+    click.echo(f"{model}: {result.n_refits} refits, intervals of {100 * level:g}%\n\n{table.to_string(float_format='{:.3f}'.format)}")

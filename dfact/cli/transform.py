@@ -5,7 +5,8 @@ from contextlib import closing
 
 import click
 
-from dfact.cli.options import cluster, ending_among, example, location_type, memory_option, overwrite_option, read_dataset, scheduler_option
+from dfact.cli.options import cluster, ending_among, example, memory_option, overwrite_option, read_dataset, scheduler_option
+from dfact.cli.types import location_type
 from dfact.storage.location import Location
 
 
@@ -23,9 +24,10 @@ def _formats(_: click.Context) -> Sequence[str]:
 @scheduler_option
 @overwrite_option
 def transform(model: Location, data: Location, out: Location, memory_limit: str | None, scheduler: str | None, overwrite: bool) -> None:
-    """Write the factors, or memberships, of participants.
+    """Compute the factors or memberships of participants.
 
-    Those in the dataset DATA, given the fitted MODEL; OUT ends in .csv, .parquet or .zarr.
+    Computes them for all participants of the dataset DATA with the loadings of MODEL, and writes them to OUT, which ends in
+    .csv, .parquet or .zarr.
     """
     from dfact.models.persistence import load_model
     from dfact.progress import Progress
@@ -37,10 +39,10 @@ def transform(model: Location, data: Location, out: Location, memory_limit: str 
     estimator = load_model(model)
     dataset = read_dataset(data)
     with cluster(scheduler) as client:
-        # Stored data gives factors in a temporary Zarr array: they never need to fit in memory.
+        # For stored data the factors are in a temporary Zarr array, so they need not fit in memory.
         factors = estimator.set_params(executor=client, memory_limit=memory_limit).transform(dataset)
-    arrangement = ComponentOrder.of(estimator)  # as dfact export has it
-    columns, labels = arrangement.names(estimator), dataset.label_source
+    order = ComponentOrder.of(estimator)
+    columns, labels = order.names(estimator), dataset.label_source
     with closing(Progress("write")) as progress:
-        write_factors(out, factors, columns, labels, arrangement=arrangement, overwrite=overwrite, progress=progress.update)
+        write_factors(out, factors, columns, labels, order=order, overwrite=overwrite, progress=progress.update)
     click.echo(f"{out}: {rows_text(estimator, dataset.shape[0])}")

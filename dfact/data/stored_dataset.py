@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from math import prod
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from dfact.data.dataset import KIND, Dataset, confounder_codes
 from dfact.data.sources.base import RowSource
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_values import complete_array, open_values
-from dfact.errors import DfactError, StoreError
+from dfact.errors import DataError, DfactError, StoreError
 from dfact.storage.groups import attributes, open_group, read_labels, read_numbers, write_array, write_labels
 from dfact.storage.location import Location, parse_location
 
@@ -74,6 +75,8 @@ def open_dataset(path: str | PathLike[str]) -> Dataset:
     or does not fit the rest.
     """
     path = parse_location(path)
+    if isinstance(path, Path) and path.is_file():
+        raise DataError(f"{path} is a file, expected a dataset; import it: dfact import {path} {path.stem}.zarr --items 'Q*'")
     try:
         return _read_dataset(open_group(path, KIND), path)
     except DfactError:

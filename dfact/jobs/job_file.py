@@ -1,4 +1,4 @@
-"""Job files: the steps of a job, each a command with its options by name, checked as a whole before any of them runs."""
+"""Job files: steps in TOML, each a command with its options by name, all checked before the first one runs."""
 
 import difflib
 import os
@@ -8,79 +8,80 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from dfact.errors import DfactError, ParameterError
 from dfact.storage.location import Location
 
-if TYPE_CHECKING:
-    pass
+_OUTPUTS = ("destination", "out", "model", "plot")
+"""Parameters that name outputs; ``model`` is an input of the commands in ``_READERS``."""
+_READERS = ("transform", "report", "export", "stability")
+_INPUTS = ("source", "data", "datasets", "items")
+_RUN = "run"
+_RENAMED = {"hunt": "vertex-hunting", "share": "holdout-fraction", "fresh": "cold-start", "what": "table"}
+"""Keys whose successors are spelled too differently for a close match."""
 
 
 def with_omega(path: Location, omega: float) -> Location:
-    """The path with ω before the ending of its name."""
+    """Insert ω before the suffix: ``times-0.1.model`` for ``times.model``."""
     if isinstance(path, str):
         parent, _, name = path.rpartition("/")
         return f"{parent}/{with_omega(Path(name), omega)}"
     return path.with_name(f"{path.stem}-{omega}{path.suffix}")
 
 
-_OUTPUTS = ("destination", "out", "model", "plot")
-"""Parameters that name what a command writes; a model is read where a command writes something else."""
-_READERS = ("transform", "report", "export", "stability")
-"""Commands whose model is there already."""
-_INPUTS = ("source", "data", "datasets", "items")
-_RUN = "run"
-
-
 @dataclass(frozen=True)
 class Step:
-    """A command and all its parameters."""
+    """A command with all its parameters."""
 
     number: int
     line: int
     name: str
     command: click.Command
-    given: Mapping[str, Any]
-    """As in the file, there or for all steps."""
+    settings: Mapping[str, Any]
+    """Values as written in the file, in the step or in [job]."""
     parameters: Mapping[str, Any]
-    """As the command's function takes them."""
+    """Arguments for the function of the command."""
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """What its options leave in click's context."""
+    """Values that the callbacks of its options store in click's context."""
 
     @property
     def inputs(self) -> list[Location]:
+        """Files and stores that the step reads."""
         names = (*_INPUTS, "model") if self.name in _READERS else _INPUTS
-        found = [self.parameters.get(name) for name in names if name != "items" or self.name == "report"]
-        return [place for entry in found if entry is not None for place in (entry if isinstance(entry, tuple) else (entry,))]
+        # The items of an import are patterns, those of a report a file.
+        values = [self.parameters.get(name) for name in names if name != "items" or self.name == "report"]
+        return [path for value in values if value is not None for path in (value if isinstance(value, tuple) else (value,))]
 
     @property
     def outputs(self) -> list[Location]:
+        """Files and stores that the step writes."""
         if self.name == "stability":
             return [self.parameters["model"]]
         omegas = self.parameters.get("omegas")
-        places = [self.parameters.get(name) for name in _OUTPUTS if name != "model" or self.name not in _READERS]
+        paths = [self.parameters.get(name) for name in _OUTPUTS if name != "model" or self.name not in _READERS]
         if self.name == "fit emf" and omegas is not None and len(omegas) > 1:
-            return [with_omega(place, omega) for place in places if place is not None for omega in omegas]
-        return [place for place in places if place is not None]
+            return [with_omega(path, omega) for path in paths if path is not None for omega in omegas]
+        return [path for path in paths if path is not None]
 
     @property
     def title(self) -> str:
+        """Number and command, for messages."""
         return f"step {self.number} ({self.name})"
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a job, and where."""
+    """A mistake in a job file, with its line."""
 
     line: int
     text: str
 
 
 class JobError(ParameterError):
-    """A job file that cannot be run."""
+    """A job file that cannot be run, with all its problems."""
 
     def __init__(self, path: Path, problems: Sequence[Problem]) -> None:
         super().__init__(path, tuple(problems))
@@ -91,101 +92,102 @@ class JobError(ParameterError):
 
 
 def read_job(path: Path, commands: click.Group) -> tuple[list[Step], Mapping[str, Any]]:
-    """The steps of a job file, and its table ``[job]``; JobError tells of everything that is wrong with it."""
+    """Read the steps of a job file and its table ``[job]``; a JobError lists every problem found."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         document = tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         raise ParameterError(f"cannot read {path}: {error}; expected a job file, see dfact run --help") from error
     except tomllib.TOMLDecodeError as error:
-        found = re.search(r"at line (\d+)", str(error))
-        raise JobError(path, [Problem(int(found[1]) if found else text.count("\n") + 1, f"no TOML: {error}")]) from error
+        match = re.search(r"at line (\d+)", str(error))
+        raise JobError(path, [Problem(int(match[1]) if match else text.count("\n") + 1, f"invalid TOML: {error}")]) from error
     lines = _LineIndex(text)
     foreign = [name for name in document if name not in ("job", "step")]
-    problems = [Problem(lines.of(None, name), f"{name!r} is no part of a job; expected [job] and [[step]]") for name in foreign]
+    problems = [Problem(lines.find(None, name), f"{name!r} is not part of a job; expected [job] and [[step]]") for name in foreign]
     job, tables = document.get("job", {}), document.get("step", [])
     if not isinstance(job, dict) or not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise JobError(path, [Problem(1, "expected a table [job] and tables [[step]]")])
     if not tables:
         problems.append(Problem(1, "there is no [[step]]; expected at least one"))
-    with chdir(path.absolute().parent):  # from which its paths are seen
-        made = [_step(number, table, job, lines, commands, problems) for number, table in enumerate(tables, start=1)]
-        steps = [step for step in made if step is not None]
-        problems += _conflicts(steps)
-    known = {name for step in steps for name in _settings(step.command)} | {"state"}
-    problems += [Problem(lines.of(0, name), _unknown(name, known)) for name in job if name not in known and len(steps) == len(tables)]
+    with chdir(path.absolute().parent):  # relative paths in the file start from its folder
+        parsed = [_parse_step(number, table, job, lines, commands, problems) for number, table in enumerate(tables, start=1)]
+        steps = [step for step in parsed if step is not None]
+        problems += _find_conflicts(steps)
+    if len(steps) == len(tables):  # else an unknown key of [job] may belong to a step that could not be parsed
+        settings = {name for step in steps for name in _settings(step.command)} | {"state"}
+        problems += [Problem(lines.find(0, name), _unknown_key(name, settings)) for name in job if name not in settings]
     if problems:
         raise JobError(path, problems)
     return steps, job
 
 
-def _step(
+def _parse_step(
     number: int, table: Mapping[str, Any], job: Mapping[str, Any], lines: "_LineIndex", commands: click.Group, problems: list[Problem]
 ) -> Step | None:
-    """The step, if its command is known; what is wrong with it is added to the problems."""
-    line, name = lines.of(number, None), table.get(_RUN)
-    command = _command(commands, str(name))
+    """Parse a step; add its mistakes to ``problems`` and return None if there are any."""
+    line, name = lines.find(number, None), table.get(_RUN)
+    command = _find_command(commands, str(name))
     if command is None:
-        commands_known = list(_names(commands))
-        close = difflib.get_close_matches(str(name), commands_known, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else f"; expected one of {', '.join(commands_known)}"
-        what = f"a step lacks {_RUN!r}" if name is None else f"{_RUN} = {name!r} is no command"
-        problems.append(Problem(line if name is None else lines.of(number, _RUN), what + hint))
+        names = list(_command_names(commands))
+        close = difflib.get_close_matches(str(name), names, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else f"; expected one of {', '.join(names)}"
+        mistake = f"a step lacks {_RUN!r}" if name is None else f"{_RUN} = {name!r} is not a command"
+        problems.append(Problem(line if name is None else lines.find(number, _RUN), mistake + hint))
         return None
-    names = _settings(command)
-    problems += [Problem(lines.of(number, key), _unknown(key, names)) for key in table if key not in names and key != _RUN]
-    # What a file says is click's default map: it is checked as if it had been typed.
+    settings = _settings(command)
+    problems += [Problem(lines.find(number, key), _unknown_key(key, settings)) for key in table if key not in settings and key != _RUN]
+    # The values become click's default map, so that they are checked as if typed on the command line.
     values: dict[str, Any] = {}
-    places: dict[str | None, int] = {}
-    found: list[Problem] = []
-    for at, part in ((job, 0), (table, number)):
-        for key in (key for key in names if key in at):
-            places[names[key].name] = lines.of(part, key)
+    value_lines: dict[str | None, int] = {}
+    mistakes: list[Problem] = []
+    for source, part in ((job, 0), (table, number)):
+        for key in (key for key in settings if key in source):
+            value_lines[settings[key].name] = lines.find(part, key)
             try:
-                values[names[key].name or key] = _plain(at[key], names[key])
+                values[settings[key].name or key] = _to_click(source[key], settings[key])
             except click.UsageError as error:
-                found.append(Problem(lines.of(part, key), f"{name}: {key}: {error.message}"))
+                mistakes.append(Problem(lines.find(part, key), f"{name}: {key}: {error.message}"))
     context = click.Context(command, info_name=str(name), default_map=values)
-    wrong = {names[key].name for at in (job, table) for key in names if key in at} - set(values)
-    read = sorted(command.params, key=lambda parameter: not parameter.is_eager)  # as click does: others may follow from eager ones
-    for parameter in (parameter for parameter in read if parameter.name not in wrong):
+    invalid = {settings[key].name for source in (job, table) for key in settings if key in source} - set(values)
+    ordered = sorted(command.params, key=lambda parameter: not parameter.is_eager)  # in click's order: checks may depend on eager ones
+    for parameter in (parameter for parameter in ordered if parameter.name not in invalid):
         try:
             parameter.handle_parse_result(context, {}, [])
         except (click.UsageError, DfactError) as error:
-            found.append(Problem(places.get(parameter.name, line), f"{name}: {_message(error, parameter)}"))
-    problems += found
-    if found:
+            mistakes.append(Problem(value_lines.get(parameter.name, line), f"{name}: {_message(error, parameter)}"))
+    problems += mistakes
+    if mistakes:
         return None
     context = command.make_context(str(name), [], default_map=values)
-    given = {key: at[key] for at in (job, table) for key in (_RUN, *names) if key in at}
-    return Step(number, line, str(name), command, given, dict(context.params), dict(context.meta))
+    written = {key: source[key] for source in (job, table) for key in (_RUN, *settings) if key in source}
+    return Step(number, line, str(name), command, written, dict(context.params), dict(context.meta))
 
 
 def _settings(command: click.Command) -> dict[str, click.Parameter]:
-    """The parameters that a job may give a command; a plan alone is no step."""
+    """Return the parameters that a job may set, by key; ``--plan`` is left out, as it writes nothing."""
     return {key: parameter for parameter in command.params if parameter.name != "plan_only" for key in setting_names(parameter)}
 
 
 def setting_names(parameter: click.Parameter) -> list[str]:
-    """What a job may call a parameter: as on the command line without dashes, an argument as its help does."""
+    """Return the keys of a parameter in job files: option names without dashes, the lower-case metavar of an argument."""
     if isinstance(parameter, click.Argument):
         return [(parameter.metavar or parameter.name or "").split()[0].lower()]
     return [option.lstrip("-") for option in parameter.opts if option.startswith("--")]
 
 
-def _plain(value: Any, parameter: click.Parameter) -> Any:
-    """A value of the file as click takes it from a command line."""
+def _to_click(value: Any, parameter: click.Parameter) -> Any:
+    """Convert a TOML value to the form that click takes from a command line."""
     if isinstance(value, bool):
         if not getattr(parameter, "is_flag", False):
-            raise click.BadParameter(f"{str(value).lower()} is no value here.")
+            raise click.BadParameter(f"{str(value).lower()} is not a valid value.")
         return value
     if isinstance(value, list):
         if any(isinstance(entry, (bool, list, dict)) for entry in value):
-            raise click.BadParameter("expected a list of texts or numbers.")
-        several = parameter.multiple or parameter.nargs != 1 if isinstance(parameter, click.Option) else parameter.nargs != 1
-        return tuple(str(entry) for entry in value) if several else ",".join(map(str, value))
+            raise click.BadParameter("expected a list of strings or numbers.")
+        repeatable = parameter.multiple or parameter.nargs != 1 if isinstance(parameter, click.Option) else parameter.nargs != 1
+        return tuple(str(entry) for entry in value) if repeatable else ",".join(map(str, value))
     if isinstance(value, dict):
-        raise click.BadParameter("a table is no value here.")
+        raise click.BadParameter("a table is not a valid value.")
     if getattr(parameter, "is_flag", False):
         raise click.BadParameter("expected true or false.")
     return (str(value),) if getattr(parameter, "multiple", False) else str(value)
@@ -197,56 +199,57 @@ def _message(error: click.UsageError | DfactError, parameter: click.Parameter) -
     return f"{setting_names(parameter)[0]}: {error.message if isinstance(error, click.UsageError) else error}"
 
 
-def _unknown(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, list(known), 1)
-    return f"{name!r} is unknown" + (f"; did you mean {close[0]!r}?" if close else f"; expected some of {', '.join(sorted(known))}")
+def _unknown_key(name: str, keys: Any) -> str:
+    renamed = [key for key in [_RENAMED.get(name)] if key in keys]
+    close = renamed or difflib.get_close_matches(name, list(keys), 1)
+    return f"{name!r} is unknown" + (f"; did you mean {close[0]!r}?" if close else f"; expected some of {', '.join(sorted(keys))}")
 
 
-def _command(commands: click.Group, name: str) -> click.Command | None:
-    found: click.Command | None = commands
+def _find_command(commands: click.Group, name: str) -> click.Command | None:
+    command: click.Command | None = commands
     for word in name.split():
-        found = found.commands.get(word) if isinstance(found, click.Group) else None
-    return None if isinstance(found, click.Group) or name not in _names(commands) else found
+        command = command.commands.get(word) if isinstance(command, click.Group) else None
+    return None if isinstance(command, click.Group) or name not in _command_names(commands) else command
 
 
-def _names(commands: click.Group, before: str = "") -> Iterator[str]:
-    """Commands that make a step: those that write something."""
+def _command_names(commands: click.Group, prefix: str = "") -> Iterator[str]:
+    """Yield the commands that can be steps: those that write something."""
     for name, command in commands.commands.items():
         if isinstance(command, click.Group):
-            yield from _names(command, f"{before}{name} ")
+            yield from _command_names(command, f"{prefix}{name} ")
         elif any(parameter.name in _OUTPUTS for parameter in command.params) and name != "info":
-            yield before + name
+            yield prefix + name
 
 
-def job_path(place: Location) -> str:
-    """The same of all ways to write a path; in the job's folder the path from there, which it keeps when that is moved."""
-    if isinstance(place, str):
-        return place
-    path = Path(os.path.abspath(place))  # noqa: PTH100  # resolve would follow links, to where a path does not say
+def job_path(location: Location) -> str:
+    """Normalize a path, so that spellings of one path compare equal; inside the job's folder it is relative, so the folder can move."""
+    if isinstance(location, str):
+        return location
+    path = Path(os.path.abspath(location))  # noqa: PTH100  # resolve would follow links, and their target may change
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def _conflicts(steps: Sequence[Step]) -> list[Problem]:
-    """Steps that write the same, or into what they or another step reads or writes, and that read what only a later one writes."""
+def _find_conflicts(steps: Sequence[Step]) -> list[Problem]:
+    """Find steps that write the same output, write inside another input or output, or read an output of a later step."""
     problems, written = [], dict[str, Step]()
-    later = {job_path(place): step for step in reversed(steps) for place in step.outputs}
+    writers = {job_path(output): step for step in reversed(steps) for output in step.outputs}
     for step in steps:
-        read = [job_path(place) for place in step.inputs]
+        inputs = [job_path(path) for path in step.inputs]
         if not step.outputs:
-            problems.append(Problem(step.line, f"{step.name}: 'model' is missing: where the model goes"))
-        for place, name in zip(step.inputs, read, strict=True):
-            first = later.get(name)
-            if name not in written and first is not None and first.number > step.number:
-                problems.append(Problem(step.line, f"{step.title} reads {place}, which {first.title} writes after it"))
-        for place in step.outputs if step.name != "stability" else ():
-            name = job_path(place)
-            if name in read:
-                problems.append(Problem(step.line, f"{step.title} writes {place}, which it reads"))
+            problems.append(Problem(step.line, f"{step.name}: 'model' is missing, expected a path for the fitted model"))
+        for path, name in zip(step.inputs, inputs, strict=True):
+            writer = writers.get(name)
+            if name not in written and writer is not None and writer.number > step.number:
+                problems.append(Problem(step.line, f"{step.title} reads {path}, which {writer.title} writes after it"))
+        for path in step.outputs if step.name != "stability" else ():
+            name = job_path(path)
+            if name in inputs:
+                problems.append(Problem(step.line, f"{step.title} writes {path}, which it also reads"))
             elif name in written:
-                problems.append(Problem(step.line, f"{step.title} writes {place}, as {written[name].title} does"))
-            around = next((other for other in (*read, *written) if _is_inside(name, other) or _is_inside(other, name)), None)
-            if around is not None:
-                problems.append(Problem(step.line, f"{step.title} writes {place}, and of that and {around} one lies within the other"))
+                problems.append(Problem(step.line, f"{step.title} writes {path}, as {written[name].title} does"))
+            nested = next((other for other in (*inputs, *written) if _is_inside(name, other) or _is_inside(other, name)), None)
+            if nested is not None:
+                problems.append(Problem(step.line, f"{step.title} writes {path}; one of {path} and {nested} lies inside the other"))
             written.setdefault(name, step)
         written |= {name: step for name in map(job_path, step.outputs) if name not in written}
     return problems
@@ -257,10 +260,10 @@ def _is_inside(name: str, folder: str) -> bool:
 
 
 class _LineIndex:
-    """In which lines of the file steps and names stand, which no TOML reader tells."""
+    """Line numbers of steps and keys, which no TOML parser reports."""
 
     def __init__(self, text: str) -> None:
-        self._places: dict[tuple[int | None, str | None], int] = {}
+        self._lines: dict[tuple[int | None, str | None], int] = {}
         part: int | None = None
         steps, quotes = 0, ""
         for number, line in enumerate(text.split("\n"), start=1):
@@ -270,15 +273,15 @@ class _LineIndex:
             if re.match(r"\s*\[\[\s*step\s*\]\]", line):
                 steps += 1
                 part = steps
-                self._places[part, None] = number
+                self._lines[part, None] = number
             elif re.match(r"\s*\[\s*job\s*\]", line):
                 part = 0
-            elif found := re.match(r"""\s*\[?\[?\s*["']?([\w-]+)["']?\s*(?:=|\])""", line):
-                self._places.setdefault((part if "=" in line else None, found[1]), number)
+            elif match := re.match(r"""\s*\[?\[?\s*["']?([\w-]+)["']?\s*(?:=|\])""", line):
+                self._lines.setdefault((part if "=" in line else None, match[1]), number)
             for mark in ('"""', "'''"):
                 if line.count(mark) % 2:
                     quotes = mark
 
-    def of(self, part: int | None, name: str | None) -> int:
-        """The line of a name in a step, in [job] (0) or outside (None); of the step itself without a name."""
-        return self._places.get((part, name), self._places.get((part, None), 1))
+    def find(self, part: int | None, name: str | None) -> int:
+        """Return the line of a key in a step (its number), in [job] (0) or outside (None); without a key, the line of the step."""
+        return self._lines.get((part, name), self._lines.get((part, None), 1))

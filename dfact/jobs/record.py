@@ -1,4 +1,4 @@
-"""TODO dfact.jobs.record"""
+"""The record of a job: which steps are done, with digests of their settings, inputs and outputs."""
 
 import hashlib
 import json
@@ -12,23 +12,6 @@ from dfact.errors import StoreError
 from dfact.jobs.job_file import Step, job_path
 from dfact.storage.location import Location, parse_location
 
-
-def _exists(place: Location) -> bool:
-    from dfact.storage.groups import exists
-
-    return exists(place)
-
-
-def _is_whole(place: Location) -> bool:
-    from dfact.storage.groups import is_complete
-
-    return is_complete(place)
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
 KIND = "job"
 RUNTIME_OPTIONS = (
     "scheduler",
@@ -41,127 +24,144 @@ RUNTIME_OPTIONS = (
     "checkpoint-every",
     "overwrite",
 )
-"""What changes no result."""
+"""Options that change no result."""
+
+
+def output_exists(location: Location) -> bool:
+    """Return whether a file, folder or store exists; imports the storage only when called."""
+    from dfact.storage.groups import exists
+
+    return exists(location)
+
+
+def utc_now() -> str:
+    """Return the current time in ISO 8601."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 class Record:
-    """What of a job is done: the attributes of a Zarr group, step by step, each by the first place that it writes."""
+    """The steps of a job that are done, in the attributes of a Zarr group, keyed by command and first output."""
 
-    def __init__(self, place: Location) -> None:
+    def __init__(self, location: Location) -> None:
         from dfact.storage.groups import attributes, exists, open_group
 
-        self.place = place
-        self._steps: dict[str, dict[str, Any]] = dict(attributes(open_group(place, KIND))["steps"]) if exists(place) else {}
+        self.location = location
+        self._steps: dict[str, dict[str, Any]] = dict(attributes(open_group(location, KIND))["steps"]) if exists(location) else {}
         self._written: dict[str, str] = {}
-        """What the steps so far have made of each place: of the model with its stability, not of the fit alone."""
-        self._own: dict[int, str] = {}
+        """Digests of the outputs of the steps so far; stability changes the digest of its model."""
+        self._digests: dict[int, str] = {}
+        """Digests of settings and inputs, by step number."""
         self._owner = uuid4().hex
 
-    def take(self) -> None:
-        """The job is this process's from now on: one that ran it before, and was given up for lost, stops at its next step."""
+    def claim(self) -> None:
+        """Make this process the owner of the job. A previous owner that still runs stops at its next step."""
         self._write()
 
-    def is_ours(self) -> bool:
+    def is_owner(self) -> bool:
+        """Return whether no other process has claimed the job since."""
         from dfact.storage.groups import attributes, open_group
 
-        return attributes(open_group(self.place, KIND)).get("owner") == self._owner
+        return attributes(open_group(self.location, KIND)).get("owner") == self._owner
 
     def _check_owner(self) -> None:
-        if not self.is_ours():
-            raise StoreError("the job is not this process's any more")
+        if not self.is_owner():
+            raise StoreError("another process has claimed the job")
 
-    def compare(self, steps: Sequence[Step]) -> dict[int, str]:
-        """What is to be done of each step that is not done, or on which step before it that depends."""
+    def pending(self, steps: Sequence[Step]) -> dict[int, str]:
+        """Return, by number, why each step that is not done has to run, or the earlier step it depends on."""
         todo: dict[int, str] = {}
-        pending: dict[str, Step] = {}
+        writers: dict[str, Step] = {}
         for step in steps:
-            before = next((pending[name] for name in _by_name(step.inputs) if name in pending), None)
-            if before is not None and _key(step) in self._steps:
-                todo[step.number] = f"depends on {before.title}"
-            elif (reason := self.reason(step)) is not None:
+            writer = next((writers[name] for name in _by_name(step.inputs) if name in writers), None)
+            if writer is not None and _key(step) in self._steps:
+                todo[step.number] = f"depends on {writer.title}"
+            elif (reason := self.why_pending(step)) is not None:
                 todo[step.number] = f"to do ({reason})"
             if step.number in todo:
-                pending |= dict.fromkeys(_by_name(step.outputs), step)
+                writers |= dict.fromkeys(_by_name(step.outputs), step)
         return todo
 
-    def reason(self, step: Step) -> str | None:
-        """Why a step is to be done, once those before it are; None if it is done."""
-        digest = self._own[step.number] = self._digest(step)
-        known = self._steps.get(_key(step))
-        if known is None:
+    def why_pending(self, step: Step) -> str | None:
+        """Return why a step has to run, once the steps before it are done; None if it is done."""
+        from dfact.storage.groups import is_complete
+
+        digest = self._digests[step.number] = self._input_digest(step)
+        recorded = self._steps.get(_key(step))
+        if recorded is None:
             return "not done yet"
-        if known["digest"] != digest:
-            return "it, or what it reads, has changed"
-        if not all(_is_whole(place) for place in step.outputs):
-            return "not finished yet" if not known["done"] else "what it wrote is gone"
-        if not known["done"] and (step.name == "stability" or step.parameters.get("overwrite")):  # what is there may be older
+        if recorded["digest"] != digest:
+            return "its settings or inputs have changed"
+        if not all(is_complete(output) for output in step.outputs):
+            return "not finished yet" if not recorded["done"] else "its output has been removed"
+        # A complete output may be older than the interrupted step where that replaces or updates it.
+        if not recorded["done"] and (step.name == "stability" or step.parameters.get("overwrite")):
             return "not finished yet"
-        self._written |= dict.fromkeys(known["outputs"], known["written"] if known["done"] else self._result(step))
+        self._written |= dict.fromkeys(recorded["outputs"], recorded["written"] if recorded["done"] else self._output_digest(step))
         return None
 
-    def _digest(self, step: Step) -> str:
-        """Of all that its results follow from: its settings and what it reads, which a fit without a seed makes another each time."""
-        given = {name: value for name, value in step.given.items() if name not in RUNTIME_OPTIONS}
-        return _hash(given, {name: self._written.get(name) or _identity(place) for name, place in _by_name(step.inputs).items()})
+    def _input_digest(self, step: Step) -> str:
+        """Digest of the settings and the inputs. A fit without a seed is identified by its output: it differs each time."""
+        settings = {name: value for name, value in step.settings.items() if name not in RUNTIME_OPTIONS}
+        return _hash(settings, {name: self._written.get(name) or _identity(path) for name, path in _by_name(step.inputs).items()})
 
-    def made(self, place: Location) -> bool:
-        """Whether this job wrote what is there."""
-        return any(job_path(place) in known["outputs"] for known in self._steps.values())
+    def wrote(self, location: Location) -> bool:
+        """Return whether a step of this job wrote the output at this location."""
+        return any(job_path(location) in recorded["outputs"] for recorded in self._steps.values())
 
     def begin(self, step: Step) -> None:
-        """Make room for a step. What it writes is whole or not there, so that what is there behind this is of this step."""
+        """Remove the outputs of earlier runs of a step. Outputs are complete or absent, so any later output is of this run."""
         from dfact.storage.groups import kind_at, remove
 
         self._check_owner()
-        known, digest = self._steps.get(_key(step)), self._own[step.number]
-        if known is not None and known["digest"] != digest:
+        recorded, digest = self._steps.get(_key(step)), self._digests[step.number]
+        if recorded is not None and recorded["digest"] != digest:
             remove(self._checkpoint(step))
         if step.name != "stability":
-            for place in filter(self.made, step.outputs):
-                if isinstance(place, Path) and place.is_file():
-                    place.unlink()
+            for output in filter(self.wrote, step.outputs):
+                if isinstance(output, Path) and output.is_file():
+                    output.unlink()
                     continue
-                if isinstance(place, Path) and place.exists() and kind_at(place) is None:
-                    raise StoreError(f"{step.title} would replace {place}, which is no dfact store any more; move it away")
-                remove(place)
-                # With a model goes what was told of its stability.
-                self._steps |= {key: {**known, "done": False} for key, known in self._steps.items() if job_path(place) in known["outputs"]}
-        self._keep(step, digest, done=False)
+                if isinstance(output, Path) and output.exists() and kind_at(output) is None:
+                    raise StoreError(f"{step.title} would replace {output}, which is no longer a dfact store; move it away")
+                remove(output)
+                # The stability stored in a model is removed with it.
+                self._steps |= {key: {**done, "done": False} for key, done in self._steps.items() if job_path(output) in done["outputs"]}
+        self._update(step, digest, done=False)
 
     def finish(self, step: Step) -> None:
-        """A step is done, by this process or by one that was killed before it could say so."""
+        """Record that a step is done, by this process or by one that was killed before it recorded that."""
         from dfact.storage.groups import remove
 
         if _key(step) in self._steps and self._steps[_key(step)]["done"]:
             return
         self._check_owner()
         remove(self._checkpoint(step))
-        written = self._result(step)
+        written = self._output_digest(step)
         self._written |= dict.fromkeys(_by_name(step.outputs), written)
-        self._keep(step, self._own[step.number], done=True, written=written)
+        self._update(step, self._digests[step.number], done=True, written=written)
 
-    def _result(self, step: Step) -> str:
-        """Of what a step has written, and of how: a store may not tell of all that it holds."""
-        return _hash(self._own[step.number], {name: _identity(place) for name, place in _by_name(step.outputs).items()})
+    def _output_digest(self, step: Step) -> str:
+        """Digest of the outputs and of the step's inputs, since the attributes of a store may not cover all its contents."""
+        return _hash(self._digests[step.number], {name: _identity(path) for name, path in _by_name(step.outputs).items()})
 
     def parameters(self, step: Step) -> dict[str, Any]:
-        """Those with which a step runs: with a checkpoint of its own, if it can have one and names none."""
-        found = dict(step.parameters)
-        if found.get("checkpoint", "") is None and len(found.get("omegas") or ()) < 2:
-            found["checkpoint"] = self._checkpoint(step)
-        return found
+        """Return the parameters to run a step with: a checkpoint beside the record is added if it can have one and names none."""
+        parameters = dict(step.parameters)
+        if parameters.get("checkpoint", "") is None and len(parameters.get("omegas") or ()) < 2:
+            parameters["checkpoint"] = self._checkpoint(step)
+        return parameters
 
     def _checkpoint(self, step: Step) -> Location:
         name = hashlib.blake2b(_key(step).encode(), digest_size=4).hexdigest()
-        return parse_location(f"{self.place}.{name}")
+        return parse_location(f"{self.location}.{name}")
 
-    def _keep(self, step: Step, digest: str, *, done: bool, written: str | None = None) -> None:
+    def _update(self, step: Step, digest: str, *, done: bool, written: str | None = None) -> None:
         self._steps[_key(step)] = {
             "digest": digest,
-            "outputs": [job_path(place) for place in step.outputs],
+            "outputs": [job_path(output) for output in step.outputs],
             "done": done,
             "written": written,
-            "time": _now(),
+            "time": utc_now(),
         }
         self._write()
 
@@ -171,30 +171,30 @@ class Record:
         from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, exists, open_store
 
         written: Any = {"kind": KIND, "version": FORMAT_VERSION, "complete": True, "owner": self._owner, "steps": self._steps}
-        if exists(self.place):
-            zarr.open_group(open_store(self.place), mode="r+").attrs[ATTRIBUTE] = written
+        if exists(self.location):
+            zarr.open_group(open_store(self.location), mode="r+").attrs[ATTRIBUTE] = written
         else:
-            zarr.create_group(open_store(self.place), attributes={ATTRIBUTE: written})
+            zarr.create_group(open_store(self.location), attributes={ATTRIBUTE: written})
 
 
 def _key(step: Step) -> str:
     return f"{step.name} {job_path(step.outputs[0])}"
 
 
-def _by_name(places: Sequence[Location]) -> dict[str, Location]:
-    return {job_path(place): place for place in places}
+def _by_name(locations: Sequence[Location]) -> dict[str, Location]:
+    return {job_path(location): location for location in locations}
 
 
 def _hash(*parts: Any) -> str:
     return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=str).encode(), digest_size=12).hexdigest()
 
 
-def _identity(place: Location) -> Any:
-    """What tells whether what lies there has changed: a file's size and time, what a store says of itself."""
+def _identity(location: Location) -> Any:
+    """Return values that change with the contents: size and time of a file, attributes of a store."""
     from dfact.storage.groups import attributes, kind_at, open_group
 
-    if isinstance(place, Path) and place.is_file():
-        status = place.stat()
+    if isinstance(location, Path) and location.is_file():
+        status = location.stat()
         return [status.st_size, status.st_mtime_ns]
-    kind = kind_at(place) if _exists(place) else None
-    return None if kind is None else attributes(open_group(place, kind))
+    kind = kind_at(location) if output_exists(location) else None
+    return None if kind is None else attributes(open_group(location, kind))

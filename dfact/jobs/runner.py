@@ -1,4 +1,4 @@
-"""TODO dfact.jobs.runner"""
+"""Run the steps of a job that are not done, and log them."""
 
 import json
 import logging
@@ -13,38 +13,40 @@ import click
 
 from dfact.errors import DfactError, StoppedError
 from dfact.jobs.job_file import Problem, Step, job_path
-from dfact.jobs.record import Record, _exists, _now
+from dfact.jobs.record import Record, output_exists, utc_now
 
 
-def _problems(step: Step, record: "Record", steps: Sequence[Step]) -> Iterator[Problem]:
-    """What stands in the way of a step."""
-    made = {job_path(place) for other in steps if other.number < step.number for place in other.outputs}
-    for place in step.inputs:
-        if job_path(place) not in made and not _exists(place):
-            yield Problem(step.line, f"{step.title} reads {place}, which does not exist and no step before makes")
-    if step.name != "stability" and not step.parameters.get("overwrite"):
-        for place in step.outputs:
-            if _exists(place) and not record.made(place):
-                what = f"{step.title} writes {place}, which exists and is not of this job"
-                yield Problem(step.line, f"{what}: remove it, or give the step overwrite = true")
+def find_problems(steps: Sequence[Step], record: Record) -> Iterator[Problem]:
+    """Yield the inputs that do not exist and the outputs that would replace files of others."""
+    written: set[str] = set()
+    for step in steps:
+        for path in step.inputs:
+            if job_path(path) not in written and not output_exists(path):
+                yield Problem(step.line, f"{step.title} reads {path}, which does not exist and which no earlier step writes")
+        if step.name != "stability" and not step.parameters.get("overwrite"):
+            for path in step.outputs:
+                if output_exists(path) and not record.wrote(path):
+                    conflict = f"{step.title} writes {path}, which exists and is not an output of this job"
+                    yield Problem(step.line, f"{conflict}; remove it, or set overwrite = true in the step")
+        written |= {job_path(path) for path in step.outputs}
 
 
-def _run(steps: Sequence[Step], record: "Record", log: logging.LoggerAdapter[Any]) -> None:
-    """Do the steps that are not done yet."""
-    began = time.monotonic()
-    record.take()
+def run_steps(steps: Sequence[Step], record: Record, log: "logging.LoggerAdapter[Any]") -> None:
+    """Run the steps that are not done yet, in order; exit at the first failure."""
+    job_start = time.monotonic()
+    record.claim()
     for step in steps:
         log.extra = {"step": step.number, "command": step.name}
-        reason = record.reason(step)
+        reason = record.why_pending(step)
         if reason is None:
             record.finish(step)
-            log.info("is done already")
+            log.info("already done")
             continue
-        log.info(f"begins: {reason}")
-        since = time.monotonic()
+        log.info(f"started: {reason}")
+        start = time.monotonic()
         try:
             record.begin(step)
-            with _written_to(log), click.Context(step.command, info_name=step.name) as context:
+            with _redirected_to(log), click.Context(step.command, info_name=step.name) as context:
                 context.meta.update(step.meta)
                 context.invoke(step.command, **record.parameters(step))
             record.finish(step)
@@ -53,28 +55,16 @@ def _run(steps: Sequence[Step], record: "Record", log: logging.LoggerAdapter[Any
             raise click.exceptions.Exit(128 + error.signal) from error
         except (DfactError, click.ClickException) as error:
             log.error(f"failed: {error.format_message() if isinstance(error, click.ClickException) else error}")
-            if not record.is_ours():
-                log.error(f"another process runs this job now, by its record {record.place}; this one stops")
-            raise click.exceptions.Exit(1) from error  # the log has told why
-        log.info(f"is done, in {time.monotonic() - since:.1f} s")
+            if not record.is_owner():
+                log.error(f"another process has claimed this job in its record {record.location}; this process stops")
+            raise click.exceptions.Exit(1) from error  # the log has the message
+        log.info(f"finished in {time.monotonic() - start:.1f} s")
     log.extra = {"step": 0, "command": "job"}
-    log.info(f"all {len(steps)} steps are done, in {time.monotonic() - began:.1f} s")
+    log.info(f"all {len(steps)} steps are done, in {time.monotonic() - job_start:.1f} s")
 
 
-class _JSONLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        found = {"time": _now(), "level": record.levelname.lower(), "step": getattr(record, "step", 0)}
-        return json.dumps(found | {"command": getattr(record, "command", ""), "message": record.getMessage()}, ensure_ascii=False)
-
-
-class _TextLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        where = f"step {getattr(record, 'step', 0)} ({getattr(record, 'command', '')})"
-        return f"{_now()} {record.levelname.lower():<7} {where} {record.getMessage()}"
-
-
-def _logger(log_format: str) -> "logging.LoggerAdapter[Any]":
-    """A log on stderr."""
+def make_logger(log_format: str) -> "logging.LoggerAdapter[Any]":
+    """Return a logger that writes lines of text or JSON to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JSONLines() if log_format == "json" else _TextLines())
     logger = logging.Logger("dfact.run", logging.INFO)
@@ -82,15 +72,27 @@ def _logger(log_format: str) -> "logging.LoggerAdapter[Any]":
     return logging.LoggerAdapter(logger, {})
 
 
+class _JSONLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {"time": utc_now(), "level": record.levelname.lower(), "step": getattr(record, "step", 0)}
+        return json.dumps(fields | {"command": getattr(record, "command", ""), "message": record.getMessage()}, ensure_ascii=False)
+
+
+class _TextLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        step = f"step {getattr(record, 'step', 0)} ({getattr(record, 'command', '')})"
+        return f"{utc_now()} {record.levelname.lower():<7} {step} {record.getMessage()}"
+
+
 @contextmanager
-def _written_to(log: "logging.LoggerAdapter[Any]") -> Iterator[None]:
-    """What commands print goes to the log, line by line."""
-    with redirect_stdout(_ToLog(log)), redirect_stderr(_ToLog(log)):
+def _redirected_to(log: "logging.LoggerAdapter[Any]") -> Iterator[None]:
+    """Send the output of commands to the log, line by line."""
+    with redirect_stdout(_LogStream(log)), redirect_stderr(_LogStream(log)):
         yield
 
 
-class _ToLog(TextIOBase):
-    """A text stream whose lines are those of a log."""
+class _LogStream(TextIOBase):
+    """A text stream that logs each complete line."""
 
     def __init__(self, log: "logging.LoggerAdapter[Any]") -> None:
         self._log, self._line = log, ""

@@ -1,13 +1,12 @@
-"""In which order and with which signs the components of a model are written, so that equal models give equal tables.
+"""The order and signs in which the components of a model are written, so that equal models give equal tables.
 
-The order is the model's own where it has one: classes by size (grade of membership), components by singular value
-(expectile factorization) or weight (CP), factors by the variance they explain (factor analysis). Factors of other models
-come by ‖w_a‖‖h_a‖, the Frobenius norm of what each adds to the model, largest first. They keep their names.
+A model with ``traits.ordered`` keeps its own order and signs: classes by size (grade of membership), components by singular
+value (expectile factorization), factors by explained variance (factor analysis). CP models keep their own order, by weight.
+The factors of other models are sorted by ‖w_a‖‖h_a‖, the Frobenius norm of their contribution, largest first. All components
+keep their names.
 
-The signs are the model's own where it has a rule (expectile factorization: the largest loading is positive; factor
-analysis: the sum of loadings is positive), or where nothing is negative. Of others, CP above all, the largest entry of
-each column of loadings, in each mode from the second on, is positive; the factors of the rows, mode 1, have the sign
-that leaves the model as it is.
+Where signs are arbitrary, as in CP, the largest entry of each column of loadings becomes positive, in each mode from the
+second on. The factors of the rows, mode 1, take the sign that leaves the model unchanged.
 """
 
 from dataclasses import dataclass
@@ -17,52 +16,52 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dfact.report.text import row_chunks
+from dfact.report.tables import row_chunks
 
 
 @dataclass(frozen=True, eq=False)
 class ComponentOrder:
-    """Of the components of a model."""
+    """The order and signs of the components of a model."""
 
     order: NDArray[np.intp]
-    """(k,)."""
+    """Positions in the model (k,)."""
     row_signs: NDArray[np.float64]
-    """(k,), in the model's order: of the row factors."""
+    """Signs of the row factors (k,), in the model's order."""
     signs: list[NDArray[np.float64]]
-    """(k,) each, in the model's order: of the loadings, of CP for each mode from the second on."""
+    """Signs of the loadings (k,), in the model's order; one array for each mode from the second on."""
 
     @classmethod
     def of(cls, model: Any) -> "ComponentOrder":
-        """By the rule above; row factors in a store are read by chunks."""
+        """Determine the order and signs of a model; row factors in a store are read by chunks."""
         k = len(model.get_feature_names_out())
         if model.traits.ordered:
             return cls(np.arange(k), np.ones(k), [np.ones(k)])
         if model.traits.tensor:
-            signs = [_signs_of(np.asarray(A)) for A in model.factors_[1:]]
+            signs = [_column_signs(np.asarray(A)) for A in model.factors_[1:]]
             return cls(np.arange(k), np.prod(signs, axis=0), signs)
         squares = sum(np.square(rows, dtype=np.float64).sum(axis=0) for rows in row_chunks(model.factors_))
         norms = squares * np.square(model.components_, dtype=np.float64).sum(axis=1)
-        sign = _signs_of(model.components_.T)
+        sign = _column_signs(model.components_.T)
         return cls(np.argsort(-norms, kind="stable"), sign, [sign])
 
     def names(self, model: Any) -> list[str]:
-        """Of the components."""
+        """Return the names of the components in this order."""
         return [str(model.get_feature_names_out()[a]) for a in self.order]
 
     def loadings(self, model: Any) -> pd.DataFrame:
-        """The model's ``loadings_``."""
+        """Return ``loadings_`` with this order and these signs."""
         sizes = [A.shape[0] for A in model.factors_[1:]] if model.traits.tensor else [len(model.loadings_)]
         signs = np.repeat(np.asarray(self.signs), sizes, axis=0)
         table: pd.DataFrame = model.loadings_
         return (table * signs).iloc[:, self.order]
 
     def rows(self, factors: NDArray[Any]) -> NDArray[Any]:
-        """Some of the row factors (rows, k)."""
-        arranged: NDArray[Any] = (factors * self.row_signs.astype(factors.dtype))[:, self.order]
-        return arranged
+        """Return row factors (rows, k) with this order and these signs."""
+        ordered: NDArray[Any] = (factors * self.row_signs.astype(factors.dtype))[:, self.order]
+        return ordered
 
 
-def _signs_of(columns: NDArray[Any]) -> NDArray[np.float64]:
-    """Of each column that of its largest entry; 1 of a column of zeros."""
+def _column_signs(columns: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the sign of the largest entry of each column; 1 for a column of zeros."""
     largest = np.take_along_axis(columns, np.abs(columns).argmax(axis=0)[None], axis=0)[0]
     return np.where(largest < 0, -1.0, 1.0)

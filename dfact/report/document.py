@@ -1,16 +1,19 @@
-"""What an HTML report is made of: sections of text, facts, cards, tables and pictures."""
+"""The contents of a report, independent of HTML: sections of text, definitions, cards, tables and drawings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-_STEPS = 6  # of the shades of a cell
-_LONG = 24  # letters beyond which a text may take several lines
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_SHADES = 6
+_LONG = 24  # characters beyond which a text may take several lines
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Text:
 
 @dataclass(frozen=True)
 class DefinitionList:
-    """Names and what they stand for."""
+    """Names and their definitions."""
 
     facts: Sequence[tuple[str, str]]
     kind: ClassVar[str] = "facts"
@@ -31,7 +34,7 @@ class DefinitionList:
 
 @dataclass(frozen=True)
 class Card:
-    """A component and its items: numbers, names, texts."""
+    """A component with its items: numbers, names and texts."""
 
     title: str
     note: str
@@ -47,21 +50,17 @@ class Cards:
 
 
 @dataclass(frozen=True)
-class Picture:
-    """An image in the colours of light and of dark pages, as data: addresses."""
+class Drawing:
+    """A figure to be drawn, with its alternative text and its caption."""
 
-    light: str
-    dark: str
-    width: int
-    height: int
+    draw: "Callable[[], Figure]"
     alt: str
     caption: str
-    kind: ClassVar[str] = "picture"
 
 
 @dataclass(frozen=True)
 class Heading:
-    """Of a column."""
+    """The heading of a column."""
 
     text: str
     numeric: bool
@@ -69,9 +68,10 @@ class Heading:
 
 @dataclass(frozen=True)
 class Cell:
-    """A text and the class that styles it: n number, p1-p6 and m1-m6 shades of positive and negative ones, s text, t long text.
+    """A text with its style: n number, p1-p6 and m1-m6 shades of positive and negative numbers, s text, t long text.
 
-    Without a class it is a small number among shaded ones: most cells of a large table are, and their classes would be a sixth of the file.
+    A cell without a style is a small number among shaded ones. Most cells of a large table are, and styling them would enlarge
+    the file by a sixth.
     """
 
     text: str
@@ -80,7 +80,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows that can be sorted by any column; the first cell of a row is its name."""
+    """A table that can be sorted by any column; the first cell of a row is its name."""
 
     caption: str
     headings: Sequence[Heading]
@@ -88,33 +88,33 @@ class Table:
     kind: ClassVar[str] = "table"
 
 
-Block = Text | DefinitionList | Cards | Picture | Table
+Block = Text | DefinitionList | Cards | Drawing | Table
 
 
 @dataclass(frozen=True)
 class Section:
-    """Of a report; ``name`` is its anchor."""
+    """A section of a report; ``name`` is its anchor."""
 
     name: str
     title: str
     blocks: Sequence[Block]
 
 
-def table_of(frame: pd.DataFrame, caption: str, *, shaded: Sequence[Any] = (), formats: Mapping[str, str] | None = None) -> Table:
-    """The table of a frame with its index as names of the rows.
+def make_table(frame: pd.DataFrame, caption: str, *, shaded: Sequence[Any] = (), formats: Mapping[str, str] | None = None) -> Table:
+    """Convert a data frame, with its index as names of the rows.
 
-    Numbers of the ``shaded`` columns have a background by their size, on a scale that these columns share, and as many
-    decimals; ``formats`` of others by name replace what suits their size. NaN is a dash.
+    The ``shaded`` columns share a scale of background shades and a number of decimals. ``formats`` replace the number format
+    of other columns, by name. NaN becomes a dash.
     """
-    inside = list(shaded)
+    shaded_names = list(shaded)
     numbered = is_numeric_dtype(frame.index)
     labels = [f"{label:g}" if numbered else str(label) for label in frame.index]
     columns: list[list[Cell]] = [[Cell(label, "n" if numbered else _text_style(labels)) for label in labels]]
     headings = [Heading(str(frame.index.name or "name"), numbered)]
-    scale = frame[inside].to_numpy(np.float64) if inside else np.empty(0)
+    scale = frame[shaded_names].to_numpy(np.float64) if shaded_names else np.empty(0)
     largest = float(np.nanmax(np.abs(scale))) if np.isfinite(scale).any() else 0.0
-    for place, name in enumerate(frame):
-        values = frame.iloc[:, place]
+    for position, name in enumerate(frame):
+        values = frame.iloc[:, position]
         numeric = is_numeric_dtype(values) and not is_bool_dtype(values)
         headings.append(Heading(str(name), numeric))
         if not numeric:
@@ -122,22 +122,24 @@ def table_of(frame: pd.DataFrame, caption: str, *, shaded: Sequence[Any] = (), f
             columns.append([Cell(text, _text_style(texts)) for text in texts])
             continue
         numbers = values.to_numpy(np.float64)
-        style = (formats or {}).get(str(name)) or (number_format(scale) if name in inside else _column_format(values))
-        columns.append([Cell(_number(value, style), _shade_class(value, largest) if name in inside else "n") for value in numbers.tolist()])
+        style = (formats or {}).get(str(name)) or (number_format(scale) if name in shaded_names else _column_format(values))
+        columns.append(
+            [Cell(_number(value, style), _shade_class(value, largest) if name in shaded_names else "n") for value in numbers.tolist()]
+        )
     return Table(caption, headings, list(zip(*columns, strict=True)))
 
 
 def with_intervals(table: Table, low: pd.DataFrame, high: pd.DataFrame, style: str) -> Table:
-    """The table with the ends of an interval behind each number."""
+    """Append the ends of an interval to each number of a table."""
     rows = []
     for (name, *cells), *ends in zip(table.rows, low.to_numpy().tolist(), high.to_numpy().tolist(), strict=True):
-        spans = (f"[{_number(a, style)}, {_number(b, style)}]" for a, b in zip(*ends, strict=True))
-        rows.append([name, *(Cell(f"{cell.text} {span}", cell.style) for cell, span in zip(cells, spans, strict=True))])
+        intervals = (f"[{_number(a, style)}, {_number(b, style)}]" for a, b in zip(*ends, strict=True))
+        rows.append([name, *(Cell(f"{cell.text} {interval}", cell.style) for cell, interval in zip(cells, intervals, strict=True))])
     return replace(table, rows=rows)
 
 
 def number_format(values: NDArray[Any]) -> str:
-    """As many decimals as suit the largest of the numbers."""
+    """Choose the number of decimals by the largest of the numbers."""
     finite = np.abs(values[np.isfinite(values)])
     largest = float(finite.max()) if finite.size else 0.0
     if largest == 0:
@@ -153,7 +155,7 @@ def _column_format(values: "pd.Series[Any]") -> str:
 
 
 def _number(value: float, style: str) -> str:
-    """Without the sign of a number that rounds to 0."""
+    """Format a number; drop the sign of one that rounds to 0."""
     if np.isnan(value):
         return "–"
     text = style.format(value)
@@ -167,7 +169,7 @@ def _text_style(texts: Sequence[str]) -> str:
 def _shade_class(value: float, largest: float) -> str:
     if np.isnan(value) or largest == 0:
         return ""
-    step = int(np.ceil(abs(value) / largest * (_STEPS + 1))) - 1
+    step = int(np.ceil(abs(value) / largest * (_SHADES + 1))) - 1
     if step < 1:
         return ""
     return f"{'p' if value > 0 else 'm'}{step}"

@@ -1,6 +1,6 @@
-"""Row factors and loadings as files, csv, parquet, or a Zarr group; written by chunks of rows, whole or not at all.
+"""Row factors and loadings as csv, parquet or Zarr, written atomically by chunks of rows.
 
-Components come in the order and with the signs of :mod:`dfact.report.component_order`.
+Components have the order and signs of :mod:`dfact.report.component_order`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,9 +27,9 @@ from dfact.storage.location import Location, parse_location
 KIND = "factors"
 FORMATS = (".csv", ".parquet", ".zarr")
 TABLES = (".csv", ".parquet")
-_MOST_ROWS = 1 << 18  # whose labels are held at once
+_MAX_ROWS = 1 << 18  # whose labels are held in memory
 Write = Callable[[int, NDArray[Any], NDArray[Any]], None]
-"""Takes the first row's number, the labels (rows,) and the factors (rows, k)."""
+"""Writes rows: the number of the first one, their labels (rows,) and their factors (rows, k)."""
 
 
 def write_factors(
@@ -38,27 +38,27 @@ def write_factors(
     columns: Sequence[str],
     labels: NDArray[Any] | zarr.Array[Any] | None = None,
     *,
-    arrangement: ComponentOrder | None = None,
+    order: ComponentOrder | None = None,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Write row factors (n, k) with their labels (n,), or row numbers, to a .csv, .parquet or .zarr.
 
-    A table has the column ``row`` and one for each factor, with empty cells for NaN; a Zarr group the
-    arrays ``factors``, ``row`` and ``component``, which xarray opens. ``columns`` name the factors as they are written,
-    which is as they stand in ``factors`` or as the ``arrangement`` has them. ``progress`` is called with (rows done, rows in all).
+    A table has a column ``row`` and one for each factor, with empty cells for NaN. A Zarr group has the arrays
+    ``factors``, ``row`` and ``component``, which xarray opens. ``columns`` name the factors as written: in their own
+    order, or in the ``order`` given. ``progress`` is called with (rows written, number of rows).
 
     Raises
     ------
     ParameterError
-        Another ending.
+        ``path`` has another ending.
     StoreError
-        ``path`` exists (unless ``overwrite``), or cannot be written; nothing is left behind.
+        ``path`` exists (unless ``overwrite``), or cannot be written; no partial file remains.
     """
     path = parse_location(path)
     check_destination(path, overwrite=overwrite)
     n, k = factors.shape
-    step = min(Layout.of((n, k)).chunk_rows, _MOST_ROWS, n)
+    step = min(Layout.of((n, k)).chunk_rows, _MAX_ROWS, n)
     tables = isinstance(path, Path) and path.suffix in TABLES
     opened = _table(Path(path), columns, factors.dtype) if tables else _group(path, n, columns, factors.dtype, step, overwrite)
     with opened as write:
@@ -66,7 +66,7 @@ def write_factors(
             stop = min(start + step, n)
             names = np.arange(start, stop).astype(str) if labels is None else labels[start:stop]
             rows = np.asarray(factors[start:stop])
-            write(start, np.asarray(names, dtype=object), rows if arrangement is None else arrangement.rows(rows))
+            write(start, np.asarray(names, dtype=object), rows if order is None else order.rows(rows))
             if progress is not None:
                 progress(stop, n)
 
@@ -74,37 +74,36 @@ def write_factors(
 def write_model_factors(
     model: Any, path: str | PathLike[str], *, overwrite: bool = False, progress: Callable[[int, int], None] | None = None
 ) -> None:
-    """Write the factors, memberships or scores of the fitted rows: :func:`write_factors` of the model's own."""
-    arrangement, labels = ComponentOrder.of(model), model.row_labels_
-    write_factors(
-        path, model._row_factors, arrangement.names(model), labels, arrangement=arrangement, overwrite=overwrite, progress=progress
-    )
+    """Write the factors, memberships or scores of the fitted rows with :func:`write_factors`."""
+    order, labels = ComponentOrder.of(model), model.row_labels_
+    write_factors(path, model._row_factors, order.names(model), labels, order=order, overwrite=overwrite, progress=progress)
 
 
 def write_loadings(model: Any, path: str | PathLike[str], *, below: float = 0.0, overwrite: bool = False) -> None:
-    """Write the loadings (of a grade of membership, the item parameters) to a .csv or .parquet.
+    """Write the loadings (the item parameters of a grade of membership) to a .csv or .parquet.
 
-    A table has the column ``item`` with the labels, and one for each factor; cells of loadings smaller than ``below`` in size are empty.
+    The table has a column ``item`` with the labels and one for each factor. Loadings with an absolute value less than
+    ``below`` become empty cells.
 
     Raises
     ------
     ParameterError
-        Another ending; ``below`` is no number of at least 0.
+        ``path`` has another ending, or ``below`` is negative.
     StoreError
-        As :func:`write_factors` does.
+        ``path`` exists (unless ``overwrite``), or cannot be written; no partial file remains.
     """
     _write_items(path, ComponentOrder.of(model).loadings(model), below, overwrite)
 
 
 def write_confounder_loadings(model: Any, path: str | PathLike[str], *, below: float = 0.0, overwrite: bool = False) -> None:
-    """The same of the loadings on the columns of confounders, of a model that was fitted with some."""
+    """Write the loadings on the encoded confounder columns, as :func:`write_loadings` does."""
     if getattr(model, "confounder_encoding_", None) is None:
-        raise ParameterError(f"the {type(model).__name__} was fitted without confounders; expected one that has loadings on them")
+        raise ParameterError(f"the {type(model).__name__} was fitted without confounders, expected a model with loadings on them")
     _write_items(path, model.confounder_loadings_, below, overwrite)
 
 
 def _write_items(path: str | PathLike[str], table: pd.DataFrame, below: float, overwrite: bool) -> None:
-    """A table of items."""
+    """Write a table of items."""
     path = Path(path)
     check_destination(path, overwrite=overwrite, formats=TABLES)
     if not below >= 0:
@@ -114,34 +113,34 @@ def _write_items(path: str | PathLike[str], table: pd.DataFrame, below: float, o
         write(0, table.index.to_numpy(dtype=object).astype(str).astype(object), np.where(np.abs(values) < below, np.nan, values))
 
 
-def check_ending(place: Location, formats: Sequence[str] = FORMATS) -> None:
-    """Refuse a place by its name alone."""
-    ending = Path(place).suffix
+def check_ending(location: Location, formats: Sequence[str] = FORMATS) -> None:
+    """Raise an error if the ending of a location is not one of the formats."""
+    ending = Path(location).suffix
     if ending not in formats:
-        raise ParameterError(f"{place} ends in {ending!r}, expected one of {', '.join(formats)}")
-    if isinstance(place, str) and ending != ".zarr":
-        raise ParameterError(f"{place} is in an object store, expected a path: files ending in {ending} are written to a disk alone")
+        raise ParameterError(f"{location} ends in {ending!r}, expected one of {', '.join(formats)}")
+    if isinstance(location, str) and ending != ".zarr":
+        raise ParameterError(f"{location} is in an object store, expected a local path; only .zarr is written to object stores")
 
 
-def check_destination(place: Location, *, overwrite: bool, formats: Sequence[str] = FORMATS) -> None:
-    """Refuse what cannot be written, before the work begins."""
-    check_ending(place, formats)
-    path = Path(place)
+def check_destination(location: Location, *, overwrite: bool, formats: Sequence[str] = FORMATS) -> None:
+    """Raise an error before the work if a location cannot be written."""
+    check_ending(location, formats)
+    path = Path(location)
     if path.suffix == ".zarr":
-        ensure_absent(place, overwrite=overwrite)
+        ensure_absent(location, overwrite=overwrite)
     elif path.is_dir():
         raise StoreError(f"{path} is a folder, expected a file; choose another path")
     elif path.exists() and not overwrite:
-        raise StoreError(f"{path} exists already; choose another path, or replace it with overwrite=True (--overwrite)")
+        raise StoreError(f"{path} exists already, expected a new path; choose another one or replace it with overwrite=True (--overwrite)")
 
 
 @contextmanager
 def _table(path: Path, columns: Sequence[str], dtype: Any, labels_name: str = "row") -> Iterator[Write]:
-    """A csv or parquet file, written beside its place; its first column holds the labels."""
+    """Open a csv or parquet file for writing; its first column holds the labels."""
     schema = pa.schema([(labels_name, pa.string()), *((name, pa.from_numpy_dtype(dtype)) for name in columns)])
     open_writer: Any = pa.csv.CSVWriter if path.suffix == ".csv" else pa.parquet.ParquetWriter
-    with atomic_file(path) as unfinished, open_writer(str(unfinished), schema) as writer:
-        # Rows come in order, so their number is not needed here.
+    with atomic_file(path) as partial, open_writer(str(partial), schema) as writer:
+        # Rows arrive in order, so the number of the first one is not needed.
         yield lambda _, labels, factors: writer.write_table(
             pa.table([pa.array(labels, pa.string()), *(pa.array(values, from_pandas=True) for values in factors.T)], schema=schema)
         )
@@ -149,6 +148,7 @@ def _table(path: Path, columns: Sequence[str], dtype: Any, labels_name: str = "r
 
 @contextmanager
 def _group(path: Location, n: int, columns: Sequence[str], dtype: Any, step: int, overwrite: bool) -> Iterator[Write]:
+    """Create a Zarr group for writing, in chunks of ``step`` rows."""
     with create_group(path, KIND, overwrite=overwrite) as group:
         array = group.create_array(
             KIND,

@@ -1,4 +1,4 @@
-"""How well a model rebuilds the data it was fitted to: by item, and by the size of the entries."""
+"""Reconstruction errors of a model on the data it was fitted to, by item and by the size of the entries."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,29 +17,30 @@ from dfact.engine.threads import single_threaded
 from dfact.errors import DataError
 from dfact.selection.hidden_entries import ErrorHistogram, ErrorMeasure
 
-_SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99)  # of the entries, at whose quantiles bins end
+_QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99)  # of the sizes of the entries, where bins end
 
 
 def item_errors(model: Any, dataset: Dataset) -> pd.DataFrame:
-    """Of each item how many are ``observed``, the share ``missing``, ``mean`` and ``deviation`` of the answers, ``rmse`` and ``explained``.
+    """Return for each item the number ``observed``, the share ``missing``, ``mean``, ``deviation``, ``rmse`` and ``explained``.
 
-    ``rmse`` is the root of the mean squared error of the model's answers, ``explained`` the share of the variance about
-    the item's mean. Of a tensor items are the slices of mode 2. A model without ``inverse_transform`` has the first four alone.
+    ``mean`` and ``deviation`` are those of the answers, ``rmse`` is the root mean squared error of the model's answers, and
+    ``explained`` the share of the variance about the item's mean that the model explains. The items of a tensor are the slices
+    of mode 2. For a model without ``inverse_transform`` the last two are left out.
     """
     m = len(model.column_labels_)
     count, total, squares, errors = np.zeros(m, np.int64), np.zeros(m), np.zeros(m), np.zeros(m)
     statistics = dataset.statistics
-    seen = statistics.observed.reshape(m, -1) > 0
+    observed = statistics.observed.reshape(m, -1) > 0
     low, high = (limit.reshape(m, -1) for limit in (statistics.minimum, statistics.maximum))
-    middle = (np.where(seen, low, np.inf).min(axis=1) + np.where(seen, high, -np.inf).max(axis=1)) / 2
-    shift = np.where(seen.any(axis=1), middle, 0) + dataset.offset
-    for pair in entries(model, dataset):
-        M, R = (values.reshape(len(values), m, -1) - shift[:, None] for values in pair)
-        known = ~np.isnan(M)
-        count += known.sum(axis=(0, 2))
-        total += np.where(known, M, 0).sum(axis=(0, 2))
-        squares += np.where(known, M * M, 0).sum(axis=(0, 2))
-        errors += np.where(known, (M - R) ** 2, 0).sum(axis=(0, 2))
+    middle = (np.where(observed, low, np.inf).min(axis=1) + np.where(observed, high, -np.inf).max(axis=1)) / 2
+    shift = np.where(observed.any(axis=1), middle, 0) + dataset.offset
+    for blocks in entries(model, dataset):
+        M, R = (values.reshape(len(values), m, -1) - shift[:, None] for values in blocks)
+        seen = ~np.isnan(M)
+        count += seen.sum(axis=(0, 2))
+        total += np.where(seen, M, 0).sum(axis=(0, 2))
+        squares += np.where(seen, M * M, 0).sum(axis=(0, 2))
+        errors += np.where(seen, (M - R) ** 2, 0).sum(axis=(0, 2))
     n = np.maximum(count, 1)
     variance = np.maximum(squares / n - (total / n) ** 2, 0)
     entries_of_item = np.prod(dataset.shape) // m
@@ -53,12 +54,12 @@ def item_errors(model: Any, dataset: Dataset) -> pd.DataFrame:
 
 
 def entries(model: Any, dataset: Dataset) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Blocks of the data (rows, …), NaN where missing, and the model of them; both as the answers were given.
+    """Yield blocks of the data (rows, …), NaN where missing, and their reconstruction; both in the units of the answers.
 
-    Rows without factors are left out, as missing.
+    Rows without factors are missing.
     """
     layout, offset = Layout.of(dataset.shape), dataset.offset.reshape(-1, *[1] * (len(dataset.shape) - 2))
-    with single_threaded():  # products of blocks are too small for more threads to be of use
+    with single_threaded():  # products of blocks are too small to gain from more threads
         for rows in dataset.source.read_ranges(layout):
             chunk = dataset.source.read_native(rows.start, rows.stop)
             factors = np.asarray(model._row_factors[rows])
@@ -66,13 +67,13 @@ def entries(model: Any, dataset: Dataset) -> Iterator[tuple[NDArray[np.float64],
                 block = slice(start, min(start + layout.block_rows, chunk.shape[0]))
                 part: Any = as_float(chunk[block], dataset.missing_code, np.dtype(np.float64))
                 M = (part if isinstance(part, np.ndarray) else to_dense(part, dataset.source.implicit_value)) + offset
-                R = _rebuilt(model, factors[block], dataset, slice(rows.start + block.start, rows.start + block.stop))
+                R = _reconstruct(model, factors[block], dataset, slice(rows.start + block.start, rows.start + block.stop))
                 M[np.isnan(factors[block]).any(axis=1)] = np.nan
                 yield M, R if model.traits.original_units else R + offset
 
 
-def _rebuilt(model: Any, factors: NDArray[Any], dataset: Dataset, rows: slice) -> NDArray[np.float64]:
-    """The model's entries of some rows; zeros of a model that does not tell."""
+def _reconstruct(model: Any, factors: NDArray[Any], dataset: Dataset, rows: slice) -> NDArray[np.float64]:
+    """Return the model's entries of a range of rows; zeros for a model without ``inverse_transform``."""
     if not hasattr(model, "inverse_transform"):
         return np.zeros((len(factors), *dataset.shape[1:]))
     factors = np.nan_to_num(factors.astype(np.float64))
@@ -80,52 +81,54 @@ def _rebuilt(model: Any, factors: NDArray[Any], dataset: Dataset, rows: slice) -
         return np.asarray(model.inverse_transform(factors))
     if dataset.confounders is None:
         raise DataError(
-            f"the model was fitted with confounders {list(model.confounder_encoding_.names)}, the data has none; give it with them"
+            f"the data has no confounders, expected {list(model.confounder_encoding_.names)}; the model was fitted with confounders"
         )
     return np.asarray(model.inverse_transform(factors, confounders=dataset.confounders.iloc[rows]))
 
 
 @dataclass(frozen=True, eq=False)
 class BinErrors:
-    """Errors of the entries in bins of their size."""
+    """Errors of the entries in bins by their size."""
 
     edges: tuple[float, ...]
     table: pd.DataFrame
-    """A row for each bin: ``entries``, quartiles and ``median`` of the relative errors |b̂ − b|/|b|, ``absolute`` the median |b̂ − b|."""
+    """Bins with their number of ``entries``, quartiles and ``median`` of |b̂ − b|/|b|, and ``absolute``, the median |b̂ − b|."""
 
     @classmethod
     def of(cls, model: Any, dataset: Dataset) -> "BinErrors":
-        """Two reads: the first tells the bins, which end at quantiles of |b|; quantiles are exact to 0.1 %."""
+        """Compute bins that end at quantiles of |b|, then relative and absolute errors, in three reads. Quantiles are exact to 0.1 %."""
         statistics, offset = dataset.statistics, dataset.offset
-        seen = statistics.observed > 0
-        largest = max(np.abs(limit + offset)[seen].max() for limit in (statistics.minimum, statistics.maximum))
+        observed = statistics.observed > 0
+        largest = max(np.abs(limit + offset)[observed].max() for limit in (statistics.minimum, statistics.maximum))
         size = ErrorMeasure("absolute", unit=float(largest) or 1.0)
         sizes = _sum(size.count(b, np.zeros_like(b)) for b, _ in _sizes(model, dataset))
-        inner = size.quantiles(sizes.counts.sum(axis=0), _SHARES)
-        edges = (0.0, *_apart(inner), np.inf)
+        inner = size.quantiles(sizes.counts.sum(axis=0), _QUANTILES)
+        edges = (0.0, *_distinct(inner), np.inf)
         measures = ErrorMeasure("relative", edges), ErrorMeasure("absolute", edges, size.unit)
-        found = [_sum(measure.count(b, R) for b, R in _sizes(model, dataset)) for measure in measures]
+        totals = [_sum(measure.count(b, R) for b, R in _sizes(model, dataset)) for measure in measures]
         rows = []
         for i in range(len(edges) - 1):
-            relative, absolute = (total.counts[i] for total in found)
+            relative, absolute = (total.counts[i] for total in totals)
             median, low, high = measures[0].quantiles(relative, (0.5, 0.25, 0.75))
-            (away,) = measures[1].quantiles(absolute, (0.5,))
-            rows.append({"entries": int(absolute.sum()), "lower quartile": low, "median": median, "upper quartile": high, "absolute": away})
+            (distance,) = measures[1].quantiles(absolute, (0.5,))
+            rows.append(
+                {"entries": int(absolute.sum()), "lower quartile": low, "median": median, "upper quartile": high, "absolute": distance}
+            )
         names = [f"{low:.3g} to {high:.3g}" if high < np.inf else f"from {low:.3g}" for low, high in pairwise(edges)]
         return cls(edges, pd.DataFrame(rows, index=pd.Index(names, name="size of the entry")))
 
 
 def _sizes(model: Any, dataset: Dataset) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Sizes |b| of the observed entries, and the model of them turned alike."""
+    """Yield the sizes |b| of the observed entries, and their reconstruction with the same change of sign."""
     for M, R in entries(model, dataset):
-        known = ~np.isnan(M)
-        b = M[known]
+        observed = ~np.isnan(M)
+        b = M[observed]
         sign = np.where(b < 0, -1.0, 1.0)
-        yield b * sign, R[known] * sign
+        yield b * sign, R[observed] * sign
 
 
-def _apart(numbers: list[float]) -> Iterator[float]:
-    """Of rising numbers those above 0 that are more than a hundredth above the one before."""
+def _distinct(numbers: list[float]) -> Iterator[float]:
+    """Yield the positive ones of increasing numbers that exceed their predecessor by more than 1 %."""
     last = 0.0
     for number in numbers:
         if last * 1.01 < number < np.inf:

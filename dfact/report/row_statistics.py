@@ -1,4 +1,4 @@
-"""How the factors of the rows are distributed, and how they go together; of any number of rows, by chunks."""
+"""Distributions and correlations of the row factors, computed by chunks of rows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,40 +7,40 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dfact.report.text import row_chunks
+from dfact.report.tables import row_chunks
 
 BINS = 40
 
 
 @dataclass(frozen=True, eq=False)
 class RowStatistics:
-    """Of k factors over the rows that have any; rows with NaN have none."""
+    """Statistics of k factors over the rows without NaN."""
 
     n: int
-    """Rows with factors."""
+    """Number of rows with factors."""
     mean: NDArray[np.float64]
     deviation: NDArray[np.float64]
     minimum: NDArray[np.float64]
     maximum: NDArray[np.float64]
     zeros: NDArray[np.float64]
-    """Share of the rows whose factor is 0."""
+    """Share of rows whose factor is 0."""
     correlations: NDArray[np.float64]
-    """(k, k); NaN with a factor that does not vary."""
+    """(k, k); NaN for factors without variance."""
     edges: NDArray[np.float64]
-    """(k, BINS + 1), of bins of the same width from the least to the largest."""
+    """Edges of bins of equal width from minimum to maximum (k, BINS + 1)."""
     counts: NDArray[np.int64]
-    """(k, BINS)."""
+    """Rows in each bin (k, BINS)."""
 
     @classmethod
     def of(cls, factors: Any) -> "RowStatistics":
-        """Two reads of row factors (n, k): moments and range, then the counts in bins."""
+        """Read row factors (n, k) twice: for moments and range, then for the counts."""
         k = factors.shape[1]
         n, total, cross, zeros = 0, np.zeros(k), np.zeros((k, k)), np.zeros(k)
         limits, shift = np.array([np.full(k, np.inf), np.full(k, -np.inf)]), np.zeros(k)
-        for W in map(_known, row_chunks(factors)):
+        for W in map(_complete_rows, row_chunks(factors)):
             if not len(W):
                 continue
-            shift = W.mean(axis=0) if n == 0 else shift  # products of what is near 0 keep their digits
+            shift = W.mean(axis=0) if n == 0 else shift  # centring first avoids cancellation in the covariance
             n, zeros = n + len(W), zeros + (W == 0).sum(axis=0)
             limits = np.array([np.minimum(limits[0], W.min(axis=0)), np.maximum(limits[1], W.max(axis=0))])
             total, cross = total + (W - shift).sum(axis=0), cross + (W - shift).T @ (W - shift)
@@ -53,17 +53,17 @@ class RowStatistics:
         correlations = np.divide(covariance, scale, out=np.full((k, k), np.nan), where=scale > 0)
         edges = np.linspace(limits[0], np.where(limits[1] > limits[0], limits[1], limits[0] + 1), BINS + 1).T
         counts = np.zeros((k, BINS), np.int64)
-        for W in map(_known, row_chunks(factors)):
-            counts += [np.histogram(column, of)[0] for column, of in zip(W.T, edges, strict=True)]
+        for W in map(_complete_rows, row_chunks(factors)):
+            counts += [np.histogram(column, bins)[0] for column, bins in zip(W.T, edges, strict=True)]
         return cls(n, mean + shift, deviation, limits[0], limits[1], zeros / max(n, 1), correlations, edges, counts)
 
     def table(self, names: list[str]) -> pd.DataFrame:
-        """Factors × figures."""
-        columns = {"mean": self.mean, "standard deviation": self.deviation, "least": self.minimum, "largest": self.maximum}
+        """Return a table of factors × statistics."""
+        columns = {"mean": self.mean, "standard deviation": self.deviation, "minimum": self.minimum, "maximum": self.maximum}
         return pd.DataFrame(columns | {"share at 0": self.zeros}, index=pd.Index(names, name="factor"))
 
 
-def _known(W: NDArray[Any]) -> NDArray[np.float64]:
-    """The rows that have factors, in double precision."""
-    known: NDArray[np.float64] = W[~np.isnan(W).any(axis=1)].astype(np.float64)
-    return known
+def _complete_rows(W: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the rows without NaN in double precision."""
+    complete: NDArray[np.float64] = W[~np.isnan(W).any(axis=1)].astype(np.float64)
+    return complete

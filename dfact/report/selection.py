@@ -1,4 +1,4 @@
-"""Plots of a selection, with Matplotlib (the optional extra ``plot``)."""
+"""Scores of a selection, as text and as plots with Matplotlib (the optional extra ``plot``)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,19 +9,19 @@ import pandas as pd
 from dfact.errors import ParameterError
 from dfact.report.export import check_destination
 from dfact.report.plots import FORMATS, new_figure
+from dfact.report.tables import indented, table_text
 from dfact.selection.result import Selection
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
-from dfact.report.text import indented, table_text
-
+ERROR_LABEL = "mean squared error of held-out answers"
 _FORMATS = {"seconds": "{:.2f}", "passes": "{:d}", "n": "{:d}", "zeros": "{:d}", "rank": "{:d}"}
+_MARKERS = "osD^vP*X"
 
 
 def selection_text(selection: Selection) -> str:
-    """The candidates with their scores, the best of them marked."""
+    """List the candidates with their scores, and mark the best."""
     table = selection.table.copy()
     for name in table:
         table[name] = table[name].map(_FORMATS.get(str(name), "{:.6f}").format)
@@ -32,30 +32,27 @@ def selection_text(selection: Selection) -> str:
     return indented(table_text(table.assign(**{"": best.map({True: "best", False: ""})}), header=True))
 
 
-_MARKERS = "osD^vP*X"
-
-
 def error_plot(selection: Selection) -> "Figure":
-    """The cross-validated error against the number of components, a line for each combination of the other parameters.
+    """Plot the cross-validated error over the number of components, with a line for each combination of the other parameters.
 
-    Bars are one standard error; a ring is around what was chosen. Save it with ``figure.savefig("errors.png")``.
+    Bars show one standard error; a ring marks the chosen candidate. Save the figure with ``figure.savefig("errors.png")``.
 
     Raises
     ------
     ParameterError
-        A selection without errors, or not of the number of components.
+        The selection has no errors or does not vary the number of components.
     """
     table = selection.table
     names = [str(name) for name in table.index.names]
     if "error" not in table or "n_components" not in names:
         raise ParameterError(f"the selection has {list(table)} of {names}, expected the errors of numbers of components")
-    return score_plot(table, selection.best_params, "error", "se", "mean squared error of hidden answers")
+    return score_plot(table, selection.best_params, "error", "se", ERROR_LABEL)
 
 
 def score_plot(table: pd.DataFrame, best: Mapping[str, Any], score: str, error: str | None, label: str) -> "Figure":
-    """A score against the number of components, or else the first parameter; a line for each combination of the other parameters.
+    """Plot a score over the number of components, or over the first parameter; draw a line for each combination of the others.
 
-    ``table`` is that of a selection; bars are the ``error``, where there is one; a ring is around the ``best``.
+    ``table`` is the table of a selection. Bars show the column ``error``, if any; a ring marks the ``best`` candidate.
     """
     names = [str(name) for name in table.index.names]
     across = "n_components" if "n_components" in names else names[0]
@@ -66,10 +63,10 @@ def score_plot(table: pd.DataFrame, best: Mapping[str, Any], score: str, error: 
     lines: Any = frame.groupby(others, sort=True) if others else [((), frame)]
     for i, (values, rows) in enumerate(lines):
         line = rows.sort_values(across)
-        of = ", ".join(f"{name} = {value}" for name, value in zip(others, values, strict=True))
+        parameters = ", ".join(f"{name} = {value}" for name, value in zip(others, values, strict=True))
         style = f"{_MARKERS[i % len(_MARKERS)]}-"
         spread = None if error is None else line[error].fillna(0)
-        axes.errorbar(line[across], line[score], spread, fmt=style, capsize=3, markersize=5, label=of)
+        axes.errorbar(line[across], line[score], spread, fmt=style, capsize=3, markersize=5, label=parameters)
     chosen = frame[(frame[names] == pd.Series(best)).all(axis=1)]
     axes.plot(chosen[across], chosen[score], "o", markersize=14, markerfacecolor="none", markeredgecolor="black", label="chosen")
     axes.set_xticks(sorted(frame[across].unique()))
@@ -80,6 +77,6 @@ def score_plot(table: pd.DataFrame, best: Mapping[str, Any], score: str, error: 
 
 
 def check_plot(path: Path, *, overwrite: bool) -> None:
-    """Refuse, before the work, a place or a format that cannot be written, or Matplotlib's absence."""
+    """Raise an error before the work if the plot cannot be written: its path, its format, or Matplotlib missing."""
     check_destination(path, overwrite=overwrite, formats=FORMATS)
     new_figure(1, 1)

@@ -1,4 +1,4 @@
-"""The command line as people meet it: what it prints, writes and returns."""
+"""The command line: printed text, written files and exit codes."""
 
 import shlex
 import signal
@@ -71,7 +71,7 @@ def run(*arguments: Any) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("command", [["demo"], ["import"], ["info"], ["fit"], ["fit", "icqf"], ["transform"], []])
-def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_usage_and_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--help"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"Usage: {' '.join(['dfact', *command])}")
@@ -81,7 +81,7 @@ def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.process
-def test_help_does_not_wait_for_numba() -> None:
+def test_help_imports_no_heavy_module() -> None:
     heavy = {"numba", "numpy", "pandas", "zarr", "sklearn", "distributed"}
     code = f"import sys; from dfact.cli.main import main; main(['fit', 'icqf', '--help']); assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=200, check=True)
@@ -99,7 +99,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["fits"], 2, "No such command 'fits'"),
         (["info"], 2, "Missing argument 'PATH'"),
         (["info", "nowhere.zarr"], 1, "nowhere.zarr does not exist, expected a dfact dataset"),
-        (["info", "{table}"], 1, "survey.csv is a file, expected a dataset; make one of a table: dfact import"),
+        (["info", "{table}"], 1, "survey.csv is a file, expected a dataset; import it: dfact import"),
         (["import", "{table}", "new.zarr"], 2, "Missing option '--items'"),
         (["import", "nowhere.csv", "new.zarr", "--items", "Q*"], 1, "Error: nowhere.csv does not exist"),
         (["import", "{table}", "new.zarr", "--items", "Z*"], 1, "no column matches 'Z*'"),
@@ -115,7 +115,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["fit", "icqf", "{data}", "new.model", "--memory-limit", "much"], 1, "memory_limit is 'much'"),
         (["fit", "icqf", "{data}", "new.model", "--memory-limit", "1MB"], 1, "needs at least"),
         (["fit", "icqf", "{data}", "new.model", "--scheduler", "nonsense"], 1, "no Dask scheduler answers at nonsense"),
-        (["fit", "icqf", "{data}", "new.model", "--scheduler", "a:1", "--executor", "inline"], 2, "--executor is for this machine"),
+        (["fit", "icqf", "{data}", "new.model", "--scheduler", "a:1", "--executor", "inline"], 2, "--executor applies to this machine"),
         (["fit", "icqf", "{model}", "new.model"], 1, "holds a dfact model, expected a dataset"),
         (["transform", "{data}", "{data}", "w.csv"], 1, "holds a dfact dataset, expected a model"),
         (["transform", "{model}", "{data}", "w.txt"], 1, "w.txt ends in '.txt', expected one of .csv, .parquet, .zarr"),
@@ -156,7 +156,7 @@ def test_warnings_are_one_line(data: Path, capsys: pytest.CaptureFixture[str], m
     assert capsys.readouterr().err == "Warning: row 3 has no answer\n"
 
 
-def test_lists() -> None:
+def test_list_options_split_at_commas() -> None:
     context, parameter = click.Context(cli), click.Option(["--x"])
     assert split_list(context, parameter, ("a, b", "c", "")) == ["a", "b", "c"]
 
@@ -232,7 +232,7 @@ def test_info_of_a_model(model: Path, data: Path, capsys: pytest.CaptureFixture[
 # fit
 
 
-def test_the_defaults_are_those_of_the_class() -> None:
+def test_defaults_match_the_class() -> None:
     defaults = dfact.ICQF().get_params()
     with cli.commands["fit"].commands["icqf"].make_context("icqf", ["data", "model"]) as context:  # type: ignore[attr-defined]
         broadcast = set(context.params) & set(defaults)
@@ -241,7 +241,7 @@ def test_the_defaults_are_those_of_the_class() -> None:
 
 
 @pytest.mark.slow
-def test_fit_passes_its_options_on(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_passes_all_options_to_the_estimator(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "m.model"
     options = "--components 2 --beta 0.2 --rho 2 --max-iter 7 --tol 0 --init random --seed 3 --q-max 2.5 --w-max 0.9 --bounds 0 3.5"
     more = "--dtype float64 --memory-limit 9GiB --executor threads --no-confounders"
@@ -259,7 +259,7 @@ def test_fit_passes_its_options_on(data: Path, tmp_path: Path, capsys: pytest.Ca
     assert "fit: 7 of 7, objective" in captured.err
 
 
-def test_fit_is_what_the_library_fits(data: Path, model: Path) -> None:
+def test_fit_equals_the_library(data: Path, model: Path) -> None:
     expected = dfact.ICQF(3).fit(dfact.open_dataset(data))
     found = dfact.load_model(model)
     np.testing.assert_array_equal(found.components_, expected.components_)
@@ -287,7 +287,7 @@ def test_transform(model: Path, data: Path, tmp_path: Path, ending: str, capsys:
     expected = np.asarray(loaded.factors_)
     if ending == "zarr":
         found = xr.open_zarr(out)
-        names = list(found["component"].values)  # in the order of the tables, not of the model
+        names = list(found["component"].values)  # in the order of exported tables, not of the model
         assert sorted(names) == ["icqf0", "icqf1", "icqf2"]
         np.testing.assert_array_equal(found["factors"].values, expected[:, [int(name[-1]) for name in names]])
         assert list(found["row"].values[:2]) == ["p0", "p1"]
@@ -319,7 +319,7 @@ def test_transform_of_other_data_is_refused(model: Path, table: Path, tmp_path: 
 def test_on_a_cluster(
     cluster: LocalCluster, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(data.parent)  # where the workers are not
+    monkeypatch.chdir(data.parent)  # a folder that is not the working folder of the workers
     monkeypatch.setattr("dfact.data.layout._BLOCK_ROWS", (16, 32))
     monkeypatch.setattr("dfact.data.layout._PARTITION_ENTRIES", 1 << 9)
     for name, options in (("cluster", ["--scheduler", cluster.scheduler_address]), ("here", [])):
@@ -335,8 +335,8 @@ def test_on_a_cluster(
     assert (tmp_path / "cluster.csv").read_bytes() == (tmp_path / "here.csv").read_bytes()
 
 
-def test_a_cluster_that_is_lost(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.cli.options._hush", lambda: None)
+def test_lost_scheduler_is_reported(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dfact.cli.options.silence_client_logs", lambda: None)
     with (
         pytest.raises(dfact.DfactError, match="the Dask scheduler is lost: the scheduler is gone"),
         connected(cluster.scheduler_address),
@@ -347,13 +347,13 @@ def test_a_cluster_that_is_lost(cluster: LocalCluster, monkeypatch: pytest.Monke
 @pytest.mark.process
 @pytest.mark.faults
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_a_fit_that_keeps_no_checkpoint_at_once(number: signal.Signals, tmp_path: Path) -> None:
+def test_signal_stops_a_fit_without_checkpoint_at_once(number: signal.Signals, tmp_path: Path) -> None:
     data, model = tmp_path / "a.zarr", tmp_path / "a.model"
     dfact.import_array(planted_answers(5000, 40, 4, 0).astype(np.uint8), data)
     command = [*RUN, "fit", "icqf", str(data), str(model), "--tol", "0", "--max-iter", "1000000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        stop = threading.Timer(200, process.kill)  # it begins once its kernels are compiled
+        stop = threading.Timer(200, process.kill)  # includes the compilation of the kernels
         stop.start()
         assert "fit: 1 of 1000000" in process.stderr.readline()
         process.send_signal(number)
@@ -378,7 +378,7 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert sorted(path.name for path in folder.iterdir()) == ["answers.csv", "answers.zarr", "factors.csv", "factors4.model", "items.csv"]
     factors = pd.read_csv(folder / "factors.csv")
     assert factors.shape == (1004, 5)
-    # What it says to try next works as it stands.
+    # The suggested commands work unchanged.
     commands = [line for line in done.stdout.replace("\\\n", "").splitlines() if line.startswith("  dfact ")]
     assert len(commands) == 5
     for command in commands:
@@ -387,12 +387,12 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert dfact.open_dataset(folder / "answers.zarr").fingerprint == dfact.load_model(folder / "factors4.model").fingerprint_
     capsys.readouterr()
     monkeypatch.chdir(tmp_path)
-    assert main(["demo", "--output", "my demo"]) == 0, "again"
+    assert main(["demo", "--output", "my demo"]) == 0, "a second run"
     assert main(["demo", "--output", "."]) == 1
-    assert "holds other things than an earlier demo" in capsys.readouterr().err
+    assert "contains other files, expected an empty folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["fit icqf", "fit cp", "select icqf", "stability"])
-def test_a_checkpoint_without_a_name_is_refused(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_checkpoint_path_is_refused(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), str(tmp_path / "a"), str(tmp_path / "b"), "--checkpoint", ""]) == 2
     assert "Invalid value for '--checkpoint': '' names no place; expected a path" in capsys.readouterr().err

@@ -19,7 +19,7 @@ from dfact.engine.checkpoint import resume_point
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two components in 40 samples × 12 × 9, a tenth missing, with labels beside."""
+    """Two components in 40 samples × 12 × 9, a tenth missing, with labels."""
     rng = np.random.default_rng(0)
     path = tmp_path_factory.mktemp("file") / "spectra.npz"
     Z = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((size, 2)) for size in (40, 12, 9))) + 0.2 * rng.standard_normal((40, 12, 9))
@@ -44,7 +44,7 @@ def model(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("command", ["fit cp", "select cp", "import-array"])
-def test_help(command: str) -> None:
+def test_help_has_usage_and_example(command: str) -> None:
     result = CliRunner().invoke(cli, [*command.split(), "--help"], prog_name="dfact", terminal_width=100)
     assert result.exit_code == 0
     assert result.output.startswith(f"Usage: dfact {command}")
@@ -54,13 +54,13 @@ def test_help(command: str) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("command", ["fit", "select"])
-def test_help_does_not_wait_for_numba(command: str) -> None:
+def test_help_imports_no_heavy_module(command: str) -> None:
     heavy = {"numba", "numpy", "pandas", "zarr", "sklearn", "distributed"}
     code = f"import sys; from dfact.cli.main import main; main(['{command}', 'cp', '--help']); assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=200, check=True)
 
 
-def test_the_defaults_are_those_of_the_class() -> None:
+def test_defaults_match_the_class() -> None:
     defaults = dfact.ElasticCP().get_params()
     with cli.commands["fit"].commands["cp"].make_context("cp", ["data", "model"]) as context:  # type: ignore[attr-defined]
         for name in set(defaults) & set(context.params):
@@ -80,14 +80,14 @@ def test_import(file: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFi
     np.testing.assert_array_equal(read_array_file(tmp_path / "one.npz"), X)
 
 
-def test_fit_is_what_the_library_fits(data: Path, model: Path) -> None:
+def test_fit_equals_the_library(data: Path, model: Path) -> None:
     expected = dfact.ElasticCP(2, random_state=0).fit(dfact.open_dataset(data))
     for A, B in zip(dfact.load_model(model).factors_, expected.factors_, strict=True):
         np.testing.assert_array_equal(A[:], B[:])
 
 
 @pytest.mark.slow
-def test_fit_passes_its_options_on(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_passes_all_options_to_the_estimator(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, plot = tmp_path / "m.model", tmp_path / "modes.png"
     options = "-k 3 --lam 2 --l1-ratio 0.5 --nonnegative --prior none --init nvecs --missing exact --max-iter 4 --tol 0 --seed 1"
     assert main(["fit", "cp", str(data), str(path), *options.split(), "--plot", str(plot)]) == 0
@@ -121,7 +121,7 @@ def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.slow
-def test_select_keeps_what_it_has_done(data: Path, tmp_path: Path) -> None:
+def test_select_saves_finished_work(data: Path, tmp_path: Path) -> None:
     options = ["--lambdas", "1,100", "--seed", "0", "-k", "3", "--checkpoint", str(tmp_path / "kept.zarr")]
     for name in ("first", "again"):
         assert main(["select", "cp", str(data), str(tmp_path / f"{name}.model"), *options]) == 0
@@ -132,10 +132,10 @@ def test_select_keeps_what_it_has_done(data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_a_job_that_was_killed_within_select_goes_on(data: Path, tmp_path: Path) -> None:
+def test_job_killed_within_select_resumes(data: Path, tmp_path: Path) -> None:
     job = tmp_path / "job.toml"
     job.write_text(f'[[step]]\nrun = "select cp"\ndata = "{data}"\nmodel = "m.model"\ncomponents = 3\nlambdas = [1, 100]\nseed = 0\n')
-    # Killed behind the first version of the path on what is not hidden.
+    # Kill the process after the first checkpoint version of the path on the training entries.
     code = """
 import os, sys
 from dfact.cli.main import main
@@ -174,7 +174,7 @@ def test_info_and_transform(data: Path, model: Path, tmp_path: Path, capsys: pyt
     table = pd.read_csv(out)
     assert list(table["row"][:2]) == ["s0", "s1"]
     found, expected = table[["elasticcp0", "elasticcp1"]].to_numpy(), dfact.load_model(model).factors_[0][:]
-    np.testing.assert_allclose(found, expected * np.sign(found[0] * expected[0]), rtol=1e-9)  # a table has its own signs
+    np.testing.assert_allclose(found, expected * np.sign(found[0] * expected[0]), rtol=1e-9)  # exported tables choose their own signs
 
 
 @pytest.mark.parametrize(
@@ -184,16 +184,16 @@ def test_info_and_transform(data: Path, model: Path, tmp_path: Path, capsys: pyt
         (["import-array", "{file}", "new.zarr"], 1, "holds 3 arrays (X, samples, bands); say which (--key)"),
         (["import-array", "{file}", "new.zarr", "--key", "Y"], 1, "has no array 'Y', expected one of X, samples, bands"),
         (["import-array", "{file}", "new.zarr", "--key", "samples"], 1, "expected at least one row and one column"),
-        (["import-array", "{file}", "new.zarr", "--key", "X", "--missing", "none"], 2, "'none' are not numbers"),
+        (["import-array", "{file}", "new.zarr", "--key", "X", "--missing", "none"], 2, "'none' is not a list of numbers"),
         (["import-array", "{file}", "{data}", "--key", "X"], 1, "exists already"),
         (["fit", "cp", "{data}"], 2, "Missing argument 'MODEL'"),
         (["fit", "cp", "{data}", "new.model", "-k", "0"], 1, "n_components is 0"),
         (["fit", "cp", "{data}", "new.model", "--lam", "-1"], 1, "lam is -1.0"),
         (["fit", "cp", "{data}", "new.model", "--solver", "best"], 2, "'best' is not one of 'bcd', 'stochastic'"),
         (["fit", "cp", "{data}", "{model}"], 1, "exists already"),
-        (["select", "cp", "{data}", "--holdout-fraction", "0"], 1, "share is 0.0, expected a number between 0 and 1"),
+        (["select", "cp", "{data}", "--holdout-fraction", "0"], 1, "is 0.0, expected a number between 0 and 1"),
         (["select", "cp", "{data}", "--criterion", "aic"], 2, "'aic' is not one of 'held_out', 'bic', 'split_half'"),
-        (["select", "cp", "{data}", "--lambdas", "low"], 2, "'low' are not numbers"),
+        (["select", "cp", "{data}", "--lambdas", "low"], 2, "'low' is not a list of numbers"),
         (["select", "cp", "{data}", "--plot", "p.txt"], 1, "p.txt ends in '.txt'"),
         (["select", "cp", "{data}", "{model}"], 1, "exists already"),
     ],

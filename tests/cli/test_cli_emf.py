@@ -20,7 +20,7 @@ from dfact.jobs.job_file import with_omega
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Response times, skewed, a third of them known."""
+    """Skewed response times, a third of them observed."""
     rng = np.random.default_rng(0)
     path = tmp_path_factory.mktemp("data") / "times.zarr"
     M = rng.random((150, 2)) @ rng.random((2, 40)) + 0.1 * rng.chisquare(3, (150, 40))
@@ -37,7 +37,7 @@ def model(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("command", ["fit emf", "select emf"])
-def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_usage_and_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), "--help"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"Usage: dfact {command}")
@@ -48,13 +48,13 @@ def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["fit", "select"])
-def test_help_does_not_wait_for_numba(command: str) -> None:
+def test_help_imports_no_heavy_module(command: str) -> None:
     heavy = {"numba", "numpy", "pandas", "zarr", "sklearn", "distributed"}
     code = f"import sys; from dfact.cli.main import main; main(['{command}', 'emf', '--help']); assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=200, check=True)
 
 
-def test_the_options_are_those_of_the_class() -> None:
+def test_options_match_the_class() -> None:
     defaults = dfact.ExpectileMF().get_params()
     emf = cli.commands["fit"].commands["emf"]  # type: ignore[attr-defined]
     with emf.make_context("emf", ["data", "model"]) as context:
@@ -64,7 +64,7 @@ def test_the_options_are_those_of_the_class() -> None:
             assert context.params[name] == defaults[name], name
 
 
-def test_fit_is_what_the_library_fits(data: Path, model: Path) -> None:
+def test_fit_equals_the_library(data: Path, model: Path) -> None:
     expected = dfact.ExpectileMF(2, omega=0.1, ridge=0.1).fit(dfact.open_dataset(data))
     found = dfact.load_model(model)
     np.testing.assert_array_equal(found.components_, expected.components_)
@@ -72,7 +72,7 @@ def test_fit_is_what_the_library_fits(data: Path, model: Path) -> None:
 
 
 @pytest.mark.slow
-def test_fit_passes_its_options_on(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_passes_all_options_to_the_estimator(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, plot = tmp_path / "m.model", tmp_path / "items.png"
     options = "-k 3 --omega 0.7 --ridge 0.2 --solver exact --init random --max-iter 7 --tol 0 --seed 4 --dtype float32 --memory-limit 9GiB"
     assert main(["fit", "emf", str(data), str(path), *options.split(), "--plot", str(plot)]) == 0
@@ -121,7 +121,7 @@ def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         dfact.ExpectileMF(max_iter=30),
         dfact.open_dataset(data),
         {"n_components": [1, 2, 6], "ridge": [0.1, 1], "omega": [0.1, 0.5]},
-        share=0.2,
+        holdout_fraction=0.2,
         bins=[0, 0.5, 1, 5],
         repeats=2,
         random_state=0,
@@ -140,7 +140,7 @@ def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 SELECT = ["--ridge", "0.1", "--omega", "0.1,0.5", "--seed", "0", "--max-iter", "20", "--tol", "0"]
 
 
-def test_select_goes_on_from_a_checkpoint(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_select_resumes_from_a_checkpoint(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["select", "emf", str(data), "-k", "1,2", *SELECT, "--checkpoint", str(tmp_path / "kept")]
     assert main(arguments) == 0
     first = capsys.readouterr()
@@ -155,7 +155,7 @@ def test_select_goes_on_from_a_checkpoint(data: Path, tmp_path: Path, capsys: py
 
 @pytest.mark.process
 @pytest.mark.faults
-def test_killed_within_a_job_the_selection_goes_on(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selection_killed_within_a_job_resumes(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     visits: list[str] = []
     run = LocalSession.run
 
@@ -177,7 +177,7 @@ run, left = LocalSession.run, itertools.count(int(sys.argv[2]), -1)
 LocalSession.run = lambda *given: os.kill(os.getpid(), signal.SIGKILL) if next(left) == 0 else run(*given)
 main(["run", sys.argv[1]])
 """
-    # In the midst of the fits that share reads, and of the last fit: what a checkpoint of every 10 passes lacks is less.
+    # Kill the process within the fits that share reads, and within the last fit; a checkpoint every 10 passes loses less than that.
     for number in (last - 5, 25):
         killed = subprocess.run([sys.executable, "-c", kill, str(job), str(number)], capture_output=True, check=False)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
@@ -213,7 +213,7 @@ def test_info_and_transform(model: Path, data: Path, tmp_path: Path, capsys: pyt
         (["fit", "emf", "{data}", "{model}"], 1, "exists already"),
         (["fit", "emf", "{data}", "new.model", "--omega", "1.5"], 1, "omega is 1.5, expected a number between 0 and 1"),
         (["fit", "emf", "{data}", "new.model", "--omega", "0.1,1"], 1, "omega is 1.0, expected a number between 0 and 1"),
-        (["fit", "emf", "{data}", "new.model", "--omega", "low"], 2, "'low' are not numbers"),
+        (["fit", "emf", "{data}", "new.model", "--omega", "low"], 2, "'low' is not a list of numbers"),
         (["fit", "emf", "{data}", "new.model", "--ridge", "0"], 1, "ridge is 0.0, expected a number above 0"),
         (["fit", "emf", "{data}", "new.model", "-k", "0"], 1, "n_components is 0, expected an integer of at least 1"),
         (["fit", "emf", "{data}", "new.model", "--solver", "best"], 2, "'best' is not one of 'exact', 'surrogate'"),
@@ -224,7 +224,7 @@ def test_info_and_transform(model: Path, data: Path, tmp_path: Path, capsys: pyt
         (["select", "emf", "{data}", "{model}"], 1, "exists already"),
         (["select", "emf", "{data}", "--holdout-fraction", "1"], 1, "share is 1.0, expected a number between 0 and 1"),
         (["select", "emf", "{data}", "--bins", "2,1"], 1, "bins are [2.0, 1.0], expected at least two numbers"),
-        (["select", "emf", "{data}", "--bins", "low"], 2, "'low' are not numbers"),
+        (["select", "emf", "{data}", "--bins", "low"], 2, "'low' is not a list of numbers"),
         (["select", "emf", "{data}", "--error", "squared"], 2, "'squared' is not one of 'relative', 'absolute'"),
         (["select", "emf", "{model}"], 1, "holds a dfact model, expected a dataset"),
     ],
@@ -252,7 +252,7 @@ def test_on_a_cluster(cluster: LocalCluster, data: Path, model: Path, tmp_path: 
     assert main(["select", "emf", str(data), "-k", "1,2", "--ridge", "0.1", "--seed", "0", *where]) == 0
 
 
-def test_emf_is_among_the_models() -> None:
+def test_emf_is_registered() -> None:
     for name in ("fit", "select"):
         group = cli.commands[name]
         assert isinstance(group, click.Group)

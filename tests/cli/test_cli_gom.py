@@ -14,7 +14,7 @@ from distributed import LocalCluster
 
 import dfact
 from dfact.cli.main import cli, main
-from dfact.cli.select import counts
+from dfact.cli.types import Counts
 from dfact.data.examples import ipip_ascado
 from dfact.engine.executors import LocalSession
 from dfact.models.gom.search import METHODS, VERTEX_METHODS
@@ -23,7 +23,7 @@ from tests.conftest import planted_answers
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example data, imported as in the guide."""
+    """The example data, imported as in the README."""
     path = tmp_path_factory.mktemp("data") / "ipip.zarr"
     assert main(["import", str(ipip_ascado()), str(path), "--items", "AS*,SC*,AD*,DO*", "--missing", "0", "--empty-rows", "drop"]) == 0
     return path
@@ -37,7 +37,7 @@ def model(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("command", ["fit", "select", "fit gom", "select gom"])
-def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_usage_and_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), "--help"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"Usage: dfact {command}")
@@ -47,18 +47,18 @@ def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("command", ["fit", "select"])
-def test_help_does_not_wait_for_numba(command: str) -> None:
+def test_help_imports_no_heavy_module(command: str) -> None:
     heavy = {"numba", "numpy", "pandas", "zarr", "sklearn", "distributed"}
     code = f"import sys; from dfact.cli.main import main; main(['{command}', 'gom', '--help']); assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=200, check=True)
 
 
 @pytest.mark.parametrize("command", ["fit", "select"])
-def test_the_options_are_those_of_the_class(command: str) -> None:
+def test_options_match_the_class(command: str) -> None:
     defaults = dfact.GradeOfMembership().get_params()
     gom = cli.commands[command].commands["gom"]  # type: ignore[attr-defined]
     choices = {option.name: option.type.choices for option in gom.params if isinstance(option.type, click.Choice)}
-    assert (tuple(choices["method"]), tuple(choices["hunt"])) == (METHODS, VERTEX_METHODS)
+    assert (tuple(choices["method"]), tuple(choices["vertex_hunting"])) == (METHODS, VERTEX_METHODS)
     with gom.make_context("gom", ["data", "model"]) as context:
         expected = defaults | {"n_components": list(range(2, 11))} if command == "select" else defaults
         lacking = {"callbacks"} | ({"checkpoint_every"} if command == "select" else set())
@@ -73,7 +73,7 @@ def test_the_options_are_those_of_the_class(command: str) -> None:
     [("2-5", [2, 3, 4, 5]), ("2,3,5", [2, 3, 5]), ("7", [7]), ("8, 2 - 3,2", [8, 2, 3])],
 )
 def test_numbers_and_ranges(value: str, found: list[int]) -> None:
-    assert counts(click.Context(cli), click.Option(["--x"]), value) == found
+    assert Counts().convert(value, None, None) == found
 
 
 @pytest.mark.parametrize(
@@ -89,11 +89,11 @@ def test_numbers_and_ranges(value: str, found: list[int]) -> None:
         (["fit", "gom", "{data}", "new.model", "--tau", "-1"], 1, "tau is -1.0, expected a number of at least 0"),
         (["fit", "gom", "{data}", "new.model", "--levels", "3"], 1, "expected 0 to 3"),
         (["fit", "gom", "{data}", "new.model", "--memory-limit", "1MB"], 1, "needs at least"),
-        (["fit", "gom", "{data}", "new.model", "--scheduler", "a:1", "--executor", "inline"], 2, "--executor is for this machine"),
+        (["fit", "gom", "{data}", "new.model", "--scheduler", "a:1", "--executor", "inline"], 2, "--executor applies to this machine"),
         (["fit", "gom", "{data}", "new.model", "--plot", "items.txt"], 1, "items.txt ends in '.txt', expected one of .png, .pdf, .svg"),
         (["fit", "gom", "{data}", "new.model", "--plot", "{data}/zarr.json"], 1, "zarr.json ends in '.json'"),
         (["select", "gom"], 2, "Missing argument 'DATA'"),
-        (["select", "gom", "{data}", "--components", "few"], 2, "'few' is not a number or a range; expected such as 2-10 or 2,3,5"),
+        (["select", "gom", "{data}", "--components", "few"], 2, "'few' is not a number or a range, expected such as 2-10 or 2,3,5"),
         (["select", "gom", "{data}", "--components", "5-2"], 2, "'5-2' is an empty range"),
         (["select", "gom", "{data}", "--components", "2-41"], 1, "n_components=41 is larger than the data allows"),
         (["select", "gom", "{data}", "{model}"], 1, "exists already"),
@@ -118,7 +118,7 @@ def test_exit_codes(
 
 
 @pytest.mark.slow
-def test_the_papers_figures(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_select_reproduces_the_figures_of_the_paper(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "best.model"
     assert main(["select", "gom", str(data), str(path), "--components", "2-10", "--seed", "0"]) == 0
     captured = capsys.readouterr()
@@ -132,7 +132,7 @@ def test_the_papers_figures(data: Path, tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.slow
-def test_select_goes_on_from_a_checkpoint(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_select_resumes_from_a_checkpoint(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
     passes: list[str] = []
     run = LocalSession.run
 
@@ -141,27 +141,27 @@ def test_select_goes_on_from_a_checkpoint(data: Path, tmp_path: Path, monkeypatc
         return run(self, pass_, broadcast)
 
     monkeypatch.setattr(LocalSession, "run", counted)
-    # Without a seed: the store has the one that was drawn.
+    # Without a seed, the store keeps the one that was drawn.
     arguments = ["select", "gom", str(data), "--components", "2-10", "--checkpoint", str(tmp_path / "kept")]
     assert main(arguments) == 0
     first, done = capsys.readouterr().out, len(passes)
     assert main(arguments) == 0
     assert capsys.readouterr().out == first
-    assert 0 < done <= len(passes) < done + 10  # those behind the last version
+    assert 0 < done <= len(passes) < done + 10  # passes after the last version
     assert main([*arguments[:-3], "2-9", *arguments[-2:]]) == 1
     assert "belongs to another fit: n_components was [2, 3" in capsys.readouterr().err
 
 
-def test_a_plot_without_matplotlib_is_refused_before_the_work(
+def test_plot_without_matplotlib_is_refused_before_the_work(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert main(["fit", "gom", str(data), str(tmp_path / "m.model"), "--plot", str(tmp_path / "m.png")]) == 1
-    assert capsys.readouterr().err == "Error: plots need Matplotlib, which is not installed: pip install 'dfact[plot]'\n"
+    assert capsys.readouterr().err == "Error: plots need Matplotlib, which is not installed; install it: pip install 'dfact[plot]'\n"
     assert not list(tmp_path.iterdir())
 
 
-def test_a_plot_that_fails_leaves_the_model(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_plot_leaves_the_model(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise dfact.StoreError("the disk is full")
 
@@ -185,7 +185,7 @@ def test_select_without_a_model(data: Path, tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.slow
-def test_fit_passes_its_options_on(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_passes_all_options_to_the_estimator(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, plot = tmp_path / "m.model", tmp_path / "items.png"
     options = (
         "-k 3 --method crsc --vertex-hunting svm-cone --tau 2000 --levels 6 --seed 3 --dtype float64 --memory-limit 9GiB --executor threads"
@@ -193,7 +193,7 @@ def test_fit_passes_its_options_on(data: Path, tmp_path: Path, capsys: pytest.Ca
     assert main(["fit", "gom", str(data), str(path), *options.split(), "--plot", str(plot)]) == 0
     captured = capsys.readouterr()
     found = dfact.load_model(path)
-    expected = {"n_components": 3, "method": "crsc", "hunt": "svm-cone", "tau": 2000.0, "n_levels": 6.0, "random_state": 3}
+    expected = {"n_components": 3, "method": "crsc", "vertex_hunting": "svm-cone", "tau": 2000.0, "n_levels": 6.0, "random_state": 3}
     expected |= {"dtype": "float64", "memory_limit": "9GiB"}
     assert found.get_params() == dfact.GradeOfMembership(**expected).get_params()  # type: ignore[arg-type]
     assert "responses 0 to 6" in captured.out
@@ -204,7 +204,7 @@ def test_fit_passes_its_options_on(data: Path, tmp_path: Path, capsys: pytest.Ca
     assert not (tmp_path / "n.model").exists()
 
 
-def test_fit_is_what_the_library_fits(data: Path, model: Path) -> None:
+def test_fit_equals_the_library(data: Path, model: Path) -> None:
     expected = dfact.GradeOfMembership(2, random_state=0).fit(dfact.open_dataset(data))
     found = dfact.load_model(model)
     np.testing.assert_array_equal(found.components_, expected.components_)
@@ -225,7 +225,7 @@ def test_info(model: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> No
         "method='crsc'",
         dfact.open_dataset(data).fingerprint,
         f"{names[0]}: 51.0% of the memberships",
-        "found by subject 596",
+        "identified by subject 596",
         "SC6  1.71  -1.95",
     ):
         assert expected in text
@@ -242,7 +242,7 @@ def test_transform(model: Path, data: Path, tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.slow
-def test_icqf_draws_its_loadings(tmp_path: Path) -> None:
+def test_icqf_plots_its_loadings(tmp_path: Path) -> None:
     dfact.import_array(planted_answers(60, 8, 3, 0).astype(np.uint8), tmp_path / "a.zarr")
     assert main(["fit", "icqf", str(tmp_path / "a.zarr"), str(tmp_path / "a.model"), "-k", "2", "--plot", str(tmp_path / "a.svg")]) == 0
     assert "loading" in (tmp_path / "a.svg").read_text()
@@ -251,7 +251,7 @@ def test_icqf_draws_its_loadings(tmp_path: Path) -> None:
 def test_on_a_cluster(
     cluster: LocalCluster, data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(data.parent)  # where the workers are not
+    monkeypatch.chdir(data.parent)  # a folder that is not the working folder of the workers
     path = tmp_path / "cluster.model"
     arguments = ["select", "gom", data.name, str(path), "-k", "2,3", "--seed", "0", "--scheduler", cluster.scheduler_address]
     assert main(arguments) == 0

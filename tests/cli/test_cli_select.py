@@ -44,7 +44,7 @@ def test_without_confounders_and_model(data: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.slow
-def test_goes_on_from_a_checkpoint(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resumes_from_a_checkpoint(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["select", "icqf", str(data), *QUICK, "--checkpoint", str(tmp_path / "kept")]
     assert main(arguments) == 0
     first = capsys.readouterr()
@@ -66,8 +66,8 @@ def test_on_a_cluster(data: Path, cluster: LocalCluster, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["--beta", "little"], 2, "'little' are not numbers; expected such as 0.05,0.1,0.2"),
-        (["--blocks", "10"], 2, "'10' is not a number of row blocks and one of column blocks; expected such as 10x10"),
+        (["--beta", "little"], 2, "'little' is not a list of numbers, expected such as 0.05,0.1,0.2"),
+        (["--blocks", "10"], 2, "'10' is not a number of row blocks and one of column blocks, expected such as 10x10"),
         (["--rule", "best"], 2, "'best' is not one of"),
         (["--folds", "1"], 1, "n_folds is 1, expected from 2"),
         (["-k", "30"], 1, "n_components=30"),
@@ -79,7 +79,7 @@ def test_errors(data: Path, options: list[str], code: int, message: str, capsys:
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_usage_and_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["select", "icqf", "--help"]) == 0
     text = capsys.readouterr().out
     assert "dfact select icqf survey.zarr survey.model -k 2-10" in text
@@ -87,13 +87,13 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.process
-def test_help_does_not_wait_for_numba() -> None:
+def test_help_imports_no_heavy_module() -> None:
     heavy = {"numba", "numpy", "pandas", "zarr", "sklearn", "distributed"}
     code = f"import sys; from dfact.cli.main import main; main(['select', 'icqf', '--help']); assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=200, check=True)
 
 
-def test_the_options_are_those_of_the_function_and_the_class() -> None:
+def test_options_match_the_function_and_the_class() -> None:
     command = cli.commands["select"].commands["icqf"]  # type: ignore[attr-defined]
     choices = {option.name: option.type.choices for option in command.params if isinstance(option.type, click.Choice)}
     assert tuple(choices["rule"]) == tuple(RULES)

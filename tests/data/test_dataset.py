@@ -103,7 +103,7 @@ def test_row_compressed_round_trip(tmp_path, seed):
         assert opened.fingerprint == ds.fingerprint
         assert "120×6 uint8" in repr(opened)
     shown = dataset_text(ds)
-    assert f"row-compressed, {X.nnz} entries stored ({X.nnz / 720:.2%})" in shown
+    assert f"CSR, {X.nnz} entries stored ({X.nnz / 720:.2%})" in shown
     assert "120 participants × 6 items, uint8, 5 = missing" in shown
 
 

@@ -443,9 +443,9 @@ def test_command_and_info(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     found = capsys.readouterr().out
     for words in (
         "2 participants × 2 items, uint8",
-        "50.00% of the answers, at most 50.00% of an item (alien); none of 1 participant(s) and 0 item(s)",
+        "50.00% of the answers, at most 50.00% of an item (alien); 1 participant(s) and 0 item(s) without any",
         "anna, bert, …",
-        "row-compressed, 2 entries stored (50.00%), not stored = missing",
+        "CSR, 2 entries stored (50.00%), implicit entries = missing",
     ):
         assert words in found
     assert main(["info", str(tmp_path / "d.zarr")]) == 0
@@ -464,6 +464,6 @@ def test_command_with_a_shape(tmp_path: Path, shape: str) -> None:
 def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = written(tmp_path / "t.csv", HEAD + "0,3,1.5\n")
     assert main(["import-triplets", str(source), str(tmp_path / "d.zarr"), "--shape", "3,4"]) == 2
-    assert "'3,4' is no shape such as 1000x300" in capsys.readouterr().err
+    assert "'3,4' is not a shape, expected such as 1000x300" in capsys.readouterr().err
     assert main(["import-triplets", "--help"]) == 0
     assert "dfact import-triplets ratings.csv ratings.zarr --row user" in capsys.readouterr().out

@@ -133,7 +133,7 @@ def test_each_column_keeps_its_range_and_offset(tmp_path, seed, capsys):
         np.testing.assert_array_equal(dataset.valid_range[:6], a.valid_range)
     assert_same(joined, merged([frame, other], "outer"))
     assert main(["info", str(joined.path)]) == 0
-    assert f"answers {min(low.min(), 0)} to 10 (not the same for all items), stored as 0 to {expected.max()}" in capsys.readouterr().out
+    assert f"answers {min(low.min(), 0)} to 10 (differs between items), stored as 0 to {expected.max()}" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -436,7 +436,7 @@ def test_the_command_line(tmp_path, capsys):
     assert list(joined.column_labels) == ["phq.Q1", "phq.Q2", "gad.Q1", "gad.R"]
     capsys.readouterr()
     assert main(["join", str(out), str(a.path)]) == 2
-    assert "Two or more datasets are needed after DEST." in capsys.readouterr().err
+    assert "Got 1 dataset(s) after DEST, expected two or more." in capsys.readouterr().err
     assert main(["join", str(out), str(a.path), str(tmp_path / "gad.csv"), "--overwrite"]) == 1
     assert "is a file, expected a dataset" in capsys.readouterr().err
     assert main(["join", "--help"]) == 0

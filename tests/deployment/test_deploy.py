@@ -1,4 +1,4 @@
-"""What goes to a cluster: manifests that Kubernetes and the Dask operator take, safe pods, and the commands in them."""
+"""Manifests that Kubernetes and the Dask operator accept, secure pods, and the processes that run in them."""
 
 import copy
 import os
@@ -51,13 +51,13 @@ def rendered() -> dict[str, list[Manifest]]:
 @needs_kubectl
 @pytest.mark.parametrize("folder", FOLDERS)
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_is_rendered_is_valid(folder: str, version: str, rendered: dict[str, list[Manifest]], operator: dict[str, Any]) -> None:
+def test_rendered_manifests_are_valid(folder: str, version: str, rendered: dict[str, list[Manifest]], operator: dict[str, Any]) -> None:
     assert list(schema_problems(rendered[folder], version, operator)) == []
 
 
 @needs_kubectl
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_what_is_rendered_works_and_is_safe(folder: str, rendered: dict[str, list[Manifest]]) -> None:
+def test_rendered_manifests_work_and_are_secure(folder: str, rendered: dict[str, list[Manifest]]) -> None:
     assert problems(rendered[folder]) == []
     assert len(pods(rendered[folder])) == (3 if folder == "daskjob" else 1)
 
@@ -89,7 +89,7 @@ BOX = (*POD, "containers", 0)
 ENV = (*BOX, "env")
 OTHERS = [{"podSelector": {"matchLabels": {"role": "scheduler"}}}]
 BROKEN: dict[str, tuple[str, Callable[[Manifest], None], str]] = {
-    # what is wrong: in which kind, how it came about, what is told
+    # name: (kind of the broken manifest, change that breaks it, expected message)
     "root": ("Job", _put(*POD, "securityContext", "runAsNonRoot", False), "may run as root"),
     "no seccomp": ("Job", _drop(*POD, "securityContext", "seccompProfile"), "no seccomp"),
     "privileged": ("Job", _put(*BOX, "securityContext", "privileged", True), "privileged"),
@@ -145,19 +145,19 @@ BROKEN: dict[str, tuple[str, Callable[[Manifest], None], str]] = {
 
 @needs_kubectl
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_is_broken_is_told(what: str, rendered: dict[str, list[Manifest]]) -> None:
-    kind, change, told = BROKEN[what]
+def test_broken_manifest_is_reported(what: str, rendered: dict[str, list[Manifest]]) -> None:
+    kind, change, message = BROKEN[what]
     manifests = copy.deepcopy(rendered["overlays/example-pvc"])
     for manifest in manifests:
         if manifest["kind"] == kind and "job.toml" not in manifest.get("data", {}):
             change(manifest)
-    assert told in "\n".join(problems(manifests))
+    assert message in "\n".join(problems(manifests))
 
 
 @pytest.mark.slow
 @needs_kubectl
 @pytest.mark.parametrize(
-    ("folder", "kind", "change", "told"),
+    ("folder", "kind", "change", "message"),
     [
         ("overlays/example-pvc", "Job", _put("spec", "backofLimitPerIndex", 1), "backofLimitPerIndex"),
         ("overlays/example-pvc", "Job", _put("spec", "completions", "three"), "three"),
@@ -169,16 +169,16 @@ def test_what_is_broken_is_told(what: str, rendered: dict[str, list[Manifest]]) 
         ("daskjob", "DaskJob", _drop("spec", "cluster", "spec", "scheduler", "service"), "service"),
     ],
 )  # fmt: skip
-def test_what_kubernetes_would_refuse_or_drop_is_told(
-    folder: str, kind: str, change: Callable[[Manifest], None], told: str, rendered: dict[str, list[Manifest]], operator: dict[str, Any]
+def test_manifest_that_kubernetes_refuses_or_prunes_is_reported(
+    folder: str, kind: str, change: Callable[[Manifest], None], message: str, rendered: dict[str, list[Manifest]], operator: dict[str, Any]
 ) -> None:
     manifests = copy.deepcopy([manifest for manifest in rendered[folder] if manifest["kind"] == kind])
     change(manifests[0])
     for version in VERSIONS:
-        assert told in "\n".join(schema_problems(manifests, version, operator))
+        assert message in "\n".join(schema_problems(manifests, version, operator))
 
 
-def test_the_lock_file_pins_all_that_the_image_needs() -> None:
+def test_lock_file_pins_all_dependencies_of_the_image() -> None:
     lock = (DEPLOY / "container" / "requirements.lock").read_text()
     pinned = {name.lower().replace("_", "-") for name in re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)}
     project = re.findall(r'^    "([\w.-]+)>=', (DEPLOY.parent / "pyproject.toml").read_text(), re.MULTILINE)
@@ -191,7 +191,7 @@ def test_the_lock_file_pins_all_that_the_image_needs() -> None:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    """A job over data on a volume; the data is made by the job, so no plan is known here."""
+    """A job that imports its data on a volume, so that it cannot be planned on this machine."""
     path = tmp_path / "study.toml"
     path.write_text(
         '[job]\nstate = "/data/state"\n\n[[step]]\nrun = "import"\nsource = "/data/a.csv"\ndest = "/data/a.zarr"\n'
@@ -207,7 +207,7 @@ def deploy(job: Path, *options: str) -> tuple[int, Path]:
 
 @pytest.mark.process
 @needs_kubectl
-def test_manifests_for_a_job(job: Path) -> None:
+def test_deploy_writes_the_manifests_of_a_job(job: Path) -> None:
     endpoint = "AWS_ENDPOINT_URL=http://minio.storage:9000"
     options = ("--volume-claim", "shared", "--workers", "7", "--cpu", "4", "--memory", "6GiB", "--env", endpoint, "--namespace", "lab")
     code, folder = deploy(job, *options)
@@ -232,7 +232,7 @@ def test_manifests_for_a_job(job: Path) -> None:
 
 @pytest.mark.process
 @needs_kubectl
-def test_two_jobs_in_a_namespace_do_not_meet(job: Path) -> None:
+def test_two_jobs_in_a_namespace_are_separate(job: Path) -> None:
     found = []
     for name in ("one", "two"):
         _, folder = deploy(job, "--volume-claim", "shared", "--memory", "2GiB", "--name", name, "--overwrite", "--no-tls")
@@ -246,35 +246,35 @@ def test_two_jobs_in_a_namespace_do_not_meet(job: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "options", "told"),
+    ("change", "options", "message"),
     [
-        (("", ""), [], "pods see no such place; expected an address s3://… or gs://…, or a path below /data with --volume-claim"),
-        (("/data/a.csv", "a.csv"), ["--volume-claim", "c"], ":4: step 1 (import): a.csv: pods see no such place"),
-        (("/data/a.csv", "/data/../etc/a.csv"), ["--volume-claim", "c"], "pods see no such place"),
-        (("s3:", "az:"), ["--volume-claim", "c"], "az://studies/icqf.model: pods see no such place"),
+        (("", ""), [], "pods cannot reach it, expected a URL s3://… or gs://…, or a path below /data with --volume-claim"),
+        (("/data/a.csv", "a.csv"), ["--volume-claim", "c"], ":4: step 1 (import): a.csv: pods cannot reach it"),
+        (("/data/a.csv", "/data/../etc/a.csv"), ["--volume-claim", "c"], "pods cannot reach it"),
+        (("s3:", "az:"), ["--volume-claim", "c"], "az://studies/icqf.model: pods cannot reach it"),
         (('state = "/data/state"', ""), ["--volume-claim", "c"], "[job] has no 'state'"),
-        (('[job]', '[job]\nscheduler = "tcp://a:1"'), ["--volume-claim", "c"], "'scheduler' is for the manifests to say"),
+        (('[job]', '[job]\nscheduler = "tcp://a:1"'), ["--volume-claim", "c"], "'scheduler' is set by the manifests"),
         (("", ""), ["--volume-claim", "c"], "--memory is missing"),
         (("", ""), ["--volume-claim", "c", "--memory", "10MiB"], "expected 1 GiB or more"),
-        (("", ""), ["--volume-claim", "c", "--memory", "2GiB", "--image", "dfact:latest"], "expected one with a version"),
-        (("", ""), ["--volume-claim", "c", "--memory", "2GiB", "--name", "My_job"], "as Kubernetes has it"),
+        (("", ""), ["--volume-claim", "c", "--memory", "2GiB", "--image", "dfact:latest"], "expected one with a digest"),
+        (("", ""), ["--volume-claim", "c", "--memory", "2GiB", "--name", "My_job"], "of the characters a-z, 0-9 and -"),
         (("", ""), ["--volume-claim", "c", "--memory", "2GiB", "--env", "AWS_SECRET_ACCESS_KEY=x"], "looks like a credential"),
         (("", ""), ["--volume-claim", "c", "--memory", "2GiB", "--env", "here"], "expected NAME=VALUE"),
         (("", ""), ["--manifests", "elsewhere"], "expected the folder deploy/kubernetes"),
         (('components', 'componens'), ["--volume-claim", "c"], ""),
     ],
 )  # fmt: skip
-def test_what_could_not_run_is_refused(
-    change: tuple[str, str], options: list[str], told: str, job: Path, capfd: pytest.CaptureFixture[str]
+def test_job_that_cannot_run_is_refused(
+    change: tuple[str, str], options: list[str], message: str, job: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     job.write_text(job.read_text().replace(*change) if change[0] else job.read_text())
     code, folder = deploy(job, *options)
     assert code in (1, 2)
-    assert told in " ".join(capfd.readouterr().err.split("\n"))
+    assert message in " ".join(capfd.readouterr().err.split("\n"))
     assert not folder.exists()
 
 
-def test_a_folder_with_something_in_it_is_left_alone(job: Path) -> None:
+def test_folder_with_files_is_left_unchanged(job: Path) -> None:
     (job.parent / "deployed").mkdir()
     (job.parent / "deployed" / "kustomization.yaml").write_text("mine")
     assert deploy(job, "--volume-claim", "c", "--memory", "2GiB")[0] == 1
@@ -283,17 +283,18 @@ def test_a_folder_with_something_in_it_is_left_alone(job: Path) -> None:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows that nobody reads: all that a plan wants to know of them."""
+    """A row source with the facts that a plan needs; its rows are never read."""
 
     shape: tuple[int, ...]
     dtype: "np.dtype[Any]" = field(default_factory=lambda: np.dtype(np.uint8))
     chunk_rows: int = 16384
+    row_bytes: int = 60
 
 
-def test_pods_get_what_the_plan_needs(job: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_pods_get_the_memory_of_the_plan(job: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     dataset = as_dataset(planted_answers(300, 60, 3, seed=0).astype(np.float32))
-    monkeypatch.setattr("dfact.jobs.kubernetes._here", lambda _: True)
-    monkeypatch.setattr("dfact.cli.options.read_dataset", lambda _: dataset)
+    monkeypatch.setattr("dfact.jobs.kubernetes._is_readable", lambda _: True)
+    monkeypatch.setattr("dfact.data.stored_dataset.open_dataset", lambda _: dataset)
     step = '[[step]]\nrun = "fit icqf"\ndata = "s3://b/a.zarr"\nmodel = "s3://b/a.model"\nsolver = "admm"\n'
     job.write_text('[job]\nstate = "s3://b/state"\n' + step)
 
@@ -307,7 +308,7 @@ def test_pods_get_what_the_plan_needs(job: Path, monkeypatch: pytest.MonkeyPatch
     dataset = replace(dataset, source=Rows((20_000_000, 60)), missing_code=255)
     few, many = size("--workers", "2"), size("--workers", "16")
     assert 2 << 30 < many < few
-    for workers, memory in ((2, few), (16, many)):  # enough, and half of it is not
+    for workers, memory in ((2, few), (16, many)):  # the memory suffices and half of it does not
         planned = [
             dfact.plan(dfact.ICQF(solver="admm", executor=PlannedWorkers(workers, 2, part)), dataset) for part in (memory, memory // 2)
         ]
@@ -315,16 +316,16 @@ def test_pods_get_what_the_plan_needs(job: Path, monkeypatch: pytest.MonkeyPatch
     assert size("--memory", "2GiB", "--workers", "16") == 2 << 30, "the rest of the state lies on the pods' disks"
     monkeypatch.setattr("dfact.jobs.kubernetes._DISK", 1 << 20)
     assert deploy(job, "--overwrite", "--memory", "2GiB", "--workers", "16")[0] == 1
-    told = capfd.readouterr().err
-    assert "of its state do not fit into 16 pods of 2.00 GiB, nor on their disks of 1.0 MiB; raise --memory or --workers" in told
+    message = capfd.readouterr().err
+    assert "of its state do not fit into 16 pods of 2.00 GiB, nor on their disks of 1.0 MiB; raise --memory or --workers" in message
     assert deploy(job, "--overwrite", "--memory", "1GiB", "--cpu", "64")[0] == 1
-    assert "1.00 GiB are too few" in capfd.readouterr().err
+    assert "fit icqf): --memory is 1.00 GiB, expected " in capfd.readouterr().err
 
 
 # The processes of a job
 
 _SRUN = """#!/bin/sh
-# As srun: all tasks of the job, and the highest of their exit codes.
+# Stands in for srun: run all tasks of the job and exit with their highest exit code.
 while [ "${1#--}" != "$1" ]; do shift; done
 number=0 highest=0 tasks=""
 while [ "$number" -lt "$SLURM_NTASKS" ]; do
@@ -341,16 +342,16 @@ exit "$highest"
 
 
 _HELD = """
-# As the driver's sitecustomize: however fast it is, it waits behind its first pass until it is asked to stop.
+# The driver's sitecustomize: wait after the first pass until a stop is requested.
 import sys
 if "run" in sys.orig_argv:
     import time
-    from dfact.engine import interrupts
+    from dfact import signals
     from dfact.engine.checkpoint import CheckpointedSession
     save = CheckpointedSession._save_if_due
 
     def held(session):
-        while interrupts.asked() is None:
+        while signals.requested_signal() is None:
             time.sleep(0.01)
         save(session)
 
@@ -360,7 +361,7 @@ if "run" in sys.orig_argv:
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
-    """Runs the batch script as SLURM would, all tasks on this machine."""
+    """Run the batch script as SLURM does, with all tasks on this machine."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name, text in {"srun": _SRUN, "scontrol": '#!/bin/sh\n[ "$1" = show ] && echo 127.0.0.1 || echo "$@" >> requeued\n'}.items():
@@ -386,7 +387,7 @@ def slurm(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
         return started[-1]
 
     yield start
-    for batch in started:  # with all that it started and that has not ended
+    for batch in started:  # and the processes that it started
         with suppress(ProcessLookupError):
             os.killpg(batch.pid, signal.SIGKILL)
         batch.wait()
@@ -394,7 +395,7 @@ def slurm(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
 
 @pytest.mark.process
 @pytest.mark.faults
-def test_a_batch_job_is_stopped_and_goes_on(slurm: Callable[..., "subprocess.Popen[bytes]"], tmp_path: Path) -> None:
+def test_stopped_batch_job_resumes(slurm: Callable[..., "subprocess.Popen[bytes]"], tmp_path: Path) -> None:
     answers = planted_answers(4000, 40, 3, seed=1)
     dataset = dfact.import_array(answers, tmp_path / "a.zarr")
     job = tmp_path / "job.toml"
@@ -403,19 +404,20 @@ def test_a_batch_job_is_stopped_and_goes_on(slurm: Callable[..., "subprocess.Pop
         'max-iter = 20\ntol = 0\ninit = "random"\nseed = 0\n'
     )
     driver = tmp_path / "task-0.log"
-    batch = slurm(job, PYTHONPATH=str(tmp_path / "held"))
+    folders = [str(tmp_path / "held"), os.environ.get("PYTHONPATH", "")]
+    batch = slurm(job, PYTHONPATH=os.pathsep.join(filter(None, folders)))
     until = time.monotonic() + 150
-    while not list(tmp_path.glob("state.*/steps-*")):  # a pass is kept
+    while not list(tmp_path.glob("state.*/steps-*")):  # the first checkpoint exists
         assert batch.poll() is None, driver.read_text()
         assert time.monotonic() < until, driver.read_text()
         time.sleep(0.05)
-    for srun in psutil.Process(batch.pid).children():  # --signal=TERM is for the tasks alone
+    for srun in psutil.Process(batch.pid).children():  # --signal=TERM reaches the tasks only
         srun.send_signal(signal.SIGTERM)
     assert batch.wait(timeout=150) == 143, driver.read_text()
     assert (tmp_path / "requeued").read_text() == f"requeue {os.getpid()}\n"
     assert "stopped" in driver.read_text()
     assert slurm(job).wait(timeout=150) == 0, driver.read_text()
-    assert "Going on from step" in driver.read_text()
+    assert "Resuming from step" in driver.read_text()
     found, expected = (
         dfact.load_model(tmp_path / "icqf.model"),
         dfact.ICQF(3, max_iter=20, tol=0, init="random", random_state=0).fit(dataset),
@@ -426,10 +428,10 @@ def test_a_batch_job_is_stopped_and_goes_on(slurm: Callable[..., "subprocess.Pop
 
 @pytest.mark.process
 @pytest.mark.faults
-def test_workers_without_a_scheduler_end_with_a_failure() -> None:
-    take_part = DEPLOY / "container" / "node-entrypoint"
+def test_workers_without_a_scheduler_fail() -> None:
+    entrypoint = DEPLOY / "container" / "node-entrypoint"
     environment = {"JOB_COMPLETION_INDEX": "1", "DASK_SCHEDULER_ADDRESS": "tcp://127.0.0.1:9", "DFACT_THREADS": "1", "DFACT_MEMORY": "1GiB"}
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "DFACT_DEATH_TIMEOUT": "1"}
     known = {name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "SLURM_"))}
-    done = subprocess.run([str(take_part), "job.toml"], env=known | environment | path, capture_output=True, timeout=200, check=False)
+    done = subprocess.run([str(entrypoint), "job.toml"], env=known | environment | path, capture_output=True, timeout=200, check=False)
     assert done.returncode == 1, done.stderr

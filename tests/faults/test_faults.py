@@ -153,7 +153,7 @@ def test_a_killed_driver(seed: int, tmp_path: Path) -> None:
         reached.append(resume_point(fit.checkpoint))
     command = fit.run()
     assert command.ended() == 0, command.said
-    assert "Going on from step" in command.said
+    assert "Resuming from step" in command.said
     assert 0 < reached[0] < reached[-1]
     assert fit.lost() == 0
 
@@ -221,5 +221,5 @@ def test_all_workers_gone_then_the_scheduler(tmp_path: Path) -> None:
         processes.start(2)
         command = fit.run()
         assert command.ended() == 0, command.said
-        assert f"Going on from step {resume_point(fit.checkpoint)}" not in command.said
+        assert f"Resuming from step {resume_point(fit.checkpoint)}" not in command.said
     assert fit.lost() == 0

@@ -1,4 +1,4 @@
-"""``dfact run``: checked as a whole, done once, gone on with after any interruption."""
+"""``dfact run``: checks of the whole job, steps that run once, resumption after any interruption."""
 
 import json
 import re
@@ -82,7 +82,7 @@ def job(tmp_path: Path) -> Path:
 
 
 def results(folder: Path) -> list[bytes]:
-    """What a job has found, as bytes; a model's own names the place and time of nothing."""
+    """Results of the job as bytes; models hold neither paths nor times."""
     models = [dfact.load_model(folder / name) for name in ("chosen.model", "fitted.model")]
     arrays = [np.asarray(values).tobytes() for model in models for values in (model.components_, model.factors_, model.objective_history_)]
     return [*arrays, *((folder / name).read_bytes() for name in ("factors.csv", "loadings.csv", "chosen.html"))]
@@ -98,11 +98,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
 
 
 def steps_done(error: str) -> list[int]:
-    return [int(number) for number in re.findall(r"step (\d+) \([\w ]+\) is done, in", error)]
+    return [int(number) for number in re.findall(r"step (\d+) \([\w ]+\) finished in", error)]
 
 
 @pytest.mark.slow
-def test_a_job_is_done_once(job: Path, undisturbed: list[bytes], capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_job_does_not_run_again(job: Path, undisturbed: list[bytes], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(job)]) == 0
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -129,7 +129,7 @@ def test_a_job_is_done_once(job: Path, undisturbed: list[bytes], capsys: pytest.
     ],
     ids=["parameter", "gone", "model gone", "memory", "source", "seed"],
 )
-def test_what_has_changed_is_done_anew_with_what_follows_from_it(job: Path, change, again: list[int], capsys) -> None:  # type: ignore[no-untyped-def]
+def test_changed_steps_run_again_with_the_steps_that_depend_on_them(job: Path, change, again: list[int], capsys) -> None:  # type: ignore[no-untyped-def]
     assert main(["run", str(job)]) == 0
     capsys.readouterr()
     change(job.parent)
@@ -137,7 +137,7 @@ def test_what_has_changed_is_done_anew_with_what_follows_from_it(job: Path, chan
     assert steps_done(capsys.readouterr().err) == again
 
 
-def test_all_that_is_wrong_is_told_with_its_line_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_problems_are_reported_with_their_lines_before_the_first_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "there.csv").write_text("taken")
     (tmp_path / "job.toml").write_text(
         """[job]
@@ -172,24 +172,24 @@ x = 1
 """
     )
     assert main(["run", str(tmp_path / "job.toml")]) == 2
-    told = capsys.readouterr().err
-    found = {int(line): text for line, text in re.findall(r"job\.toml:(\d+): (.*)", told)}
+    printed = capsys.readouterr().err
+    found = {int(line): text for line, text in re.findall(r"job\.toml:(\d+): (.*)", printed)}
     expected = {
         5: "import: 'items' is missing",
-        11: "run = 'fit icqff' is no command; did you mean 'fit icqf'?",
+        11: "run = 'fit icqff' is not a command; did you mean 'fit icqf'?",
         13: "a step lacks 'run'; expected one of import, ",
         20: "fit icqf: components: 'many' is not a valid integer.",
         21: "'bta' is unknown; did you mean 'beta'?",
-        22: "fit icqf: checkpoint: true is no value here.",
-        24: "fit icqf: 'model' is missing: where the model goes",
-        28: "'other' is no part of a job; expected [job] and [[step]]",
+        22: "fit icqf: checkpoint: true is not a valid value.",
+        24: "fit icqf: 'model' is missing, expected a path for the fitted model",
+        28: "'other' is not part of a job; expected [job] and [[step]]",
     }
     for line, text in expected.items():
-        assert text in found.get(line, ""), (line, told)
+        assert text in found.get(line, ""), (line, printed)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job.toml", "there.csv"]
 
 
-def test_what_does_not_go_together_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_conflicting_steps_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dfact.import_array(planted_answers(60, 10, 2, 0), tmp_path / "answers.zarr")
     (tmp_path / "taken.csv").write_text("mine")
     step = '[[step]]\nrun = "{}"\n'
@@ -204,9 +204,9 @@ def test_what_does_not_go_together_is_told(tmp_path: Path, capsys: pytest.Captur
         + 'data = "nowhere.zarr"\nmodel = "m.model"\nout = "taken.csv"\n'
     )
     assert main(["run", str(tmp_path / "job.toml")]) == 2
-    told = capsys.readouterr().err
-    assert "job.toml:1: step 1 (export) reads m.model, which step 2 (fit icqf) writes after it" in told
-    assert "job.toml:10: step 3 (fit gom) writes m.model, as step 2 (fit icqf) does" in told
+    printed = capsys.readouterr().err
+    assert "job.toml:1: step 1 (export) reads m.model, which step 2 (fit icqf) writes after it" in printed
+    assert "job.toml:10: step 3 (fit gom) writes m.model, as step 2 (fit icqf) does" in printed
     (tmp_path / "job.toml").write_text(
         step.format("fit icqf")
         + 'data = "answers.zarr"\nmodel = "m.model"\ncomponents = 2\n'
@@ -214,32 +214,35 @@ def test_what_does_not_go_together_is_told(tmp_path: Path, capsys: pytest.Captur
         + 'data = "nowhere.zarr"\nmodel = "m.model"\nout = "taken.csv"\n'
     )
     assert main(["run", str(tmp_path / "job.toml")]) == 2
-    told = capsys.readouterr().err
-    assert "step 2 (transform) reads nowhere.zarr, which does not exist and no step before makes" in told
-    assert "step 2 (transform) writes taken.csv, which exists and is not of this job: remove it, or give the step overwrite = true" in told
+    printed = capsys.readouterr().err
+    assert "step 2 (transform) reads nowhere.zarr, which does not exist and which no earlier step writes" in printed
+    assert (
+        "step 2 (transform) writes taken.csv, which exists and is not an output of this job; remove it, or set overwrite = true in the step"
+        in printed
+    )
     assert (tmp_path / "taken.csv").read_text() == "mine"
     (tmp_path / "job.toml").write_text("[[step]\n")
     assert main(["run", str(tmp_path / "job.toml")]) == 2
-    assert re.search(r"job\.toml:1: no TOML: ", capsys.readouterr().err)
+    assert re.search(r"job\.toml:1: invalid TOML: ", capsys.readouterr().err)
 
 
-def test_dry_run(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_estimates_memory_and_time(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(job), "--dry-run"]) == 0
-    told = capsys.readouterr().out
-    assert "step 1 (import): to do (not done yet), writes answers.zarr" in told
-    assert told.count("memory and time are known once answers.zarr is there") == 2
+    printed = capsys.readouterr().out
+    assert "step 1 (import): to do (not done yet), writes answers.zarr" in printed
+    assert printed.count("memory and time can be estimated once answers.zarr exists") == 2
     assert not (job.parent / "answers.zarr").exists()
     dfact.import_table(job.parent / "answers.csv", job.parent / "elsewhere.zarr", items=["AS*"])
     job.write_text(JOB.replace('data = "answers.zarr"', f'data = "{job.parent}/elsewhere.zarr"'))
     assert main(["run", str(job), "--dry-run"]) == 0
-    told = capsys.readouterr().out
-    assert len(re.findall(r"peak of a process +[\d.]+ [GM]iB", told)) == 2
-    assert len(re.findall(r"time +at most about (a second|\d+ (s|min))", told)) == 2
-    assert ", 8 fits one after the other, by a trial on the first rows" in told
+    printed = capsys.readouterr().out
+    assert len(re.findall(r"peak of a process +[\d.]+ [GM]iB", printed)) == 2
+    assert len(re.findall(r"time +at most about (a second|\d+ (s|min))", printed)) == 2
+    assert ", 8 fits one after the other, from a trial on the first rows" in printed
 
 
 @pytest.mark.slow
-def test_dry_run_tells_of_a_step_that_would_fail_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_reports_a_failing_step_and_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     dfact.import_array(rng.random((30, 6, 4)), tmp_path / "tensor.zarr")
     dfact.import_array(planted_answers(60, 10, 2, 0), tmp_path / "answers.zarr")
@@ -247,34 +250,34 @@ def test_dry_run_tells_of_a_step_that_would_fail_and_goes_on(tmp_path: Path, cap
     steps = [("tensor", "a", 2), ("answers", "b", 40), ("answers", "c", 2)]
     (tmp_path / "job.toml").write_text("".join(step.format(*fields) for fields in steps))
     assert main(["run", str(tmp_path / "job.toml"), "--dry-run"]) == 1
-    told = capsys.readouterr().out
-    assert "fails in a trial on the first rows: X has 3 modes, expected rows (participants) and columns (items)" in told
-    assert "fails in a trial on the first rows: n_components=40 is larger than the data allows" in told
-    assert re.search(r"step 3 \(fit icqf\): to do \(not done yet\), writes c.model\n(  .*\n)+  time +at most about", told)
+    printed = capsys.readouterr().out
+    assert "fails in a trial on the first rows: X has 3 modes, expected rows (participants) and columns (items)" in printed
+    assert "fails in a trial on the first rows: n_components=40 is larger than the data allows" in printed
+    assert re.search(r"step 3 \(fit icqf\): to do \(not done yet\), writes c.model\n(  .*\n)+  time +at most about", printed)
     assert main(["run", str(tmp_path / "job.toml")]) == 1
     assert "step 1 (fit icqf) failed: X has 3 modes, expected rows (participants) and columns (items)" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", ["", "seed = 0\n"], ids=["another each time", "the same"])
-def test_what_reads_a_model_is_done_again_if_that_came_out_another(seed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_run_again_if_the_model_they_read_has_changed(seed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dfact.import_array(planted_answers(60, 10, 2, 0), tmp_path / "answers.zarr")
     job, out = tmp_path / "job.toml", tmp_path / "l.csv"
     export = '[[step]]\nrun = "export"\nmodel = "m.model"\nout = "{}.csv"\n'
-    stability = '[[step]]\nrun = "stability"\nmodel = "m.model"\ndata = "answers.zarr"\nresamples = 2\nseed = 0\nfresh = true\n'
+    stability = '[[step]]\nrun = "stability"\nmodel = "m.model"\ndata = "answers.zarr"\nresamples = 2\nseed = 0\ncold-start = true\n'
     job.write_text(FIT + 'init = "random"\n' + seed + export.format("l") + stability + export.format("after"))
     assert main(["run", str(job)]) == 0
     first = out.read_bytes()
     assert main(["run", str(job)]) == 0
-    assert capsys.readouterr().err.count("is done already") == 4  # stability changes the model, which is no other fit
+    assert capsys.readouterr().err.count("already done") == 4  # stability changes the model but not the fit
     shutil.rmtree(tmp_path / "m.model")
     assert main(["run", str(job), "--dry-run"]) == 0
-    told = capsys.readouterr().out
-    assert "step 1 (fit icqf): to do (what it wrote is gone)" in told
+    printed = capsys.readouterr().out
+    assert "step 1 (fit icqf): to do (its output has been removed)" in printed
     assert all(
-        f"step {i} ({name}): depends on step {on} (" in told for i, name, on in ((2, "export", 1), (3, "stability", 1), (4, "export", 3))
+        f"step {i} ({name}): depends on step {on} (" in printed for i, name, on in ((2, "export", 1), (3, "stability", 1), (4, "export", 3))
     )
-    assert told.count("depends on") == 3
+    assert printed.count("depends on") == 3
     assert main(["run", str(job)]) == 0
     assert steps_done(capsys.readouterr().err) == ([1, 3] if seed else [1, 2, 3, 4])
     assert (out.read_bytes() == first) == bool(seed)
@@ -283,7 +286,7 @@ def test_what_reads_a_model_is_done_again_if_that_came_out_another(seed: str, tm
 
 
 @pytest.mark.slow
-def test_the_log_as_json(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_lines_as_json(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(job), "--log", "json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert {line["step"] for line in lines} == {0, 1, 2, 3, 4, 5, 6}
@@ -292,13 +295,13 @@ def test_the_log_as_json(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_a_step_that_fails(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_step_ends_the_job(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job.write_text(JOB.replace("components = 3\n", "components = 300\n"))
     assert main(["run", str(job)]) == 1
-    told = capsys.readouterr().err
-    assert re.search(r"error +step 3 \(fit icqf\) failed: n_components=300 is larger than the data allows", told)
-    assert "Traceback" not in told
-    assert steps_done(told) == [1, 2]
+    printed = capsys.readouterr().err
+    assert re.search(r"error +step 3 \(fit icqf\) failed: n_components=300 is larger than the data allows", printed)
+    assert "Traceback" not in printed
+    assert steps_done(printed) == [1, 2]
     assert main(["run", str(job), "--log", "json"]) == 1
     assert [json.loads(line)["level"] for line in capsys.readouterr().err.splitlines()][-1] == "error"
     job.write_text(JOB)
@@ -307,15 +310,15 @@ def test_a_step_that_fails(job: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.faults
-def test_killed_at_every_step_and_within_a_fit_it_ends_with_the_same_result(
+def test_job_killed_at_every_step_and_within_a_fit_has_the_same_results(
     job: Path, undisturbed: list[bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("command")
     for number, name in STEPS.items():
-        for moment in ("begins", "is done, in"):
+        for moment in ("started", "finished in"):
             command = Command(folder, "run", job, last_words=f"step {number} ({name}) {moment}")
             assert command.ended() == -signal.SIGKILL, command.said
-            if (number, moment) == (3, "begins"):
+            if (number, moment) == (3, "started"):
                 command = Command(folder, "run", job, pause=0.01)
                 command.wait(lambda: any(reached_by(checkpoint) >= 20 for checkpoint in job.parent.glob("job.toml.state.*")))
                 command.send(signal.SIGKILL)
@@ -338,7 +341,7 @@ def test_sigterm_within_a_fit_leaves_a_checkpoint(job: Path, tmp_path_factory: p
         r"warning step 3 \(fit icqf\) stopped: the checkpoint .* holds \d+ steps, from which the same fit goes on", command.said
     )
     command = Command(folder, "run", job)
-    command.says("Going on from step")
+    command.says("Resuming from step")
     assert command.alive, command.said
     command.send(signal.SIGKILL)
     command.ended()
@@ -348,11 +351,11 @@ FIT = '[[step]]\nrun = "fit icqf"\ndata = "answers.zarr"\nmodel = "m.model"\ncom
 
 
 @pytest.mark.slow
-def test_settings_of_all_steps_count_and_paths_may_be_written_in_several_ways(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_job_settings_apply_to_all_steps_and_path_spellings_are_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dfact.import_array(planted_answers(60, 10, 2, 0), tmp_path / "answers.zarr")
     job = tmp_path / "job.toml"
     export = f'[[step]]\nrun = "export"\nmodel = "{tmp_path}/answers.zarr/../m.model"\nout = "l.csv"\n'
-    text = "\ufeff[job]\nseed = 0\n# a line for TOML, though not for all:\u2028\n" + FIT + 'init = "random"\n' + export
+    text = "\ufeff[job]\nseed = 0\n# a separator that is no line end in TOML:\u2028\n" + FIT + 'init = "random"\n' + export
     job.write_text(text, encoding="utf-8", newline="\r\n")
     assert main(["run", str(job)]) == 0
     first = (tmp_path / "l.csv").read_bytes()
@@ -361,9 +364,26 @@ def test_settings_of_all_steps_count_and_paths_may_be_written_in_several_ways(tm
     assert (tmp_path / "l.csv").read_bytes() != first
     job.write_text(text + "foo = 1\nsuppress = [true]\n", encoding="utf-8")
     assert main(["run", str(job)]) == 2
-    told = capsys.readouterr().err
-    assert "job.toml:15: 'foo' is unknown" in told
-    assert "job.toml:16: export: suppress: expected a list" in told
+    printed = capsys.readouterr().err
+    assert "job.toml:15: 'foo' is unknown" in printed
+    assert "job.toml:16: export: suppress: expected a list" in printed
+
+
+@pytest.mark.parametrize(
+    ("step", "key", "successor"),
+    [
+        ('run = "fit gom"\ndata = "a.zarr"\nmodel = "m.model"\nhunt = "kmeans"', "hunt", "vertex-hunting"),
+        ('run = "select cp"\ndata = "a.zarr"\nmodel = "m.model"\nshare = 0.1', "share", "holdout-fraction"),
+        ('run = "stability"\ndata = "a.zarr"\nmodel = "m.model"\nfresh = true', "fresh", "cold-start"),
+        ('run = "export"\nmodel = "m.model"\nout = "l.csv"\nwhat = "loadings"', "what", "table"),
+        ('run = "fit gom"\ndata = "a.zarr"\nmodel = "m.model"\nfresh = true', "fresh", None),
+    ],
+)
+def test_renamed_keys_suggest_their_successors(tmp_path: Path, step: str, key: str, successor: str | None, capsys) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "job.toml").write_text(f"[[step]]\n{step}\n")
+    assert main(["run", str(tmp_path / "job.toml")]) == 2
+    hint = "expected some of" if successor is None else f"did you mean {successor!r}?"
+    assert f"job.toml:5: {key!r} is unknown; {hint}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -371,14 +391,14 @@ def test_settings_of_all_steps_count_and_paths_may_be_written_in_several_ways(tm
     [
         (
             '[[step]]\nrun = "report"\nmodel = "m.model"\nreport = "m.model/r.html"\n',
-            "7: step 2 (report) writes m.model/r.html, and of that",
+            "7: step 2 (report) writes m.model/r.html; one of ",
         ),
-        ('[[step]]\nrun = "fit gom"\ndata = "answers.zarr"\nmodel = "x/../answers.zarr"\noverwrite = true\n', ", which it reads"),
-        ('[[step]]\nrun = "fit gom"\ndata = "ftp://a/b"\nmodel = "n.model"\n', "9: fit gom: data: ftp://a/b is an address of a kind"),
+        ('[[step]]\nrun = "fit gom"\ndata = "answers.zarr"\nmodel = "x/../answers.zarr"\noverwrite = true\n', ", which it also reads"),
+        ('[[step]]\nrun = "fit gom"\ndata = "ftp://a/b"\nmodel = "n.model"\n', "9: fit gom: data: ftp://a/b is a"),
         ("plan = true\n", "7: 'plan' is unknown"),
     ],
 )
-def test_steps_that_would_spoil_one_another_are_refused(tmp_path: Path, more: str, problem: str, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_steps_with_overlapping_paths_are_refused(tmp_path: Path, more: str, problem: str, capsys) -> None:  # type: ignore[no-untyped-def]
     dfact.import_array(planted_answers(60, 10, 2, 0), tmp_path / "answers.zarr")
     (tmp_path / "job.toml").write_text(FIT + more)
     assert main(["run", str(tmp_path / "job.toml")]) == 2
@@ -392,11 +412,15 @@ def test_steps_that_would_spoil_one_another_are_refused(tmp_path: Path, more: st
         ('run = "export"\nout = "x.foo"\nmodel = "m.model"', 3, "export: out: x.foo ends in '.foo', expected one of .csv, .parquet"),
         ('run = "export"\nmodel = "m.model"\nout = "x.zarr"', 4, "export: out: x.zarr ends in '.zarr', expected one of .csv, .parquet"),
         (
-            'run = "export"\nmodel = "m.model"\nout = "x"\nwhat = "factors"',
+            'run = "export"\nmodel = "m.model"\nout = "x"\ntable = "factors"',
             4,
             "export: out: x ends in '', expected one of .csv, .parquet, .zarr",
         ),
-        ('run = "export"\nmodel = "m.model"\nout = "s3://a/b.csv"', 4, "export: out: s3://a/b.csv is in an object store, expected a path"),
+        (
+            'run = "export"\nmodel = "m.model"\nout = "s3://a/b.csv"',
+            4,
+            "export: out: s3://a/b.csv is in an object store, expected a local path",
+        ),
         ('run = "transform"\nmodel = "m.model"\ndata = "a.zarr"\nout = "x.xlsx"', 5, "transform: out: x.xlsx ends in '.xlsx', expected"),
         (
             'run = "fit icqf"\ndata = "a.zarr"\nmodel = "m.model"\nplot = "p.gif"',
@@ -412,35 +436,36 @@ def test_steps_that_would_spoil_one_another_are_refused(tmp_path: Path, more: st
         ),
     ],
 )
-def test_an_output_that_cannot_be_is_told_before_anything_starts(tmp_path: Path, step: str, line: int, problem: str, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_invalid_outputs_are_reported_before_the_first_step(tmp_path: Path, step: str, line: int, problem: str, capsys) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "job.toml").write_text(f"[[step]]\n{step}\n")
     assert main(["run", str(tmp_path / "job.toml")]) == 2
     assert f"job.toml:{line}: {problem}" in capsys.readouterr().err
 
 
 def killed(job: Path, where: str) -> None:
-    """Runs a job whose process ends when this function is called."""
+    """Run a job in a process that exits when it calls this function."""
     module, name = where.rsplit(".", 1)
-    end = f"import sys, os, {module} as m; m.{name} = lambda *a, **k: os._exit(9)"
+    # import_module returns the module even if its package has a function of the same name.
+    end = f"import sys, os, importlib; importlib.import_module('{module}').{name} = lambda *a, **k: os._exit(9)"
     code = f"{end}; from dfact.cli.main import main; main(['run', sys.argv[1]])"
     assert subprocess.run([sys.executable, "-c", code, str(job)], capture_output=True, check=False).returncode == 9
 
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_what_is_to_be_overwritten_does_not_count_as_done_and_stability_goes_with_its_model(tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_output_to_overwrite_does_not_count_as_done_and_stability_is_refitted_with_its_model(tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
     dfact.import_array(planted_answers(60, 10, 2, 0), tmp_path / "answers.zarr")
     job, out = tmp_path / "job.toml", tmp_path / "l.csv"
     stability = '[[step]]\nrun = "stability"\nmodel = "m.model"\ndata = "answers.zarr"\nresamples = 3\nseed = 0\n'
     job.write_text(FIT + stability + '[[step]]\nrun = "export"\nmodel = "m.model"\nout = "l.csv"\noverwrite = true\n')
-    out.write_text("of another")
+    out.write_text("foreign")
     killed(job, "dfact.report.export.write_loadings")
-    assert out.read_text() == "of another"
+    assert out.read_text() == "foreign"
     assert main(["run", str(job)]) == 0
     assert out.read_text().startswith('"item"')
     capsys.readouterr()
     assert main(["run", str(job)]) == 0
-    assert capsys.readouterr().err.count("is done already") == 3
+    assert capsys.readouterr().err.count("already done") == 3
     shutil.rmtree(tmp_path / "m.model")
     killed(job, "dfact.selection.bootstrap.bootstrap")
     assert main(["run", str(job)]) == 0
@@ -454,12 +479,12 @@ def test_what_is_to_be_overwritten_does_not_count_as_done_and_stability_goes_wit
 
 
 @pytest.mark.faults
-def test_a_job_that_another_process_has_taken_stops_at_its_next_step(
+def test_job_claimed_by_another_process_stops_at_its_next_step(
     job: Path, undisturbed: list[bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     first = Command(tmp_path_factory.mktemp("first"), "run", job, pause=0.01)
-    first.says("step 2 (select icqf) begins")
-    first.wait(lambda: any(job.parent.glob("job.toml.state.*")))  # its checkpoint: in the midst of the step
+    first.says("step 2 (select icqf) started")
+    first.wait(lambda: any(job.parent.glob("job.toml.state.*")))  # the checkpoint shows that the step is running
     assert first.alive, first.said
     first.send(signal.SIGSTOP)
     second = Command(tmp_path_factory.mktemp("second"), "run", job)

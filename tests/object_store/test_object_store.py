@@ -209,13 +209,13 @@ def test_a_job_whose_step_was_killed_does_it_again(bucket: str, local: dfact.Dat
     )
     (step,), _ = read_job(job, cli)
     record = Record(parse_location(f"{bucket}/state"))
-    record.compare([step])
-    record.take()
+    record.pending([step])
+    record.claim()
     record.begin(step)
     zarr.create_group(open_store(model), attributes={ATTRIBUTE: {"kind": "model", "version": 1, "complete": False}})
     assert main(["run", str(job)]) == 0
     assert dfact.load_model(model).n_iter_ == 3
-    assert not Record(parse_location(f"{bucket}/state")).compare([step])
+    assert not Record(parse_location(f"{bucket}/state")).pending([step])
 
 
 def test_a_store_travels_without_credentials(bucket: str) -> None:
@@ -449,7 +449,7 @@ out = "factors.csv"
     (tmp_path / "job.toml").write_text(job)
     for done in (2, 0):
         assert main(["run", str(tmp_path / "job.toml")]) == 0
-        assert capsys.readouterr().err.count("is done, in") == done
+        assert capsys.readouterr().err.count("finished in") == done
     (tmp_path / "job.toml").write_text(job.replace("components = 2", "components = 1"))
     assert main(["run", str(tmp_path / "job.toml")]) == 0
     assert dfact.load_model(f"{bucket}/job.model").n_components == 1

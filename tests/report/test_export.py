@@ -1,4 +1,4 @@
-"""Tables of loadings and factors: labels, order, signs, suppressed entries; whole or not at all."""
+"""Exported tables of loadings and factors: labels, order, signs, suppressed entries, atomic writes."""
 
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ def test_loadings_are_those_of_the_model(seed: int, ending: str, tmp_path: Path)
     assert (np.diff(sizes[[list(model.get_feature_names_out()).index(name) for name in table]]) <= 0).all()
 
 
-def test_the_order_is_that_of_the_model_whatever_the_order_in_it(tmp_path: Path) -> None:
+def test_order_of_factors_does_not_depend_on_their_order_in_the_model(tmp_path: Path) -> None:
     model, _ = fitted(0)
     other, _ = fitted(0)
     turned = [2, 0, 1]
@@ -69,12 +69,12 @@ def test_signs_of_a_cp_are_those_of_the_rule_and_leave_the_model(seed: int) -> N
     rng = np.random.default_rng(seed)
     A, B, C = (rng.standard_normal((size, 2)) for size in (8, 7, 6))
     model = dfact.ElasticCP(2, lam=1e-6, random_state=seed).fit(np.einsum("ir,jr,kr->ijk", A, B, C))
-    arrangement = ComponentOrder.of(model)
-    table = arrangement.loadings(model)
+    order = ComponentOrder.of(model)
+    table = order.loadings(model)
     for mode in (table.iloc[:7], table.iloc[7:]):
         assert (mode.max() >= -mode.min()).all()
-    rows = arrangement.rows(np.asarray(model.factors_[0]))
-    scale = [np.linalg.norm(factor, axis=0)[arrangement.order] for factor in model.factors_[1:]]
+    rows = order.rows(np.asarray(model.factors_[0]))
+    scale = [np.linalg.norm(factor, axis=0)[order.order] for factor in model.factors_[1:]]
     B, C = table.iloc[:7].to_numpy() * scale[0], table.iloc[7:].to_numpy() * scale[1]
     assert_allclose(np.einsum("ir,jr,kr->ijk", rows, B, C), model.reconstruct(), atol=1e-6)
 
@@ -121,12 +121,10 @@ def test_transform_writes_in_the_same_order(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(read(tmp_path / "new.csv"), read(tmp_path / "own.csv"))
 
 
-def test_labels_stand_in_a_csv_file_as_they_are_and_its_help_says_for_whom_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_csv_labels_are_unchanged_and_the_help_warns_of_spreadsheets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ["=1+1", "+Q2", "-Q3", "@SUM(A1)", "Q5", "Q6"]
     model = dfact.ICQF(2).fit(pd.DataFrame(planted_answers(100, 6, 2, 0), columns=names))
     write_loadings(model, tmp_path / "t.csv")
     assert list(read(tmp_path / "t.csv").index) == names
     assert main(["export", "--help"]) == 0
-    assert "A csv file is for programs" in capsys.readouterr().out
+    assert "not open tables with untrusted labels in a spreadsheet" in " ".join(capsys.readouterr().out.split())

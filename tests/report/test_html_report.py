@@ -1,4 +1,4 @@
-"""The HTML report, opened in a real browser; and the figures in it, against NumPy."""
+"""The HTML report in a real browser, and its figures against NumPy."""
 
 import base64
 import re
@@ -23,11 +23,11 @@ from dfact.data.examples import ipip_ascado, ipip_ascado_items
 from dfact.models.estimator import MODELS
 from dfact.models.provenance import Stability
 from dfact.report import row_statistics
-from dfact.report.document import number_format, table_of
-from dfact.report.figures import clustered
+from dfact.report.document import make_table, number_format
+from dfact.report.figures import order_by_similarity
 from dfact.report.html.context import ReportContext
 from dfact.report.html.images import COLORS
-from dfact.report.html.sections import choice as how_chosen
+from dfact.report.html.sections import selection as selection_section
 from dfact.report.reconstruction import BinErrors, item_errors
 from dfact.report.row_statistics import RowStatistics
 from dfact.selection.fitted_data import fitted_dataset
@@ -49,7 +49,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
 
 
-# Reports of real data, with settings that take seconds.
+# Reports of real data, with settings that take seconds
 def ipip(folder: Path) -> Path:
     dataset = dfact.import_table(
         ipip_ascado(),
@@ -73,7 +73,7 @@ def ipip(folder: Path) -> Path:
 def real(name: str) -> Path:
     path = REAL_DATA / name
     if not path.exists():
-        pytest.skip(f"{name} is not beside the project")
+        pytest.skip(f"{name} is not in the data folder")
     return path
 
 
@@ -131,7 +131,7 @@ def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="Playwright for Python is not installed: pip install playwright")
     chromium = shutil.which("chromium")
     if chromium is None:
-        pytest.skip("there is no Chromium: apt-get install chromium")
+        pytest.skip("Chromium is not installed: apt-get install chromium")
     with playwright.sync_playwright() as driver:
         opened = driver.chromium.launch(executable_path=chromium, args=FLAGS)
         yield opened
@@ -139,21 +139,21 @@ def browser() -> Iterator[Any]:
 
 
 class Opened:
-    """A page, and all that it complained of or asked the network for."""
+    """A page with its errors and network requests."""
 
     def __init__(self, browser: Any, path: Path) -> None:
-        self.complaints: list[str] = []
+        self.problems: list[str] = []
         self.page = browser.new_page(viewport={"width": 1200, "height": 900})
         self.page.set_default_timeout(100_000)
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.complaints.append(dialog.message), dialog.dismiss()))
-        self.page.on("request", lambda request: self._asked(request.url, path))
+        self.page.on("console", lambda message: self.problems.append(message.text))
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.problems.append(dialog.message), dialog.dismiss()))
+        self.page.on("request", lambda request: self._on_request(request.url, path))
         self.page.goto(path.as_uri())
 
-    def _asked(self, url: str, path: Path) -> None:
+    def _on_request(self, url: str, path: Path) -> None:
         if url != path.as_uri() and not url.startswith("data:"):
-            self.complaints.append(f"asked for {url}")
+            self.problems.append(f"requested {url}")
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def opened(browser: Any) -> Iterator[Callable[[Path], Opened]]:
     yield look
     for one in pages:
         one.page.close()
-        assert one.complaints == []
+        assert one.problems == []
 
 
 @pytest.mark.parametrize("name", REPORTS)
@@ -189,7 +189,7 @@ def test_reports_of_real_data(name: str, opened: Callable[[Path], Opened], tmp_p
 
 
 def sorts(page: Any) -> None:
-    """By mouse, and by keyboard alone."""
+    """Sort a table by mouse and by keyboard."""
     table = page.locator("#loadings table").first
     head = table.locator("thead th.n").first
     column = head.evaluate("head => head.cellIndex")
@@ -210,21 +210,21 @@ def sorts(page: Any) -> None:
 
 
 def wait(page: Any, condition: str, *given: Any) -> None:
-    """Until it holds; Playwright's own wait would evaluate text, which the report's policy forbids."""
+    """Wait for a condition; Playwright's own wait would evaluate text, which the report's policy forbids."""
     until(page, lambda: page.evaluate(condition, *given), condition)
 
 
 def until(page: Any, holds: Callable[[], Any], what: str) -> None:
-    """For a minute at most, in which the page and what it tells of go on."""
+    """Wait at most a minute, while the page handles events."""
     for _ in range(3000):
         if holds():
             return
         page.wait_for_timeout(20)
-    pytest.fail(f"waited in vain for {what}")
+    pytest.fail(f"timed out waiting for {what}")
 
 
 def pictures(page: Any) -> None:
-    # At once: in another colour scheme a picture may be loaded again at any moment.
+    # In one evaluation, since another colour scheme may load an image again at any moment.
     wait(page, "[...document.images].every(image => image.complete && image.naturalWidth > 0)")
     texts = page.eval_on_selector_all("img", "all => all.map(one => one.alt)")
     assert texts
@@ -232,13 +232,13 @@ def pictures(page: Any) -> None:
 
 
 def prints(page: Any, light: str) -> None:
-    """In dark mode, too, in the colours of paper; whole tables, and no navigation."""
+    """Print in light colours even in dark mode, with complete tables and without navigation."""
     wait(page, "light => document.images[0].currentSrc !== light", light)
     page.emulate_media(color_scheme="dark", media="print")
     wait(page, "light => document.images[0].currentSrc === light", light)
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
-    # With its buttons the head of a table would be on its first page alone.
+    # Browsers do not repeat a table header with buttons on each page.
     assert page.evaluate("getComputedStyle(document.querySelector('th button')).display") == "contents"
     hidden = "all => all.filter(one => one.scrollHeight > one.clientHeight + 1 && getComputedStyle(one).overflowY !== 'visible').length"
     assert page.eval_on_selector_all(".scroll", hidden) == 0
@@ -263,7 +263,7 @@ WORST_CONTRAST = """() => {
 }"""
 
 
-def test_labels_are_text(opened: Callable[[Path], Opened], tmp_path: Path) -> None:
+def test_labels_are_escaped(opened: Callable[[Path], Opened], tmp_path: Path) -> None:
     M = planted_answers(60, len(EVIL), 2, 0)
     dataset = as_dataset(pd.DataFrame(M, columns=EVIL), {EVIL[0]: ["x", EVIL[1]] * 30})
     model = dfact.ICQF(2, max_iter=5).fit(dataset)
@@ -278,17 +278,17 @@ def test_labels_are_text(opened: Callable[[Path], Opened], tmp_path: Path) -> No
     pictures(page)
 
 
-def test_the_policy_forbids_what_is_not_the_reports_own(browser: Any, tmp_path: Path) -> None:
+def test_policy_blocks_foreign_scripts_and_images(browser: Any, tmp_path: Path) -> None:
     dfact.write_report(dfact.ICQF(2, max_iter=3).fit(planted_answers(40, 6, 2, 0)), tmp_path / "r.html")
     one = Opened(browser, tmp_path / "r.html")
     one.page.evaluate("""() => { const s = document.createElement("script"); s.textContent = "window.seen = 1"; document.body.append(s);
         document.body.insertAdjacentHTML("beforeend", "<img src='http://127.0.0.1:9/x.png'>"); }""")
-    until(one.page, lambda: len([text for text in one.complaints if "Content Security Policy" in text]) == 2, "two complaints")
+    until(one.page, lambda: len([text for text in one.problems if "Content Security Policy" in text]) == 2, "two problems")
     assert one.page.evaluate("window.seen") is None
     one.page.close()
 
 
-def test_the_skip_link_and_the_contents(opened: Callable[[Path], Opened], tmp_path: Path) -> None:
+def test_skip_link_and_contents_lead_to_their_targets(opened: Callable[[Path], Opened], tmp_path: Path) -> None:
     dfact.write_report(dfact.ICQF(2, max_iter=3).fit(planted_answers(40, 6, 2, 0)), tmp_path / "r.html")
     page = opened(tmp_path / "r.html").page
     page.keyboard.press("Tab")
@@ -302,10 +302,10 @@ def test_the_skip_link_and_the_contents(opened: Callable[[Path], Opened], tmp_pa
     assert (np.diff(levels) <= 1).all()
 
 
-# What needs no browser.
+# Tests without a browser
 @cache
 def fits() -> dict[str, tuple[Any, Any]]:
-    """A model of each kind with the data it was fitted to."""
+    """Return a fitted model of each class with its data."""
     rng = np.random.default_rng(0)
     M = planted_answers(80, 10, 2, 0, 0.1) + 1
     N = rng.normal(size=(80, 2)) @ rng.normal(size=(2, 8)) + rng.normal(size=(80, 8))
@@ -347,7 +347,7 @@ def test_errors_by_item(name: str) -> None:
     assert_allclose(table["mean"], np.nanmean(X, axis=others), atol=1e-9)
 
 
-def test_errors_of_stored_answers_are_told_as_they_were_given(tmp_path: Path) -> None:
+def test_errors_of_stored_answers_are_in_their_units(tmp_path: Path) -> None:
     M = planted_answers(300, 8, 2, 1, 0.1)
     frame = pd.DataFrame(np.where(np.isnan(M), 0, M + 1).astype(int), columns=[f"q{j}" for j in range(8)])
     frame["age"] = np.arange(300) % 40 + 20
@@ -396,14 +396,14 @@ def test_row_statistics(stored: bool, monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert_allclose(found.zeros, (known == 0).mean(axis=0))
 
 
-def test_like_items_stand_together_within_their_groups() -> None:
+def test_similar_items_are_adjacent_within_their_groups() -> None:
     rng = np.random.default_rng(0)
     kinds = rng.permutation(np.repeat(np.arange(3), 8))
     H = pd.DataFrame(np.eye(3)[kinds] + 0.1 * rng.random((24, 3)), index=[f"i{j}" for j in range(24)])
-    order, groups = clustered(H, {})
+    order, groups = order_by_similarity(H, {})
     assert (np.diff(kinds[order]) != 0).sum() == 2
     assert groups == []
-    order, groups = clustered(H, {f"i{j}": "ab"[j % 2] for j in range(20)})
+    order, groups = order_by_similarity(H, {f"i{j}": "ab"[j % 2] for j in range(20)})
     assert [size for _, size in groups] == [10, 10, 4]
     assert [name for name, _ in groups] == ["a", "b", ""]
     assert sorted(order) == list(range(24))
@@ -422,7 +422,7 @@ def test_a_report_of_a_thousand_items_is_small(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_model_gives_the_same_file(tmp_path: Path) -> None:
+def test_equal_models_give_equal_files(tmp_path: Path) -> None:
     model = dfact.ICQF(2).fit(planted_answers(40, 6, 2, 0))
     for name in "ab":
         dfact.write_report(model, tmp_path / f"{name}.html")
@@ -430,7 +430,7 @@ def test_the_same_model_gives_the_same_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_chosen_model_tells_how_it_was_chosen(tmp_path: Path) -> None:
+def test_selected_model_records_its_selection(tmp_path: Path) -> None:
     M = planted_answers(60, 10, 2, 0)
     select = dfact.selection
     chosen = [
@@ -446,35 +446,35 @@ def test_a_chosen_model_tells_how_it_was_chosen(tmp_path: Path) -> None:
         assert dict(zip(choice.names, choice.values[choice.best], strict=True)) == selection.best_params
         assert choice.rule == rule
         assert_allclose(choice.scores, selection.table[choice.criterion])
-        section = how_chosen(ReportContext(dfact.load_model(tmp_path / f"{i}"), None, {}))
+        section = selection_section(ReportContext(dfact.load_model(tmp_path / f"{i}"), None, {}))
         assert section is not None
         assert f"{len(selection.table)} candidates were compared" in section.blocks[0].text  # type: ignore[union-attr]
     assert_allclose(chosen[0].model.selection_.errors, chosen[0].table["se"])  # type: ignore[attr-defined]
 
 
-def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_arguments_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     M = planted_answers(40, 6, 2, 0)
     stored = dfact.import_array(M, tmp_path / "d.zarr")
     other = dfact.import_array(np.roll(M, 1, axis=0), tmp_path / "e.zarr")
-    model, place = dfact.ICQF(2, max_iter=3).fit(stored), tmp_path / "r.html"
+    model, path = dfact.ICQF(2, max_iter=3).fit(stored), tmp_path / "r.html"
     for data, message in ((M[:9], "data is 9×6, the model was fitted to 40×6"), (other, "the fingerprint"), (tmp_path / "no", "not exist")):
         with pytest.raises(dfact.DfactError, match=message):
-            dfact.write_report(model, place, data)
+            dfact.write_report(model, path, data)
     named = dfact.ICQF(2, max_iter=3).fit(pd.DataFrame(M, columns=list("abcdef")))
     with pytest.raises(dfact.DataError, match="column 0 of the data is 'f'"):
-        dfact.write_report(named, place, pd.DataFrame(M, columns=list("fabcde")))
-    with pytest.raises(dfact.ParameterError, match="no items of the model"):
-        dfact.write_report(named, place, texts={"x": "y"})
+        dfact.write_report(named, path, pd.DataFrame(M, columns=list("fabcde")))
+    with pytest.raises(dfact.ParameterError, match="which are not items of the model"):
+        dfact.write_report(named, path, texts={"x": "y"})
     with pytest.raises(dfact.ParameterError, match=r"ends in '.pdf'"):
         dfact.write_report(model, tmp_path / "r.pdf")
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "matplotlib.figure", None)
         with pytest.raises(dfact.DfactError, match=r"dfact\[plot\]"):
-            dfact.write_report(model, place)
+            dfact.write_report(model, path)
     assert not list(tmp_path.glob("r.*"))
-    dfact.write_report(model, place)
+    dfact.write_report(model, path)
     with pytest.raises(dfact.StoreError, match="exists already"):
-        dfact.write_report(model, place)
+        dfact.write_report(model, path)
 
 
 @pytest.mark.slow
@@ -500,7 +500,7 @@ def luminance(color: str) -> float:
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
-def test_pictures_can_be_seen_on_either_page(tmp_path: Path) -> None:
+def test_images_have_contrast_on_light_and_dark_pages(tmp_path: Path) -> None:
     pages = {"light": luminance("#ffffff"), "dark": luminance("#16181d")}
     for color in COLORS:
         for page in pages.values():
@@ -521,14 +521,14 @@ def test_numbers_and_shades() -> None:
     assert [number_format(np.array([v])).format(v) for v in (0, 1234.5, 12.345, 0.7, 0.0123, 1e-7, 2e7)] == [
         "0.00", "1234.5", "12.35", "0.70", "0.0123", "1e-07", "2e+07"
     ]  # fmt: skip
-    table = table_of(pd.DataFrame({"a": [1.0, -1.0, 0.0, np.nan, -0.001]}), "t", shaded=["a"])
+    table = make_table(pd.DataFrame({"a": [1.0, -1.0, 0.0, np.nan, -0.001]}), "t", shaded=["a"])
     cells = [row[1] for row in table.rows]
     assert [cell.style for cell in cells] == ["p6", "m6", "", "", ""]
     assert [cell.text for cell in cells] == ["1.00", "-1.00", "0.00", "–", "0.00"]
 
 
-def test_greys_of_drawings_are_seen_on_the_dark_page(tmp_path: Path) -> None:
-    """Those that the plots have in common with the command line's are turned, text above all."""
+def test_greys_have_contrast_on_the_dark_page(tmp_path: Path) -> None:
+    """Greys of plots that the command line shares are recoloured, text above all."""
     Pi = np.random.default_rng(0).dirichlet([0.3] * 3, 200)
     R = np.random.default_rng(1).binomial(4, np.vstack([np.eye(3)[[0, 1, 2] * 20], Pi]) @ np.random.default_rng(2).random((3, 12)))
     dfact.write_report(dfact.GradeOfMembership(3, random_state=0).fit(R + (R.sum(axis=1) == 0)[:, None]), tmp_path / "r.html")

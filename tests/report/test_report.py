@@ -15,16 +15,9 @@ import dfact
 from dfact.data.confounders import Confounder, ConfounderEncoding
 from dfact.report.export import check_destination, write_factors
 from dfact.report.plots import loadings_heatmap
-from dfact.report.text import (
-    confounder_effects,
-    confounders_text,
-    factor_shares,
-    factors_text,
-    summary,
-    summary_text,
-    table_text,
-    top_items,
-)
+from dfact.report.presenters.base import model_text
+from dfact.report.presenters.bounded_nmf import confounder_effects, confounders_text, factors_text, strength_shares, top_items
+from dfact.report.tables import table_text
 from tests.conftest import planted_answers
 
 N, M, K = 300, 24, 3
@@ -40,7 +33,7 @@ def model() -> dfact.ICQF:
 
 @pytest.fixture
 def small() -> Any:
-    """A model small enough to know its tables by heart."""
+    """A model small enough to check its tables by hand."""
     items = pd.Index(["a", "b", "c"], name="item")
     return SimpleNamespace(
         loadings_=pd.DataFrame([[0.5, 0.0], [2.0, 0.0], [1.0, 3.0]], items, ["f0", "f1"]),
@@ -60,43 +53,44 @@ def test_top_items(small: Any) -> None:
 
 def test_confounder_effects(small: Any) -> None:
     assert confounder_effects(small).to_dict("list") == {"confounder": ["age", "age"], "item": ["c", "a"], "loading": [0.75, 0.25]}
-    assert confounders_text(small) == "age:\n  c  0.75\n  a  0.25\n1-age:\n  no item\nmissing age of 2 participants: taken as the average"
+    assert (
+        confounders_text(small) == "age:\n  c  0.75\n  a  0.25\n1-age:\n  no item\nage is missing for 2 participants: taken as the average"
+    )
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_factor_shares(small: Any, stored: bool, tmp_path: Path) -> None:
+def test_strength_shares(small: Any, stored: bool, tmp_path: Path) -> None:
     if stored:
         small.factors_ = zarr.create_array(tmp_path / "w.zarr", data=small.factors_, chunks=(3, 2))
-    shares = factor_shares(small)
-    assert shares.loc["f0"].to_dict() == {"strong": 0.75, "absent": 0.25, "mean": 1.0}
-    assert shares.loc["f1"].to_dict() == {"strong": 0.0, "absent": 0.5, "mean": 0.225}
+    shares = strength_shares(small)
+    assert shares.loc["f0"].to_dict() == {"strong": 0.75, "zero": 0.25, "mean": 1.0}
+    assert shares.loc["f1"].to_dict() == {"strong": 0.0, "zero": 0.5, "mean": 0.225}
 
 
 def test_factors_text(small: Any) -> None:
     expected = """\
-f0: strong for 75% of the participants, absent for 25%
+f0: strong for 75% of the participants, zero for 25%
   b  2.00  Sleeps badly
   c  1.00
-f1: strong for 0% of the participants, absent for 50%
+f1: strong for 0% of the participants, zero for 50%
   c  3.00"""
     assert factors_text(small, n=2, texts={"b": "Sleeps badly"}) == expected
 
 
-def test_table_text_aligns() -> None:
+def test_table_text_aligns_columns() -> None:
     table = pd.DataFrame({"item": ["a", "long"], "loading": [10.0, 2.5], "n": [1, 20]})
     assert table_text(table, header=True) == "item  loading   n\na       10.00   1\nlong     2.50  20"
     assert table_text(table.iloc[:0]) == ""
 
 
-def test_summary_is_what_the_fit_found(model: dfact.ICQF) -> None:
-    s = summary(model)
-    assert (s["participants"], s["items"], s["factors"], s["confounder columns"]) == (N, M, K, 3)
-    assert s["objective"] == model.objective_history_[-1]
-    assert s["loadings at zero"] == np.mean(model.components_ == 0)
-    text = summary_text(model, ("data", "fingerprint 0"))
-    assert f"ICQF, 3 factors of {N} participants × {M} items, 3 confounder columns" in text
+def test_summary_describes_the_fit(model: dfact.ICQF) -> None:
+    text = model_text(model, extra=(("data", "fingerprint 0"),))
+    assert f"objective {model.objective_history_[-1]:.6g}" in text
+    assert f"{np.mean(model.components_ == 0):.1%} of the loadings are zero" in text
+    assert f"{model.explained_share_:.1%} of the variance" in text
+    assert f"ICQF, {K} factors of {N} participants × {M} items, 3 confounder columns" in text
     assert f"converged after {model.n_iter_} iterations" in text
-    assert text.endswith("data       fingerprint 0")
+    assert "\ndata       fingerprint 0\n" in text
 
 
 def test_explained_share() -> None:
@@ -108,9 +102,9 @@ def test_explained_share() -> None:
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "zarr"])
 @pytest.mark.parametrize("stored", [False, True])
-def test_factors_as_a_file(tmp_path: Path, ending: str, stored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_factors_are_read_back_from_each_format(tmp_path: Path, ending: str, stored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     for size in ("_CHUNK_ENTRIES", "_PARTITION_ENTRIES"):
-        monkeypatch.setattr(f"dfact.data.sources.base.{size}", 1 << 12)  # several chunks
+        monkeypatch.setattr(f"dfact.data.layout.{size}", 1 << 12)  # several chunks
     n = 5000
     W: Any = np.random.default_rng(0).random((n, 3)).astype(np.float32)
     labels: Any = np.array([f'p "{i}", é' for i in range(n)], dtype=object)
@@ -143,7 +137,7 @@ def read_factors(path: Path) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "zarr"])
-def test_no_half_written_file(tmp_path: Path, ending: str) -> None:
+def test_interrupted_export_leaves_the_old_file(tmp_path: Path, ending: str) -> None:
     def interrupt(*_: int) -> None:
         raise KeyboardInterrupt
 
@@ -155,7 +149,7 @@ def test_no_half_written_file(tmp_path: Path, ending: str) -> None:
     assert path.suffix == ".zarr" or "a" in path.read_bytes().decode(errors="replace")
 
 
-def test_destinations_that_are_refused(tmp_path: Path) -> None:
+def test_invalid_destinations_are_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "folder.zarr").mkdir()
     (tmp_path / "file").write_text("")
@@ -169,15 +163,15 @@ def test_destinations_that_are_refused(tmp_path: Path) -> None:
         write_factors(tmp_path / "file" / "w.csv", np.zeros((2, 1)), ["a"])
 
 
-def test_heatmap(model: dfact.ICQF, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # it does without, whoever else in this process has imported it
+def test_heatmap_groups_items_by_factor(model: dfact.ICQF, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # pyplot must not be needed, even if another test imported it
     figure = loadings_heatmap(model)
     axes, bar = figure.axes
     assert [tick.get_text() for tick in axes.get_xticklabels()] == FACTORS
     items = [tick.get_text() for tick in axes.get_yticklabels()]
     shown = axes.images[0].get_array()
     np.testing.assert_array_equal(shown, model.loadings_.loc[items].to_numpy())
-    assert (np.diff(shown.argmax(axis=1)) >= 0).all(), "items stand with their factor"
+    assert (np.diff(shown.argmax(axis=1)) >= 0).all(), "items are grouped by factor"
     assert bar.get_ylabel() == "loading"
     figure.savefig(tmp_path / "loadings.png")
     assert (tmp_path / "loadings.png").read_bytes().startswith(b"\x89PNG")

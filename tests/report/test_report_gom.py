@@ -17,6 +17,7 @@ from dfact.report.export import write_factors
 from dfact.report.plots import heatmap, save_figure
 from dfact.report.presenters.base import items_plot, model_text, rows_text
 from dfact.report.presenters.gom.plots import item_heatmap, membership_plot, memberships_heatmap
+from dfact.report.presenters.gom.presenter import GoMPresenter
 from dfact.report.presenters.gom.tables import (
     LEVELS,
     class_table,
@@ -24,11 +25,9 @@ from dfact.report.presenters.gom.tables import (
     distinctive_items,
     highest_items,
     purity_level,
-    summary,
-    summary_lines,
 )
 from dfact.report.selection import selection_text
-from dfact.report.text import aligned
+from dfact.report.tables import align_columns
 from tests.conftest import planted_answers
 
 
@@ -50,7 +49,7 @@ def three(data: dfact.Dataset) -> dfact.GradeOfMembership:
 
 @pytest.fixture
 def small() -> Any:
-    """A model small enough to know its tables by heart; the last subject is silent."""
+    """A model small enough to check its tables by hand; the last subject has no response."""
     memberships = np.array([[1.0, 0.0], [0.9, 0.1], [0.8, 0.2], [0.5, 0.5], [0.4, 0.6], [0.0, 1.0], [np.nan, np.nan]], np.float32)
     Theta = np.array([[1.0, 3.0], [4.0, 3.5], [2.0, 2.0]])
     return SimpleNamespace(
@@ -88,11 +87,11 @@ def test_class_table(small: Any, stored: bool, tmp_path: Path, monkeypatch: pyte
     assert table["pure_subject"].tolist() == ["A", "F"]
 
 
-def test_levels_of_purity(small: Any) -> None:
+def test_purity_levels(small: Any) -> None:
     assert [LEVELS[i] for i in purity_level(small.memberships_[:6])] == [LEVELS[i] for i in (0, 0, 1, 2, 2, 0)]
 
 
-def test_items_of_a_class(small: Any) -> None:
+def test_highest_and_distinctive_items(small: Any) -> None:
     assert highest_items(small, 2).to_dict("list") == {
         "class": ["first", "first", "second", "second"],
         "item": ["b", "c", "b", "a"],
@@ -118,10 +117,10 @@ def test_difference_is_to_the_mean_of_the_other_classes(three: dfact.GradeOfMemb
         np.testing.assert_allclose(rows["difference"], difference[rows["item"]], rtol=1e-5)
 
 
-def test_one_class_has_nothing_to_differ_from() -> None:
+def test_one_class_has_no_distinctive_items() -> None:
     model = dfact.GradeOfMembership(1).fit(np.random.default_rng(0).integers(1, 4, (40, 6)))
     assert distinctive_items(model).empty
-    assert "unlike" not in classes_text(model)
+    assert "distinctive" not in classes_text(model)
     assert class_table(model)["pure"].tolist() == [40]
 
 
@@ -130,35 +129,33 @@ def test_classes_text(small: Any) -> None:
         classes_text(small, 1, {"b": "Talks"})
         == """\
 first: 60.0% of the memberships, 2 highly pure, 1 highly mixed
-  found by subject A
+  identified by subject A
   highest responses
     b  4.00  Talks
-  most unlike the other classes: response, and difference to their mean
+  most distinctive: response, and difference from the mean of the other classes
     a  1.00  -2.00
 second: 40.0% of the memberships, 1 highly pure, 1 highly mixed
-  found by subject F
+  identified by subject F
   highest responses
     b  3.50  Talks
-  most unlike the other classes: response, and difference to their mean
+  most distinctive: response, and difference from the mean of the other classes
     a  3.00  2.00"""
     )
 
 
 def test_summary_text(small: Any) -> None:
     assert (
-        aligned([*summary_lines(small), ("data", "fingerprint 0")])
+        align_columns([*GoMPresenter().summary(small), ("data", "fingerprint 0")])
         == """\
-model   SimpleNamespace, 2 classes of 7 subjects × 3 items, responses 0 to 4
-fit     method srsc; modularity 0.01235
-purity  50.0% of the subjects are highly pure (a membership of 0.9 or more), 33.3% highly mixed (none above 0.7)
-silent  1 without any response: their memberships are NaN
-data    fingerprint 0"""
+model    SimpleNamespace, 2 classes of 7 subjects × 3 items, responses 0 to 4
+fit      method srsc; modularity 0.01235
+purity   50.0% of the subjects are highly pure (a membership of 0.9 or more), 33.3% highly mixed (none above 0.7)
+missing  1 subjects without any response: their memberships are NaN
+data     fingerprint 0"""
     )
 
 
-def test_what_a_model_says(two: dfact.GradeOfMembership) -> None:
-    s = summary(two)
-    assert (s["subjects"], s["items"], s["classes"], s["highest response"], s["silent subjects"]) == (1004, 40, 2, 5, 0)
+def test_model_text_describes_the_fit(two: dfact.GradeOfMembership) -> None:
     table = class_table(two)
     assert table["size"].sum() == pytest.approx(1004)
     assert table["pure_share"].sum() == pytest.approx(two.highly_pure_share_)
@@ -173,16 +170,17 @@ def test_what_a_model_says(two: dfact.GradeOfMembership) -> None:
         "Hate being the center of attention.",
     ):
         assert expected in text
+    assert "without any response" not in text
     for name in two.get_feature_names_out():
-        assert f"\n{name}: " in text, "classes have one name everywhere"
+        assert f"\n{name}: " in text, "classes have the same name everywhere"
 
 
-def test_every_kind_is_shown() -> None:
+def test_text_of_other_models_and_of_none() -> None:
     icqf = dfact.ICQF(3).fit(planted_answers(60, 8, 3, 0))
     assert "icqf0: strong for" in model_text(icqf)
     assert rows_text(icqf, 60) == "3 factors of 60 participants"
     assert [tick.get_text() for tick in items_plot(icqf).axes[0].get_xticklabels()] == ["icqf0", "icqf1", "icqf2"]
-    with pytest.raises(dfact.ParameterError, match="a dict cannot be shown; expected a model, such as ICQF, GradeOfMembership"):
+    with pytest.raises(dfact.ParameterError, match="a dict cannot be presented, expected a fitted model, such as ICQF, L1NMF"):
         model_text({})
 
 
@@ -192,7 +190,7 @@ def test_selection_text(data: dfact.Dataset) -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "zarr"])
-def test_silent_subjects_in_a_file(tmp_path: Path, ending: str) -> None:
+def test_nonrespondents_are_empty_in_a_file(tmp_path: Path, ending: str) -> None:
     answers = np.random.default_rng(0).integers(1, 5, (30, 8))
     answers[[3, 29]] = 0
     with pytest.warns(UserWarning, match="2 of 30 subjects have no response"):
@@ -206,7 +204,7 @@ def test_silent_subjects_in_a_file(tmp_path: Path, ending: str) -> None:
     np.testing.assert_allclose(found, model.memberships_, rtol=1e-6)
     assert ending != "csv" or path.read_text().splitlines()[4] == '"3",,', "an empty cell, not the word nan"
     assert class_table(model)["size"].sum() == pytest.approx(28)
-    assert "silent  2 without any response" in model_text(model)
+    assert "missing  2 subjects without any response" in model_text(model)
 
 
 # Plots
@@ -218,7 +216,7 @@ def labels(axes: Any) -> list[str]:
 
 @pytest.mark.parametrize("most", [2000, 10])
 def test_two_classes_on_a_line(two: dfact.GradeOfMembership, most: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("dfact.report.presenters.gom.plots._MOST_POINTS", most)
+    monkeypatch.setattr("dfact.report.presenters.gom.plots._MAX_POINTS", most)
     figure = membership_plot(two)
     bars, *strip = figure.axes
     assert sum(patch.get_height() for patch in bars.patches) == 1004
@@ -250,14 +248,14 @@ def test_three_classes_in_a_triangle(three: dfact.GradeOfMembership) -> None:
 
 @pytest.mark.slow
 def test_many_subjects_as_a_density(three: dfact.GradeOfMembership, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.report.presenters.gom.plots._MOST_POINTS", 10)
+    monkeypatch.setattr("dfact.report.presenters.gom.plots._MAX_POINTS", 10)
     rng = np.random.default_rng(0)
     edges = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0.5, 0.5, 0], [0.5, 0, 0.5], [1 / 3, 1 / 3, 1 / 3]])
     Pi = np.vstack([edges, rng.dirichlet([0.5] * 3, 3000)]).astype(np.float32)
     model: Any = SimpleNamespace(memberships_=Pi, components_=three.components_, get_feature_names_out=three.get_feature_names_out)
     figure = membership_plot(model)
     cells = figure.axes[0].collections[0]
-    assert cells.get_array().sum() == len(Pi), "everybody lies in one cell"
+    assert cells.get_array().sum() == len(Pi), "each subject lies in one cell"
     height = np.sqrt(0.75)
     corners = np.vstack([path.vertices for path in cells.get_paths()])
     assert corners.min() >= -1e-9
@@ -269,9 +267,11 @@ def test_many_subjects_as_a_density(three: dfact.GradeOfMembership, monkeypatch:
     assert figure.get_suptitle().startswith(f"highly pure (≥ 0.9): {(Pi.max(axis=1) >= 0.9).mean():.1%}, moderately")
 
 
-def test_other_numbers_of_classes_are_not_drawn(data: dfact.Dataset) -> None:
+def test_plot_of_four_classes_is_refused(data: dfact.Dataset) -> None:
     model = dfact.GradeOfMembership(4, random_state=0).fit(data)
-    with pytest.raises(dfact.ParameterError, match=r"the model has 4 classes, expected 2 or 3.*memberships_heatmap"):
+    with pytest.raises(
+        dfact.ParameterError, match=r"the model has 4 classes, expected 2 for a line or 3 for a triangle; use memberships_heatmap"
+    ):
         membership_plot(model)
 
 
@@ -291,7 +291,7 @@ def test_heat_maps(two: dfact.GradeOfMembership, small: Any) -> None:
     axes = memberships_heatmap(two).axes[0]
     np.testing.assert_array_equal(axes.images[0].get_array(), np.asarray(two.memberships_)[:30])
     shown = memberships_heatmap(small).axes[0].images[0].get_array()
-    assert shown.mask[6].all(), "who said nothing has no colour"
+    assert shown.mask[6].all(), "nonrespondents have no colour"
     axes = memberships_heatmap(small, [5, 0]).axes[0]
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["F", "A"]
     for rows, found in (([7], r"\[7\]"), ([-1], r"\[-1\]"), ([], r"\[\]")):
@@ -300,7 +300,7 @@ def test_heat_maps(two: dfact.GradeOfMembership, small: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_figure_is_written_whole_or_not_at_all(two: dfact.GradeOfMembership, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_figure_leaves_the_old_file(two: dfact.GradeOfMembership, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figure, path = item_heatmap(two), tmp_path / "items.pdf"
     save_figure(figure, path)
     assert path.read_bytes().startswith(b"%PDF")

@@ -9,7 +9,7 @@ import pytest
 
 import dfact
 from dfact.report.presenters.base import items_plot
-from dfact.report.presenters.cp.plots import modes_plot, ordered, path_plot
+from dfact.report.presenters.cp.plots import axis_values, modes_plot, path_plot
 from dfact.report.presenters.cp.tables import mode_table
 from dfact.selection.result import Selection
 from dfact.selection.solution_path import select_on_path
@@ -25,12 +25,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return dfact.ElasticCP(3, lam=1.0, l1_ratio=0.0, random_state=0, max_iter=2000).fit(data)
 
 
-def test_the_rule_for_lines() -> None:
-    np.testing.assert_array_equal(ordered([str(i) for i in range(13)]), np.arange(13))  # type: ignore[arg-type]
-    assert ordered([str(i) for i in range(12)]) is None
-    assert ordered([f"q{i}" for i in range(50)]) is None
-    assert ordered([1, 3, 2, *range(4, 40)]) is None
-    assert ordered([*range(12), 11]) is None, "two slices at one place"
+def test_modes_with_many_increasing_labels_are_lines() -> None:
+    np.testing.assert_array_equal(axis_values([str(i) for i in range(13)]), np.arange(13))  # type: ignore[arg-type]
+    assert axis_values([str(i) for i in range(12)]) is None
+    assert axis_values([f"q{i}" for i in range(50)]) is None
+    assert axis_values([1, 3, 2, *range(4, 40)]) is None
+    assert axis_values([*range(12), 11]) is None, "two slices share a position"
 
 
 def test_tables_have_the_labels_and_unit_vectors(model: Any) -> None:
@@ -44,7 +44,7 @@ def test_tables_have_the_labels_and_unit_vectors(model: Any) -> None:
 
 
 @pytest.mark.slow
-def test_modes_are_lines_where_they_are_ordered_else_bars(model: Any, tmp_path: Path) -> None:
+def test_ordered_modes_are_lines_and_others_bars(model: Any, tmp_path: Path) -> None:
     figure = modes_plot(model)
     samples, wavelengths, times = figure.axes
     assert model.rank_ == 2
@@ -58,7 +58,7 @@ def test_modes_are_lines_where_they_are_ordered_else_bars(model: Any, tmp_path: 
     assert [axes.get_title() for axes in items_plot(model).axes] == ["mode 1", "mode 2", "mode 3"]
 
 
-def test_a_long_mode_and_a_model_of_nothing() -> None:
+def test_long_modes_are_left_out_and_an_empty_model_has_panels() -> None:
     rng = np.random.default_rng(0)
     Z = rng.standard_normal((5001, 3, 2))
     long = dfact.ElasticCP(2, max_iter=2, random_state=0).fit(Z)
@@ -70,7 +70,7 @@ def test_a_long_mode_and_a_model_of_nothing() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("criterion", "panels"), [("held_out", 3), ("bic", 4), ("split_half", 4)])
-def test_the_path_over_lambda(criterion: str, panels: int, tmp_path: Path) -> None:
+def test_path_plot_shows_rank_and_score_over_lambda(criterion: str, panels: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     Z = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((size, 2)) for size in (20, 12, 9)))
     Z += 0.2 * rng.standard_normal(Z.shape)
@@ -89,7 +89,7 @@ def test_the_path_over_lambda(criterion: str, panels: int, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("lambdas", [[0.0], [0.0, 1.0, 10.0]])
-def test_the_path_shows_lambda_0(lambdas: list[float], tmp_path: Path) -> None:
+def test_path_plot_shows_lambda_0(lambdas: list[float], tmp_path: Path) -> None:
     Z = np.random.default_rng(1).standard_normal((12, 6, 5))
     figure = path_plot(select_on_path(dfact.ElasticCP(2, random_state=0), Z, lambdas=lambdas, random_state=0))
     figure.savefig(tmp_path / "path.svg")
@@ -98,7 +98,7 @@ def test_the_path_shows_lambda_0(lambdas: list[float], tmp_path: Path) -> None:
     assert axes.get_xlim()[0] <= 0
 
 
-def test_the_path_plot_refuses_other_selections() -> None:
+def test_path_plot_refuses_other_selections() -> None:
     table = pd.DataFrame({"modularity": [0.1]}, index=pd.Index([2], name="n_components"))
     with pytest.raises(dfact.ParameterError, match="expected one of select_on_path"):
         path_plot(Selection(table, {"n_components": 2}, dfact.ICQF()))

@@ -1,28 +1,25 @@
-"""Matplotlib figures as images of an HTML report: one drawing, in the colours of light and of dark pages."""
+"""Drawings as images of an HTML report, in the colours of light and of dark pages."""
 
 import base64
 import re
 import warnings
-from collections.abc import Callable
+from dataclasses import dataclass
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dfact.report.document import Picture
+from dfact.report.document import Drawing
 from dfact.report.plots import new_figure
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 COLORS = ("#2f7fc1", "#cf6a24", "#2a9767", "#b04fae", "#8b7d1d", "#c9485f", "#7070d2", "#4b8d9c")
-"""Of lines and bars: each has a contrast of 3 or more with either page."""
+"""Colours of lines and bars, each with a contrast of at least 3 to light and dark pages."""
 _LIGHT = {"#000000": "#1c1e21"}
 _DARK = {"#000000": "#e4e6ea", "#ffffff": "#16181d", "#4c4c4c": "#b9bdc6", "#cccccc": "#5a5f69"}
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
-    "svg.hashsalt": "dfact",  # the same model gives the same file
-    "text.parse_math": False,  # a label with dollars is a label
+    "svg.hashsalt": "dfact",  # equal models give equal files
+    "text.parse_math": False,  # labels may contain dollar signs
     "text.usetex": False,
     "font.family": "sans-serif",
     "font.size": 10.0,
@@ -33,24 +30,37 @@ _STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "savefig.dpi": 144,
 }
-_MOST_MARKS = 200  # of one kind that are drawn one by one; more become an image in the drawing
+_MAX_MARKS = 200  # marks of one collection drawn as vectors; larger collections are rasterized
 _FONTS = re.compile(r"font: ((?:\w+ )*)([\d.]+px) [^;\"]+")
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")  # what XML cannot hold
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")  # characters that XML forbids
 
 
-def picture(draw: "Callable[[], Figure]", alt: str, caption: str) -> Picture:
-    """The figure that ``draw`` makes; ``alt`` is for those who do not see it, ``caption`` stands below it."""
-    new_figure(1, 1)  # is Matplotlib there?
+@dataclass(frozen=True)
+class Picture:
+    """An image for light and for dark pages, as data URIs."""
+
+    light: str
+    dark: str
+    width: int
+    height: int
+    alt: str
+    caption: str
+    kind: ClassVar[str] = "picture"
+
+
+def render(drawing: Drawing) -> Picture:
+    """Draw a figure as SVG, once, and recolour it for light and dark pages."""
+    new_figure(1, 1)  # raises an error if Matplotlib is not installed
     from cycler import cycler
     from matplotlib import rc_context
     from matplotlib.collections import Collection
 
     out = BytesIO()
     with rc_context({**_STYLE, "axes.prop_cycle": cycler(color=COLORS)}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # the browser has the letters that Matplotlib's font lacks
-        figure = draw()
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # the browser has glyphs that Matplotlib's font lacks
+        figure = drawing.draw()
         for marks in figure.findobj(Collection):
-            marks.set_rasterized(max(len(marks.get_paths()), np.size(marks.get_offsets(), 0)) > _MOST_MARKS)
+            marks.set_rasterized(max(len(marks.get_paths()), np.size(marks.get_offsets(), 0)) > _MAX_MARKS)
         for axes in figure.axes:
             _plain_logarithms(axes.xaxis)
             _plain_logarithms(axes.yaxis)
@@ -58,11 +68,11 @@ def picture(draw: "Callable[[], Figure]", alt: str, caption: str) -> Picture:
     svg = _CONTROL.sub("", out.getvalue().decode("utf-8", "replace"))
     svg = _FONTS.sub(r"font: \1\2 system-ui, sans-serif", svg[svg.index("<svg") :])
     width, height = figure.get_size_inches() * 96
-    return Picture(_data_uri(svg, _LIGHT), _data_uri(svg, _DARK), round(width), round(height), alt, caption)
+    return Picture(_data_uri(svg, _LIGHT), _data_uri(svg, _DARK), round(width), round(height), drawing.alt, drawing.caption)
 
 
 def _plain_logarithms(axis: Any) -> None:
-    """Numbers along a logarithmic axis without the formulas that labels are not read as; those between powers of 10 where there are few."""
+    """Label a logarithmic axis with plain numbers, since labels are not parsed as formulas; label minor ticks below one decade."""
     if axis.get_scale() == "linear":
         return
     low, high = sorted(abs(limit) for limit in axis.get_view_interval())
@@ -71,7 +81,7 @@ def _plain_logarithms(axis: Any) -> None:
 
 
 def _data_uri(svg: str, colors: dict[str, str]) -> str:
-    """The drawing with other neutral colours, as a data: address. Text is black by default, which SVG does not say."""
+    """Replace the neutral colours and encode the SVG. Text gets its colour from a style, since SVG leaves the default black out."""
     for old, new in colors.items():
         svg = svg.replace(old, new)
     start = svg.index(">") + 1

@@ -1,4 +1,4 @@
-"""A fitted model as one HTML file that loads nothing: it opens anywhere, in light and dark, sorts its tables, and prints."""
+"""A fitted model as one self-contained HTML file: it works offline, in light and dark, with sortable tables, and prints."""
 
 import base64
 import hashlib
@@ -14,11 +14,22 @@ from markupsafe import Markup
 
 from dfact.models.cp.path import SolutionPath
 from dfact.models.persistence import load_model, running_versions, saved_versions
-from dfact.report.document import Section
+from dfact.report.document import Drawing, Section
 from dfact.report.export import check_destination
-from dfact.report.html.context import ReportContext, checked_model
-from dfact.report.html.item_sections import bins, classes, confounders, loadings, solutions, top_items
-from dfact.report.html.sections import choice, convergence, distributions, errors, overview, parameters, stability
+from dfact.report.html.context import ReportContext, check_model
+from dfact.report.html.images import render
+from dfact.report.html.item_sections import confounders, loadings, solutions, top_items
+from dfact.report.html.sections import (
+    convergence,
+    distributions,
+    errors,
+    family_errors,
+    family_rows,
+    overview,
+    parameters,
+    selection,
+    stability,
+)
 from dfact.report.plots import new_figure
 from dfact.selection.fitted_data import fitted_dataset
 from dfact.storage.files import atomic_file
@@ -29,17 +40,17 @@ _SECTIONS: tuple[Callable[[ReportContext], Section | None], ...] = (
     top_items,
     loadings,
     confounders,
-    classes,
+    family_rows,
     distributions,
     errors,
-    bins,
+    family_errors,
     stability,
-    choice,
+    selection,
     solutions,
     convergence,
     parameters,
 )
-"""In the order of the page; each says None where the model has nothing of the kind."""
+"""Sections in the order of the page; each returns None if it does not apply to the model."""
 
 
 def write_report(
@@ -52,27 +63,27 @@ def write_report(
     solutions: SolutionPath | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write what a fitted model says as one HTML file, whole or not at all.
+    """Write a report of a fitted model as one HTML file, atomically.
 
-    It tells what was fitted and on what, the items of each factor, all loadings as a heat map with like items together and
-    as a table that sorts, the distributions and correlations of the factors, confounder loadings, convergence, how the
-    parameters were chosen (``selection_``) and how stable the loadings are (``stability_``), each where the model has it.
-    The same model gives the same file. Nothing in it is fetched from anywhere; labels are text, whatever they hold.
+    The report shows the model and its data, the items of each factor, all loadings as a heat map with similar items together
+    and as a sortable table, the distributions and correlations of the factors, and convergence. It adds confounder loadings,
+    the selection that set the parameters (``selection_``) and the stability of the loadings (``stability_``) if the model has
+    them. Equal models give equal files. The file loads nothing, and labels are escaped.
 
     Parameters
     ----------
-    model : fitted estimator, or path to a saved one
-        Any factorization; those that dfact does not know are shown plainly.
+    model : fitted estimator, or path of a saved one
+        Any factorization; models that are not part of dfact get a plain presentation.
     path : path ending in .html
-        Where the file goes.
+        The file to write.
     data : array of any kind, path or Dataset, optional
-        What the model was fitted to, for what needs it: errors and missing rates by item, of expectile models errors by size.
+        The data the model was fitted to: adds errors and missing rates by item, and for expectile models errors by size.
     texts, groups : dicts from item to text, optional
-        What the items say, and the group under which each stands in the heat map.
+        Texts of the items, and their groups in the heat map.
     solutions : SolutionPath, optional
-        Of :meth:`dfact.ElasticCP.path`, to be drawn.
+        The result of :meth:`dfact.ElasticCP.path`, to be plotted.
     overwrite : bool
-        Whether a file that is there is replaced.
+        Whether to replace an existing file.
 
     Raises
     ------
@@ -81,9 +92,9 @@ def write_report(
     DataError
         ``data`` is not what the model was fitted to.
     ParameterError
-        Another ending; texts or groups of none of the model's items.
+        ``path`` has another ending, or texts or groups contain none of the model's items.
     StoreError
-        ``path`` exists (unless ``overwrite``), or cannot be written; nothing is left behind.
+        ``path`` exists (unless ``overwrite``), or cannot be written; no partial file remains.
 
     Examples
     --------
@@ -95,42 +106,44 @@ def write_report(
     """
     path = Path(path)
     check_destination(path, overwrite=overwrite, formats=FORMATS)
-    new_figure(1, 1)  # is Matplotlib there?
+    new_figure(1, 1)  # raises an error before the work if Matplotlib is not installed
     stored = isinstance(model, (str, PathLike))
     versions = saved_versions(model) if stored else running_versions()
-    fitted = load_model(model) if stored else checked_model(model)
+    fitted = load_model(model) if stored else check_model(model)
     dataset = None if data is None else fitted_dataset(fitted, data)
-    _write(path, _rendered(ReportContext(fitted, dataset, versions, texts or {}, groups or {}, solutions)))
+    page = _render_page(ReportContext(fitted, dataset, versions, texts or {}, groups or {}, solutions))
+    with atomic_file(path) as partial:
+        partial.write_bytes(page.encode("utf-8", "replace"))
 
 
-def _rendered(subject: ReportContext) -> str:
-    """The page. Its policy allows its own style and script by their digests, pictures as data, and nothing else."""
+def _render_page(context: ReportContext) -> str:
+    """Render the page. Its policy allows only its own style and script, by their digests, and images as data URIs."""
     page = files("dfact.report.html.assets")
     style, script = ((page / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    k, name = len(subject.names), type(subject.model).__name__
-    n, m = subject.model._row_factors.shape[0], len(subject.model.column_labels_)
-    words = subject.words
+    k, name = len(context.names), type(context.model).__name__
+    n, m = context.model._row_factors.shape[0], len(context.model.column_labels_)
+    words = context.words
     shape = f"{n} {words.rows} × {m} {words.items}"
-    if hasattr(subject.model, "slice_shape_"):
-        shape = f"a tensor {' × '.join(map(str, (n, *subject.model.slice_shape_)))}"
+    if hasattr(context.model, "slice_shape_"):
+        shape = f"a tensor {' × '.join(map(str, (n, *context.model.slice_shape_)))}"
     return environment.from_string((page / "report.html").read_text(encoding="utf-8")).render(
         title=f"{k} {words.components if k > 1 else words.component} of {shape}",
         kind=name,
         version=version("dfact"),
-        style=Markup(style),  # our own files
+        style=Markup(style),  # style and script are dfact's own files
         style_hash=_digest(style),
         script=Markup(script),
         script_hash=_digest(script),
-        sections=[section for make in _SECTIONS if (section := make(subject)) is not None],
+        sections=[_with_images(section) for make in _SECTIONS if (section := make(context)) is not None],
     )
+
+
+def _with_images(section: Section) -> dict[str, Any]:
+    """Return the fields of a section for the template, with its drawings rendered."""
+    blocks = [render(block) if isinstance(block, Drawing) else block for block in section.blocks]
+    return {"name": section.name, "title": section.title, "blocks": blocks}
 
 
 def _digest(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-def _write(path: Path, text: str) -> None:
-    """All of it or nothing."""
-    with atomic_file(path) as unfinished:
-        unfinished.write_bytes(text.encode("utf-8", "replace"))

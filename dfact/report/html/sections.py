@@ -1,175 +1,173 @@
-"""The sections of an HTML report that all models have: what was fitted, how, and how well."""
+"""Sections of an HTML report on the fit: the model and its data, convergence, selection, rows, errors, stability, parameters."""
 
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from dfact.models.cp.elastic import ElasticCP
-from dfact.report.document import Block, DefinitionList, Section, Text, number_format, table_of, with_intervals
+from dfact.report.document import Block, DefinitionList, Drawing, Section, Text, make_table, number_format, with_intervals
 from dfact.report.figures import distributions_figure, errors_figure, history_figure, stability_figure
-from dfact.report.html.context import ReportContext
-from dfact.report.html.images import picture
-from dfact.report.presenters.base import summary_lines
-from dfact.report.presenters.cp.plots import ordered, path_plot
+from dfact.report.html.context import MAX_ITEMS, ReportContext
+from dfact.report.presenters.cp.plots import axis_values, path_plot
 from dfact.report.reconstruction import item_errors
-from dfact.report.selection import score_plot
+from dfact.report.selection import ERROR_LABEL, score_plot
 from dfact.selection.result import Selection
 
-_FOR_THE_RUN = ("executor", "callbacks")
-_FEWEST = 20  # rows of which a histogram is drawn
+_NOT_SHOWN = ("executor", "callbacks")  # parameters that belong to the process that fitted
+_MIN_HISTOGRAM_ROWS = 20
 
 
-def overview(subject: ReportContext) -> Section:
-    """What was fitted, and on what."""
-    model, dataset = subject.model, subject.dataset
-    facts = [(name.capitalize(), text) for name, text in summary_lines(model)]
-    print_ = model.fingerprint_
-    facts.append(("Data", f"fingerprint {print_}" if print_ else "no fingerprint: the data was no stored dataset as it was imported"))
+def overview(context: ReportContext) -> Section:
+    """Describe the model and its data."""
+    model, dataset = context.model, context.dataset
+    facts = [(name.capitalize(), text) for name, text in context.presenter.summary(model)]
+    fingerprint = f"fingerprint {model.fingerprint_}" if model.fingerprint_ else "no fingerprint: not an unchanged stored dataset"
+    facts.append(("Data", fingerprint))
     if dataset is not None:
         facts.append(("Missing", f"{dataset.missing_rate:.2%} of the entries"))
         if dataset.confounders is not None:
             facts.append(("Confounders", ", ".join(str(name) for name in dataset.confounders)))
     else:
-        facts.append(("Missing", "not told: the report was made without the data"))
-    facts.append(("Written by", ", ".join(f"{package} {version}" for package, version in subject.versions.items())))
+        facts.append(("Missing", "unknown: the report was written without the data"))
+    facts.append(("Written by", ", ".join(f"{package} {version}" for package, version in context.versions.items())))
     return Section("overview", "What was fitted", [DefinitionList(facts)])
 
 
-def convergence(subject: ReportContext) -> Section | None:
-    """The objective on its way."""
-    model = subject.model
-    history = getattr(model, "objective_history_", None)
+def convergence(context: ReportContext) -> Section | None:
+    """Show the history of the objective."""
+    history = getattr(context.model, "objective_history_", None)
     if history is None or len(history) < 2:
         return None
     history = np.asarray(history, np.float64)
-    lagrangians = getattr(model, "lagrangian_history_", None)
-    alt = f"Line of the objective over {len(history)} steps: it begins at {history[0]:.4g} and ends at {history[-1]:.4g}."
-    last = "The last point is that of the model itself, every row at its optimum."
-    drawn = picture(lambda: history_figure(history, lagrangians), alt, f"The objective at the start and after each step. {last}")
-    return Section("convergence", "Convergence", [drawn])
+    lagrangians = getattr(context.model, "lagrangian_history_", None)
+    alt = f"Line of the objective over {len(history)} steps, from {history[0]:.4g} to {history[-1]:.4g}."
+    caption = "The objective at the start and after each step. The last point is that of the model itself, with every row at its optimum."
+    return Section("convergence", "Convergence", [Drawing(lambda: history_figure(history, lagrangians), alt, caption)])
 
 
-def choice(subject: ReportContext) -> Section | None:
-    """How the parameters were chosen, if a selection chose them."""
-    found = getattr(subject.model, "selection_", None)
-    if found is None:
+def selection(context: ReportContext) -> Section | None:
+    """Show the candidates of the selection that set the parameters, if there was one."""
+    record = getattr(context.model, "selection_", None)
+    if record is None:
         return None
-    best = dict(zip(found.names, found.values[found.best], strict=True))
+    best = dict(zip(record.names, record.values[record.best], strict=True))
     chosen = ", ".join(f"{name} = {value}" for name, value in best.items())
-    told = f"{len(found.values)} candidates were compared by {found.criterion.replace('_', ' ')}; the rule “{found.rule}” took {chosen}."
-    table = found.table.set_index(found.names)
-    indexed = table.rename(columns={"standard error": "se"})
-    span = f"from {np.nanmin(found.scores):.4g} to {np.nanmax(found.scores):.4g}"
-    alt = f"{found.criterion} of {len(found.values)} candidates, {span}; chosen: {chosen}."
-    if isinstance(subject.model, ElasticCP) and found.names == ["lam"]:
-        along = indexed[["rank", "zeros", "relative_error", found.criterion]]
-        drawn = picture(
-            lambda: path_plot(Selection(along, best, subject.model)), alt, "Rank, zeros and error over λ; the line is at what was chosen."
-        )
+    criterion = record.criterion.replace("_", " ")
+    about = f"{len(record.values)} candidates were compared by {criterion}; the rule “{record.rule}” chose {chosen}."
+    table = record.table.set_index(record.names)
+    renamed = table.rename(columns={"standard error": "se"})
+    span = f"from {np.nanmin(record.scores):.4g} to {np.nanmax(record.scores):.4g}"
+    alt = f"{record.criterion} of {len(record.values)} candidates, {span}; chosen: {chosen}."
+    if context.model.traits.tensor and record.names == ["lam"]:
+        path = Selection(renamed[["rank", "zeros", "relative_error", record.criterion]], best, context.model)
+        drawing = Drawing(lambda: path_plot(path), alt, "Rank, zeros and error over λ; the line marks the chosen λ.")
     else:
-        error = "se" if "se" in indexed else None
-        label = "mean squared error of hidden answers" if found.criterion == "error" else found.criterion.replace("_", " ")
-        bars = " Bars are one standard error." if error else ""
-        drawn = picture(lambda: score_plot(indexed, best, found.criterion, error, label), alt, f"The score of each candidate.{bars}")
-    flat = found.table.assign(chosen=["chosen" if i == found.best else "" for i in range(len(found.values))])
-    rows = flat.set_index(found.names[0])
-    return Section(
-        "selection",
-        "How it was chosen",
-        [Text(told), drawn, table_of(rows, "The candidates", formats=dict.fromkeys((found.criterion, "standard error"), "{:.5g}"))],
+        error = "se" if "se" in renamed else None
+        label = ERROR_LABEL if record.criterion == "error" else criterion
+        bars = " Bars show one standard error." if error else ""
+        drawing = Drawing(lambda: score_plot(renamed, best, record.criterion, error, label), alt, f"Score of each candidate.{bars}")
+    flat = record.table.assign(chosen=["chosen" if i == record.best else "" for i in range(len(record.values))])
+    formats = dict.fromkeys((record.criterion, "standard error"), "{:.5g}")
+    candidates = make_table(flat.set_index(record.names[0]), "The candidates", formats=formats)
+    return Section("selection", "How it was chosen", [Text(about), drawing, candidates])
+
+
+def distributions(context: ReportContext) -> Section:
+    """Show the distributions and correlations of the row factors."""
+    words, statistics, names = context.words, context.statistics, context.names
+    factors = {"class": "memberships", "component": "row factors"}.get(words.component, "factors")
+    alt = f"Histograms of the {factors} of {statistics.n} {words.rows}; the table below has their means, ranges and shares at 0."
+    drawing = Drawing(
+        lambda: distributions_figure(statistics, names, words.rows), alt, f"Distributions of the {factors} of {statistics.n} {words.rows}."
     )
-
-
-def distributions(subject: ReportContext) -> Section:
-    """How the factors of the rows are distributed, and how they go together."""
-    words, statistics, names = subject.words, subject.statistics, subject.names
-    what = {"class": "memberships", "component": "row factors"}.get(words.component, "factors")
-    alt = f"Histograms of the {what} of {statistics.n} {words.rows}; the table below has their means, ranges and shares at 0."
-    drawn = picture(lambda: distributions_figure(statistics, names, words.rows), alt, f"The {what} of {statistics.n} {words.rows}.")
     table = statistics.table(names).rename_axis(words.component)
-    blocks: list[Block] = [drawn] if statistics.n >= _FEWEST else []
-    blocks.append(table_of(table, f"The {what} of {statistics.n} {words.rows} in figures", formats={"share at 0": "{:.1%}"}))
+    blocks: list[Block] = [drawing] if statistics.n >= _MIN_HISTOGRAM_ROWS else []
+    blocks.append(make_table(table, f"Statistics of the {factors} of {statistics.n} {words.rows}", formats={"share at 0": "{:.1%}"}))
     if len(names) > 1:
         correlations = pd.DataFrame(statistics.correlations, index=pd.Index(names, name=words.component), columns=names)
-        blocks.append(table_of(correlations, f"Correlations of the {what} over the {words.rows}", shaded=names))
-    expected = getattr(subject.model, "factor_correlations_", None)
-    if expected is not None and len(names) > 1 and subject.model.rotation == "promax":
-        table = pd.DataFrame(expected, index=pd.Index(names, name=words.component), columns=names)
+        blocks.append(make_table(correlations, f"Correlations of the {factors} over the {words.rows}", shaded=names))
+    estimated = getattr(context.model, "factor_correlations_", None)
+    if estimated is not None and len(names) > 1 and context.model.rotation == "promax":
+        table = pd.DataFrame(estimated, index=pd.Index(names, name=words.component), columns=names)
         blocks.append(
-            table_of(table, "Correlations of the factors as the rotation has them (of the factors, not of the scores)", shaded=names)
+            make_table(table, "Correlations of the factors as estimated by the rotation (of the factors, not the scores)", shaded=names)
         )
     return Section("rows", f"The {words.rows}", blocks)
 
 
-def errors(subject: ReportContext) -> Section | None:
-    """How well each item is rebuilt, and how much of it is missing."""
-    if subject.dataset is None:
+def family_rows(context: ReportContext) -> Section | None:
+    """Return the section on rows that only this family of models has."""
+    return context.presenter.rows_section(context.model)
+
+
+def errors(context: ReportContext) -> Section | None:
+    """Show how well each item is reconstructed, and its share of missing entries."""
+    if context.dataset is None:
         return None
-    words = subject.words
-    table = item_errors(subject.model, subject.dataset).rename_axis(words.items.removesuffix("s"))
+    words = context.words
+    table = item_errors(context.model, context.dataset).rename_axis(words.items.removesuffix("s"))
     order = np.argsort(-table["explained"].fillna(-np.inf).to_numpy(), kind="stable") if "explained" in table else np.arange(len(table))
-    shown = table.iloc[order[:2000]]
-    percent = {"missing": "{:.1%}", "explained": "{:.1%}"}
+    shown = table.iloc[order[:MAX_ITEMS]]
     blocks: list[Block] = []
     if "explained" in table and table["explained"].notna().any():
-        along = ordered(table.index) if subject.model.traits.tensor else None
+        along = axis_values(table.index) if context.model.traits.tensor else None
         span = f"from {table['explained'].min():.0%} to {table['explained'].max():.0%}"
         alt = f"Explained share of the variance of {len(table)} {words.items}, {span}."
         caption = (
-            "Share of the variance about the mean that the model explains, of the data it was fitted to; below 0 the mean does better."
+            "Share of the variance about the mean that the model explains in the data it was fitted to; below 0, the mean fits better."
         )
-        drawn = picture(lambda: errors_figure(table["explained"], "explained share of the variance", along), alt, caption)
-        blocks.append(drawn)
+        blocks.append(Drawing(lambda: errors_figure(table["explained"], "explained share of the variance", along), alt, caption))
     if len(shown) < len(table):
         blocks.append(Text(f"The table has {len(shown)} of {len(table)} {words.items}."))
     caption = "Answers and errors by item: observed, share missing, mean and standard deviation of the answers, root mean squared error"
-    blocks.append(table_of(subject.described(shown), caption, formats=percent))
-    return Section(
-        "errors", f"Errors by {'column' if words.items == 'columns' else 'slice of mode 2' if words.items == 'slices' else 'item'}", blocks
-    )
+    blocks.append(make_table(context.with_texts(shown), caption, formats={"missing": "{:.1%}", "explained": "{:.1%}"}))
+    unit = {"columns": "column", "slices": "slice of mode 2"}.get(words.items, "item")
+    return Section("errors", f"Errors by {unit}", blocks)
 
 
-def stability(subject: ReportContext) -> Section | None:
-    """How the model varies over refits, if that was computed."""
-    found = getattr(subject.model, "stability_", None)
-    if found is None:
+def family_errors(context: ReportContext) -> Section | None:
+    """Return the section on errors that only this family of models has."""
+    return None if context.dataset is None else context.presenter.errors_section(context.model, context.dataset)
+
+
+def stability(context: ReportContext) -> Section | None:
+    """Show how the model varies over refits, if that was computed."""
+    result = getattr(context.model, "stability_", None)
+    if result is None:
         return None
-    names, words, shown = subject.names, subject.words, subject.shown
-    middle = np.nanmedian(found.similarity, axis=0)
-    told = f"{found.n_refits} refits on resampled {words.rows}, their {words.components} matched with the model's."
-    alt = (
-        "Points of each refit: " + ", ".join(f"{name} has the median {value:.2f}" for name, value in zip(names, middle, strict=True)) + "."
+    names, words, shown = context.names, context.words, context.shown
+    medians = np.nanmedian(result.similarity, axis=0)
+    about = f"{result.n_refits} refits on resampled {words.rows}, with their {words.components} matched to the model's."
+    texts = ", ".join(f"{name} has the median {value:.2f}" for name, value in zip(names, medians, strict=True))
+    drawing = Drawing(
+        lambda: stability_figure(result, names),
+        f"Points of each refit: {texts}.",
+        "Similarity of each refit's loadings to the model's: 1 is the same direction; bars show medians.",
     )
-    drawn = picture(
-        lambda: stability_figure(found, names),
-        alt,
-        "Similarity of each refit's loadings to the model's; 1 is the same direction, the bar is the median.",
+    caption = (
+        f"Median and 5th percentile of the similarities, and the number of {words.loading}s whose {result.level:.0%} interval excludes 0"
     )
-    caption = f"Median and 5th percentile of the similarities, and how many {words.loading}s have a {found.level:.0%} interval without 0"
-    summary = table_of(
-        found.summary(names).rename_axis(words.component), caption, formats={"median": "{:.3f}", "5 %": "{:.3f}", "loadings": "{:.0f}"}
-    )
-    order = shown[subject.order[0]]
-    mean, low, high = (pd.DataFrame(part[:, order].T, columns=names) for part in (found.mean, found.low, found.high))
-    caption = f"Mean {words.loading} of each item over the refits, with the ends of its {found.level:.0%} interval"
-    table = table_of(mean.set_index(subject.all_loadings.index[order]), caption, shaded=names)
-    style = number_format(found.mean)
-    return Section("stability", "Stability", [Text(told), drawn, summary, with_intervals(table, low, high, style)])
+    formats = {"median": "{:.3f}", "5 %": "{:.3f}", "loadings": "{:.0f}"}
+    summary = make_table(result.summary(names).rename_axis(words.component), caption, formats=formats)
+    order = shown[context.order[0]]
+    mean, low, high = (pd.DataFrame(part[:, order].T, columns=names) for part in (result.mean, result.low, result.high))
+    caption = f"Mean {words.loading} of each item over the refits, with its {result.level:.0%} interval"
+    table = make_table(mean.set_index(context.all_loadings.index[order]), caption, shaded=names)
+    style = number_format(result.mean)
+    return Section("stability", "Stability", [Text(about), drawing, summary, with_intervals(table, low, high, style)])
 
 
-def parameters(subject: ReportContext) -> Section:
-    """With which parameters."""
-    model = subject.model
-    given = {name: value for name, value in model.get_params(deep=False).items() if name not in _FOR_THE_RUN}
+def parameters(context: ReportContext) -> Section:
+    """List the parameters of the model."""
+    model = context.model
+    values = {name: value for name, value in model.get_params(deep=False).items() if name not in _NOT_SHOWN}
     defaults = type(model)().get_params(deep=False)
     rows = [
-        (name, _format_value(value), "" if _format_value(value) == _format_value(defaults[name]) else "set")
-        for name, value in given.items()
+        (name, _format_value(value), "default" if _format_value(value) == _format_value(defaults[name]) else "set")
+        for name, value in values.items()
     ]
     table = pd.DataFrame(rows, columns=["parameter", "value", "set or default"]).set_index("parameter")
-    table["set or default"] = table["set or default"].replace("", "default")
-    return Section("parameters", "Parameters", [table_of(table, f"Parameters of the {type(model).__name__}")])
+    return Section("parameters", "Parameters", [make_table(table, f"Parameters of the {type(model).__name__}")])
 
 
 def _format_value(value: Any) -> str:

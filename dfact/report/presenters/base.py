@@ -1,113 +1,112 @@
-"""What is shown of each kind of model, for those who need not know which they have."""
+"""The presentation of any model, and the presenter of each class of models."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pandas as pd
 
 from dfact.errors import ParameterError
-from dfact.models.bounded_nmf.icqf import ICQF
-from dfact.models.bounded_nmf.l1nmf import L1NMF
-from dfact.models.cp.als import CPALS
-from dfact.models.cp.elastic import ElasticCP
 from dfact.models.estimator import Factorization
-from dfact.models.expectile.estimator import ExpectileMF
-from dfact.models.factor_analysis.estimator import FactorAnalysis
-from dfact.models.gom.estimator import GradeOfMembership
-from dfact.report import factors
-from dfact.report import text as tables
-from dfact.report.plots import loadings_heatmap
-from dfact.report.presenters import expectile as expectiles
-from dfact.report.presenters.cp import tables as tensors
-from dfact.report.presenters.cp.plots import modes_plot
-from dfact.report.presenters.gom import tables as memberships
-from dfact.report.presenters.gom.plots import item_heatmap
+from dfact.report.document import Section
+from dfact.report.plots import signed_heatmap
+from dfact.report.tables import Lines, Texts, align_columns, largest_items, under_headings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Texts = Mapping[str, str] | None
+    from dfact.data.dataset import Dataset
 
-
-@dataclass(frozen=True)
-class Presenter:
-    summary: Callable[[Any], list[tuple[str, str]]]
-    """Size and figures of a model, each with its name."""
-    sections: Callable[[Any, int, Texts], list[str]]
-    """Of a model, the number of items to show of each component, and their texts."""
-    rows: str
-    """What ``transform`` gives."""
-    items: "Callable[[Any], Figure]"
-    """The items' part of a model as a plot."""
-
-
-def _icqf_sections(model: Any, top: int, texts: Texts) -> list[str]:
-    factors = tables.factors_text(model, top, texts)
-    return [factors] if model.confounder_encoding_ is None else [factors, tables.confounders_text(model, texts=texts)]
-
-
-def _gom_sections(model: Any, top: int, texts: Texts) -> list[str]:
-    return [memberships.classes_text(model, top, texts)]
-
-
-def _expectile_sections(model: Any, top: int, texts: Texts) -> list[str]:
-    return [expectiles.components_text(model, top, texts)]
-
-
-def _tensor_sections(model: Any, top: int, texts: Texts) -> list[str]:
-    return [tensors.components_text(model, top, texts)]
-
-
-def _nmf_sections(model: Any, top: int, texts: Texts) -> list[str]:
-    return [factors.nmf_factors_text(model, top, texts)]
-
-
-def _analysis_sections(model: Any, top: int, texts: Texts) -> list[str]:
-    return [factors.analysis_factors_text(model, top, texts)]
-
-
-def _plain_sections(model: Any, top: int, texts: Texts) -> list[str]:
-    return [factors.plain_factors_text(model, top, texts)]
-
-
-# A model that does not stand here is shown plainly.
-_KINDS: dict[type[Any], Presenter] = {
-    ICQF: Presenter(tables.summary_lines, _icqf_sections, "{k} factors of {n} participants", loadings_heatmap),
-    GradeOfMembership: Presenter(memberships.summary_lines, _gom_sections, "memberships of {n} subjects in {k} classes", item_heatmap),
-    ExpectileMF: Presenter(expectiles.summary_lines, _expectile_sections, "{k} components of {n} rows", factors.signed_heatmap),
-    ElasticCP: Presenter(tensors.summary_lines, _tensor_sections, "weights of {n} slices in {k} components", modes_plot),
-    CPALS: Presenter(tensors.summary_lines, _tensor_sections, "weights of {n} slices in {k} components", modes_plot),
-    L1NMF: Presenter(factors.nmf_summary_lines, _nmf_sections, "{k} factors of {n} participants", loadings_heatmap),
-    FactorAnalysis: Presenter(
-        factors.analysis_summary_lines, _analysis_sections, "scores of {n} participants on {k} factors", factors.signed_heatmap
-    ),
+_PRESENTERS = {
+    "ICQF": ("bounded_nmf", "ICQFPresenter"),
+    "L1NMF": ("bounded_nmf", "L1NMFPresenter"),
+    "GradeOfMembership": ("gom.presenter", "GoMPresenter"),
+    "ExpectileMF": ("expectile", "ExpectilePresenter"),
+    "ElasticCP": ("cp.presenter", "CPPresenter"),
+    "CPALS": ("cp.presenter", "CPPresenter"),
+    "FactorAnalysis": ("factor_analysis", "FactorAnalysisPresenter"),
 }
+"""Module and class of the presenter, by the name of the model's class; imported when needed."""
 
 
-_PLAIN = Presenter(factors.plain_summary_lines, _plain_sections, "{k} factors of {n} rows", factors.signed_heatmap)
+class Presenter:
+    """The plain presentation of a model; each family of models overrides what it shows differently."""
+
+    rows: ClassVar[str] = "{k} factors of {n} rows"
+    """Description of the output of ``transform``."""
+
+    def summary(self, model: Any) -> Lines:
+        """Describe the size and the fit."""
+        lines = [model_line(model)]
+        if hasattr(model, "objective_history_"):
+            lines.append(("fit", f"{model.n_iter_} iterations, objective {model.objective_history_[-1]:.6g}"))
+        return lines
+
+    def sections(self, model: Any, top: int, texts: Texts) -> list[str]:
+        """List the ``top`` items of each component."""
+        names = [str(name) for name in model.get_feature_names_out()]
+        return [under_headings(names, names, largest_items(model, top, texts))]
+
+    def items_plot(self, model: Any) -> "Figure":
+        """Plot the loadings of the items."""
+        return signed_heatmap(model)
+
+    def top_items(self, model: Any, loadings: pd.DataFrame, n: int) -> tuple[str, pd.DataFrame]:
+        """Describe and list the items that characterize each component: columns ``factor``, ``item``, ``loading``.
+
+        ``loadings`` (items, components) have the signs of the exported tables. A column ``difference`` may follow.
+        """
+        rows = [(name, str(item), float(values[item])) for name, values in loadings.items() for item in values.abs().nlargest(n).index]
+        words = model.traits.vocabulary
+        about = f"The {words.items} with the largest {words.loading} of either sign."
+        return about, pd.DataFrame(rows, columns=["factor", "item", "loading"])
+
+    def scale_maximum(self, model: Any) -> float | None:
+        """Return the end of the color scale of loadings; None for the largest of them."""
+        return None
+
+    def rows_section(self, model: Any) -> Section | None:
+        """Return a section on the rows that only this family has."""
+        return None
+
+    def errors_section(self, model: Any, dataset: "Dataset") -> Section | None:
+        """Return a section on errors that only this family has."""
+        return None
 
 
-def model_text(model: Any, top: int = 5, texts: Texts = None, more: tuple[tuple[str, str], ...] = ()) -> str:
-    """A fitted model for people: its summary with ``more`` lines (name, text), and the ``top`` items of each component."""
-    kind = _kind(model)
-    return "\n\n".join([tables.aligned([*kind.summary(model), *more]), *kind.sections(model, top, texts)])
+def find_presenter(model: Any) -> Presenter:
+    """Return the presenter of a model; models that are not part of dfact get the plain one."""
+    if not isinstance(model, Factorization):
+        names = ", ".join(_PRESENTERS)
+        raise ParameterError(f"a {type(model).__name__} cannot be presented, expected a fitted model, such as {names}")
+    if (name := type(model).__name__) not in _PRESENTERS:
+        return Presenter()
+    module, class_name = _PRESENTERS[name]
+    presenter: Presenter = getattr(import_module(f"dfact.report.presenters.{module}"), class_name)()
+    return presenter
 
 
-def summary_lines(model: Any) -> list[tuple[str, str]]:
-    """Size and figures of a model, each with its name."""
-    return _kind(model).summary(model)
+def model_text(model: Any, top: int = 5, texts: Texts = None, extra: tuple[tuple[str, str], ...] = ()) -> str:
+    """Return the summary of a fitted model with ``extra`` lines (name, text), and the ``top`` items of each component."""
+    presenter = find_presenter(model)
+    return "\n\n".join([align_columns([*presenter.summary(model), *extra]), *presenter.sections(model, top, texts)])
+
+
+def summary_lines(model: Any) -> Lines:
+    """Describe the size and the fit of a model."""
+    return find_presenter(model).summary(model)
 
 
 def rows_text(model: Any, n_rows: int) -> str:
-    """What ``transform`` gives of this many rows."""
-    return _kind(model).rows.format(k=len(model.components_), n=n_rows)
+    """Describe the output of ``transform`` for this number of rows."""
+    return find_presenter(model).rows.format(k=len(model.components_), n=n_rows)
 
 
 def items_plot(model: Any) -> "Figure":
-    """A heat map of what the model says of the items."""
-    return _kind(model).items(model)
+    """Plot the loadings of the items."""
+    return find_presenter(model).items_plot(model)
 
 
-def _kind(model: Any) -> Presenter:
-    if not isinstance(model, Factorization):
-        raise ParameterError(f"a {type(model).__name__} cannot be shown; expected a model, such as {', '.join(k.__name__ for k in _KINDS)}")
-    return _KINDS.get(type(model), _PLAIN)
+def model_line(model: Any) -> tuple[str, str]:
+    """Describe the class and the size of a model."""
+    n, k = model.factors_.shape
+    return "model", f"{type(model).__name__}, {k} factors of {n} participants × {len(model.column_labels_)} items"

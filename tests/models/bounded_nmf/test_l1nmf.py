@@ -14,8 +14,8 @@ from sklearn.decomposition import NMF
 import dfact
 from dfact.cli.main import main
 from dfact.data.synthetic import icqf_simulation
-from dfact.report.factors import nmf_factor_table
 from dfact.report.presenters.base import items_plot, model_text, rows_text
+from dfact.report.presenters.bounded_nmf import answer_shares
 from tests.conftest import planted_answers
 from tests.suites.estimator import EstimatorSuite
 
@@ -192,9 +192,9 @@ def test_report_of_a_model() -> None:
     assert "L1NMF, 3 factors of 200 participants × 12 items" in text
     assert "l1nmf0" in text
     assert rows_text(model, 5) == "3 factors of 5 participants"
-    table = nmf_factor_table(model)
+    table = answer_shares(model)
     assert table.share.sum() == pytest.approx(1)
-    np.testing.assert_allclose(table["absent"], (model.factors_ == 0).mean(axis=0))
+    np.testing.assert_allclose(table["zero"], (model.factors_ == 0).mean(axis=0))
     assert items_plot(model).axes[0].images[0].get_array().shape == (12, 3)
     pd.testing.assert_frame_equal(model.loadings_, pd.DataFrame(model.components_.T, model.loadings_.index, model.loadings_.columns))
     np.testing.assert_allclose(model.inverse_transform(model.factors_), model.factors_ @ model.components_)

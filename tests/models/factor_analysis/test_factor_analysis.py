@@ -18,8 +18,10 @@ from dfact.data.synthetic import icqf_simulation
 from dfact.linalg.correlation import smoothed
 from dfact.linalg.factor_retention import bic, minimum_average_partial, parallel_analysis
 from dfact.linalg.minres import LOWEST, explained, minres, ordered, principal, promax, residual, varimax
-from dfact.report.factors import factor_correlations, largest_items, signed_heatmap
+from dfact.report.plots import signed_heatmap
 from dfact.report.presenters.base import model_text, rows_text
+from dfact.report.presenters.factor_analysis import factor_correlations
+from dfact.report.tables import largest_items
 from dfact.selection.number_of_factors import number_of_factors
 from tests.suites.estimator import EstimatorSuite
 

@@ -1,5 +1,5 @@
 "use strict";
-// Rows by the value of a column; numbers from the largest on at first, empty cells always last.
+// Sort rows by a column: numbers in descending order first, empty cells always last.
 function value(cell, numeric) {
   const text = cell.textContent.trim();
   if (!numeric) return text;

@@ -1,1 +1,1 @@
-"""cp"""
+"""Texts and plots of CP decompositions."""

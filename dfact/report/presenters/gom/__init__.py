@@ -1,1 +1,1 @@
-"""gom"""
+"""Texts and plots of a grade of membership."""

@@ -1,6 +1,6 @@
-"""What a fitted grade of membership says, as small tables and as text."""
+"""Tables of a grade of membership: classes, items, and the purity of subjects."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,19 +8,19 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.models.gom.passes import MIXED, PURE
-from dfact.report.text import indented, row_chunks, table_text
+from dfact.report.tables import Texts, indented, row_chunks, table_text, with_texts
 
 LEVELS = ("highly pure", "moderately pure", "highly mixed")
-"""Of a subject, by its highest membership: at least 0.9, between, at most 0.7."""
+"""Purity of a subject, by its highest membership: at least 0.9, between 0.7 and 0.9, at most 0.7."""
 
 
 def class_table(model: Any) -> pd.DataFrame:
-    """For each class its ``size`` (sum of memberships), the ``share`` of it, its pure and mixed subjects, and its ``pure_subject``.
+    """Return for each class its ``size`` (sum of memberships) and ``share``, its pure and mixed subjects, and its ``pure_subject``.
 
     ``pure`` and ``mixed`` count the highly pure and the highly mixed subjects with their highest
-    membership in the class, ``pure_share`` and ``mixed_share`` are shares of all subjects with a
-    response: over the classes they add up to those of the model. ``pure_subject`` is the label of the
-    subject by which the class was found. Memberships in a store are read by chunks.
+    membership in the class. ``pure_share`` and ``mixed_share`` are shares of all subjects with a
+    response and add up to those of the model. ``pure_subject`` is the label of the subject that
+    identified the class. Memberships in a store are read by chunks.
     """
     k = len(model.components_)
     sizes, counts = np.zeros(k), np.zeros((k, len(LEVELS)), np.int64)
@@ -34,38 +34,38 @@ def class_table(model: Any) -> pd.DataFrame:
 
 
 def respondents(model: Any) -> Iterator[NDArray[Any]]:
-    """Chunks of the memberships (rows, K) of those who gave any response."""
+    """Yield chunks of the memberships (rows, K) of subjects with any response."""
     for Pi in row_chunks(model.memberships_):
         yield Pi[~np.isnan(Pi[:, 0])]
 
 
 def purity_level(memberships: NDArray[Any]) -> NDArray[np.int64]:
-    """Which of ``LEVELS`` each subject has. In the precision of the memberships, so that counts are those of the fit."""
+    """Return the position in ``LEVELS`` of each subject; compares in the precision of the memberships, as the fit does."""
     highest = memberships.max(axis=1)
     return np.where(highest >= PURE, 0, np.where(highest <= MIXED, 2, 1))
 
 
 def subject_labels(model: Any, rows: Any) -> list[str]:
-    """The labels of these row numbers, or the numbers where subjects have no labels."""
+    """Return the labels of these row numbers, or the numbers if subjects have no labels."""
     return [str(row if model.row_labels_ is None else model.row_labels_[int(row)]) for row in rows]
 
 
-def highest_items(model: Any, n: int = 5, texts: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """The items with the highest responses in each class: columns ``class``, ``item``, ``response``, and ``text`` if given."""
+def highest_items(model: Any, n: int = 5, texts: Texts = None) -> pd.DataFrame:
+    """Return the items with the highest responses in each class: columns ``class``, ``item``, ``response``, and ``text`` if given."""
     Theta = model.item_parameters_
     rows = [
         (name, str(Theta.index[j]), float(values[j]))
         for name, values in zip(Theta.columns, Theta.to_numpy().T, strict=True)
         for j in np.argsort(-values, kind="stable")[:n]
     ]
-    return _with_texts(pd.DataFrame(rows, columns=["class", "item", "response"]), texts)
+    return with_texts(pd.DataFrame(rows, columns=["class", "item", "response"]), texts)
 
 
-def distinctive_items(model: Any, n: int = 5, texts: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """The items that part each class from the others most: the columns of :func:`highest_items`, and ``difference``.
+def distinctive_items(model: Any, n: int = 5, texts: Texts = None) -> pd.DataFrame:
+    """Return the items that separate each class most from the others: the columns of :func:`highest_items`, and ``difference``.
 
-    ``difference`` is the response in the class less the mean of those in the other classes. A model
-    of one class has no such items.
+    ``difference`` is the response in the class minus the mean of those in the other classes. A model
+    with one class has no such items.
     """
     Theta = model.item_parameters_
     k = Theta.shape[1]
@@ -76,59 +76,21 @@ def distinctive_items(model: Any, n: int = 5, texts: Mapping[str, str] | None = 
         for c, name in enumerate(Theta.columns if k > 1 else ())
         for j in np.argsort(-np.abs(differences[:, c]), kind="stable")[:n]
     ]
-    return _with_texts(pd.DataFrame(rows, columns=["class", "item", "response", "difference"]), texts)
+    return with_texts(pd.DataFrame(rows, columns=["class", "item", "response", "difference"]), texts)
 
 
-def _with_texts(table: pd.DataFrame, texts: Mapping[str, str] | None) -> pd.DataFrame:
-    return table if texts is None else table.assign(text=[texts.get(item, "") for item in table["item"]])
-
-
-def summary(model: Any) -> "pd.Series[Any]":
-    """Size and figures of the fit."""
-    n, k = model.memberships_.shape
-    return pd.Series(
-        {
-            "method": model.method,
-            "subjects": n,
-            "silent subjects": model.n_nonrespondents_,
-            "items": len(model.column_labels_),
-            "classes": k,
-            "highest response": model.n_levels_,
-            "modularity": model.modularity_,
-            "highly pure share": model.highly_pure_share_,
-            "highly mixed share": model.highly_mixed_share_,
-        },
-        dtype=object,
-    )
-
-
-def summary_lines(model: Any) -> list[tuple[str, str]]:
-    """Size and figures of the fit, each with its name."""
-    s = summary(model)
-    size = f"{s['subjects']} subjects × {s['items']} items"
-    pure, mixed = f"{s['highly pure share']:.1%} of the subjects", f"{s['highly mixed share']:.1%}"
-    lines = [
-        ("model", f"{type(model).__name__}, {s['classes']} classes of {size}, responses 0 to {s['highest response']:g}"),
-        ("fit", f"method {s['method']}{f', {model.vertex_hunting}' if s['method'] == 'crsc' else ''}; modularity {s['modularity']:.4g}"),
-        ("purity", f"{pure} are highly pure (a membership of {PURE} or more), {mixed} highly mixed (none above {MIXED})"),
-    ]
-    if s["silent subjects"]:
-        lines.append(("silent", f"{s['silent subjects']} without any response: their memberships are NaN"))
-    return lines
-
-
-def classes_text(model: Any, n: int = 5, texts: Mapping[str, str] | None = None) -> str:
-    """Size and subjects of each class, and under it its items: the highest, and those most unlike the other classes."""
+def classes_text(model: Any, n: int = 5, texts: Texts = None) -> str:
+    """List the size and subjects of each class, and its items: the highest, and the most distinctive ones."""
     tables = {
         "highest responses": highest_items(model, n, texts),
-        "most unlike the other classes: response, and difference to their mean": distinctive_items(model, n, texts),
+        "most distinctive: response, and difference from the mean of the other classes": distinctive_items(model, n, texts),
     }
     parts = []
     for name, row in class_table(model).iterrows():
         parts.append(f"{name}: {row['share']:.1%} of the memberships, {row['pure']} highly pure, {row['mixed']} highly mixed")
-        parts.append(f"  found by subject {row['pure_subject']}")
+        parts.append(f"  identified by subject {row['pure_subject']}")
         for heading, table in tables.items():
-            own = table[table["class"] == name].drop(columns="class")
-            if len(own):
-                parts.append(indented(f"{heading}\n{indented(table_text(own))}"))
+            items = table[table["class"] == name].drop(columns="class")
+            if len(items):
+                parts.append(indented(f"{heading}\n{indented(table_text(items))}"))
     return "\n".join(parts)

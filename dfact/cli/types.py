@@ -1,0 +1,104 @@
+"""Types of option values."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dfact.errors import ParameterError
+from dfact.storage.location import Location, parse_location
+
+path_type = click.Path(path_type=Path)
+
+
+class LocationType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and dfact runs with 8.2
+    """A local path or an object-store URL."""
+
+    name = "location"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Location:
+        try:
+            return parse_location(value)
+        except ParameterError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Numbers(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and dfact runs with 8.2
+    """Numbers separated by commas; duplicates are dropped."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[float]:
+        if isinstance(value, list):
+            return value
+        try:
+            return list(dict.fromkeys(float(entry) for entry in value.split(",")))
+        except ValueError:
+            self.fail(f"{value!r} is not a list of numbers, expected such as 0.05,0.1,0.2", param, ctx)
+
+
+class Counts(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and dfact runs with 8.2
+    """Integers and ranges separated by commas: "2-5,8" is 2, 3, 4, 5 and 8; duplicates are dropped."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        if isinstance(value, list):
+            return value
+        counts: list[int] = []
+        for entry in value.split(","):
+            first, dash, last = (part.strip() for part in entry.partition("-"))
+            if not first.isdecimal() or (dash and not last.isdecimal()):
+                self.fail(f"{entry.strip()!r} is not a number or a range, expected such as 2-10 or 2,3,5", param, ctx)
+            numbers = range(int(first), int(last if dash else first) + 1)
+            if not numbers:
+                self.fail(f"{entry.strip()!r} is an empty range, expected such as 2-10", param, ctx)
+            counts += numbers
+        return list(dict.fromkeys(counts))
+
+
+class BlockShape(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and dfact runs with 8.2
+    """Numbers of row blocks and column blocks, such as 10x10."""
+
+    name = "rowsxcolumns"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in value.replace("×", "x").split("x")]
+        if len(parts) != 2 or not all(part.isdecimal() for part in parts):
+            self.fail(f"{value!r} is not a number of row blocks and one of column blocks, expected such as 10x10", param, ctx)
+        return int(parts[0]), int(parts[1])
+
+
+class MatrixShape(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and dfact runs with 8.2
+    """Numbers of rows and columns, such as 1000x300."""
+
+    name = "shape"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        rows, times, columns = (part.strip() for part in value.lower().replace("×", "x").partition("x"))
+        if not times or not rows.isdecimal() or not columns.isdecimal():
+            self.fail(f"{value!r} is not a shape, expected such as 1000x300", param, ctx)
+        return int(rows), int(columns)
+
+
+class NumberOrAdaptive(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and dfact runs with 8.2
+    """A number, or the word ``adaptive``."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+        if value == "adaptive":
+            return "adaptive"
+        try:
+            return float(value)
+        except ValueError:
+            self.fail(f"{value!r} is not valid, expected a number or 'adaptive'", param, ctx)
+
+
+location_type = LocationType()
+numbers_type = Numbers()
+counts_type = Counts()

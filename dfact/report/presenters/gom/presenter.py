@@ -1,0 +1,81 @@
+"""The presentation of a grade of membership."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from dfact.models.gom.passes import MIXED, PURE
+from dfact.report.document import Drawing, Section, make_table
+from dfact.report.figures import classes_figure
+from dfact.report.presenters.base import Presenter
+from dfact.report.presenters.gom.plots import item_heatmap, membership_plot
+from dfact.report.presenters.gom.tables import LEVELS, class_table, classes_text, distinctive_items, highest_items, respondents
+from dfact.report.tables import Lines, Texts
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_MAX_PLOTTED = 3  # classes, in a triangle
+
+
+class GoMPresenter(Presenter):
+    """The presentation of a grade of membership."""
+
+    rows = "memberships of {n} subjects in {k} classes"
+
+    def summary(self, model: Any) -> Lines:
+        n, k = model.memberships_.shape
+        size = f"{n} subjects × {len(model.column_labels_)} items"
+        pure, mixed = f"{model.highly_pure_share_:.1%} of the subjects", f"{model.highly_mixed_share_:.1%}"
+        method = f"{model.method}{f', {model.vertex_hunting}' if model.method == 'crsc' else ''}"
+        lines = [
+            ("model", f"{type(model).__name__}, {k} classes of {size}, responses 0 to {model.n_levels_:g}"),
+            ("fit", f"method {method}; modularity {model.modularity_:.4g}"),
+            ("purity", f"{pure} are highly pure (a membership of {PURE} or more), {mixed} highly mixed (none above {MIXED})"),
+        ]
+        if model.n_nonrespondents_:
+            lines.append(("missing", f"{model.n_nonrespondents_} subjects without any response: their memberships are NaN"))
+        return lines
+
+    def sections(self, model: Any, top: int, texts: Texts) -> list[str]:
+        return [classes_text(model, top, texts)]
+
+    def items_plot(self, model: Any) -> "Figure":
+        return item_heatmap(model)
+
+    def top_items(self, model: Any, loadings: pd.DataFrame, n: int) -> tuple[str, pd.DataFrame]:
+        if len(model.components_) == 1:
+            about, table = "The items with the highest expected responses.", highest_items(model, n)
+        else:
+            about = "The items whose expected response in a class differs most from that in the other classes."
+            table = distinctive_items(model, n)
+        return about, table.rename(columns={"class": "factor", "response": "loading"})
+
+    def scale_maximum(self, model: Any) -> float | None:
+        return float(model.n_levels_)
+
+    def rows_section(self, model: Any) -> Section | None:
+        table = class_table(model)
+        table["moderate_share"] = _largest_share(table, model) - table["pure_share"] - table["mixed_share"]
+        k = len(table)
+        shares = "; ".join(f"{name}: {row['share']:.0%} of the memberships" for name, row in table.iterrows()) + "."
+        if 1 < k <= _MAX_PLOTTED:
+            layout = "on a line between two classes" if k == 2 else "in a triangle whose corners are the classes"
+            drawing = Drawing(lambda: membership_plot(model), f"The subjects {layout}. {shares}", f"Memberships of the subjects, {layout}.")
+        else:
+            caption = "The subjects by the class of their highest membership, and their purity."
+            drawing = Drawing(lambda: classes_figure(table, LEVELS), shares, caption)
+        columns = ["size", "share", "pure", "pure_share", "mixed", "mixed_share", "pure_subject"]
+        formats = dict.fromkeys(("share", "pure share", "mixed share"), "{:.1%}")
+        renamed = table[columns].rename(columns=lambda name: name.replace("_", " "))
+        caption = "The classes: memberships, and subjects with their highest membership in the class"
+        return Section("classes", "The classes", [drawing, make_table(renamed, caption, formats=formats)])
+
+
+def _largest_share(table: pd.DataFrame, model: Any) -> "pd.Series[float]":
+    """Return for each class the share of the subjects with a response whose highest membership it has."""
+    counts = np.zeros(len(table))
+    for Pi in respondents(model):
+        counts += np.bincount(Pi.argmax(axis=1), minlength=len(table))
+    return pd.Series(counts / max(1, counts.sum()), index=table.index)

@@ -1,0 +1,83 @@
+"""Tables of fitted models, and tables as text, shared by all presenters."""
+
+from collections.abc import Iterator, Mapping
+from math import isnan
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pandas.api.types import is_numeric_dtype
+
+from dfact.data.layout import Layout
+
+Texts = Mapping[str, str] | None
+"""Texts of items by their labels."""
+Lines = list[tuple[str, str]]
+"""Named lines of a summary."""
+
+
+def row_chunks(rows: Any) -> Iterator[NDArray[Any]]:
+    """Yield an array (n, k) in memory or in a store chunk by chunk."""
+    step = Layout.of(rows.shape).chunk_rows
+    for start in range(0, rows.shape[0], step):
+        yield np.asarray(rows[start : start + step])
+
+
+def largest_items(model: Any, n: int = 5, texts: Texts = None) -> pd.DataFrame:
+    """Return the items with the largest loadings of either sign: columns ``factor``, ``item``, ``loading``, and ``text`` if given."""
+    rows = [(name, str(item), float(values[item])) for name, values in model.loadings_.items() for item in values.abs().nlargest(n).index]
+    return with_texts(pd.DataFrame(rows, columns=["factor", "item", "loading"]), texts)
+
+
+def with_texts(table: pd.DataFrame, texts: Texts) -> pd.DataFrame:
+    """Add the texts of the items as a column ``text``, if there are texts."""
+    return table if texts is None else table.assign(text=[texts.get(item, "") for item in table["item"]])
+
+
+def convergence_text(model: Any) -> str:
+    """Describe the iterations of a fit."""
+    return f"{'converged' if model.converged_ else 'stopped before it converged,'} after {model.n_iter_} iterations"
+
+
+def remaining_text(remaining: float) -> str:
+    """Describe the estimated distance of the objective from its limit; an empty text without an estimate."""
+    return "" if isnan(remaining) else f", estimated within {100 * remaining:.1g}% of its limit"
+
+
+def under_headings(headings: list[str], names: list[str], items: pd.DataFrame, column: str = "factor") -> str:
+    """List the items of each component under its heading; ``column`` holds the names of the components."""
+    parts = []
+    for heading, name in zip(headings, names, strict=True):
+        rows = items[items[column] == name].drop(columns=column)
+        parts.append(f"{heading}\n{indented(table_text(rows)) if len(rows) else '  no item'}")
+    return "\n".join(parts)
+
+
+def table_text(table: pd.DataFrame, *, header: bool = False) -> str:
+    """Align the columns of a table: numbers right with two decimals, text left."""
+    columns = []
+    for name, values in table.items():
+        numeric = is_numeric_dtype(values)
+        cells = [escape_control(name)] * header + [
+            f"{value:.2f}" if isinstance(value, float) else escape_control(value) for value in values
+        ]
+        width = max(map(len, cells), default=0)
+        columns.append([cell.rjust(width) if numeric else cell.ljust(width) for cell in cells])
+    return "\n".join("  ".join(row).rstrip() for row in zip(*columns, strict=True))
+
+
+def align_columns(lines: Lines) -> str:
+    """Put names and texts side by side; a line with an empty name continues the one above."""
+    width = max(len(name) for name, _ in lines) + 2
+    return "\n".join(f"{name:<{width}}{escape_control(text)}" for name, text in lines)
+
+
+def escape_control(text: Any) -> str:
+    """Escape characters that control a terminal: a label could move the cursor or change the title."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def indented(text: str) -> str:
+    """Indent each line by two columns."""
+    return "\n".join(f"  {line}" for line in text.splitlines())
