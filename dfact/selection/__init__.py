@@ -1,4 +1,8 @@
-"""Choosing what a fit cannot choose by itself."""
+"""Selection of what a fit cannot determine by itself, and the stability of what it found.
+
+One public function, one file. The other modules are shared parts without public names. Selection may
+import models and everything below them; it runs fits through executors alone.
+"""
 
 from dfact.selection.block_cross_validation import block_cross_validate
 from dfact.selection.bootstrap import bootstrap

@@ -1,4 +1,4 @@
-"""Choosing the penalty and the rank of a CP decomposition on its path, and the core consistency."""
+"""Selection of the penalty and the rank of a CP decomposition on its path, and the core consistency."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from dfact.report.selection import selection_text
 from dfact.selection import core_consistency
 from dfact.selection.masks import EntryMask, masked
 from dfact.selection.result import Selection
-from dfact.selection.solution_path import CRITERIA, select_on_path, stability
+from dfact.selection.solution_path import CRITERIA, select_on_path, split_half_similarity
 from tests.conftest import REAL_DATA
 
 Array = NDArray[Any]
@@ -63,23 +63,23 @@ def test_the_planted_rank_is_found(criterion: str, shape: tuple[int, ...], missi
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_score_is_the_error_of_what_was_hidden(seed: int) -> None:
-    """Followed by hand: a path on what the veil leaves, and its refined models on what it hides."""
+def test_score_is_the_error_on_held_out_entries(seed: int) -> None:
+    """The score is reproduced from a path of the remaining entries and its refined models on the held-out ones."""
     Z = planted((30, 12, 9), 3, seed, missing=0.1)
     selection = select(Z, holdout_fraction=0.2, random_state=seed)
     dataset = as_dataset(Z)
     number = int(np.random.default_rng(int(np.random.RandomState(seed).randint(2**31))).integers(2**31))
-    seen, hidden = (masked(dataset, EntryMask(0.2, number, 0, which)).source.read(0, 30) for which in (False, True))
-    np.testing.assert_array_equal(np.where(np.isnan(seen), hidden, seen), Z)
-    assert np.isnan(np.where(np.isnan(seen), np.nan, hidden)).all()
-    path = dfact.ElasticCP(6, random_state=0, l1_ratio=0.1).path(seen, LAMBDAS)
-    norm = np.linalg.norm(np.nan_to_num(hidden))
+    training, test = (masked(dataset, EntryMask(0.2, number, 0, held_out)).source.read(0, 30) for held_out in (False, True))
+    np.testing.assert_array_equal(np.where(np.isnan(training), test, training), Z)
+    assert np.isnan(np.where(np.isnan(training), np.nan, test)).all()
+    path = dfact.ElasticCP(6, random_state=0, l1_ratio=0.1).path(training, LAMBDAS)
+    norm = np.linalg.norm(np.nan_to_num(test))
     for step, score in zip(path.steps, selection.table["held_out"], strict=False):
-        error = np.linalg.norm(np.nan_to_num(hidden - rebuilt(step.refined or step.factors))) / norm
+        error = np.linalg.norm(np.nan_to_num(test - rebuilt(step.refined or step.factors))) / norm
         assert score == pytest.approx(error, rel=1e-9)
 
 
-def test_bic_is_the_documented_one() -> None:
+def test_bic_agrees_with_its_formula() -> None:
     Z = planted((25, 12, 9), 2, 0, missing=0.1)
     selection = select(Z, "bic", rank=4)
     path = dfact.ElasticCP(4, random_state=0, l1_ratio=0.1).path(Z, LAMBDAS)
@@ -92,7 +92,7 @@ def test_bic_is_the_documented_one() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_stability_matches_components_whatever_their_order_and_signs(seed: int) -> None:
+def test_split_half_similarity_ignores_order_and_signs(seed: int) -> None:
     rng = np.random.default_rng(seed)
 
     def step(factors: list[Array]) -> PathStep:
@@ -101,12 +101,12 @@ def test_stability_matches_components_whatever_their_order_and_signs(seed: int) 
     factors = [rng.standard_normal((size, 3)) for size in (9, 8, 7)]
     order, signs = rng.permutation(3), np.array([1, -1, 1])
     others = [rng.standard_normal((4, 3)), *(A[:, order] * signs * (n + 2) for n, A in enumerate(factors[1:]))]
-    assert stability(step(factors), step(others)) == pytest.approx(1)
+    assert split_half_similarity(step(factors), step(others)) == pytest.approx(1)
     others[1][:, 0] = rng.standard_normal(8)
     A, B = (C[:, i] / np.linalg.norm(C[:, i]) for C, i in ((factors[1], order[0]), (others[1], 0)))
-    assert stability(step(factors), step(others)) == pytest.approx(abs(A @ B))
+    assert split_half_similarity(step(factors), step(others)) == pytest.approx(abs(A @ B))
     others[2][:, 2] = 0
-    assert stability(step(factors), step(others)) == 0
+    assert split_half_similarity(step(factors), step(others)) == 0
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)
@@ -126,7 +126,7 @@ def test_stores_and_executors_choose_the_same(criterion: str, tmp_path: Path, cl
 
 
 @pytest.mark.parametrize("n", [100, 6000])
-def test_parts_of_a_dataset(n: int, tmp_path: Path) -> None:
+def test_row_subsets_and_masks_read_the_same_entries(n: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     Z = rng.integers(0, 5, (n, 30, 4)).astype(np.int16)
     dataset = dfact.import_array(Z, tmp_path / "z.zarr", missing=4)
@@ -136,16 +136,16 @@ def test_parts_of_a_dataset(n: int, tmp_path: Path) -> None:
     blocks = [block.values for block in partitions(some.source, 4, None).blocks(np.dtype(np.float64))]
     np.testing.assert_array_equal(np.concatenate(blocks), expected[chosen])
     np.testing.assert_array_equal(some.statistics.observed, (~np.isnan(expected[chosen])).sum(axis=0).ravel())
-    # What a veil hides does not depend on how it is read.
-    source = masked(dataset, EntryMask(0.3, 7, 0, hidden=False)).source
-    whole = source.read(0, n)
+    # Held-out entries do not depend on the ranges that are read.
+    source = masked(dataset, EntryMask(0.3, 7, 0, held_out=False)).source
+    complete = source.read(0, n)
     step = Layout.of(Z.shape).block_rows
     for start, stop in ((0, 5), (step - 1, step + 3), (17, 93)):
-        np.testing.assert_array_equal(source.read(start, min(stop, n)), whole[start:stop])
-    np.testing.assert_array_equal(source.slice(slice(step, n)).read(3, 9) if n > step else whole[:0], whole[step + 3 : step + 9])
+        np.testing.assert_array_equal(source.read(start, min(stop, n)), complete[start:stop])
+    np.testing.assert_array_equal(source.slice(slice(step, n)).read(3, 9) if n > step else complete[:0], complete[step + 3 : step + 9])
 
 
-def test_given_priors_and_starts_go_with_the_rows() -> None:
+def test_priors_and_starts_are_restricted_to_the_rows_of_a_half() -> None:
     Z = planted((40, 12, 9), 2, 0)
     rng = np.random.default_rng(1)
     model = dfact.ElasticCP(
@@ -182,7 +182,7 @@ def test_core_consistency_of_the_planted_rank_wherever_the_data_lies(seed: int, 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_core_consistency_falls_where_a_component_is_split(seed: int) -> None:
-    """Two components for one, apart by noise."""
+    """One component is split into two that differ by noise."""
     rng = np.random.default_rng(seed)
     Z = planted((30, 15, 12), 2, seed, noise=0.05)
     model = dfact.ElasticCP(2, lam=1e-6, init="nvecs", random_state=seed).fit(Z)
@@ -195,7 +195,7 @@ def test_core_consistency_falls_where_a_component_is_split(seed: int) -> None:
 @needs_tensors
 @pytest.mark.parametrize("start", [6, 8])
 def test_amino_acids_are_three(start: int) -> None:
-    """What is left beside them is scatter, which also tells hidden entries: the knee leaves it."""
+    """The remaining structure is scatter, which also predicts held-out entries; the knee omits it."""
     X = np.load(REAL_DATA / "tensors" / "amino.npz")["X"]
     lambdas = [3e3, 1e4, 2e4, 3e4, 5e4, 1e5, 3e5, 1e6, 2e6, 3e6, 4e6, 5e6, 7e6, 1e7, 2e7]
     for criterion in ("held_out", "bic"):
@@ -204,7 +204,7 @@ def test_amino_acids_are_three(start: int) -> None:
         assert core_consistency(selection.model, X) > 99
     four = dfact.ElasticCP(4, lam=1e-6, init="nvecs", random_state=0).fit(X)
     assert core_consistency(four, X) < 80
-    # Five samples are too few for halves; of 201 emission wavelengths either half has them all.
+    # Five samples are too few for halves; each half of the 201 emission wavelengths shows all components.
     emission = np.ascontiguousarray(np.moveaxis(X, 1, 0))
     model: Any = select(emission, "split_half", lambdas=lambdas, rank=start, l1_ratio=0.0).model
     assert model.rank_ == 3
@@ -228,9 +228,9 @@ def test_real_tensors_with_missing_entries() -> None:
         ({"model": dfact.ICQF()}, "model is a ICQF, expected an ElasticCP"),
         ({"criterion": "aic"}, "criterion is 'aic', expected one of 'held_out', 'bic', 'split_half'"),
         ({"rule": "1se"}, "rule is '1se', expected one of 'lowest', 'knee'"),
-        ({"share": 0}, "share is 0, expected a number between 0 and 1"),
-        ({"share": 1.0}, "share is 1.0, expected"),
-        ({"share": 1e-9}, "no entry is hidden: a share of 1e-09 of 216 entries"),
+        ({"holdout_fraction": 0}, "holdout_fraction is 0, expected a number between 0 and 1"),
+        ({"holdout_fraction": 1.0}, "holdout_fraction is 1.0, expected"),
+        ({"holdout_fraction": 1e-9}, "no entry is held out: holdout_fraction is 1e-09 of 216 entries, expected a larger one"),
         ({"criterion": "split_half", "X": np.ones((3, 4, 5))}, "X has 3 rows, expected at least 4"),
         ({"lambdas": [2.0, 1.0]}, "lambdas are"),
         ({"criterion": "split_half", "lambdas": [1e10]}, "no component is left in either half"),
@@ -245,8 +245,8 @@ def test_errors(settings: dict[str, Any], message: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:.* no observed entry")
 @pytest.mark.parametrize("criterion", ["held_out", "bic", "split_half"])
-def test_nothing_to_choose_from(criterion: str) -> None:
-    with pytest.raises(dfact.DataError, match=r"no entry is hidden|no observed entry|no component is left"):
+def test_data_without_entries_is_an_error(criterion: str) -> None:
+    with pytest.raises(dfact.DataError, match=r"no entry is held out|no observed entry|no component is left"):
         select_on_path(dfact.ElasticCP(2, random_state=0), np.full((6, 5, 4), np.nan), criterion, random_state=0)
 
 

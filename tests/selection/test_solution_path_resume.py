@@ -1,4 +1,4 @@
-"""Checkpoints of solution paths: one that was interrupted anywhere goes on, and ends with the same bits."""
+"""Checkpoints of solution paths: an interrupted path resumes with the same bits."""
 
 import re
 import shutil
@@ -31,7 +31,7 @@ def cp(**parameters: Any) -> dfact.ElasticCP:
 
 
 def same(first: SolutionPath, second: SolutionPath) -> None:
-    """All that is found, to the last bit."""
+    """Assert that both paths are equal to the last bit."""
     assert first.table.equals(second.table)
     for i, step in enumerate(first.steps):
         for refined in {False, step.refined is not None}:
@@ -41,58 +41,58 @@ def same(first: SolutionPath, second: SolutionPath) -> None:
 
 @contextmanager
 def lost_at(number: int) -> Iterator[None]:
-    """The driver is lost where any session asks for this step."""
-    recall, asked = CheckpointedSession._replay, 0
+    """Interrupt the driver when any session requests this step."""
+    replay, requested = CheckpointedSession._replay, 0
 
     def counted(session: CheckpointedSession, name: str) -> Any:
-        nonlocal asked
-        asked += 1
-        if asked == number:
+        nonlocal requested
+        requested += 1
+        if requested == number:
             raise InterruptionError
-        return recall(session, name)
+        return replay(session, name)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CheckpointedSession, "_recall", counted)
+        patch.setattr(CheckpointedSession, "_replay", counted)
         yield
 
 
 def steps_of(work: Callable[[], Any]) -> int:
-    """How many steps all sessions of the work ask for."""
-    recall, asked = CheckpointedSession._replay, 0
+    """Return the number of steps that all sessions of the work request."""
+    replay, requested = CheckpointedSession._replay, 0
 
     def counted(session: CheckpointedSession, name: str) -> Any:
-        nonlocal asked
-        asked += 1
-        return recall(session, name)
+        nonlocal requested
+        requested += 1
+        return replay(session, name)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CheckpointedSession, "_recall", counted)
+        patch.setattr(CheckpointedSession, "_replay", counted)
         work()
-    return asked
+    return requested
 
 
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_path_goes_on_wherever_it_was_lost_and_ends_with_the_same_bits(kind: str, every: int, tmp_path: Path) -> None:
+def test_path_interrupted_anywhere_resumes_with_the_same_bits(kind: str, every: int, tmp_path: Path) -> None:
     X, settings = tensor(every, 0.3), KINDS[kind] | {"random_state": every, "checkpoint_every": every}
     undisturbed = cp(**settings).path(X, LAMBDAS)
     assert undisturbed.table["rank"].nunique() > 2
-    total = steps_of(lambda: same(cp(**settings).path(X, LAMBDAS, checkpoint=tmp_path / "whole.zarr"), undisturbed))
-    assert total - every < resume_point(tmp_path / "whole.zarr") <= total
+    total = steps_of(lambda: same(cp(**settings).path(X, LAMBDAS, checkpoint=tmp_path / "complete.zarr"), undisturbed))
+    assert total - every < resume_point(tmp_path / "complete.zarr") <= total
     lost = np.sort(np.random.default_rng(every).choice(np.arange(2, total + 1), 6, replace=False))
     done = []
-    for number in lost:  # each goes on from the one before
+    for number in lost:  # each try resumes the previous one
         with pytest.raises(InterruptionError), lost_at(number):
             cp(**settings).path(X, LAMBDAS, checkpoint=tmp_path / "lost.zarr")
         done.append(resume_point(tmp_path / "lost.zarr"))
     assert done == sorted(done)
     assert done[-1] > lost[-1] - 1 - every
     same(cp(**settings, checkpoint=tmp_path / "lost.zarr").path(X, LAMBDAS), undisturbed)
-    same(cp(**settings, checkpoint=tmp_path / "lost.zarr").path(X, LAMBDAS), undisturbed)  # nothing is left to be done
+    same(cp(**settings, checkpoint=tmp_path / "lost.zarr").path(X, LAMBDAS), undisturbed)  # nothing remains to be computed
 
 
 @pytest.mark.usefixtures("many_partitions")
-def test_a_path_of_stored_data_goes_on_wherever_it_runs(client: Client, tmp_path: Path) -> None:
+def test_path_of_stored_data_resumes_on_another_executor(client: Client, tmp_path: Path) -> None:
     dataset = dfact.import_array(answers(4000, 5), tmp_path / "data.zarr")
     settings: dict[str, Any] = {"n_components": 3, "random_state": 1, "checkpoint_every": 3}
     undisturbed = cp(**settings, executor="inline").path(dataset, [1.0, 30.0])
@@ -104,7 +104,7 @@ def test_a_path_of_stored_data_goes_on_wherever_it_runs(client: Client, tmp_path
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_path_that_goes_on_has_the_seed_it_drew_by_chance(kind: str, tmp_path: Path) -> None:
+def test_resumed_path_uses_the_recorded_seed(kind: str, tmp_path: Path) -> None:
     X, settings = tensor(0), KINDS[kind] | {"random_state": None, "checkpoint_every": 1, "checkpoint": tmp_path / "path.zarr"}
     with pytest.raises(InterruptionError), lost_at(9):
         cp(**settings).path(X, LAMBDAS)
@@ -112,7 +112,7 @@ def test_a_path_that_goes_on_has_the_seed_it_drew_by_chance(kind: str, tmp_path:
     same(cp(**settings).path(X, LAMBDAS), resumed)
 
 
-def test_the_checkpoint_of_another_path_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_of_another_path_is_refused(tmp_path: Path) -> None:
     path, X = tmp_path / "path.zarr", tensor(0)
     cp(checkpoint=path).path(X, LAMBDAS)
     other = np.where(np.arange(60)[:, None, None] == 7, 0.0, X)
@@ -130,7 +130,7 @@ def test_the_checkpoint_of_another_path_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["lost", "flipped", "metadata", "record"])
-def test_a_checkpoint_from_which_something_is_gone_is_refused(how: str, tmp_path: Path) -> None:
+def test_incomplete_checkpoint_is_refused(how: str, tmp_path: Path) -> None:
     path, X = tmp_path / "path.zarr", tensor(0)
     with pytest.raises(InterruptionError), lost_at(12):
         cp(checkpoint=path, checkpoint_every=1).path(X, LAMBDAS)
@@ -145,35 +145,35 @@ def test_a_checkpoint_from_which_something_is_gone_is_refused(how: str, tmp_path
         cp(checkpoint=path).path(X, LAMBDAS)
 
 
-def chosen(X: Any, criterion: str = "held_out", path: Path | None = None, model: Any = None, **settings: Any) -> Selection:
+def choose(X: Any, criterion: str = "held_out", path: Path | None = None, model: Any = None, **settings: Any) -> Selection:
     settings = {"random_state": 0, "checkpoint": path} | settings
     return select_on_path(cp(checkpoint_every=3) if model is None else model, X, criterion, LAMBDAS, **settings)
 
 
-def the_same_choice(first: Selection, second: Selection) -> None:
+def assert_same_choice(first: Selection, second: Selection) -> None:
     assert first.table.equals(second.table)
     assert first.best_params == second.best_params
     assert_same(first.model, second.model)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)
-def test_a_choice_goes_on_wherever_it_was_lost(criterion: str, tmp_path: Path) -> None:
+def test_selection_interrupted_anywhere_resumes(criterion: str, tmp_path: Path) -> None:
     X = tensor(1, 0.2)
-    undisturbed = chosen(X, criterion)
-    total = steps_of(lambda: the_same_choice(chosen(X, criterion, tmp_path / "whole.zarr"), undisturbed))
+    undisturbed = choose(X, criterion)
+    total = steps_of(lambda: assert_same_choice(choose(X, criterion, tmp_path / "complete.zarr"), undisturbed))
     last = 0
     for number in np.sort(np.random.default_rng(0).choice(np.arange(2, total + 1), 4, replace=False)):
         with pytest.raises(InterruptionError), lost_at(number):
-            chosen(X, criterion, tmp_path / "lost.zarr")
+            choose(X, criterion, tmp_path / "lost.zarr")
         done = sum(resume_point(path) for path in (tmp_path / "lost.zarr").iterdir() if path.is_dir())
         assert done >= last
         last = done
-    the_same_choice(chosen(X, criterion, tmp_path / "lost.zarr"), undisturbed)
+    assert_same_choice(choose(X, criterion, tmp_path / "lost.zarr"), undisturbed)
 
 
-def test_another_criterion_finds_the_path_on_all_the_data(tmp_path: Path) -> None:
+def test_another_rule_reuses_the_path_of_all_data(tmp_path: Path) -> None:
     X = tensor(0, 0.2)
-    undisturbed, knee = chosen(X, "bic", tmp_path / "kept.zarr"), chosen(X, "bic", rule="knee")
+    undisturbed, knee = choose(X, "bic", tmp_path / "results.zarr"), choose(X, "bic", rule="knee")
     passes, run = [], LocalSession.run
 
     def counted(session: LocalSession, pass_: Any, broadcast: Any) -> Any:
@@ -182,46 +182,46 @@ def test_another_criterion_finds_the_path_on_all_the_data(tmp_path: Path) -> Non
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalSession, "run", counted)
-        the_same_choice(chosen(X, "bic", tmp_path / "kept.zarr"), undisturbed)
-        the_same_choice(chosen(X, "bic", tmp_path / "kept.zarr", rule="knee"), knee)
-    assert len(passes) < 2 * 3, "those behind the last version at most"
-    the_same_choice(chosen(X, "held_out", tmp_path / "kept.zarr"), chosen(X, "held_out"))
+        assert_same_choice(choose(X, "bic", tmp_path / "results.zarr"), undisturbed)
+        assert_same_choice(choose(X, "bic", tmp_path / "results.zarr", rule="knee"), knee)
+    assert len(passes) < 2 * 3, "at most the passes after the last version"
+    assert_same_choice(choose(X, "held_out", tmp_path / "results.zarr"), choose(X, "held_out"))
 
 
 @pytest.mark.parametrize("criterion", ["held_out", "split_half"])
-def test_a_choice_that_goes_on_has_the_seeds_it_drew(criterion: str, tmp_path: Path) -> None:
-    X, path, settings = tensor(0, 0.2), tmp_path / "kept.zarr", {"checkpoint_every": 1}
-    total = steps_of(lambda: chosen(X, criterion, tmp_path / "whole.zarr"))
+def test_resumed_selection_uses_the_recorded_seeds(criterion: str, tmp_path: Path) -> None:
+    X, path, settings = tensor(0, 0.2), tmp_path / "results.zarr", {"checkpoint_every": 1}
+    total = steps_of(lambda: choose(X, criterion, tmp_path / "complete.zarr"))
     by_chance: dict[str, Any] = {"model": cp(**settings, random_state=None), "random_state": None}
     with pytest.raises(InterruptionError), lost_at(total * 2 // 3):
-        chosen(X, criterion, path, **by_chance)
-    resumed = chosen(X, criterion, path, **by_chance)
-    the_same_choice(chosen(X, criterion, path, **by_chance), resumed)
+        choose(X, criterion, path, **by_chance)
+    resumed = choose(X, criterion, path, **by_chance)
+    assert_same_choice(choose(X, criterion, path, **by_chance), resumed)
 
 
-def test_of_a_generator_every_path_draws_the_next(tmp_path: Path) -> None:
+def test_each_path_draws_from_the_generator_in_turn(tmp_path: Path) -> None:
     X = tensor(0, 0.2)
 
     def drawing(path: Path | None) -> Selection:
-        return chosen(X, "held_out", path, cp(random_state=np.random.RandomState(2)), random_state=np.random.RandomState(1))
+        return choose(X, "held_out", path, cp(random_state=np.random.RandomState(2)), random_state=np.random.RandomState(1))
 
     with pytest.raises(InterruptionError), lost_at(9):
-        drawing(tmp_path / "kept.zarr")
-    the_same_choice(drawing(tmp_path / "kept.zarr"), drawing(None))
+        drawing(tmp_path / "results.zarr")
+    assert_same_choice(drawing(tmp_path / "results.zarr"), drawing(None))
 
 
-def test_the_checkpoint_of_another_choice_is_refused(tmp_path: Path) -> None:
-    path, X = tmp_path / "kept.zarr", tensor(0)
+def test_checkpoint_of_another_selection_is_refused(tmp_path: Path) -> None:
+    path, X = tmp_path / "results.zarr", tensor(0)
     for wrong, message in ((cp(n_components=0), "n_components is 0"), (cp(init="best"), "init is 'best'")):
         with pytest.raises(ParameterError, match=message):
-            chosen(X, "bic", path, wrong)
-    assert not path.exists(), "a wrong call leaves nothing that the right one would be refused for"
-    chosen(X, "bic", path)
+            choose(X, "bic", path, wrong)
+    assert not path.exists(), "an invalid call creates no checkpoint"
+    choose(X, "bic", path)
     cases: dict[str, Callable[[], Any]] = {
-        "share was 0.1 there and is 0.2 now": lambda: chosen(X, "bic", path, holdout_fraction=0.2),
-        "seed was": lambda: chosen(X, "bic", path, random_state=1),
-        "l1_ratio was 0.5 there and is 0.2 now": lambda: chosen(X, "bic", path, cp(l1_ratio=0.2)),
-        "data was": lambda: chosen(np.abs(X), "bic", path),
+        "holdout_fraction was 0.1 there and is 0.2 now": lambda: choose(X, "bic", path, holdout_fraction=0.2),
+        "seed was": lambda: choose(X, "bic", path, random_state=1),
+        "l1_ratio was 0.5 there and is 0.2 now": lambda: choose(X, "bic", path, cp(l1_ratio=0.2)),
+        "data was": lambda: choose(np.abs(X), "bic", path),
         "lambdas was [1.0, 60.0, 100.0, 1000000.0] there and is [1.0] now": lambda: select_on_path(
             cp(), X, "bic", [1.0], random_state=0, checkpoint=path
         ),

@@ -1,5 +1,6 @@
-"""Bootstrap stability: what is drawn, what refits find, how it is matched, and where it goes."""
+"""Bootstrap stability: the draws, the refits, their matching, and the results."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +21,20 @@ from dfact.models.provenance import Stability
 from dfact.progress import Iteration
 from dfact.selection import bootstrap
 from dfact.selection.bootstrap import _Matching
-from dfact.selection.resamples import Refit, Resample, Resamples
+from dfact.selection.resamples import Refit, Resample, ResampleFits
 from tests.conftest import planted_answers
 from tests.models.test_adding_a_factorization import PoissonMF, counts
 
 
 def drawn_rows(shape: tuple[int, ...], seed: int, number: int, *, weighted: bool = False) -> NDArray[np.intp]:
-    """How often each row of a data set is drawn."""
-    draw, step = Resample.of(shape, seed, number, weighted=weighted), Layout.of(shape).block_rows
+    """Return the number of times that each row of a dataset is drawn."""
+    resample, step = Resample.draw(shape, seed, number, weighted=weighted), Layout.of(shape).block_rows
     starts = range(0, shape[0], step)
-    return np.concatenate([draw.rows(i, min(step, shape[0] - start)) for i, start in enumerate(starts)])
+    return np.concatenate([resample.multiplicity(i, min(step, shape[0] - start)) for i, start in enumerate(starts)])
 
 
 def answers(n: int, m: int, seed: int) -> NDArray[np.float64]:
-    """Planted ones, of whom everybody has given one above 0."""
+    """Return planted answers with at least one above 0 in each row."""
     M = planted_answers(n, m, 3, seed, 0.1)
     M[(np.nan_to_num(M) == 0).all(axis=1), 0] = 1
     return M
@@ -55,26 +56,26 @@ def same(first: Stability, second: Stability) -> bool:
     return all(np.array_equal(getattr(first, part), getattr(second, part), equal_nan=True) for part in parts)
 
 
-# What is drawn.
+# Draws.
 @pytest.mark.parametrize("n", [5, 2048, 2049, 5000])
-def test_of_n_rows_n_are_drawn_with_replacement(n: int) -> None:
+def test_n_of_n_rows_are_drawn_with_replacement(n: int) -> None:
     draws = np.stack([drawn_rows((n, 4), 1, number) for number in range(200)])
     assert (draws.sum(axis=1) == n).all()
-    # Of each row as of a binomial of n draws with the chance 1/n: mean 1, variance 1 − 1/n, P(0) = (1 − 1/n)ⁿ.
+    # The count of a row is binomial with n draws of probability 1/n: mean 1, variance 1 − 1/n, P(0) = (1 − 1/n)ⁿ.
     assert_allclose(draws.mean(), 1)
     assert_allclose(draws.var(), 1 - 1 / n, rtol=0.2 if n < 10 else 0.02)
     assert_allclose((draws == 0).mean(), (1 - 1 / n) ** n, rtol=0.1 if n < 10 else 0.02)
-    together = np.cov(draws[:, 0], draws[:, -1])[0, 1]  # whether of one block or not: −1/n
+    together = np.cov(draws[:, 0], draws[:, -1])[0, 1]  # −1/n for rows of the same or of different blocks
     assert abs(together + 1 / n) < 4 / np.sqrt(200)
     assert_array_equal(draws[3], drawn_rows((n, 4), 1, 3))
     assert not np.array_equal(draws[3], drawn_rows((n, 4), 2, 3))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_block_holds_its_rows_as_often_as_they_are_drawn(weighted: bool) -> None:
+def test_block_repeats_its_rows_as_drawn(weighted: bool) -> None:
     M, C = np.arange(20.0).reshape(5, 4), np.column_stack([np.arange(5.0), np.ones(5)])
-    draw = Resample.of((5, 4), 7, 0, weighted=weighted)
-    seen, multiplicity = draw(Block(M, C, 0, 0)), draw.rows(0, 5)
+    resample = Resample.draw((5, 4), 7, 0, weighted=weighted)
+    seen, multiplicity = resample(Block(M, C, 0, 0)), resample.multiplicity(0, 5)
     assert seen.covariates is not None
     times = seen.covariates[:, -1].astype(int) if weighted else np.ones(5, int)
     assert_array_equal(np.repeat(seen.values, times, axis=0), np.repeat(M, multiplicity, axis=0))
@@ -82,14 +83,14 @@ def test_a_block_holds_its_rows_as_often_as_they_are_drawn(weighted: bool) -> No
     assert_array_equal(C[:, -1], 1)
 
 
-# What refits find.
+# Refits.
 @pytest.mark.parametrize("name", list(models()))
 @pytest.mark.parametrize("n", [300, 2049])
-def test_a_refit_is_a_fit_of_the_rows_as_often_as_they_were_drawn(name: str, n: int) -> None:
+def test_refit_equals_a_fit_to_the_drawn_rows(name: str, n: int) -> None:
     M = answers(n, 12, n)
     model, weighted = models()[name].set_params(dtype="float64", executor="inline"), name in ("icqf", "admm")
     found: dict[int, Any] = {}
-    Resamples(model, as_dataset(M), None, weighted, 5).run([0, 1], found.__setitem__, "inline", None)
+    ResampleFits(model, as_dataset(M), None, weighted, 5).run([0, 1], found.__setitem__, "inline", None)
     for number in range(2):
         repeated = np.repeat(M, drawn_rows(M.shape, 5, number), axis=0)
         assert_allclose(found[number], model.fit(repeated).components_, rtol=1e-5, atol=1e-6)
@@ -102,9 +103,9 @@ def test_confounders_are_resampled_with_their_rows() -> None:
     model = dfact.ICQF(2, bounds=(0, 4), q_max=4, dtype="float64").fit(M, confounders=groups)
     found: list[Refit] = []
     encoded = model.confounder_encoding_.encode(as_dataset(M, groups).confounders)
-    Resamples(model, as_dataset(M, groups), encoded, True, 0).run([0], lambda _, refit: found.append(refit), "inline", None)
+    ResampleFits(model, as_dataset(M, groups), encoded, True, 0).run([0], lambda _, refit: found.append(refit), "inline", None)
     multiplicity = drawn_rows(M.shape, 0, 0)
-    # The scale of the ages is that of all rows: weights leave it as it is.
+    # The ages are scaled by all rows: weights do not change the scale.
     again = dfact.ICQF(2, bounds=(0, 4), q_max=4, dtype="float64").fit(M, confounders=groups, sample_weight=multiplicity)
     assert_allclose(found[0], again.components_, rtol=1e-5, atol=1e-6)  # type: ignore[arg-type]
     assert np.median(bootstrap(model, M, 10, confounders=groups, random_state=0).similarity) > 0.95
@@ -126,7 +127,7 @@ def test_planted_factors_are_found_again(name: str, seed: int) -> None:
     assert not (fewer.similarity == other.similarity).any()
 
 
-def test_a_factor_of_noise_is_unstable() -> None:
+def test_factor_of_noise_is_unstable() -> None:
     medians = []
     for seed in range(3):
         rng = np.random.default_rng(seed)
@@ -138,7 +139,7 @@ def test_a_factor_of_noise_is_unstable() -> None:
     assert min(planted) > 0.98
 
 
-def test_intervals_of_factor_analysis_hold_the_truth_as_often_as_they_say() -> None:
+def test_intervals_of_factor_analysis_have_their_coverage() -> None:
     truth = np.kron(np.eye(2), np.linspace(0.4, 0.8, 6))
     inside = []
     for seed in range(5):
@@ -151,7 +152,7 @@ def test_intervals_of_factor_analysis_hold_the_truth_as_often_as_they_say() -> N
     assert 0.8 < np.mean(inside) < 0.97
 
 
-def test_intervals_of_warm_refits_hold_what_a_large_sample_has() -> None:
+def test_intervals_of_warm_started_refits_cover_large_sample_loadings() -> None:
     rng = np.random.default_rng(1)
     Q = np.kron(np.eye(2), rng.uniform(1, 2.5, 6)) + 0.3
 
@@ -171,17 +172,20 @@ def test_intervals_of_warm_refits_hold_what_a_large_sample_has() -> None:
     assert 0.78 < np.mean(inside) < 0.98
 
 
-def test_a_model_that_has_not_settled_is_told_of() -> None:
+def test_unconverged_model_causes_a_warning() -> None:
     M = planted_answers(300, 12, 3, 0)
     model = dfact.ICQF(3, init="random", max_iter=1, random_state=0).fit(M).set_params(max_iter=500)
-    with pytest.warns(UserWarning, match="has not settled"):
-        warm_start = bootstrap(model, M, 3, random_state=0)
-    fresh = bootstrap(model, M, 3, random_state=0, warm_start=False)  # each from a random start of its own
-    assert not same(warm_start, fresh)
-    assert len({tuple(row) for row in fresh.similarity}) == 3
+    with pytest.warns(
+        UserWarning,
+        match=r"has not converged: its similarity to the converged .* is 0\.\d+, expected at least 0.95; fit",
+    ):
+        warm = bootstrap(model, M, 3, random_state=0)
+    cold = bootstrap(model, M, 3, random_state=0, warm_start=False)  # each refit has a random start of its own
+    assert not same(warm, cold)
+    assert len({tuple(row) for row in cold.similarity}) == 3
 
 
-# How it is matched.
+# Matching.
 @pytest.mark.parametrize("seed", range(3))
 def test_matching_undoes_permutations_and_signs(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -195,13 +199,13 @@ def test_matching_undoes_permutations_and_signs(seed: int) -> None:
     H = nonnegative.components_.astype(np.float64)
     similarity, loadings = _Matching.of(nonnegative).match(H[order])
     assert_allclose(loadings, H)
-    H[1] = 0  # a factor that is gone is like no other
+    H[1] = 0  # the similarity of a vanished factor is 0
     similarity, loadings = _Matching.of(nonnegative).match(H[order])
     assert similarity[1] == 0
     assert_allclose(np.delete(similarity, 1), 1)
 
 
-def test_classes_are_compared_by_how_they_differ() -> None:
+def test_classes_are_compared_by_differences_from_their_mean() -> None:
     M = planted_answers(300, 10, 2, 0) + 1
     model = dfact.GradeOfMembership(2, method="srsc").fit(M)
     mixed = np.repeat(model.components_.mean(axis=0, keepdims=True), 2, axis=0)
@@ -209,9 +213,9 @@ def test_classes_are_compared_by_how_they_differ() -> None:
     assert_allclose(_Matching.of(model).match(model.components_[::-1])[0], 1)
 
 
-# Wherever it is computed.
+# Executors.
 @pytest.mark.parametrize("name", ["icqf", "gom", "emf"])
-def test_the_same_bits_everywhere(name: str, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_executors_and_stores_give_the_same_bits(name: str, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dfact.data.layout._PARTITION_ENTRIES", 1 << 14)
     M = answers(4500, 12, 2)
     dataset = dfact.import_array(M.astype(np.float32), tmp_path / "d.zarr", valid_range=(0, 3))
@@ -219,19 +223,19 @@ def test_the_same_bits_everywhere(name: str, tmp_path: Path, client: Client, mon
     if name == "icqf":
         model.set_params(tol=1e-6)
     model.fit(dataset)
-    settled = bootstrap(model, dataset, 3, random_state=0)
-    assert same(settled, bootstrap(model.set_params(executor=client), dataset, 3, random_state=0))
+    warm = bootstrap(model, dataset, 3, random_state=0)
+    assert same(warm, bootstrap(model.set_params(executor=client), dataset, 3, random_state=0))
     if name != "gom":
         model.set_params(max_iter=4)
     in_memory = M.astype(np.float32)
-    known = bootstrap(model.set_params(executor="threads"), in_memory, 3, random_state=0, warm_start=False)
-    # Together on shared reads.
-    monkeypatch.setattr(Resamples, "_fits_in_memory", lambda *_: False)
+    cold = bootstrap(model.set_params(executor="threads"), in_memory, 3, random_state=0, warm_start=False)
+    # Fused on shared reads.
+    monkeypatch.setattr(ResampleFits, "_fits_in_memory", lambda *_: False)
     for executor in ("inline", "threads", client):
-        assert same(known, bootstrap(model.set_params(executor=executor), dataset, 3, random_state=0, warm_start=False))
+        assert same(cold, bootstrap(model.set_params(executor=executor), dataset, 3, random_state=0, warm_start=False))
 
 
-def test_sparse_data_is_resampled_row_compressed(tmp_path: Path) -> None:
+def test_csr_data_is_resampled(tmp_path: Path) -> None:
     import scipy.sparse as sp
 
     rng = np.random.default_rng(0)
@@ -249,9 +253,9 @@ def test_any_factorization_can_be_refitted() -> None:
 
 
 @pytest.mark.faults
-def test_a_checkpoint_goes_on(tmp_path: Path) -> None:
+def test_interrupted_bootstrap_resumes(tmp_path: Path) -> None:
     M = planted_answers(200, 10, 2, 0)
-    model, told = dfact.ICQF(2).fit(M), list[Iteration]()
+    model, reported = dfact.ICQF(2).fit(M), list[Iteration]()
 
     class StopError(Exception):
         pass
@@ -262,8 +266,8 @@ def test_a_checkpoint_goes_on(tmp_path: Path) -> None:
 
     with pytest.raises(StopError):
         bootstrap(model.set_params(executor="inline"), M, 6, random_state=0, checkpoint=tmp_path / "c", callbacks=[stop])
-    found = bootstrap(model, M, 6, random_state=0, checkpoint=tmp_path / "c", callbacks=[told.append])
-    assert [(one.number, one.limit) for one in told] == [(4, 6), (5, 6), (6, 6)]
+    found = bootstrap(model, M, 6, random_state=0, checkpoint=tmp_path / "c", callbacks=[reported.append])
+    assert [(one.number, one.limit) for one in reported] == [(4, 6), (5, 6), (6, 6)]
     assert same(found, bootstrap(model, M, 6, random_state=0))
     more = bootstrap(model, M, 8, random_state=0, checkpoint=tmp_path / "c")
     assert_array_equal(more.similarity[:6], found.similarity)
@@ -271,7 +275,7 @@ def test_a_checkpoint_goes_on(tmp_path: Path) -> None:
         bootstrap(model, M, 6, random_state=0, warm_start=False, checkpoint=tmp_path / "c")
 
 
-def test_resamples_without_a_fit_are_told_of() -> None:
+def test_failed_resamples_cause_a_warning() -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((40, 1)) + rng.standard_normal((40, 8))
     X[2:, 0] = 0  # in every seventh resample this item does not vary
@@ -283,7 +287,7 @@ def test_resamples_without_a_fit_are_told_of() -> None:
     assert np.isfinite(found.summary(["f"])).all(axis=None)
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     M = planted_answers(60, 8, 2, 0)
     model = dfact.ICQF(2).fit(M)
     for wrong, message in (({"n_resamples": 1}, "n_resamples is 1"), ({"n_resamples": True}, "n_resamples"), ({"level": 1}, "level is 1")):
@@ -312,8 +316,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
         bootstrap(dfact.ICQF(2).fit(stored).set_params(memory_limit="1MiB"), stored)
 
 
-# Where it goes.
-def test_it_is_stored_with_the_model(tmp_path: Path) -> None:
+# Results.
+def test_stability_is_stored_with_the_model(tmp_path: Path) -> None:
     M = planted_answers(100, 8, 2, 0)
     model: Any = dfact.ICQF(2).fit(M)
     model.stability_ = bootstrap(model, M, 4, random_state=0)
@@ -322,7 +326,7 @@ def test_it_is_stored_with_the_model(tmp_path: Path) -> None:
     assert same(dfact.load_model(tmp_path / "m").stability_, model.stability_)
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_stores_the_stability(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     M = planted_answers(150, 8, 2, 0)
     dfact.import_array(M, tmp_path / "d.zarr")
@@ -340,7 +344,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert "5 refits, intervals of 90%" in printed
     for name, row in model.stability_.summary(model.get_feature_names_out()).iterrows():
         assert f"{row['median']:.3f}" in next(line for line in printed.splitlines() if line.startswith(str(name)))
-    # What fails leaves the model as it was.
+    # A failed command does not change the model.
     assert main([*call[:-1], "1.5"]) == 1
     with monkeypatch.context() as patch:
         patch.setattr("dfact.models.persistence.update_attributes", _full)
@@ -358,7 +362,7 @@ def _full(*_: Any, **__: Any) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_a_model_that_could_not_be_written_in_its_place_is_refused_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_that_cannot_be_replaced_is_refused_before_the_refits(monkeypatch: pytest.MonkeyPatch) -> None:
     from dfact.models import persistence
 
     model = dfact.ICQF(2).fit(planted_answers(60, 8, 2, 0))
@@ -368,5 +372,5 @@ def test_a_model_that_could_not_be_written_in_its_place_is_refused_beforehand(mo
         raise StoreError("still to be read")
 
     monkeypatch.setattr(persistence, "check_replaceable", refuse)
-    monkeypatch.setattr("dfact.selection.bootstrap.bootstrap", lambda *_: pytest.fail("it computes"))
+    monkeypatch.setattr(sys.modules["dfact.selection.bootstrap"], "bootstrap", lambda *_: pytest.fail("it computes"))
     assert main(["stability", "s3://bucket/m", "d.zarr"]) == 1

@@ -1,4 +1,4 @@
-"""Choosing by block cross-validation and by criteria."""
+"""Block cross-validation and criteria for the number of components."""
 
 import threading
 import warnings
@@ -20,6 +20,7 @@ from dfact.data.synthetic import icqf_simulation
 from dfact.engine.fused_passes import FusedSession, Members
 from dfact.progress import Iteration
 from dfact.report.selection import error_plot, selection_text
+from dfact.selection import scheduler
 from dfact.selection.block_cross_validation import block_cross_validate
 from dfact.selection.criteria import consensus, select_by_criterion
 from dfact.selection.fold_fits import from_the_middle
@@ -31,7 +32,7 @@ GRID: dict[str, Any] = {"n_components": [2, 3, 4], "beta": [0.1, 0.5]}
 
 
 def select(M: Any, grid: Any = None, model: Any = None, **settings: Any) -> Selection:
-    """A quick selection."""
+    """Run a quick selection."""
     defaults = {"n_blocks": (4, 4), "n_folds": 4, "random_state": 0}
     return block_cross_validate(model or dfact.ICQF(), M, GRID if grid is None else grid, **(defaults | settings))
 
@@ -54,15 +55,15 @@ def test_the_planted_number_is_found(seed: int) -> None:
 
 def test_every_block_is_in_one_fold() -> None:
     folds = assign_folds((53, 31), (5, 4), 6, np.random.default_rng(1))
-    hidden = np.array([folds.hidden(fold)[folds.rows] for fold in range(6)])
-    assert (hidden.sum(axis=0) == 1).all()
+    held_out = np.array([folds.held_out(fold)[folds.rows] for fold in range(6)])
+    assert (held_out.sum(axis=0) == 1).all()
     sizes = np.bincount(folds.fold_of_block.ravel())
     assert set(sizes) == {3, 4}
     assert np.ptp(np.bincount(folds.rows)) <= 1
     assert np.ptp(np.bincount(folds.columns)) <= 1
 
 
-def test_repeats_and_seeds_deal_anew() -> None:
+def test_repeats_and_seeds_give_other_folds() -> None:
     first, second = assign_all_folds((40, 30), (4, 3), 5, 2, 7)
     (again,) = assign_all_folds((40, 30), (4, 3), 5, 1, 7)
     assert (first.rows == again.rows).all()
@@ -88,7 +89,7 @@ def test_row_blocks_have_the_same_share_of_each_level() -> None:
 
 
 @pytest.mark.parametrize("values", [[0.1], [3, 1], [5, 1, 4, 2, 3], [1, 2, 3, 4]])
-def test_outwards_takes_each_once_from_the_middle(values: list[float]) -> None:
+def test_order_from_the_middle_has_each_value_once(values: list[float]) -> None:
     order = [values[i] for i in from_the_middle(values)]
     assert sorted(order) == sorted(values)
     assert order[0] == sorted(values)[(len(values) - 1) // 2]
@@ -102,7 +103,7 @@ def table(errors: Any, se: Any = 0.5, k: Any = (2, 3, 4, 5), beta: Any = (0.1, 0
 def test_rules() -> None:
     errors = table([[9, 9.1], [5, 5.1], [4.6, 4.5], [4.4, 4.45]])
     assert choose(errors, "lowest") == {"n_components": 5, "beta": 0.1}
-    # 4.9 is the most that is near: four components, and of the two β the larger.
+    # Errors up to 4.9 are within one standard error: four components, and the larger of the two β.
     assert choose(errors, "1se") == {"n_components": 4, "beta": 0.2}
     assert choose(errors, "knee") == {"n_components": 3, "beta": 0.1}
     assert choose(table(errors["error"], np.nan), "1se") == {"n_components": 5, "beta": 0.1}
@@ -120,37 +121,35 @@ def memory_and_shared(answers: NDArray[np.float64], tmp_path: Path) -> tuple[Sel
     confounders = pd.DataFrame({"age": np.random.default_rng(0).uniform(18, 80, len(answers)), "sex": ["f", "m", "f"] * 50})
     settings = {"confounders": confounders, "repeats": 2}
     model = dfact.ICQF(dtype="float64")
-    return select(data, None, model, load=True, **settings), select(data, None, model, load=False, **settings)
+    return select(data, None, model, in_memory=True, **settings), select(data, None, model, in_memory=False, **settings)
 
 
-def test_in_memory_and_on_shared_reads_alike(memory_and_shared: tuple[Selection, Selection]) -> None:
-    loaded, broadcast = memory_and_shared
+def test_fits_in_memory_and_on_shared_reads_agree(memory_and_shared: tuple[Selection, Selection]) -> None:
+    loaded, shared = memory_and_shared
     assert loaded.folds is not None
-    assert broadcast.folds is not None
+    assert shared.folds is not None
     assert loaded.folds.shape == (6, 8)
-    np.testing.assert_allclose(loaded.folds, broadcast.folds, rtol=1e-9)
-    assert (loaded.table["passes"] == broadcast.table["passes"]).all()
-    assert loaded.best_params == broadcast.best_params
+    np.testing.assert_allclose(loaded.folds, shared.folds, rtol=1e-9)
+    assert (loaded.table["passes"] == shared.table["passes"]).all()
+    assert loaded.best_params == shared.best_params
     assert loaded.model.confounder_components_.shape == (5, 20)
 
 
-def test_few_fits_at_once_where_memory_is_short(answers: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfact.selection import scheduler as ways
-
-    whole = select(answers, load=False)
-    largest_batch = ways.largest_batch
+def test_short_memory_runs_fewer_fits_at_once(answers: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = select(answers, in_memory=False)
+    largest_batch = scheduler.largest_batch
     counts: list[int] = []
 
     def three(source: Any, dtype: Any, fits: Any, workers: Any) -> Any:
         counts.append(len(fits))
         return largest_batch(source, dtype, fits[:3], workers)
 
-    monkeypatch.setattr(ways, "largest_batch", three)
-    pd.testing.assert_series_equal(select(answers, load=False).table["error"], whole.table["error"], rtol=1e-12)
+    monkeypatch.setattr(scheduler, "largest_batch", three)
+    pd.testing.assert_series_equal(select(answers, in_memory=False).table["error"], expected.table["error"], rtol=1e-12)
     assert counts == [4, 1]
 
 
-def test_executors_and_seeds(answers: NDArray[np.float64], client: Client) -> None:
+def test_executors_agree_and_seeds_differ(answers: NDArray[np.float64], client: Client) -> None:
     def scores(**parameters: Any) -> Any:
         return select(answers, None, dfact.ICQF(**parameters)).folds
 
@@ -165,31 +164,31 @@ def test_executors_and_seeds(answers: NDArray[np.float64], client: Client) -> No
 def test_shared_reads_on_a_cluster(answers: NDArray[np.float64], tmp_path: Path, client: Client) -> None:
     data = dfact.import_array(answers, tmp_path / "data.zarr")
     grid = {"n_components": [2, 3]}
-    there = select(data, grid, dfact.ICQF(executor=client), load=False)
-    here = select(data, grid, dfact.ICQF(executor="inline"), load=False)
-    pd.testing.assert_frame_equal(there.folds, here.folds, rtol=0, atol=0)
+    on_cluster = select(data, grid, dfact.ICQF(executor=client), in_memory=False)
+    inline = select(data, grid, dfact.ICQF(executor="inline"), in_memory=False)
+    pd.testing.assert_frame_equal(on_cluster.folds, inline.folds, rtol=0, atol=0)
 
 
-def test_as_cold_starts_choose(answers: NDArray[np.float64]) -> None:
-    """The errors of the fits of one fold are those of ``fit`` on the masked data, to what the stopping leaves."""
+def test_errors_agree_with_cold_starts(answers: NDArray[np.float64]) -> None:
+    """The errors of a fold are those of ``fit`` on the masked data, up to the stopping tolerance."""
     selection = select(answers, {"n_components": [3]}, dfact.ICQF(tol=1e-7, max_iter=2000))
     (folds,) = assign_all_folds((150, 20), (4, 4), 4, 1, resolve_random_state(0) or 0)
     assert selection.folds is not None
     for fold in range(4):
-        hidden = folds.hidden(fold)[folds.rows]
-        model = dfact.ICQF(3, tol=1e-7, max_iter=2000, bounds=(0, 3)).fit(np.where(hidden, np.nan, answers))
-        errors = (model.inverse_transform(model.factors_) - answers)[hidden]
+        held_out = folds.held_out(fold)[folds.rows]
+        model = dfact.ICQF(3, tol=1e-7, max_iter=2000, bounds=(0, 3)).fit(np.where(held_out, np.nan, answers))
+        errors = (model.inverse_transform(model.factors_) - answers)[held_out]
         assert selection.folds.loc[3, (0, fold)] == pytest.approx(np.nanmean(errors**2), rel=1e-2)
 
 
-def test_columns_and_rows_that_lose_all_answers(answers: NDArray[np.float64]) -> None:
-    """With one block of rows a fold hides whole columns: their loadings are 0, and so is the model of them."""
+def test_columns_and_rows_without_answers_are_modelled_as_zero(answers: NDArray[np.float64]) -> None:
+    """With one block of rows a fold holds out complete columns, whose loadings are 0."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        whole = select(answers, {"n_components": [2, 3]}, n_blocks=(1, 4))
+        columns = select(answers, {"n_components": [2, 3]}, n_blocks=(1, 4))
         rows = select(answers, {"n_components": [2, 3]}, n_blocks=(4, 1))
     everything = np.nanmean(answers**2)
-    np.testing.assert_allclose(whole.table["error"], everything, rtol=1e-6)
+    np.testing.assert_allclose(columns.table["error"], everything, rtol=1e-6)
     np.testing.assert_allclose(rows.table["error"], everything, rtol=1e-6)
 
 
@@ -200,7 +199,7 @@ def test_restarts_lower_the_objective(answers: NDArray[np.float64]) -> None:
 
 
 class Means(BaseEstimator):  # type: ignore[misc]
-    """Column means to a power: an estimator that is none of ours."""
+    """An estimator of another package: column means to a power."""
 
     def __init__(self, power: float = 1.0) -> None:
         self.power = power
@@ -218,15 +217,15 @@ def test_other_estimators(answers: NDArray[np.float64]) -> None:
     selection = select(answers, {"power": [0.5, 1.0, 2.0]}, Means())
     assert selection.best_params == {"power": 1.0}
     (folds,) = assign_all_folds((150, 20), (4, 4), 4, 1, resolve_random_state(0) or 0)
-    hidden = folds.hidden(1)[folds.rows]
-    means = np.nanmean(np.where(hidden, np.nan, answers), axis=0)
+    held_out = folds.held_out(1)[folds.rows]
+    means = np.nanmean(np.where(held_out, np.nan, answers), axis=0)
     assert selection.folds is not None
-    assert selection.folds.loc[1.0, (0, 1)] == pytest.approx(np.nanmean((answers - means)[hidden] ** 2))
+    assert selection.folds.loc[1.0, (0, 1)] == pytest.approx(np.nanmean((answers - means)[held_out] ** 2))
     select(answers, {"power": [1.0]}, Means(), n_blocks=(1, 4))
 
 
 class Overlapping(Means):
-    """Two folds at once: the second one's fit warns, but not before the first one's has ended."""
+    """Fits of two folds at once, of which the second warns after the first has ended."""
 
     both = threading.Barrier(2)
     first_is_done = threading.Event()
@@ -238,8 +237,8 @@ class Overlapping(Means):
         return super().fit(X)
 
 
-def test_rows_that_a_fold_hides_are_not_told_of_by_whatever_thread(answers: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.selection.grid.best_fit", lambda *_: Means().fit(answers))
+def test_warnings_about_held_out_rows_are_ignored_in_every_thread(answers: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dfact.selection.block_cross_validation.best_fit", lambda *_: Means().fit(answers))
     with dask.config.set(num_workers=2):
         select(answers, {"power": [1.0]}, Overlapping(), n_folds=2, callbacks=[lambda _: Overlapping.first_is_done.set()])
 
@@ -257,13 +256,13 @@ def test_any_kind_of_data(answers: NDArray[np.float64]) -> None:
     named = select(frame, grid)
     pd.testing.assert_frame_equal(named.folds, expected.folds)
     assert list(named.model.feature_names_in_) == list(frame.columns)
-    whole = np.nan_to_num(answers)
-    pd.testing.assert_frame_equal(select(sp.csr_array(whole), grid).folds, select(whole, grid).folds, rtol=1e-6)
+    filled = np.nan_to_num(answers)
+    pd.testing.assert_frame_equal(select(sp.csr_array(filled), grid).folds, select(filled, grid).folds, rtol=1e-6)
     confounders = {"sex": ["f", "m", "f"] * 50}
     assert select(answers, grid, dfact.L1NMF(), confounders=confounders).best_params == {"n_components": 2}
 
 
-def test_other_parameters(answers: NDArray[np.float64]) -> None:
+def test_grid_over_other_parameters(answers: NDArray[np.float64]) -> None:
     selection = select(answers, {"w_max": [0.2, 1.0], "n_components": [2, 3]})
     assert list(selection.table.index) == [(0.2, 2), (0.2, 3), (1.0, 2), (1.0, 3)]
     alone = select(answers, {"n_components": [2, 3]}, dfact.ICQF(w_max=0.2))
@@ -282,19 +281,19 @@ class Interrupt:
             raise KeyboardInterrupt
 
 
-class Left:
-    """Tells what is left of the work, where a clock would have to be asked how long that takes."""
+class WorkLeft:
+    """The remaining work instead of the remaining time, which depends on a clock."""
 
-    def __init__(self, whole: float) -> None:
-        self._whole = whole
+    def __init__(self, total: float) -> None:
+        self._total = total
 
     def words(self, done: float) -> str:
-        return f"{self._whole - done:g} left"
+        return f"{self._total - done:g} left"
 
 
-def test_what_is_left_is_told(answers: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch) -> None:
-    """By components: a fit with more of them takes longer."""
-    monkeypatch.setattr("dfact.progress.TimeLeft", Left)
+def test_remaining_work_is_reported(answers: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work is counted in components: a fit with more of them takes longer."""
+    monkeypatch.setattr("dfact.selection.block_cross_validation.TimeLeft", WorkLeft)
     steps: list[str] = []
     select(answers, {"n_components": [2, 3]}, n_folds=5, callbacks=[lambda iteration: steps.append(iteration.step)])
     left = [float(step.split(", ")[-1].removesuffix(" left")) for step in steps]
@@ -302,23 +301,23 @@ def test_what_is_left_is_told(answers: NDArray[np.float64], monkeypatch: pytest.
     assert left[-1] == 0
 
 
-@pytest.mark.parametrize("load", [True, False])
-def test_resume(answers: NDArray[np.float64], tmp_path: Path, load: bool) -> None:
-    whole = select(answers, load=load)
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_resumed_selection_equals_an_uninterrupted_one(answers: NDArray[np.float64], tmp_path: Path, in_memory: bool) -> None:
+    expected = select(answers, in_memory=in_memory)
     with pytest.raises(KeyboardInterrupt):
-        select(answers, load=load, checkpoint=tmp_path / "kept", callbacks=[Interrupt(4)])
-    kept = {folder.name for folder in (tmp_path / "kept").glob("*-*-*")}
-    assert 4 <= len(kept) < 12
+        select(answers, in_memory=in_memory, checkpoint=tmp_path / "results", callbacks=[Interrupt(4)])
+    finished = {folder.name for folder in (tmp_path / "results").glob("*-*-*")}
+    assert 4 <= len(finished) < 12
     seen: list[Iteration] = []
-    resumed = select(answers, load=load, checkpoint=tmp_path / "kept", callbacks=[seen.append])
-    assert len(seen) == 12 - len(kept)
+    resumed = select(answers, in_memory=in_memory, checkpoint=tmp_path / "results", callbacks=[seen.append])
+    assert len(seen) == 12 - len(finished)
     assert (seen[-1].number, seen[-1].limit) == (24, 24)
-    pd.testing.assert_frame_equal(resumed.folds, whole.folds, rtol=1e-12)
-    assert select(answers, load=load, checkpoint=tmp_path / "kept").folds.equals(resumed.folds)  # type: ignore[union-attr]
+    pd.testing.assert_frame_equal(resumed.folds, expected.folds, rtol=1e-12)
+    assert select(answers, in_memory=in_memory, checkpoint=tmp_path / "results").folds.equals(resumed.folds)  # type: ignore[union-attr]
 
 
-def test_another_selection_is_refused(answers: NDArray[np.float64], tmp_path: Path) -> None:
-    path, grid = tmp_path / "kept", {"n_components": [2]}
+def test_checkpoint_of_another_selection_is_refused(answers: NDArray[np.float64], tmp_path: Path) -> None:
+    path, grid = tmp_path / "results", {"n_components": [2]}
     select(answers, grid, checkpoint=path)
     for change in ({"random_state": 1}, {"n_folds": 5}, {"grid": {"n_components": [3]}}, {"model": dfact.ICQF(w_max=2.0)}):
         with pytest.raises(dfact.ParameterError, match="belongs to another selection"):
@@ -335,12 +334,12 @@ def test_another_selection_is_refused(answers: NDArray[np.float64], tmp_path: Pa
         select(answers, grid, checkpoint=tmp_path / "other")
 
 
-def test_resume_without_a_seed_takes_the_one_that_was_drawn(answers: NDArray[np.float64], tmp_path: Path) -> None:
-    first, second = (select(answers, {"n_components": [2]}, random_state=None, checkpoint=tmp_path / "kept") for _ in range(2))
+def test_resume_without_a_seed_uses_the_recorded_one(answers: NDArray[np.float64], tmp_path: Path) -> None:
+    first, second = (select(answers, {"n_components": [2]}, random_state=None, checkpoint=tmp_path / "results") for _ in range(2))
     pd.testing.assert_frame_equal(first.folds, second.folds)
 
 
-def test_members_tell_the_error_of_the_first_that_fails() -> None:
+def test_first_error_of_fused_fits_is_raised() -> None:
     members = Members(None, np.dtype("float64"))  # type: ignore[arg-type]
 
     def wait(name: str) -> None:
@@ -369,7 +368,7 @@ def test_members_tell_the_error_of_the_first_that_fails() -> None:
         ({"model": BaseEstimator()}, "a BaseEstimator without fit, inverse_transform"),
         (
             {"grid": {"n_components": [16]}, "n_blocks": (1, 4)},
-            "n_components=16 in the grid is larger than the data without a fold allows: 15",
+            "n_components is 16 in the grid, expected at most 15, the rows or columns without a fold",
         ),
         ({"model": dfact.ICQF(w_max=-1)}, "w_max is -1"),
         ({"model": Means(), "grid": {"power": [1.0]}, "restarts": 2}, "restarts is 2, expected 0: a Means"),
@@ -381,7 +380,7 @@ def test_errors(answers: NDArray[np.float64], change: dict[str, Any], message: s
 
 
 def test_estimators_without_factors_are_refused(answers: NDArray[np.float64]) -> None:
-    with pytest.raises(dfact.ParameterError, match="a GradeOfMembership has no factors_ once fitted"):
+    with pytest.raises(dfact.ParameterError, match="a fitted GradeOfMembership has no factors_, expected an estimator that sets it"):
         select(answers + 1, {"n_components": [2]}, dfact.GradeOfMembership())
 
 
@@ -405,7 +404,7 @@ def test_criteria_find_the_planted_number(criterion: str) -> None:
     assert list(selection.table) == [criterion]
 
 
-def test_bic1_counts_missing_entries_as_the_others(answers: NDArray[np.float64]) -> None:
+def test_bic1_counts_missing_entries_like_observed_ones(answers: NDArray[np.float64]) -> None:
     confounders = {"sex": ["f", "m", "f"] * 50}
     selection = select_by_criterion(dfact.ICQF(), answers, [3], confounders=confounders, restarts=1)
     fit = selection.model
@@ -416,7 +415,7 @@ def test_bic1_counts_missing_entries_as_the_others(answers: NDArray[np.float64])
 
 
 class Clusters:
-    """A fit whose rows have these largest factors; −1 for none."""
+    """A fit whose rows have these largest factors; −1 for rows without factors."""
 
     def __init__(self, *members: int) -> None:
         self.factors_ = np.array([[member == column for column in range(3)] for member in members], float)
@@ -442,6 +441,6 @@ def test_criterion_errors(answers: NDArray[np.float64], monkeypatch: pytest.Monk
         select_by_criterion(dfact.ICQF(), answers, [2], "aic")
     with pytest.raises(dfact.ParameterError, match="restarts is 1, expected at least 2"):
         select_by_criterion(dfact.ICQF(), answers, [2], "ccc", restarts=1)
-    monkeypatch.setattr("dfact.selection.criteria._MOST_ROWS", 100)
-    with pytest.raises(dfact.DataError, match="X has 150 rows, 'ccc' compares all pairs of at most 100"):
+    monkeypatch.setattr("dfact.selection.criteria._MAX_ROWS", 100)
+    with pytest.raises(dfact.DataError, match="X has 150 rows, expected at most 100 for 'ccc'"):
         select_by_criterion(dfact.ICQF(), answers, [2], "ccc")
