@@ -10,28 +10,23 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import (
-    cluster_model,
-    cluster_scale,
-    common,
-    dask_arrays,
-    elastic_cp_paper,
-    elastic_cp_speed,
-    elastic_cp_stochastic,
-    emf_paper,
-    emf_speed,
-    gom_simulations,
-    gom_speed,
-    gom_tables,
-    icqf_oracles,
-    icqf_out_of_core,
-    icqf_paper,
-    icqf_selection,
-    icqf_speed,
-    icqf_splitless,
-    pictures,
-    time_to_end,
-)
+from benchmarks import common
+from benchmarks.bounded_nmf import out_of_core as icqf_out_of_core
+from benchmarks.bounded_nmf import paper as icqf_paper
+from benchmarks.bounded_nmf import reference as icqf_reference
+from benchmarks.bounded_nmf import selection as icqf_selection
+from benchmarks.bounded_nmf import speed as icqf_speed
+from benchmarks.bounded_nmf import splitless as icqf_splitless
+from benchmarks.cp import paper as cp_paper
+from benchmarks.cp import speed as cp_speed
+from benchmarks.cp import stochastic as cp_stochastic
+from benchmarks.engine import cluster_scaling, cost_model, dask_arrays
+from benchmarks.expectile import paper as emf_paper
+from benchmarks.expectile import speed as emf_speed
+from benchmarks.gom import simulations as gom_simulations
+from benchmarks.gom import speed as gom_speed
+from benchmarks.gom import tables as gom_tables
+from benchmarks.versions import time_to_convergence
 from dfact.data.examples import ipip_ascado
 from dfact.models.bounded_nmf.passes import ADMMPass, SplitlessPass
 from tests.conftest import planted_answers
@@ -71,19 +66,19 @@ def test_the_time_to_the_end_is_that_of_the_fewest_iterations_that_reach_it(tmp_
         asked.append(iterations)
         return 100 / iterations
 
-    assert time_to_end.least_iterations(objective, 100 / 23, 300) == 24
-    assert time_to_end.least_iterations(objective, 100 / 7, 300) == 7
-    assert time_to_end.least_iterations(objective, 0, 50) == 50
+    assert time_to_convergence.least_iterations(objective, 100 / 23, 300) == 24
+    assert time_to_convergence.least_iterations(objective, 100 / 7, 300) == 7
+    assert time_to_convergence.least_iterations(objective, 0, 50) == 50
     assert len(asked) < 25
-    case = time_to_end.CASES["icqf planted 100000x500"]
+    case = time_to_convergence.CASES["icqf planted 100000x500"]
     data = case.make(tmp_path, 0)
-    (first, _), (second, seconds) = (time_to_end.fit(Path(__file__).parents[2], case, data, i, warm=data) for i in (1, 4))
+    (first, _), (second, seconds) = (time_to_convergence.fit(Path(__file__).parents[2], case, data, i, warm=data) for i in (1, 4))
     assert second < first
     assert seconds > 0
 
 
 def test_oracles_on_the_simulation(results: Path) -> None:
-    assert all(held for _, held in icqf_oracles.simulation(1))
+    assert all(held for _, held in icqf_reference.simulation(1))
     assert len(load(results, "icqf_simulation")["rows"]) == 6
 
 
@@ -179,22 +174,22 @@ def test_table_1_of_icqf_and_its_baselines(results: Path, monkeypatch: pytest.Mo
 
 
 def test_elastic_cp_speed(results: Path, tmp_path: Path) -> None:
-    elastic_cp_speed.sweeps((30, 20, 10), 3, 1)
+    cp_speed.sweeps((30, 20, 10), 3, 1)
     names = [row["what"] for row in load(results, "elastic_cp_sweeps")["rows"]]
     assert names[:3] == ["masked, dfact", "masked, dfact exact", "full, dfact"]
-    assert all(held for text, held in elastic_cp_speed.path(20, 4, 1) if "takes" not in text)
-    target = str(elastic_cp_speed.make(tmp_path, (20_000, 30, 5), 3))
-    row = elastic_cp_speed.out_of_core(target, 3, 5, True)
+    assert all(held for text, held in cp_speed.path(20, 4, 1) if "takes" not in text)
+    target = str(cp_speed.make(tmp_path, (20_000, 30, 5), 3))
+    row = cp_speed.out_of_core(target, 3, 5, True)
     assert row["shape"] == "20000×30×5"
     assert row["ns an entry"] > 0
 
 
 def test_tables_of_the_elastic_net_parafac_paper(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elastic_cp_paper, "ALPHAS", (0.8,))
-    monkeypatch.setattr(elastic_cp_paper, "NAMES", {"bcd": ("SPML", "SPMS")})
-    elastic_cp_paper.table_1(2)
+    monkeypatch.setattr(cp_paper, "ALPHAS", (0.8,))
+    monkeypatch.setattr(cp_paper, "NAMES", {"bcd": ("SPML", "SPMS")})
+    cp_paper.table_1(2)
     assert [row["ranks"][0] + row["ranks"][-1] for row in load(results, "elastic_cp_table_1")["rows"]] == ["30", "30"]
-    bars = elastic_cp_paper.table_2(1, 15, 3) + elastic_cp_paper.table_3(1, 20, 3)
+    bars = cp_paper.table_2(1, 15, 3) + cp_paper.table_3(1, 20, 3)
     assert all(held for text, held in bars if "takes" not in text)
     rows = load(results, "elastic_cp_table_3")["rows"]
     assert [row["method"] for row in rows] == ["LRTI", "SPML(0)", "SPMS(0)", "SPML(0.8)", "SPMS(0.8)"]
@@ -203,11 +198,11 @@ def test_tables_of_the_elastic_net_parafac_paper(results: Path, monkeypatch: pyt
 
 
 def test_images_are_clustered_by_their_factors(results: Path) -> None:
-    images, labels = elastic_cp_paper.balls(4, 12, 12)
+    images, labels = cp_paper.balls(4, 12, 12)
     assert images.shape == (48, 12, 12)
     assert 0 == images.min() < images.max() <= 1
-    assert elastic_cp_paper.accuracy(np.eye(4)[labels], labels, 0) == 1
-    elastic_cp_paper.table_4({"balls": (images, labels)}, 1, (5,), (0, 0.05))
+    assert cp_paper.accuracy(np.eye(4)[labels], labels, 0) == 1
+    cp_paper.table_4({"balls": (images, labels)}, 1, (5,), (0, 0.05))
     rows = load(results, "elastic_cp_table_4")["rows"]
     assert [row["method"] for row in rows if row["method"] != "CP-ALS"] == ["pixels", "LRTI", "SPMS(0.8)", "SPMS(0.8)"]
     assert all(0.25 <= row["accuracy"] <= 1 for row in rows)
@@ -215,10 +210,10 @@ def test_images_are_clustered_by_their_factors(results: Path) -> None:
 
 def test_elastic_cp_stochastic(results: Path, tmp_path: Path) -> None:
     shapes, folder = [(20_000, 30, 5)], tmp_path / "pictures"
-    with patch.object(pictures, "PICTURES", folder):
-        bars = elastic_cp_stochastic.disk(tmp_path, shapes, [0.5], 3, picture=True)
+    with patch.object(readme_figures, "PICTURES", folder):
+        bars = cp_stochastic.disk(tmp_path, shapes, [0.5], 3, picture=True)
     assert (folder / "stochastic.png").stat().st_size > 0
-    bars += elastic_cp_stochastic.workers({(20_000, 30, 5): 0.02}, (1, 2), 2) + elastic_cp_stochastic.table_3(20, 3, range(1, 2), (0.8,))
+    bars += cp_stochastic.workers({(20_000, 30, 5): 0.02}, (1, 2), 2) + cp_stochastic.table_3(20, 3, range(1, 2), (0.8,))
     missed = ("its time", "of the time", "efficiency", "a path takes")  # by a busy machine
     missed += ("of its bytes",)  # by small data, where descent takes few passes
     assert all(held for text, held in bars if not any(words in text for words in missed))
@@ -278,7 +273,7 @@ def test_response_times_of_the_expectile_paper(results: Path, tmp_path: Path, mo
 def test_cost_of_passes_on_a_cluster(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["cluster_scale", "--small"])
     with pytest.raises(SystemExit):  # its code says whether this machine is quiet
-        cluster_scale.main()
+        cluster_scaling.main()
     assert len(load(results, "cluster_messages")["rows"]) == 2
     assert [row["workers"] for row in load(results, "cluster_outlook")["rows"]][-1] == 1024
     assert len(load(results, "cluster_scaling")["rows"]) == 3
@@ -287,20 +282,20 @@ def test_cost_of_passes_on_a_cluster(results: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_way_through_a_tree_of_workers() -> None:
-    assert cluster_model.counted(1, 100) == (100, 1, [])
-    assert cluster_model.counted(4, 16) == (4, 1, 3 * [(4, 1, [])])
-    chain = cluster_model.counted(4, 4, cluster_model.chain)  # of the partitions 1 to 3 there are two sums, 1 and 2 + 3
+    assert cost_model.counted(1, 100) == (100, 1, [])
+    assert cost_model.counted(4, 16) == (4, 1, 3 * [(4, 1, [])])
+    chain = cost_model.counted(4, 4, cost_model.chain)  # of the partitions 1 to 3 there are two sums, 1 and 2 + 3
     assert chain == (1, 1, [(1, 2, [(1, 1, [(1, 1, [])])])])
 
 
 def test_costs_are_found_again() -> None:
-    costs = cluster_model.Costs(0.004, 0.002, 2e-9)
-    blank = [cluster_model.OriginalUnits(w, size, 1.0) for w in (1, 2, 4, 8, 16) for size in (8_000, 160_000)]
+    costs = cost_model.Costs(0.004, 0.002, 2e-9)
+    blank = [cost_model.OriginalUnits(w, size, 1.0) for w in (1, 2, 4, 8, 16) for size in (8_000, 160_000)]
     measured = [dataclasses.replace(m, seconds=costs.seconds(m)) for m in blank]
-    np.testing.assert_allclose(dataclasses.astuple(cluster_model.Costs.of(measured)), dataclasses.astuple(costs), rtol=1e-6)
+    np.testing.assert_allclose(dataclasses.astuple(cost_model.Costs.of(measured)), dataclasses.astuple(costs), rtol=1e-6)
 
 
 def test_many_workers_are_never_slower_than_the_model_of_free_messages() -> None:
-    fit = cluster_model.Fit(500_000, 1_000)
-    free, nothing = cluster_model.Costs(0, 0, 0), cluster_model.Caller(0, -1 / 1.25e9, -1 / 1.25e9)
+    fit = cost_model.Fit(500_000, 1_000)
+    free, nothing = cost_model.Costs(0, 0, 0), cost_model.Caller(0, -1 / 1.25e9, -1 / 1.25e9)
     assert fit.speed_up(free, nothing, 64) == pytest.approx(489 / 8, rel=0.1)
