@@ -39,7 +39,7 @@ FURTHER_QUESTIONNAIRES: dict[str, tuple[Any, ...]] = {
 GOM_ALGORITHMS: dict[str, dict[str, Any]] = {
     # name: parameters of GradeOfMembership
     "crsc, kmeans": {"method": "crsc"},
-    "crsc, svm-cone": {"method": "crsc", "hunt": "svm-cone"},
+    "crsc, svm-cone": {"method": "crsc", "vertex_hunting": "svm-cone"},
     "srsc": {"method": "srsc"},
     "ssc": {"method": "ssc"},
     "srm": {"method": "srm"},
@@ -111,17 +111,22 @@ def in_a_process_of_its_own(module: str, function: str, *args: Any) -> Any:
     return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[6:])
 
 
-def report(name: str, rows: Sequence[dict[str, Any]], bars: Sequence[tuple[str, bool]] = ()) -> None:
+def report(name: str, rows: Sequence[dict[str, Any]], thresholds: Sequence[tuple[str, bool]] = ()) -> None:
     """Print the rows as a table with the verdicts below, and write both as JSON to benchmarks/results."""
     print(f"\n{name}")
     print(pd.DataFrame(rows).to_string(index=False, float_format=lambda value: f"{value:.5g}"))
-    for text, held in bars:
+    for text, held in thresholds:
         print(("held:    " if held else "MISSED:  ") + text)
     RESULTS.mkdir(exist_ok=True)
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__, "machine": platform.machine()}
-    result = {"benchmark": name, "machine": machine, "rows": list(rows), "bars": [{"bar": text, "held": bool(held)} for text, held in bars]}
+    result = {
+        "benchmark": name,
+        "machine": machine,
+        "rows": list(rows),
+        "thresholds": [{"threshold": text, "held": bool(held)} for text, held in thresholds],
+    }
     (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1, default=float))
 
 
-def exit_code(bars: Sequence[tuple[str, bool]]) -> int:
-    return 0 if all(held for _, held in bars) else 1
+def exit_code(thresholds: Sequence[tuple[str, bool]]) -> int:
+    return 0 if all(held for _, held in thresholds) else 1

@@ -29,7 +29,7 @@ from dfact.engine.threads import single_threaded
 from dfact.selection.block_cross_validation import block_cross_validate
 from dfact.selection.criteria import select_by_criterion
 
-Bars = list[tuple[str, bool]]
+Thresholds = list[tuple[str, bool]]
 
 MODELS: dict[str, Callable[[int], Any]] = {"ICQF": dfact.ICQF, "L1NMF": dfact.L1NMF, "FA": dfact.FactorAnalysis}
 SHARES = (0.2, 0.4, 0.6, 0.8)
@@ -68,7 +68,7 @@ TABLE_1 = {
     "FA-PA": number_of_factors.PAPER["PA"],
     "FA-MAP": number_of_factors.PAPER["MAP"],
 }
-TABLE_1_BARS = (0.2, 0.2, 0.4)
+TABLE_1_THRESHOLDS = (0.2, 0.2, 0.4)
 
 
 def matched(full: NDArray[Any], part: NDArray[Any], absolute: bool) -> NDArray[np.float64]:
@@ -84,17 +84,17 @@ def matched(full: NDArray[Any], part: NDArray[Any], absolute: bool) -> NDArray[n
     return np.array(found)
 
 
-def stability(data: dict[str, tuple[NDArray[np.float32], int]], repetitions: int) -> Bars:
+def stability(data: dict[str, tuple[NDArray[np.float32], int]], repetitions: int) -> Thresholds:
     """Loadings of a share of the participants against those of all; ICQF and ℓ1-NMF as they are, and run on to convergence."""
     rows = [row for name, (M, k) in data.items() for tol in TOLERANCES for row in _stability(name, M, k, tol, repetitions)]
-    bars = []
+    thresholds = []
     for row in rows[:: len(SHARES)]:
         others = max(row["L1NMF"], row["FA"])
         text = f"{row['data']}, a fifth of the participants, tol {row['tol']}: ICQF {row['ICQF']:.3f}, above both others ({others:.3f})"
-        bars.append((text, row["ICQF"] > others))
-    report("icqf_paper_stability", rows, bars)
+        thresholds.append((text, row["ICQF"] > others))
+    report("icqf_paper_stability", rows, thresholds)
     print("The paper's figures are of CBCL, in HBN and ABCD, with k of each method's own choice. FA: absolute correlations.")
-    return bars
+    return thresholds
 
 
 def _stability(name: str, M: NDArray[np.float32], k: int, tol: float, repetitions: int) -> Iterator[dict[str, Any]]:
@@ -225,7 +225,7 @@ CHOOSERS: dict[str, Chooser] = {
 }
 
 
-def table_1(n_sets: int, ks: Sequence[int], methods: Sequence[str] = tuple(CHOOSERS)) -> Bars:
+def table_1(n_sets: int, ks: Sequence[int], methods: Sequence[str] = tuple(CHOOSERS)) -> Thresholds:
     """Mean |k − 10| over simulated data sets, beside the paper's."""
     rows: list[dict[str, Any]] = []
     for place, noise in enumerate(NOISES):
@@ -238,20 +238,20 @@ def table_1(n_sets: int, ks: Sequence[int], methods: Sequence[str] = tuple(CHOOS
             error = off.std(ddof=1) / n_sets**0.5 if n_sets > 1 else float("nan")
             row = {"noise": noise, "method": method, "mean |k-10|": off.mean(), "se": error, "paper": TABLE_1[method][place]}
             rows.append(row | {"fewest": int(found.min()), "most": int(found.max()), "sets": n_sets, "seconds a set": seconds})
-    bars = _table_1_bars({(row["noise"], row["method"]): float(row["mean |k-10|"]) for row in rows})
-    report("icqf_paper_table_1", rows, bars)
+    thresholds = _table_1_bars({(row["noise"], row["method"]): float(row["mean |k-10|"]) for row in rows})
+    report("icqf_paper_table_1", rows, thresholds)
     print(f"k from {min(ks)} to {max(ks)}, for FA from all numbers; β = 0.1; ICQF within 0 and 100; BCV of 10 × 10 blocks in 10 folds.")
-    return bars
+    return thresholds
 
 
-def _table_1_bars(errors: dict[tuple[float, str], float]) -> Bars:
-    bars: Bars = []
-    for noise, most in zip(NOISES, TABLE_1_BARS, strict=True):
+def _table_1_bars(errors: dict[tuple[float, str], float]) -> Thresholds:
+    thresholds: Thresholds = []
+    for noise, most in zip(NOISES, TABLE_1_THRESHOLDS, strict=True):
         ours, other = (errors.get((noise, method), float("nan")) for method in ("ICQF-BCV", "L1NMF-BCV"))
-        bars.append((f"noise {noise}: mean |k − 10| of ICQF-BCV is {ours:.2f} (bar {most})", ours <= most))
+        thresholds.append((f"noise {noise}: mean |k − 10| of ICQF-BCV is {ours:.2f} (threshold {most})", ours <= most))
         if noise > NOISES[0]:
-            bars.append((f"noise {noise}: ICQF-BCV {ours:.2f} is better than ℓ1-NMF-BCV {other:.2f}", ours < other))
-    return bars
+            thresholds.append((f"noise {noise}: ICQF-BCV {ours:.2f} is better than ℓ1-NMF-BCV {other:.2f}", ours < other))
+    return thresholds
 
 
 def _stability_data() -> dict[str, tuple[NDArray[np.float32], int]]:
@@ -279,15 +279,15 @@ def main() -> int:
     unknown = set(which) - {"stability", "auc", "table1"}
     if unknown:
         parser.error(f"no experiment {', '.join(sorted(unknown))}: expected stability, auc, table1")
-    bars: Bars = []
+    thresholds: Thresholds = []
     if "stability" in which:
-        bars += stability(_stability_data(), options.repetitions)
+        thresholds += stability(_stability_data(), options.repetitions)
     if "auc" in which:
         auc(list(_real_tasks()), options.repetitions)
     if "table1" in which:
         low, high = options.components
-        bars += table_1(n_sets, range(low, high + 1))
-    return exit_code(bars)
+        thresholds += table_1(n_sets, range(low, high + 1))
+    return exit_code(thresholds)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ import dfact
 from benchmarks.common import QUESTIONNAIRES, answers, exit_code, report
 from dfact.data.synthetic import icqf_simulation
 
-Bars = list[tuple[str, bool]]
+Thresholds = list[tuple[str, bool]]
 
 
-def objectives(iterations: int) -> Bars:
+def objectives(iterations: int) -> Thresholds:
     rows: list[dict[str, Any]] = []
     for name, (*_, k, top, reference) in QUESTIONNAIRES.items():
         M = answers(name)
@@ -46,15 +46,15 @@ def objectives(iterations: int) -> Bars:
     worst = max(row["ratio"] for row in rows)
     pairs = zip(rows[::2], rows[1::2], strict=True)
     gap = max(abs(a["objective_1e-4"] / b["objective_1e-4"] - 1) for a, b in pairs)
-    bars = [
-        (f"objective at most {worst:.5f} × the paper's implementation's (bar 1.0005)", worst <= 1.0005),
-        (f"float32 and float64 stop within {gap:.1e} of each other (bar 1e-4)", gap <= 1e-4),
+    thresholds = [
+        (f"objective at most {worst:.5f} × the paper's implementation's (threshold 1.0005)", worst <= 1.0005),
+        (f"float32 and float64 stop within {gap:.1e} of each other (threshold 1e-4)", gap <= 1e-4),
     ]
-    report("icqf_objectives", rows, bars)
-    return bars
+    report("icqf_objectives", rows, thresholds)
+    return thresholds
 
 
-def simulation(n_data_sets: int) -> Bars:
+def simulation(n_data_sets: int) -> Thresholds:
     rows = []
     for noise in (0.1, 0.2, 0.3):
         for rho in (2**0.5, 3.0):
@@ -77,15 +77,15 @@ def simulation(n_data_sets: int) -> Bars:
             )
     rise = max(max(0.0, row["largest_rise_of_L"]) for row in rows)
     recovered = min(row["loadings_r"] for row in rows if row["noise"] == 0.1)
-    bars = [
+    thresholds = [
         (
-            f"the augmented Lagrangian rises by at most {rise:.1e} of its start (bar 1e-6, see tests/models/bounded_nmf/test_icqf.py)",
+            f"the augmented Lagrangian rises by at most {rise:.1e} of its start (below 1e-6, see tests/models/bounded_nmf/test_icqf.py)",
             rise <= 1e-6,
         ),
-        (f"planted loadings recovered with mean correlation {recovered:.3f} at noise 0.1 (bar 0.95)", recovered >= 0.95),
+        (f"planted loadings recovered with mean correlation {recovered:.3f} at noise 0.1 (threshold 0.95)", recovered >= 0.95),
     ]
-    report("icqf_simulation", rows, bars)
-    return bars
+    report("icqf_simulation", rows, thresholds)
+    return thresholds
 
 
 def main() -> int:

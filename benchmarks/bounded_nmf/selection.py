@@ -17,7 +17,7 @@ from dfact.data.synthetic import icqf_simulation
 from dfact.selection.block_cross_validation import block_cross_validate
 from dfact.selection.folds import assign_all_folds, resolve_random_state
 
-Bars = list[tuple[str, bool]]
+Thresholds = list[tuple[str, bool]]
 
 BLOCKS = (10, 10)
 BETAS = (0.05, 0.1, 0.2)
@@ -25,29 +25,29 @@ TABLE_1 = {0.1: 0.2, 0.2: 0.2, 0.3: 0.4}  # noise: the most that mean |k − 10|
 
 
 def cold(M: NDArray[np.float32], ks: Sequence[int], betas: Sequence[float], n_folds: int, random_state: int) -> pd.DataFrame:
-    """The error of each configuration on the same folds, every fit by ``ICQF.fit``, one after another."""
+    """Return the error of each configuration on the same folds, with every fit by ``ICQF.fit`` from a cold start."""
     (folds,) = assign_all_folds(M.shape, BLOCKS, n_folds, 1, resolve_random_state(random_state) or 0)
     squares = pd.DataFrame(0.0, index=pd.Index(ks, name="n_components"), columns=list(betas))
     count, passes = 0, 0
     for fold in range(n_folds):
-        hidden = folds.hidden(fold)[folds.rows]
-        held = hidden & ~np.isnan(M)
-        masked = np.where(hidden, np.float32(np.nan), M)
-        count += int(held.sum())
+        held_out = folds.held_out(fold)[folds.rows]
+        test = held_out & ~np.isnan(M)
+        training = np.where(held_out, np.float32(np.nan), M)
+        count += int(test.sum())
         for k in ks:
             for beta in betas:
                 with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", "row .* no observed entry", UserWarning)  # a fold may hide all of a row
-                    model = dfact.ICQF(k, beta=beta).fit(masked)
-                errors = (M - model.inverse_transform(model.factors_))[held]
+                    warnings.filterwarnings("ignore", "row .* no observed entry", UserWarning)  # a fold may hold out all of a row
+                    model = dfact.ICQF(k, beta=beta).fit(training)
+                errors = (M - model.inverse_transform(model.factors_))[test]
                 squares.loc[k, beta] += float(np.square(errors, dtype=np.float64).sum())
                 passes += model.n_iter_
     squares.attrs["passes"] = passes
     return squares / count
 
 
-def speed(M: NDArray[np.float32], ks: Sequence[int], betas: Sequence[float], n_folds: int, bar: float = 5.0) -> Bars:
-    """The same folds and configurations both ways, in turn: once each, as one takes a minute."""
+def speed(M: NDArray[np.float32], ks: Sequence[int], betas: Sequence[float], n_folds: int, threshold: float = 5.0) -> Thresholds:
+    """Compare selection with cold starts on the same folds and configurations; once each, as one takes a minute."""
     grid = {"n_components": list(ks), "beta": list(betas)}
     block_cross_validate(dfact.ICQF(), M[:500], {"n_components": [2, 3]}, n_folds=2, random_state=0)  # compile
     dfact.ICQF(2, max_iter=2).fit(M[:500])
@@ -66,18 +66,18 @@ def speed(M: NDArray[np.float32], ks: Sequence[int], betas: Sequence[float], n_f
     figures = {"seconds": warm_seconds, "cold seconds": cold_seconds, "ratio": cold_seconds / warm_seconds}
     figures |= {"passes": int(selection.table["passes"].sum()), "cold passes": reference.attrs["passes"]}
     print(figures)
-    bars = [
+    thresholds = [
         (
-            f"{len(ks) * len(betas) * n_folds} fits at least {bar} × as fast as from cold starts ({figures['ratio']:.1f})",
-            figures["ratio"] >= bar,
+            f"{len(ks) * len(betas) * n_folds} fits at least {threshold} × as fast as from cold starts ({figures['ratio']:.1f})",
+            figures["ratio"] >= threshold,
         ),
         (f"the same choice: {best}, from cold starts {(int(cold_best[0]), float(cold_best[1]))}", best == cold_best),
     ]
-    report("icqf_selection_speed", [*rows, figures], bars)
-    return bars
+    report("icqf_selection_speed", [*rows, figures], thresholds)
+    return thresholds
 
 
-def table_1(n_sets: int, ks: Sequence[int] = range(2, 21), restarts: int = 0) -> Bars:
+def table_1(n_sets: int, ks: Sequence[int] = range(2, 21), restarts: int = 0) -> Thresholds:
     """Mean |k − 10| of the lowest error over simulated data sets."""
     rows = []
     for noise, most in TABLE_1.items():
@@ -91,9 +91,9 @@ def table_1(n_sets: int, ks: Sequence[int] = range(2, 21), restarts: int = 0) ->
         seconds = (time.perf_counter() - began) / n_sets
         spread = float(off.std()) / n_sets**0.5
         rows.append({"noise": noise, "mean |k-10|": off.mean(), "se": spread, "most": most, "sets": n_sets, "seconds a set": seconds})
-    bars = [(f"noise {row['noise']}: mean |k − 10| at most {row['most']}", row["mean |k-10|"] <= row["most"]) for row in rows]
-    report("icqf_selection_table_1", rows, bars)
-    return bars
+    thresholds = [(f"noise {row['noise']}: mean |k − 10| at most {row['most']}", row["mean |k-10|"] <= row["most"]) for row in rows]
+    report("icqf_selection_table_1", rows, thresholds)
+    return thresholds
 
 
 def main() -> int:

@@ -39,7 +39,7 @@ from dfact.models.bounded_nmf.passes import SplitlessPass, Start
 from dfact.models.bounded_nmf.problem import make_problem
 from dfact.models.bounded_nmf.solvers import Splitless
 
-Bars = list[tuple[str, bool]]
+Thresholds = list[tuple[str, bool]]
 K, TOP, RHO, BETA = 8, 3, 3.0, 0.1
 MEMORY_BAR, DISK_BAR = 1.6, 2.0  # times the products
 WARM_UP = 10  # passes, after which the multipliers are those of a fit
@@ -108,7 +108,7 @@ def passes(dataset: Dataset, k: int, threads: int, stack: ExitStack) -> Callable
     return lambda: session.run(solver.pass_, solver.broadcast(point))
 
 
-def limit(n: int, m: int, k: int = 20) -> Bars:
+def limit(n: int, m: int, k: int = 20) -> Thresholds:
     """The default solver's pass against its products."""
     planted = PlantedQuestionnaire(n, m, k, top=TOP, missing=0.1)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -122,19 +122,21 @@ def limit(n: int, m: int, k: int = 20) -> Bars:
             functions[f"memory, {threads}"] = passes(as_dataset(M), k, threads, stack)
             functions[f"disk, {threads}"] = passes(dfact.open_dataset(path), k, threads, stack)
         seconds = side_by_side(functions, 3)
-    rows, bars = [], Bars()
+    rows, thresholds = [], Thresholds()
     for name, time in seconds.items():
         what, threads = name.split(", ")
         ratio = time / seconds[f"products, {threads}"]
         rows.append({"what": what, "threads": int(threads), "ns_per_entry": time * 1e9 / (n * m), "ratio": ratio})
         if what != "products":
-            bar = MEMORY_BAR if what == "memory" else DISK_BAR
-            bars.append((f"a pass from {what} on {threads} thread(s) takes {ratio:.2f} × its products (bar {bar})", ratio <= bar))
-    report("icqf_limit", rows, bars)
-    return bars
+            threshold = MEMORY_BAR if what == "memory" else DISK_BAR
+            thresholds.append(
+                (f"a pass from {what} on {threads} thread(s) takes {ratio:.2f} × its products (threshold {threshold})", ratio <= threshold)
+            )
+    report("icqf_limit", rows, thresholds)
+    return thresholds
 
 
-def admm() -> Bars:
+def admm() -> Thresholds:
     """The ADMM's iteration against NumPy."""
     M32 = answers("eqsq")
     M64 = M32.astype(np.float64)
@@ -158,12 +160,12 @@ def admm() -> Bars:
     rows = [{"what": name, "ms_per_iteration": s * 1e3, "ns_per_entry": s * 1e9 / M32.size} for name, s in seconds.items()]
     ns, ratio = seconds["dfact float32"] * 1e9 / M32.size, seconds["NumPy float64"] / seconds["dfact float32"]
     same = seconds["NumPy float32"] / seconds["dfact float32"]
-    bars = [
-        (f"{ns:.2f} ns per entry and iteration in float32 on one thread (bar 2.5)", ns <= 2.5),
-        (f"{ratio:.1f} × faster than NumPy's arrays as they come, float64 (bar 10); {same:.1f} × at the same precision", ratio >= 10),
+    thresholds = [
+        (f"{ns:.2f} ns per entry and iteration in float32 on one thread (threshold 2.5)", ns <= 2.5),
+        (f"{ratio:.1f} × faster than NumPy's arrays as they come, float64 (threshold 10); {same:.1f} × at the same precision", ratio >= 10),
     ]
-    report("icqf_speed", rows, bars)
-    return bars
+    report("icqf_speed", rows, thresholds)
+    return thresholds
 
 
 def main() -> int:

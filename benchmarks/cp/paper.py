@@ -29,7 +29,7 @@ from dfact.data.synthetic import PlantedTensor, elastic_cp_simulation
 from dfact.engine.threads import single_threaded
 from dfact.models.cp.path import SolutionPath
 
-Bars = list[tuple[str, bool]]
+Thresholds = list[tuple[str, bool]]
 Factors = list[NDArray[np.float64]]
 
 ALPHAS = (0.2, 0.8, 0.98)
@@ -193,41 +193,41 @@ def of(rows: Sequence[dict[str, Any]], method: str) -> dict[str, Any]:
     return next(row for row in rows if row["method"] == method)
 
 
-def table_2(repetitions: int, size: int = 20, rank: int = 10) -> Bars:
+def table_2(repetitions: int, size: int = 20, rank: int = 10) -> Thresholds:
     """No entry is missing, and the start has the true rank."""
     peers = [cp_als] if find_spec("tensorly") else []
     methods = [*peers, lrti, *(of_path(alpha, "bcd") for alpha in (0, *ALPHAS))]
     rows = recovery(methods, size, rank, rank, 0.0, repetitions, TABLE_2)
-    bars: Bars = []
+    thresholds: Thresholds = []
     for alpha in ALPHAS:
         score = of(rows, f"SPMS({alpha:g})")["score"]
-        bars.append((f"α = {alpha:g}: the refined path has a mean score of {score:.4f} (bar 0.95)", score >= 0.95))
-    report("elastic_cp_table_2", rows, bars)
+        thresholds.append((f"α = {alpha:g}: the refined path has a mean score of {score:.4f} (threshold 0.95)", score >= 0.95))
+    report("elastic_cp_table_2", rows, thresholds)
     print(f"{size}×{size}×{size}, {rank} components, 20 dB, {repetitions} simulations. {RECOVERY_NOTES}")
     if not peers:
         print("TensorLy is not installed: without CP-ALS.")
-    return bars
+    return thresholds
 
 
-def table_3(repetitions: int, size: int = 50, rank: int = 9) -> Bars:
+def table_3(repetitions: int, size: int = 50, rank: int = 9) -> Thresholds:
     """A quarter is missing, and the start has a component too many."""
     methods = [lrti, of_path(0, "bcd"), *(of_path(alpha, solver) for solver in NAMES for alpha in ALPHAS)]
     rows = recovery(methods, size, rank, rank + 1, 0.25, repetitions, TABLE_3)
-    bars: Bars = []
+    thresholds: Thresholds = []
     for solver in NAMES:
         for alpha in ALPHAS:
             row = of(rows, f"{NAMES[solver][1]}({alpha:g})")
             name, hits, score, seconds = (row[key] for key in ("method", "true rank", "score", "seconds"))
-            bars.append((f"{name}: true rank {hits} of {repetitions} times (bar: always)", hits == repetitions))
-            bars.append((f"{name}: mean score {score:.5f} (bar 0.999)", score >= 0.999))
+            thresholds.append((f"{name}: true rank {hits} of {repetitions} times (threshold: always)", hits == repetitions))
+            thresholds.append((f"{name}: mean score {score:.5f} (threshold 0.999)", score >= 0.999))
             if solver == "bcd":
-                bars.append((f"{name}: a whole path takes {seconds:.1f} s (bar 15; the paper 322)", seconds < 15))
-    report("elastic_cp_table_3", rows, bars)
+                thresholds.append((f"{name}: a whole path takes {seconds:.1f} s (threshold 15; the paper 322)", seconds < 15))
+    report("elastic_cp_table_3", rows, thresholds)
     print(f"{size}×{size}×{size}, {rank} components from {rank + 1}, 25 % missing, 20 dB, {repetitions} simulations. {RECOVERY_NOTES}")
-    return bars
+    return thresholds
 
 
-def table_1(repetitions: int) -> Bars:
+def table_1(repetitions: int) -> Thresholds:
     """Paths from rank 3, of simulations 6×6×6 of rank 2 without noise that have 12 zeros, as the paper's has."""
     sims = ((seed, elastic_cp_simulation(6, 2, seed)) for seed in count())
     rows, shown = [], None
@@ -243,21 +243,21 @@ def table_1(repetitions: int) -> Bars:
         print(shown[1].to_string(index=False, float_format=lambda value: f"{value:.1e}"))
     found = frame[frame["all found"]]
     falls, right = int(frame["rank falls"].sum()), int((frame["ranks"] == "3210").sum())
-    bars: Bars = [
-        (f"the rank falls to 0 and never rises on {falls} of {len(frame)} paths (bar: all)", falls == len(frame)),
-        (f"it takes the steps 3, 2, 1, 0 on {right} (bar: nine of ten)", right >= 0.9 * len(frame)),
-        (f"all 12 zeros and no other are found on {len(found)} (bar: some, as on the paper's)", len(found) > 0),
+    thresholds: Thresholds = [
+        (f"the rank falls to 0 and never rises on {falls} of {len(frame)} paths (threshold: all)", falls == len(frame)),
+        (f"it takes the steps 3, 2, 1, 0 on {right} (threshold: nine of ten)", right >= 0.9 * len(frame)),
+        (f"all 12 zeros and no other are found on {len(found)} (threshold: some, as on the paper's)", len(found) > 0),
     ]
     if len(found):
         worst, most = found["refined error"].max(), found["iterations"].median()
-        bars.append((f"there the refined error is {worst:.1e} at most (bar 1e-5; the paper 1.6e-6)", worst < 1e-5))
-        bars.append((f"in {most:g} iterations, the median (bar 20; the paper 9, to its own limit)", most <= 20))
-    report("elastic_cp_table_1", rows, bars)
+        thresholds.append((f"there the refined error is {worst:.1e} at most (threshold 1e-5; the paper 1.6e-6)", worst < 1e-5))
+        thresholds.append((f"in {most:g} iterations, the median (threshold 20; the paper 9, to its own limit)", most <= 20))
+    report("elastic_cp_table_1", rows, thresholds)
     print(
         f"At rank 2 no zero is ever lost again on {int(frame['zeros grow'].sum())} of {len(frame)} paths, and all are true ones on\n"
         f"{int(frame['all true'].sum())}. Neither is a law of the method: the paper's own path goes from 4 zeros to 3 at λ = 1e-4."
     )
-    return bars
+    return thresholds
 
 
 def path_table(path: SolutionPath, sim: PlantedTensor) -> pd.DataFrame:
@@ -341,7 +341,7 @@ def solutions(Z: NDArray[np.float64], rank: int, seed: int, shares: Sequence[flo
         yield "SPMS(0.8)", share, [np.asarray(A) for A in path.at(step, refined=True).factors_]
 
 
-def table_4(data: dict[str, Images], seeds: int, ranks: Sequence[int] = (20, 30), shares: Sequence[float] = (0, 0.02, 0.1)) -> Bars:
+def table_4(data: dict[str, Images], seeds: int, ranks: Sequence[int] = (20, 30), shares: Sequence[float] = (0, 0.02, 0.1)) -> Thresholds:
     """Clusters of images by their factors, against clusters by their pixels."""
     rows: list[dict[str, Any]] = []
     for name, (Z, labels) in data.items():
@@ -364,7 +364,7 @@ def table_4(data: dict[str, Images], seeds: int, ranks: Sequence[int] = (20, 30)
     return []
 
 
-TABLES: dict[int, tuple[Callable[[int], Bars], int]] = {  # and their repetitions, of 2 and 3 the paper's
+TABLES: dict[int, tuple[Callable[[int], Thresholds], int]] = {  # and their repetitions, of 2 and 3 the paper's
     1: (table_1, 50),
     2: (table_2, 50),
     3: (table_3, 30),
@@ -377,11 +377,11 @@ def main() -> int:
     parser.add_argument("--tables", nargs="*", type=int, choices=list(TABLES), default=list(TABLES))
     parser.add_argument("--repetitions", type=int, help="of every table that is asked for")
     options = parser.parse_args()
-    bars: Bars = []
+    thresholds: Thresholds = []
     for number in options.tables:
         run, repetitions = TABLES[number]
-        bars += run(options.repetitions or repetitions)
-    return exit_code(bars)
+        thresholds += run(options.repetitions or repetitions)
+    return exit_code(thresholds)
 
 
 if __name__ == "__main__":

@@ -78,14 +78,14 @@ def story() -> tuple[list[dict[str, Any]], list[tuple[str, bool]]]:
     wrong = problems([manifest for manifest in rendered if manifest["kind"] != "DaskJob"] + bare)
     refused = [told for version in VERSIONS for told in schema_problems(bare, version, {})]
     runner = f"{core}/pods/{job['metadata']['name']}-runner"
-    bars = [("what it created is safe and agrees", not wrong), ("Kubernetes would take what it created", not refused)]
+    thresholds = [("what it created is safe and agrees", not wrong), ("Kubernetes would take what it created", not refused)]
     print(*wrong, *refused, sep="\n")
     ask("PATCH", runner, {"status": {"phase": "Running"}})
     wait(lambda: items(f"{_DASK}/daskjobs")[0]["status"]["jobStatus"] == "Running", "the job runs")
     ask("PATCH", runner, {"status": {"phase": "Succeeded"}})
     wait(lambda: items(f"{_DASK}/daskjobs")[0]["status"]["jobStatus"] == "Successful", "the job is done")
     wait(lambda: not items(deployments) and not items(f"{_DASK}/daskclusters"), "the cluster is gone")
-    return rows, [*bars, ("with the runner's success the job is done and the cluster gone", True)]
+    return rows, [*thresholds, ("with the runner's success the job is done and the cluster gone", True)]
 
 
 def _without_the_servers(found: Manifest) -> Manifest:
@@ -111,7 +111,7 @@ def main() -> None:
             operator = subprocess.Popen(run, env=os.environ | {"KUBECONFIG": str(config)}, stdout=log, stderr=log)
             try:
                 wait(lambda: bool(items("/api/v1/namespaces")), "the API")
-                rows, bars = story()
+                rows, thresholds = story()
             except Exception:
                 log.seek(0)
                 print(log.read()[-6000:])
@@ -120,8 +120,8 @@ def main() -> None:
                 for process in (operator, server):
                     process.kill()
                     process.wait()
-    report("deploy_operator", rows, bars)
-    sys.exit(exit_code(bars))
+    report("deploy_operator", rows, thresholds)
+    sys.exit(exit_code(thresholds))
 
 
 if __name__ == "__main__":

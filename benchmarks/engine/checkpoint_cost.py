@@ -141,15 +141,15 @@ def main() -> int:
             cost(f"ExpectileMF, {n}×{m}, k = 10", emf, measured, Path(temporary), options.repeats),
         ]
     # What the versions of a fit took within it is known more exactly than the difference of two fits.
-    bars = [
+    thresholds = [
         (
-            f"{row['fit']}: checkpoints cost {row['cost']:.1%} of the fit, {row['in versions']:.1%} within them (bar {BAR:.0%})",
+            f"{row['fit']}: checkpoints cost {row['cost']:.1%} of the fit, {row['in versions']:.1%} within them (threshold {BAR:.0%})",
             row["cost"] <= BAR,
         )
         for row in rows
     ]
-    report("checkpoint_cost", rows, bars)
-    return exit_code(bars)
+    report("checkpoint_cost", rows, thresholds)
+    return exit_code(thresholds)
 
 
 if __name__ == "__main__":

@@ -23,12 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import exit_code, report
-from benchmarks.engine.cost_model import Caller, Costs, OriginalUnits, chain, outlook, star
+from benchmarks.engine.cost_model import Caller, Costs, Measurement, chain, outlook, star
 from benchmarks.engine.idle_workers import Idle, IdleCluster, Usage, Waiting, noise, slow_down
 from dfact.engine.cluster import session as session_module
 from dfact.engine.cluster.session import ClusterSession
 
-Bars = list[tuple[str, bool]]
+Thresholds = list[tuple[str, bool]]
 _SUMS = 160_000
 """Bytes of the sums of 20 factors and 1,000 columns."""
 _WARM_UP = 3
@@ -68,7 +68,7 @@ def _seconds(session: ClusterSession, pass_: Any, count: int, broadcast: NDArray
     return found
 
 
-def messages(size: Size) -> Bars:
+def messages(size: Size) -> Thresholds:
     """What passes cost the processors of scheduler, driver and workers that only answer."""
     rows: list[dict[str, Any]] = []
     with IdleCluster() as cluster:
@@ -83,14 +83,16 @@ def messages(size: Size) -> Bars:
             rows.append({"workers": size.workers, "partitions": partitions, "bytes": _SUMS} | milliseconds)
     few, many = rows
     rows[1]["a further partition"] = (many["a worker"] - few["a worker"]) / ((many["partitions"] - few["partitions"]) / size.workers)
-    bars = []
+    thresholds = []
     for row in rows:
         ours = row["scheduler"] + row["driver"]
-        bars.append((f"scheduler and driver take {ours:.1f} ms of a pass over {row['partitions']} partitions, at most 15", ours <= 15))
+        thresholds.append(
+            (f"scheduler and driver take {ours:.1f} ms of a pass over {row['partitions']} partitions, at most 15", ours <= 15)
+        )
     alone = few["a worker"]
-    bars.append((f"a worker with one partition takes {alone:.1f} ms of its processor for a pass, at most 4", alone <= 4))
-    report("cluster_messages", rows, bars)
-    return bars
+    thresholds.append((f"a worker with one partition takes {alone:.1f} ms of its processor for a pass, at most 4", alone <= 4))
+    report("cluster_messages", rows, thresholds)
+    return thresholds
 
 
 def _usage(cluster: IdleCluster, work: Callable[[], object], idle: float) -> Usage:
@@ -102,9 +104,9 @@ def _usage(cluster: IdleCluster, work: Callable[[], object], idle: float) -> Usa
     return cluster.usage().since(between).beyond(between.since(before))
 
 
-def latency(size: Size) -> Bars:
+def latency(size: Size) -> Thresholds:
     """The time of passes that only wait, without the wait; the same with the workers in a chain; and what follows for large clusters."""
-    measured: list[OriginalUnits] = []
+    measured: list[Measurement] = []
     rows: list[dict[str, Any]] = []
     with IdleCluster() as cluster:
         for workers in size.tree:
@@ -115,7 +117,7 @@ def latency(size: Size) -> Bars:
                         pass_ = Waiting(size.wait, sums)
                         _seconds(session, pass_, _WARM_UP, noise(8))
                         found = statistics.median(_seconds(session, pass_, size.waiting_passes, noise(8)))
-                        latest = OriginalUnits(workers, sums, max(found - size.wait, 1e-4))
+                        latest = Measurement(workers, sums, max(found - size.wait, 1e-4))
                         rows.append(vars(latest) | {"shape": shape.__name__})
                         if shape is chain:
                             measured.append(latest)
@@ -128,9 +130,9 @@ def latency(size: Size) -> Bars:
         print(f"chain of {m.workers}, {m.size} bytes: {m.seconds * 1e3:.1f} ms, by the model {costs.seconds(m) * 1e3:.1f}")
     each = f"{caller.call * 1e3:.2f} ms, {caller.taken * 1e9:.2f} s/GB of sums and {caller.given * 1e9:.2f} s/GB of a broadcast"
     print(f"each worker below takes of its caller's processor {each}")
-    table, bars = outlook(costs, caller)
-    report("cluster_outlook", table, bars)
-    return bars
+    table, thresholds = outlook(costs, caller)
+    report("cluster_outlook", table, thresholds)
+    return thresholds
 
 
 def _caller(cluster: IdleCluster, passes: int) -> Caller:
@@ -147,7 +149,7 @@ def _caller(cluster: IdleCluster, passes: int) -> Caller:
     return Caller(call, max(0.0, taken - call) / (10 * _SUMS), max(0.0, given - call) / (10 * _SUMS))
 
 
-def scaling(size: Size) -> Bars:
+def scaling(size: Size) -> Thresholds:
     """WorkerResources that wait for as long as their share of a pass would take."""
     partitions, arithmetic, rows = 8 * size.processes, 0.05 * size.processes, []
     with IdleCluster() as cluster:
@@ -159,12 +161,12 @@ def scaling(size: Size) -> Bars:
                 found = statistics.median(_seconds(session, pass_, size.waiting_passes, noise(_SUMS)))
             rows.append({"workers": workers, "s": found, "ideal s": arithmetic / workers, "efficiency": arithmetic / workers / found})
     last = rows[-1]
-    bars = [(f"{last['workers']} workers have an efficiency of {last['efficiency']:.0%}, at least 80 %", last["efficiency"] >= 0.8)]
-    report("cluster_scaling", rows, bars)
-    return bars
+    thresholds = [(f"{last['workers']} workers have an efficiency of {last['efficiency']:.0%}, at least 80 %", last["efficiency"] >= 0.8)]
+    report("cluster_scaling", rows, thresholds)
+    return thresholds
 
 
-def stragglers(size: Size) -> Bars:
+def stragglers(size: Size) -> Thresholds:
     """One worker half as fast as the others."""
     workers = size.processes // 2
     partitions, each = 32 * workers, size.wait / 20
@@ -177,12 +179,12 @@ def stragglers(size: Size) -> Bars:
     ideal = partitions * each / (workers - 0.5)
     share = sum(found) / (len(found) * ideal)
     row = {"workers": workers, "partitions": partitions, "passes": len(found), "ideal s": ideal, "first s": found[0], "last s": found[-1]}
-    bars = [(f"with one worker half as fast, passes take {share:.2f} × what is ideal, at most 1.3", share <= 1.3)]
-    report("cluster_stragglers", [row | {"of ideal": share}], bars)
-    return bars
+    thresholds = [(f"with one worker half as fast, passes take {share:.2f} × what is ideal, at most 1.3", share <= 1.3)]
+    report("cluster_stragglers", [row | {"of ideal": share}], thresholds)
+    return thresholds
 
 
-def recovery(size: Size) -> Bars:
+def recovery(size: Size) -> Thresholds:
     """A worker killed in the midst of a pass, after passes whose state it takes with it."""
     partitions, more = 8 * size.processes, 6
     broadcasts = [np.arange(_SUMS // 8) / 1e5 + i for i in range(size.kept_passes + more)]
@@ -204,12 +206,12 @@ def recovery(size: Size) -> Bars:
     usual, longest = statistics.median(times[: size.kept_passes]), max(times[size.kept_passes :])
     lost = (longest - usual) / usual
     row = {"workers": size.processes, "partitions": partitions, "passes before": size.kept_passes, "usual s": usual, "longest s": longest}
-    bars = [
+    thresholds = [
         (f"a killed worker costs the time of {lost:.1f} passes, at most 10", lost <= 10),
         ("sums and rows are those of an undisturbed run, bit for bit", equal),
     ]
-    report("cluster_recovery", [row | {"passes lost": lost}], bars)
-    return bars
+    report("cluster_recovery", [row | {"passes lost": lost}], thresholds)
+    return thresholds
 
 
 def main() -> None:
@@ -218,10 +220,12 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", choices=[*names, []], help="only these")
     parser.add_argument("--small", action="store_true", help="fewer workers and passes")
     arguments = parser.parse_args()
-    size, parts, bars = _SMALL if arguments.small else _FULL, arguments.parts or names, []
+    size, parts, thresholds = _SMALL if arguments.small else _FULL, arguments.parts or names, []
     for name in parts:
-        bars += {"messages": messages, "latency": latency, "scaling": scaling, "stragglers": stragglers, "recovery": recovery}[name](size)
-    sys.exit(exit_code(bars))
+        thresholds += {"messages": messages, "latency": latency, "scaling": scaling, "stragglers": stragglers, "recovery": recovery}[name](
+            size
+        )
+    sys.exit(exit_code(thresholds))
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def counted(workers: int, partitions: int, shape: Any = tree) -> Nodes:
 
 
 @dataclass(frozen=True)
-class OriginalUnits:
+class Measurement:
     """A pass of workers in a chain that wait, without the wait: none waits for a core of this machine."""
 
     workers: int
@@ -88,7 +88,7 @@ class Costs:
     """Of sums, from one to the next: made into a message, sent, received, added."""
 
     @classmethod
-    def of(cls, measured: Sequence[OriginalUnits]) -> "Costs":
+    def of(cls, measured: Sequence[Measurement]) -> "Costs":
         """By least squares of relative errors, none of them negative."""
         weights = np.array([1 / m.seconds for m in measured])
         matrix = np.array([cls._terms(m) for m in measured]) * weights[:, None]
@@ -97,14 +97,14 @@ class Costs:
         return cls(*(float(value) for value in found / scale))
 
     @staticmethod
-    def _terms(m: OriginalUnits) -> list[float]:
+    def _terms(m: Measurement) -> list[float]:
         sums, (_, nodes, below) = 1, counted(m.workers, m.workers, chain)
         while below:
             [(_, nodes, below)] = below
             sums += nodes
         return [1, m.workers - 1, m.size * sums]
 
-    def seconds(self, m: OriginalUnits) -> float:
+    def seconds(self, m: Measurement) -> float:
         """What these costs say of a measured pass."""
         return float(np.dot(self._terms(m), [self.call, self.level, self.byte]))
 
@@ -171,7 +171,7 @@ class Fit:
 
 
 def outlook(costs: Costs, caller: Caller) -> tuple[list[dict[str, Any]], list[tuple[str, bool]]]:
-    """Speed-ups of two fits, and bars for them."""
+    """Speed-ups of two fits, and thresholds for them."""
     small, large = Fit(500_000, 1_000), Fit(1_000_000, 10_000)
     faster = {fit: partial(fit.speed_up, costs, caller) for fit in (small, large)}
     rows: list[dict[str, Any]] = []
@@ -179,10 +179,13 @@ def outlook(costs: Costs, caller: Caller) -> tuple[list[dict[str, Any]], list[tu
         rows.append({"workers": workers})
         for fit in (small, large):
             rows[-1] |= {f"{fit}, s": fit.seconds(costs, caller, workers), f"{fit}, ×": faster[fit](workers)}
-    bars = [
-        (f"{fit} on {workers} workers {faster[fit](workers):.0f} × as fast as on one, at least {bar}", faster[fit](workers) >= bar)
-        for fit, workers, bar in ((small, 64, 20), (large, 512, 200))
+    thresholds = [
+        (
+            f"{fit} on {workers} workers {faster[fit](workers):.0f} × as fast as on one, at least {threshold}",
+            faster[fit](workers) >= threshold,
+        )
+        for fit, workers, threshold in ((small, 64, 20), (large, 512, 200))
     ]
     for fit in (small, large):
         print(f"{fit} gains half of its workers' number up to {fit.half_efficient(costs, caller)}")
-    return rows, bars
+    return rows, thresholds

@@ -82,12 +82,12 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="a hundredth of it")
     n = (8 << 30) // (4 * COLUMNS) // (100 if parser.parse_args().small else 1)
     row = in_a_process_of_its_own("benchmarks.engine.dask_arrays", "fit", n)
-    bars = [
+    thresholds = [
         (f"the driver's peak is {row['driver GiB']:.2f} GiB, at most 1", row["driver GiB"] < 1),
         ("transform of a dask array is lazy and gives the bits of that in memory", row["transform lazy"] and row["same bits"]),
     ]
-    report("dask_arrays", [row], bars)
-    return exit_code(bars)
+    report("dask_arrays", [row], thresholds)
+    return exit_code(thresholds)
 
 
 if __name__ == "__main__":

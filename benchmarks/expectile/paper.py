@@ -24,7 +24,7 @@ from benchmarks.common import REAL_DATA, exit_code, report
 from dfact.report.plots import new_figure, save_figure
 from dfact.selection.held_out_entries import select_by_held_out
 
-Bars = list[tuple[str, bool]]
+Thresholds = list[tuple[str, bool]]
 
 RATES = (0.1, 0.05)
 SWEEPS = 30
@@ -48,7 +48,7 @@ Curves = dict[tuple[float, float], NDArray[np.float64]]
 SHARES = np.linspace(0, 1, 401)
 
 
-def skewed(repetitions: int, size: int = 1000) -> tuple[Bars, Curves]:
+def skewed(repetitions: int, size: int = 1000) -> tuple[Thresholds, Curves]:
     """M* = XYᵀ, factors uniform in (0, 1), and noise of 0.5·χ²(3): M* where nothing was observed."""
     rows: list[dict[str, Any]] = []
     curves: Curves = {}
@@ -70,24 +70,26 @@ def skewed(repetitions: int, size: int = 1000) -> tuple[Bars, Curves]:
             spread = np.std([one[len(SHARES) // 2] for one in each])
             row = {"R": rate, "omega": omega, "median": median, "sd": spread, "q25": q25, "q75": q75}
             rows.append(row | {"prototype": PROTOTYPE[rate][place], "prototype here": PROTOTYPE_HERE[rate][place]})
-    bars = _skewed_bars(rows)
-    report("emf_paper_skewed", rows, bars)
-    return bars, curves
+    thresholds = _skewed_bars(rows)
+    report("emf_paper_skewed", rows, thresholds)
+    return thresholds, curves
 
 
 def _fixed(ridge: float) -> dfact.ExpectileMF:
     return dfact.ExpectileMF(COMPONENTS, ridge=ridge, max_iter=SWEEPS, tol=0)
 
 
-def _skewed_bars(rows: Sequence[dict[str, Any]]) -> Bars:
-    bars: Bars = []
+def _skewed_bars(rows: Sequence[dict[str, Any]]) -> Thresholds:
+    thresholds: Thresholds = []
     for rate in RATES:
         medians = [row["median"] for row in rows if row["R"] == rate]
         text = ", ".join(f"{median:.3f}" for median in medians)
-        bars.append((f"R = {rate}: the lower ω the better, {text}", sorted(medians) == medians))
+        thresholds.append((f"R = {rate}: the lower ω the better, {text}", sorted(medians) == medians))
         ratio = max(median / prototype for median, prototype in zip(medians, PROTOTYPE_HERE[rate], strict=True))
-        bars.append((f"R = {rate}: medians of at most {ratio:.4f} × the prototype's on the same data (bar 1.01)", ratio <= 1.01))
-    return bars
+        thresholds.append(
+            (f"R = {rate}: medians of at most {ratio:.4f} × the prototype's on the same data (threshold 1.01)", ratio <= 1.01)
+        )
+    return thresholds
 
 
 def response_times() -> NDArray[np.float64]:
@@ -101,7 +103,7 @@ def response_times() -> NDArray[np.float64]:
     return V
 
 
-def latency(V: NDArray[np.float64], splits: int, grid: dict[str, Any] | None = None) -> tuple[Bars, pd.DataFrame]:
+def latency(V: NDArray[np.float64], splits: int, grid: dict[str, Any] | None = None) -> tuple[Thresholds, pd.DataFrame]:
     """A share of the entries is trained on, the others are told: with k and ridge fixed, and chosen on entries held out in training."""
     rows: list[dict[str, Any]] = []
     with warnings.catch_warnings():
@@ -115,10 +117,10 @@ def latency(V: NDArray[np.float64], splits: int, grid: dict[str, Any] | None = N
                     rows += [{"R": rate, "split": split, "k, ridge": kind} | _told(model, test) for model in of]
     each = pd.DataFrame(rows)
     table = each.drop(columns="split").groupby(["k, ridge", "R", "omega"], sort=False).mean().reset_index()
-    bars = _latency_bars(table)
-    report("emf_paper_latency", table.to_dict("records"), bars)
+    thresholds = _latency_bars(table)
+    report("emf_paper_latency", table.to_dict("records"), thresholds)
     print("Chosen: a large ridge draws the model to 0, at ω = 0.5 to the lower side too; overall that may do as well as ω = 0.1.")
-    return bars, table
+    return thresholds, table
 
 
 def _chosen(X: NDArray[np.float64], seed: int, grid: dict[str, Any]) -> list[dfact.ExpectileMF]:
@@ -145,20 +147,20 @@ def _told(model: dfact.ExpectileMF, test: NDArray[np.float64]) -> dict[str, floa
     return row
 
 
-def _latency_bars(table: pd.DataFrame) -> Bars:
-    bars: Bars = []
+def _latency_bars(table: pd.DataFrame) -> Thresholds:
+    thresholds: Thresholds = []
     low, high = (f"{EDGES[i]:g}-{EDGES[i + 1]:g} s: median" for i in (0, -2))
     for rate in RATES:
         rows = {kind: of.set_index("omega") for kind, of in table[table["R"] == rate].groupby("k, ridge")}
         chosen = rows["chosen"]
         fixed = rows["fixed"].loc[chosen.index]  # the ω of both
-        bars.append((f"R = {rate}, fixed: ω = 0.1 is the best overall", fixed["all: median"].idxmin() == 0.1))
+        thresholds.append((f"R = {rate}, fixed: ω = 0.1 is the best overall", fixed["all: median"].idxmin() == 0.1))
         for kind, of in (("fixed", fixed), ("chosen", chosen)):
-            bars.append((f"R = {rate}, {kind}: ω = 0.1 is the best of 0-0.3 s, {of[low].min():.3f}", of[low].idxmin() == 0.1))
-            bars.append((f"R = {rate}, {kind}: ω = 0.9 is the best of 3.1-20 s, {of[high].min():.3f}", of[high].idxmin() == 0.9))
+            thresholds.append((f"R = {rate}, {kind}: ω = 0.1 is the best of 0-0.3 s, {of[low].min():.3f}", of[low].idxmin() == 0.1))
+            thresholds.append((f"R = {rate}, {kind}: ω = 0.9 is the best of 3.1-20 s, {of[high].min():.3f}", of[high].idxmin() == 0.9))
         ratio = float((chosen["all: median"] / fixed["all: median"]).max())
-        bars.append((f"R = {rate}: chosen has at most {ratio:.2f} of the median of fixed (bar 0.95)", ratio <= 0.95))
-    return bars
+        thresholds.append((f"R = {rate}: chosen has at most {ratio:.2f} of the median of fixed (threshold 0.95)", ratio <= 0.95))
+    return thresholds
 
 
 def draw_skewed(curves: Curves, folder: Path) -> None:
@@ -198,18 +200,18 @@ def main() -> int:
     unknown = set(which) - {"skewed", "latency"}
     if unknown:
         parser.error(f"no experiment {', '.join(sorted(unknown))}: expected skewed, latency")
-    bars: Bars = []
+    thresholds: Thresholds = []
     if "skewed" in which:
         more, curves = skewed(options.repetitions)
-        bars += more
+        thresholds += more
         if options.plot:
             draw_skewed(curves, options.plot)
     if "latency" in which:
         more, table = latency(response_times(), options.splits)
-        bars += more
+        thresholds += more
         if options.plot:
             draw_latency(table, options.plot)
-    return exit_code(bars)
+    return exit_code(thresholds)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from dfact.data.synthetic import icqf_simulation
 from dfact.engine.threads import single_threaded
 from dfact.linalg.factor_retention import FactorNumber, bic, minimum_average_partial, parallel_analysis
 
-Bars = list[tuple[str, bool]]
+Thresholds = list[tuple[str, bool]]
 TRUE, NOISES, ROWS = 10, (0.1, 0.2, 0.3), 200
 # Mean |k − k*| of the paper's FA-promax, by noise; its BIC at 0.3 is not a number.
 PAPER = {"PA": (0.17, 0.53, 0.87), "MAP": (0.11, 0.13, 1.27), "BIC": (0.30, 0.93, None)}
@@ -28,9 +28,9 @@ CRITERIA: dict[str, Callable[[NDArray[np.float64], int], FactorNumber]] = {
 }
 
 
-def table_1(n_data_sets: int) -> Bars:
+def table_1(n_data_sets: int) -> Thresholds:
     rows: list[dict[str, Any]] = []
-    bars: Bars = []
+    thresholds: Thresholds = []
     for place, noise in enumerate(NOISES):
         correlations = [np.corrcoef(icqf_simulation(noise, seed).M, rowvar=False) for seed in range(n_data_sets)]
         for name, criterion in CRITERIA.items():
@@ -41,11 +41,14 @@ def table_1(n_data_sets: int) -> Bars:
             row = {"noise": noise, "criterion": name, "error": errors.mean(), "standard_error": standard_error, "paper": paper}
             rows.append({**row, "fewest": int(found.min()), "most": int(found.max())})
             if paper is not None:
-                bars.append(
-                    (f"{name}, noise {noise}: mean |k − 10| is {errors.mean():.2f} (bar {paper}, the paper's)", errors.mean() <= paper)
+                thresholds.append(
+                    (
+                        f"{name}, noise {noise}: mean |k − 10| is {errors.mean():.2f} (threshold {paper}, the paper's)",
+                        errors.mean() <= paper,
+                    )
                 )
-    report("factor_numbers", rows, bars)
-    return bars
+    report("factor_numbers", rows, thresholds)
+    return thresholds
 
 
 def main() -> int:

@@ -250,12 +250,12 @@ def main() -> int:
             rows.append(row_of(name, fault, options.tries, np.random.default_rng([options.seed, number])))
             print(rows[-1], flush=True)
     tried = [row for row in rows if not row["note"].startswith("skipped")]
-    bars = [
+    thresholds = [
         ("every fault is survived", all(row["survived"] == row["tried"] for row in tried)),
         ("every result is equal to the last bit, and nothing is left behind", all(row["equal"] == row["tried"] for row in tried)),
     ]
-    report("faults", rows, bars)
-    return exit_code(bars)
+    report("faults", rows, thresholds)
+    return exit_code(thresholds)
 
 
 if __name__ == "__main__":

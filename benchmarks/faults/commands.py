@@ -145,7 +145,7 @@ class StoredBootstrap(Stored):
     def _found(self) -> Any:
         self._before = long_fit(executor="inline").fit(self.data)
         found = copy(self._before)
-        found.stability_ = dfact.selection.bootstrap(found, self.data, self.RESAMPLES, warm=False, random_state=0)
+        found.stability_ = dfact.selection.bootstrap(found, self.data, self.RESAMPLES, warm_start=False, random_state=0)
         return found
 
     def _arguments(self) -> list[str | Path]:

@@ -139,13 +139,13 @@ def held_out_selection(executor: Any, callbacks: Any = ()) -> Any:
 def bootstrap(executor: Any, callbacks: Any = ()) -> Any:
     """The stability of an ICQF, by refits of a few passes."""
     model = dfact.ICQF(3, max_iter=8, tol=0).fit(answers(0)).set_params(executor=executor)
-    found = dfact.selection.bootstrap(model, answers(0), 12, warm=False, random_state=0, callbacks=callbacks)
+    found = dfact.selection.bootstrap(model, answers(0), 12, warm_start=False, random_state=0, callbacks=callbacks)
     return SimpleNamespace(stability_=found)
 
 
 SELECTIONS: dict[str, Callable[..., Any]] = {
-    "block_cross_validate, in memory": block_selection(load=True),
-    "block_cross_validate, shared reads": block_selection(load=False),
+    "block_cross_validate, in memory": block_selection(in_memory=True),
+    "block_cross_validate, shared reads": block_selection(in_memory=False),
     "select_by_held_out": held_out_selection,
     "bootstrap": bootstrap,
 }

@@ -208,17 +208,17 @@ def main() -> int:
     possible, reason = available()
     if not possible:
         sys.exit(reason)
-    rows, bars = [], []
+    rows, thresholds = [], []
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
         data = make_data(Path(folder))
         expected = digest(model_of(FAULTS[0].iterations, executor="threads").fit(data))
         for fault in (fault for fault in FAULTS if word in fault.name):
             for row in pool.map(lambda tls, fault=fault: row_of(fault, data, expected, tls=tls), (False, True)):
                 rows.append(row)
-                bars += bars_of(fault, row)
+                thresholds += bars_of(fault, row)
                 print(row, flush=True)
-    report("hosts", rows, bars)
-    return exit_code(bars)
+    report("hosts", rows, thresholds)
+    return exit_code(thresholds)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import dfact
 from benchmarks.common import GOM_ALGORITHMS, exit_code, lone_pure_subjects, report
 from dfact.data.synthetic import PlantedMemberships, gom_simulation
 
-Bars = list[tuple[str, bool]]
+Thresholds = list[tuple[str, bool]]
 
 SPECTRAL = [name for name in GOM_ALGORITHMS if name != "srm"]
 REGULARIZED = [name for name in SPECTRAL if name != "ssc"]
@@ -88,27 +88,29 @@ def of(rows: Sequence[dict[str, Any]], algorithm: str, what: str) -> NDArray[np.
     return np.array([row[what] for row in rows if row["algorithm"] == algorithm])
 
 
-def beats_srsc(rows: Sequence[dict[str, Any]], where: str) -> Bars:
+def beats_srsc(rows: Sequence[dict[str, Any]], where: str) -> Thresholds:
     """Both hunts of "crsc" in both errors."""
-    bars: Bars = []
+    thresholds: Thresholds = []
     for algorithm in ("crsc, kmeans", "crsc, svm-cone"):
         ratios = [float((of(rows, algorithm, error) / of(rows, "srsc", error)).max()) for error in ("hamming", "relative")]
-        bars.append((f"{where}: {algorithm} has {ratios[0]:.3f} and {ratios[1]:.3f} × the errors of srsc (bar < 1)", max(ratios) < 1))
-    return bars
+        thresholds.append(
+            (f"{where}: {algorithm} has {ratios[0]:.3f} and {ratios[1]:.3f} × the errors of srsc (threshold < 1)", max(ratios) < 1)
+        )
+    return thresholds
 
 
-def errors_fall(rows: Sequence[dict[str, Any]], along: str) -> Bars:
+def errors_fall(rows: Sequence[dict[str, Any]], along: str) -> Thresholds:
     """Each error from each setting to the next, for the spectral methods."""
-    bars: Bars = []
+    thresholds: Thresholds = []
     for algorithm in SPECTRAL:
         steps = np.concatenate([of(rows, algorithm, error)[1:] / of(rows, algorithm, error)[:-1] for error in ("hamming", "relative")])
-        bars.append(
-            (f"{algorithm}: errors fall as {along} grows, to at most {steps.max():.3f} of the step before (bar < 1)", max(steps) < 1)
+        thresholds.append(
+            (f"{algorithm}: errors fall as {along} grows, to at most {steps.max():.3f} of the step before (threshold < 1)", max(steps) < 1)
         )
-    return bars
+    return thresholds
 
 
-def experiment_1(repetitions: int) -> Bars:
+def experiment_1(repetitions: int) -> Thresholds:
     """τ = α·M·max(N, J) at ρ = 1, N = 800."""
     rows = [
         {"alpha": alpha, **row}
@@ -117,30 +119,30 @@ def experiment_1(repetitions: int) -> Bars:
             lambda seed: gom_simulation(1, 800, seed), repetitions, REGULARIZED, tau=lambda shape, alpha=alpha: alpha * LEVELS * max(shape)
         )
     ]
-    bars: Bars = []
+    thresholds: Thresholds = []
     for algorithm in REGULARIZED:
         spread = max(of(rows, algorithm, error).max() / of(rows, algorithm, error).min() for error in ("hamming", "relative"))
-        bars.append((f"{algorithm}: the largest error over all τ is {spread:.3f} × the smallest (bar 1.2)", spread <= 1.2))
-    report("gom_experiment_1", rows, bars)
-    return bars
+        thresholds.append((f"{algorithm}: the largest error over all τ is {spread:.3f} × the smallest (threshold 1.2)", spread <= 1.2))
+    report("gom_experiment_1", rows, thresholds)
+    return thresholds
 
 
-def experiment_2(repetitions: int) -> Bars:
+def experiment_2(repetitions: int) -> Thresholds:
     """ρ at N = 800."""
     rows = [
         {"rho": rho, **row}
         for rho in RHOS
         for row in averages(lambda seed, rho=rho: gom_simulation(rho, 800, seed), repetitions, GOM_ALGORITHMS)
     ]
-    bars = beats_srsc([row for row in rows if row["rho"] == 1], "ρ = 1, N = 800") + errors_fall(rows, "ρ")
+    thresholds = beats_srsc([row for row in rows if row["rho"] == 1], "ρ = 1, N = 800") + errors_fall(rows, "ρ")
     for algorithm in SPECTRAL:
         right = float(of([row for row in rows if row["rho"] == 1], algorithm, "K_right")[0])
-        bars.append((f"{algorithm}: K found in {right:.0%} of the runs at ρ = 1, N = 800 (bar 95 %)", right >= 0.95))
-    report("gom_experiment_2", rows, bars)
-    return bars
+        thresholds.append((f"{algorithm}: K found in {right:.0%} of the runs at ρ = 1, N = 800 (threshold 95 %)", right >= 0.95))
+    report("gom_experiment_2", rows, thresholds)
+    return thresholds
 
 
-def experiment_3(repetitions: int, sizes: Sequence[int] = SIZES) -> Bars:
+def experiment_3(repetitions: int, sizes: Sequence[int] = SIZES) -> Thresholds:
     """N at ρ = 0.2, J = N/4; a fifth of the repetitions from 3200 subjects on."""
     rows = [
         {"N": n, **row}
@@ -149,9 +151,9 @@ def experiment_3(repetitions: int, sizes: Sequence[int] = SIZES) -> Bars:
             lambda seed, n=n: gom_simulation(0.2, n, seed), repetitions if n < 3200 else max(1, repetitions // 5), GOM_ALGORITHMS
         )
     ]
-    bars = beats_srsc(rows, "ρ = 0.2, the worst N") + errors_fall(rows, "N")
-    report("gom_experiment_3", rows, bars)
-    return bars
+    thresholds = beats_srsc(rows, "ρ = 0.2, the worst N") + errors_fall(rows, "N")
+    report("gom_experiment_3", rows, thresholds)
+    return thresholds
 
 
 def toy(seed: int) -> PlantedMemberships:
@@ -164,7 +166,7 @@ def toy(seed: int) -> PlantedMemberships:
     return PlantedMemberships(R, memberships, item_parameters)
 
 
-def experiment_4(repetitions: int) -> Bars:
+def experiment_4(repetitions: int) -> Thresholds:
     """A toy. The paper's Π and Θ are in a figure alone, so its errors, of one data set, are for orientation."""
     paper = {"srsc": (0.0650, 0.1142), "crsc, kmeans": (0.0529, 0.1034), "ssc": (0.0654, 0.1146), "srm": (0.0772, 0.1251)}
     rows = averages(toy, repetitions, GOM_ALGORITHMS, levels=5, candidates=range(2, 6))
@@ -175,7 +177,7 @@ def experiment_4(repetitions: int) -> Bars:
     return []
 
 
-def noiseless() -> Bars:
+def noiseless() -> Thresholds:
     """Expected responses ΠΘᵀ give Π and Θ back."""
     rows = []
     for n in (200, 800):
@@ -185,17 +187,17 @@ def noiseless() -> Bars:
             errors = hamming(model.memberships_, planted.memberships), relative(model.components_.T, planted.item_parameters)
             rows.append({"N": n, "algorithm": name, "hamming": errors[0], "relative": errors[1]})
     worst = max(max(row["hamming"], row["relative"]) for row in rows)
-    bars = [(f"without noise every algorithm returns Π and Θ within {worst:.1e} (bar 1e-8)", worst <= 1e-8)]
-    report("gom_noiseless", rows, bars)
-    return bars
+    thresholds = [(f"without noise every algorithm returns Π and Θ within {worst:.1e} (threshold 1e-8)", worst <= 1e-8)]
+    report("gom_noiseless", rows, thresholds)
+    return thresholds
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=20)
     repetitions = parser.parse_args().repetitions
-    bars = noiseless() + experiment_1(repetitions) + experiment_2(repetitions) + experiment_3(repetitions)
-    return exit_code(bars + experiment_4(10 * repetitions))
+    thresholds = noiseless() + experiment_1(repetitions) + experiment_2(repetitions) + experiment_3(repetitions)
+    return exit_code(thresholds + experiment_4(10 * repetitions))
 
 
 if __name__ == "__main__":

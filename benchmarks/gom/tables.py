@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import dfact
 from benchmarks.common import REAL_DATA, exit_code, lone_pure_subjects, report, side_by_side
 
-Bars = list[tuple[str, bool]]
+Thresholds = list[tuple[str, bool]]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def model(name: str, method: str, n_components: int = 2) -> dfact.GradeOfMembers
     return dfact.GradeOfMembership(n_components, method=method, n_levels=PAPER[name].levels, random_state=0)
 
 
-def table_4(largest: int) -> Bars:
+def table_4(largest: int) -> Thresholds:
     """The best K and its modularity, of arrays in float64 and of stored answers in float32."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -118,7 +118,7 @@ def table_4(largest: int) -> Bars:
                             "equal": k in best and printed == digits,
                         }
                     )
-    bars = [
+    thresholds = [
         (
             f"{precision}: {sum(not r['equal'] for r in own)} of {len(own)} entries differ from the paper's digits",
             all(r["equal"] for r in own),
@@ -128,15 +128,15 @@ def table_4(largest: int) -> Bars:
     ]
     pairs = list(zip(rows[::2], rows[1::2], strict=True))
     gap = max(abs(a["modularity"] / b["modularity"] - 1) for a, b in pairs)
-    bars.append((f"float32 and float64 choose the same K; modularities within {gap:.1e}", all(a["K"] == b["K"] for a, b in pairs)))
-    report("gom_table_4", rows, bars)
-    return bars
+    thresholds.append((f"float32 and float64 choose the same K; modularities within {gap:.1e}", all(a["K"] == b["K"] for a, b in pairs)))
+    report("gom_table_4", rows, thresholds)
+    return thresholds
 
 
-def table_5(repeats: int) -> Bars:
+def table_5(repeats: int) -> Thresholds:
     """Shares of highly pure and highly mixed subjects, and the time of a fit."""
     rows: list[dict[str, Any]] = []
-    bars: Bars = []
+    thresholds: Thresholds = []
     with tempfile.TemporaryDirectory() as folder:
         for name, paper in PAPER.items():
             data = inputs(name, Path(folder))
@@ -159,14 +159,16 @@ def table_5(repeats: int) -> Bars:
                     }
                 )
                 gap = max(abs(pure - paper.shares[0]), abs(mixed - paper.shares[1]))
-                bars.append(
-                    (f"{name}, {precision}: shares within {gap:.4f} of the paper's (bar {paper.precision})", gap <= paper.precision)
+                thresholds.append(
+                    (f"{name}, {precision}: shares within {gap:.4f} of the paper's (threshold {paper.precision})", gap <= paper.precision)
                 )
             if paper.faster:
                 ratio = min(row["times_faster"] for row in rows if row["data"] == name)
-                bars.append((f"{name}: at least {ratio:.1f} × faster than in the paper (bar {paper.faster:g})", ratio >= paper.faster))
-    report("gom_table_5", rows, bars)
-    return bars
+                thresholds.append(
+                    (f"{name}: at least {ratio:.1f} × faster than in the paper (threshold {paper.faster:g})", ratio >= paper.faster)
+                )
+    report("gom_table_5", rows, thresholds)
+    return thresholds
 
 
 def synthetic_ratings(n: int, m: int, zeros: float, seed: int = 0) -> NDArray[np.float64]:
@@ -180,7 +182,7 @@ def synthetic_ratings(n: int, m: int, zeros: float, seed: int = 0) -> NDArray[np
     return np.where(rated, 1 + rng.binomial(4, memberships @ rng.beta(2, 2, (3, m))), 0).astype(np.float64)
 
 
-def ratings(n: int, m: int, repeats: int) -> Bars:
+def ratings(n: int, m: int, repeats: int) -> Thresholds:
     """A matrix of MovieLens 100k's shape and sparsity, but made up, as it comes and row-compressed."""
     dense = synthetic_ratings(n, m, 0.937)
     compressed = sp.csr_array(dense)
@@ -208,12 +210,12 @@ def ratings(n: int, m: int, repeats: int) -> Bars:
             }
         )
     gap = max(row["largest_difference"] for row in rows)
-    bars = [
+    thresholds = [
         ("sparse and dense ratings give the same pure subjects", all(row["same_pure_subjects"] for row in rows)),
-        (f"sparse and dense ratings give memberships within {gap:.1e} (bar 1e-6)", gap <= 1e-6),
+        (f"sparse and dense ratings give memberships within {gap:.1e} (threshold 1e-6)", gap <= 1e-6),
     ]
-    report("gom_synthetic_ratings", rows, bars)
-    return bars
+    report("gom_synthetic_ratings", rows, thresholds)
+    return thresholds
 
 
 def main() -> int:

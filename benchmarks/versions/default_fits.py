@@ -83,7 +83,7 @@ def ends(root: Path, case: Case, data: Path) -> list[tuple[float, int, float]]:
 
 
 def compare(name: str, case: Case, versions: Mapping[str, Path]) -> tuple[list[dict[str, Any]], tuple[str, bool]]:
-    """A row for each fit, and the bar for all."""
+    """A row for each fit, and the threshold for all."""
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data.npy"
         np.save(data, case.data())
@@ -95,7 +95,7 @@ def compare(name: str, case: Case, versions: Mapping[str, Path]) -> tuple[list[d
             row[f"end_{version}"], row[f"iterations_{version}"], row[f"seconds_{version}"] = fits[i]
         rows.append(row | {"above": row["end_now"] / row["end_before"] - 1})
     worst = max(row["above"] for row in rows)
-    return rows, (f"{name}: at most {100 * worst:+.3f} % above the end before (bar {100 * _BAR:+.2f} %)", worst <= _BAR)
+    return rows, (f"{name}: at most {100 * worst:+.3f} % above the end before (threshold {100 * _BAR:+.2f} %)", worst <= _BAR)
 
 
 def main() -> int:
@@ -104,15 +104,15 @@ def main() -> int:
     parser.add_argument("--cases", nargs="+", default=[""], help="words, of which a case's name has one")
     options = parser.parse_args()
     versions = {"before": options.before.resolve(), "now": Path(__file__).resolve().parents[2]}
-    rows, bars = [], []
+    rows, thresholds = [], []
     for name, case in CASES.items():
         if any(word in name for word in options.cases):
-            found, bar = compare(name, case, versions)
-            print(bar[0], flush=True)
+            found, threshold = compare(name, case, versions)
+            print(threshold[0], flush=True)
             rows += found
-            bars.append(bar)
-    report("default_ends", rows, bars)
-    return exit_code(bars)
+            thresholds.append(threshold)
+    report("default_ends", rows, thresholds)
+    return exit_code(thresholds)
 
 
 if __name__ == "__main__":

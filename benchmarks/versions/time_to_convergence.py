@@ -44,7 +44,7 @@ model.fit(dfact.open_dataset(data))
 print(json.dumps([float(model.objective_history_[-1]), time.perf_counter() - began]))
 """
 _REFITS = """
-import json, sys, time, warnings
+import inspect, json, sys, time, warnings
 import dfact
 from dfact.selection import block_cross_validate, bootstrap
 warnings.simplefilter("ignore")
@@ -56,7 +56,8 @@ began = time.perf_counter()
 if name == "bootstrap":
     bootstrap(model, X, n_resamples=20, random_state=0)
 elif name == "bootstrap, cold":
-    bootstrap(model, X, n_resamples=20, random_state=0, warm=False)
+    name = next(name for name in ("warm_start", "warm") if name in inspect.signature(bootstrap).parameters)  # renamed since
+    bootstrap(model, X, n_resamples=20, random_state=0, **{name: False})
 else:
     block_cross_validate(model, X, {"n_components": range(2, 6), "beta": (0.1, 0.2)}, n_folds=5, random_state=0)
 print(json.dumps(time.perf_counter() - began))
@@ -65,13 +66,13 @@ print(json.dumps(time.perf_counter() - began))
 
 @dataclass(frozen=True)
 class Case:
-    """Data, the estimator that fits it, and the bar."""
+    """Data, the estimator that fits it, and the threshold."""
 
     make: Callable[[Path, float], Path]
     """Writes the data, planted ones with this share of their rows, into a folder."""
     estimator: str
     parameters: Mapping[str, Any]
-    bar: float
+    threshold: float
     most: int = 300
     """Iterations after which the earlier version has settled."""
 
@@ -152,7 +153,7 @@ def least_iterations(objective: Callable[[int], float], target: float, most: int
 
 
 def race(name: str, case: Case, versions: Mapping[str, Path], folder: Path, scale: float) -> tuple[dict[str, Any], tuple[str, bool]]:
-    """A row of the table and its bar."""
+    """A row of the table and its threshold."""
     data, warm = case.make(folder, scale), case.make(folder, 1e-9 if name.split()[1] in {"planted", "skewed"} else scale)
     end = min(fit(versions["before"], case, data, most)[0] for most in (case.most // 2, case.most))
     target = (1 + _WITHIN) * end
@@ -168,7 +169,10 @@ def race(name: str, case: Case, versions: Mapping[str, Path], folder: Path, scal
     ratio = row["seconds_now"] / row["seconds_before"]
     row["ratio"] = ratio
     met = all(row[f"objective_{version}"] <= target for version in versions)
-    return row, (f"{name}: {ratio:.2f} × the time before (bar {case.bar}){'' if met else ', target not met'}", met and ratio <= case.bar)
+    return row, (
+        f"{name}: {ratio:.2f} × the time before (threshold {case.threshold}){'' if met else ', target not met'}",
+        met and ratio <= case.threshold,
+    )
 
 
 def race_refits(data: Path, versions: Mapping[str, Path]) -> list[dict[str, Any]]:
@@ -194,7 +198,7 @@ def main() -> int:
     parser.add_argument("--refits", action="store_true")
     options = parser.parse_args()
     versions = {"before": options.before.resolve(), "now": Path(__file__).resolve().parents[2]}
-    rows, bars = [], []
+    rows, thresholds = [], []
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         if options.refits:
@@ -202,12 +206,12 @@ def main() -> int:
             return 0
         for name, case in CASES.items():
             if any(word in name for word in options.cases):
-                row, bar = race(name, case, versions, folder, options.scale)
+                row, threshold = race(name, case, versions, folder, options.scale)
                 print(row, flush=True)
                 rows.append(row)
-                bars.append(bar)
-    report("time_to_end", rows, bars)
-    return exit_code(bars)
+                thresholds.append(threshold)
+    report("time_to_end", rows, thresholds)
+    return exit_code(thresholds)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import common
+from benchmarks import common, readme_figures
 from benchmarks.bounded_nmf import out_of_core as icqf_out_of_core
 from benchmarks.bounded_nmf import paper as icqf_paper
 from benchmarks.bounded_nmf import reference as icqf_reference
@@ -49,7 +49,9 @@ def test_out_of_core_writes_the_same_answers_in_every_form(tmp_path: Path, resul
     icqf_out_of_core.main()
     fit = load(results, "icqf_out_of_core")
     assert fit["rows"][0]["objective"] > 0
-    assert {bar["bar"]: bar["held"] for bar in load(results, "import_tables")["bars"]}["both files give the same dataset"]
+    assert {threshold["threshold"]: threshold["held"] for threshold in load(results, "import_tables")["thresholds"]}[
+        "both files give the same dataset"
+    ]
 
 
 def test_a_pass_is_set_beside_its_products(results: Path) -> None:
@@ -97,8 +99,8 @@ def test_gom_takes_sparse_ratings_as_dense_ones() -> None:
 def test_gom_simulations(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gom_simulations, "TAUS", (0.2, 7))
     monkeypatch.setattr(gom_simulations, "RHOS", (0.2, 1))
-    bars = gom_simulations.noiseless() + gom_simulations.experiment_1(1) + gom_simulations.experiment_2(1)
-    assert all(held for _, held in bars + gom_simulations.experiment_3(1, (400, 800)))
+    thresholds = gom_simulations.noiseless() + gom_simulations.experiment_1(1) + gom_simulations.experiment_2(1)
+    assert all(held for _, held in thresholds + gom_simulations.experiment_3(1, (400, 800)))
     gom_simulations.experiment_4(2)
     assert len(load(results, "gom_experiment_2")["rows"]) == 10
     assert len(load(results, "gom_experiment_4")["rows"]) == 5
@@ -123,10 +125,10 @@ def test_icqf_selection(results: Path) -> None:
 
 @pytest.mark.usefixtures("results")
 def test_a_missed_bar_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    bars = [("as fast as light", False), ("right", True)]
-    common.report("example", [{"a": 1}], bars)
+    thresholds = [("as fast as light", False), ("right", True)]
+    common.report("example", [{"a": 1}], thresholds)
     assert "MISSED:  as fast as light" in capsys.readouterr().out
-    assert common.exit_code(bars) == 1
+    assert common.exit_code(thresholds) == 1
 
 
 def test_splitless_is_raced_as_plain_nmf() -> None:
@@ -168,7 +170,7 @@ def test_loadings_are_matched_greedily() -> None:
 
 def test_table_1_of_icqf_and_its_baselines(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(icqf_paper, "NOISES", (0.1,))
-    monkeypatch.setattr(icqf_paper, "TABLE_1_BARS", (0.2,))
+    monkeypatch.setattr(icqf_paper, "TABLE_1_THRESHOLDS", (0.2,))
     assert all(held for _, held in icqf_paper.table_1(1, range(9, 12)))
     assert {row["method"] for row in load(results, "icqf_paper_table_1")["rows"]} == set(icqf_paper.TABLE_1)
 
@@ -189,8 +191,8 @@ def test_tables_of_the_elastic_net_parafac_paper(results: Path, monkeypatch: pyt
     monkeypatch.setattr(cp_paper, "NAMES", {"bcd": ("SPML", "SPMS")})
     cp_paper.table_1(2)
     assert [row["ranks"][0] + row["ranks"][-1] for row in load(results, "elastic_cp_table_1")["rows"]] == ["30", "30"]
-    bars = cp_paper.table_2(1, 15, 3) + cp_paper.table_3(1, 20, 3)
-    assert all(held for text, held in bars if "takes" not in text)
+    thresholds = cp_paper.table_2(1, 15, 3) + cp_paper.table_3(1, 20, 3)
+    assert all(held for text, held in thresholds if "takes" not in text)
     rows = load(results, "elastic_cp_table_3")["rows"]
     assert [row["method"] for row in rows] == ["LRTI", "SPML(0)", "SPMS(0)", "SPML(0.8)", "SPMS(0.8)"]
     assert rows[4]["true zeros"] > 0.5
@@ -211,12 +213,12 @@ def test_images_are_clustered_by_their_factors(results: Path) -> None:
 def test_elastic_cp_stochastic(results: Path, tmp_path: Path) -> None:
     shapes, folder = [(20_000, 30, 5)], tmp_path / "pictures"
     with patch.object(readme_figures, "PICTURES", folder):
-        bars = cp_stochastic.disk(tmp_path, shapes, [0.5], 3, picture=True)
+        thresholds = cp_stochastic.disk(tmp_path, shapes, [0.5], 3, picture=True)
     assert (folder / "stochastic.png").stat().st_size > 0
-    bars += cp_stochastic.workers({(20_000, 30, 5): 0.02}, (1, 2), 2) + cp_stochastic.table_3(20, 3, range(1, 2), (0.8,))
+    thresholds += cp_stochastic.workers({(20_000, 30, 5): 0.02}, (1, 2), 2) + cp_stochastic.table_3(20, 3, range(1, 2), (0.8,))
     missed = ("its time", "of the time", "efficiency", "a path takes")  # by a busy machine
     missed += ("of its bytes",)  # by small data, where descent takes few passes
-    assert all(held for text, held in bars if not any(words in text for words in missed))
+    assert all(held for text, held in thresholds if not any(words in text for words in missed))
     assert len(load(results, "elastic_cp_stochastic_disk")["rows"]) == 2
 
 
@@ -246,13 +248,13 @@ def test_speed_of_expectile_factorization(tmp_path: Path, results: Path, monkeyp
     monkeypatch.setattr(emf_speed, "SWEEPS", 2)
     emf_speed.main()
     assert len(load(results, "emf_growth")["rows"]) == 4
-    assert load(results, "emf_out_of_core")["bars"][-1]["held"]
+    assert load(results, "emf_out_of_core")["thresholds"][-1]["held"]
 
 
 def test_skewed_noise_of_the_expectile_paper(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emf_paper, "COMPONENTS", 3)
-    bars, curves = emf_paper.skewed(2, 200)
-    assert all(held for text, held in bars if "the lower" in text)
+    thresholds, curves = emf_paper.skewed(2, 200)
+    assert all(held for text, held in thresholds if "the lower" in text)
     assert [row["omega"] for row in load(results, "emf_paper_skewed")["rows"]] == [0.1, 0.5, 0.9] * 2
     emf_paper.draw_skewed(curves, tmp_path)
     assert (tmp_path / "emf_paper_skewed.png").exists()
@@ -262,8 +264,8 @@ def test_response_times_of_the_expectile_paper(results: Path, tmp_path: Path, mo
     monkeypatch.setattr(emf_paper, "RATES", (0.3,))
     rng = np.random.default_rng(0)
     V = np.clip(rng.random((60, 2)) @ rng.random((2, 90)) * rng.lognormal(0, 1, (60, 90)), 0.01, 19)
-    bars, table = emf_paper.latency(V, 2, {"n_components": [1, 2], "ridge": [1, 4], "omega": [0.1, 0.9]})
-    assert all(held for text, held in bars if "best" in text)
+    thresholds, table = emf_paper.latency(V, 2, {"n_components": [1, 2], "ridge": [1, 4], "omega": [0.1, 0.9]})
+    assert all(held for text, held in thresholds if "best" in text)
     assert len(load(results, "emf_paper_latency")["rows"]) == len(emf_paper.OMEGAS) + 2
     assert table["all: median"].between(0, 5).all()
     emf_paper.draw_latency(table, tmp_path)
@@ -278,7 +280,7 @@ def test_cost_of_passes_on_a_cluster(results: Path, monkeypatch: pytest.MonkeyPa
     assert [row["workers"] for row in load(results, "cluster_outlook")["rows"]][-1] == 1024
     assert len(load(results, "cluster_scaling")["rows"]) == 3
     assert load(results, "cluster_stragglers")["rows"][0]["of ideal"] > 0
-    assert load(results, "cluster_recovery")["bars"][-1]["held"]
+    assert load(results, "cluster_recovery")["thresholds"][-1]["held"]
 
 
 def test_the_way_through_a_tree_of_workers() -> None:
@@ -290,7 +292,7 @@ def test_the_way_through_a_tree_of_workers() -> None:
 
 def test_costs_are_found_again() -> None:
     costs = cost_model.Costs(0.004, 0.002, 2e-9)
-    blank = [cost_model.OriginalUnits(w, size, 1.0) for w in (1, 2, 4, 8, 16) for size in (8_000, 160_000)]
+    blank = [cost_model.Measurement(w, size, 1.0) for w in (1, 2, 4, 8, 16) for size in (8_000, 160_000)]
     measured = [dataclasses.replace(m, seconds=costs.seconds(m)) for m in blank]
     np.testing.assert_allclose(dataclasses.astuple(cost_model.Costs.of(measured)), dataclasses.astuple(costs), rtol=1e-6)
 

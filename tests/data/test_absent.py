@@ -226,7 +226,7 @@ def test_selection_sees_missing_entries(tmp_path: Path, client: Client, monkeypa
     options: dict[str, Any] = {"grid": {"n_components": [1, 2]}, "n_blocks": (4, 4), "n_folds": 3, "random_state": 0}
     cases = ((expected, None, True), (data, None, True), (data, client, True), (data, None, False))
     tables = [
-        dfact.selection.block_cross_validate(dfact.ICQF(executor=executor), given, in_memory=in_memory, **options).table.drop(
+        dfact.selection.block_cross_validate(dfact.ICQF(executor=executor), given, in_memory=loaded, **options).table.drop(
             columns="seconds"
         )
         for given, executor, loaded in cases
