@@ -1,6 +1,8 @@
-"""The pictures of the README's tour: its commands run in a temporary folder, and the page that they write is photographed.
+"""Pictures of the README's tour: run its commands in a temporary folder and take screenshots of the report.
 
-Needs Chromium on the PATH, and Playwright. The pictures go to ``benchmarks/pictures``.
+    python -m benchmarks.readme_figures
+
+It needs Chromium on the PATH and Playwright, and writes to ``benchmarks/pictures``.
 """
 
 import shlex
@@ -19,13 +21,13 @@ COLORS = 128
 
 
 def tour() -> list[str]:
-    """The tour's commands."""
+    """Return the commands of the tour."""
     section = README.read_text().split("## A five-minute tour")[1].split("\n## ")[0].replace("\\\n", " ")
     return [line.strip() for line in section.splitlines() if line.startswith("    dfact ")]
 
 
-def photographs(page: Path) -> dict[str, bytes]:
-    """What the factors are, and the loadings, as the report shows them."""
+def screenshots(page: Path) -> dict[str, bytes]:
+    """Return screenshots of the factors and the loadings in the report."""
     from playwright.sync_api import sync_playwright
 
     chromium = shutil.which("chromium")
@@ -41,7 +43,7 @@ def photographs(page: Path) -> dict[str, bytes]:
 
 
 def save(content: bytes, name: str) -> None:
-    """Write a picture with few colours, for few bytes."""
+    """Write a picture with few colours, to keep the file small."""
     PICTURES.mkdir(exist_ok=True)
     path = PICTURES / f"{name}.png"
     Image.open(BytesIO(content)).convert("RGB").quantize(COLORS).save(path, optimize=True)
@@ -54,7 +56,7 @@ def main() -> int:
         for command in tour():
             print(f"$ {command}")
             subprocess.run(shlex.split(command), cwd=folder, check=True)
-        found = {"errors": (folder / "errors.png").read_bytes(), **photographs(folder / "survey.html")}
+        found = {"errors": (folder / "errors.png").read_bytes(), **screenshots(folder / "survey.html")}
     for name, content in found.items():
         save(content, name)
     return 0

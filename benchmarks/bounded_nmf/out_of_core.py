@@ -1,10 +1,10 @@
-"""ICQF on a planted questionnaire that lies on disk, within a memory limit.
+"""ICQF on a planted questionnaire on disk, within a memory limit.
 
     python -m benchmarks.bounded_nmf.out_of_core [--rows 500000] [--columns 1000] [--folder DIR] [--tables]
 
-Makes the data (streamed), then for each solver and memory limit fits in a process of its own and reports
-the plan, the cost of a pass and the peak memory; and the whole fit to a relative change of 1e-4 within the
-last limit. With --tables the same answers are also written as csv and parquet and imported from there.
+The data is streamed to disk. For each solver and memory limit a fit in a new process reports
+the plan, the cost of a pass and the peak memory; the last limit also times a complete fit to a relative change
+of 1e-4. With --tables the same answers are also written as csv and parquet and imported from them.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 import dfact
-from benchmarks.common import Peak, exit_code, in_a_process_of_its_own, report
+from benchmarks.common import Peak, call_in_new_process, exit_code, report
 from dfact.data.ingest.writer import dataset_writer
 from dfact.data.synthetic import PlantedQuestionnaire
 from dfact.engine.memory_plan import parse_bytes
@@ -31,7 +31,7 @@ PASSES = 8
 
 
 def make(path: Path, planted: PlantedQuestionnaire) -> None:
-    """The planted answers as a dataset."""
+    """Return the planted answers as a dataset."""
     labels = np.asarray([f"Q{j}" for j in range(planted.m)], dtype=object)
     shape = (planted.n, planted.m)
     with dataset_writer(path, shape, np.dtype(np.uint8), missing_code=255, column_labels=labels, name="planted") as writer:
@@ -41,7 +41,7 @@ def make(path: Path, planted: PlantedQuestionnaire) -> None:
 
 
 def make_tables(folder: Path, planted: PlantedQuestionnaire) -> None:
-    """The planted answers as csv (empty where missing) and parquet (null)."""
+    """Write the planted answers as csv (missing: empty) and parquet (missing: null)."""
     schema = pa.schema([(f"Q{j}", pa.uint8()) for j in range(planted.m)])
     with (
         pyarrow.csv.CSVWriter(folder / "answers.csv", schema) as text,
@@ -56,7 +56,7 @@ def make_tables(folder: Path, planted: PlantedQuestionnaire) -> None:
 
 @dataclass
 class Clock:
-    """A callback that notes when iterations end, but not passes over a sample."""
+    """A callback that records when iterations end, except passes over a sample."""
 
     times: list[float]
 
@@ -120,8 +120,8 @@ def main() -> int:
             make(path, planted)
         this = "benchmarks.bounded_nmf.out_of_core"
         runs = [("splitless", limit) for limit in options.limits] + [("admm", options.limits[0])]
-        rows = [in_a_process_of_its_own(this, "fit", str(path), options.components, limit, solver) for solver, limit in runs]
-        whole = in_a_process_of_its_own(this, "fit", str(path), options.components, options.limits[-1], "splitless", 1000, 1e-4)
+        rows = [call_in_new_process(this, "fit", str(path), options.components, limit, solver) for solver, limit in runs]
+        whole = call_in_new_process(this, "fit", str(path), options.components, options.limits[-1], "splitless", 1000, 1e-4)
         thresholds = [
             (
                 f"{r['solver']}: peak {r['peak_GiB']:.2f} GiB within {r['memory_limit']}",
@@ -146,7 +146,7 @@ def main() -> int:
         if options.tables:
             make_tables(folder, planted)
             tables = [
-                in_a_process_of_its_own(this, "import_file", str(folder / f"answers.{e}"), str(folder / "imported.zarr"))
+                call_in_new_process(this, "import_file", str(folder / f"answers.{e}"), str(folder / "imported.zarr"))
                 for e in ("csv", "parquet")
             ]
             expected = dfact.open_dataset(path).fingerprint

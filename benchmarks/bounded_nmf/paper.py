@@ -1,4 +1,4 @@
-"""The ICQF paper's experiments: stability of loadings (table 2), diagnostic information (AUC), numbers of factors (table 1).
+"""Experiments of the ICQF paper: stability of loadings (table 2), diagnostic information (AUC), numbers of factors (table 1).
 
 python -m benchmarks.bounded_nmf.paper [stability] [auc] [table1 N]
 """
@@ -33,7 +33,7 @@ Thresholds = list[tuple[str, bool]]
 
 MODELS: dict[str, Callable[[int], Any]] = {"ICQF": dfact.ICQF, "L1NMF": dfact.L1NMF, "FA": dfact.FactorAnalysis}
 SHARES = (0.2, 0.4, 0.6, 0.8)
-TOLERANCES = (1e-4, 1e-6)  # of ICQF and ℓ1-NMF: the default, and convergence
+TOLERANCES = (1e-4, 1e-6)  # tolerances of ICQF and ℓ1-NMF: the default, and convergence
 # Table 2: correlations on the questionnaire CBCL of two studies, HBN and ABCD, by the share of the participants.
 TABLE_2 = {
     "ICQF": ("0.85, 0.69", "0.92, 0.77", "0.94, 0.84", "0.89, 0.84"),
@@ -41,7 +41,7 @@ TABLE_2 = {
     "FA": ("0.54, 0.35", "0.62, 0.42", "0.62, 0.32", "0.51, 0.43"),
 }
 
-DISTINCT = slice(0, 60)  # of eqsq: columns S1-S60 repeat E1-E60, and both are the systemizing answers, as SQ tells
+DISTINCT = slice(0, 60)  # in eqsq the columns S1-S60 repeat E1-E60; SQ shows that both are the systemizing answers
 AUC_DATA: dict[str, tuple[str, str, slice, int, str | None]] = {
     # name: file, separator, item columns, k, a score of other items
     "ipip_ascado": (*QUESTIONNAIRES["ipip_ascado"][:4], None),
@@ -72,7 +72,7 @@ TABLE_1_THRESHOLDS = (0.2, 0.2, 0.4)
 
 
 def matched(full: NDArray[Any], part: NDArray[Any], absolute: bool) -> NDArray[np.float64]:
-    """Correlations of the loadings (k, m), matched greedily: absolute where signs mean nothing, 0 of a factor without any."""
+    """Return the correlations of greedily matched loadings (k, m): absolute if signs are arbitrary, 0 for a factor without loadings."""
     with np.errstate(invalid="ignore"):
         r = np.nan_to_num(np.corrcoef(full.astype(np.float64), part.astype(np.float64))[: len(full), len(full) :])
     r = np.abs(r) if absolute else r
@@ -85,7 +85,7 @@ def matched(full: NDArray[Any], part: NDArray[Any], absolute: bool) -> NDArray[n
 
 
 def stability(data: dict[str, tuple[NDArray[np.float32], int]], repetitions: int) -> Thresholds:
-    """Loadings of a share of the participants against those of all; ICQF and ℓ1-NMF as they are, and run on to convergence."""
+    """Compare loadings of a share of the participants with those of all; ICQF and ℓ1-NMF with default stopping and converged."""
     rows = [row for name, (M, k) in data.items() for tol in TOLERANCES for row in _stability(name, M, k, tol, repetitions)]
     thresholds = []
     for row in rows[:: len(SHARES)]:
@@ -115,7 +115,7 @@ def _sample(n: int, share: float, seed: int) -> NDArray[np.intp]:
 
 @dataclass(frozen=True)
 class Task:
-    """A label to be told from answers."""
+    """A label to be predicted from answers."""
 
     data: str
     label: str
@@ -125,7 +125,7 @@ class Task:
 
 
 def tasks(name: str, table: pd.DataFrame, columns: slice, k: int, outside: str | None) -> Iterator[Task]:
-    """Gender, each scale where there are several, and the score of other items, of a questionnaire with 0 for missing."""
+    """Return the tasks of a questionnaire with 0 for missing: gender, each of several scales, and the score of other items."""
     items = table.iloc[:, columns]
     M = items.where(items > 0).to_numpy(np.float32) - 1
     scales = items.columns.str.rstrip("0123456789")
@@ -144,7 +144,7 @@ def _task(data: str, label: str, M: NDArray[np.float32], score: NDArray[Any], k:
 
 
 def scale_score(M: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Mean of the standardized answers (n, m) with the signs of the first principal component; NaN without any answer."""
+    """Return the mean of the standardized answers (n, m) with the signs of the first principal component; NaN without answers."""
     standard = (M - np.nanmean(M, axis=0, dtype=np.float64)) / np.nanstd(M, axis=0, dtype=np.float64)
     filled = np.nan_to_num(standard)
     first = np.linalg.eigh(filled.T @ filled)[1][:, -1]
@@ -154,7 +154,7 @@ def scale_score(M: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def auc(of: Sequence[Task], splits: int) -> None:
-    """AUC on held-out participants, from the factors of each method and from the answers."""
+    """Compute the AUC on held-out participants, from the factors of each method and from the answers."""
     rows: list[dict[str, Any]] = []
     for task in of:
         for share in AUC_SHARES:
@@ -203,7 +203,7 @@ def _by_criterion(criterion: str) -> Chooser:
 
 def _by_correlations(criterion: str) -> Chooser:
     def choose(M: NDArray[np.float64], ks: Sequence[int], seed: int) -> int:
-        del ks  # these choose among all numbers
+        del ks  # these methods choose among all numbers
         with single_threaded():
             return number_of_factors.CRITERIA[criterion](np.asarray(np.corrcoef(M, rowvar=False)), seed).n_factors
 
@@ -226,7 +226,7 @@ CHOOSERS: dict[str, Chooser] = {
 
 
 def table_1(n_sets: int, ks: Sequence[int], methods: Sequence[str] = tuple(CHOOSERS)) -> Thresholds:
-    """Mean |k − 10| over simulated data sets, beside the paper's."""
+    """Compute the mean |k − 10| over simulated datasets, beside the paper's."""
     rows: list[dict[str, Any]] = []
     for place, noise in enumerate(NOISES):
         data = [icqf_simulation(noise, seed).M for seed in range(n_sets)]

@@ -1,4 +1,4 @@
-"""What ICQF must find: the paper's objectives, proposition 1, planted factors, one result in both precisions.
+"""Reference results of ICQF: the paper's objectives, proposition 1, planted factors, agreement of both precisions.
 
 python -m benchmarks.bounded_nmf.reference [--iterations 1500] [--data-sets 10]
 """

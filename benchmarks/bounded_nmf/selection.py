@@ -1,4 +1,4 @@
-"""Choosing k and β of ICQF by block cross-validation: speed against the same fits from cold starts, and the paper's table 1."""
+"""Selection of k and β of ICQF by block cross-validation: speed against cold starts, and the paper's table 1."""
 
 import argparse
 import sys
@@ -21,7 +21,7 @@ Thresholds = list[tuple[str, bool]]
 
 BLOCKS = (10, 10)
 BETAS = (0.05, 0.1, 0.2)
-TABLE_1 = {0.1: 0.2, 0.2: 0.2, 0.3: 0.4}  # noise: the most that mean |k − 10| may be; in the paper 0.10, 0.11, 0.77
+TABLE_1 = {0.1: 0.2, 0.2: 0.2, 0.3: 0.4}  # noise: maximum of mean |k − 10|; in the paper 0.10, 0.11, 0.77
 
 
 def cold(M: NDArray[np.float32], ks: Sequence[int], betas: Sequence[float], n_folds: int, random_state: int) -> pd.DataFrame:
@@ -78,7 +78,7 @@ def speed(M: NDArray[np.float32], ks: Sequence[int], betas: Sequence[float], n_f
 
 
 def table_1(n_sets: int, ks: Sequence[int] = range(2, 21), restarts: int = 0) -> Thresholds:
-    """Mean |k − 10| of the lowest error over simulated data sets."""
+    """Compute the mean |k − 10| of the lowest error over simulated datasets."""
     rows = []
     for noise, most in TABLE_1.items():
         began = time.perf_counter()

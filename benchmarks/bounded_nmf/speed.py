@@ -1,16 +1,16 @@
-"""The time of an iteration: of the ADMM against NumPy, and of the default solver against its matrix products alone.
+"""Time of an iteration: the ADMM against NumPy, and the default solver against its matrix products alone.
 
     python -m benchmarks.bounded_nmf.speed
     python -m benchmarks.bounded_nmf.speed --limit [--rows 102400] [--columns 1000]
 
-Without an option one ADMM iteration on eqsq on one thread, against the same steps written with NumPy arrays. With
---limit a pass of the default solver over planted answers, from memory and from disk, on one thread and on two,
-against the three matrix products of its blocks (X'Q, QB' and XB), which is the least that it can take.
+Without an option it times one ADMM iteration on eqsq on one thread, against the same steps written with NumPy arrays.
+With --limit it times a pass of the default solver over planted answers, from memory and from disk, on one thread and on
+two, against the three matrix products of its blocks (X'Q, QB' and XB), a lower bound of its time.
 """
 
 import os
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's side on one thread, too
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy runs on one thread, too
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 
 import argparse
@@ -41,8 +41,8 @@ from dfact.models.bounded_nmf.solvers import Splitless
 
 Thresholds = list[tuple[str, bool]]
 K, TOP, RHO, BETA = 8, 3, 3.0, 0.1
-MEMORY_BAR, DISK_BAR = 1.6, 2.0  # times the products
-WARM_UP = 10  # passes, after which the multipliers are those of a fit
+MEMORY_THRESHOLD, DISK_THRESHOLD = 1.6, 2.0  # multiple of the time of the products
+WARM_UP = 10  # passes after which the multipliers have typical values
 
 
 def dfact_fit(M: NDArray[np.floating], iterations: int) -> Callable[[], object]:
@@ -51,7 +51,7 @@ def dfact_fit(M: NDArray[np.floating], iterations: int) -> Callable[[], object]:
 
 
 def numpy_iteration(M: NDArray[np.floating]) -> Callable[[], object]:
-    """The paper's four steps on whole arrays, one coordinate sweep a side, in M's precision."""
+    """Run the paper's four steps on complete arrays, with one coordinate sweep per side, in M's precision."""
     n, m = M.shape
     dtype = M.dtype.type
     mask, filled = (~np.isnan(M)).astype(dtype), np.nan_to_num(M)
@@ -76,7 +76,7 @@ def numpy_iteration(M: NDArray[np.floating]) -> Callable[[], object]:
 
 
 def products(n: int, m: int, k: int, threads: int) -> Callable[[], None]:
-    """The three products of all blocks, shared among threads, in arrays that stay in each one's cache."""
+    """Compute the three products of all blocks, divided among threads, in arrays that stay in each thread's cache."""
     size = Layout.of((n, m)).block_rows
     rng = np.random.default_rng(0)
     Q = rng.random((k, m), np.float32)
@@ -94,7 +94,7 @@ def products(n: int, m: int, k: int, threads: int) -> Callable[[], None]:
 
 
 def passes(dataset: Dataset, k: int, threads: int, stack: ExitStack) -> Callable[[], object]:
-    """A pass over data whose values do not stay in memory once they have been read, with the state of a fit under way."""
+    """Time passes during a fit over data whose values are not cached in memory."""
     model = dfact.ICQF(k, bounds=(0, TOP), q_max=TOP)
     plan = replace(dfact.plan(model, dataset), resident_states=1 << 30, resident_values=0)
     problem, dtype = make_problem(model, dataset, None), np.dtype(np.float32)
@@ -109,7 +109,7 @@ def passes(dataset: Dataset, k: int, threads: int, stack: ExitStack) -> Callable
 
 
 def limit(n: int, m: int, k: int = 20) -> Thresholds:
-    """The default solver's pass against its products."""
+    """Compare the default solver's pass with its products."""
     planted = PlantedQuestionnaire(n, m, k, top=TOP, missing=0.1)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         path = Path(folder) / "planted.zarr"
@@ -128,7 +128,7 @@ def limit(n: int, m: int, k: int = 20) -> Thresholds:
         ratio = time / seconds[f"products, {threads}"]
         rows.append({"what": what, "threads": int(threads), "ns_per_entry": time * 1e9 / (n * m), "ratio": ratio})
         if what != "products":
-            threshold = MEMORY_BAR if what == "memory" else DISK_BAR
+            threshold = MEMORY_THRESHOLD if what == "memory" else DISK_THRESHOLD
             thresholds.append(
                 (f"a pass from {what} on {threads} thread(s) takes {ratio:.2f} × its products (threshold {threshold})", ratio <= threshold)
             )
@@ -137,7 +137,7 @@ def limit(n: int, m: int, k: int = 20) -> Thresholds:
 
 
 def admm() -> Thresholds:
-    """The ADMM's iteration against NumPy."""
+    """Compare the ADMM's iteration with NumPy."""
     M32 = answers("eqsq")
     M64 = M32.astype(np.float64)
     few, many = 20, 120

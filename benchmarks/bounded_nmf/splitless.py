@@ -1,4 +1,4 @@
-"""ICQF's solver that keeps no n×m state: against the ADMM, and as plain NMF against scikit-learn's.
+"""ICQF's solver without n×m state, compared with the ADMM, and as plain NMF with scikit-learn's.
 
 python -m benchmarks.bounded_nmf.splitless [--rows 100000]
 """
@@ -20,12 +20,12 @@ from benchmarks.common import QUESTIONNAIRES, answers, exit_code, report
 from dfact.models.bounded_nmf.passes import ADMMPass, SplitlessPass
 
 Thresholds = list[tuple[str, bool]]
-TOLERANCE = 1.0005  # of the ADMM's converged objective
+TOLERANCE = 1.0005  # multiple of the ADMM's converged objective
 AS_NMF: dict[str, Any] = {"beta": 0, "w_max": np.inf, "q_max": np.inf, "bounds": (0, np.inf)}
 
 
 class Watched:
-    """The largest state that a pass kept for the blocks, beside the factors; the passes run inline."""
+    """Records the largest state that a pass kept for the blocks besides the factors; passes run inline."""
 
     def __init__(self, pass_: type[Any]) -> None:
         self.pass_, self.step, self.sizes = pass_, pass_.step, dict[int, int]()
@@ -48,7 +48,7 @@ class Watched:
 
 
 def fitted(pass_: type[Any], M: NDArray[np.float32], k: int, top: float, **settings: Any) -> tuple[Any, float, int]:
-    """The model, its seconds, and the bytes of state."""
+    """Return the fitted model, the seconds, and the bytes of state."""
     with Watched(pass_) as watch:
         began = time.perf_counter()
         model = dfact.ICQF(k, bounds=(0, top), executor="inline", **settings).fit(M)
@@ -60,7 +60,7 @@ def against_the_admm(names: list[str]) -> Thresholds:
     for name in names:
         *_, k, top, _ = QUESTIONNAIRES[name]
         M = answers(name)
-        # Far beyond the default tolerance, where it still falls.
+        # Far beyond the default tolerance, where the objective still falls.
         admm, admm_seconds, admm_state = fitted(ADMMPass, M, k, top, solver="admm", max_iter=1500, tol=1e-8)
         converged = admm.objective_history_[-1]
         close, seconds, state = fitted(SplitlessPass, M, k, top, max_iter=1500, tol=1e-8)
@@ -101,7 +101,7 @@ def against_the_admm(names: list[str]) -> Thresholds:
 
 
 def reached(history: NDArray[np.float64], target: float) -> int:
-    """The passes until the objective was first at or below the target; all and one more if never."""
+    """Return the number of passes until the objective first reached the target; one more than all passes if it never did."""
     below = np.flatnonzero(history <= target)
     return int(below[0]) + 1 if below.size else len(history) + 1
 
@@ -114,11 +114,11 @@ def planted(n: int, m: int, k: int) -> NDArray[np.float32]:
 
 
 class ReachedError(Exception):
-    """Ends a fit that is as low as it shall be."""
+    """An error that ends a fit whose objective has reached the target."""
 
 
 def seconds_to(target: float, M: NDArray[np.float32], k: int) -> tuple[float, int]:
-    """Seconds and passes from the call of fit until the objective is at or below the target."""
+    """Return seconds and passes from the call of fit until the objective reaches the target."""
     passes = 0
 
     def stop(iteration: Any) -> None:
@@ -135,7 +135,7 @@ def seconds_to(target: float, M: NDArray[np.float32], k: int) -> tuple[float, in
 
 
 def race(name: str, M: NDArray[np.float32], k: int, repeats: int) -> dict[str, Any]:
-    """Seconds of scikit-learn's fit, and of ours until its objective is reached; medians, in turn."""
+    """Time scikit-learn's fit, and dfact's until it reaches the same objective; medians of runs in turn."""
     peer_seconds, seconds, whole = [], [], []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

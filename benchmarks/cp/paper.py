@@ -1,10 +1,10 @@
-"""The elastic-net PARAFAC paper's tables: a solution path (1), recovery of planted factors (2, 3), clustering of images (4).
+"""Tables of the elastic-net PARAFAC paper: a solution path (1), recovery of planted factors (2, 3), clustering of images (4).
 
     python -m benchmarks.cp.paper [--tables 1 2 3 4] [--repetitions N]
 
-By default all, with 50, 50 and 30 simulations, and images clustered from 5 starts.
-CP-ALS needs TensorLy (pip install 'dfact[tensor]') and is left out where it is not installed. COIL-20, the paper's
-images, is not at hand: table 4 is of scikit-learn's digits, and of balls on a turntable that are drawn here.
+By default all tables are computed, with 50, 50 and 30 simulations, and with images clustered from 5 starts.
+CP-ALS needs TensorLy (pip install 'dfact[tensor]') and is omitted without it. The paper's images, COIL-20, are not
+available: table 4 uses scikit-learn's digits, and drawings of balls on a turntable.
 """
 
 import argparse
@@ -33,8 +33,8 @@ Thresholds = list[tuple[str, bool]]
 Factors = list[NDArray[np.float64]]
 
 ALPHAS = (0.2, 0.8, 0.98)
-NAMES = {"bcd": ("SPML", "SPMS"), "stochastic": ("SPMLR", "SPMSR")}  # the paper's: of the path, and refined
-# Random starts: mean score, and the share of the true zeros that are found.
+NAMES = {"bcd": ("SPML", "SPMS"), "stochastic": ("SPMLR", "SPMSR")}  # tolerances of the paper: for the path and its refinement
+# Random starts: mean score, and share of the true zeros that are recovered.
 TABLE_2 = {
     "CP-ALS": (0.566, 0.0),
     "LRTI": (0.413, 0.0),
@@ -76,7 +76,7 @@ first, as they are sorted: what the paper describes. `true zeros`: the share fou
 
 
 def found_factors(factors: Sequence[Any]) -> Factors:
-    """Factors (I_n, R), heaviest component first, without those that are nothing."""
+    """Return factors (I_n, R) without vanished components, heaviest first."""
     found = [np.asarray(A, np.float64) for A in factors]
     weights = prod(np.linalg.norm(A, axis=0) for A in found)
     order = np.argsort(-weights, kind="stable")
@@ -84,13 +84,13 @@ def found_factors(factors: Sequence[Any]) -> Factors:
 
 
 def cosines(truth: Factors, found: Factors) -> NDArray[np.float64]:
-    """Equation 57 of each true component with each found one (R, R̂)."""
+    """Return equation 57 for each pair of a true and an estimated component (R, R̂)."""
     units = ([M / np.linalg.norm(M, axis=0) for M in pair] for pair in zip(truth, found, strict=True))
     return np.asarray(prod(A.T @ B for A, B in units))
 
 
 def true_zeros(truth: Factors, found: Factors) -> int:
-    """Zeros that matched components have in common."""
+    """Count the zeros that matched components have in common."""
     i, j = linear_sum_assignment(-cosines(truth, found))
     return sum(int(((A[:, i] == 0) & (B[:, j] == 0)).sum()) for A, B in zip(truth, found, strict=True))
 
@@ -100,7 +100,7 @@ def zeros(factors: Factors) -> int:
 
 
 def relative_error(Z: NDArray[np.float64], factors: Factors) -> float:
-    """On the observed entries."""
+    """Return the relative error on the observed entries."""
     X = np.einsum("ir,jr,kr->ijk", *factors)
     return float(np.sqrt(np.nansum((Z - X) ** 2) / np.nansum(Z**2)))
 
@@ -121,14 +121,14 @@ def outcome(sim: PlantedTensor, factors: Sequence[Any], seconds: float) -> dict[
 
 
 def chosen(path: SolutionPath, sim: PlantedTensor) -> int:
-    """The step that section 7.1.2 takes."""
+    """Return the step that section 7.1.2 chooses."""
     table, truth = path.table, found_factors(sim.factors)
     ranks = table["rank"]
     # (1) the smallest rank not below the true one
     enough = ranks[ranks >= truth[0].shape[1]]
     steps = table.index[ranks == (enough.min() if len(enough) else ranks.max())].tolist()
     found = {i: found_factors(path.at(i, refined=True).factors_) for i in steps}
-    # (2) the last whose zeros are all true, (3) the last with fewer zeros than there are, (4) of our own choice the first
+    # (2) the last whose zeros are all true, (3) the last with fewer zeros than the truth, (4) our own choice: the first
     right = [i for i in steps if true_zeros(truth, found[i]) == zeros(found[i])]
     fewer = [i for i in steps if zeros(found[i]) < sim.zeros]
     return int((right or fewer or steps[:1])[-1])
@@ -153,7 +153,7 @@ def lrti(sim: PlantedTensor, start: int, seed: int) -> Iterator[tuple[str, Seque
 
 
 def _lrti(Z: NDArray[Any], rank: int, seed: int) -> dfact.ElasticCP:
-    """The ℓ2 penalties alone, with a hundredth of the λ that leaves nothing where all variances are 1."""
+    """Fit with ℓ2 penalties alone, at a hundredth of the λ that leaves no component if all variances are 1."""
     lam = 0.01 * float(np.nansum(np.square(Z, dtype=np.float64))) ** (2 / 3)
     return dfact.ElasticCP(rank, l1_ratio=0.0, lam=lam, random_state=seed).fit(Z)
 
@@ -169,7 +169,7 @@ def _cp_als(Z: NDArray[Any], rank: int, seed: int) -> dfact.CPALS:
 def recovery(
     methods: Sequence[Method], size: int, rank: int, start: int, missing: float, repetitions: int, paper: dict[str, tuple[float, float]]
 ) -> list[dict[str, Any]]:
-    """Means over simulations that all methods see alike, at 20 dB; true ranks are counted; of the seconds, of a whole path, the median."""
+    """Average over simulations at 20 dB that all methods share; count true ranks; take the median of the seconds of a complete path."""
     outcomes: dict[str, list[dict[str, float]]] = {}
     for seed in range(repetitions):
         sim = elastic_cp_simulation(size, rank, seed, snr=20, missing=missing)
@@ -194,7 +194,7 @@ def of(rows: Sequence[dict[str, Any]], method: str) -> dict[str, Any]:
 
 
 def table_2(repetitions: int, size: int = 20, rank: int = 10) -> Thresholds:
-    """No entry is missing, and the start has the true rank."""
+    """Compute table 2: no entry is missing, and the start has the true rank."""
     peers = [cp_als] if find_spec("tensorly") else []
     methods = [*peers, lrti, *(of_path(alpha, "bcd") for alpha in (0, *ALPHAS))]
     rows = recovery(methods, size, rank, rank, 0.0, repetitions, TABLE_2)
@@ -210,7 +210,7 @@ def table_2(repetitions: int, size: int = 20, rank: int = 10) -> Thresholds:
 
 
 def table_3(repetitions: int, size: int = 50, rank: int = 9) -> Thresholds:
-    """A quarter is missing, and the start has a component too many."""
+    """Compute table 3: a quarter is missing, and the start has one component too many."""
     methods = [lrti, of_path(0, "bcd"), *(of_path(alpha, solver) for solver in NAMES for alpha in ALPHAS)]
     rows = recovery(methods, size, rank, rank + 1, 0.25, repetitions, TABLE_3)
     thresholds: Thresholds = []
@@ -228,7 +228,7 @@ def table_3(repetitions: int, size: int = 50, rank: int = 9) -> Thresholds:
 
 
 def table_1(repetitions: int) -> Thresholds:
-    """Paths from rank 3, of simulations 6×6×6 of rank 2 without noise that have 12 zeros, as the paper's has."""
+    """Compute table 1: paths from rank 3 for simulations 6×6×6 of rank 2 without noise that have 12 zeros, as in the paper."""
     sims = ((seed, elastic_cp_simulation(6, 2, seed)) for seed in count())
     rows, shown = [], None
     for start, (seed, sim) in enumerate(islice((pair for pair in sims if pair[1].zeros == 12), repetitions)):
@@ -261,7 +261,7 @@ def table_1(repetitions: int) -> Thresholds:
 
 
 def path_table(path: SolutionPath, sim: PlantedTensor) -> pd.DataFrame:
-    """A row for each λ, and one below it for each refinement; NZS zeros, of them NZT true ones."""
+    """Return a row for each λ, followed by one for each refinement; NZT of the NZS zeros are true ones."""
     truth = found_factors(sim.factors)
     rows = []
     for i, step in enumerate(path.steps):
@@ -304,7 +304,7 @@ def digits() -> Images:
 
 
 def balls(objects: int = 20, views: int = 72, size: int = 20) -> Images:
-    """Objects made of 4 to 9 balls each, opaque and shaded, turned about the vertical axis by equal angles."""
+    """Draw objects of 4 to 9 opaque shaded balls each, rotated about the vertical axis by equal angles."""
     rng = np.random.default_rng(0)
     images = np.zeros((objects * views, size, size))
     y, x = np.meshgrid(*2 * [np.linspace(-1, 1, size)], indexing="ij")
@@ -320,7 +320,7 @@ def balls(objects: int = 20, views: int = 72, size: int = 20) -> Images:
 
 
 def accuracy(features: NDArray[np.float64], labels: NDArray[np.intp], seed: int) -> float:
-    """Share of the images in the cluster of their object, clusters assigned to objects as is best."""
+    """Return the share of the images in the cluster of their object, for the best assignment of clusters to objects."""
     k = len(np.unique(labels))
     with single_threaded():
         clusters = KMeans(k, n_init=20, random_state=seed).fit_predict(features)
@@ -329,7 +329,7 @@ def accuracy(features: NDArray[np.float64], labels: NDArray[np.intp], seed: int)
 
 
 def solutions(Z: NDArray[np.float64], rank: int, seed: int, shares: Sequence[float]) -> Iterator[tuple[str, float, Factors]]:
-    """Methods, shares of zeros asked for, factors."""
+    """Yield method, requested share of zeros, and factors."""
     if find_spec("tensorly"):
         yield "CP-ALS", np.nan, [np.asarray(A) for A in _cp_als(Z, rank, seed).factors_]
     yield "LRTI", np.nan, [np.asarray(A) for A in _lrti(Z, rank, seed).factors_]
@@ -342,7 +342,7 @@ def solutions(Z: NDArray[np.float64], rank: int, seed: int, shares: Sequence[flo
 
 
 def table_4(data: dict[str, Images], seeds: int, ranks: Sequence[int] = (20, 30), shares: Sequence[float] = (0, 0.02, 0.1)) -> Thresholds:
-    """Clusters of images by their factors, against clusters by their pixels."""
+    """Compute table 4: clusters of images by their factors, compared with clusters by their pixels."""
     rows: list[dict[str, Any]] = []
     for name, (Z, labels) in data.items():
         pixels = Z.reshape(len(Z), -1)
@@ -364,7 +364,7 @@ def table_4(data: dict[str, Images], seeds: int, ranks: Sequence[int] = (20, 30)
     return []
 
 
-TABLES: dict[int, tuple[Callable[[int], Thresholds], int]] = {  # and their repetitions, of 2 and 3 the paper's
+TABLES: dict[int, tuple[Callable[[int], Thresholds], int]] = {  # with their repetitions, those of the paper for 2 and 3
     1: (table_1, 50),
     2: (table_2, 50),
     3: (table_3, 30),

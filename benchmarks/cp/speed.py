@@ -1,9 +1,9 @@
-"""ElasticCP: an iteration against TensorLy's and pyttb's, the solution path of the paper's table 3, an iteration out of core.
+"""Speed of ElasticCP: an iteration against TensorLy's and pyttb's, the path of the paper's table 3, an iteration out of core.
 
 python -m benchmarks.cp.speed [--parts sweeps path disk] [--folder FOLDER]
 
-The peers are used where they are installed (pip install tensorly pyttb). An iteration's time is that of
-22 or 10 less that of 2, by 20 or 8; of either the median of runs that take turns counts.
+The peers are used if installed (pip install tensorly pyttb). The time of an iteration is that of 22 or 10 iterations
+less that of 2, divided by 20 or 8; both are medians of runs in turn.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import zarr
 from numpy.typing import NDArray
 
 import dfact
-from benchmarks.common import Peak, exit_code, in_a_process_of_its_own, report
+from benchmarks.common import Peak, call_in_new_process, exit_code, report
 from dfact.data.synthetic import elastic_cp_simulation
 from dfact.models.cp.path import default_lambdas
 
@@ -34,7 +34,7 @@ CHUNK = 10_000
 
 
 def fits(T: NDArray[np.float64], mask: NDArray[np.bool_], rank: int) -> dict[str, Fit]:
-    """Ours and the peers', with and without missing entries."""
+    """Return the fits of dfact and the peers, with and without missing entries."""
     gaps, settings = np.where(mask, T, np.nan), {"lam": 1e-6, "l1_ratio": 0.0, "tol": 0, "random_state": 0}
     found: dict[str, Fit] = {
         "masked, dfact": lambda n: dfact.ElasticCP(rank, max_iter=n, **settings).fit(gaps),
@@ -71,7 +71,7 @@ def sweeps(shape: tuple[int, ...], rank: int, repeats: int) -> Thresholds:
         warnings.simplefilter("ignore")  # of the peers
         for fit in solvers.values():
             fit(1)
-        # In turn, so that noise of the machine meets all alike.
+        # In turn, so that noise of the machine affects all alike.
         runs = [{name: (seconds_of(fit, 2), seconds_of(fit, long[name])) for name, fit in solvers.items()} for _ in range(repeats)]
     # A peer's runs of the same length may differ threefold, so their medians are taken before the difference.
     times = {}
@@ -93,7 +93,7 @@ def sweeps(shape: tuple[int, ...], rank: int, repeats: int) -> Thresholds:
 
 
 def path(size: int, rank: int, seeds: int) -> Thresholds:
-    """Table 3's: 20 dB, a quarter missing, from a rank one too high, refined."""
+    """Time the path of table 3: 20 dB, a quarter missing, from a rank one too high, refined."""
     lambdas = [lam for lam in default_lambdas() if lam >= 1e-4]
     rows = []
     for seed in range(seeds):
@@ -118,7 +118,7 @@ def path(size: int, rank: int, seeds: int) -> Thresholds:
 
 
 def make(folder: Path, shape: tuple[int, int, int], rank: int, missing: float = 0.2) -> Path:
-    """Answers 0 to 3 of a planted model, some missing (255), as a dataset."""
+    """Return answers 0 to 3 of a planted model, some missing (255), as a dataset."""
     rng = np.random.default_rng(0)
     H = np.einsum("jr,kr->rjk", rng.random((shape[1], rank)), rng.random((shape[2], rank))).astype(np.float32)
     H *= 6 / rank
@@ -136,7 +136,7 @@ def make(folder: Path, shape: tuple[int, int, int], rank: int, missing: float = 
 
 
 def out_of_core(target: str, rank: int, long: int, keep: bool) -> dict[str, Any]:
-    """Nanoseconds an entry of an iteration, and memory; unless values are to be kept the plan has no room for them."""
+    """Return nanoseconds per entry and iteration, and memory; the plan has room for the values only with ``keep``."""
     dataset = dfact.open_dataset(target)
     model = dfact.ElasticCP(rank, lam=1.0, max_iter=2, tol=0, random_state=0)
     plan = dfact.plan(model, dataset)
@@ -165,7 +165,7 @@ def out_of_core(target: str, rank: int, long: int, keep: bool) -> dict[str, Any]
 
 def disk(folder: Path, shape: tuple[int, int, int], rank: int, iterations: int) -> Thresholds:
     target = str(make(folder, shape, rank))
-    rows = [in_a_process_of_its_own("benchmarks.cp.speed", "out_of_core", target, rank, iterations, keep) for keep in (False, True)]
+    rows = [call_in_new_process("benchmarks.cp.speed", "out_of_core", target, rank, iterations, keep) for keep in (False, True)]
     thresholds = []
     for row in rows:
         text = f"{row['shape']}, {row['values in memory']} decoded in memory: {row['ns an entry']:.2f} ns an entry (threshold 4)"

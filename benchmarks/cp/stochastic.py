@@ -1,9 +1,9 @@
-"""ElasticCP's stochastic solver beside block coordinate descent: objective, bytes, seconds; how it scales; the paper's table 3.
+"""ElasticCP's stochastic solver against block coordinate descent: objective, bytes, seconds, scaling, the paper's table 3.
 
 python -m benchmarks.cp.stochastic [--parts disk workers table_3] [--runs 30] [--folder FOLDER] [--picture]
 
-Both solvers run on threads, with no room to keep values between passes. Bytes are those of the chunks that were read,
-decoded. Workers wait for as long as their steps would take. All takes an hour or so on two cores.
+Both solvers run on threads, without a cache for values between passes. Bytes are those of the decoded chunks.
+Simulated workers wait for the time of their steps. All parts take about an hour on two cores.
 """
 
 import argparse
@@ -41,7 +41,7 @@ from dfact.progress import Iteration
 
 Thresholds = list[tuple[str, bool]]
 P = TypeVar("P", bound=PartialSums)
-_WATCHING = 0.025  # of the time of the steps
+_WATCHING = 0.025  # share of the time of the steps
 
 
 class CountedSource(ZarrSource):
@@ -66,7 +66,7 @@ def counted(path: Path) -> Dataset:
 
 
 class TimedSession(LocalSession):
-    """Notes the seconds of passes by their names."""
+    """A session that records the seconds of passes by their names."""
 
     def run(self, pass_: Pass[Any, P], broadcast: Any) -> P:
         began = time.perf_counter()
@@ -76,7 +76,7 @@ class TimedSession(LocalSession):
 
 
 class Forgetful(ThreadsExecutor):
-    """Keeps no values between passes, as where there is no room for them."""
+    """An executor that caches no values between passes, as if there were no memory for them."""
 
     seconds: ClassVar[Counter[str]] = Counter()
 
@@ -86,7 +86,7 @@ class Forgetful(ThreadsExecutor):
 
 @dataclass
 class Run:
-    """A fit, and what it took."""
+    """A fit and its cost."""
 
     model: dfact.ElasticCP
     bytes: int
@@ -98,7 +98,7 @@ class Run:
 
 
 def fit(dataset: Dataset, **parameters: Any) -> Run:
-    """Fit in a process that has no room to keep values."""
+    """Fit without a cache for values."""
     CountedSource.bytes_read, curve = 0, list[tuple[float, int, float]]()
     Forgetful.seconds.clear()
     began = time.perf_counter()
@@ -112,7 +112,7 @@ def fit(dataset: Dataset, **parameters: Any) -> Run:
 
 
 def disk(folder: Path, shapes: list[tuple[int, int, int]], shares: list[float], rank: int, *, picture: bool = False) -> Thresholds:
-    """Both solvers on planted answers of which a share is missing."""
+    """Run both solvers on planted answers of which a share is missing."""
     rows, thresholds = [], []
     for shape in shapes:
         for share in shares:
@@ -153,7 +153,7 @@ def compared(data: str, exact: Run, sampled: Run) -> Thresholds:
 
 
 def draw(runs: dict[str, Run]) -> None:
-    """Objective against seconds and against bytes, beside each other."""
+    """Draw the objective against seconds and against bytes, side by side."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter
 
@@ -166,7 +166,7 @@ def draw(runs: dict[str, Run]) -> None:
             axis.loglog(*points[points[:, 1] > 0].T, label=labels[solver])
         axis.axhline(0.01, color="grey", linestyle=":", linewidth=1)
         axis.set_xlabel(name)
-        axis.xaxis.set_minor_formatter(NullFormatter())  # labels of single digits would lie over one another
+        axis.xaxis.set_minor_formatter(NullFormatter())  # labels of single digits would overlap
     figure.axes[0].set_ylabel("objective above the lowest")
     figure.axes[0].legend(frameon=False)
     content = BytesIO()
@@ -175,7 +175,7 @@ def draw(runs: dict[str, Run]) -> None:
 
 
 def workers(waits: dict[tuple[int, int, int], float], counts: tuple[int, ...], iterations: int, rank: int = 10) -> Thresholds:
-    """Iterations on workers of one thread each that wait for as long as the steps of a block of this shape take a core."""
+    """Time iterations on one-thread workers that wait for the time a core takes for the steps of a block of this shape."""
     rng, rows, thresholds = np.random.default_rng(0), list[dict[str, Any]](), []
     for shape, seconds in waits.items():
         state, name = AdamaxState.at([rng.standard_normal((rank, size)) for size in shape[1:]]), "×".join(map(str, shape))
@@ -206,7 +206,7 @@ def workers(waits: dict[tuple[int, int, int], float], counts: tuple[int, ...], i
 
 
 def score(truth: list[NDArray[np.float64]], found: list[Any]) -> float:
-    """Equation 57, components matched, averaged over the true ones."""
+    """Return equation 57 of matched components, averaged over the true ones."""
     cosines = 1.0
     for A, B in zip(truth, map(np.asarray, found), strict=True):
         cosines = cosines * ((A / np.linalg.norm(A, axis=0)).T @ (B / np.maximum(np.linalg.norm(B, axis=0), 1e-300)))
@@ -215,7 +215,7 @@ def score(truth: list[NDArray[np.float64]], found: list[Any]) -> float:
 
 
 def table_3(size: int, rank: int, seeds: range, alphas: tuple[float, ...]) -> Thresholds:
-    """20 dB, a quarter missing, from a rank one too high; the step is chosen as in section 7.1.2."""
+    """Compute table 3: 20 dB, a quarter missing, from a rank one too high; the step is chosen as in section 7.1.2."""
     lambdas = [lam for lam in default_lambdas() if lam >= 1e-4]
     runs, rows = len(seeds), []
     for seed in seeds:

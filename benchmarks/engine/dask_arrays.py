@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import exit_code, in_a_process_of_its_own, report
+from benchmarks.common import call_in_new_process, exit_code, report
 
 COLUMNS = 1024
 CHUNK = 16_384
@@ -81,7 +81,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="a hundredth of it")
     n = (8 << 30) // (4 * COLUMNS) // (100 if parser.parse_args().small else 1)
-    row = in_a_process_of_its_own("benchmarks.engine.dask_arrays", "fit", n)
+    row = call_in_new_process("benchmarks.engine.dask_arrays", "fit", n)
     thresholds = [
         (f"the driver's peak is {row['driver GiB']:.2f} GiB, at most 1", row["driver GiB"] < 1),
         ("transform of a dask array is lazy and gives the bits of that in memory", row["transform lazy"] and row["same bits"]),

@@ -1,9 +1,9 @@
-"""The expectile matrix factorization paper's experiments: skewed noise (Fig. 2), response times of web services (Fig. 4-6).
+"""Experiments of the expectile matrix factorization paper: skewed noise (Fig. 2), response times of web services (Fig. 4-6).
 
     python -m benchmarks.expectile.paper [skewed] [latency] [--plot FOLDER]
 
-Relative errors |b̂ − b|/b of entries that no fit has seen. The paper's response times, 339 users × 5825 services, are not
-at hand: these are the first time slot of its sister data set, 142 × 4500, without zeros and time-outs (20 s).
+Errors are relative errors |b̂ − b|/b of held-out entries. The paper's response times, 339 users × 5825 services, are not
+available; the first time slot of its sister dataset, 142 × 4500, without zeros and time-outs (20 s), is used instead.
 """
 
 import argparse
@@ -31,7 +31,7 @@ SWEEPS = 30
 COMPONENTS = 10
 
 # Fig. 2. Medians of a prototype whose half-steps are exact for rows and for columns, with the same sweeps and ridge:
-# on data of its own, and on the ten data sets drawn here. Where it stands on its way to the minimum counts: the
+# on its own data, and on the ten datasets drawn here. The number of sweeps matters: as the
 # entries are few, twice the sweeps give up to 2 % more at R = 0.05, half of them as much less.
 SKEWED_OMEGAS = (0.1, 0.5, 0.9)
 PROTOTYPE = {0.1: (0.33, 0.60, 0.95), 0.05: (0.43, 0.64, 0.86)}
@@ -49,7 +49,7 @@ SHARES = np.linspace(0, 1, 401)
 
 
 def skewed(repetitions: int, size: int = 1000) -> tuple[Thresholds, Curves]:
-    """M* = XYᵀ, factors uniform in (0, 1), and noise of 0.5·χ²(3): M* where nothing was observed."""
+    """Predict unobserved entries of M* = XYᵀ, with factors uniform in (0, 1), observed with noise 0.5·χ²(3)."""
     rows: list[dict[str, Any]] = []
     curves: Curves = {}
     for rate in RATES:
@@ -93,7 +93,7 @@ def _skewed_bars(rows: Sequence[dict[str, Any]]) -> Thresholds:
 
 
 def response_times() -> NDArray[np.float64]:
-    """Seconds (users, services), NaN where not measured."""
+    """Return seconds (users, services), NaN where not measured."""
     path = REAL_DATA.parent / "latency" / "wsdream2_rt_8slots.npz"
     if not path.exists():
         sys.exit(f"{path.name} is not at hand: this benchmark needs the real response times in {path.parent}")
@@ -104,7 +104,7 @@ def response_times() -> NDArray[np.float64]:
 
 
 def latency(V: NDArray[np.float64], splits: int, grid: dict[str, Any] | None = None) -> tuple[Thresholds, pd.DataFrame]:
-    """A share of the entries is trained on, the others are told: with k and ridge fixed, and chosen on entries held out in training."""
+    """Train on a share of the entries and predict the others: with k and ridge fixed, and chosen on entries held out in training."""
     rows: list[dict[str, Any]] = []
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".* no observed entry", UserWarning)
@@ -114,7 +114,7 @@ def latency(V: NDArray[np.float64], splits: int, grid: dict[str, Any] | None = N
                 X, test = np.where(train, V, np.nan), np.where(train, np.nan, V)
                 models = {"fixed": _fixed(LATENCY_RIDGE).fit_each(X, OMEGAS), "chosen": _chosen(X, split, grid or GRID)}
                 for kind, of in models.items():
-                    rows += [{"R": rate, "split": split, "k, ridge": kind} | _told(model, test) for model in of]
+                    rows += [{"R": rate, "split": split, "k, ridge": kind} | _error_row(model, test) for model in of]
     each = pd.DataFrame(rows)
     table = each.drop(columns="split").groupby(["k, ridge", "R", "omega"], sort=False).mean().reset_index()
     thresholds = _latency_bars(table)
@@ -124,7 +124,7 @@ def latency(V: NDArray[np.float64], splits: int, grid: dict[str, Any] | None = N
 
 
 def _chosen(X: NDArray[np.float64], seed: int, grid: dict[str, Any]) -> list[dfact.ExpectileMF]:
-    """The best number of components and ridge for each ω."""
+    """Return the best number of components and ridge for each ω."""
     medians = select_by_held_out(dfact.ExpectileMF(max_iter=SWEEPS), X, grid, random_state=seed).table["median"]
     models = []
     for omega in grid["omega"]:
@@ -133,8 +133,8 @@ def _chosen(X: NDArray[np.float64], seed: int, grid: dict[str, Any]) -> list[dfa
     return models
 
 
-def _told(model: dfact.ExpectileMF, test: NDArray[np.float64]) -> dict[str, float]:
-    """Median and interquartile range of the errors, of all entries and by bins of the true value."""
+def _error_row(model: dfact.ExpectileMF, test: NDArray[np.float64]) -> dict[str, float]:
+    """Return median and interquartile range of the errors, for all entries and by bins of the true value."""
     places = np.nonzero(~np.isnan(test))
     b = test[places]
     errors = np.abs(model.predict(*places) - b) / b
@@ -164,7 +164,7 @@ def _latency_bars(table: pd.DataFrame) -> Thresholds:
 
 
 def draw_skewed(curves: Curves, folder: Path) -> None:
-    """Fig. 2: which share of the entries has at most which error."""
+    """Draw Fig. 2: the cumulative distribution of the errors."""
     figure = new_figure(9, 4)
     for panel, rate in enumerate(RATES):
         axes = figure.add_subplot(1, len(RATES), panel + 1, title=f"R = {rate}", xlabel="relative error", ylabel="share", xlim=(0, 3))
@@ -175,7 +175,7 @@ def draw_skewed(curves: Curves, folder: Path) -> None:
 
 
 def draw_latency(table: pd.DataFrame, folder: Path) -> None:
-    """Fig. 4-6: medians and interquartile ranges over ω, of all entries and of the bins."""
+    """Draw Fig. 4-6: medians and interquartile ranges over ω, for all entries and by bins."""
     names = [str(name).removesuffix(": median") for name in table if str(name).endswith(": median")]
     figure = new_figure(4 * len(names), 7)
     for row, what in enumerate(("median", "IQR")):

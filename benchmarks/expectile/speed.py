@@ -1,9 +1,9 @@
-"""Expectile matrix factorization: time of a sweep against a NumPy row loop and cmfrec, its growth with the entries, and out of core.
+"""Expectile matrix factorization: time of a sweep against a NumPy row loop and cmfrec, growth with the entries, out of core.
 
     python -m benchmarks.expectile.speed [--rows 1000000] [--columns 300] [--folder DIR]
 
-A sweep brings the rows to their minimum and takes a step of the columns. The NumPy loop does the same, a row and a
-column after the other. cmfrec (``pip install cmfrec``) is measured where it is installed: explicit ALS without biases,
+A sweep minimizes over the rows and takes a step for the columns. The NumPy loop does the same row by row and column by
+column. cmfrec (``pip install cmfrec``) is measured if installed: explicit ALS without biases,
 Cholesky, double precision, two threads.
 """
 
@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the peers' side on one thread, too; cmfrec has threads of its own
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the peers run on one thread, too; cmfrec has its own threads
 
 import numpy as np
 import scipy.sparse as sp
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 import dfact
 from benchmarks.bounded_nmf.out_of_core import Clock
-from benchmarks.common import Peak, exit_code, in_a_process_of_its_own, report, side_by_side
+from benchmarks.common import Peak, call_in_new_process, exit_code, report, side_by_side
 from dfact.data.ingest.writer import dataset_writer
 from dfact.engine.memory_plan import parse_bytes
 
@@ -35,7 +35,7 @@ PASSES = 8
 
 
 def skewed(n: int, m: int, observed: float, seed: int = 0) -> Any:
-    """The paper's synthetic data, row-compressed: U(0, 1) factors, noise ½χ²(3)."""
+    """Return the paper's synthetic data as CSR: U(0, 1) factors, noise ½χ²(3)."""
     rng = np.random.default_rng(seed)
     X, Y = rng.random((n, K)), rng.random((m, K))
     count = rng.binomial(m, observed, n)
@@ -52,7 +52,7 @@ def fit(A: Any, omega: float, sweeps: int) -> Callable[[], object]:
 
 
 def numpy_sweep(A: Any, omega: float) -> Callable[[], object]:
-    """Every row at its minimum by Newton's method on the signs, and one Newton step of every column."""
+    """Minimize over every row by Newton's method on the signs, and take one Newton step for every column."""
     rng = np.random.default_rng(0)
     columns = A.T.tocsr()
     X, Y = rng.random((A.shape[0], K)), rng.random((A.shape[1], K))
@@ -118,7 +118,7 @@ def sweeps_side_by_side(n: int, m: int, repeats: int) -> tuple[list[dict[str, An
 
 
 def growth(largest: int, repeats: int) -> tuple[list[dict[str, Any]], list[tuple[str, bool]]]:
-    """One core, 5 % of the entries of 1000 columns observed, three decades of entries."""
+    """Time sweeps on one core over three decades of entries, with 5 % of the entries of 1000 columns observed."""
     rows = []
     for entries in (largest // 1000, largest // 100, largest // 10, largest):
         A = skewed(entries // 50, 1000, 0.05, 1)
@@ -126,7 +126,7 @@ def growth(largest: int, repeats: int) -> tuple[list[dict[str, Any]], list[tuple
         times = side_by_side({"few": fit(A, 0.1, few), "many": fit(A, 0.1, many)}, repeats)
         seconds = (times["many"] - times["few"]) / (many - few)
         rows.append({"entries": A.nnz, "ms_per_sweep": seconds * 1e3, "million_entries_per_s": A.nnz / seconds / 1e6})
-    # Beside what every sweep costs, however few its entries.
+    # Without the fixed cost of a sweep.
     further = [(b["ms_per_sweep"] - a["ms_per_sweep"]) * 1e6 / (b["entries"] - a["entries"]) for a, b in pairwise(rows)]
     for row, ns in zip(rows[1:], further, strict=True):
         row["ns_a_further_entry"] = ns
@@ -142,7 +142,7 @@ def growth(largest: int, repeats: int) -> tuple[list[dict[str, Any]], list[tuple
 
 
 def make(path: Path, n: int, m: int) -> None:
-    """Skewed measurements, 30 % missing, float32."""
+    """Return skewed measurements as a dataset: 30 % missing, float32."""
     rng = np.random.default_rng(0)
     Y = rng.random((K, m), dtype=np.float32)
     labels = np.asarray([f"M{j}" for j in range(m)], dtype=object)
@@ -195,7 +195,7 @@ def main() -> int:
         path = folder / f"skewed-{options.rows}x{options.columns}.zarr"
         if not path.exists():
             make(path, options.rows, options.columns)
-        rows = [in_a_process_of_its_own("benchmarks.expectile.speed", "out_of_core", str(path), limit) for limit in options.limits]
+        rows = [call_in_new_process("benchmarks.expectile.speed", "out_of_core", str(path), limit) for limit in options.limits]
         more = [
             (f"peak {r['peak_GiB']:.2f} GiB within {r['memory_limit']}", r["peak_GiB"] * 2**30 <= parse_bytes(r["memory_limit"]))
             for r in rows

@@ -18,7 +18,7 @@ from dfact.linalg.factor_retention import FactorNumber, bic, minimum_average_par
 
 Thresholds = list[tuple[str, bool]]
 TRUE, NOISES, ROWS = 10, (0.1, 0.2, 0.3), 200
-# Mean |k − k*| of the paper's FA-promax, by noise; its BIC at 0.3 is not a number.
+# Mean |k − k*| of the paper's FA-promax, by noise; its BIC at 0.3 is NaN.
 PAPER = {"PA": (0.17, 0.53, 0.87), "MAP": (0.11, 0.13, 1.27), "BIC": (0.30, 0.93, None)}
 CRITERIA: dict[str, Callable[[NDArray[np.float64], int], FactorNumber]] = {
     "PA": lambda R, seed: parallel_analysis(R, ROWS, seed=seed),

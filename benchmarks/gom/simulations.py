@@ -3,7 +3,7 @@
     python -m benchmarks.gom.simulations [--repetitions 20]
 
 The paper repeats each setting 100 times. The norm of the Hamming error is the sum over all entries, up to 2N;
-the paper's error lies between 0 and 1, as with the norm of matrices: of two classes, half of it.
+the paper's error lies between 0 and 1, as with the norm of matrices: for two classes it is half of this norm.
 """
 
 import argparse
@@ -32,19 +32,19 @@ SIZES = (800, 1600, 3200, 5600, 8000)
 
 
 def hamming(estimate: NDArray[Any], planted: NDArray[Any]) -> float:
-    """(1/N)·min over permutations of Σ|Π̂ − Π|."""
+    """Return (1/N)·min over permutations of Σ|Π̂ − Π|."""
     costs = np.abs(estimate[:, :, None] - planted[:, None, :]).sum(axis=0)
     return float(costs[linear_sum_assignment(costs)].sum() / len(planted))
 
 
 def relative(estimate: NDArray[Any], planted: NDArray[Any]) -> float:
-    """Min over permutations of ‖Θ̂ − Θ‖ / ‖Θ‖."""
+    """Return the minimum over permutations of ‖Θ̂ − Θ‖ / ‖Θ‖."""
     costs = np.square(estimate[:, :, None] - planted[:, None, :]).sum(axis=0)
     return float(np.sqrt(costs[linear_sum_assignment(costs)].sum()) / np.linalg.norm(planted))
 
 
 def outcome(model: dfact.GradeOfMembership, planted: PlantedMemberships, candidates: Sequence[int]) -> dict[str, float]:
-    """Errors with K known, K chosen by modularity, and the seconds of the fit."""
+    """Return the errors with known K, the K chosen by modularity, and the seconds of the fit."""
     with lone_pure_subjects():
         chosen = dfact.selection.select_by_modularity(model, planted.R, candidates).best_params["n_components"]
         began = time.perf_counter()
@@ -67,7 +67,7 @@ def averages(
     tau: Callable[[tuple[int, ...]], float] | None = None,
     candidates: Sequence[int] = range(2, 9),
 ) -> list[dict[str, Any]]:
-    """Means over data sets that all algorithms see alike; of the seconds the median."""
+    """Return means over datasets that all algorithms share; the median of the seconds."""
     outcomes: dict[str, list[dict[str, float]]] = {name: [] for name in algorithms}
     for seed in range(repetitions):
         planted = plant(seed)
@@ -89,7 +89,7 @@ def of(rows: Sequence[dict[str, Any]], algorithm: str, what: str) -> NDArray[np.
 
 
 def beats_srsc(rows: Sequence[dict[str, Any]], where: str) -> Thresholds:
-    """Both hunts of "crsc" in both errors."""
+    """Return thresholds for both errors of "crsc" with either vertex hunting."""
     thresholds: Thresholds = []
     for algorithm in ("crsc, kmeans", "crsc, svm-cone"):
         ratios = [float((of(rows, algorithm, error) / of(rows, "srsc", error)).max()) for error in ("hamming", "relative")]
@@ -100,7 +100,7 @@ def beats_srsc(rows: Sequence[dict[str, Any]], where: str) -> Thresholds:
 
 
 def errors_fall(rows: Sequence[dict[str, Any]], along: str) -> Thresholds:
-    """Each error from each setting to the next, for the spectral methods."""
+    """Return thresholds for the fall of each error from setting to setting, for the spectral methods."""
     thresholds: Thresholds = []
     for algorithm in SPECTRAL:
         steps = np.concatenate([of(rows, algorithm, error)[1:] / of(rows, algorithm, error)[:-1] for error in ("hamming", "relative")])
@@ -111,7 +111,7 @@ def errors_fall(rows: Sequence[dict[str, Any]], along: str) -> Thresholds:
 
 
 def experiment_1(repetitions: int) -> Thresholds:
-    """τ = α·M·max(N, J) at ρ = 1, N = 800."""
+    """Vary τ = α·M·max(N, J) at ρ = 1, N = 800."""
     rows = [
         {"alpha": alpha, **row}
         for alpha in TAUS
@@ -128,7 +128,7 @@ def experiment_1(repetitions: int) -> Thresholds:
 
 
 def experiment_2(repetitions: int) -> Thresholds:
-    """ρ at N = 800."""
+    """Vary ρ at N = 800."""
     rows = [
         {"rho": rho, **row}
         for rho in RHOS
@@ -143,7 +143,7 @@ def experiment_2(repetitions: int) -> Thresholds:
 
 
 def experiment_3(repetitions: int, sizes: Sequence[int] = SIZES) -> Thresholds:
-    """N at ρ = 0.2, J = N/4; a fifth of the repetitions from 3200 subjects on."""
+    """Vary N at ρ = 0.2, J = N/4; with a fifth of the repetitions from 3200 subjects."""
     rows = [
         {"N": n, **row}
         for n in sizes
@@ -157,7 +157,7 @@ def experiment_3(repetitions: int, sizes: Sequence[int] = SIZES) -> Thresholds:
 
 
 def toy(seed: int) -> PlantedMemberships:
-    """20 subjects, of them 7 pure in each of two classes; 10 items on which the classes differ by up to 4; M = 5."""
+    """Return a toy example: 20 subjects, 7 of them pure in each of two classes; 10 items on which they differ by up to 4; M = 5."""
     r = np.linspace(0.2, 0.8, 6)
     memberships = np.vstack([np.repeat(np.eye(2), 7, axis=0), np.column_stack([r, 1 - r])])
     rising = np.linspace(0.5, 4.5, 10)
@@ -167,7 +167,7 @@ def toy(seed: int) -> PlantedMemberships:
 
 
 def experiment_4(repetitions: int) -> Thresholds:
-    """A toy. The paper's Π and Θ are in a figure alone, so its errors, of one data set, are for orientation."""
+    """Fit the toy example. The paper shows Π and Θ in a figure only, so its errors, from one dataset, are for orientation."""
     paper = {"srsc": (0.0650, 0.1142), "crsc, kmeans": (0.0529, 0.1034), "ssc": (0.0654, 0.1146), "srm": (0.0772, 0.1251)}
     rows = averages(toy, repetitions, GOM_ALGORITHMS, levels=5, candidates=range(2, 6))
     for row in rows:
@@ -178,7 +178,7 @@ def experiment_4(repetitions: int) -> Thresholds:
 
 
 def noiseless() -> Thresholds:
-    """Expected responses ΠΘᵀ give Π and Θ back."""
+    """Recover Π and Θ from the expected responses ΠΘᵀ."""
     rows = []
     for n in (200, 800):
         planted = gom_simulation(1, n, 0)

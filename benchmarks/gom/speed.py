@@ -1,9 +1,9 @@
-"""Speed of grade of membership and of the singular vectors it rests on, against the paper, scikit-learn and Dask.
+"""Speed of grade of membership and of its singular vectors, against the paper, scikit-learn and Dask.
 
     python -m benchmarks.gom.speed [--parts simulation svd scale] [--folder DIR]
 
-A simulated 8000 × 2000; the SVD of a planted 200,000 × 500 in memory and on disk; 500,000 × 200 answers
-on disk, the number of classes chosen from 2 to 10.
+The parts are a simulation of 8000 × 2000; the SVD of a planted matrix 200,000 × 500 in memory and on disk; and
+500,000 × 200 answers on disk, with the number of classes chosen from 2 to 10.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from scipy.linalg import eigh
 from sklearn.utils.extmath import randomized_svd
 
 import dfact
-from benchmarks.common import GOM_ALGORITHMS, Peak, exit_code, in_a_process_of_its_own, lone_pure_subjects, report, side_by_side
+from benchmarks.common import GOM_ALGORITHMS, Peak, call_in_new_process, exit_code, lone_pure_subjects, report, side_by_side
 from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dense import ArraySource
@@ -43,7 +43,7 @@ CHUNK = 50_000
 
 
 def simulation(n: int, repeats: int) -> Thresholds:
-    """A fit of the paper's largest simulation, n × n/4."""
+    """Time a fit of the paper's largest simulation, n × n/4."""
     R = gom_simulation(0.2, n, 0).R
     inputs = {"float32": R.astype(np.uint8), "float64": R.astype(np.float64)}
     fits = {}
@@ -62,14 +62,14 @@ def simulation(n: int, repeats: int) -> Thresholds:
 
 
 def planted(n: int, m: int, k: int) -> NDArray[np.float32]:
-    """Rank k with singular values that fall to a tenth of the first, which is as strong in each entry as the noise."""
+    """Return a matrix of rank k plus noise; singular values fall to a tenth of the first, whose entries are as strong as the noise."""
     rng = np.random.default_rng(0)
     Q = rng.standard_normal((k, m), np.float32) * np.linspace(1, 0.1, k, dtype=np.float32)[:, None]
     return rng.standard_normal((n, k), np.float32) @ Q + rng.standard_normal((n, m), np.float32)
 
 
 def ours(source: RowSource, k: int, *, small_memory: bool = False) -> Triples:
-    """By passes; with ``small_memory`` each reads the source anew, and the left vectors lie on disk."""
+    """Compute the SVD by passes; with ``small_memory`` each pass reads the source, and the left vectors are on disk."""
     dtype, (_, m) = np.dtype(np.float32), source.shape
     executor = resolve_executor(None, Layout.of(source.shape).n_partitions)
     footprint = Footprint(dtype.itemsize * k, dtype.itemsize * (m + k), 8 * (gram_size(m, k) + m * k), dtype.itemsize * k)
@@ -88,7 +88,7 @@ def of_sklearn(M: NDArray[np.float32], k: int) -> Triples:
 
 
 def of_dask(path: Path, k: int, *, compute: bool) -> Triples:
-    """``compute`` as its manual advises where the data is larger than memory."""
+    """Compute Dask's SVD as its manual advises for data larger than memory."""
     U, _, Vt = da.compute(*da.linalg.svd_compressed(da.from_zarr(path, component="values"), k, n_power_iter=2, seed=0, compute=compute))
     return U, Vt.T
 
@@ -104,7 +104,7 @@ def exact(M: NDArray[np.float32], k: int) -> Triples:
 
 
 def sine(A: NDArray[Any], B: NDArray[Any]) -> float:
-    """Of the largest principal angle between the spans of the columns."""
+    """Return the sine of the largest principal angle between the spans of the columns."""
     a, b = (np.linalg.qr(X.astype(np.float64))[0] for X in (A, B))
     return float(np.linalg.norm(a - b @ (b.T @ a), 2))
 
@@ -144,7 +144,7 @@ def singular_vectors(folder: Path, n: int, m: int, k: int, repeats: int) -> Thre
 
 
 def make(folder: Path, n: int, m: int, k: int, levels: int) -> Path:
-    """Answers 0 to M of subjects with memberships from a Dirichlet distribution of 0.3, as a dataset."""
+    """Return answers 0 to M of subjects with memberships from a Dirichlet distribution of 0.3, as a dataset."""
     rng = np.random.default_rng(0)
     Theta = rng.random((m, k)) * levels
     raw = zarr.create_array(folder / "raw.zarr", shape=(n, m), chunks=(CHUNK, m), dtype="u1", overwrite=True)
@@ -157,7 +157,7 @@ def make(folder: Path, n: int, m: int, k: int, levels: int) -> Path:
 
 
 def fit(path: str, algorithm: str, candidates: list[int]) -> dict[str, Any]:
-    """Seconds and peak of choosing among the candidates, or of a fit with the only one."""
+    """Return seconds and peak memory of the selection among the candidates, or of a fit with a single one."""
     dataset = dfact.open_dataset(path)
     model = dfact.GradeOfMembership(**GOM_ALGORITHMS[algorithm], n_levels=4, random_state=0)
     steps: dict[str, float] = {}
@@ -176,7 +176,7 @@ def fit(path: str, algorithm: str, candidates: list[int]) -> dict[str, Any]:
 
 
 def kmeans_speed(n: int, widths: list[int], repeats: int) -> dict[str, float]:
-    """Seconds of K-means for all numbers of classes, and of one pass of their products alone: n points with the centres."""
+    """Time K-means for all numbers of classes, and one pass of their products alone: n points with the centres."""
     rng = np.random.default_rng(0)
     source = ArraySource((np.eye(max(widths))[rng.integers(0, 4, n)] + rng.standard_normal((n, max(widths))) / 2).astype(np.float32))
     dtype, executor = np.dtype(np.float32), resolve_executor(None, Layout.of(source.shape).n_partitions)
@@ -190,7 +190,7 @@ def kmeans_speed(n: int, widths: list[int], repeats: int) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class ProductsPass(StatelessStart):
-    """The products of the shared centres (c, d) with all points, without which no pass of K-means is."""
+    """A pass of the products of the centres (c, d) with all points alone, a lower bound for a pass of K-means."""
 
     dtype: None = None
 
@@ -204,7 +204,7 @@ def scale(folder: Path, n: int, m: int) -> Thresholds:
     path = str(make(folder, n, m, 4, 4))
     many, one = list(range(2, 11)), [4]
     runs = [("crsc, kmeans", many), ("srsc", many), ("crsc, svm-cone", one)]
-    rows = [in_a_process_of_its_own("benchmarks.gom.speed", "fit", path, algorithm, candidates) for algorithm, candidates in runs]
+    rows = [call_in_new_process("benchmarks.gom.speed", "fit", path, algorithm, candidates) for algorithm, candidates in runs]
     thresholds = []
     for row in rows:
         what = f"{row['algorithm']}, K from {row['candidates']}, {n} × {m} on disk"

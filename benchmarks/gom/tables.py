@@ -23,7 +23,7 @@ Thresholds = list[tuple[str, bool]]
 
 @dataclass(frozen=True)
 class Published:
-    """What the paper prints of one questionnaire, 0 = no response."""
+    """The results that the paper prints for one questionnaire, 0 = no response."""
 
     items: list[str]
     levels: int
@@ -70,18 +70,18 @@ PAPER = {
 def file_of(name: str) -> Path:
     path = REAL_DATA / f"{name}.csv"
     if not path.exists():
-        sys.exit(f"{path.name} is not at hand: this benchmark needs the real questionnaires in {REAL_DATA}")
+        sys.exit(f"{path.name} is missing: this benchmark needs the real questionnaires in {REAL_DATA}")
     return path
 
 
 def responses(name: str) -> NDArray[np.float64]:
-    """The answers as they were given, 0 = no response; subjects without any are left out."""
+    """Return the recorded answers, 0 = no response, without subjects who gave none."""
     R = pd.read_csv(file_of(name), usecols=PAPER[name].items)[PAPER[name].items].to_numpy(np.float64)
     return R[R.any(axis=1)]
 
 
 def stored(name: str, folder: Path) -> dfact.Dataset:
-    """The same as a dataset of uint8."""
+    """Return the answers as a dataset of uint8."""
     return dfact.import_table(file_of(name), folder / f"{name}.zarr", items=PAPER[name].items, missing=0, empty_rows="drop")
 
 
@@ -94,7 +94,7 @@ def model(name: str, method: str, n_components: int = 2) -> dfact.GradeOfMembers
 
 
 def table_4(largest: int) -> Thresholds:
-    """The best K and its modularity, of arrays in float64 and of stored answers in float32."""
+    """Compute table 4: the best K and its modularity, for arrays in float64 and stored answers in float32."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         for name, paper in PAPER.items():
@@ -134,7 +134,7 @@ def table_4(largest: int) -> Thresholds:
 
 
 def table_5(repeats: int) -> Thresholds:
-    """Shares of highly pure and highly mixed subjects, and the time of a fit."""
+    """Compute table 5: shares of highly pure and highly mixed subjects, and the time of a fit."""
     rows: list[dict[str, Any]] = []
     thresholds: Thresholds = []
     with tempfile.TemporaryDirectory() as folder:
@@ -172,7 +172,7 @@ def table_5(repeats: int) -> Thresholds:
 
 
 def synthetic_ratings(n: int, m: int, zeros: float, seed: int = 0) -> NDArray[np.float64]:
-    """Ratings 1 to 5 of m films by n users of three tastes, half of them pure; few films are rated by many, most by few."""
+    """Return ratings 1 to 5 of m films by n users of three tastes, half of them pure; few films have many ratings."""
     rng = np.random.default_rng(seed)
     memberships = np.vstack([np.eye(3)[rng.integers(0, 3, n // 2)], rng.dirichlet(np.full(3, 0.5), n - n // 2)])
     popularity = memberships @ rng.pareto(1.2, (3, m))
@@ -183,7 +183,7 @@ def synthetic_ratings(n: int, m: int, zeros: float, seed: int = 0) -> NDArray[np
 
 
 def ratings(n: int, m: int, repeats: int) -> Thresholds:
-    """A matrix of MovieLens 100k's shape and sparsity, but made up, as it comes and row-compressed."""
+    """Compare dense and CSR synthetic ratings of MovieLens 100k's shape and sparsity."""
     dense = synthetic_ratings(n, m, 0.937)
     compressed = sp.csr_array(dense)
     rows: list[dict[str, Any]] = []

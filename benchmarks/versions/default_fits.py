@@ -1,8 +1,8 @@
-"""Where default fits end, with this version and with an earlier one, on all shared data and with several seeds.
+"""Final objectives of default fits with this version and with an earlier one, on all shared data and with several seeds.
 
     python -m benchmarks.versions.default_fits --before FOLDER [--cases WORD ...]
 
-FOLDER is a checkout of the earlier version, such as ``git worktree add FOLDER COMMIT`` makes. No fit may end more than 0.05 %
+FOLDER is a checkout of the earlier version, made for instance by ``git worktree add FOLDER COMMIT``. No fit may end more than 0.05 %
 above the same fit with the earlier version.
 """
 
@@ -41,14 +41,14 @@ print(json.dumps(found))
 
 @dataclass(frozen=True)
 class Case:
-    """Data and the estimator that fits it."""
+    """Data and its estimator."""
 
     data: Callable[[], NDArray[Any]]
     estimator: str
     parameters: Mapping[str, Any]
 
     def fits(self) -> list[dict[str, Any]]:
-        """The parameters of a fit with the default start, and of one with a random start for each seed."""
+        """Return the parameters of a fit with the default start, and of one with a random start for each seed."""
         starts = [{"random_state": 0}, *({"init": "random", "random_state": seed} for seed in range(_SEEDS))]
         return [dict(self.parameters) | start for start in starts]
 
@@ -75,7 +75,7 @@ CASES |= {f"cp {name}": Case(_tensor(name), "ElasticCP", {"n_components": 3, "la
 
 
 def ends(root: Path, case: Case, data: Path) -> list[tuple[float, int, float]]:
-    """Final objective, iterations and seconds of each fit with the version at ``root``."""
+    """Return final objective, iterations and seconds of each fit with the version at ``root``."""
     environment = os.environ | {"PYTHONPATH": str(root), "OPENBLAS_NUM_THREADS": "1"}
     arguments = [case.estimator, str(data), json.dumps(case.fits())]
     done = subprocess.run([sys.executable, "-c", _FIT, *arguments], env=environment, cwd=data.parent, check=True, stdout=subprocess.PIPE)
@@ -83,7 +83,7 @@ def ends(root: Path, case: Case, data: Path) -> list[tuple[float, int, float]]:
 
 
 def compare(name: str, case: Case, versions: Mapping[str, Path]) -> tuple[list[dict[str, Any]], tuple[str, bool]]:
-    """A row for each fit, and the threshold for all."""
+    """Return a row for each fit, and the threshold for all."""
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data.npy"
         np.save(data, case.data())

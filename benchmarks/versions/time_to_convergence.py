@@ -1,13 +1,12 @@
-"""Time from a file to an objective within 0.1 % of where an earlier version's fit ends, with this version and with the earlier one.
+"""Time from a file to an objective within 0.1 % of an earlier version's final one, for this version and the earlier one.
 
     python -m benchmarks.versions.time_to_convergence --before FOLDER [--cases WORD ...] [--scale 1] [--folder FOLDER]
     python -m benchmarks.versions.time_to_convergence --before FOLDER --refits
 
-FOLDER is a checkout of the earlier version, such as ``git worktree add FOLDER COMMIT`` makes. The target is 1.001 times the lowest
-objective that version reaches, with as many iterations as it takes to settle. For each version the least number of iterations is
-sought whose model meets the target, and a whole fit of so many is timed, three times in turn, each in a process of its own that
-has compiled before. ``--scale 0.1`` takes a tenth of the rows of what is planted. ``--refits`` times selection and the bootstrap
-instead, as a user calls them.
+FOLDER is a checkout of the earlier version, made for instance by ``git worktree add FOLDER COMMIT``. The target is 1.001 times the lowest
+objective that the earlier version reaches on convergence. For each version the minimum number of iterations that reaches the
+target is determined, and a complete fit with this number is timed three times in turn, each in a new process with compiled
+kernels. ``--scale 0.1`` uses a tenth of the rows of planted data. ``--refits`` times selection and the bootstrap instead.
 """
 
 import argparse
@@ -66,7 +65,7 @@ print(json.dumps(time.perf_counter() - began))
 
 @dataclass(frozen=True)
 class Case:
-    """Data, the estimator that fits it, and the threshold."""
+    """Data, its estimator, and the threshold."""
 
     make: Callable[[Path, float], Path]
     """Writes the data, planted ones with this share of their rows, into a folder."""
@@ -121,9 +120,9 @@ CASES = {
 
 
 def fit(root: Path, case: Case, data: Path, iterations: int, *, warm: Path | None = None) -> tuple[float, float]:
-    """The final objective of a fit of so many iterations with the version at ``root``, and its seconds, in a process of its own.
+    """Return final objective and seconds of a fit with this number of iterations and the version at ``root``, in a new process.
 
-    With ``warm``, data as small as can be, a fit of them comes first, which compiles.
+    With ``warm``, a small dataset, a fit to it compiles the kernels first.
     """
     parameters = dict(case.parameters) | {"max_iter": iterations, "tol": 0}
     arguments = [case.estimator, str(data), json.dumps(parameters), json.dumps(warm is not None), str(warm)]
@@ -132,15 +131,15 @@ def fit(root: Path, case: Case, data: Path, iterations: int, *, warm: Path | Non
 
 
 def run(root: Path, code: str, arguments: Sequence[str]) -> Any:
-    """What the code prints, in a process of its own with the version at ``root``."""
+    """Return the printed output of the code, run in a new process with the version at ``root``."""
     environment = os.environ | {"PYTHONPATH": str(root), "OPENBLAS_NUM_THREADS": "1"}
-    with tempfile.TemporaryDirectory() as folder:  # where no package lies
+    with tempfile.TemporaryDirectory() as folder:  # a folder without a package
         done = subprocess.run([sys.executable, "-c", code, *arguments], env=environment, cwd=folder, check=True, stdout=subprocess.PIPE)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def least_iterations(objective: Callable[[int], float], target: float, most: int) -> int:
-    """The first number of iterations that meets the target where objectives fall; ``most`` if none does."""
+    """Return the minimum number of iterations that reaches the target, as objectives fall; ``most`` if none does."""
     numbers = [i for i in _ITERATIONS if i < most] + [most]
     low, high = 0, len(numbers) - 1
     while low < high:
@@ -153,7 +152,7 @@ def least_iterations(objective: Callable[[int], float], target: float, most: int
 
 
 def race(name: str, case: Case, versions: Mapping[str, Path], folder: Path, scale: float) -> tuple[dict[str, Any], tuple[str, bool]]:
-    """A row of the table and its threshold."""
+    """Return a row of the table and its threshold."""
     data, warm = case.make(folder, scale), case.make(folder, 1e-9 if name.split()[1] in {"planted", "skewed"} else scale)
     end = min(fit(versions["before"], case, data, most)[0] for most in (case.most // 2, case.most))
     target = (1 + _WITHIN) * end
@@ -176,7 +175,7 @@ def race(name: str, case: Case, versions: Mapping[str, Path], folder: Path, scal
 
 
 def race_refits(data: Path, versions: Mapping[str, Path]) -> list[dict[str, Any]]:
-    """A row for selection and for the bootstrap, warm and cold."""
+    """Return a row for selection and for the bootstrap, with warm and cold starts."""
     rows: list[dict[str, Any]] = []
     for name in ("selection", "bootstrap", "bootstrap, cold"):
         times: dict[str, list[float]] = {version: [] for version in versions}
