@@ -1,7 +1,7 @@
-"""Pods as containers on one machine: the image without a registry, and a Job's pods, hardened as the manifests say.
+"""Pods as containers on one machine: the image without a registry, and a Job's pods, hardened by their manifests.
 
-Each pod is a container in a network namespace of its own, and what Kubernetes would do with a Job is done here in few
-lines: variables, volumes, names, and the policies of failure. It needs Linux, root, podman, buildah, runc and debootstrap.
+Each pod is a container in its own network namespace. The work of Kubernetes for a Job is done here in few lines:
+variables, volumes, names, and the policies for failures. It needs Linux, root, podman, buildah, runc and debootstrap.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ events_logger = "file"
 
 
 def available() -> tuple[bool, str]:
-    """Whether containers can be run here and, if not, why."""
+    """Return whether containers can run on this machine and, if not, the reason."""
     if missing := [tool for tool in _TOOLS if shutil.which(tool) is None]:
         packages = "podman buildah runc debootstrap netavark aardvark-dns catatonit conmon iptables"
         return False, f"not installed: {', '.join(missing)}; apt-get install --no-install-recommends {packages}, and kubectl"
@@ -52,13 +52,13 @@ def _run(*command: str) -> str:
 
 
 def _configure(folder: Path) -> None:
-    """Podman, for all that this process starts: by itself it would raise limits, which not every root may."""
+    """Configure podman for the child processes not to raise limits, which not every root may do."""
     (folder / "containers.conf").write_text(_CONFIGURATION)
     os.environ["CONTAINERS_CONF"] = str(folder / "containers.conf")
 
 
 def build_image(folder: Path) -> None:
-    """The image of the committed Containerfile and lock file, without the network, on a base and wheels fetched beforehand."""
+    """Build the image of the committed Containerfile and lock file without the network, from a base and wheels fetched before."""
     folder.mkdir(parents=True, exist_ok=True)
     _configure(folder)
     if subprocess.run(["podman", "image", "exists", BASE], check=False, capture_output=True).returncode != 0:
@@ -78,7 +78,7 @@ def build_image(folder: Path) -> None:
 
 @dataclass
 class Job:
-    """What the Job controller and the kubelets would do with a rendered Job: start its pods, and others for those that fail."""
+    """A rendered Job, run as by the Job controller and the kubelets: start its pods, and replace those that fail."""
 
     manifests: list[Manifest]
     hosts: Hosts
@@ -109,19 +109,19 @@ class Job:
 
     def __exit__(self, *_: object) -> None:
         for index in range(self._spec["completions"]):
-            with contextlib.suppress(RuntimeError):  # it is gone already
+            with contextlib.suppress(RuntimeError):  # it has been removed already
                 _run("podman", "rm", "--force", "--time", "1", self._container(index))
 
     def _container(self, index: int) -> str:
         return f"{self.hosts.folder.name}-{index}"
 
     def tell(self, what: str) -> None:
-        """Keep and print what has happened."""
+        """Record and print an event."""
         self.events.append(f"{time.monotonic() - self._began:6.1f} s  {what}")
         print(self.events[-1], flush=True)
 
     def start(self, index: int) -> None:
-        """The pod of an index, as a container that is as limited as its manifest says."""
+        """Start the pod of an index as a container with the limits of its manifest."""
         pod = self._spec["template"]["spec"]
         box, security = pod["containers"][0], pod["securityContext"]
         command = ["podman", "run", "--detach", "--name", self._container(index), "--network", self.hosts.network(str(index))]
@@ -161,7 +161,7 @@ class Job:
         return next(m["data"] for m in self.manifests if m["kind"] == "ConfigMap" and m["metadata"]["name"] == name)
 
     def _environment(self, index: int) -> dict[str, str]:
-        """As the kubelet makes it: variables may refer to those before them."""
+        """Return the environment as the kubelet does: variables may refer to earlier ones."""
         box = self._spec["template"]["spec"]["containers"][0]
         found: dict[str, str] = {}
         for source in box["envFrom"]:
@@ -179,23 +179,23 @@ class Job:
         return found | own
 
     def kill(self, index: int, signal: str = "KILL") -> None:
-        """As when its node is lost, or with another signal."""
+        """Kill the pod as if its node were lost, or by another signal."""
         _run("podman", "kill", "--signal", signal, self._container(index))
         self.tell(f"{signal} to pod {index}")
 
     def log(self, index: int) -> str:
-        """Of the pod that an index has now."""
+        """Return the log of the current pod of an index."""
         done = subprocess.run(
             ["podman", "logs", self._container(index)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )
         return done.stdout
 
     def inspect(self, index: int) -> dict[str, Any]:
-        """What podman knows of it."""
+        """Return podman's description of the container."""
         return dict(json.loads(_run("podman", "inspect", self._container(index)))[0])
 
     def control(self) -> bool | None:
-        """Look after the pods once: True when the job is done, None while it is not; RuntimeError when it has failed."""
+        """Check the pods once: return True when the job is done, None before; raise RuntimeError when it has failed."""
         for index in range(len(self.starts)):
             state = self.inspect(index)["State"]
             if state["Running"] or state["Status"] not in ("exited", "stopped"):
@@ -220,7 +220,7 @@ class Job:
         return "Count"
 
     def until(self, met: "Sequence[str] | None", seconds: float) -> None:
-        """Look after the pods until the driver's log has one of the words, or the job is done."""
+        """Check the pods until the driver's log contains one of the words, or the job is done."""
         end = time.monotonic() + seconds
         while not self.control():
             if met is not None and any(word in self.log(0) for word in met):

@@ -1,7 +1,7 @@
-"""The Dask operator makes of our DaskJob what it should, against an API server of our own: python -m benchmarks.deployment.dask_operator
+"""The released Dask operator with dfact's DaskJob, against an API server in memory: python -m benchmarks.deployment.dask_operator
 
-The operator is the released one, in a virtual environment of its own (its packages do not go with ours); it creates and removes
-objects as in a cluster, but nothing runs. What it has created is checked as the manifests are.
+The operator runs in its own virtual environment, as its dependencies conflict with dfact's. It creates and removes objects
+as in a cluster, but nothing runs. The created objects are checked by the rules for manifests.
 """
 
 import json
@@ -27,7 +27,7 @@ _DASK = "/apis/kubernetes.dask.org/v1/namespaces/research"
 
 
 def environment() -> Path:
-    """The folder of the operator's commands."""
+    """Return the folder of the operator's commands."""
     commands = _PLACE / "bin"
     if not (commands / "kopf").exists():
         venv.create(_PLACE, with_pip=True, clear=True)
@@ -36,7 +36,7 @@ def environment() -> Path:
 
 
 def ask(method: str, path: str, body: Any = None) -> Any:
-    """A request to the API."""
+    """Send a request to the API."""
     data = None if body is None else json.dumps(body).encode()
     kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
     request = urllib.request.Request(f"http://127.0.0.1:{_PORT}{path}", data, {"Content-Type": kind}, method=method)
@@ -45,26 +45,26 @@ def ask(method: str, path: str, body: Any = None) -> Any:
 
 
 def items(path: str) -> list[Manifest]:
-    """All objects of a kind."""
+    """Return all objects of a kind."""
     return list(ask("GET", path)["items"])
 
 
 def wait(met: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    """Until it is so."""
+    """Wait until the condition holds."""
     until = time.monotonic() + seconds
     while True:
         try:
             if met():
                 return
         except OSError:
-            pass  # not there yet
+            pass  # not created yet
         if time.monotonic() > until:
             raise TimeoutError(f"not within {seconds:.0f} s: {what}")
         time.sleep(0.3)
 
 
 def story() -> tuple[list[dict[str, Any]], list[tuple[str, bool]]]:
-    """A DaskJob from its creation to its end."""
+    """Run a DaskJob from its creation to its end."""
     rendered = render(DEPLOY / "kubernetes" / "daskjob")
     job = next(manifest for manifest in rendered if manifest["kind"] == "DaskJob")
     core, deployments = "/api/v1/namespaces/research", "/apis/apps/v1/namespaces/research/deployments"
@@ -89,7 +89,7 @@ def story() -> tuple[list[dict[str, Any]], list[tuple[str, bool]]]:
 
 
 def _without_the_servers(found: Manifest) -> Manifest:
-    """As it was sent."""
+    """Return the object as it was sent, without fields that the server adds."""
     own = ("uid", "creationTimestamp", "generation", "resourceVersion", "deletionTimestamp")
     meta = {name: value for name, value in found["metadata"].items() if name not in own}
     return {name: value for name, value in found.items() if name != "status"} | {"metadata": meta}

@@ -1,10 +1,10 @@
-"""A job as on Kubernetes, in containers on this machine: a worker is killed, then the driver, and the result is the local one.
+"""A job as on Kubernetes, in containers on this machine; a worker and the driver are killed, and the result equals the local one.
 
-python -m benchmarks.deployment.job_in_containers             builds the image, if it is not there, and runs the job
-python -m benchmarks.deployment.job_in_containers --rebuild   builds it anew
+python -m benchmarks.deployment.job_in_containers             builds the image if it is missing, and runs the job
+python -m benchmarks.deployment.job_in_containers --rebuild   rebuilds the image
 
-The manifests are those that `dfact deploy` writes for the job; the pods run them as user 10001 on a read-only root without
-capabilities, over TLS, on an S3-compatible server, each in a network namespace of its own. See benchmarks/containers.py.
+`dfact deploy` writes the manifests for the job. The pods run as user 10001 on a read-only root without capabilities, over
+TLS, with an S3-compatible store, each in its own network namespace. See benchmarks/deployment/containers.py.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from tests.deployment.manifest_rules import DEPLOY, problems, render
 
 _CACHE = Path("/var/tmp/dfact-containers")
 _KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "not-a-secret"}
-_KERNELS = {"OPENBLAS_CORETYPE": "Haswell"}  # the same products everywhere: what OpenBLAS chooses by itself follows the processor
+_KERNELS = {"OPENBLAS_CORETYPE": "Haswell"}  # the same products everywhere: by default OpenBLAS chooses kernels by processor
 _ITERATIONS = 250
 _JOB = f"""\
 [job]
@@ -60,13 +60,13 @@ else:
 
 
 def digests(models: list[Any]) -> list[str]:
-    """Of all bits of each model."""
+    """Return a digest of all bits of each model."""
     parts = [(m.components_, m.factors_) if hasattr(m, "factors_") else (m.item_parameters_, m.memberships_) for m in models]
     return [hashlib.sha256(b"".join(np.ascontiguousarray(array[:]).tobytes() for array in arrays)).hexdigest() for arrays in parts]
 
 
 def fit_alone(data: str) -> list[str]:
-    """The same models in one process, without a cluster."""
+    """Fit the same models in one process, without a cluster."""
     import dfact
 
     dataset = dfact.open_dataset(data)
@@ -74,7 +74,7 @@ def fit_alone(data: str) -> list[str]:
 
 
 def local(folder: Path) -> list[str]:
-    """The same models in one container of the image: other builds of the same libraries give other last bits."""
+    """Fit the same models in one container of the image, as other builds of the libraries differ in the last bits."""
     code = "import json; from benchmarks.deployment.job_in_containers import fit_alone; print('DIGESTS' + json.dumps(fit_alone('/data')))"
     mounts = [
         "--volume",
@@ -91,7 +91,7 @@ def local(folder: Path) -> list[str]:
 
 
 class Desk:
-    """A process on the user's host, which reaches the store."""
+    """A host of the user, which reaches the store."""
 
     def __init__(self, hosts: Hosts) -> None:
         self.hosts = hosts
@@ -109,7 +109,7 @@ class Desk:
 
 
 def story(hosts: Hosts, data: Path) -> list[dict[str, Any]]:
-    """The job from the manifests to the models; a row for each thing that befalls it."""
+    """Run the job from the manifests to the models; return a row for each event."""
     desk = Desk(hosts)
     hosts.run("store", [sys.executable, "-m", "moto.server", "-H", hosts.address("store"), "-p", "9000"], log=hosts.folder / "store.log")
     create = f"import time, urllib.request as u; time.sleep(4); u.urlopen(u.Request('{desk.endpoint}/studies', method='PUT'))"
@@ -125,7 +125,7 @@ def story(hosts: Hosts, data: Path) -> list[dict[str, Any]]:
         began = time.monotonic()
         job.until(["fit: "], 240)
         rows.append(_hardened(job))
-        for index in (1, 2):  # one of them has the data's only partition
+        for index in (1, 2):  # one worker has the only partition
             time.sleep(3)
             job.kill(index)
             job.until(["fit: "], 60)
@@ -143,7 +143,7 @@ def story(hosts: Hosts, data: Path) -> list[dict[str, Any]]:
 
 
 def _deploy(desk: Desk) -> Any:
-    """The manifests that `dfact deploy` writes, checked."""
+    """Return the checked manifests that `dfact deploy` writes."""
     folder = desk.hosts.folder / "deployed"
     settings = [part for name, value in desk.settings.items() for part in ("--env", f"{name}={value}")]
     size = ["--workers", "2", "--cpu", "1", "--image", IMAGE, "--manifests", str(DEPLOY / "kubernetes")]
@@ -155,7 +155,7 @@ def _deploy(desk: Desk) -> Any:
 
 
 def _hardened(job: Job) -> dict[str, Any]:
-    """What the kernel says of a pod's process, and what the pod may write to."""
+    """Check the limits of a pod's process in the kernel, and the folders that the pod may write to."""
     process = job.inspect(1)["State"]["Pid"]
     child = subprocess.run(["pgrep", "--parent", str(process)], capture_output=True, text=True, check=True).stdout.split()[0]
     status = dict(line.split(":", 1) for line in Path(f"/proc/{child}/status").read_text().splitlines())

@@ -1,7 +1,7 @@
-"""As much of the API of Kubernetes as the Dask operator uses, in memory: python kubernetes_api.py PORT
+"""The part of the Kubernetes API that the Dask operator uses, in memory: python kubernetes_api.py PORT
 
-Lists, watches, label selectors, merge patches, finalizers, and what goes with its owner. It runs nothing: whoever asks plays the kubelet.
-It needs aiohttp alone, so it runs in the operator's own environment.
+It supports lists, watches, label selectors, merge patches, finalizers, and garbage collection by owner. It runs no pods:
+the client acts as the kubelet. It needs aiohttp alone, so it runs in the operator's environment.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ def _groups() -> Object:
 
 
 def _merged(old: Any, patch: Any) -> Any:
-    """RFC 7386."""
+    """Return the object after a merge patch, RFC 7386."""
     if not isinstance(patch, dict):
         return patch
     new = dict(old) if isinstance(old, dict) else {}
@@ -66,7 +66,7 @@ def _merged(old: Any, patch: Any) -> Any:
 
 
 def _patched(old: Object, operations: list[Object]) -> Object:
-    """RFC 6902, as far as it adds, replaces, removes and tests."""
+    """Return the object after a JSON patch, RFC 6902, with the operations add, replace, remove and test."""
     new: Object = json.loads(json.dumps(old))
     for operation in operations:
         *path, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
@@ -86,14 +86,14 @@ def _patched(old: Object, operations: list[Object]) -> Object:
 
 
 class Api:
-    """All objects, and all that has happened to them."""
+    """All objects and their events."""
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str, str, str], Object] = {}
         self.events: list[tuple[int, str, str, Object]] = []
         self.changed = asyncio.Condition()
 
-    async def _tell(self, what: str, key: tuple[str, str, str, str], found: Object) -> None:
+    async def _notify(self, what: str, key: tuple[str, str, str, str], found: Object) -> None:
         found["metadata"]["resourceVersion"] = str(len(self.events) + 1)
         async with self.changed:
             self.events.append((len(self.events) + 1, what, f"{key[0]} {key[1]}", json.loads(json.dumps(found))))
@@ -110,7 +110,7 @@ class Api:
         if plural not in CLUSTER_WIDE:
             meta["namespace"] = namespace
         self.objects[key] = {"apiVersion": version, "kind": KINDS[version][plural], **body}
-        await self._tell("ADDED", key, self.objects[key])
+        await self._notify("ADDED", key, self.objects[key])
         return web.json_response(self.objects[key], status=201)
 
     async def change(self, key: tuple[str, str, str, str], patch: Any) -> web.Response:
@@ -118,7 +118,7 @@ class Api:
         found = _patched(old, patch) if isinstance(patch, list) else _merged(old, patch)
         if found != self.objects[key]:
             self.objects[key] = found
-            await self._tell("MODIFIED", key, found)
+            await self._notify("MODIFIED", key, found)
         await self._collect(key)
         return web.json_response(found)
 
@@ -126,17 +126,17 @@ class Api:
         found = self.objects[key]
         if "deletionTimestamp" not in found["metadata"]:
             found["metadata"]["deletionTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            await self._tell("MODIFIED", key, found)
+            await self._notify("MODIFIED", key, found)
         await self._collect(key)
         return web.json_response(found)
 
     async def _collect(self, key: tuple[str, str, str, str]) -> None:
-        """Remove what is to be deleted and has no finalizer left, and then what it owned."""
+        """Remove objects that are marked for deletion and have no finalizers, and then the objects they own."""
         found = self.objects.get(key)
         if found is None or "deletionTimestamp" not in found["metadata"] or found["metadata"].get("finalizers"):
             return
         del self.objects[key]
-        await self._tell("DELETED", key, found)
+        await self._notify("DELETED", key, found)
         for other, owned in list(self.objects.items()):
             if any(owner["uid"] == found["metadata"]["uid"] for owner in owned["metadata"].get("ownerReferences", [])):
                 await self.delete(other)

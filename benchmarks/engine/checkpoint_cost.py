@@ -1,9 +1,9 @@
-"""What checkpoints at the default interval cost a fit of data on disk, and where the time of a version goes.
+"""Cost of checkpoints at the default interval for fits to data on disk, and the time of each part of a version.
 
     python -m benchmarks.engine.checkpoint_cost [--rows 500000] [--columns 1000] [--iterations 30] [--repeats 5] [--folder DIR]
 
-Fits with and without a checkpoint take turns, each as often first; the cost is the median of those of the pairs. ICQF on
-planted answers, and expectile factorization on skewed measurements of half the rows and a third of the columns.
+Fits with and without a checkpoint alternate in balanced order; the cost is the median over pairs. ICQF fits planted
+answers; expectile factorization fits skewed measurements of half the rows and a third of the columns.
 """
 
 import argparse
@@ -31,7 +31,7 @@ BAR = 0.05
 
 @contextmanager
 def timed(seconds: Counter[str]) -> Iterator[None]:
-    """Add up, by name, what each part of keeping a checkpoint takes."""
+    """Sum the seconds of each part of writing a checkpoint, by name."""
     parts: list[tuple[Any, str]] = [
         (CheckpointedSession, "__enter__"),
         (CheckpointedSession, "_save"),
@@ -63,17 +63,17 @@ def size(folder: Path) -> int:
 
 
 def pairs(seconds: dict[bool, list[float]]) -> list[float]:
-    """What a fit with a checkpoint took more than the one without beside it."""
+    """Return the relative extra time of each fit with a checkpoint over its pair without one."""
     return [kept / plain - 1 for plain, kept in zip(seconds[False], seconds[True], strict=True)]
 
 
 def cost(name: str, make: Callable[..., Any], data: Path, folder: Path, repeats: int) -> dict[str, Any]:
-    """A row of the table."""
-    make().set_params(max_iter=2).fit(data)  # kernels are compiled, pages in memory
+    """Return a row of the table."""
+    make().set_params(max_iter=2).fit(data)  # kernels are compiled, and pages are in memory
     seconds: Counter[str] = Counter()
     versions: list[int] = []
     times: dict[bool, list[float]] = {False: [], True: []}
-    work: dict[bool, list[float]] = {False: [], True: []}  # seconds of processors, which others on the machine disturb less
+    work: dict[bool, list[float]] = {False: [], True: []}  # processor seconds, which other processes disturb less
     checkpoint = folder / "checkpoint.zarr"
     for repeat in range(repeats):
         for kept in (False, True) if repeat % 2 else (True, False):
@@ -140,7 +140,7 @@ def main() -> int:
             cost(f"ICQF splitless, {options.rows}×{options.columns}, k = 20", icqf, answers, Path(temporary), options.repeats),
             cost(f"ExpectileMF, {n}×{m}, k = 10", emf, measured, Path(temporary), options.repeats),
         ]
-    # What the versions of a fit took within it is known more exactly than the difference of two fits.
+    # The time of versions within a fit is measured more exactly than the difference of two fits.
     thresholds = [
         (
             f"{row['fit']}: checkpoints cost {row['cost']:.1%} of the fit, {row['in versions']:.1%} within them (threshold {BAR:.0%})",

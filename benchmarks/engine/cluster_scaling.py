@@ -1,11 +1,11 @@
-"""What a pass costs a large cluster beside its arithmetic, how passes scale, and what slow and lost workers cost.
+"""Overhead of passes on large clusters, their scaling, and the cost of slow and lost workers.
 
-python -m benchmarks.engine.cluster_scaling             all parts, some five minutes
-python -m benchmarks.engine.cluster_scaling messages    one of them: messages, latency, scaling, stragglers, recovery
-python -m benchmarks.engine.cluster_scaling --small     fewer workers and passes, to see that it runs
+python -m benchmarks.engine.cluster_scaling             all parts, about five minutes
+python -m benchmarks.engine.cluster_scaling messages    one part: messages, latency, scaling, stragglers, recovery
+python -m benchmarks.engine.cluster_scaling --small     fewer workers and passes, as a test
 
-The workers do no arithmetic: they answer, or wait for as long as it would take (benchmarks.engine.idle_workers). ``latency``
-also tells how fast two large fits would be on clusters of up to 1024 workers (benchmarks.engine.cost_model).
+The workers do no arithmetic: they answer at once or wait for its time (benchmarks.engine.idle_workers). ``latency``
+also predicts the speed of two large fits on clusters of up to 1024 workers (benchmarks.engine.cost_model).
 """
 
 import argparse
@@ -36,7 +36,7 @@ _WARM_UP = 3
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything."""
+    """Numbers of workers, partitions and passes."""
 
     workers: int
     partitions: tuple[int, int]
@@ -69,7 +69,7 @@ def _seconds(session: ClusterSession, pass_: Any, count: int, broadcast: NDArray
 
 
 def messages(size: Size) -> Thresholds:
-    """What passes cost the processors of scheduler, driver and workers that only answer."""
+    """Measure the processor time of scheduler, driver and workers in passes without arithmetic."""
     rows: list[dict[str, Any]] = []
     with IdleCluster() as cluster:
         cluster.grow(size.workers, processes=4)
@@ -96,7 +96,7 @@ def messages(size: Size) -> Thresholds:
 
 
 def _usage(cluster: IdleCluster, work: Callable[[], object], idle: float) -> Usage:
-    """What the work uses beyond what is used anyway, by heartbeats and the like."""
+    """Return the usage of the work beyond that of an idle cluster, such as heartbeats."""
     before = cluster.usage()
     time.sleep(idle)
     between = cluster.usage()
@@ -105,7 +105,7 @@ def _usage(cluster: IdleCluster, work: Callable[[], object], idle: float) -> Usa
 
 
 def latency(size: Size) -> Thresholds:
-    """The time of passes that only wait, without the wait; the same with the workers in a chain; and what follows for large clusters."""
+    """Measure the overhead of waiting passes, in a tree and in a chain of workers, and predict that of large clusters."""
     measured: list[Measurement] = []
     rows: list[dict[str, Any]] = []
     with IdleCluster() as cluster:
@@ -129,14 +129,14 @@ def latency(size: Size) -> Thresholds:
     for m in measured:
         print(f"chain of {m.workers}, {m.size} bytes: {m.seconds * 1e3:.1f} ms, by the model {costs.seconds(m) * 1e3:.1f}")
     each = f"{caller.call * 1e3:.2f} ms, {caller.taken * 1e9:.2f} s/GB of sums and {caller.given * 1e9:.2f} s/GB of a broadcast"
-    print(f"each worker below takes of its caller's processor {each}")
+    print(f"each callee takes of the caller's processor {each}")
     table, thresholds = outlook(costs, caller)
     report("cluster_outlook", table, thresholds)
     return thresholds
 
 
 def _caller(cluster: IdleCluster, passes: int) -> Caller:
-    """What calls cost the worker that makes them: here one that calls all others, each of them a process of its own."""
+    """Measure the cost of calls for the calling worker, when one worker calls all others, each in its own process."""
     found = []
     for sums, broadcast in ((8_000, 8), (10 * _SUMS, 8), (8_000, 10 * _SUMS)):
         with patch.object(session_module, "tree", star), cluster.session(cluster.workers) as session:
@@ -150,7 +150,7 @@ def _caller(cluster: IdleCluster, passes: int) -> Caller:
 
 
 def scaling(size: Size) -> Thresholds:
-    """WorkerResources that wait for as long as their share of a pass would take."""
+    """Time passes on workers that wait for the time of their share."""
     partitions, arithmetic, rows = 8 * size.processes, 0.05 * size.processes, []
     with IdleCluster() as cluster:
         for workers in [w for w in (1, 2, 4, 8, 16) if w <= size.processes]:
@@ -167,7 +167,7 @@ def scaling(size: Size) -> Thresholds:
 
 
 def stragglers(size: Size) -> Thresholds:
-    """One worker half as fast as the others."""
+    """Time passes with one worker half as fast as the others."""
     workers = size.processes // 2
     partitions, each = 32 * workers, size.wait / 20
     with IdleCluster() as cluster:
@@ -185,7 +185,7 @@ def stragglers(size: Size) -> Thresholds:
 
 
 def recovery(size: Size) -> Thresholds:
-    """A worker killed in the midst of a pass, after passes whose state it takes with it."""
+    """Time the recovery of a worker killed during a pass, with the loss of the state of earlier passes."""
     partitions, more = 8 * size.processes, 6
     broadcasts = [np.arange(_SUMS // 8) / 1e5 + i for i in range(size.kept_passes + more)]
     pass_ = Waiting(0.05 / 8, _SUMS)
@@ -217,7 +217,7 @@ def recovery(size: Size) -> Thresholds:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = ["messages", "latency", "scaling", "stragglers", "recovery"]
-    parser.add_argument("parts", nargs="*", choices=[*names, []], help="only these")
+    parser.add_argument("parts", nargs="*", choices=[*names, []], help="parts to run, by default all")
     parser.add_argument("--small", action="store_true", help="fewer workers and passes")
     arguments = parser.parse_args()
     size, parts, thresholds = _SMALL if arguments.small else _FULL, arguments.parts or names, []

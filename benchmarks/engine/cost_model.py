@@ -1,9 +1,9 @@
-"""What a pass takes on a cluster larger than this machine, by what calls between workers cost here.
+"""Model of the time of a pass on a cluster larger than this machine, from the cost of calls between workers on it.
 
-The model follows the engine's own split of the partitions, tree of workers and tree of sums. Each worker passes the broadcast on
-to those below it, one after the other, runs its partitions, and takes in the sums from below as they come, one after the other.
-A call costs latency, the processor's time of both ends, and the time of its bytes at both ends and on a connection of 10 Gbit/s.
-All of these are measured here with one worker working at a time, as each has a core of its own on a cluster.
+The model follows the engine's split of the partitions, its tree of workers and its tree of sums. Each worker forwards the
+broadcast to its children in turn, runs its partitions, and adds the sums of its children as they arrive, one at a time.
+A call costs latency, processor time at both ends, and the time of its bytes at both ends and on a connection of 10 Gbit/s.
+All of these are measured with one busy worker at a time, as each worker has its own core on a cluster.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ _SPEED_UPS = [1 << i for i in range(11)]
 
 @dataclass
 class _Nothing(PartialSums):
-    """A sum that only counts."""
+    """An empty sum that only counts."""
 
 
 Nodes = tuple[int, int, list[Any]]
@@ -37,19 +37,19 @@ Nodes = tuple[int, int, list[Any]]
 
 
 def chain(items: Sequence[Any], firsts: Sequence[int]) -> Tree[Any]:
-    """Each calls the next: one works at a time."""
+    """Return a chain: each worker calls the next, so that one is busy at a time."""
     return items[0], [chain(items[1:], firsts[1:])] if len(items) > 1 else []
 
 
 def star(items: Sequence[Any], firsts: Sequence[int]) -> Tree[Any]:
-    """The first calls all others."""
+    """Return a star: the first worker calls all others."""
     del firsts
     return items[0], [(item, []) for item in items[1:]]
 
 
 @cache
 def counted(workers: int, partitions: int, shape: Any = tree) -> Nodes:
-    """The workers of a pass, in the engine's tree or another."""
+    """Return the partitions and sums of each worker in a pass, in the engine's tree or another."""
     shares = [share for share in split([range(partitions)], [1.0] * workers) if share]
 
     def count(here: Tree[list[range]]) -> tuple[Nodes, TreeSum[Any]]:
@@ -68,7 +68,7 @@ def counted(workers: int, partitions: int, shape: Any = tree) -> Nodes:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A pass of workers in a chain that wait, without the wait: none waits for a core of this machine."""
+    """The overhead of a pass of waiting workers in a chain, which do not compete for the cores of this machine."""
 
     workers: int
     size: int
@@ -78,7 +78,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds."""
+    """Costs of a call in seconds."""
 
     call: float
     """From the driver to the first worker and back, through the scheduler."""
@@ -89,7 +89,7 @@ class Costs:
 
     @classmethod
     def of(cls, measured: Sequence[Measurement]) -> "Costs":
-        """By least squares of relative errors, none of them negative."""
+        """Fit nonnegative costs by least squares of relative errors."""
         weights = np.array([1 / m.seconds for m in measured])
         matrix = np.array([cls._terms(m) for m in measured]) * weights[:, None]
         scale = matrix.max(axis=0)
@@ -105,13 +105,13 @@ class Costs:
         return [1, m.workers - 1, m.size * sums]
 
     def seconds(self, m: Measurement) -> float:
-        """What these costs say of a measured pass."""
+        """Return the predicted seconds of a measured pass."""
         return float(np.dot(self._terms(m), [self.call, self.level, self.byte]))
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Seconds of the processor of a worker that calls others, for each of them."""
+    """Processor seconds of a calling worker, per callee."""
 
     call: float
     taken: float
@@ -133,18 +133,18 @@ class Fit:
 
     @property
     def size(self) -> int:
-        """Bytes of sums."""
+        """Size of the sums in bytes."""
         return int(dfact.ICQF(20)._footprint((self.rows, self.columns), 0, np.dtype(np.float32)).broadcast) // 2
 
     def seconds(self, costs: Costs, caller: Caller, workers: int) -> float:
-        """A pass on so many one-thread workers, each with a core and a network connection of its own."""
+        """Return the seconds of a pass on one-thread workers, each with its own core and network connection."""
         each = _ENTRY_SECONDS * self.rows * self.columns / self.partitions
         broadcast = self.size / 2  # in single precision
         given, taken = broadcast * (caller.given + 1 / _NETWORK), self.size * (caller.taken + 1 / _NETWORK)
         made = self.size * max(0.0, costs.byte - caller.taken)  # the other end of a connection
 
         def finished(here: Nodes, start: float) -> float:
-            """When a worker has the sums of all below it, if the broadcast reaches it at ``start``."""
+            """Return the time at which a worker has the sums of its subtree, if the broadcast reaches it at ``start``."""
             load, _, below = here
             arriving = []
             for child in below:
@@ -162,7 +162,7 @@ class Fit:
         return self.seconds(costs, caller, 1) / self.seconds(costs, caller, workers)
 
     def half_efficient(self, costs: Costs, caller: Caller) -> int:
-        """The largest cluster that gains at least half of what its size promises, to some 5 %."""
+        """Return the number of workers up to which the efficiency is at least one half, to about 5 %."""
         sizes = sorted({round(1.05**i) for i in range(170)})
         return max(w for w in sizes if w <= self.partitions and self.speed_up(costs, caller, w) >= w / 2)
 
@@ -171,7 +171,7 @@ class Fit:
 
 
 def outlook(costs: Costs, caller: Caller) -> tuple[list[dict[str, Any]], list[tuple[str, bool]]]:
-    """Speed-ups of two fits, and thresholds for them."""
+    """Return the speed-ups of two fits and their thresholds."""
     small, large = Fit(500_000, 1_000), Fit(1_000_000, 10_000)
     faster = {fit: partial(fit.speed_up, costs, caller) for fit in (small, large)}
     rows: list[dict[str, Any]] = []
@@ -187,5 +187,5 @@ def outlook(costs: Costs, caller: Caller) -> tuple[list[dict[str, Any]], list[tu
         for fit, workers, threshold in ((small, 64, 20), (large, 512, 200))
     ]
     for fit in (small, large):
-        print(f"{fit} gains half of its workers' number up to {fit.half_efficient(costs, caller)}")
+        print(f"{fit} has an efficiency of at least one half up to this number of workers: {fit.half_efficient(costs, caller)}")
     return rows, thresholds

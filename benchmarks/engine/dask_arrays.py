@@ -1,7 +1,7 @@
-"""What the driver holds while a large dask array is fitted on a cluster: next to nothing of it.
+"""Peak memory of the driver while a large dask array is fitted on a cluster.
 
 python -m benchmarks.engine.dask_arrays            8 GiB, generated chunk by chunk, on two workers
-python -m benchmarks.engine.dask_arrays --small    a hundredth of it
+python -m benchmarks.engine.dask_arrays --small    a hundredth of that
 """
 
 import argparse
@@ -22,7 +22,7 @@ ITERATIONS = 3
 
 
 def answers(rows: tuple[int, int]) -> NDArray[np.float32]:
-    """A chunk of answers 0 to 3 with some structure, a twentieth missing."""
+    """Return a chunk of answers 0 to 3 with some structure, a twentieth missing."""
     rng = np.random.default_rng(rows[0])
     loadings = np.random.default_rng(0).random((8, COLUMNS), np.float32)
     X = np.rint(np.clip(rng.random((rows[1] - rows[0], 8), np.float32) @ loadings - 0.5, 0, 3))
@@ -31,7 +31,7 @@ def answers(rows: tuple[int, int]) -> NDArray[np.float32]:
 
 
 def generated(n: int) -> Any:
-    """A lazy array (n, COLUMNS)."""
+    """Return a lazy array (n, COLUMNS)."""
     import dask.array as da
     from dask import delayed
 
@@ -42,13 +42,13 @@ def generated(n: int) -> Any:
 
 
 def peak_bytes() -> int:
-    """Of the resident memory of this process, since it began."""
+    """Return the peak resident memory of this process in bytes."""
     status = Path("/proc/self/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) << 10
 
 
 def fit(n: int) -> dict[str, Any]:
-    """Fit and transform on a cluster of two; the peaks of the driver and of the workers."""
+    """Fit and transform on a cluster of two workers; return the peaks of driver and workers."""
     from distributed import Client, LocalCluster
 
     import dfact
@@ -79,7 +79,7 @@ def fit(n: int) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="a hundredth of it")
+    parser.add_argument("--small", action="store_true", help="a hundredth of the data")
     n = (8 << 30) // (4 * COLUMNS) // (100 if parser.parse_args().small else 1)
     row = call_in_new_process("benchmarks.engine.dask_arrays", "fit", n)
     thresholds = [

@@ -1,7 +1,7 @@
-"""A Dask cluster that computes nothing: workers on loopback that answer, or wait for as long as arithmetic would take.
+"""A Dask cluster without arithmetic: workers on loopback that answer at once, or wait for the time of the arithmetic.
 
-All share the cores of this machine, so many workers can only be had if they use no processor. What their processors
-take all the same is the cost of passes.
+All workers share the cores of this machine, which allows many of them only if they are idle. Their remaining processor
+time is the overhead of passes.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _thread = threading.local()
 
 @cache
 def noise(size: int) -> NDArray[Any]:
-    """So many bytes, which no compression on their way makes less."""
+    """Return this number of incompressible bytes."""
     found = np.random.default_rng(0).random(size // 8)
     found.flags.writeable = False
     return found
@@ -49,14 +49,14 @@ def noise(size: int) -> NDArray[Any]:
 
 @dataclass
 class Sums(PartialSums):
-    """As large as those of a model."""
+    """Sums of the size of a model's."""
 
     of_items: NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Idle(StatelessStart):
-    """A pass that only answers."""
+    """A pass without arithmetic."""
 
     bytes: int
     dtype: None = None
@@ -67,7 +67,7 @@ class Idle(StatelessStart):
 
 @dataclass(frozen=True)
 class Waiting:
-    """A pass that waits at each partition, and whose state and sums tell whether every partition has been through every pass."""
+    """A pass that waits at each partition; state and sums show whether every partition took part in every pass."""
 
     seconds: float
     bytes: int
@@ -85,7 +85,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class WaitingSteps(SampledPass):
-    """Local steps of the stochastic CP solver that wait in place of their arithmetic."""
+    """Local steps of the stochastic CP solver that wait instead of computing."""
 
     changes_state: ClassVar[bool] = False
     seconds: float
@@ -97,7 +97,7 @@ class WaitingSteps(SampledPass):
 
 
 def _wait(seconds: float) -> None:
-    """Of the thread, less what was spent since it waited last in this pass: adding up sums is part of the arithmetic."""
+    """Let the thread wait, less the time since its last wait in this pass: summation is part of the arithmetic."""
     now = time.perf_counter()
     last: float = getattr(_thread, "until", 0.0)
     _thread.until = seconds + (last if now - last < _NEXT else now)
@@ -105,7 +105,7 @@ def _wait(seconds: float) -> None:
 
 
 def slow_down(factor: float) -> None:
-    """Let all that waits in this process wait so much longer."""
+    """Multiply the waits of this process by a factor."""
     global _slowness  # noqa: PLW0603  # the pass is the same object for all workers
     _slowness = factor
 
@@ -133,7 +133,7 @@ def _run_workers(address: str, count: int) -> None:
 
 @dataclass
 class Usage:
-    """Seconds of processors, and on the clock."""
+    """Processor seconds and wall-clock seconds."""
 
     clock: float
     scheduler: float
@@ -144,7 +144,7 @@ class Usage:
         return Usage(*(late - early for early, late in zip(vars(before).values(), vars(self).values(), strict=True)))
 
     def beyond(self, idle: "Usage") -> "Usage":
-        """Without what the same processes use when nothing happens."""
+        """Return the usage without that of the same processes when idle."""
         share = self.clock / idle.clock
         return Usage(
             self.clock, self.scheduler - share * idle.scheduler, self.driver - share * idle.driver, self.workers - share * idle.workers
@@ -152,7 +152,7 @@ class Usage:
 
 
 class IdleCluster:
-    """A scheduler in a process of its own, a client, and workers that join as they are asked for."""
+    """A scheduler in its own process, a client, and workers that join on request."""
 
     def __enter__(self) -> Self:
         self._context = multiprocessing.get_context("spawn")
@@ -172,7 +172,7 @@ class IdleCluster:
             process.join()
 
     def grow(self, workers: int, processes: int | None = None) -> None:
-        """To so many workers of one thread; those that come share so many new processes, by default each has its own."""
+        """Grow to this number of one-thread workers; new workers share a number of new processes, by default one each."""
         new = workers - self.workers
         counts = [len(part) for part in np.array_split(np.arange(new), min(processes or new, new))] if new else []
         for count in counts:
@@ -183,16 +183,16 @@ class IdleCluster:
             self.client.wait_for_workers(workers, timeout=300)
 
     def usage(self) -> Usage:
-        """So far."""
+        """Return the usage since the start."""
         [scheduler] = self.each(self._scheduler)
         return Usage(time.perf_counter(), scheduler, time.process_time(), sum(self.each()))
 
     def each(self, *processes: BaseProcess) -> list[float]:
-        """Seconds of processors that these have taken so far, by default those of workers."""
+        """Return the processor seconds of these processes, by default those of the workers."""
         return [sum(psutil.Process(process.pid).cpu_times()[:2]) for process in processes or self.processes]
 
     def session(self, partitions: int) -> ClusterSession:
-        """Of so many partitions of one row, which stay in memory."""
+        """Open a session on this number of partitions of one row, which stay in memory."""
         source = ArraySource(np.zeros((partitions, 1)))
         plan = make_plan(source, np.dtype(np.float64), Footprint(16, 0, 0, 0), WorkerResources("distributed", self.workers, 1, 1 << 40, 0))
         return ClusterSession(self.client, Partitions(0, source, None, None, Layout(partitions, 1, 1, 1)), plan)

@@ -1,12 +1,12 @@
-"""Faults tried, survived, and what they cost.
+"""Fault injection: faults tried and survived, and their cost.
 
     python -m benchmarks.faults [--tries 5] [--seed 0] [word]
 
-Each row is a fault that befalls fits, at random moments, several times; with a word, those whose name has it.
-*Survived*: the fit went on by itself, or ended with an error in words and, once the cause was gone, the same call
-went on to the end. *Equal*: all bits of the model are those of the undisturbed fit. *Seconds lost*: the median,
-against the undisturbed fit in the same run, with all that it takes to start again. *Bytes lost*: those in which the
-models differ, and those of files left half-written or of no more use.
+Each row is a fault that hits fits at random times, several times; with a word, only faults whose name contains it.
+*Survived*: the fit continued by itself, or ended with an error message and, once the cause was removed, the same call
+resumed and completed. *Equal*: all bits of the model are those of the undisturbed fit. *Seconds lost*: the median
+against the undisturbed fit in the same run, including the restart. *Bytes lost*: the bytes in which the models differ,
+and those of incomplete or useless files.
 """
 
 import argparse
@@ -43,7 +43,7 @@ from benchmarks.faults.fits import (
 from benchmarks.faults.namespaces import available
 from benchmarks.faults.storage import Outcome
 
-PAUSE = 0.02  # seconds that the visit of a partition takes at least
+PAUSE = 0.02  # minimum seconds that a partition takes in a pass
 Random = np.random.Generator
 Fault = Callable[[int, Random], list[Outcome]]
 """As many outcomes as there are tries."""
@@ -53,7 +53,7 @@ Fit = Callable[..., Any]
 
 @contextmanager
 def cluster(settings: dict[str, Any] | None = None) -> Iterator[tuple[Processes, Client]]:
-    """Two slow workers, and a client of them."""
+    """Yield a client of two slow workers."""
     with tempfile.TemporaryDirectory() as folder, Processes(Path(folder), settings, PAUSE) as processes:
         processes.start(2)
         with Client(processes.address, set_as_default=False) as client:
@@ -70,7 +70,7 @@ def timed(run: Callable[[], Any]) -> tuple[dict[str, bytes], float]:
 def on_a_cluster(
     fit: Fit, last: int, act: Callable[[Processes, Random], None], tries: int, rng: Random, settings: dict[str, Any] | None = None
 ) -> list[Outcome]:
-    """Fits of which a part is struck up to a certain iteration; every second keeps a checkpoint."""
+    """Hit a part of the cluster up to a certain iteration; every second fit has a checkpoint."""
     outcomes = []
     expected = bits(fit("inline"))
     with tempfile.TemporaryDirectory() as folder, cluster(settings) as (processes, client):
@@ -99,7 +99,7 @@ def solved(solver: Solver) -> Fit:
 
 def selected(run: Callable[..., Any]) -> Fit:
     def select(executor: Any, callbacks: Any = (), checkpoint: Path | None = None) -> Any:
-        del checkpoint  # not all selections keep one
+        del checkpoint  # not all selections have a checkpoint
         return run(executor, callbacks)
 
     return select
@@ -131,7 +131,7 @@ def pause_one_for_a_second(processes: Processes, rng: Random) -> None:
 
 
 def cluster_errors(what: str, said: str, tries: int, rng: Random) -> list[Outcome]:
-    """``dfact fit`` on a cluster whose workers, or scheduler, are killed; then again on a new one."""
+    """Run ``dfact fit`` on a cluster whose workers or scheduler are killed, then again on a new one."""
     outcomes: list[Outcome] = []
     while len(outcomes) < tries:
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as own, Processes(Path(own), pause=PAUSE) as processes:
@@ -148,13 +148,13 @@ def cluster_errors(what: str, said: str, tries: int, rng: Random) -> list[Outcom
             processes.start(2)
             again = fit.run().ended() == 0
             seconds = time.monotonic() - began
-            if command.ended() != 0:  # else it had ended before
+            if command.ended() != 0:  # otherwise it ended before
                 outcomes.append(Outcome(refused and again, fit.lost(), seconds - undisturbed))
     return outcomes
 
 
 def struck_driver(number: Signals, code: int, tries: int, rng: Random, stored: type[Stored] = StoredFit) -> list[Outcome]:
-    """A command that gets a signal at any moment, from its first second on, twice if it takes so long; then again."""
+    """Send a command a signal at a random time after its first second, twice if it runs long enough, then run it again."""
     outcomes: list[Outcome] = []
     while len(outcomes) < tries:
         with tempfile.TemporaryDirectory() as folder:
@@ -164,19 +164,19 @@ def struck_driver(number: Signals, code: int, tries: int, rng: Random, stored: t
             while codes[-1] == code:
                 before, command = reached_by(fit.checkpoint), fit.run()
                 if codes.count(code) < 3:
-                    if number != SIGKILL:  # before the program's first line the signal is Python's
+                    if number != SIGKILL:  # before the program's first line Python handles the signal
                         command.reached(fit.checkpoint, before + 1)
                     time.sleep(rng.uniform(0, 0.5 * undisturbed))
                     command.send(number)
                 codes.append(command.ended())
             seconds = time.monotonic() - began
-            if len(codes) > 2 or codes[-1] != 0:  # else it had ended before the signal came
+            if len(codes) > 2 or codes[-1] != 0:  # otherwise it ended before the signal came
                 outcomes.append(Outcome(codes[-1] == 0, fit.lost(), seconds - undisturbed))
     return outcomes
 
 
 def between_hosts(name: str, tries: int, rng: Random) -> list[Outcome]:
-    """A fault between hosts, over TLS."""
+    """Return a fault between hosts, over TLS."""
     del rng
     fault = next(fault for fault in network_faults.FAULTS if fault.name == name)
     outcomes = []
@@ -185,13 +185,13 @@ def between_hosts(name: str, tries: int, rng: Random) -> list[Outcome]:
         expected = cluster_of_hosts.digest(cluster_of_hosts.model_of(fault.iterations, executor="threads").fit(data))
         for _ in range(tries):
             row = network_faults.suffer(fault, data, expected, tls=True)
-            # Only a digest comes back: if it is another, at least one byte is.
+            # Only a digest is returned: a different one means at least one different byte.
             outcomes.append(Outcome(row["ended"] == "finished", 0 if row["equal"] else 1, row["lost"]))
     return outcomes
 
 
 def faults() -> dict[str, Fault]:
-    """All of them by name."""
+    """Return all faults by name."""
     found: dict[str, Fault] = {}
     for name, solver in SOLVERS.items():
         found[f"worker killed, {name}"] = partial(on_a_cluster, solved(solver), solver.last, kill_one_and_start_another)
@@ -218,7 +218,7 @@ def faults() -> dict[str, Fault]:
 
 
 def row_of(name: str, fault: Fault, tries: int, rng: Random) -> dict[str, Any]:
-    """A row of the table."""
+    """Return a row of the table."""
     row: dict[str, Any] = {"fault": name, "tried": 0, "survived": 0, "equal": 0, "seconds lost": float("nan"), "bytes lost": 0}
     on_hosts = name.endswith(", hosts")
     if reason := available()[1] if on_hosts else storage.prevented(name):

@@ -1,4 +1,4 @@
-"""A Dask cluster on several hosts, and fits on it that tell how far they are."""
+"""A Dask cluster on several hosts, and fits on it that report their progress."""
 
 import hashlib
 import itertools
@@ -20,7 +20,7 @@ from benchmarks.faults.namespaces import Hosts
 from dfact.data.layout import Layout
 
 _PORT = 8786
-_MARK = "REPORT"  # before what the driver tells us, among all else it prints
+_MARK = "REPORT"  # prefix of the driver's reports within its output
 _numbers = itertools.count()
 UNENDED = "not done after"
 SHORT_TIMEOUT = {"distributed.comm.timeouts.tcp": "11s", "distributed.comm.timeouts.connect": "11s"}
@@ -29,7 +29,7 @@ SHORT_TIMEOUT = {"distributed.comm.timeouts.tcp": "11s", "distributed.comm.timeo
 
 @dataclass(frozen=True)
 class Certificates:
-    """Files that let a process into a cluster: an authority's certificate, and one that it signed with its key."""
+    """Files that admit a process to a cluster: an authority's certificate, and a signed certificate with its key."""
 
     authority: str
     certificate: str
@@ -37,7 +37,7 @@ class Certificates:
 
     @classmethod
     def make(cls, folder: Path) -> "Certificates":
-        """A new authority and a certificate for one name, all that Dask asks for."""
+        """Create an authority and a certificate for one name, which suffices for Dask."""
         folder.mkdir()
         made = cls(*(str(folder / name) for name in ("ca.pem", "cert.pem", "key.pem")))
         new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc"]
@@ -58,7 +58,7 @@ def _openssl(*arguments: str) -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a fit on the hosts ended."""
+    """The end of a fit on the hosts."""
 
     digest: str = ""
     """Of all bits of the model; empty if there is none."""
@@ -74,12 +74,12 @@ class Ended:
 
     @property
     def longest_wait(self) -> float:
-        """Seconds between two iterations, at most."""
+        """Return the longest time between two iterations in seconds."""
         return float(np.diff(self.times).max())
 
 
 class Fit:
-    """A fit in a process of its own on the host "driver"."""
+    """A fit in its own process on the host "driver"."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
         self.process, self.log = process, log
@@ -89,13 +89,13 @@ class Fit:
         return [json.loads(line.removeprefix(_MARK)) for line in lines if line.startswith(_MARK) and line.endswith("}")]
 
     def reached(self, iteration: int, seconds: float = 180) -> None:
-        """Wait until an iteration is done; it is wrong if the fit has failed before."""
+        """Wait until an iteration is done; raise an error if the fit has failed before."""
         self._wait(lambda lines: any(line.get("iteration", -1) >= iteration or "error" in line for line in lines), seconds)
         if failed := [line["error"] for line in self._lines() if "error" in line]:
             raise RuntimeError(f"failed before iteration {iteration}: {failed[0]}")
 
     def ended(self, seconds: float = 180) -> Ended:
-        """Wait until it has ended, well or not; what has not ended by then is an error too."""
+        """Wait until the fit has ended, with or without an error; a timeout counts as an error."""
         try:
             self._wait(lambda lines: any("at" in line for line in lines), seconds)
             end = next(line for line in self._lines() if "at" in line)
@@ -124,7 +124,7 @@ class Cluster:
         """While this file is there, fits do not go on behind an iteration."""
 
     def scheduler(self) -> None:
-        """Start the scheduler. Its HTTP pages are there even with --no-dashboard, so they go to loopback."""
+        """Start the scheduler. Its HTTP server runs even with --no-dashboard, so it is bound to loopback."""
         here = ["--host", self.hosts.address("scheduler"), "--port", str(_PORT), "--protocol", self.address[:3]]
         self._start("scheduler", "scheduler", [*here, "--no-dashboard", "--dashboard-address", "127.0.0.1:0"], self.certificates)
 
@@ -140,7 +140,7 @@ class Cluster:
         self.processes[name] = self.hosts.run(name, command, self.settings, self.log(name))
 
     def log(self, name: str) -> Path:
-        """What the process on this host has printed."""
+        """Return the output of the process on this host."""
         return self.hosts.folder / f"{name}.log"
 
     def end(self) -> None:
@@ -153,7 +153,7 @@ class Cluster:
     def fit(
         self, data: Path, iterations: int, n_workers: int, certificates: Certificates | None = None, checkpoint: Path | None = None
     ) -> Fit:
-        """Start a fit on the host "driver" once so many workers are there."""
+        """Start a fit on the host "driver" once this number of workers has joined."""
         log = self.hosts.folder / f"fit-{next(_numbers)}.log"
         known = certificates or self.certificates
         kept = {"checkpoint": str(checkpoint), "checkpoint_every": 2} if checkpoint else {}
@@ -163,18 +163,18 @@ class Cluster:
 
 
 def model_of(iterations: int, **parameters: Any) -> "dfact.ICQF":
-    """The model of every fit here; it never converges."""
+    """Return the model of every fit; it never converges."""
     return dfact.ICQF(3, init="random", random_state=0, max_iter=iterations, tol=0, **parameters)
 
 
 def digest(model: "dfact.ICQF") -> str:
-    """A hash of every bit of the model."""
+    """Return a hash of all bits of the model."""
     arrays = (model.components_, np.asarray(model.factors_[:]), model.objective_history_, model.lagrangian_history_)
     return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
 
 
 def make_data(folder: Path) -> Path:
-    """Answers of 64 partitions on disk, which all hosts share."""
+    """Write answers in 64 partitions to disk, which all hosts share."""
     answers = np.random.default_rng(0).integers(0, 4, (131072, 512), dtype=np.uint8)
     assert Layout.of(answers.shape).n_partitions == 64
     path = folder / "answers.zarr"
@@ -185,7 +185,7 @@ def make_data(folder: Path) -> Path:
 def drive(
     address: str, data: str, iterations: int, n_workers: int, certificates: dict[str, str] | None, hold: str, kept: dict[str, Any]
 ) -> None:
-    """The driver's process: fit, and print a line of JSON for each iteration and for the end."""
+    """Fit in the driver's process, and print a line of JSON for each iteration and for the end."""
     from distributed import Client, Security
 
     def say(**line: Any) -> None:
@@ -209,4 +209,4 @@ def drive(
         say(digest=digest(model), seconds=seconds, at=time.monotonic(), visits=visits_by_worker(client))
     except BaseException as error:
         say(error=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}", seconds=time.monotonic() - began, at=time.monotonic())
-    os._exit(0)  # a client that has lost its scheduler takes its time to close
+    os._exit(0)  # a client that has lost its scheduler closes slowly

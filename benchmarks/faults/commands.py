@@ -1,4 +1,4 @@
-"""Commands with a checkpoint that faults befall: as often as need be, on data on disk, in processes of their own."""
+"""Commands with a checkpoint that faults hit: repeatable, on data on disk, in their own processes."""
 
 import os
 import shutil
@@ -19,9 +19,9 @@ from benchmarks.faults.fits import FORKSERVER, answers, bits, differing, log_to,
 
 
 class Command:
-    """``dfact …`` in a process of its own, with small partitions; what it prints and its temporary files go to the folder.
+    """``dfact …`` in its own process, with small partitions; its output and temporary files go to the folder.
 
-    With ``last_words`` it is killed as soon as it has said them.
+    With ``last_words`` it is killed as soon as it has printed them.
     """
 
     def __init__(
@@ -36,13 +36,13 @@ class Command:
         self._process.start()
 
     def send(self, number: signal.Signals) -> None:
-        """Unless it has ended."""
+        """Send a signal unless the command has ended."""
         if self._process.is_alive():
             assert self._process.pid is not None
             os.kill(self._process.pid, number)
 
     def ended(self, seconds: float = 120) -> int:
-        """Its exit code, once it has one; negative is the signal that killed it."""
+        """Return the exit code, None before the end; negative for the signal that killed it."""
         self._process.join(seconds)
         if self._process.exitcode is None:
             self._process.kill()
@@ -51,15 +51,15 @@ class Command:
         return self._process.exitcode
 
     def reached(self, checkpoint: Path, steps: int) -> None:
-        """Wait until the checkpoint has a version of so many steps, or the command has ended."""
+        """Wait until the checkpoint has a version of this number of steps, or the command has ended."""
         self.wait(lambda: reached_by(checkpoint) >= steps)
 
     def says(self, words: str) -> None:
-        """Wait until it has said this, or has ended."""
+        """Wait until the command has printed this text, or has ended."""
         self.wait(lambda: words in self.said)
 
     def wait(self, there: Callable[[], bool], seconds: float = 120) -> None:
-        """Wait for this, or until the command has ended."""
+        """Wait until the condition holds, or the command has ended."""
         until = time.monotonic() + seconds
         while not there() and self._process.is_alive():
             if time.monotonic() > until:
@@ -76,13 +76,13 @@ class Command:
 
 
 def reached_by(checkpoint: Path) -> int:
-    """The number of steps in a checkpoint that may just be being written; of a selection's, that of finished fits."""
+    """Return the number of steps in a checkpoint that may be written concurrently, or of finished fits of a selection."""
     names = [path.name for path in checkpoint.glob("*-*")]
     return max((int(name.split("-")[1]) for name in names if name.startswith("state-")), default=sum(name[0].isdigit() for name in names))
 
 
 class Stored(ABC):
-    """A command with a checkpoint on data on disk, as often as need be, and the model that it leaves undisturbed."""
+    """A repeatable command with a checkpoint on data on disk, and the model of an undisturbed run."""
 
     def __init__(self, folder: Path, pause: float, *options: str) -> None:
         self.data, self.model, self.checkpoint = folder / "data.zarr", folder / "found.model", folder / "checkpoint.zarr"
@@ -94,23 +94,23 @@ class Stored(ABC):
 
     @abstractmethod
     def _found(self) -> Any:
-        """What the command is to find."""
+        """Return the expected result of the command."""
 
     @abstractmethod
     def _arguments(self) -> list[str | Path]: ...
 
     def _prepare(self) -> None:
-        """Leave what is there before the command has begun."""
+        """Restore the state before the command."""
         for place in (self.model, self.checkpoint):
             shutil.rmtree(place, ignore_errors=True)
 
     def run(self, settings: dict[str, Any] | None = None) -> Command:
-        """The same command each time."""
+        """Start the command, which is the same each time."""
         arguments = [*self._arguments(), "--checkpoint", self.checkpoint, *self._options]
         return Command(self._folder, *arguments, pause=self._pause, settings=settings)
 
     def undisturbed(self) -> float:
-        """The seconds that the command takes if nothing happens; as often as it was called."""
+        """Return the seconds of an undisturbed command that is called this number of times."""
         began = time.monotonic()
         command = self.run()
         if command.ended() != 0:
@@ -120,7 +120,7 @@ class Stored(ABC):
         return seconds
 
     def lost(self) -> int:
-        """The bytes in which the model differs from the undisturbed one, and those of files that should not be there."""
+        """Return the number of bytes in which the model differs from the undisturbed one, plus those of leftover files."""
         ours = {"data.zarr", "found.model", "undisturbed.model", "command.log", "tmp"}
         left = [path for path in self._folder.iterdir() if path.name not in ours]
         return differing(bits(dfact.load_model(self.model)), self._expected) + size_of([*left, *(self._folder / "tmp").iterdir()])
@@ -134,11 +134,11 @@ class StoredFit(Stored):
 
     def _arguments(self) -> list[str | Path]:
         fit = ["fit", "icqf", self.data, self.model, "-k", "3", "--max-iter", str(long_fit().max_iter), "--tol", "0"]
-        return [*fit, "--checkpoint-every", "4", "--overwrite"]  # the model of one that was killed behind it
+        return [*fit, "--checkpoint-every", "4", "--overwrite"]  # the model of a command that was killed after writing it
 
 
 class StoredBootstrap(Stored):
-    """``dfact stability`` of a model that has none yet; its checkpoint stays."""
+    """``dfact stability`` of a model without stability; its checkpoint is not deleted."""
 
     RESAMPLES = 12
 
@@ -162,7 +162,7 @@ class StoredBootstrap(Stored):
 
 
 def size_of(places: Iterable[Path]) -> int:
-    """Bytes of files and folders; an empty one counts as one."""
+    """Return the bytes of files and folders; an empty one counts as one."""
     return sum(max(1, sum(file.lstat().st_size for file in [place, *place.rglob("*")] if file.is_file())) for place in places)
 
 
@@ -181,7 +181,7 @@ def _command(log: str, folder: str, arguments: list[str], pause: float, settings
 
 
 def _die_at(words: str) -> None:
-    """Kill this process as soon as they are among its errors."""
+    """Kill this process as soon as it has printed these words to its errors."""
     write = sys.stderr.write
 
     def last(text: str) -> int:

@@ -1,4 +1,4 @@
-"""What faults befall: fits of every solver, on small data in several partitions, that take long enough to be struck in their midst."""
+"""Fits of every solver for fault injection: small data in several partitions, long enough to be hit in the middle."""
 
 import asyncio
 import itertools
@@ -32,7 +32,7 @@ Array = NDArray[Any]
 
 @contextmanager
 def small_partitions() -> Iterator[None]:
-    """Cut data so small that what is fitted in a second has five partitions."""
+    """Make partitions so small that data fitted in a second has five of them."""
     before = {name: getattr(layout, name) for name in _LAYOUT}
     for name, size in _LAYOUT.items():
         setattr(layout, name, size)
@@ -44,7 +44,7 @@ def small_partitions() -> Iterator[None]:
 
 
 def slow(seconds: float) -> None:
-    """Make every visit of a partition in this process take so much longer."""
+    """Slow down every partition of a pass in this process."""
     walk: Callable[..., Any] = shard.walk
 
     def slow_walk(*arguments: Any) -> Any:
@@ -55,21 +55,21 @@ def slow(seconds: float) -> None:
 
 
 def answers(seed: int) -> Array:
-    """Answers 0..3, NaN where missing."""
+    """Return answers 0..3, NaN where missing."""
     planted = PlantedQuestionnaire(2000, 40, 4, seed=seed)
     codes = np.concatenate(list(planted.chunks(2000)))
     return np.where(codes == planted.MISSING_CODE, np.float32(np.nan), codes.astype(np.float32))
 
 
 def memberships(seed: int) -> Array:
-    """Responses 0..4 of mixed members of three classes."""
+    """Return responses 0..4 of mixed members of three classes."""
     rng = np.random.default_rng(seed)
     shares = np.vstack([np.eye(3)[rng.integers(0, 3, 1500)], rng.dirichlet([1, 1, 1], 500)])
     return rng.binomial(4, shares @ rng.random((3, 40))).astype(np.float64)
 
 
 def skewed(seed: int) -> Array:
-    """Measurements with skewed noise, half of them missing."""
+    """Return measurements with skewed noise, half of them missing."""
     rng = np.random.default_rng(seed)
     X = rng.random((1200, 3)) @ rng.random((3, 60)) + 0.05 * rng.chisquare(3, (1200, 60))
     X[rng.random(X.shape) < 0.5] = np.nan
@@ -77,7 +77,7 @@ def skewed(seed: int) -> Array:
 
 
 def tensor(seed: int) -> Array:
-    """Three modes, a tenth missing."""
+    """Return a tensor of three modes, a tenth missing."""
     rng = np.random.default_rng(seed)
     X = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((size, 3)) for size in (700, 12, 8))) + 0.1 * rng.standard_normal((700, 12, 8))
     X[rng.random(X.shape) < 0.1] = np.nan
@@ -86,7 +86,7 @@ def tensor(seed: int) -> Array:
 
 @dataclass(frozen=True)
 class Solver:
-    """A model, data for it, and the iterations behind which more passes follow."""
+    """A model, its data, and the iterations after which more passes follow."""
 
     model: type[Any]
     data: Callable[[int], Array]
@@ -112,12 +112,12 @@ SOLVERS = {
 
 
 def long_fit(**settings: Any) -> dfact.ICQF:
-    """What is struck where it is not all solvers."""
+    """Return the model for faults that are not tried with all solvers."""
     return dfact.ICQF(3, max_iter=20, tol=0, **settings)
 
 
 def block_selection(**settings: Any) -> Callable[..., Any]:
-    """Block cross-validation of ICQF."""
+    """Return a function that runs block cross-validation of ICQF."""
 
     def run(executor: Any, callbacks: Any = ()) -> Any:
         model = dfact.ICQF(max_iter=6, executor=executor)
@@ -130,14 +130,14 @@ def block_selection(**settings: Any) -> Callable[..., Any]:
 
 
 def held_out_selection(executor: Any, callbacks: Any = ()) -> Any:
-    """Selection of an expectile factorization by entries held out."""
+    """Select an expectile factorization by held-out entries."""
     model = dfact.ExpectileMF(max_iter=6, ridge=0.1, executor=executor)
     grid = {"n_components": [2, 3]}
     return dfact.selection.select_by_held_out(model, skewed(0), grid, random_state=0, callbacks=callbacks)
 
 
 def bootstrap(executor: Any, callbacks: Any = ()) -> Any:
-    """The stability of an ICQF, by refits of a few passes."""
+    """Compute the stability of an ICQF by refits of a few passes."""
     model = dfact.ICQF(3, max_iter=8, tol=0).fit(answers(0)).set_params(executor=executor)
     found = dfact.selection.bootstrap(model, answers(0), 12, warm_start=False, random_state=0, callbacks=callbacks)
     return SimpleNamespace(stability_=found)
@@ -152,7 +152,7 @@ SELECTIONS: dict[str, Callable[..., Any]] = {
 
 
 def bits(model: Any) -> dict[str, bytes]:
-    """All numbers and names that a fit has found, byte by byte."""
+    """Return all numbers and names of a fitted model as bytes."""
     if hasattr(model, "best_params"):
         table = model.table.drop(columns=["seconds"], errors="ignore")
         return bits(model.model) | {"table": table.to_csv().encode(), "best": repr(model.best_params).encode()}
@@ -170,7 +170,7 @@ def _bytes(value: Any) -> bytes:
 
 
 def differing(one: dict[str, bytes], other: dict[str, bytes]) -> int:
-    """The number of bytes in which two results differ."""
+    """Return the number of bytes in which two results differ."""
     count = 0
     for name in one.keys() | other.keys():
         a, b = one.get(name, b""), other.get(name, b"")
@@ -179,9 +179,9 @@ def differing(one: dict[str, bytes], other: dict[str, bytes]) -> int:
 
 
 class Strike:
-    """A callback that does something once: so many seconds after a certain iteration, while the fit goes on.
+    """A callback that acts once, a number of seconds after a certain iteration, while the fit continues.
 
-    A fit that has come to the iteration after that waits, so that it is not over before.
+    The next iteration waits for the action, so that the fit does not end before it.
     """
 
     def __init__(self, iteration: int, seconds: float, act: Callable[[], Any]) -> None:
@@ -201,7 +201,7 @@ class Strike:
         self._act()
 
     def done(self) -> bool:
-        """Whether it was done before this is asked; from now on it will not be."""
+        """Return whether the action has run; prevent it from running later."""
         done = self._begun.is_set()
         self._timer.cancel()
         if self._due:
@@ -210,7 +210,7 @@ class Strike:
 
 
 def joined(client: Client, n_workers: int, behind: int) -> Callable[[Any], None]:
-    """A callback that waits, behind a certain iteration, until the cluster has so many workers."""
+    """Return a callback that waits after a certain iteration until the cluster has this number of workers."""
 
     def wait(iteration: Any) -> None:
         if iteration.number == behind:
@@ -220,7 +220,7 @@ def joined(client: Client, n_workers: int, behind: int) -> Callable[[Any], None]
 
 
 def visits_by_worker(client: Client) -> dict[str, int]:
-    """Partitions that each worker has visited so far."""
+    """Return the number of partitions that each worker has run."""
 
     async def visits(dask_worker: Any) -> int:
         return int((await dask_worker.get_metrics()).get("dfact partitions", 0))
@@ -229,21 +229,21 @@ def visits_by_worker(client: Client) -> dict[str, int]:
     return found
 
 
-FORKSERVER = multiprocessing.get_context("forkserver")  # its server imports once, so that a new process is there in a moment
+FORKSERVER = multiprocessing.get_context("forkserver")  # the fork server imports once, so that new processes start fast
 FORKSERVER.set_forkserver_preload(
     ["distributed", "dfact", "dfact.models.estimator", "dfact.selection", "dfact.report.export", "dfact.report.html", "dfact.cli.main"]
 )
 
 
 def log_to(path: Path) -> None:
-    """From now on all that this process prints goes there."""
+    """Redirect the output of this process to a file."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
 
 
 class Processes:
-    """A Dask scheduler and workers without nannies on loopback, each a process of its own; they end with the ``with`` block."""
+    """A Dask scheduler and workers without nannies on loopback, each in its own process; they end with the ``with`` block."""
 
     def __init__(self, folder: Path, settings: dict[str, Any] | None = None, pause: float = 0) -> None:
         self._given, self._pause = (str(folder), settings or {}), pause
@@ -262,7 +262,7 @@ class Processes:
         self.kill(*self.running)
 
     def start(self, n_workers: int) -> None:
-        """A scheduler, at the same address each time, and workers, until there are so many."""
+        """Start a scheduler, at the same address each time, and workers up to this number."""
         if "scheduler" not in self.running:
             self._start("scheduler", _schedule, self._port)
             self._wait_for_the_scheduler()
@@ -270,7 +270,7 @@ class Processes:
             self.start_worker()
 
     def start_worker(self) -> str:
-        """Another one; returns its name."""
+        """Start another worker; return its name."""
         name = f"worker-{next(self._numbers)}"
         self._start(name, _work, self.address, name, self._pause)
         return name
@@ -305,7 +305,7 @@ class Processes:
 
 
 def _serve(server: Callable[[], Any], folder: str, settings: dict[str, Any], name: str) -> None:
-    """In a new process: be a scheduler or a worker until that is told to close."""
+    """Run a scheduler or a worker in a new process until it is closed."""
     log_to(Path(folder) / f"{name}.log")
 
     async def serve() -> None:

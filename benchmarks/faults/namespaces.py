@@ -1,6 +1,6 @@
-"""Hosts on one machine: network namespaces with addresses of their own that can be cut off from each other.
+"""Hosts on one machine: network namespaces with addresses that can be disconnected from each other.
 
-All are joined by a bridge in one more namespace, so nothing is left once the namespaces are gone.
+A bridge in another namespace connects them, so that nothing remains once the namespaces are removed.
 It needs Linux, root, iproute2 and openssl.
 """
 
@@ -32,7 +32,7 @@ def _ip(*arguments: str) -> str:
 
 
 def available() -> tuple[bool, str]:
-    """Whether hosts can be made here and, if not, why."""
+    """Return whether hosts can be created on this machine and, if not, the reason."""
     if not sys.platform.startswith("linux"):
         return False, "network namespaces are Linux's"
     if os.geteuid() != 0:
@@ -48,7 +48,7 @@ def available() -> tuple[bool, str]:
 
 
 class Hosts:
-    """Network namespaces as hosts, with private addresses; what runs on them ends with the ``with`` block."""
+    """Network namespaces as hosts with private addresses; their processes end with the ``with`` block."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
@@ -93,17 +93,17 @@ class Hosts:
         return f"{self._run}-{name}"
 
     def address(self, name: str) -> str:
-        """The host's address, the same in every run: other namespaces do not see it."""
+        """Return the host's address, the same in every run, as other namespaces do not see it."""
         return f"10.77.0.{self.names.index(name) + 1}"
 
     def network(self, name: str) -> str:
-        """The host's network as podman takes it, for a container."""
+        """Return the host's network as podman's argument for a container."""
         return f"ns:/var/run/netns/{self._space(name)}"
 
     def run(
         self, name: str, command: Sequence[str], settings: dict[str, str] | None = None, log: Path | None = None
     ) -> "subprocess.Popen[bytes]":
-        """Start a process on a host; ``settings`` are Dask's, what it prints goes to ``log``."""
+        """Start a process on a host; ``settings`` are Dask's, output goes to ``log``."""
         environment = {f"DASK_{key.upper().replace('.', '__').replace('-', '_')}": value for key, value in (settings or {}).items()}
         full = ["ip", "netns", "exec", self._space(name), *command]
         with (log or Path(os.devnull)).open("ab") as out:
@@ -112,15 +112,15 @@ class Hosts:
         return process
 
     def cut(self, name: str) -> None:
-        """Pull the host's cable: what it sends and what is sent to it vanishes."""
+        """Disconnect the host: packets from and to it are lost."""
         _ip("-n", self._switch, "link", "set", "dev", name, "down")
 
     def restore(self, name: str) -> None:
-        """Plug it in again."""
+        """Connect the host again."""
         _ip("-n", self._switch, "link", "set", "dev", name, "up")
 
     def part(self, one: str, other: str) -> None:
-        """Nothing passes between these two any more, though both still reach all others."""
+        """Disconnect two hosts from each other, but not from others."""
         for here, there in ((one, other), (other, one)):
             _ip("-n", self._space(here), "neigh", "replace", self.address(there), "lladdr", _NOBODY, "dev", "eth0", "nud", "permanent")
 
@@ -131,7 +131,7 @@ class Hosts:
 
 
 def remove_leftovers() -> None:
-    """Remove what runs that were killed have left: processes, namespaces, folders."""
+    """Remove the processes, namespaces and folders that killed runs have left."""
     folders = list(Path(tempfile.gettempdir()).glob(_PREFIX + "-*"))
     owners = {
         int(name.removeprefix(_PREFIX + "-").split("-")[0]) for name in _namespaces(_PREFIX + "-") + [folder.name for folder in folders]
@@ -156,7 +156,7 @@ def _remove_namespaces(prefix: str) -> None:
                 _kill(int(process))
             _ip("netns", "del", space)
         except OSError:
-            if space in _namespaces(prefix):  # else another run has just removed it
+            if space in _namespaces(prefix):  # otherwise another run has just removed it
                 raise
 
 

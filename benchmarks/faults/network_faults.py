@@ -1,10 +1,10 @@
-"""A Dask cluster on several hosts, and what a fit on it survives.
+"""Faults of hosts and networks that hit a fit on a Dask cluster of several hosts.
 
     python -m benchmarks.faults.network_faults [word]
 
-Each row is a fault, over tcp and over TLS, that befalls a fit with a checkpoint; with a word, those whose name has it. A
-fit either goes on by itself, or ends with an error in words; then all processes are ended, what was cut is joined again,
-and the same fit goes on from its checkpoint on a new cluster. *Equal*: all bits of the model are those of the undisturbed fit.
+Each row is a fault, over tcp and over TLS, that hits a fit with a checkpoint; with a word, only faults whose name contains
+it. A fit either continues by itself, or ends with an error message; then all processes are ended, networks are restored,
+and the same fit resumes from its checkpoint on a new cluster. *Equal*: all bits of the model are those of the undisturbed fit.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from benchmarks.faults.namespaces import Hosts, available
 
 @dataclass(frozen=True)
 class Fault:
-    """What befalls a fit behind its third iteration, and how long it may take to end."""
+    """A fault that hits a fit after its third iteration, and the time limit for the end of the fit."""
 
     name: str
     strike: Callable[[Cluster], None]
@@ -70,7 +70,7 @@ def _kill_under_nanny(cluster: Cluster) -> None:
 
 
 def _another_worker(cluster: Cluster) -> None:
-    """The fit goes on once it is there."""
+    """Add a worker, with which the fit continues."""
     cluster.hold.touch()
     cluster.worker("c")
     _until(lambda: "name: c" in cluster.log("scheduler").read_text(), "the scheduler has another worker")
@@ -78,7 +78,7 @@ def _another_worker(cluster: Cluster) -> None:
 
 
 def _strangers(cluster: Cluster) -> None:
-    """A worker and a driver with certificates of another authority; the fit goes on meanwhile."""
+    """Start a worker and a driver with certificates of another authority while the fit runs."""
     foreign = Certificates.make(cluster.hosts.folder / "foreign")
     stranger = cluster.fit(Path("nothing"), 1, 1, foreign)
     cluster.worker("c", foreign, "--no-nanny", "--death-timeout", "4")
@@ -144,13 +144,13 @@ FAULTS = [
 
 @contextmanager
 def a_cluster(fault: Fault, tls: bool) -> Iterator[Cluster]:
-    """New hosts, on which nothing runs yet."""
+    """Create hosts and a cluster on which nothing runs yet."""
     with Hosts(["scheduler", "driver", "a", "b", "c"]) as hosts:
         yield Cluster(hosts, Certificates.make(hosts.folder / "own") if tls else None, fault.settings)
 
 
 def begun(fault: Fault, cluster: Cluster, data: Path) -> Fit:
-    """The fit, on a new scheduler with new workers."""
+    """Start the fit on a new scheduler with new workers."""
     cluster.scheduler()
     for name in fault.workers:
         cluster.worker(name, None, *fault.options)
@@ -158,7 +158,7 @@ def begun(fault: Fault, cluster: Cluster, data: Path) -> Fit:
 
 
 def suffer(fault: Fault, data: Path, expected: str, *, tls: bool) -> dict[str, Any]:
-    """One fit with one fault on new hosts; a row of the table."""
+    """Run a fit with a fault on new hosts; return a row of the table."""
     with a_cluster(fault, tls) as cluster:
         fit = begun(fault, cluster, data)
         fit.reached(3)
@@ -186,7 +186,7 @@ def suffer(fault: Fault, data: Path, expected: str, *, tls: bool) -> dict[str, A
 
 
 def row_of(fault: Fault, data: Path, expected: str, *, tls: bool) -> dict[str, Any]:
-    """The row, also of what did not come to its end."""
+    """Return the row of a fault, even if the run did not complete."""
     try:
         return suffer(fault, data, expected, tls=tls)
     except Exception as error:
@@ -194,11 +194,11 @@ def row_of(fault: Fault, data: Path, expected: str, *, tls: bool) -> dict[str, A
         return {"protocol": "tls" if tls else "tcp", "fault": fault.name, "ended": said, "equal": False, "visits": {}}
 
 
-def bars_of(fault: Fault, row: dict[str, Any]) -> list[tuple[str, bool]]:
-    """What must hold of a row."""
+def make_thresholds(fault: Fault, row: dict[str, Any]) -> list[tuple[str, bool]]:
+    """Return the thresholds for a row."""
     what = f"{fault.name}, {row['protocol']}"
-    held = [(f"{what}: ends, or is told in words", not row["ended"].startswith(UNENDED)), (f"{what}: the same bits", row["equal"])]
-    return held + [(f"{what}: {name} had a part", row["visits"].get(name, 0) > 0) for name in fault.used]
+    held = [(f"{what}: completes, or ends with a message", not row["ended"].startswith(UNENDED)), (f"{what}: the same bits", row["equal"])]
+    return held + [(f"{what}: {name} took part", row["visits"].get(name, 0) > 0) for name in fault.used]
 
 
 def main() -> int:
@@ -215,7 +215,7 @@ def main() -> int:
         for fault in (fault for fault in FAULTS if word in fault.name):
             for row in pool.map(lambda tls, fault=fault: row_of(fault, data, expected, tls=tls), (False, True)):
                 rows.append(row)
-                thresholds += bars_of(fault, row)
+                thresholds += make_thresholds(fault, row)
                 print(row, flush=True)
     report("hosts", rows, thresholds)
     return exit_code(thresholds)

@@ -1,4 +1,4 @@
-"""What storage does to fits: chunks damaged, disks that are full or turn read-only, an object store that errs now and then."""
+"""Storage faults: damaged chunks, disks that are full or become read-only, an object store with transient errors."""
 
 import importlib.util
 import os
@@ -34,7 +34,7 @@ _ROOM = {"little": "size=1m", "enough": "remount,size=64m", "read-only": "remoun
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one fault."""
+    """The outcome of one fault."""
 
     survived: bool
     lost_bytes: int
@@ -42,7 +42,7 @@ class Outcome:
 
 
 class OnDisk:
-    """One thread that reads its values from disk in every pass."""
+    """An executor of one thread that reads its values from disk in every pass."""
 
     def workers(self, memory_limit: Any) -> WorkerResources:
         return local_workers("inline", 1, memory_limit)
@@ -54,7 +54,7 @@ class OnDisk:
 def resumed(
     data: Path, checkpoint: Path, strike: Callable[[], Any], mend: Callable[[], Any], rng: Random, said: str, **settings: Any
 ) -> Outcome:
-    """A fit that is struck behind a random iteration, must end with these words, and goes on once that is mended."""
+    """Hit a fit after a random iteration; it must end with these words, and resume after the repair."""
     fit = partial(long_fit, executor=OnDisk(), **settings)
     fit().fit(data)
     began = time.monotonic()
@@ -86,7 +86,7 @@ def flip(chunk: Path) -> None:
 
 
 def damaged_chunk(damage: Callable[[Path], None], tries: int, rng: Random) -> list[Outcome]:
-    """A chunk of the data, which is put back then."""
+    """Damage a chunk of the data and restore it later."""
     outcomes = []
     for _ in range(tries):
         with tempfile.TemporaryDirectory() as folder:
@@ -102,7 +102,7 @@ def damaged_chunk(damage: Callable[[Path], None], tries: int, rng: Random) -> li
 
 
 def damaged_checkpoint(damage: Callable[[Path], None], tries: int, rng: Random) -> list[Outcome]:
-    """A chunk of a checkpoint, which is removed then: refused, not taken for whole."""
+    """Damage a chunk of a checkpoint, which must be refused, and delete the checkpoint later."""
     outcomes = []
     for _ in range(tries):
         with tempfile.TemporaryDirectory() as folder:
@@ -125,7 +125,7 @@ def damaged_checkpoint(damage: Callable[[Path], None], tries: int, rng: Random) 
 
 @contextmanager
 def small_disk() -> Iterator[Path]:
-    """A disk of 1 MiB."""
+    """Mount a disk of 1 MiB."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(["mount", "-t", "tmpfs", "-o", _ROOM["little"], "tmpfs", folder], check=True)
         try:
@@ -135,7 +135,7 @@ def small_disk() -> Iterator[Path]:
 
 
 def troubled_disk(strike: str, mend: str, said: str, tries: int, rng: Random) -> list[Outcome]:
-    """The disk of the checkpoint is as it should not be, from a random iteration on, and as it should again."""
+    """Make the disk of the checkpoint fail from a random iteration on, and restore it later."""
     outcomes = []
     for _ in range(tries):
         with tempfile.TemporaryDirectory() as folder, small_disk() as disk:
@@ -158,7 +158,7 @@ def troubled_disk(strike: str, mend: str, said: str, tries: int, rng: Random) ->
 
 @contextmanager
 def object_store() -> Iterator[Any]:
-    """An S3-compatible server of its own process, behind the proxy of the tests that errs."""
+    """Start an S3-compatible server in its own process, behind the tests' proxy that injects errors."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = int(found.getsockname()[1])
@@ -185,7 +185,7 @@ def object_store() -> Iterator[Any]:
 
 
 def erring_object_store(tries: int, rng: Random) -> list[Outcome]:
-    """Data and checkpoint in an object store of which every few requests fail: survived without an error."""
+    """Fit with data and checkpoint in an object store in which every few requests fail; it must complete without an error."""
     outcomes = []
     with object_store() as proxy:
         dfact.import_array(answers(0), "s3://faults/data.zarr")
@@ -219,7 +219,7 @@ FAULTS: dict[str, Callable[[int, Random], list[Outcome]]] = {
 
 
 def prevented(name: str) -> str:
-    """Why a fault cannot be tried here; empty if it can."""
+    """Return the reason why a fault cannot be tried on this machine; empty if it can."""
     if name.startswith(("disk", "store")):
         if os.geteuid() != 0:
             return "to mount a disk needs root"

@@ -1,6 +1,6 @@
-"""Manifests of Kubernetes, rendered and checked without a cluster: by schemas, and for what no schema sees.
+"""Rules for Kubernetes manifests, which are rendered and checked without a cluster: by schemas, and beyond them.
 
-It needs kubectl to render, and kubernetes-validate for the schemas.
+Rendering needs kubectl, the schemas need kubernetes-validate.
 """
 
 import re
@@ -25,7 +25,7 @@ Manifest = dict[str, Any]
 
 
 def render(folder: Path) -> list[Manifest]:
-    """What kubectl would apply."""
+    """Return the objects that kubectl would apply."""
     done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ValueError(f"kubectl kustomize {folder}: {done.stderr.strip()}")
@@ -36,7 +36,7 @@ def render(folder: Path) -> list[Manifest]:
 
 
 def schema_problems(manifests: list[Manifest], version: str, operator: "dict[str, Any]") -> Iterator[str]:
-    """What Kubernetes of this version, or the Dask operator, would refuse or drop."""
+    """Return the fields that Kubernetes of this version, or the Dask operator, would refuse or drop."""
     import kubernetes_validate
     from jsonschema import Draft7Validator
 
@@ -55,7 +55,7 @@ def schema_problems(manifests: list[Manifest], version: str, operator: "dict[str
 
 
 def operator_schemas(folder: Path) -> dict[str, Any]:
-    """The schemas of the operator's resources by kind, out of its wheel, which goes to the folder; they refuse what they do not know."""
+    """Return strict schemas of the operator's resources by kind, from its wheel, which is downloaded to the folder."""
     if not (wheels := list(folder.glob("*.whl"))):
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), OPERATOR]
         subprocess.run(command, check=True, capture_output=True, timeout=100)
@@ -74,7 +74,7 @@ def operator_schemas(folder: Path) -> dict[str, Any]:
 
 
 def _closed(schema: Any) -> Any:
-    """The schema with nothing allowed that it does not name, in words of JSON schema."""
+    """Return the schema as JSON schema without additional properties."""
     if isinstance(schema, list):
         return [_closed(entry) for entry in schema]
     if not isinstance(schema, dict):
@@ -89,12 +89,12 @@ def _closed(schema: Any) -> Any:
     return closed
 
 
-# What no schema sees
+# Rules beyond schemas
 
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod that a manifest makes."""
+    """A pod that a manifest creates."""
 
     name: str
     spec: Manifest
@@ -108,7 +108,7 @@ class Pod:
 
 
 def pods(manifests: list[Manifest]) -> list[Pod]:
-    """All pods, those of a DaskJob as the operator makes them."""
+    """Return all pods; those of a DaskJob as the operator creates them."""
     maps = {m["metadata"]["name"]: m["data"] for m in manifests if m["kind"] == "ConfigMap"}
     found = []
     for manifest in manifests:
@@ -141,7 +141,7 @@ def _environment(spec: Manifest, maps: dict[str, dict[str, str]]) -> dict[str, s
 
 
 def problems(manifests: list[Manifest]) -> list[str]:
-    """What would not work, or not be safe."""
+    """Return the settings that would not work or not be safe."""
     found: list[str] = []
     for pod in pods(manifests):
         checks = (*_security(pod), *_references(pod, manifests), *_settings(pod), *_network(pod, manifests))
@@ -186,7 +186,7 @@ def _references(pod: Pod, manifests: list[Manifest]) -> Iterator[str]:
     named += [("ConfigMap", source["configMapRef"]["name"]) for source in pod.container.get("envFrom", []) if "configMapRef" in source]
     named.append(("ServiceAccount", pod.spec.get("serviceAccountName")))
     yield from (f"there is no {kind} {name}" for kind, name in named if (kind, name) not in there)
-    # Claims may be there already, but then no other is made here.
+    # Claims may exist already, but then no other is created here.
     claims = {volume["persistentVolumeClaim"]["claimName"] for volume in pod.spec.get("volumes", []) if "persistentVolumeClaim" in volume}
     if (
         lost := {name for kind, name in there if kind == "PersistentVolumeClaim"} ^ claims
