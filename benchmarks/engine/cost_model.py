@@ -21,7 +21,7 @@ from dfact.engine.passes import PartialSums
 from dfact.engine.reduction import TreeSum
 
 _ENTRY_SECONDS = 1.5e-9
-"""A thread's time for an entry of ICQF with 20 factors, read from disk: benchmarks/icqf_out_of_core."""
+"""Seconds of a thread per entry of ICQF with 20 factors, read from disk: benchmarks/bounded_nmf/out_of_core."""
 _NETWORK = 1.25e9
 """Bytes a second that a machine takes in or gives out: 10 Gbit/s."""
 _SPEED_UPS = [1 << i for i in range(11)]

@@ -1,4 +1,4 @@
-"""The benchmarks run, small: their figures are for a quiet machine, that they compute is for here."""
+"""Small runs of the benchmarks: tests check their results, not their times, which need a quiet machine."""
 
 import dataclasses
 import json
@@ -54,24 +54,24 @@ def test_out_of_core_writes_the_same_answers_in_every_form(tmp_path: Path, resul
     ]
 
 
-def test_a_pass_is_set_beside_its_products(results: Path) -> None:
+def test_pass_is_compared_with_its_products(results: Path) -> None:
     assert len(icqf_speed.limit(3000, 60, 3)) == 4
     rows = load(results, "icqf_limit")["rows"]
     assert [(row["what"], row["threads"]) for row in rows] == [(w, t) for t in (1, 2) for w in ("products", "memory", "disk")]
     assert all(row["ns_per_entry"] > 0 for row in rows)
 
 
-def test_the_time_to_the_end_is_that_of_the_fewest_iterations_that_reach_it(tmp_path: Path) -> None:
-    asked: list[int] = []
+def test_time_to_convergence_uses_the_fewest_iterations_that_reach_the_target(tmp_path: Path) -> None:
+    requested: list[int] = []
 
     def objective(iterations: int) -> float:
-        asked.append(iterations)
+        requested.append(iterations)
         return 100 / iterations
 
     assert time_to_convergence.least_iterations(objective, 100 / 23, 300) == 24
     assert time_to_convergence.least_iterations(objective, 100 / 7, 300) == 7
     assert time_to_convergence.least_iterations(objective, 0, 50) == 50
-    assert len(asked) < 25
+    assert len(requested) < 25
     case = time_to_convergence.CASES["icqf planted 100000x500"]
     data = case.make(tmp_path, 0)
     (first, _), (second, seconds) = (time_to_convergence.fit(Path(__file__).parents[2], case, data, i, warm=data) for i in (1, 4))
@@ -79,12 +79,12 @@ def test_the_time_to_the_end_is_that_of_the_fewest_iterations_that_reach_it(tmp_
     assert seconds > 0
 
 
-def test_oracles_on_the_simulation(results: Path) -> None:
+def test_reference_results_on_the_simulation(results: Path) -> None:
     assert all(held for _, held in icqf_reference.simulation(1))
     assert len(load(results, "icqf_simulation")["rows"]) == 6
 
 
-@pytest.mark.skipif(not (common.REAL_DATA / "kims.csv").exists(), reason="the real questionnaires are not at hand")
+@pytest.mark.skipif(not (common.REAL_DATA / "kims.csv").exists(), reason="the real questionnaires are missing")
 def test_gom_tables_of_the_smallest_questionnaire(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gom_tables, "PAPER", {"kims": gom_tables.PAPER["kims"]})
     assert all(held for _, held in gom_tables.table_4(4) + gom_tables.table_5(1))
@@ -92,7 +92,7 @@ def test_gom_tables_of_the_smallest_questionnaire(results: Path, monkeypatch: py
 
 
 @pytest.mark.usefixtures("results")
-def test_gom_takes_sparse_ratings_as_dense_ones() -> None:
+def test_gom_fits_sparse_and_dense_ratings_alike() -> None:
     assert all(held for _, held in gom_tables.ratings(200, 300, 1))
 
 
@@ -124,26 +124,26 @@ def test_icqf_selection(results: Path) -> None:
 
 
 @pytest.mark.usefixtures("results")
-def test_a_missed_bar_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missed_threshold_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     thresholds = [("as fast as light", False), ("right", True)]
     common.report("example", [{"a": 1}], thresholds)
     assert "MISSED:  as fast as light" in capsys.readouterr().out
     assert common.exit_code(thresholds) == 1
 
 
-def test_splitless_is_raced_as_plain_nmf() -> None:
+def test_splitless_is_compared_with_plain_nmf() -> None:
     row = icqf_splitless.race("planted", icqf_splitless.planted(2000, 60, 4), 4, 1)
     assert row["objective"] <= 1.01 * row["sklearn_objective"]
     assert row["passes_to_it"] < 2000
     assert row["s_to_it"] > 0
 
 
-def test_the_state_that_is_watched_is_that_of_the_passes() -> None:
+def test_recorded_state_is_that_of_the_passes() -> None:
     M = icqf_splitless.planted(3000, 40, 4)
-    _, _, whole = icqf_splitless.fitted(ADMMPass, M, 4, float(M.max()), solver="admm", max_iter=5)
-    assert whole == M.nbytes
+    _, _, admm_state = icqf_splitless.fitted(ADMMPass, M, 4, float(M.max()), solver="admm", max_iter=5)
+    assert admm_state == M.nbytes
     _, _, state = icqf_splitless.fitted(SplitlessPass, M, 4, float(M.max()), max_iter=5)
-    assert state < whole / 20
+    assert state < admm_state / 20
     assert icqf_splitless.reached(np.array([3.0, 2.0, 1.0]), 2.0) == 2
     assert icqf_splitless.reached(np.array([3.0, 2.0]), 1.0) == 3
 
@@ -222,7 +222,7 @@ def test_elastic_cp_stochastic(results: Path, tmp_path: Path) -> None:
     assert len(load(results, "elastic_cp_stochastic_disk")["rows"]) == 2
 
 
-def test_a_dask_array_never_comes_to_the_driver() -> None:
+def test_dask_array_is_not_loaded_by_the_driver() -> None:
     row = dask_arrays.fit(40_000)
     assert row["transform lazy"]
     assert row["same bits"]
@@ -274,7 +274,7 @@ def test_response_times_of_the_expectile_paper(results: Path, tmp_path: Path, mo
 
 def test_cost_of_passes_on_a_cluster(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["cluster_scale", "--small"])
-    with pytest.raises(SystemExit):  # its code says whether this machine is quiet
+    with pytest.raises(SystemExit):  # the exit code depends on the load of this machine
         cluster_scaling.main()
     assert len(load(results, "cluster_messages")["rows"]) == 2
     assert [row["workers"] for row in load(results, "cluster_outlook")["rows"]][-1] == 1024
@@ -283,21 +283,21 @@ def test_cost_of_passes_on_a_cluster(results: Path, monkeypatch: pytest.MonkeyPa
     assert load(results, "cluster_recovery")["thresholds"][-1]["held"]
 
 
-def test_the_way_through_a_tree_of_workers() -> None:
+def test_calls_through_a_tree_of_workers_are_counted() -> None:
     assert cost_model.counted(1, 100) == (100, 1, [])
     assert cost_model.counted(4, 16) == (4, 1, 3 * [(4, 1, [])])
     chain = cost_model.counted(4, 4, cost_model.chain)  # of the partitions 1 to 3 there are two sums, 1 and 2 + 3
     assert chain == (1, 1, [(1, 2, [(1, 1, [(1, 1, [])])])])
 
 
-def test_costs_are_found_again() -> None:
+def test_costs_are_recovered_from_measurements() -> None:
     costs = cost_model.Costs(0.004, 0.002, 2e-9)
     blank = [cost_model.Measurement(w, size, 1.0) for w in (1, 2, 4, 8, 16) for size in (8_000, 160_000)]
     measured = [dataclasses.replace(m, seconds=costs.seconds(m)) for m in blank]
     np.testing.assert_allclose(dataclasses.astuple(cost_model.Costs.of(measured)), dataclasses.astuple(costs), rtol=1e-6)
 
 
-def test_many_workers_are_never_slower_than_the_model_of_free_messages() -> None:
+def test_speed_up_without_messages_follows_the_partitions() -> None:
     fit = cost_model.Fit(500_000, 1_000)
     free, nothing = cost_model.Costs(0, 0, 0), cost_model.Caller(0, -1 / 1.25e9, -1 / 1.25e9)
     assert fit.speed_up(free, nothing, 64) == pytest.approx(489 / 8, rel=0.1)
