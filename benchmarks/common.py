@@ -1,4 +1,4 @@
-"""What the benchmarks share: timing side by side, peak memory, tables and JSON."""
+"""Shared parts of the benchmarks: timing side by side, peak memory, tables and JSON."""
 
 import json
 import os
@@ -24,8 +24,8 @@ REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "questionn
 RESULTS = Path(__file__).parent / "results"
 
 QUESTIONNAIRES: dict[str, tuple[Any, ...]] = {
-    # name: file, separator, item columns, k, top of the range after shifting,
-    # the paper's implementation: objective on convergence
+    # name: file, separator, item columns, k, maximum after shifting,
+    # converged objective of the paper's implementation
     "ipip_ascado": ("ipip_ascado.csv", ",", slice(0, 40), 4, 4, 13854.5),
     "big5": ("big5.tsv.gz", "\t", slice(7, 57), 5, 4, 457998.0),
     "eqsq": ("eqsq.tsv.gz", "\t", slice(0, 120), 8, 3, 450401.0),
@@ -47,18 +47,18 @@ GOM_ALGORITHMS: dict[str, dict[str, Any]] = {
 
 
 def answers(name: str) -> NDArray[np.float32]:
-    """Answers from 0 up, NaN where missing; rows without any answer are left out."""
+    """Return answers from 0, NaN where missing, without rows that have no answer."""
     file, separator, columns, *_ = (QUESTIONNAIRES | FURTHER_QUESTIONNAIRES)[name]
     path = REAL_DATA / file
     if not path.exists():
-        sys.exit(f"{path.name} is not at hand: this benchmark needs the real questionnaires in {REAL_DATA}")
+        sys.exit(f"{path.name} is missing: this benchmark needs the real questionnaires in {REAL_DATA}")
     raw = pd.read_csv(path, sep=separator).iloc[:, columns].to_numpy(np.float32)
     M = np.where(raw > 0, raw - 1, np.float32(np.nan))
     return np.ascontiguousarray(M[~np.isnan(M).all(axis=1)])
 
 
 def side_by_side(functions: dict[str, Callable[[], object]], repeats: int = 7) -> dict[str, float]:
-    """Median seconds of each, run in turn so that noise of the machine meets all alike."""
+    """Return the median seconds of each function; they run in turn, so that noise of the machine affects all alike."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     for function in functions.values():
         function()
@@ -88,7 +88,7 @@ class Peak:
                 try:
                     total += child.memory_info().rss
                 except psutil.Error:
-                    continue  # it ended while we looked
+                    continue  # it has just ended
             self.bytes = max(self.bytes, total)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -98,30 +98,35 @@ class Peak:
 
 @contextmanager
 def lone_pure_subjects() -> Iterator[None]:
-    """Fits of grade of membership within may find classes with a single pure subject: that is what is measured here."""
+    """Ignore warnings about classes with a single pure subject, which the measured fits of grade of membership may find."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "only the subject that defines the class", UserWarning)
         yield
 
 
-def in_a_process_of_its_own(module: str, function: str, *args: Any) -> Any:
+def call_in_new_process(module: str, function: str, *args: Any) -> Any:
     """Call ``module.function(*args)`` in a new interpreter, so that its memory is its own; JSON in and out."""
     code = f"import json, sys, {module} as m; print('RESULT' + json.dumps(m.{function}(*json.loads(sys.argv[1]))))"
     done = subprocess.run([sys.executable, "-c", code, json.dumps(args)], stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[6:])
 
 
-def report(name: str, rows: Sequence[dict[str, Any]], bars: Sequence[tuple[str, bool]] = ()) -> None:
+def report(name: str, rows: Sequence[dict[str, Any]], thresholds: Sequence[tuple[str, bool]] = ()) -> None:
     """Print the rows as a table with the verdicts below, and write both as JSON to benchmarks/results."""
     print(f"\n{name}")
     print(pd.DataFrame(rows).to_string(index=False, float_format=lambda value: f"{value:.5g}"))
-    for text, held in bars:
+    for text, held in thresholds:
         print(("held:    " if held else "MISSED:  ") + text)
     RESULTS.mkdir(exist_ok=True)
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__, "machine": platform.machine()}
-    result = {"benchmark": name, "machine": machine, "rows": list(rows), "bars": [{"bar": text, "held": bool(held)} for text, held in bars]}
+    result = {
+        "benchmark": name,
+        "machine": machine,
+        "rows": list(rows),
+        "thresholds": [{"threshold": text, "held": bool(held)} for text, held in thresholds],
+    }
     (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1, default=float))
 
 
-def exit_code(bars: Sequence[tuple[str, bool]]) -> int:
-    return 0 if all(held for _, held in bars) else 1
+def exit_code(thresholds: Sequence[tuple[str, bool]]) -> int:
+    return 0 if all(held for _, held in thresholds) else 1

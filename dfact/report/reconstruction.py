@@ -15,7 +15,7 @@ from dfact.data.sources.sparse import to_dense
 from dfact.data.statistics import as_float
 from dfact.engine.threads import single_threaded
 from dfact.errors import DataError
-from dfact.selection.hidden_entries import ErrorHistogram, ErrorMeasure
+from dfact.selection.held_out_errors import ErrorHistogram, ErrorMeasure
 
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99)  # of the sizes of the entries, where bins end
 

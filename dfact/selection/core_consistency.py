@@ -1,4 +1,4 @@
-"""How well a CP decomposition has the form it is meant to have: the core consistency diagnostic."""
+"""Core consistency diagnostic (CORCONDIA) of a CP decomposition."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +18,8 @@ from dfact.models.cp.problem import khatri_rao, unfold
 
 
 @dataclass
-class Contracted(PartialSums, name="core_tensor"):
-    """The data, filled by the model, contracted with mode 1."""
+class ContractedData(PartialSums, name="core_tensor"):
+    """The data contracted with mode 1; the model fills missing entries."""
 
     cross: NDArray[Any]
     """(R, I_2⋯I_N)"""
@@ -29,12 +29,12 @@ class Contracted(PartialSums, name="core_tensor"):
 
 @dataclass(frozen=True)
 class ContractPass(StatelessStart):
-    """Of the rows' factors in the covariates."""
+    """A pass that contracts the data with the rows' factors, which are the covariates."""
 
     dtype: np.dtype[Any]
 
-    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, Contracted]:
-        """``broadcast`` is H (R, I_2⋯I_N)."""
+    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, ContractedData]:
+        """Contract a block; ``broadcast`` is H (R, I_2⋯I_N)."""
         assert block.covariates is not None
         V, A, H, work = unfold(block), block.covariates, broadcast, block.work
         cross = work.zeros(H.shape, H.dtype)
@@ -42,28 +42,29 @@ class ContractPass(StatelessStart):
             B = work.matmul(A[rows], H, "target")
             fill_missing(V[rows], B)
             cross += work.matmul(A[rows].T, B, "part")
-        return state, Contracted(cross, A.T @ A)
+        return state, ContractedData(cross, A.T @ A)
 
 
 def core_consistency(model: Any, X: Any) -> float:
-    """How far the components of a fitted CP decomposition are apart from one another, in percent: CORCONDIA.
+    """Return how well a CP structure describes the fitted components, in percent: CORCONDIA.
 
     The core G (R, …, R) that fits X best given the factors, G = X ×₁A⁽¹⁾⁺ ⋯ ×_N A⁽ᴺ⁾⁺, is 1 on its superdiagonal and 0
-    elsewhere if the model is as it should be:
+    elsewhere if the CP structure is appropriate:
 
         100 (1 − Σ (g_{r…s} − t_{r…s})² / R),   t the superdiagonal of ones.
 
-    Near 100 it is; where it falls far below, to 0 or any negative number, components share what is one, and there are too
-    many. One too many that fits something of its own, be it white noise, does not show. Missing entries are filled by the model.
-    Each component's scale is spread evenly over the modes, which the figure depends on. Pseudo-inverses come from Gram
-    matrices, A⁺ = (AᵀA)⁺Aᵀ: one pass contracts the data with mode 1, and all that is left is of the size of R slices.
+    A value near 100 supports the structure. Values far below, near 0 or negative, mean that several components share
+    one source, so that there are too many. A surplus component that fits a pattern of its own, even white noise, is not
+    detected. The model fills missing entries. The result depends on the scales of the factors: each component's scale is
+    spread evenly over the modes. Pseudo-inverses come from Gram matrices, A⁺ = (AᵀA)⁺Aᵀ: one pass contracts the data with
+    mode 1, and the remaining arrays have the size of R slices.
 
     Parameters
     ----------
     model : ElasticCP or CPALS, fitted
-        The penalties bias the core: that of a refined solution, or of a small λ, is meant.
+        Penalties bias the core: use a refined solution or one with a small λ.
     X : array (I_1, …, I_N) of any kind, path or Dataset
-        What it was fitted to.
+        The data that the model was fitted to.
 
     Returns
     -------
@@ -73,9 +74,9 @@ def core_consistency(model: Any, X: Any) -> float:
     Raises
     ------
     ParameterError
-        Another model, or no component is left.
+        The model is no CP model, or has no component left.
     DataError
-        X is of another shape than the model, or has infinite entries.
+        The shape of X differs from the model's, or X has infinite entries.
 
     References
     ----------
@@ -102,12 +103,12 @@ def core_consistency(model: Any, X: Any) -> float:
     rank = model.rank_
     if rank == 0:
         raise ParameterError("the model has no component left, expected at least one; fit with a smaller lam")
-    factors = _even([np.asarray(A, np.float64)[:, :rank] for A in model.factors_])
+    factors = _spread_scales([np.asarray(A, np.float64)[:, :rank] for A in model.factors_])
     dtype = np.dtype(np.float64)
     with model._open(dataset, factors[0], model._footprint(dataset.shape, rank, dtype)) as session:
         sums = session.run(ContractPass(dtype), khatri_rao([A.T for A in factors[1:]]))
     core = sums.cross.reshape(rank, *dataset.shape[1:])
-    for A in factors[1:]:  # each takes the second axis and leaves its own last
+    for A in factors[1:]:  # each contracts the second axis and appends its own
         core = np.tensordot(core, A, axes=(1, 0))
     for gram in [sums.gram, *(A.T @ A for A in factors[1:])]:
         core = np.tensordot(core, np.linalg.pinv(gram, hermitian=True), axes=(0, 0))
@@ -116,8 +117,8 @@ def core_consistency(model: Any, X: Any) -> float:
     return float(100 * (1 - np.square(core - ideal).sum() / rank))
 
 
-def _even(factors: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
-    """The same components with vectors of the same length in all modes."""
+def _spread_scales(factors: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+    """Return the same components with vectors of equal length in all modes."""
     lengths = np.stack([np.linalg.norm(A, axis=0) for A in factors])
     mean = np.exp(np.log(lengths).mean(axis=0))
     return [A * (mean / length) for A, length in zip(factors, lengths, strict=True)]

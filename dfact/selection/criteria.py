@@ -1,4 +1,4 @@
-"""Criteria for the number of components that hide nothing: an information criterion, and how alike the clusters of restarts are."""
+"""Number of components by criteria of fits to all the data: an information criterion, and the consensus of random starts."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -17,19 +17,19 @@ from dfact.data.sources.sparse import to_dense
 from dfact.data.statistics import as_float
 from dfact.errors import DataError, ParameterError
 from dfact.models.provenance import SelectionRecord
+from dfact.selection.estimators import check_estimator, with_parameters
 from dfact.selection.folds import resolve_random_state
-from dfact.selection.grid import check_estimator, expand
-from dfact.selection.held_out_errors import clipped_errors
-from dfact.selection.refits import with_parameters
+from dfact.selection.grid import expand
+from dfact.selection.held_out_errors import sum_squared_errors
 from dfact.selection.result import Selection
 
-_MOST_ROWS = 5000  # of a consensus matrix, n × n in double precision: 200 MB
+_MAX_ROWS = 5000  # a consensus matrix n × n in double precision takes 200 MB
 _RESTARTS = 10
 
 
 @dataclass(frozen=True)
-class _Fitted:
-    """What a criterion rates: the fits with one number of components, and that with the lowest objective."""
+class _Candidate:
+    """The fits with one number of components, and the one with the lowest objective."""
 
     fits: list[Any]
     lowest: Any
@@ -46,50 +46,50 @@ def select_by_criterion(
     confounders: Any = None,
     random_state: Any = None,
 ) -> Selection:
-    """The number of components by a criterion on fits to all the data.
+    """Choose the number of components by a criterion of fits to all the data.
 
-    ``bic1``, the least, of M (n, m) and the model R:
+    ``bic1``, to be minimized, of M (n, m) and the model R:
 
         BIC1(k) = log‖M − R‖² + k (m + n)/(m n) log(m n / (m + n)),
 
-    where missing entries count as the observed ones do on average: ‖M − R‖² is m n times the mean squared
-    error of the answers, R not clipped. For the others a model is fitted from each random start, and
-    each row belongs to the cluster of its largest factor; C_ij is the share of the fits in which rows i
+    where missing entries count like the observed ones on average: ‖M − R‖² is m n times the mean squared
+    error of the answers, with R not clipped. For the other criteria the model is fitted from each random start, and
+    each row belongs to the cluster of its largest factor. C_ij is the share of the fits in which rows i
     and j are in one cluster. Rows whose factors are all 0 belong to none.
-    ``ccc``, the largest: the correlation of 1 − C with the cophenetic distances of its average linkage.
-    ``dispersion``, the largest: the mean over all i, j of 4 (C_ij − ½)².
+    ``ccc``, to be maximized: the correlation of 1 − C with the cophenetic distances of its average linkage.
+    ``dispersion``, to be maximized: the mean over all i, j of 4 (C_ij − ½)².
 
     Parameters
     ----------
     model : estimator
-        With ``factors_`` and ``components_``, such as :class:`dfact.ICQF`, and for ``ccc`` and ``dispersion`` with
-        ``init`` and ``random_state``; it is left as it is.
+        An estimator with ``factors_`` and ``components_``, such as :class:`dfact.ICQF`; ``ccc`` and ``dispersion`` also
+        need ``init`` and ``random_state``. It is not changed.
     X : array (n, m) of any kind, path or Dataset
-        For ``ccc`` and ``dispersion`` with at most 5000 rows.
+        At most 5000 rows for ``ccc`` and ``dispersion``.
     n_components : numbers
-        The candidates.
+        Candidates.
     criterion : "bic1", "ccc" or "dispersion"
-        Of candidates that score the same the first is taken.
+        The criterion. Among candidates with equal scores the first is chosen.
     restarts : int, optional
-        Random starts of each candidate: by default 10 for ``ccc`` and ``dispersion``. For ``bic1`` by default 5 beside
-        the model's own start, of which the lowest objective counts: a local optimum would count as a bad number.
+        Number of random starts of each candidate: by default 10 for ``ccc`` and ``dispersion``, and 5 for ``bic1``, besides
+        the model's own start. The lowest objective counts, so that a local optimum does not disqualify a candidate.
     confounders : table of n rows, optional
-        As for ``model.fit``.
+        The confounders passed to ``model.fit``.
     random_state : int, RandomState or None
         Seed of the random starts.
 
     Returns
     -------
     Selection
-        ``table`` with a column named as the criterion, ``best_params``, and the fitted ``model``; of several fits with
-        the best number the one with the lowest objective.
+        ``table`` with a column named after the criterion, ``best_params``, and the fitted ``model``: among the fits with
+        the best number, the one with the lowest objective.
 
     Raises
     ------
     ParameterError
         An unknown criterion, or fewer than two restarts for a consensus.
     DataError
-        More rows than a consensus matrix may have, or as ``model.fit`` does.
+        More rows than a consensus matrix allows; and the same conditions as for ``model.fit``.
 
     References
     ----------
@@ -108,41 +108,44 @@ def select_by_criterion(
     check_estimator(model)
     if criterion not in _CRITERIA:
         raise ParameterError(f"criterion is {criterion!r}, expected one of {', '.join(map(repr, _CRITERIA))}")
-    rated = _CRITERIA[criterion]
-    restarts = rated.restarts if restarts is None else restarts
-    if restarts < rated.least_restarts:
-        raise ParameterError(f"restarts is {restarts}, expected at least {rated.least_restarts} for {criterion!r}")
+    chosen = _CRITERIA[criterion]
+    restarts = chosen.restarts if restarts is None else restarts
+    if restarts < chosen.least_restarts:
+        raise ParameterError(f"restarts is {restarts}, expected at least {chosen.least_restarts} for {criterion!r}")
     candidates = [c["n_components"] for c in expand(model, {"n_components": list(n_components)})]
     dataset = as_dataset(X, confounders)
-    if rated.least_restarts and dataset.shape[0] > _MOST_ROWS:
+    if chosen.least_restarts and dataset.shape[0] > _MAX_ROWS:
         remedy = "pass a sample of the rows, or choose by 'bic1' or block_cross_validate"
-        raise DataError(f"X has {dataset.shape[0]} rows, {criterion!r} compares all pairs of at most {_MOST_ROWS}; {remedy}")
-    given = {} if confounders is None else {"confounders": confounders}
+        raise DataError(
+            f"X has {dataset.shape[0]} rows, expected at most {_MAX_ROWS} for {criterion!r}, which compares all pairs; {remedy}"
+        )
+    arguments = {} if confounders is None else {"confounders": confounders}
     scores: list[float] = []
     best: Any = None
     best_k = candidates[0]
     for k in candidates:
         fits = [
-            start.fit(X, **given) for start in _starts(model, k, restarts, resolve_random_state(random_state), rated.least_restarts > 0)
+            start.fit(X, **arguments)
+            for start in _make_starts(model, k, restarts, resolve_random_state(random_state), chosen.least_restarts > 0)
         ]
         lowest = min(fits, key=lambda fit: float(fit.objective_history_[-1]))
-        scores.append(rated.score(_Fitted(fits, lowest, dataset)))
-        if best is None or scores[-1] * rated.sign > scores[candidates.index(best_k)] * rated.sign:
+        scores.append(chosen.score(_Candidate(fits, lowest, dataset)))
+        if best is None or scores[-1] * chosen.sign > scores[candidates.index(best_k)] * chosen.sign:
             best, best_k = lowest, k
     table = pd.DataFrame({criterion: scores}, index=pd.Index(candidates, name="n_components"))
-    best.selection_ = SelectionRecord.from_table(table, candidates.index(best_k), criterion, "lowest" if rated.sign < 0 else "highest")
+    best.selection_ = SelectionRecord.from_table(table, candidates.index(best_k), criterion, "lowest" if chosen.sign < 0 else "highest")
     return Selection(table, {"n_components": best_k}, best)
 
 
-def _starts(model: Any, k: int, restarts: int, seed: int | None, only_random: bool) -> list[Any]:
-    """The estimators to fit: with the model's own start, unless all are to be random, and with random ones."""
-    own = [] if only_random else [with_parameters(model, n_components=k)]
+def _make_starts(model: Any, k: int, restarts: int, seed: int | None, only_random: bool) -> list[Any]:
+    """Return the estimators to fit: one with the model's own start, unless all are random, and those with random starts."""
+    default = [] if only_random else [with_parameters(model, n_components=k)]
     seeds = np.random.SeedSequence(seed).generate_state(restarts) % 2**31
-    return own + [with_parameters(model, n_components=k, init="random", random_state=int(number)) for number in seeds]
+    return default + [with_parameters(model, n_components=k, init="random", random_state=int(number)) for number in seeds]
 
 
-def _bic1(fitted: _Fitted) -> float:
-    lowest, dataset = fitted.lowest, fitted.dataset
+def _bic1(candidate: _Candidate) -> float:
+    lowest, dataset = candidate.lowest, candidate.dataset
     n, m, k = *dataset.shape, len(lowest.components_)
     squares, count = 0.0, 0
     dtype = np.dtype(lowest.components_.dtype)
@@ -153,16 +156,16 @@ def _bic1(fitted: _Fitted) -> float:
         R = np.asarray(lowest.factors_[rows]) @ lowest.components_
         if C is not None:
             R += C[rows] @ lowest.confounder_components_
-        more, answers = clipped_errors(
+        block_squares, block_count = sum_squared_errors(
             values if isinstance(values, np.ndarray) else to_dense(values, dataset.source.implicit_value), R, -np.inf, np.inf
         )
-        squares, count = squares + more, count + answers
+        squares, count = squares + block_squares, count + block_count
     size = n * m
     return float(np.log(max(squares, np.finfo(float).tiny) * size / count) + k * (m + n) / size * np.log(size / (m + n)))
 
 
 def consensus(fits: list[Any]) -> NDArray[np.float64]:
-    """C (n, n): the share of the fits in which two rows have the same largest factor; a row without any is alone."""
+    """Return C (n, n), the share of the fits in which two rows have the same largest factor; a row without factors is alone."""
     n = fits[0].factors_.shape[0]
     total = np.zeros((n, n))
     for fit in fits:
@@ -174,24 +177,27 @@ def consensus(fits: list[Any]) -> NDArray[np.float64]:
     return total / len(fits)
 
 
-def _ccc(fitted: _Fitted) -> float:
-    distances = squareform(1 - consensus(fitted.fits), checks=False)
+def _ccc(candidate: _Candidate) -> float:
+    distances = squareform(1 - consensus(candidate.fits), checks=False)
     tree = linkage(distances, "average")
     if np.ptp(distances) == 0:
-        return 1.0  # nothing tells rows apart, and the tree says so
+        return 1.0  # all pairs of rows are equally distant, which the tree reproduces
     return float(cophenet(tree, distances)[0])
 
 
-def _dispersion(fitted: _Fitted) -> float:
-    return float(np.mean(4 * (consensus(fitted.fits) - 0.5) ** 2))
+def _dispersion(candidate: _Candidate) -> float:
+    return float(np.mean(4 * (consensus(candidate.fits) - 0.5) ** 2))
 
 
 @dataclass(frozen=True)
 class _Criterion:
-    score: Callable[[_Fitted], float]
+    """A score and the random starts it needs."""
+
+    score: Callable[[_Candidate], float]
     sign: int
-    """1 where more is better, −1 where less is."""
+    """1 if the score is maximized, −1 if it is minimized."""
     restarts: int
+    """Default number of random starts."""
     least_restarts: int
 
 

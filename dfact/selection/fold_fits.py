@@ -1,76 +1,105 @@
-"""The fits of one fold, each from the solution of the one before."""
+"""The fits of one fold of block cross-validation: a warm-started path, or an estimator's own fits."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dfact.data.sources.dense import ArraySource
+from dfact.engine.executors import InlineExecutor
 from dfact.engine.fused_passes import FusedSession, Member, Members
+from dfact.engine.memory_plan import Footprint, make_plan
+from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, Pass, State
+from dfact.engine.session import Session
+from dfact.errors import ParameterError
 from dfact.linalg.svd import nndsvd
 from dfact.models.bounded_nmf.passes import RowStart
 from dfact.models.bounded_nmf.solvers import Splitless, descend
 from dfact.progress import relative_change
+from dfact.selection.estimators import with_parameters
 from dfact.selection.folds import Folds
-from dfact.selection.held_out_errors import SquaredErrorPass, SquaredErrors
+from dfact.selection.held_out_errors import SquaredErrorPass, SquaredErrors, sum_squared_errors
 from dfact.selection.masks import FoldMask
 
-
-class FoldSession(Protocol):
-    """A session on the data without what a fold hides."""
-
-    def run(self, pass_: Pass[Any, Any], broadcast: Any) -> Any: ...
-
-    def score(self, problem: Any, Q: NDArray[Any]) -> tuple[float, int]:
-        """Σ (M − R)² over the hidden answers, with the model R of the factors of the last pass and of Qᵀ (k+c, m), and their number."""
-        ...
-
-
-@dataclass(frozen=True)
-class ResetPass:
-    """A pass from its start, whatever state there was."""
-
-    pass_: Pass[Any, Any]
-
-    @property
-    def dtype(self) -> np.dtype[Any] | None:
-        return self.pass_.dtype
-
-    def start(self, block: Block) -> None:
-        """The step makes it."""
-
-    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State | None, Any]:
-        return self.pass_.step(block, self.pass_.start(block), broadcast)
-
-
-class FoldMember(FusedSession):
-    """A fold's session among those that share their reads."""
-
-    def __init__(self, members: Members, name: str, folds: Folds, fold: int, dtype: np.dtype[Any]) -> None:
-        super().__init__(members, name, FoldMask(folds, fold, hidden=False))
-        self._members, self._others, self._dtype = members, FoldMask(folds, fold, hidden=True), dtype
-
-    def score(self, problem: Any, Q: NDArray[Any]) -> tuple[float, int]:
-        errors: SquaredErrors = self._members.ask(Member(self.name, self._others, SquaredErrorPass(problem, self._dtype)), Q)
-        return float(errors.squares), int(errors.count)
-
-
-# Times the model's tolerance, for the first β of a number of components and for the others, which go on from there.
+# Multiples of the model's tolerance: for the first β of a number of components, and for the others, which start from it.
 # With 3 and 1 it takes 1.6 times the passes, and errors on eqsq differ by a third of their standard error.
 _FIRST_TOLERANCE, _TOLERANCE = 5.0, 2.0
 
 
 @dataclass(frozen=True)
 class Score:
-    """What a fit came to on what its fold hides."""
+    """The error of a fit on the entries that its fold holds out, and the cost of the fit."""
 
     squares: float
     count: int
     seconds: float
     passes: int
+
+
+GroupResult = tuple[int, list[Score], NDArray[Any]]
+"""Number of a group of configurations, their scores, and the loadings from which the next group starts."""
+
+
+@dataclass(frozen=True, eq=False)
+class FoldTask:
+    """The fits of one fold, one after the other."""
+
+    repeat: int
+    fold: int
+    n_done: int
+    """Number of groups of configurations that are finished."""
+    previous_loadings: NDArray[Any] | None
+    """Loadings from which the next group starts."""
+
+
+class FoldFits(Protocol):
+    """A way of fitting the configurations to the data of a fold in memory."""
+
+    def run(self, M: NDArray[Any], C: NDArray[Any] | None, folds: Folds, task: FoldTask) -> Iterator[GroupResult]: ...
+
+
+class FoldSession(Protocol):
+    """A session on the data without the entries that a fold holds out."""
+
+    def run(self, pass_: Pass[Any, Any], broadcast: Any) -> Any: ...
+
+    def score(self, problem: Any, Q: NDArray[Any]) -> tuple[float, int]:
+        """Return Σ (M − R)² over the held-out entries and their number; R is the model of the last pass's factors and Qᵀ (k+c, m)."""
+        ...
+
+
+class InMemoryFoldSession:
+    """A fold's session on a masked copy of the data, beside the held-out entries."""
+
+    def __init__(self, session: Session, M: NDArray[Any], folds: Folds, fold: int) -> None:
+        self._session = session
+        positions = [(np.flatnonzero(folds.rows == block), np.flatnonzero(columns)) for block, columns in enumerate(folds.held_out(fold))]
+        self._held_out = [(rows, columns, M[np.ix_(rows, columns)]) for rows, columns in positions]
+
+    def run(self, pass_: Any, broadcast: Any) -> Any:
+        return self._session.run(pass_, broadcast)
+
+    def score(self, problem: Any, Q: NDArray[Any]) -> tuple[float, int]:
+        X = np.concatenate(list(self._session.rows("factors")))
+        lower, upper = (np.broadcast_to(bound, Q.shape[1]) for bound in (problem.lower, problem.upper))
+        errors = [sum_squared_errors(M, X[rows] @ Q[:, columns], lower[columns], upper[columns]) for rows, columns, M in self._held_out]
+        return sum(squares for squares, _ in errors), sum(count for _, count in errors)
+
+
+class FusedFoldSession(FusedSession):
+    """A fold's session whose passes are fused with those of other folds."""
+
+    def __init__(self, members: Members, name: str, folds: Folds, fold: int, dtype: np.dtype[Any]) -> None:
+        super().__init__(members, name, FoldMask(folds, fold, held_out=False))
+        self._members, self._held_out, self._dtype = members, FoldMask(folds, fold, held_out=True), dtype
+
+    def score(self, problem: Any, Q: NDArray[Any]) -> tuple[float, int]:
+        errors: SquaredErrors = self._members.ask(Member(self.name, self._held_out, SquaredErrorPass(problem, self._dtype)), Q)
+        return float(errors.squares), int(errors.count)
 
 
 @dataclass(frozen=True)
@@ -81,7 +110,7 @@ class GridGroup:
     """Their numbers in the grid."""
     problems: tuple[Any, ...]
     continues: bool
-    """Whether the group before differs in the number of components alone, which is smaller there."""
+    """Whether the previous group differs in the number of components alone, which is smaller there."""
 
     @property
     def k(self) -> int:
@@ -89,8 +118,8 @@ class GridGroup:
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What all fits share."""
+class PathSettings:
+    """The settings that all fits of a selection share."""
 
     n_columns: int
     n_covariates: int
@@ -101,10 +130,30 @@ class Settings:
     seed: int
 
 
-def from_the_middle(values: Sequence[float]) -> list[int]:
-    """Positions of the values from the middle one to the lowest, and then those above it, rising.
+@dataclass(frozen=True, eq=False)
+class WarmStarts:
+    """Fits by passes, each from the solution of the previous one."""
 
-    Halfway, the middle one is the nearest to all others.
+    groups: tuple[GridGroup, ...]
+    settings: PathSettings
+
+    def run(self, M: NDArray[Any], C: NDArray[Any] | None, folds: Folds, task: FoldTask) -> Iterator[GroupResult]:
+        """Fit to a copy of the data in memory."""
+        training = FoldMask(folds, task.fold, held_out=False).apply(M)
+        executor, source = InlineExecutor(), ArraySource(training)
+        plan = make_plan(source, training.dtype, Footprint(0, 0, 0, 0), executor.workers(None))
+        with executor.open(partitions(source, None, C), plan) as session:
+            yield from self.run_in(InMemoryFoldSession(session, M, folds, task.fold), task)
+
+    def run_in(self, session: FoldSession, task: FoldTask) -> Iterator[GroupResult]:
+        """Fit in a session on the fold's data."""
+        return WarmStartPath(session, self.settings).run(self.groups, task.n_done, task.previous_loadings)
+
+
+def from_the_middle(values: Sequence[float]) -> list[int]:
+    """Return the positions of the values from the middle one down to the lowest, then of those above it, increasing.
+
+    Of all values the middle one is the nearest to the others.
     """
     order = sorted(range(len(values)), key=lambda i: values[i])
     middle = (len(order) - 1) // 2
@@ -114,17 +163,17 @@ def from_the_middle(values: Sequence[float]) -> list[int]:
 class WarmStartPath:
     """Fits of the groups of configurations on one fold's data.
 
-    The first configuration of a group starts from the loadings with fewer components, with further
-    ones from the NNDSVD, of which the one for the most components holds all others; the rest of the
-    group goes on from there. What a group starts from is ``Qᵀ`` of the group before alone, so that work
-    that was interrupted goes on with the same numbers.
+    The first configuration of a group starts from the loadings with fewer components, and further
+    components from the NNDSVD; the one for the most components holds all others. The rest of the
+    group starts from the first. A group depends on ``Qᵀ`` of the previous group alone, so that an
+    interrupted path resumes with the same numbers.
     """
 
-    def __init__(self, session: FoldSession, settings: Settings) -> None:
+    def __init__(self, session: FoldSession, settings: PathSettings) -> None:
         self._session, self._settings = session, settings
 
-    def run(self, groups: Sequence[GridGroup], n_done: int, before: NDArray[Any] | None) -> Iterator[tuple[int, list[Score], NDArray[Any]]]:
-        """Number, scores and first loadings of each group after the first ``n_done``, which ended with the loadings ``before``."""
+    def run(self, groups: Sequence[GridGroup], n_done: int, previous_loadings: NDArray[Any] | None) -> Iterator[GroupResult]:
+        """Fit the groups after the first ``n_done``, of which the last ended with ``previous_loadings``."""
         s = self._settings
         if n_done == len(groups):
             return
@@ -133,8 +182,8 @@ class WarmStartPath:
         for number in range(n_done, len(groups)):
             group = groups[number]
             began = time.perf_counter()
-            Q, begin = self._start(group, loadings, projection, before if group.continues else None)
-            first, passes = self._first(group.problems[0], Q, begin)
+            Q, row_start = self._start_group(group, loadings, projection, previous_loadings if group.continues else None)
+            first, passes = self._fit_first(group.problems[0], Q, row_start)
             Q, scores = first, []
             for i, problem in enumerate(group.problems):
                 if i:
@@ -142,56 +191,99 @@ class WarmStartPath:
                 squares, count = self._session.score(problem, Q)
                 scores.append(Score(squares, count, time.perf_counter() - began, passes))
                 began = time.perf_counter()
-            before = first
+            previous_loadings = first
             yield number, scores, first
 
-    def _start(
-        self, group: GridGroup, loadings: NDArray[Any], projection: NDArray[Any], before: NDArray[Any] | None
+    def _start_group(
+        self, group: GridGroup, loadings: NDArray[Any], projection: NDArray[Any], previous_loadings: NDArray[Any] | None
     ) -> tuple[NDArray[Any], RowStart]:
-        """Qᵀ (k+c, m) and the rows' start."""
+        """Return Qᵀ (k+c, m) and the start of the rows."""
         s, k, problem = self._settings, group.k, group.problems[0]
         Q = np.zeros((k + s.n_covariates, s.n_columns), s.dtype)
         Q[:k] = np.clip(loadings[:k], 0, problem.q_max)
-        if before is None:
+        if previous_loadings is None:
             return Q, RowStart(projection[:, :k])
-        known = len(before) - s.n_covariates
-        Q[:known], Q[k:] = before[:known], before[known:]
+        previous_k = len(previous_loadings) - s.n_covariates
+        Q[:previous_k], Q[k:] = previous_loadings[:previous_k], previous_loadings[previous_k:]
         return Q, RowStart.from_loadings(Q[:k])
 
-    def _first(self, problem: Any, Q: NDArray[Any], begin: RowStart) -> tuple[NDArray[Any], int]:
-        """The loadings of the first fit of a group, of the best start by the objective, and the passes of all starts."""
+    def _fit_first(self, problem: Any, Q: NDArray[Any], row_start: RowStart) -> tuple[NDArray[Any], int]:
+        """Return the loadings of a group's first fit, from the start with the lowest objective, and the passes of all starts."""
         s, tol = self._settings, _FIRST_TOLERANCE * self._settings.tol
-        best, passes, lowest = self._fit(problem, Q, begin, tol)
+        best, passes, lowest = self._fit(problem, Q, row_start, tol)
         last = best
         for restart in range(s.restarts):
             seed = np.random.SeedSequence(s.seed, spawn_key=(problem.k, restart)).generate_state(1)[0]
             random = np.zeros_like(Q)
             top = np.minimum(problem.q_max, np.finfo(s.dtype).max)
             random[: problem.k] = np.random.default_rng(seed).uniform(0, top, (problem.k, s.n_columns))
-            last, more, objective = self._fit(problem, random, RowStart(None, int(seed)), tol)
-            passes += more
+            last, n_passes, objective = self._fit(problem, random, RowStart(None, int(seed)), tol)
+            passes += n_passes
             if objective < lowest:
                 best, lowest = last, objective
-        if last is not best:  # the rows' factors are those of another start
-            best, more, _ = self._fit(problem, best, RowStart.from_loadings(best[: problem.k]), tol)
-            passes += more
+        if last is not best:  # the rows' factors belong to another start
+            best, n_passes, _ = self._fit(problem, best, RowStart.from_loadings(best[: problem.k]), tol)
+            passes += n_passes
         return best, passes
 
-    def _fit(self, problem: Any, Q: NDArray[Any], begin: RowStart | None, tol: float) -> tuple[NDArray[Any], int, float]:
-        """The loadings, passes and objective of a fit; without a start for the rows, from their factors in the fit before."""
+    def _fit(self, problem: Any, Q: NDArray[Any], row_start: RowStart | None, tol: float) -> tuple[NDArray[Any], int, float]:
+        """Return loadings, number of passes and objective of a fit; without a row start it starts from the previous fit's rows."""
         s = self._settings
-        solver = Splitless(problem, RowStart(None) if begin is None else begin, s.dtype)
-        session: Any = _FirstFit(self._session, anew=begin is not None)
+        solver = Splitless(problem, RowStart(None) if row_start is None else row_start, s.dtype)
+        session: Any = self._session if row_start is None else _ResettingSession(self._session)
         descent = descend(session, solver, Q, s.max_iter, tol, None, relative_change)
         return descent.Q, len(descent.objectives), descent.objectives[-1]
 
 
-class _FirstFit:
-    """A session whose first pass is from the start."""
+@dataclass(frozen=True)
+class ResetPass:
+    """A pass that discards the state of the blocks and begins from its start."""
 
-    def __init__(self, session: FoldSession, *, anew: bool) -> None:
-        self._session, self._anew = session, anew
+    pass_: Pass[Any, Any]
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        return self.pass_.dtype
+
+    def start(self, block: Block) -> None:
+        """Return no state: the step makes it."""
+
+    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State | None, Any]:
+        return self.pass_.step(block, self.pass_.start(block), broadcast)
+
+
+class _ResettingSession:
+    """A session whose first pass discards the state of an earlier fit."""
+
+    def __init__(self, session: FoldSession) -> None:
+        self._session, self._reset = session, True
 
     def run(self, pass_: Any, broadcast: Any) -> Any:
-        anew, self._anew = self._anew, False
-        return self._session.run(ResetPass(pass_) if anew else pass_, broadcast)
+        reset, self._reset = self._reset, False
+        return self._session.run(ResetPass(pass_) if reset else pass_, broadcast)
+
+
+@dataclass(frozen=True, eq=False)
+class EstimatorFits:
+    """Fits by an estimator's own ``fit``, for estimators that accept NaN and rebuild data by ``inverse_transform`` of ``factors_``."""
+
+    model: Any
+    configurations: tuple[Mapping[str, Any], ...]
+
+    def run(self, M: NDArray[Any], C: NDArray[Any] | None, folds: Folds, task: FoldTask) -> Iterator[GroupResult]:
+        """Fit without the columns of which the fold leaves no answer; their answers are modelled as 0."""
+        held_out = folds.held_out(task.fold)[folds.rows]
+        training = np.where(held_out, np.nan, M).astype(M.dtype)
+        has_answers = ~np.isnan(training).all(axis=0)
+        test = np.where(held_out, M, np.nan)
+        for number in range(task.n_done, len(self.configurations)):
+            began = time.perf_counter()
+            inline = {"executor": "inline"} if "executor" in self.model.get_params(deep=False) else {}
+            model = with_parameters(self.model, **self.configurations[number], **inline)
+            model.fit(np.ascontiguousarray(training[:, has_answers]))
+            if not hasattr(model, "factors_"):
+                raise ParameterError(f"a fitted {type(model).__name__} has no factors_, expected an estimator that sets it, such as ICQF()")
+            R = np.zeros(M.shape, M.dtype)
+            R[:, has_answers] = model.inverse_transform(np.asarray(model.factors_))
+            squares, count = sum_squared_errors(test, R, -np.inf, np.inf)
+            yield number, [Score(squares, count, time.perf_counter() - began, getattr(model, "n_iter_", 0))], np.empty(0)

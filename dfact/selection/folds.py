@@ -1,4 +1,4 @@
-"""Folds of block cross-validation: which entries are hidden together."""
+"""Folds of block cross-validation: which entries are held out together."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,43 +11,43 @@ from sklearn.utils import check_random_state
 from dfact.data.confounders import as_frame
 from dfact.errors import ParameterError
 
-_SHARES = 4  # a continuous confounder is cut into so many strata of the same size
+_N_QUANTILES = 4  # strata of equal size for each continuous confounder
 
 
 @dataclass(frozen=True, eq=False)
 class Folds:
-    """Rows and columns dealt into blocks, and blocks into folds. What is hidden follows from these; no array has the size of the data."""
+    """Assignment of rows and columns to blocks, and of blocks to folds. No array has the size of the data."""
 
     rows: NDArray[np.unsignedinteger]
     """(n,): the block of each row."""
     columns: NDArray[np.unsignedinteger]
     """(m,): the block of each column."""
     fold_of_block: NDArray[np.intp]
-    """(row blocks, column blocks): the fold of each pair of them."""
+    """(row blocks, column blocks): the fold of each pair of blocks."""
 
     @property
     def n_folds(self) -> int:
         return int(self.fold_of_block.max()) + 1
 
-    def hidden(self, fold: int) -> NDArray[np.bool_]:
-        """(row blocks, m): what the fold hides in the rows of each block."""
-        hidden: NDArray[np.bool_] = (self.fold_of_block == fold)[:, self.columns]
-        return hidden
+    def held_out(self, fold: int) -> NDArray[np.bool_]:
+        """Return a mask (row blocks, m): the columns that the fold holds out in the rows of each block."""
+        held_out: NDArray[np.bool_] = (self.fold_of_block == fold)[:, self.columns]
+        return held_out
 
     @property
     def smallest_training_shape(self) -> tuple[int, int]:
-        """The fewest rows, and the fewest columns, of which a fold does not hide everything."""
-        hidden = [self.fold_of_block == fold for fold in range(self.n_folds)]
-        rows = min(int((~h.all(axis=1))[self.rows].sum()) for h in hidden)
-        return rows, min(int((~h.all(axis=0))[self.columns].sum()) for h in hidden)
+        """Minimum numbers, over folds, of the rows and of the columns of which a fold leaves some entries."""
+        held_out = [self.fold_of_block == fold for fold in range(self.n_folds)]
+        rows = min(int((~h.all(axis=1))[self.rows].sum()) for h in held_out)
+        return rows, min(int((~h.all(axis=0))[self.columns].sum()) for h in held_out)
 
 
 def assign_folds(
     shape: tuple[int, int], n_blocks: tuple[int, int], n_folds: int, generator: np.random.Generator, strata: NDArray[np.int64] | None = None
 ) -> Folds:
-    """Shuffled rows and columns in blocks of the same size to within one, and the blocks in folds likewise.
+    """Assign shuffled rows and columns to blocks whose sizes differ by at most one, and the blocks to folds likewise.
 
-    Of the rows of each stratum (n,; a number for each row) every block gets the same share, to within one row.
+    ``strata`` (n,) numbers the stratum of each row: all blocks get the same share of its rows, to within one row.
     """
     order = generator.permutation(shape[0])
     if strata is not None:
@@ -63,35 +63,35 @@ def assign_folds(
 def assign_all_folds(
     shape: tuple[int, int], n_blocks: tuple[int, int], n_folds: int, repeats: int, seed: int, strata: NDArray[np.int64] | None = None
 ) -> list[Folds]:
-    """The folds of each repeat; those of one do not depend on how many there are."""
+    """Assign the folds of each repeat; those of one repeat do not depend on the number of repeats."""
     return [assign_folds(shape, n_blocks, n_folds, np.random.default_rng([seed, repeat]), strata) for repeat in range(repeats)]
 
 
 def resolve_random_state(random_state: Any) -> int | None:
-    """A seed from what scikit-learn takes as random state; None from None."""
+    """Return a seed for what scikit-learn accepts as random state; None for None."""
     return None if random_state is None else int(check_random_state(random_state).randint(2**31))
 
 
-def strata(frame: pd.DataFrame) -> NDArray[np.int64]:
-    """A number for each combination of levels that occurs; continuous columns count as quarters, missing values as a level."""
+def number_strata(frame: pd.DataFrame) -> NDArray[np.int64]:
+    """Number the combinations of levels that occur (n,); continuous columns count by quarters, missing values as a level."""
     columns: dict[str, Any] = {}
     for name, values in frame.items():
         if isinstance(values.dtype, pd.CategoricalDtype):
             columns[str(name)] = values.cat.codes.to_numpy()
         else:
             ranks = values.rank(method="first", pct=True).to_numpy(np.float64)
-            columns[str(name)] = np.where(np.isnan(ranks), 0, np.ceil(ranks * _SHARES))
+            columns[str(name)] = np.where(np.isnan(ranks), 0, np.ceil(ranks * _N_QUANTILES))
     return np.asarray(pd.DataFrame(columns).groupby(list(columns), sort=True).ngroup(), np.int64)
 
 
 def resolve_strata(stratify: Any, confounders: pd.DataFrame | None, n_rows: int) -> NDArray[np.int64] | None:
-    """The strata of labels (n,) or a table of them, if given, else of the confounders."""
+    """Return the strata of labels (n,) or a table of them, by default those of the confounders; None without either."""
     frame = confounders if stratify is None else as_frame(stratify, n_rows)
-    return None if frame is None or not len(frame.columns) else strata(frame)
+    return None if frame is None or not len(frame.columns) else number_strata(frame)
 
 
 def check_blocks(shape: tuple[int, int], n_blocks: Any, n_folds: Any) -> tuple[int, int]:
-    """The numbers of blocks, as they may be for data of this shape."""
+    """Return the numbers of row and column blocks; raise ParameterError if data of this shape does not allow them."""
     blocks = tuple(n_blocks) if isinstance(n_blocks, (tuple, list)) else (n_blocks, n_blocks)
     if len(blocks) != 2 or not all(isinstance(b, (int, np.integer)) and 1 <= b <= size for b, size in zip(blocks, shape, strict=True)):
         raise ParameterError(f"n_blocks is {n_blocks!r}, expected (row blocks, column blocks), at most {shape}")

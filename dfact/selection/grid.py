@@ -1,4 +1,4 @@
-"""The configurations of a grid, and how an estimator is fitted with them."""
+"""Configurations of a parameter grid, and the plan of their fits."""
 
 import itertools
 import warnings
@@ -12,35 +12,23 @@ import pandas as pd
 from dfact.data.dataset import Dataset
 from dfact.errors import ParameterError
 from dfact.models.estimator import Factorization
-from dfact.selection.fold_fits import GridGroup, Settings, from_the_middle
-from dfact.selection.refits import Refits, takes_confounders, with_parameters
-from dfact.selection.scheduler import WarmStarts
+from dfact.selection.estimators import takes_confounders, with_parameters
+from dfact.selection.fold_fits import EstimatorFits, GridGroup, PathSettings, WarmStarts, from_the_middle
 
 Parameters = dict[str, Any]
-_METHODS = ("fit", "inverse_transform", "get_params", "set_params")
-
-
-def check_estimator(model: Any) -> None:
-    """Refuse what does not fit data and rebuild it."""
-    implicit_value = [name for name in _METHODS if isinstance(model, type) or not callable(getattr(model, name, None))]
-    if implicit_value:
-        found = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
-        raise ParameterError(
-            f"model is {found} without {', '.join(implicit_value)}; expected an estimator that rebuilds its data, such as ICQF()"
-        )
 
 
 def expand(model: Any, grid: Mapping[str, Any]) -> list[Parameters]:
-    """Every combination of the grid's values, the last parameter running fastest."""
-    known = model.get_params(deep=False)
+    """Return every combination of the grid's values; the last parameter varies fastest."""
+    names = model.get_params(deep=False)
     if not grid:
         raise ParameterError("grid is empty, expected values to try, such as {'n_components': [2, 3, 4]}")
     values: dict[str, list[Any]] = {}
-    for name, given in grid.items():
-        if name not in known:
-            raise ParameterError(f"grid has {name!r}, which is no parameter of {type(model).__name__}; expected some of {', '.join(known)}")
-        single = isinstance(given, str) or not np.iterable(given)
-        values[name] = list(dict.fromkeys([given] if single else [v.item() if isinstance(v, np.generic) else v for v in given]))
+    for name, candidates in grid.items():
+        if name not in names:
+            raise ParameterError(f"grid has {name!r}, which is no parameter of {type(model).__name__}; expected some of {', '.join(names)}")
+        single = isinstance(candidates, str) or not np.iterable(candidates)
+        values[name] = list(dict.fromkeys([candidates] if single else [v.item() if isinstance(v, np.generic) else v for v in candidates]))
         if not values[name]:
             raise ParameterError(f"grid has no values for {name!r}, expected at least one")
     for k in values.get("n_components", []):
@@ -52,57 +40,59 @@ def expand(model: Any, grid: Mapping[str, Any]) -> list[Parameters]:
     return [dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())]
 
 
-def index_of(configurations: list[Parameters]) -> "pd.Index[Any]":
-    """Configurations as the index of a table."""
+def make_index(configurations: list[Parameters]) -> "pd.Index[Any]":
+    """Return the configurations as the index of a table."""
     names = list(configurations[0])
     index: pd.Index[Any] = pd.MultiIndex.from_tuples([tuple(c.values()) for c in configurations], names=names)
     return index if len(names) > 1 else index.get_level_values(0)
 
 
 def most_components(model: Any, configurations: list[Parameters]) -> int:
+    """Return the largest number of components among the configurations."""
     return max(int(c.get("n_components", model.get_params(deep=False).get("n_components", 1))) for c in configurations)
 
 
 def plan_fits(
     model: Any, configurations: list[Parameters], dataset: Dataset, n_covariates: int, restarts: int, seed: int
-) -> WarmStarts | Refits:
-    """Fits by passes for the models whose objective is a ``problem_`` of ICQF's kind; by their own ``fit`` for others.
+) -> WarmStarts | EstimatorFits:
+    """Plan warm-started fits for models whose objective is a ``problem_`` of ICQF's kind, and the estimator's own fits for others.
 
-    A fit of one iteration, with the most components, checks all parameters and the data, and brings the problem's constants.
+    A fit of one iteration with the most components checks all parameters and the data, and sets the problem's constants.
     """
     parameters = model.get_params(deep=False)
     if not {"n_components", "beta", "max_iter", "tol"} <= set(parameters):
-        return _refits(model, configurations, restarts)
+        return _plan_own_fits(model, configurations, restarts)
     kinds: dict[str, list[int]] = {}
     for i, configuration in enumerate(configurations):
-        others = {name: value for name, value in configuration.items() if name not in ("n_components", "beta")}
-        kinds.setdefault(repr(others), []).append(i)
+        fixed = {name: value for name, value in configuration.items() if name not in ("n_components", "beta")}
+        kinds.setdefault(repr(fixed), []).append(i)
     groups: list[GridGroup] = []
     for numbers in kinds.values():
         k = most_components(model, [configurations[i] for i in numbers])
         first = with_parameters(model, **configurations[numbers[0]] | {"n_components": k, "max_iter": 1, "callbacks": ()})
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the fit with the best parameters tells again
+            warnings.simplefilter("ignore", UserWarning)  # the fit with the best parameters warns again
             first.fit(dataset)
         problem = getattr(first, "problem_", None)
         if problem is None:
-            return _refits(model, configurations, restarts)
-        sized = [
+            return _plan_own_fits(model, configurations, restarts)
+        defaults = [
             {"n_components": first.n_components if "n_components" not in configurations[i] else 0, "beta": model.beta} for i in numbers
         ]
-        groups += _groups(numbers, [s | configurations[i] for s, i in zip(sized, numbers, strict=True)], problem)
+        groups += _make_groups(numbers, [d | configurations[i] for d, i in zip(defaults, numbers, strict=True)], problem)
     dtype = model._working_dtype(dataset)
-    return WarmStarts(tuple(groups), Settings(dataset.shape[1], n_covariates, dtype, float(model.tol), int(model.max_iter), restarts, seed))
+    settings = PathSettings(dataset.shape[1], n_covariates, dtype, float(model.tol), int(model.max_iter), restarts, seed)
+    return WarmStarts(tuple(groups), settings)
 
 
-def _refits(model: Any, configurations: list[Parameters], restarts: int) -> Refits:
+def _plan_own_fits(model: Any, configurations: list[Parameters], restarts: int) -> EstimatorFits:
     if restarts:
         raise ParameterError(f"restarts is {restarts}, expected 0: a {type(model).__name__} is fitted from its own start alone")
-    return Refits(model, tuple(configurations))
+    return EstimatorFits(model, tuple(configurations))
 
 
-def _groups(numbers: list[int], configurations: list[Parameters], problem: Any) -> list[GridGroup]:
-    """One for each number of components, rising, of configurations that differ in nothing but it and β."""
+def _make_groups(numbers: list[int], configurations: list[Parameters], problem: Any) -> list[GridGroup]:
+    """Return a group for each number of components, increasing, of configurations that differ in it and β alone."""
     groups: list[GridGroup] = []
     for k in sorted({int(c["n_components"]) for c in configurations}):
         same = [(i, float(c["beta"])) for i, c in zip(numbers, configurations, strict=True) if c["n_components"] == k]
@@ -113,13 +103,13 @@ def _groups(numbers: list[int], configurations: list[Parameters], problem: Any) 
 
 
 def best_fit(model: Any, parameters: Parameters, X: Any, confounders: Any, restarts: int, seed: int) -> Factorization:
-    """The model fitted with the parameters; of its own start and ``restarts`` random ones the one with the lowest objective."""
-    given = {} if confounders is None or not takes_confounders(model) else {"confounders": confounders}
-    best: Any = with_parameters(model, **parameters).fit(X, **given)
+    """Fit the model from its own start and ``restarts`` random ones; return the fit with the lowest objective."""
+    arguments = {} if confounders is None or not takes_confounders(model) else {"confounders": confounders}
+    best: Any = with_parameters(model, **parameters).fit(X, **arguments)
     for restart in range(restarts):
         random = np.random.SeedSequence(seed, spawn_key=(len(best.components_), restart)).generate_state(1)[0]
-        other = with_parameters(model, **parameters, init="random", random_state=int(random) % 2**31).fit(X, **given)
-        if other.objective_history_[-1] < best.objective_history_[-1]:
-            best = other
+        candidate = with_parameters(model, **parameters, init="random", random_state=int(random) % 2**31).fit(X, **arguments)
+        if candidate.objective_history_[-1] < best.objective_history_[-1]:
+            best = candidate
     fitted: Factorization = best
     return fitted

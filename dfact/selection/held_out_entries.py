@@ -1,9 +1,10 @@
-"""The parameters of an expectile matrix factorization by single entries that are held out."""
+"""Parameters of an expectile matrix factorization by the errors on held-out entries."""
 
 import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from os import PathLike
@@ -11,23 +12,30 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
+from dfact.engine.executors import resolve_executor
+from dfact.engine.fused_passes import FusedSession, Members
+from dfact.engine.memory_plan import Footprint
+from dfact.engine.partitions import partitions
 from dfact.errors import DataError, ParameterError
 from dfact.models.estimator import RUNTIME_PARAMETERS
 from dfact.models.expectile.estimator import ExpectileMF
+from dfact.models.expectile.passes import original_units
 from dfact.models.parameters import POSITIVE_INTEGER, check, describe_value, is_count, is_in_range
 from dfact.models.provenance import SelectionRecord
 from dfact.progress import Iteration
-from dfact.selection.entry_fits import EntryFits, Fit
+from dfact.selection.estimators import with_parameters
 from dfact.selection.folds import resolve_random_state
-from dfact.selection.grid import Parameters, expand, index_of
-from dfact.selection.hidden_entries import ERRORS, ErrorHistogram, ErrorMeasure
-from dfact.selection.refits import with_parameters
+from dfact.selection.grid import Parameters, expand, make_index
+from dfact.selection.held_out_errors import ERRORS, ErrorHistogram, ErrorHistogramPass, ErrorMeasure
+from dfact.selection.masks import EntryMask
 from dfact.selection.result import Selection
-from dfact.selection.results_store import BatchResults, model_text, parameters_text
+from dfact.selection.results_store import BatchResults, Results, describe_model, describe_parameters
+from dfact.selection.scheduler import largest_batch
 
-_SHARED = (*RUNTIME_PARAMETERS, "dtype")  # parameters that all fits share
+_COMMON = (*RUNTIME_PARAMETERS, "dtype")  # parameters that all fits must have in common
 
 
 def select_by_held_out(
@@ -43,60 +51,60 @@ def select_by_held_out(
     checkpoint: str | PathLike[str] | None = None,
     callbacks: Sequence[Callable[[Iteration], None]] = (),
 ) -> Selection:
-    """Choose the number of components, the ridge and ω by how well entries are told that no fit has seen.
+    """Choose the number of components, the ridge and ω by the errors on held-out entries.
 
-    A share of the observed entries, drawn at random, is hidden; every configuration is fitted to the
-    others, and tells the hidden entries b by b̂:
+    A fraction of the observed entries, drawn at random, is held out. Every configuration is fitted to the
+    others and predicts the held-out entries b by b̂:
 
         error = |b̂ − b| / |b|   or   |b̂ − b|.
 
-    The configuration with the lowest median is the best, of several the first. All fits share the reads
-    of the data, as many at once as the memory plan has room for; starts of "svd" come from one
-    decomposition of what is not hidden. Of hidden entries a fit knows how many there are, which says whether rows are
-    solved exactly and scales that start; the scale of a random start is the largest entry of all. Quantiles are exact
-    to 0.1 %: errors are counted in steps of that width, below 1e-5 as 0 and above 1e5 as infinite, absolute ones in
-    units of the largest observed entry.
+    The configuration with the lowest median error is chosen, the first one of several. All fits share the reads
+    of the data, as many at once as the memory plan allows. Starts of "svd" come from one decomposition of the
+    remaining entries. A fit knows the number of held-out entries, which decides whether rows are solved exactly
+    and scales this start. The scale of a random start is the largest of all entries. Quantiles have an accuracy
+    of 0.1 %: errors are counted in steps of that width, below 1e-5 as 0 and above 1e5 as infinite, absolute errors
+    in units of the largest observed entry.
 
     Parameters
     ----------
     model : ExpectileMF
-        Its parameters are those of the fits where the grid has none; it is left as it is.
+        The model whose parameters the fits use unless the grid varies them. It is not changed.
     X : array (n, m) of any kind, path or Dataset
-        NaN is missing, as is what a sparse matrix does not store.
+        NaN is missing, and so are the implicit entries of a sparse matrix.
     grid : dict of lists
-        Values to try of each parameter, such as ``{"n_components": range(2, 11), "ridge": [0.01, 0.1, 1], "omega": [0.1]}``;
-        all combinations are.
+        Values to try for each parameter, in all combinations, such as
+        ``{"n_components": range(2, 11), "ridge": [0.01, 0.1, 1], "omega": [0.1]}``.
     holdout_fraction : float
-        Chance of each observed entry to be hidden, between 0 and 1.
+        Probability of each observed entry to be held out, between 0 and 1.
     error : "relative" or "absolute"
-        Entries 0 have no relative error: they are left out, and counted.
-    bins : rising numbers, optional
-        Edges of bins of the true value, whose medians are told beside; an entry is in the bin that begins with it.
+        The error. Entries 0 have no relative error: they are excluded and counted.
+    bins : increasing numbers, optional
+        Edges of bins of the true value, with a median for each bin. A bin includes its lower edge.
     repeats : int
-        How often entries are drawn anew; errors of all repeats are taken together.
+        Number of times that entries are drawn. The errors of all repeats are pooled.
     random_state : int, RandomState or None
-        Seed of the entries.
+        Seed of the draws.
     checkpoint : path, optional
-        A store, a folder or the URL of one, that keeps what is done: after an interruption the same call goes on from there,
-        and ends with the same bits; another one is refused. Every ``model.checkpoint_every`` passes it has what all fits
-        that share them need to go on, as much as a checkpoint of each of them would hold, until these fits have finished.
-        With less memory than before fewer fits share a read: those at hand begin anew then, and their result is the same.
+        Store (folder or URL) for the progress. After an interruption the same call resumes from it with bit-identical
+        results; a different call is refused. Every ``model.checkpoint_every`` passes it receives the state of the fits that
+        currently share their reads, as large as a checkpoint of each of them, which is deleted once they finish. With less
+        memory than before fewer fits share a read: the current ones then start over, with the same result.
     callbacks : sequence of callables
-        Called with an :class:`dfact.progress.Iteration` as the fits advance, such as ``dfact.Progress("select")``.
+        Called with an :class:`dfact.progress.Iteration` after each iteration of a fit, such as ``dfact.Progress("select")``.
 
     Returns
     -------
     Selection
-        ``table`` with the ``median`` and the quartiles ``q25`` and ``q75`` of the errors of each configuration, their
-        number ``n``, with relative errors the number of ``zeros``, and the median of each bin; ``best_params``;
-        and the ``model`` fitted with them on all the data.
+        ``table`` with the ``median`` and the quartiles ``q25`` and ``q75`` of the errors of each configuration, the
+        number ``n`` of errors, the number of ``zeros`` (relative errors only), and the median of each bin; ``best_params``;
+        and the ``model`` fitted with them to the complete data.
 
     Raises
     ------
     ParameterError
-        A share, bins, or a grid that cannot be; a checkpoint of something else.
+        An invalid fraction, bins or grid; a checkpoint of another call.
     DataError, MemoryPlanError
-        No entry is hidden that has an error; and as ``model.fit`` does.
+        No held-out entry has an error; and the same conditions as for ``model.fit``.
 
     References
     ----------
@@ -114,42 +122,37 @@ def select_by_held_out(
     _check(model, holdout_fraction, error, bins, repeats)
     configurations = expand(model, grid)
     progress = _Progress(callbacks)
-    models = [_prepared(model, parameters) for parameters in configurations]
-    fits = [Fit(progress.watched(one), repeat) for repeat in range(repeats) for one in models]
+    models = [_configure(model, parameters) for parameters in configurations]
+    fits = [EntryFit(progress.attach(one), repeat) for repeat in range(repeats) for one in models]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the fit with the best parameters tells again
+        warnings.simplefilter("ignore", UserWarning)  # the fit with the best parameters warns again
         dataset = with_parameters(model)._observed(X, reset=True)
-    unit = _largest(dataset) if error == "absolute" else 1.0
+    unit = _largest_entry(dataset) if error == "absolute" else 1.0
     measure = ErrorMeasure(error, () if bins is None else tuple(float(edge) for edge in bins), unit)
-    what = {"data": None if checkpoint is None else dataset.fingerprint, "model": model_text(model)}
-    what |= {
-        "grid": [parameters_text(c) for c in configurations],
-        "share": float(holdout_fraction),
-        "error": error,
-        "bins": describe_value(measure.edges),
-    }
-    kept = BatchResults(checkpoint, what | {"repeats": int(repeats), "seed": resolve_random_state(random_state)}, model.checkpoint_every)
-    found = EntryFits(dataset, measure, holdout_fraction, kept, model._working_dtype(dataset), model.executor, model.memory_limit).counts(
-        fits
-    )
-    totals = [_sum(found[i :: len(models)]) for i in range(len(models))]
+    identity: dict[str, Any] = {"data": None if checkpoint is None else dataset.fingerprint, "model": describe_model(model)}
+    identity |= {"grid": [describe_parameters(c) for c in configurations], "holdout_fraction": float(holdout_fraction)}
+    identity |= {"error": error, "bins": describe_value(measure.edges), "repeats": int(repeats)}
+    store = BatchResults(checkpoint, identity | {"seed": resolve_random_state(random_state)}, model.checkpoint_every)
+    entry_fits = EntryFits(dataset, measure, holdout_fraction, store, model._working_dtype(dataset), model.executor, model.memory_limit)
+    histograms = entry_fits.run(fits)
+    totals = [_sum(histograms[i :: len(models)]) for i in range(len(models))]
     if not all(total.counts.any() for total in totals):
         observed = int(dataset.statistics.observed.sum())
         raise DataError(
-            f"no entry is hidden that has a {error} error: a share of {holdout_fraction:g} of {observed} entries; expected a larger one"
+            f"no held-out entry has a {error} error: holdout_fraction is {holdout_fraction:g} of {observed} entries, expected a larger one"
         )
-    table = _table(configurations, measure, totals)
-    place = int(table["median"].to_numpy().argmin())
-    fitted = with_parameters(model, **configurations[place]).fit(X, checkpoint=kept.last())
-    fitted.selection_ = SelectionRecord.from_table(table, place, "median", "lowest")
-    return Selection(table, configurations[place], fitted)
+    table = _tabulate(configurations, measure, totals)
+    best = int(table["median"].to_numpy().argmin())
+    fitted = with_parameters(model, **configurations[best]).fit(X, checkpoint=store.final_checkpoint())
+    fitted.selection_ = SelectionRecord.from_table(table, best, "median", "lowest")
+    return Selection(table, configurations[best], fitted)
 
 
 def _check(model: Any, holdout_fraction: Any, error: Any, bins: Any, repeats: Any) -> None:
     if not isinstance(model, ExpectileMF):
-        raise ParameterError(f"model is a {type(model).__name__}, expected an ExpectileMF; for others see block_cross_validate")
+        raise ParameterError(f"model is a {type(model).__name__}, expected an ExpectileMF; for other models use block_cross_validate")
     if not is_in_range(holdout_fraction, 0, 1) or holdout_fraction == 0:
-        raise ParameterError(f"share is {holdout_fraction!r}, expected a number between 0 and 1, such as 0.1")
+        raise ParameterError(f"holdout_fraction is {holdout_fraction!r}, expected a number between 0 and 1, such as 0.1")
     if error not in ERRORS:
         raise ParameterError(f"error is {error!r}, expected one of {', '.join(map(repr, ERRORS))}")
     if not is_count(repeats):
@@ -159,30 +162,30 @@ def _check(model: Any, holdout_fraction: Any, error: Any, bins: Any, repeats: An
         raise ParameterError(f"bins are {list(bins)!r}, expected at least two numbers, each larger than the one before")
 
 
-def _prepared(model: ExpectileMF, parameters: Parameters) -> ExpectileMF:
-    broadcast = [name for name in parameters if name in _SHARED]
-    if broadcast:
-        raise ParameterError(f"grid has {broadcast[0]!r}, which all fits share; set it in the model")
+def _configure(model: ExpectileMF, parameters: Parameters) -> ExpectileMF:
+    common = [name for name in parameters if name in _COMMON]
+    if common:
+        raise ParameterError(f"grid has {common[0]!r}, expected parameters that may differ between fits; set it in the model")
     configuration: ExpectileMF = with_parameters(model, **parameters)
     configuration._check_parameters()
     return configuration
 
 
-def _largest(dataset: Dataset) -> float:
-    """The size of the largest observed entry, as it was given."""
-    seen = dataset.statistics.observed > 0
-    limits = [(limit + dataset.offset)[seen] for limit in (dataset.statistics.minimum, dataset.statistics.maximum)]
+def _largest_entry(dataset: Dataset) -> float:
+    """Return the largest magnitude of the observed entries, in original units."""
+    observed = dataset.statistics.observed > 0
+    limits = [(limit + dataset.offset)[observed] for limit in (dataset.statistics.minimum, dataset.statistics.maximum)]
     return float(np.abs(limits).max()) or 1.0
 
 
-def _sum(counts: Sequence[ErrorHistogram]) -> ErrorHistogram:
-    total = counts[0].total()
-    for more in counts[1:]:
-        total.add(more)
+def _sum(histograms: Sequence[ErrorHistogram]) -> ErrorHistogram:
+    total = histograms[0].total()
+    for histogram in histograms[1:]:
+        total.add(histogram)
     return total
 
 
-def _table(configurations: list[Parameters], measure: ErrorMeasure, totals: list[ErrorHistogram]) -> pd.DataFrame:
+def _tabulate(configurations: list[Parameters], measure: ErrorMeasure, totals: list[ErrorHistogram]) -> pd.DataFrame:
     rows = []
     for total in totals:
         overall = total.counts.sum(axis=0)
@@ -192,27 +195,110 @@ def _table(configurations: list[Parameters], measure: ErrorMeasure, totals: list
             row["zeros"] = int(total.zeros)
         medians = (measure.quantiles(counts, (0.5,))[0] for counts in total.counts)
         rows.append(row | {f"{low:g} to {high:g}": median for (low, high), median in zip(pairwise(measure.edges), medians, strict=False)})
-    return pd.DataFrame(rows, index=index_of(configurations))
+    return pd.DataFrame(rows, index=make_index(configurations))
 
 
 class _Progress:
-    """Tells of all fits as one, whose threads call."""
+    """Reports the combined progress of all fits. Thread-safe."""
 
     def __init__(self, callbacks: Sequence[Callable[[Iteration], None]]) -> None:
         self._callbacks, self._began, self._lock = callbacks, time.perf_counter(), threading.Lock()
         self._limit = 0
         self._numbers: list[int] = []
 
-    def watched(self, model: ExpectileMF) -> ExpectileMF:
-        """The model, told of."""
+    def attach(self, model: ExpectileMF) -> ExpectileMF:
+        """Return a copy of the model that reports its iterations here."""
         self._limit += int(model.max_iter)
         self._numbers.append(0)
-        watched: ExpectileMF = with_parameters(model, callbacks=[partial(self._tell, len(self._numbers) - 1)])
-        return watched
+        attached: ExpectileMF = with_parameters(model, callbacks=[partial(self._report, len(self._numbers) - 1)])
+        return attached
 
-    def _tell(self, fit: int, iteration: Iteration) -> None:
+    def _report(self, fit: int, iteration: Iteration) -> None:
         with self._lock:
             self._numbers[fit] = iteration.number
             seconds, text = time.perf_counter() - self._began, f"{len(self._numbers)} fits, iteration {iteration.number}"
             for callback in self._callbacks:
                 callback(Iteration(sum(self._numbers), self._limit, float("nan"), float("nan"), seconds, text))
+
+
+_Work = Callable[[Members, str], Results]
+"""A function whose passes are fused with those of others, under the given name."""
+
+
+@dataclass(frozen=True, eq=False)
+class EntryFit:
+    """A fit of one configuration to the entries that a repeat leaves."""
+
+    model: ExpectileMF
+    """Not fitted."""
+    repeat: int
+
+
+@dataclass(frozen=True, eq=False)
+class EntryFits:
+    """Fits without held-out entries, and their errors on these, on shared reads."""
+
+    dataset: Dataset
+    measure: ErrorMeasure
+    holdout_fraction: float
+    store: BatchResults
+    """The store, which also holds the seed of the draws."""
+    dtype: np.dtype[Any]
+    executor: Any
+    memory_limit: int | str | None
+
+    def run(self, fits: Sequence[EntryFit]) -> list[ErrorHistogram]:
+        """Return the errors of each fit on the entries that its repeat holds out; fits of a repeat must be contiguous."""
+        starts = self._make_starts(fits)
+        work = [partial(self._fit, fit, starts.get(fit.repeat)) for fit in fits]
+        results = self._run_batches("errors", work, [self._footprint(fit.model) for fit in fits])
+        return [ErrorHistogram(*arrays) for arrays in results]
+
+    def _make_starts(self, fits: Sequence[EntryFit]) -> dict[int, NDArray[np.float64]]:
+        """Return for each repeat the columns' factors (m, k) of the start with the most components, which includes those with fewer."""
+        decomposed = [fit for fit in fits if isinstance(fit.model.init, str) and fit.model.init == "svd"]
+        if not decomposed:
+            return {}
+        largest = max((fit.model for fit in decomposed), key=lambda model: model.n_components)
+        repeats = list(dict.fromkeys(fit.repeat for fit in decomposed))
+        work = [partial(self._start, largest, repeat) for repeat in repeats]
+        results = self._run_batches("starts", work, [self._footprint(largest)] * len(repeats))
+        return {repeat: start for repeat, (start,) in zip(repeats, results, strict=True)}
+
+    def _start(self, model: ExpectileMF, repeat: int, members: Members, name: str) -> Results:
+        session: Any = FusedSession(members, name, self._mask(repeat, held_out=False))
+        return [model._start(session, self.dataset, original_units(self.dataset), self.dtype)[1]]
+
+    def _fit(self, fit: EntryFit, start: NDArray[np.float64] | None, members: Members, name: str) -> Results:
+        model, training, test = fit.model, self._mask(fit.repeat, held_out=False), self._mask(fit.repeat, held_out=True)
+        if start is not None and isinstance(model.init, str) and model.init == "svd":
+            model = with_parameters(model, init=start[:, : model.n_components].T)
+        session: Any = FusedSession(members, name, training)
+        model._solve(session, self.dataset, self.dtype)
+        pass_ = ErrorHistogramPass(original_units(self.dataset), self.measure, self.dtype)
+        histogram = FusedSession(members, name, test).run(pass_, model.column_factors_.astype(np.float64))
+        return [histogram.counts, histogram.zeros]
+
+    def _mask(self, repeat: int, *, held_out: bool) -> EntryMask:
+        return EntryMask(self.holdout_fraction, self.store.seed, repeat, held_out)
+
+    def _footprint(self, model: ExpectileMF) -> Footprint:
+        one = model._footprint(self.dataset.shape, 0, self.dtype)
+        return Footprint(one.state_per_row, one.work_per_row, one.broadcast + self.measure.nbytes, 0)
+
+    def _run_batches(self, stage: str, work: Sequence[_Work], footprints: Sequence[Footprint]) -> list[Results]:
+        """Run batches that share each read, as large as the memory allows, but no larger than an interrupted batch that is resumed."""
+        source = self.dataset.source
+        parts = partitions(source, self.dataset.missing_code, None)
+        executor = resolve_executor(self.executor, len(parts))
+        workers, results = executor.workers(self.memory_limit), self.store.results(stage)
+        while (first := len(results)) < len(work):
+            limit = self.store.pending_batch(stage, first) or len(work)
+            count, plan = largest_batch(source, self.dtype, footprints[first : first + limit], workers)
+            batch = work[first : first + count]
+            with self.store.checkpointed(executor.open(parts, plan), stage, first, count) as session:
+                members = Members(session, self.dtype)
+                batch_results = members.run([partial(one, members, f"{i:06d}") for i, one in enumerate(batch)])
+            self.store.add(stage, first, batch_results)
+            results += batch_results
+        return results

@@ -1,4 +1,4 @@
-"""TODO dfact.selection.held_out_errors"""
+"""Errors of a model on held-out entries: sums of squares, and quantiles by histogram for any number of entries."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,31 +7,138 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.passes import Block, PartialSums, State, StatelessStart
+from dfact.models.expectile.passes import OriginalUnits
+
+ERRORS = ("relative", "absolute")
+
+# Histograms have steps of 0.1 % from 1e-5 to 1e5 units. The first step holds errors below, which count as 0, the last
+# one errors above, which count as infinite.
+_LOG_STEP = float(np.log1p(0.001))
+_SMALLEST = 1e-5
+N_STEPS = int(np.ceil(np.log(1e10) / _LOG_STEP)) + 2
 
 
 @dataclass
 class SquaredErrors(PartialSums, name="squared_errors"):
+    """Squared errors on held-out entries."""
+
     squares: NDArray[Any]
+    """Σ (M − R)² ()."""
     count: NDArray[Any]
+    """Number of entries ()."""
 
 
-def clipped_errors(M: NDArray[Any], R: NDArray[Any], lower: Any, upper: Any) -> tuple[float, int]:
-    """Σ (M − clip(R))² over the entries of M that are not NaN, and their number."""
+def sum_squared_errors(M: NDArray[Any], R: NDArray[Any], lower: Any, upper: Any) -> tuple[float, int]:
+    """Return Σ (M − clip(R))² over the entries of M that are not NaN, and their number."""
     errors = M - np.clip(R, lower, upper)
-    seen = ~np.isnan(errors)
-    return float(np.square(errors[seen], dtype=np.float64).sum()), int(np.count_nonzero(seen))
+    observed = ~np.isnan(errors)
+    return float(np.square(errors[observed], dtype=np.float64).sum()), int(np.count_nonzero(observed))
 
 
 @dataclass(frozen=True)
 class SquaredErrorPass(StatelessStart):
-    """Squared errors of the model of the factors X (k+c, rows) in the state, clipped to its bounds."""
+    """A pass that sums the squared errors of the model of the factors X (k+c, rows) in the state, clipped to its bounds."""
 
     problem: Any
     dtype: np.dtype[Any]
 
     def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, SquaredErrors]:
-        """``broadcast`` is Qᵀ (k+c, m)."""
+        """Sum the errors of a block; ``broadcast`` is Qᵀ (k+c, m)."""
         assert state is not None
         R = block.work.matmul(state["factors"].T, broadcast, "model")
-        squares, count = clipped_errors(block.values, R, self.problem.lower, self.problem.upper)
+        squares, count = sum_squared_errors(block.values, R, self.problem.lower, self.problem.upper)
         return state, SquaredErrors(np.asarray(squares), np.asarray(count))
+
+
+@dataclass(frozen=True)
+class ErrorMeasure:
+    """The error that is counted, and the bins of the true value in which it is."""
+
+    error: str
+    edges: tuple[float, ...] = ()
+    """Increasing edges of the bins. A bin includes its lower edge, the last one its upper edge too; no bins if empty."""
+    unit: float = 1.0
+    """Unit of absolute errors."""
+
+    @property
+    def n_bins(self) -> int:
+        return max(0, len(self.edges) - 1)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of a histogram in bytes."""
+        return 8 * (self.n_bins + 1) * N_STEPS
+
+    def count(self, b: NDArray[np.float64], R: NDArray[np.float64]) -> "ErrorHistogram":
+        """Return the histogram of the errors of the model R on the entries b."""
+        error = np.abs(R - b)
+        zeros = 0
+        if self.error == "relative":
+            nonzero = b != 0
+            zeros = int(np.count_nonzero(~nonzero))
+            b, error = b[nonzero], error[nonzero]
+            error /= np.abs(b)
+        steps = np.log(np.maximum(error / self.unit, _SMALLEST / 2) / _SMALLEST) / _LOG_STEP
+        step = np.clip(np.floor(steps) + 1, 0, N_STEPS - 1).astype(np.intp)
+        counts = np.bincount(self._bins(b) * N_STEPS + step, minlength=(self.n_bins + 1) * N_STEPS)
+        return ErrorHistogram(counts.reshape(-1, N_STEPS), np.asarray(zeros))
+
+    def _bins(self, b: NDArray[np.float64]) -> NDArray[np.intp]:
+        """Return the number of each value's bin; values outside all bins get the number of bins."""
+        if not self.edges:
+            return np.zeros(len(b), np.intp)
+        bins = np.searchsorted(self.edges, b, side="right") - 1
+        bins[b == self.edges[-1]] = self.n_bins - 1
+        bins[(bins < 0)] = self.n_bins
+        return bins
+
+    def quantiles(self, counts: NDArray[np.float64], probabilities: tuple[float, ...]) -> list[float]:
+        """Return the quantiles of the counted errors (N_STEPS,), to 0.1 %; NaN if none were counted."""
+        ends = np.cumsum(counts)
+        if not ends[-1]:
+            return [float("nan")] * len(probabilities)
+        quantiles = []
+        for probability in probabilities:
+            # NumPy's definition: linear interpolation between neighbours in the order of all errors.
+            position = probability * (ends[-1] - 1)
+            lower, upper = (self._error_at_rank(counts, ends, np.floor(position) + i) for i in (0, 1))
+            fraction = position % 1
+            quantiles.append(lower if fraction == 0 else (1 - fraction) * lower + fraction * upper)
+        return quantiles
+
+    def _error_at_rank(self, counts: NDArray[np.float64], ends: NDArray[np.float64], rank: float) -> float:
+        """Return the error of this rank, from 0; the errors of a step are taken as evenly spaced."""
+        step = int(np.searchsorted(ends, min(rank, ends[-1] - 1), side="right"))
+        if step in (0, N_STEPS - 1):
+            return 0.0 if step == 0 else float("inf")
+        within = (rank - (ends[step] - counts[step]) + 0.5) / counts[step]
+        return float(self.unit * _SMALLEST * np.exp(_LOG_STEP * (step - 1 + within)))
+
+
+@dataclass
+class ErrorHistogram(PartialSums, name="error_histogram"):
+    """Histogram of the errors on held-out entries."""
+
+    counts: NDArray[Any]
+    """(bins + 1, N_STEPS); the last row counts errors of true values outside all bins."""
+    zeros: NDArray[Any]
+    """Number of entries 0, which have no relative error ()."""
+
+
+@dataclass(frozen=True)
+class ErrorHistogramPass(StatelessStart):
+    """A pass that counts the errors of the model of the rows' factors X (k, rows) in the state."""
+
+    measured: OriginalUnits
+    measure: ErrorMeasure
+    dtype: np.dtype[Any]
+
+    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, ErrorHistogram]:
+        """Count the errors of a block; ``broadcast`` is Y (m, k)."""
+        assert state is not None
+        M = self.measured.entries(block)
+        rows = np.repeat(np.arange(len(M.indptr) - 1), np.diff(M.indptr))
+        R = np.zeros(len(M.data))
+        for x, y in zip(state["factors"], broadcast.T, strict=True):
+            R += x[rows] * y[M.indices]
+        return state, self.measure.count(M.data, R)

@@ -1,4 +1,4 @@
-"""A data set of which single entries are hidden, or of these alone, as one that any model fits."""
+"""Masks of held-out entries, and a dataset seen through one, which any model fits."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,71 +18,75 @@ from dfact.selection.folds import Folds
 
 @dataclass(frozen=True)
 class FoldMask:
-    """A block without what a fold hides, or with that alone."""
+    """A view of blocks with the entries that a fold holds out set to NaN, or all others."""
 
     folds: Folds
     fold: int
-    hidden: bool
-    """Whether what the fold hides is seen, and only that."""
+    held_out: bool
+    """Whether the held-out entries are kept rather than removed."""
+
+    def apply(self, M: NDArray[Any], start: int = 0, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Return a masked copy of the rows M (rows, m), of which the first has the number ``start``."""
+        # NaN where entries are removed, else 0: adding the mask is faster than selecting by it.
+        mask = np.where(self.folds.held_out(self.fold) == self.held_out, 0, np.nan).astype(M.dtype)
+        # mode="clip" writes to out directly; "raise" would make NumPy buffer it.
+        values: NDArray[Any] = np.take(mask, self.folds.rows[start : start + len(M)], axis=0, out=out, mode="clip")
+        values += M
+        return values
 
     def __call__(self, block: Block) -> Block:
         M = block.values
-        # NaN where nothing is seen, else 0: to add it is cheaper than to choose.
-        veil = np.where(self.folds.hidden(self.fold) == self.hidden, 0, np.nan).astype(M.dtype)
-        values = block.work.array("veiled", M.shape, M.dtype)
-        np.take(veil, self.folds.rows[block.start : block.start + len(M)], axis=0, out=values, mode="clip")
-        values += M
-        return block.with_matrix(values)
+        return block.with_matrix(self.apply(M, block.start, block.work.array("masked", M.shape, M.dtype)))
 
 
 @dataclass(frozen=True)
 class EntryMask:
-    """A block without the entries that are hidden, or with these alone.
+    """A view of blocks without the entries that are held out, or with these alone.
 
-    Each observed entry is hidden with the same chance, the ``holdout_fraction``. Which ones follows from the seed, the repeat
-    and the block, as entries are counted in its rows: dense or row-compressed, wherever and by whom it is read.
+    Each observed entry is held out with probability ``holdout_fraction``. The draw follows from the seed, the repeat,
+    the number of the block and the order of the entries in its rows. It is the same for dense and CSR data, on any worker.
     """
 
     holdout_fraction: float
     seed: int
     repeat: int
-    hidden: bool
-    """Whether what is hidden is seen, and only that."""
+    held_out: bool
+    """Whether the held-out entries are kept rather than removed."""
 
     def __call__(self, block: Block) -> Block:
         M = block.matrix
         if isinstance(M, np.ndarray):
             flat = M.reshape(-1)
-            places = self._chosen(block, flat)
-            seen = block.work.array("veiled", flat.shape, flat.dtype)
-            seen[:] = np.nan if self.hidden else flat
-            seen[places] = flat[places] if self.hidden else np.nan
-            return block.with_matrix(seen.reshape(M.shape))
-        # What is not stored is missing.
-        kept = np.full(M.nnz, not self.hidden)
-        kept[self._chosen(block, M.data)] = self.hidden
-        indptr = np.concatenate([[0], np.cumsum(kept)])[M.indptr].astype(M.indptr.dtype)
-        return block.with_matrix(sp.csr_array((M.data[kept], M.indices[kept], indptr), shape=M.shape))
+            positions = self._draw(block, flat)
+            values = block.work.array("masked", flat.shape, flat.dtype)
+            values[:] = np.nan if self.held_out else flat
+            values[positions] = flat[positions] if self.held_out else np.nan
+            return block.with_matrix(values.reshape(M.shape))
+        # Implicit entries are missing.
+        remaining = np.full(M.nnz, not self.held_out)
+        remaining[self._draw(block, M.data)] = self.held_out
+        indptr = np.concatenate([[0], np.cumsum(remaining)])[M.indptr].astype(M.indptr.dtype)
+        return block.with_matrix(sp.csr_array((M.data[remaining], M.indices[remaining], indptr), shape=M.shape))
 
-    def _chosen(self, block: Block, entries: NDArray[Any]) -> NDArray[np.intp]:
-        """Where among all entries, of which NaN are missing, the hidden ones are."""
+    def _draw(self, block: Block, entries: NDArray[Any]) -> NDArray[np.intp]:
+        """Draw the positions of the held-out entries among all entries of the block; NaN are missing."""
         observed = np.flatnonzero(~np.isnan(entries))
         generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(self.repeat, block.index)))
-        places: NDArray[np.intp] = observed[generator.random(len(observed)) < self.holdout_fraction]
-        return places
+        positions: NDArray[np.intp] = observed[generator.random(len(observed)) < self.holdout_fraction]
+        return positions
 
 
 @dataclass(frozen=True, eq=False)
 class MaskedSource(DenseSource):
-    """The rows of a source as a veil leaves them, floating, NaN where missing."""
+    """The rows of a source seen through a mask: floating point, NaN where missing or removed."""
 
     source: RowSource
     missing_code: int | None
-    veil: EntryMask
+    mask: EntryMask
     block_rows: int
-    """Of the whole data set, whose blocks say what is hidden."""
+    """Rows of a block of the complete dataset, as the mask draws by block."""
     first: int = 0
-    """Number of the first row in the data set, where a block begins."""
+    """Number of the first row in the dataset, where a block begins."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -97,7 +101,7 @@ class MaskedSource(DenseSource):
         return self.source.chunk_rows
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start to stop, of whole blocks: what is hidden of a row follows from its block."""
+        """Return the rows from start to stop; the blocks that hold them are read completely, as the mask draws by block."""
         step, n = self.block_rows, self.shape[0]
         first = start // step * step
         blocks = [self._block(begin, min(begin + step, n)) for begin in range(first, stop, step)]
@@ -106,14 +110,14 @@ class MaskedSource(DenseSource):
     def _block(self, start: int, stop: int) -> NDArray[Any]:
         values = as_float(self.source.read(start, stop), self.missing_code, self.dtype)
         index = (self.first + start) // self.block_rows
-        return self.veil(Block(values, None, index, self.first + start)).values
+        return self.mask(Block(values, None, index, self.first + start)).values
 
     def slice(self, rows: slice) -> "MaskedSource":
-        """Rows from the beginning of a block on."""
+        """Return the source of the rows, of which the first must begin a block."""
         return replace(self, source=self.source.slice(rows), first=self.first + rows.start)
 
 
-def masked(dataset: Dataset, veil: EntryMask) -> Dataset:
-    """The data set as the veil leaves it; columns are counted anew, which reads it once."""
-    source = MaskedSource(dataset.source, dataset.missing_code, veil, Layout.of(dataset.shape).block_rows)
+def masked(dataset: Dataset, mask: EntryMask) -> Dataset:
+    """Return the dataset seen through the mask; computing its column statistics reads it once."""
+    source = MaskedSource(dataset.source, dataset.missing_code, mask, Layout.of(dataset.shape).block_rows)
     return replace(dataset, source=source, missing_code=None, statistics=ColumnStatistics.of_source(source), stored_fingerprint=None)

@@ -1,4 +1,4 @@
-"""The number of classes by fuzzy modularity."""
+"""Number of classes of a grade-of-membership model by fuzzy modularity."""
 
 from collections.abc import Iterable
 from os import PathLike
@@ -19,22 +19,22 @@ def select_by_modularity(
     *,
     checkpoint: str | PathLike[str] | None = None,
 ) -> Selection:
-    """The number of classes whose memberships have the highest fuzzy modularity, and the model fitted with it.
+    """Choose the number of classes with the highest fuzzy modularity of the memberships, and return the model fitted with it.
 
-    One singular value decomposition serves all candidates, and one pass over the data scores them
-    all. Of candidates that score the same the first is taken.
+    All candidates share one singular value decomposition, and one pass over the data scores them
+    all. Among candidates with equal scores the first is chosen.
 
     Parameters
     ----------
     model : GradeOfMembership
-        Its parameters but ``n_components`` are those of the fits; it is left as it is.
+        The fits use all of its parameters but ``n_components``. It is not changed.
     X : array (N, J) of any kind, path or Dataset
-        The responses.
+        Responses.
     n_components : numbers
-        The candidates.
+        Candidates.
     checkpoint : path, optional
-        A store, a folder or the URL of one, that keeps what is done, every ``model.checkpoint_every`` passes: after an
-        interruption the same call goes on from there, and ends with the same bits; another one is refused.
+        Store (folder or URL) for the progress, written every ``model.checkpoint_every`` passes. After an interruption the
+        same call resumes from it with bit-identical results; a different call is refused.
 
     Returns
     -------
@@ -44,7 +44,7 @@ def select_by_modularity(
     Raises
     ------
     DataError, ParameterError, MemoryPlanError
-        As ``model.fit`` does, with the largest candidate.
+        The same conditions as for ``model.fit`` with the largest candidate.
 
     References
     ----------
@@ -59,7 +59,7 @@ def select_by_modularity(
     {'n_components': 3}
     """
     if not isinstance(model, GradeOfMembership):
-        raise ParameterError(f"model is a {type(model).__name__}, expected a GradeOfMembership; modularity rates memberships")
+        raise ParameterError(f"model is a {type(model).__name__}, expected a GradeOfMembership, as modularity rates memberships")
     candidates = list(n_components)
     if not candidates:
         raise ParameterError("n_components has no candidates, expected at least one number of classes")

@@ -1,4 +1,4 @@
-"""How many factors answers have: parallel analysis, MAP and BIC of any data, by one pass over it."""
+"""Number of factors of a factor analysis by parallel analysis, MAP and BIC, from one pass over the data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,33 +14,33 @@ from dfact.models.factor_analysis.estimator import FactorAnalysis
 
 @dataclass(frozen=True)
 class FactorCounts:
-    """How many factors three criteria find."""
+    """The numbers of factors by three criteria."""
 
     parallel_analysis: FactorNumber
     minimum_average_partial: FactorNumber
     bic: FactorNumber | None
-    """None where the correlation matrix is singular."""
+    """None if the correlation matrix is singular."""
 
     def table(self) -> "pd.Series[int]":
-        """The numbers of factors by name: ``PA``, ``MAP``, ``BIC``."""
-        found = {"PA": self.parallel_analysis, "MAP": self.minimum_average_partial, "BIC": self.bic}
-        return pd.Series({name: number.n_factors for name, number in found.items() if number is not None}, name="factors")
+        """Return the numbers of factors by criterion: ``PA``, ``MAP``, ``BIC``."""
+        criteria = {"PA": self.parallel_analysis, "MAP": self.minimum_average_partial, "BIC": self.bic}
+        return pd.Series({name: number.n_factors for name, number in criteria.items() if number is not None}, name="factors")
 
 
 def number_of_factors(
     model: FactorAnalysis, X: Any, n_components: Sequence[int] = range(1, 11), *, quantile: float | None = 0.95, seed: int = 0
 ) -> FactorCounts:
-    """How many factors the answers X (n, m) have, by one pass over them.
+    """Estimate the number of factors of the answers X (n, m) from one pass over them.
 
-    By Horn's parallel analysis (``quantile`` and ``seed`` as in
+    The criteria are Horn's parallel analysis (``quantile`` and ``seed`` as in
     :func:`dfact.linalg.factor_retention.parallel_analysis`), Velicer's MAP, and the lowest BIC of the factor
-    models with ``n_components``. ``model`` says how missing answers are taken and where the pass runs.
+    models with ``n_components``. ``model`` determines the treatment of missing answers and the executor.
     """
-    found = FactorAnalysis(**model.get_params(deep=False)).correlate(X)  # the model itself stays as it is
+    correlation = FactorAnalysis(**model.get_params(deep=False)).correlate(X)  # a copy: the model is not changed
     with single_threaded():
         try:
-            best = bic(found.R, found.n, n_components)
+            best = bic(correlation.R, correlation.n, n_components)
         except DataError:
             best = None
-        random = parallel_analysis(found.R, found.n, quantile=quantile, seed=seed)
-        return FactorCounts(random, minimum_average_partial(found.R), best)
+        random = parallel_analysis(correlation.R, correlation.n, quantile=quantile, seed=seed)
+        return FactorCounts(random, minimum_average_partial(correlation.R), best)

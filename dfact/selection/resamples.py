@@ -1,4 +1,4 @@
-"""Refits of a model to resampled rows: its own fit, in sessions whose blocks hold the rows that were drawn."""
+"""Refits of a model to bootstrap resamples of the rows, by its own fit in sessions whose blocks hold the drawn rows."""
 
 import sys
 import warnings
@@ -23,78 +23,78 @@ from dfact.engine.threads import single_threaded
 from dfact.errors import DataError
 from dfact.linalg.svd import Matrix
 from dfact.models.estimator import Factorization
-from dfact.selection.refits import with_parameters
+from dfact.selection.estimators import with_parameters
 from dfact.selection.scheduler import largest_batch, on_threads, on_workers
 
 Refit = NDArray[Any] | DataError
-"""The loadings (k, m), or why these rows have none."""
+"""The loadings (k, m), or the error of a resample that cannot be fitted."""
 Keep = Callable[[int, Refit], None]
 ALL_ROWS = -1
-"""In place of a resample's number: all rows as they are."""
+"""The number that stands for all rows, once each, instead of a resample."""
 
 
 @dataclass(frozen=True, eq=False)
 class Resample:
-    """A block with each of its rows as often as it was drawn: of n rows n are, with replacement.
+    """A view of blocks with each row as often as it was drawn: n of n rows, with replacement.
 
-    How many fall on each block is drawn first, and then which, by a seed of the block's own: so nothing has the size of
-    the data, and a block's rows are the same whoever computes with it.
+    The number of draws from each block is drawn first, then the rows, by a seed of the block. No array has the
+    size of the data, and the rows of a block do not depend on the worker.
     """
 
     seed: int
     number: int
-    """Of the resample."""
+    """Number of the resample."""
     counts: NDArray[np.int64]
-    """How many rows are drawn of each block."""
+    """Number of draws from each block."""
     weighted: bool
-    """Whether rows that are drawn stand there once, with the last covariate times how often; else each stands there so often."""
+    """Whether a drawn row occurs once, with its multiplicity as a factor of the last covariate, rather than repeatedly."""
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], seed: int, number: int, *, weighted: bool) -> "Resample":
-        """For data of this shape."""
+    def draw(cls, shape: tuple[int, ...], seed: int, number: int, *, weighted: bool) -> "Resample":
+        """Draw the counts of the blocks for data of this shape."""
         n, step = shape[0], Layout.of(shape).block_rows
         sizes = np.minimum(step, n - np.arange(0, n, step))
         generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
         return cls(seed, number, generator.multinomial(n, sizes / n), weighted)
 
-    def rows(self, index: int, size: int) -> NDArray[np.intp]:
-        """How often each of the ``size`` rows of a block is drawn."""
+    def multiplicity(self, index: int, size: int) -> NDArray[np.intp]:
+        """Return the number of times that each of the ``size`` rows of a block is drawn (size,)."""
         generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(self.number, index)))
         return np.bincount(generator.integers(size, size=self.counts[index]), minlength=size)
 
     def __call__(self, block: Block) -> Block:
-        """Blocks of repeated rows are numbered anew, as those of a data set that holds them."""
-        multiplicity = self.rows(block.index, block.matrix.shape[0])
+        """Return the block of drawn rows; repeated rows are numbered as those of a dataset that holds them."""
+        multiplicity = self.multiplicity(block.index, block.matrix.shape[0])
         if not self.weighted:
-            chosen = np.repeat(np.arange(len(multiplicity)), multiplicity)
-            covariates = None if block.covariates is None else block.covariates[chosen]
-            return block.with_matrix(_taken(block, chosen), covariates=covariates, start=int(self.counts[: block.index].sum()))
-        assert block.covariates is not None, "the weights are there"
-        chosen = np.flatnonzero(multiplicity)
-        covariates = block.covariates[chosen]
-        covariates[:, -1] *= multiplicity[chosen]
-        return block.with_matrix(_taken(block, chosen), covariates=covariates)
+            drawn = np.repeat(np.arange(len(multiplicity)), multiplicity)
+            covariates = None if block.covariates is None else block.covariates[drawn]
+            return block.with_matrix(_take_rows(block, drawn), covariates=covariates, start=int(self.counts[: block.index].sum()))
+        assert block.covariates is not None, "the last covariate holds the weights"
+        drawn = np.flatnonzero(multiplicity)
+        covariates = block.covariates[drawn]
+        covariates[:, -1] *= multiplicity[drawn]
+        return block.with_matrix(_take_rows(block, drawn), covariates=covariates)
 
 
-def _taken(block: Block, rows: NDArray[np.intp]) -> Matrix:
-    """These rows of the block, in its working memory where it is dense."""
+def _take_rows(block: Block, rows: NDArray[np.intp]) -> Matrix:
+    """Return these rows of the block, in its working memory if it is dense."""
     M = block.matrix
     if not isinstance(M, np.ndarray):
         return M[rows]
     out = block.work.array("drawn", (len(rows), *M.shape[1:]), M.dtype)
-    return np.take(M, rows, axis=0, out=out, mode="clip")  # the rows are there: to raise, NumPy would go through a copy
+    return np.take(M, rows, axis=0, out=out, mode="clip")  # all rows exist; mode="raise" would make NumPy buffer the output
 
 
 class _LoadingsSession(FusedSession):
-    """A session of a fit whose rows' factors nobody wants."""
+    """A session of a fit whose row factors are not needed."""
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
         yield from ()
 
 
 @dataclass(frozen=True, eq=False)
-class _Place:
-    """The executor of a fit that has its session already; what it takes was planned for all together."""
+class _SessionExecutor:
+    """An executor that returns an open session; the memory of all its fits has been planned together."""
 
     session: Session
 
@@ -106,8 +106,8 @@ class _Place:
 
 
 @dataclass(frozen=True, eq=False)
-class Resamples:
-    """A model and the data whose rows are resampled."""
+class ResampleFits:
+    """Fits of a model to resamples of the rows of a dataset."""
 
     model: Factorization
     """Not fitted."""
@@ -115,7 +115,7 @@ class Resamples:
     encoded: NDArray[np.float64] | None
     """The confounders (n, c), as the model's fit encodes them."""
     weighted: bool
-    """Whether the model's fit takes the weights of rows."""
+    """Whether the model's fit takes weights of rows."""
     seed: int
 
     @property
@@ -124,24 +124,24 @@ class Resamples:
 
     @property
     def footprint(self) -> Footprint:
-        """Of a refit."""
-        found = self.model._footprint(self.dataset.shape, 0 if self.encoded is None else self.encoded.shape[1], self.dtype)
-        return replace(found, result_per_row=0)
+        """Memory of one refit."""
+        footprint = self.model._footprint(self.dataset.shape, 0 if self.encoded is None else self.encoded.shape[1], self.dtype)
+        return replace(footprint, result_per_row=0)
 
     def partitions(self) -> Partitions:
-        """With what the fit would know of each row: the confounders and, where it takes weights, its weight."""
+        """Return partitions with the confounders as covariates and, if the fit takes weights, the weights as the last one."""
         weights = np.ones(self.dataset.shape[0]) if self.weighted else None
-        known = [columns.astype(self.dtype) for columns in (self.encoded, weights) if columns is not None]
-        return partitions(self.dataset.source, self.dataset.missing_code, np.column_stack(known) if known else None)
+        covariates = [columns.astype(self.dtype) for columns in (self.encoded, weights) if columns is not None]
+        return partitions(self.dataset.source, self.dataset.missing_code, np.column_stack(covariates) if covariates else None)
 
     def refit(self, members: Members, number: int) -> Refit:
-        """The loadings of a resample, or why it has none: an item may not vary in it, or have no answer."""
+        """Return the loadings of a resample, or its error: an item may be constant or unanswered in it."""
         n = self.dataset.shape[0]
-        view = whole if number == ALL_ROWS else Resample.of(self.dataset.shape, self.seed, number, weighted=self.weighted)
-        place: dict[str, Any] = {"executor": _Place(_LoadingsSession(members, f"{number:06d}", view))}
+        view = whole if number == ALL_ROWS else Resample.draw(self.dataset.shape, self.seed, number, weighted=self.weighted)
+        changes: dict[str, Any] = {"executor": _SessionExecutor(_LoadingsSession(members, f"{number:06d}", view))}
         if "random_state" in self.model.get_params(deep=False):
-            place["random_state"] = int(np.random.SeedSequence([self.seed, number + 1]).generate_state(1)[0] >> 1)
-        model: Any = with_parameters(self.model, **place)
+            changes["random_state"] = int(np.random.SeedSequence([self.seed, number + 1]).generate_state(1)[0] >> 1)
+        model: Any = with_parameters(self.model, **changes)
         try:
             model.fit(self.dataset, **({"sample_weight": np.ones(n)} if self.weighted else {}))
         except DataError as error:
@@ -149,71 +149,71 @@ class Resamples:
         return np.asarray(model.components_)
 
     def run(self, numbers: list[int], keep: Keep, executor: Any, memory_limit: int | str | None) -> None:
-        """Refit to the resamples of these numbers: each a task on data in memory, or all on the same reads of data that is stored."""
-        found = resolve_executor(executor, 2)  # several refits at once, though the data be a single partition
+        """Refit to the resamples of these numbers: each as a task on data in memory, or together on shared reads of stored data."""
+        resolved = resolve_executor(executor, 2)  # several refits at once, even if the data is a single partition
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the fit has told what there is to say
-            if self._fits_in_memory(found.workers(memory_limit), len(numbers)):
-                self._in_memory(numbers, keep, found)
+            warnings.simplefilter("ignore", UserWarning)  # the fit itself has warned
+            if self._fits_in_memory(resolved.workers(memory_limit), len(numbers)):
+                self._run_in_memory(numbers, keep, resolved)
             else:
-                self._on_shared_reads(numbers, keep, executor, memory_limit)
+                self._run_on_shared_reads(numbers, keep, executor, memory_limit)
 
     def _fits_in_memory(self, workers: WorkerResources, count: int) -> bool:
-        """Whether the values are, and for every thread the state and the working arrays of a refit."""
+        """Whether the values, and for each thread the state and the working arrays of a refit, fit within the memory limit."""
         one = self.footprint
         states = min(count, workers.threads) * self.dataset.shape[0] * one.state_per_row
         working = make_plan(self.dataset.source, self.dtype, one, workers).working
-        return workers.baseline + _bytes(self.dataset) + states + working <= workers.limit
+        return workers.baseline + _nbytes(self.dataset) + states + working <= workers.limit
 
-    def _in_memory(self, numbers: list[int], keep: Keep, executor: Executor) -> None:
+    def _run_in_memory(self, numbers: list[int], keep: Keep, executor: Executor) -> None:
         if isinstance(executor, DistributedExecutor):
-            works = [partial(_task, number) for number in numbers]
-            on_workers(executor.client, self._loaded, works, lambda i, found: keep(numbers[i], found[0]))
+            works = [partial(_refit_on_worker, number) for number in numbers]
+            on_workers(executor.client, self._load, works, lambda i, refits: keep(numbers[i], refits[0]))
             return
         with single_threaded():
-            loaded = self._loaded()
-            on_threads(loaded._alone, numbers, keep, executor.workers(None).threads)
+            loaded = self._load()
+            on_threads(loaded._refit_alone, numbers, keep, executor.workers(None).threads)
 
-    def _loaded(self) -> "Resamples":
-        """The same with the values in memory, as they are stored."""
+    def _load(self) -> "ResampleFits":
+        """Return a copy with the values in memory, in their stored type."""
         source = self.dataset.source
         if source.chunk_rows is not None:
             source = source.to_memory()
         return replace(self, dataset=replace(self.dataset, source=source))
 
-    def _alone(self, number: int) -> list[Refit]:
-        """A refit with a session of its own."""
+    def _refit_alone(self, number: int) -> list[Refit]:
+        """Refit in a session of its own."""
         executor = InlineExecutor()
         plan = make_plan(self.dataset.source, self.dtype, Footprint(0, 0, 0, 0), executor.workers(None))
         with executor.open(self.partitions(), plan) as session:
             members = Members(session, self.dtype)
             return members.run([partial(self.refit, members, number)])
 
-    def _on_shared_reads(self, numbers: list[int], keep: Keep, executor: Any, memory_limit: int | str | None) -> None:
+    def _run_on_shared_reads(self, numbers: list[int], keep: Keep, executor: Any, memory_limit: int | str | None) -> None:
         parts = self.partitions()
-        found, waiting = resolve_executor(executor, len(parts)), list(numbers)
-        workers = found.workers(memory_limit)
+        resolved, pending = resolve_executor(executor, len(parts)), list(numbers)
+        workers = resolved.workers(memory_limit)
 
         def work(members: Members, number: int) -> None:
             keep(number, self.refit(members, number))
 
         with single_threaded():
-            while waiting:
-                count, plan = largest_batch(self.dataset.source, self.dtype, [self.footprint] * len(waiting), workers)
-                now, waiting = waiting[:count], waiting[count:]
-                with found.open(parts, plan) as session:
+            while pending:
+                count, plan = largest_batch(self.dataset.source, self.dtype, [self.footprint] * len(pending), workers)
+                batch, pending = pending[:count], pending[count:]
+                with resolved.open(parts, plan) as session:
                     members = Members(session, self.dtype)
-                    members.run([partial(work, members, number) for number in now])
+                    members.run([partial(work, members, number) for number in batch])
 
 
-def _task(number: int, resamples: Resamples) -> list[Refit]:
-    """A refit as a task of a cluster."""
+def _refit_on_worker(number: int, fits: ResampleFits) -> list[Refit]:
+    """Refit as a task of a cluster."""
     with warnings.catch_warnings(), single_threaded():
         warnings.simplefilter("ignore", UserWarning)
-        return resamples._alone(number)
+        return fits._refit_alone(number)
 
 
-def _bytes(dataset: Dataset) -> int:
-    """Of the values in memory."""
+def _nbytes(dataset: Dataset) -> int:
+    """Return the size of the values in memory, in bytes."""
     row = getattr(dataset.source, "row_bytes", int(np.prod(dataset.shape[1:])) * dataset.dtype.itemsize)
     return int(dataset.shape[0] * row)

@@ -1,4 +1,4 @@
-"""What a selection finds."""
+"""The result of a selection, and the rules that choose among its candidates."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ class Selection:
     """
 
     table: pd.DataFrame
-    """A row for each candidate: its parameters as index, its scores as columns."""
+    """One row for each candidate, with parameters as index and scores as columns."""
     best_params: dict[str, Any]
     model: Factorization
-    """Fitted with ``best_params`` on all the data."""
+    """The model fitted with ``best_params`` to the complete data."""
     folds: pd.DataFrame | None = None
-    """Of a cross-validation the error of each fold: a row for each candidate, a column for each (repeat, fold)."""
+    """Errors of the folds of a cross-validation: one row for each candidate, one column for each (repeat, fold)."""
 
     def __str__(self) -> str:
         best = ", ".join(f"{name}={value}" for name, value in self.best_params.items())
@@ -39,22 +39,22 @@ class Selection:
 
 
 def choose(table: pd.DataFrame, rule: str) -> dict[str, Any]:
-    """The parameters of the configuration that the rule takes of a table with a row for each, columns ``error`` and ``se``.
+    """Return the parameters that the rule chooses from a table with one row per configuration and the columns ``error`` and ``se``.
 
-    ``lowest`` takes the lowest error. ``1se`` takes, of those within one standard error (that of the
-    lowest) of the lowest, the fewest components, then the largest β, then the lowest error. ``knee``
-    takes, with the other parameters of the lowest error, the number of components where the
+    ``lowest`` chooses the lowest error. ``1se`` considers the configurations within one standard error (that of the
+    lowest) of the lowest error, and chooses among them the fewest components, then the largest β, then the lowest error.
+    ``knee`` keeps the other parameters of the lowest error. It chooses the number of components at which the
     curve of the error lies furthest below the straight line from the fewest components to those with
-    the lowest error; the lowest where it lies below it nowhere.
+    the lowest error; if the curve is nowhere below the line, it chooses the lowest error.
     """
     if rule not in RULES:
         raise ParameterError(f"rule is {rule!r}, expected one of {', '.join(map(repr, RULES))}")
     frame = table.reset_index()
-    taken = RULES[rule](frame)
-    return {str(name): _plain(frame.at[taken, name]) for name in table.index.names}
+    row = RULES[rule](frame)
+    return {str(name): _to_python(frame.at[row, name]) for name in table.index.names}
 
 
-def _plain(value: Any) -> Any:
+def _to_python(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -66,7 +66,7 @@ def _one_standard_error(frame: pd.DataFrame) -> Any:
     lowest = frame.loc[_lowest(frame)]
     spread = lowest["se"] if np.isfinite(lowest["se"]) else 0.0
     near = frame[frame["error"] <= lowest["error"] + spread]
-    order = {name: rising for name, rising in (("n_components", True), ("beta", False), ("error", True)) if name in near}
+    order = {name: ascending for name, ascending in (("n_components", True), ("beta", False), ("error", True)) if name in near}
     return near.sort_values(list(order), ascending=list(order.values()), kind="stable").index[0]
 
 
@@ -74,8 +74,8 @@ def _knee(frame: pd.DataFrame) -> Any:
     lowest = _lowest(frame)
     if "n_components" not in frame:
         return lowest
-    others = [name for name in frame.columns[: frame.columns.get_loc("error")] if name != "n_components"]
-    same = (frame[others] == frame.loc[lowest, others]).all(axis=1) & (frame["n_components"] <= frame.loc[lowest, "n_components"])
+    fixed = [name for name in frame.columns[: frame.columns.get_loc("error")] if name != "n_components"]
+    same = (frame[fixed] == frame.loc[lowest, fixed]).all(axis=1) & (frame["n_components"] <= frame.loc[lowest, "n_components"])
     curve = frame[same].sort_values("n_components")
     k, error = curve["n_components"].to_numpy(float), curve["error"].to_numpy()
     if len(curve) < 3:

@@ -1,4 +1,4 @@
-"""What a selection has finished, kept in a store, so that it can go on after an interruption."""
+"""Finished results of a selection in a store, from which it resumes after an interruption."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
@@ -18,41 +18,43 @@ from dfact.storage.records import Records
 
 Key = tuple[int, int, int]
 """Repeat, fold, and number of the group of configurations."""
+Results = Sequence[NDArray[Any]]
+"""The arrays that a fit of a batch returns."""
 
 
-def parameters_text(parameters: Mapping[str, Any]) -> str:
-    """Parameters for people, which differs where they do."""
+def describe_parameters(parameters: Mapping[str, Any]) -> str:
+    """Return the parameters as text; different parameters have different texts."""
     return ", ".join(f"{name}={describe_value(value)}" for name, value in parameters.items())
 
 
-def model_text(model: Any) -> str:
-    """The estimator and its parameters, but for those that change nothing of a model."""
-    known = {name: value for name, value in model.get_params(deep=False).items() if name not in RUNTIME_PARAMETERS}
-    return f"{type(model).__name__}({parameters_text(known)})"
+def describe_model(model: Any) -> str:
+    """Return the estimator's name and the parameters on which its results depend."""
+    parameters = {name: value for name, value in model.get_params(deep=False).items() if name not in RUNTIME_PARAMETERS}
+    return f"{type(model).__name__}({describe_parameters(parameters)})"
 
 
-class FinishedResults:
-    """What a selection has finished, in a store if ``path`` is given: records, each whole or not there.
+class ResultsStore:
+    """The records of a selection at ``path``, each complete or absent; nothing is stored without a path.
 
-    ``identity`` is what they follow from: a store of another one is refused. Its ``seed`` may be None if any
-    will do; that of the store is taken then.
+    The results follow from the ``identity``: a store with another one is refused. Its ``seed`` may be None for
+    any seed: that of an existing store is then used, otherwise one is drawn.
     """
 
     def __init__(self, path: str | PathLike[str] | None, identity: Mapping[str, Any]) -> None:
-        given = identity["seed"]
-        self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if given is None else given
+        seed = identity["seed"]
+        self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
         self._records = None if path is None else Records(path, "selection", identity, drawn=self.seed)
         if self._records is not None:
             self.seed = int(self._records.drawn)
             self._records.remove_incomplete()
 
-    def place(self, name: str) -> Location | None:
-        """For the checkpoint of a fit, beside the records."""
+    def checkpoint(self, name: str) -> Location | None:
+        """Return the location for a fit's checkpoint beside the records."""
         return None if self._records is None else parse_location(f"{self._records.place}/{name}")
 
 
-class ResultsStore(FinishedResults):
-    """FinishedResults groups of configurations."""
+class KeyedResults(ResultsStore):
+    """Results by key: the scores of a group of configurations, and loadings."""
 
     def __init__(self, path: str | PathLike[str] | None, identity: Mapping[str, Any]) -> None:
         super().__init__(path, identity)
@@ -62,9 +64,9 @@ class ResultsStore(FinishedResults):
                 self._read(self._records, name)
 
     def _read(self, records: Records, name: str) -> None:
-        found, arrays = records.read(name)
+        attributes, arrays = records.read(name)
         scores, loadings = arrays
-        repeat, fold, group = found["key"]
+        repeat, fold, group = attributes["key"]
         self.entries[repeat, fold, group] = [Score(float(a), int(b), float(c), int(d)) for a, b, c, d in scores], loadings
 
     def add(self, key: Key, scores: list[Score], loadings: NDArray[Any]) -> None:
@@ -73,74 +75,70 @@ class ResultsStore(FinishedResults):
             rows = np.asarray([astuple(score) for score in scores], float)
             self._records.write("{}-{}-{}".format(*key), [rows, loadings], key=key)
 
-    def done(self, repeat: int, fold: int) -> tuple[int, NDArray[Any] | None]:
-        """How many groups a fold has finished, without a gap, and the loadings of the last."""
+    def finished_groups(self, repeat: int, fold: int) -> tuple[int, NDArray[Any] | None]:
+        """Return the number of the fold's groups finished without a gap, and the loadings of the last."""
         number = 0
         while (repeat, fold, number) in self.entries:
             number += 1
         return number, self.entries[repeat, fold, number - 1][1] if number else None
 
 
-Results = Sequence[NDArray[Any]]
-"""What comes of a fit."""
+class BatchResults(ResultsStore):
+    """Results of batches of fits that share their reads, and the checkpoint of the current batch.
 
-
-class BatchResults(FinishedResults):
-    """Batches of fits that share their reads: the results of those that have finished, and the passes of the one at hand.
-
-    Fits of a kind (``what``) are numbered. What comes of one does not depend on those it shares its reads with, so that a
-    run that goes on may have other batches than before; but passes that are kept are those of all fits of their batch.
+    Fits of a ``stage`` are numbered. Results do not depend on the batch, so that a resumed run may form other
+    batches than before. The checkpoint of a batch holds the passes of all its fits and serves the same batch alone.
     """
 
     def __init__(self, path: str | PathLike[str] | None, identity: Mapping[str, Any], every: int) -> None:
         super().__init__(path, identity)
         self._every = every
 
-    def results(self, what: str) -> list[Results]:
-        """Of the fits that have finished, from the first on."""
+    def results(self, stage: str) -> list[Results]:
+        """Return the results of the finished fits, from the first one."""
         if self._records is None:
             return []
-        found: list[Results] = []
-        for name in self._records.names(f"{what}-"):
+        results: list[Results] = []
+        for name in self._records.names(f"{stage}-"):
             attributes, arrays = self._records.read(name)
-            found += [[next(arrays) for _ in range(length)] for length in attributes["lengths"]]
-        return found
+            results += [[next(arrays) for _ in range(length)] for length in attributes["lengths"]]
+        return results
 
-    def add(self, what: str, first: int, batch: Sequence[Results]) -> None:
-        """The results of a batch, from fit number ``first`` on."""
+    def add(self, stage: str, first: int, batch: Sequence[Results]) -> None:
+        """Store the results of a batch that begins with fit number ``first``."""
         if self._records is not None:
             arrays = [array for results in batch for array in results]
-            self._records.write(f"{what}-{first:06d}", arrays, lengths=[len(results) for results in batch])
+            self._records.write(f"{stage}-{first:06d}", arrays, lengths=[len(results) for results in batch])
 
-    def begun(self, what: str, first: int) -> int | None:
-        """How many fits, from number ``first`` on, are in the midst of their passes."""
-        prefix = _passes(what, first)
+    def pending_batch(self, stage: str, first: int) -> int | None:
+        """Return the size of the interrupted batch that begins with fit number ``first``; None if there is none."""
+        prefix = _checkpoint_prefix(stage, first)
         names = [] if self._records is None else self._records.names(prefix)
         return int(names[0].removeprefix(prefix)) if names else None
 
-    def keeping(self, session: CheckpointableSession, what: str, first: int, count: int) -> Session:
-        """The session with its passes kept: those of ``count`` fits from number ``first`` on."""
+    def checkpointed(self, session: CheckpointableSession, stage: str, first: int, count: int) -> Session:
+        """Return the session with a checkpoint for the batch of ``count`` fits from number ``first``; delete those of other batches."""
         if self._records is None:
             return session
         self._records.check_owner()
-        name = f"{_passes(what, first)}{count:06d}"
-        _remove_passes(self._records, but=name)
+        name = f"{_checkpoint_prefix(stage, first)}{count:06d}"
+        _remove_checkpoints(self._records, but=name)
         return CheckpointedSession(session, parse_location(f"{self._records.place}/{name}"), self._every, {})
 
-    def last(self) -> Location | None:
-        """The place for the checkpoint of the fit that follows from all results."""
+    def final_checkpoint(self) -> Location | None:
+        """Return the location for the checkpoint of the fit that follows from all results; delete those of batches."""
         if self._records is not None:
-            _remove_passes(self._records)
-        return self.place("model")
+            _remove_checkpoints(self._records)
+        return self.checkpoint("model")
 
 
-def _passes(what: str, first: int) -> str:
-    return f"passes-{what}-{first:06d}-"
+def _checkpoint_prefix(stage: str, first: int) -> str:
+    return f"passes-{stage}-{first:06d}-"
 
 
-def _remove_passes(records: Records, but: str = "") -> None:
+def _remove_checkpoints(records: Records, but: str = "") -> None:
     for name in records.names("passes-"):
         if name != but:
-            # Torn first, which it is for good if the rest is interrupted.
+            # Without its attributes a record is incomplete, and stays so if its removal is interrupted.
             records.group[name].attrs.put({})
             records.remove(name)

@@ -1,4 +1,4 @@
-"""The penalty, and with it the number of components, of a CP decomposition along its solution path."""
+"""Penalty, and with it the number of components, of a CP decomposition along its solution path."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -10,29 +10,28 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset, take_rows
 from dfact.data.layout import Layout
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import fill_missing
+from dfact.linalg.congruence import congruence, match
 from dfact.models.cp.elastic import ElasticCP
-from dfact.models.cp.path import PathStep, SolutionPath, checked_lambdas, relative_error
+from dfact.models.cp.path import PathStep, SolutionPath, relative_error
 from dfact.models.cp.problem import khatri_rao
 from dfact.models.estimator import RUNTIME_PARAMETERS
 from dfact.models.parameters import describe_value, is_in_range
 from dfact.models.provenance import SelectionRecord
+from dfact.selection.estimators import check_estimator, with_parameters
 from dfact.selection.folds import resolve_random_state
-from dfact.selection.grid import check_estimator
 from dfact.selection.masks import EntryMask, masked
-from dfact.selection.refits import with_parameters
 from dfact.selection.result import Selection, choose
-from dfact.selection.results_store import FinishedResults
+from dfact.selection.results_store import ResultsStore
 
 CRITERIA = ("held_out", "bic", "split_half")
 RULES = ("lowest", "knee")
-_SAME = 0.95  # the congruence from which components count as the same
+_SAME_COMPONENT = 0.95  # congruence from which two components count as the same
 
 
 def select_on_path(
@@ -48,57 +47,56 @@ def select_on_path(
 ) -> Selection:
     """Choose λ, and the number of components that it leaves, among the refined solutions of a path.
 
-    ``held_out``: each observed entry is hidden with the chance ``holdout_fraction``; the path is followed on the others, and the
-    score of a step is ‖Δ_h∘(Z − X)‖/‖Δ_h∘Z‖ of its refined solution X on the hidden ones Δ_h. What no
-    fit has seen cannot be fitted by chance, but it is told by whatever has structure: also by baselines and
-    scatter, where a measurement has them.
-    ``bic``: n log(‖Δ∘(Z − X)‖²/‖Δ∘Z‖²) + d log n, with n observed entries. The degrees of freedom d are the entries
-    of X's factors that are not 0, less N − 1 for each component, whose scale may go from mode to mode.
-    ``split_half``: paths are followed on two random halves of the rows; the score of a step is the worst match of
-    its components in both, of which the vectors of modes 2 to N are compared: |Π_n cos|, matched so that the sum is
-    largest. It is 0 where the halves and the whole do not have as many components. It asks which components are there
-    again in other rows, not how well they fit, and needs rows enough for either half to tell them.
+    ``held_out``: each observed entry is held out with probability ``holdout_fraction``. The path is computed from the
+    others, and the score of a step is ‖Δ_h∘(Z − X)‖/‖Δ_h∘Z‖ of its refined solution X on the held-out entries Δ_h.
+    Noise cannot be predicted, but any structure can, including baselines and scatter in measurements.
+    ``bic``: n log(‖Δ∘(Z − X)‖²/‖Δ∘Z‖²) + d log n, with n observed entries. The degrees of freedom d are the nonzero entries
+    of X's factors, less N − 1 for each component, whose scale can move from mode to mode.
+    ``split_half``: paths are computed from two random halves of the rows. The score of a step is the lowest similarity of
+    the matched components of both, from the vectors of modes 2 to N: |Π_n cos|, matched so that the sum is
+    largest. It is 0 if the halves and the complete data differ in the number of components. It measures which components
+    recur in other rows, not how well they fit, and needs enough rows in each half to estimate them.
 
-    Of ``held_out`` and ``bic`` the rule ``lowest`` takes the lowest score. ``knee`` takes the number of components where the
-    curve of the lowest scores of each lies furthest below the line from none to the number with the lowest, and of its steps
-    that with the lowest: it leaves what little further components gain, such as scatter, and may leave weak components.
-    Of ``split_half`` that number is taken, the largest, whose steps have a median score of at least 0.95, and of its
-    steps the one with the highest; the highest of all if no number has it.
+    For ``held_out`` and ``bic`` the rule ``lowest`` chooses the lowest score. ``knee`` chooses the number of components at
+    which the curve of the lowest score for each number lies furthest below the line from the smallest number to the number
+    with the lowest score, and of its steps the one with the lowest score. It omits components that improve the score little,
+    such as scatter, and may omit weak components. For ``split_half`` the largest number is chosen whose steps have a median
+    score of at least 0.95, and of its steps the one with the highest score; without such a number, the highest score of all.
 
     Parameters
     ----------
     model : ElasticCP
-        With more components than there may be; it is left as it is. Its seed is that of all starts.
+        A model with more components than expected. It is not changed. Its seed is that of all starts.
     X : array (I_1, …, I_N) of any kind, path or Dataset
         NaN is missing.
     criterion : "held_out", "bic" or "split_half"
-        As above.
+        The score of a step, see above.
     lambdas : increasing numbers, optional
-        By default those of :meth:`ElasticCP.path`.
+        Values of λ; by default those of :meth:`ElasticCP.path`.
     rule : "lowest" or "knee"
-        How ``held_out`` and ``bic`` choose.
+        The rule for ``held_out`` and ``bic``.
     holdout_fraction : float
-        Of the entries that are held out.
+        Probability of each observed entry to be held out, between 0 and 1.
     random_state : int, RandomState or None
-        Seed of what is hidden, or of the halves.
+        Seed of the held-out entries or of the halves.
     checkpoint : path, optional
-        A store, a folder or the URL of one, that keeps every path as :meth:`ElasticCP.path` does: after an interruption the
-        same call goes on from there, and ends with the same bits. One of other data, parameters, lambdas, share or seed is
-        refused; another criterion or rule finds the path on all the data there.
+        Store (folder or URL) for the checkpoints of all paths, as in :meth:`ElasticCP.path`. After an interruption the
+        same call resumes from it with bit-identical results. A checkpoint with other data, parameters, lambdas, holdout
+        fraction or seed is refused. A call with another criterion or rule reuses the path of the complete data.
 
     Returns
     -------
     Selection
-        ``table`` with a row for each λ: the ``rank`` and the ``zeros`` of the solution on all the data, its ``relative_error``
-        once refined, and the score, named as the criterion (NaN where a path of a part of the data had ended before);
-        ``best_params``; and as ``model`` the refined solution on all the data.
+        ``table`` with a row for each λ: the ``rank`` and the ``zeros`` of the solution of the complete data, the
+        ``relative_error`` of the refined one, and the score, named after the criterion (NaN if a path of a part of the data
+        ended earlier); ``best_params``; and as ``model`` the refined solution of the complete data.
 
     Raises
     ------
     ParameterError
-        Another model, criterion or rule; a share that is none; a checkpoint of something else.
+        An unknown criterion or rule; no ElasticCP; an invalid holdout fraction; a checkpoint of another call.
     DataError
-        Too few rows or entries for the criterion; and as ``model.fit`` does.
+        Too few rows or entries for the criterion; and the same conditions as for ``model.fit``.
 
     References
     ----------
@@ -119,17 +117,16 @@ def select_on_path(
     _check(model, criterion, rule, holdout_fraction)
     check_estimator(model)
     dataset = as_dataset(X)
-    task = _Task.of(
-        with_parameters(model), dataset, checked_lambdas(lambdas), holdout_fraction, resolve_random_state(random_state), checkpoint
-    )
-    whole = task.path("whole", dataset)
-    table = whole.table.set_index("lambda")
-    table = table.rename_axis("lam")[["rank", "zeros"]].assign(relative_error=[_best(step)[1] for step in whole.steps])
-    table[criterion] = _SCORES[criterion](task, whole)
-    place = _stable(table) if criterion == "split_half" else _lowest(table, criterion, rule)
-    step = whole.steps[place]
-    fitted: Any = whole.at(place, refined=step.refined is not None)
-    fitted.selection_ = SelectionRecord.from_table(table, place, criterion, "stable" if criterion == "split_half" else rule)
+    seed = resolve_random_state(random_state)
+    paths = _Paths.make(with_parameters(model), dataset, checked_lambdas(lambdas), holdout_fraction, seed, checkpoint)
+    full = paths.compute("all", dataset)
+    table = full.table.set_index("lambda")
+    table = table.rename_axis("lam")[["rank", "zeros"]].assign(relative_error=[_refined(step)[1] for step in full.steps])
+    table[criterion] = _SCORES[criterion](paths, full)
+    best = _best_stable(table) if criterion == "split_half" else _best_by_rule(table, criterion, rule)
+    step = full.steps[best]
+    fitted: Any = full.at(best, refined=step.refined is not None)
+    fitted.selection_ = SelectionRecord.from_table(table, best, criterion, "stable" if criterion == "split_half" else rule)
     return Selection(table, {"lam": step.lam}, fitted)
 
 
@@ -141,23 +138,22 @@ def _check(model: Any, criterion: Any, rule: Any, holdout_fraction: Any) -> None
     if rule not in RULES:
         raise ParameterError(f"rule is {rule!r}, expected one of {', '.join(map(repr, RULES))}")
     if not is_in_range(holdout_fraction, 0, 1) or holdout_fraction == 0:
-        raise ParameterError(f"share is {holdout_fraction!r}, expected a number between 0 and 1, such as 0.1")
+        raise ParameterError(f"holdout_fraction is {holdout_fraction!r}, expected a number between 0 and 1, such as 0.1")
 
 
 @dataclass(frozen=True, eq=False)
-class _Task:
-    """What is to be chosen, and from what."""
+class _Paths:
+    """The solution paths of a dataset and of its parts, with their checkpoints."""
 
     model: ElasticCP
     dataset: Dataset
     lambdas: list[float]
     holdout_fraction: float
     generator: np.random.Generator
-    kept: FinishedResults
-    """With the seed."""
+    store: ResultsStore
 
     @classmethod
-    def of(
+    def make(
         cls,
         model: ElasticCP,
         dataset: Dataset,
@@ -165,120 +161,128 @@ class _Task:
         holdout_fraction: float,
         seed: int | None,
         checkpoint: str | PathLike[str] | None,
-    ) -> "_Task":
-        with _quiet():
-            with_parameters(model)._begin(dataset)  # refuses what has no path before anything is kept of it
-        what: dict[str, Any] = {"data": None if checkpoint is None else dataset.fingerprint}
-        what |= {name: describe_value(value) for name, value in model.get_params(deep=False).items() if name not in RUNTIME_PARAMETERS}
-        what |= {"lambdas": describe_value(lambdas), "share": float(holdout_fraction), "seed": seed}
-        kept = FinishedResults(checkpoint, what)
-        return cls(model, dataset, lambdas, holdout_fraction, np.random.default_rng(kept.seed), kept)
+    ) -> "_Paths":
+        with _ignore_empty_slices():
+            with_parameters(model)._begin(dataset)  # raises before a checkpoint is created for an invalid call
+        identity: dict[str, Any] = {"data": None if checkpoint is None else dataset.fingerprint}
+        parameters = model.get_params(deep=False).items()
+        identity |= {name: describe_value(value) for name, value in parameters if name not in RUNTIME_PARAMETERS}
+        identity |= {"lambdas": describe_value(lambdas), "holdout_fraction": float(holdout_fraction), "seed": seed}
+        store = ResultsStore(checkpoint, identity)
+        return cls(model, dataset, lambdas, holdout_fraction, np.random.default_rng(store.seed), store)
 
-    def path(self, name: str, dataset: Dataset, model: ElasticCP | None = None) -> SolutionPath:
-        return (model or self.model).path(dataset, self.lambdas, checkpoint=self.kept.place(name))
+    def compute(self, name: str, dataset: Dataset, model: ElasticCP | None = None) -> SolutionPath:
+        """Compute the path of a dataset, with a checkpoint under this name."""
+        return (model or self.model).path(dataset, self.lambdas, checkpoint=self.store.checkpoint(name))
 
-    def part(self, name: str, dataset: Dataset, model: ElasticCP | None = None) -> tuple[PathStep, ...]:
-        """The path of a part of the data."""
-        with _quiet():
-            return self.path(name, dataset, model).steps
+    def compute_part(self, name: str, dataset: Dataset, model: ElasticCP | None = None) -> tuple[PathStep, ...]:
+        """Compute the path of a part of the data."""
+        with _ignore_empty_slices():
+            return self.compute(name, dataset, model).steps
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without a word of empty slices: those of a part may not be so in the whole, and of the whole its own path tells."""
+def _ignore_empty_slices() -> Iterator[None]:
+    """Ignore warnings about empty slices: a part of the data may have more of them, and the path of all data warns again."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".* no observed entry", UserWarning)
         yield
 
 
-def _best(step: PathStep) -> tuple[list[Any], float]:
-    """The refined factors and their relative error; where nothing is left to refine, the step's own."""
+def _refined(step: PathStep) -> tuple[list[Any], float]:
+    """Return the refined factors and their relative error; the step's own if it has nothing to refine."""
     return (step.factors, step.relative_error) if step.refined is None else (step.refined, step.refined_error)
 
 
-def _held_out(task: _Task, whole: SolutionPath) -> list[float]:
-    veil = EntryMask(task.holdout_fraction, int(task.generator.integers(2**31)), 0, hidden=False)
-    steps = task.part("seen", masked(task.dataset, veil))
-    hidden = masked(task.dataset, replace(veil, hidden=True))
-    if not hidden.statistics.observed.any():
-        observed = int(task.dataset.statistics.observed.sum())
-        raise DataError(f"no entry is hidden: a share of {task.holdout_fraction:g} of {observed} entries; expected a larger one")
-    return _padded(_errors(hidden, steps), len(whole.steps))
+def _held_out(paths: _Paths, full: SolutionPath) -> list[float]:
+    mask = EntryMask(paths.holdout_fraction, int(paths.generator.integers(2**31)), 0, held_out=False)
+    steps = paths.compute_part("training", masked(paths.dataset, mask))
+    test = masked(paths.dataset, replace(mask, held_out=True))
+    if not test.statistics.observed.any():
+        observed = int(paths.dataset.statistics.observed.sum())
+        raise DataError(
+            f"no entry is held out: holdout_fraction is {paths.holdout_fraction:g} of {observed} entries, expected a larger one"
+        )
+    return _pad(_relative_errors(test, steps), len(full.steps))
 
 
-def _padded(scores: list[float], count: int) -> list[float]:
-    """As many scores as there are steps."""
+def _pad(scores: list[float], count: int) -> list[float]:
+    """Return one score for each of ``count`` steps; the path of a part may have more or fewer."""
     return (scores + [float("nan")] * count)[:count]
 
 
-def _errors(hidden: Dataset, steps: Sequence[PathStep]) -> list[float]:
-    """‖Δ∘(Z − X)‖/‖Δ∘Z‖ of the refined solutions on a data set, in one read; those of steps that share one are computed once."""
-    distinct = {id(factors): factors for factors, _ in map(_best, steps)}
+def _relative_errors(dataset: Dataset, steps: Sequence[PathStep]) -> list[float]:
+    """Return ‖Δ∘(Z − X)‖/‖Δ∘Z‖ of the refined solutions on a dataset, in one read; steps may share a solution."""
+    distinct = {id(factors): factors for factors, _ in map(_refined, steps)}
     squares, norm = dict.fromkeys(distinct, 0.0), 0.0
-    layout = Layout.of(hidden.shape)
-    for chunk in hidden.source.read_ranges(layout):
+    layout = Layout.of(dataset.shape)
+    for chunk in dataset.source.read_ranges(layout):
         for start in range(chunk.start, chunk.stop, layout.block_rows):
             rows = slice(start, min(start + layout.block_rows, chunk.stop))
-            V = np.asarray(hidden.source.read(rows.start, rows.stop), np.float64).reshape(rows.stop - rows.start, -1)
+            V = np.asarray(dataset.source.read(rows.start, rows.stop), np.float64).reshape(rows.stop - rows.start, -1)
             norm += fill_missing(V, np.zeros_like(V))
             for key, (A, *others) in distinct.items():
                 H = khatri_rao([np.asarray(B, np.float64).T for B in others])
                 squares[key] += fill_missing(V, np.asarray(A[rows], np.float64) @ H)
-    return [relative_error(squares[id(_best(step)[0])], norm) for step in steps]
+    return [relative_error(squares[id(_refined(step)[0])], norm) for step in steps]
 
 
-def _bic(task: _Task, whole: SolutionPath) -> list[float]:
-    count = int(task.dataset.statistics.observed.sum())
+def _bic(paths: _Paths, full: SolutionPath) -> list[float]:
+    count = int(paths.dataset.statistics.observed.sum())
     if not count:
         raise DataError("X has no observed entry, expected some")
-    sizes = sum(task.dataset.shape)
-    modes = len(task.dataset.shape)
+    sizes = sum(paths.dataset.shape)
+    modes = len(paths.dataset.shape)
     scores = []
-    for step in whole.steps:
+    for step in full.steps:
         freedom = step.rank * (sizes - modes + 1) - step.zeros
-        squares = max(_best(step)[1] ** 2, np.finfo(float).tiny)
+        squares = max(_refined(step)[1] ** 2, np.finfo(float).tiny)
         scores.append(float(count * np.log(squares) + freedom * np.log(count)))
     return scores
 
 
-def _split_half(task: _Task, whole: SolutionPath) -> list[float]:
-    n = task.dataset.shape[0]
+def _split_half(paths: _Paths, full: SolutionPath) -> list[float]:
+    n = paths.dataset.shape[0]
     if n < 4:
-        raise DataError(f"X has {n} rows, expected at least 4, of which either half has 2; choose by 'held_out' or 'bic'")
-    order = task.generator.permutation(n)
+        raise DataError(f"X has {n} rows, expected at least 4, two in each half; choose by 'held_out' or 'bic'")
+    order = paths.generator.permutation(n)
     halves = [np.sort(order[: n // 2]), np.sort(order[n // 2 :])]
-    first, second = (task.part(f"half-{i}", take_rows(task.dataset, rows), _of_rows(task.model, rows)) for i, rows in enumerate(halves, 1))
-    scores = [stability(a, b) if a.rank == b.rank == step.rank else 0.0 for a, b, step in zip(first, second, whole.steps, strict=False)]
+    first, second = (
+        paths.compute_part(f"half-{i}", take_rows(paths.dataset, rows), _restrict_to_rows(paths.model, rows))
+        for i, rows in enumerate(halves, 1)
+    )
+    scores = [
+        split_half_similarity(a, b) if a.rank == b.rank == step.rank else 0.0 for a, b, step in zip(first, second, full.steps, strict=False)
+    ]
     if np.isnan(scores).all():
         raise DataError("no component is left in either half at any lambda, expected some to compare; begin with smaller lambdas")
-    return _padded(scores, len(whole.steps))
+    return _pad(scores, len(full.steps))
 
 
-def _of_rows(model: ElasticCP, rows: NDArray[np.intp]) -> ElasticCP:
-    """The model with what it is given of these rows alone."""
-    given = {name: value for name, value in (("prior", model.prior), ("init", model.init)) if isinstance(value, (list, tuple))}
-    parts: ElasticCP = with_parameters(model, **{name: [np.asarray(value[0])[rows], *value[1:]] for name, value in given.items()})
-    return parts
+def _restrict_to_rows(model: ElasticCP, rows: NDArray[np.intp]) -> ElasticCP:
+    """Return the model with the priors and starts of mode 1 for these rows alone."""
+    arrays = {name: value for name, value in (("prior", model.prior), ("init", model.init)) if isinstance(value, (list, tuple))}
+    restricted: ElasticCP = with_parameters(model, **{name: [np.asarray(value[0])[rows], *value[1:]] for name, value in arrays.items()})
+    return restricted
 
 
-def stability(first: PathStep, second: PathStep) -> float:
-    """The worst |Π_n cos| of the matched components of two refined steps of the same rank, over modes 2 to N; NaN without any.
+def split_half_similarity(first: PathStep, second: PathStep) -> float:
+    """Return the lowest |Π_n cos| of the matched components of two refined steps of the same rank, over modes 2 to N; NaN without any.
 
-    A component that has vanished in the refinement is like no other.
+    The similarity of a component that vanished in the refinement is 0.
     """
     if first.rank == 0:
         return float("nan")
     products = np.ones((first.rank, first.rank))
-    for A, B in zip(_best(first)[0][1:], _best(second)[0][1:], strict=True):
+    for A, B in zip(_refined(first)[0][1:], _refined(second)[0][1:], strict=True):
         U, V = (np.asarray(C[:, : first.rank], np.float64) for C in (A, B))
-        lengths = np.outer(np.linalg.norm(U, axis=0), np.linalg.norm(V, axis=0))
-        products *= np.divide(U.T @ V, lengths, out=np.zeros_like(lengths), where=lengths > 0)
-    rows, columns = linear_sum_assignment(-np.abs(products))
-    return float(np.abs(products)[rows, columns].min())
+        products *= congruence(U.T, V.T)
+    similarity = np.abs(products)
+    return float(similarity[match(similarity)].min())
 
 
-def _lowest(table: pd.DataFrame, criterion: str, rule: str) -> int:
-    """The place of the step that the rule takes."""
+def _best_by_rule(table: pd.DataFrame, criterion: str, rule: str) -> int:
+    """Return the number of the step that the rule chooses."""
     scores, ranks = table[criterion], table["rank"]
     if rule == "knee":
         curve = scores.groupby(ranks).min().dropna()
@@ -287,12 +291,12 @@ def _lowest(table: pd.DataFrame, criterion: str, rule: str) -> int:
     return int(np.nanargmin(scores))
 
 
-def _stable(table: pd.DataFrame) -> int:
-    """The place of the best step of the largest number of components that is stable."""
+def _best_stable(table: pd.DataFrame) -> int:
+    """Return the number of the best step among those with the largest stable number of components."""
     scores, ranks = table["split_half"], table["rank"]
     medians = scores.groupby(ranks).median()
-    stable = medians.index[medians >= _SAME]
+    stable = medians.index[medians >= _SAME_COMPONENT]
     return int(np.nanargmax(scores.where(ranks == stable.max()) if len(stable) else scores))
 
 
-_SCORES: dict[str, Callable[[_Task, SolutionPath], list[float]]] = {"held_out": _held_out, "bic": _bic, "split_half": _split_half}
+_SCORES: dict[str, Callable[[_Paths, SolutionPath], list[float]]] = {"held_out": _held_out, "bic": _bic, "split_half": _split_half}

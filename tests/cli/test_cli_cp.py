@@ -191,7 +191,7 @@ def test_info_and_transform(data: Path, model: Path, tmp_path: Path, capsys: pyt
         (["fit", "cp", "{data}", "new.model", "--lam", "-1"], 1, "lam is -1.0"),
         (["fit", "cp", "{data}", "new.model", "--solver", "best"], 2, "'best' is not one of 'bcd', 'stochastic'"),
         (["fit", "cp", "{data}", "{model}"], 1, "exists already"),
-        (["select", "cp", "{data}", "--holdout-fraction", "0"], 1, "is 0.0, expected a number between 0 and 1"),
+        (["select", "cp", "{data}", "--holdout-fraction", "0"], 1, "holdout_fraction is 0.0, expected a number between 0 and 1"),
         (["select", "cp", "{data}", "--criterion", "aic"], 2, "'aic' is not one of 'held_out', 'bic', 'split_half'"),
         (["select", "cp", "{data}", "--lambdas", "low"], 2, "'low' is not a list of numbers"),
         (["select", "cp", "{data}", "--plot", "p.txt"], 1, "p.txt ends in '.txt'"),

@@ -222,7 +222,7 @@ def test_info_and_transform(model: Path, data: Path, tmp_path: Path, capsys: pyt
         (["fit", "emf", "{data}", "new.model", "--omega", "0.1,0.5", "--plot", "p.txt"], 1, "p.txt ends in '.txt'"),
         (["select", "emf"], 2, "Missing argument 'DATA'"),
         (["select", "emf", "{data}", "{model}"], 1, "exists already"),
-        (["select", "emf", "{data}", "--holdout-fraction", "1"], 1, "share is 1.0, expected a number between 0 and 1"),
+        (["select", "emf", "{data}", "--holdout-fraction", "1"], 1, "holdout_fraction is 1.0, expected a number between 0 and 1"),
         (["select", "emf", "{data}", "--bins", "2,1"], 1, "bins are [2.0, 1.0], expected at least two numbers"),
         (["select", "emf", "{data}", "--bins", "low"], 2, "'low' is not a list of numbers"),
         (["select", "emf", "{data}", "--error", "squared"], 2, "'squared' is not one of 'relative', 'absolute'"),

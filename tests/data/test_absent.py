@@ -21,7 +21,7 @@ from dfact.data.statistics import ColumnStatistics, as_float
 from dfact.data.validation import first_outside, locate_outside
 from dfact.engine.partitions import partitions
 from dfact.linalg.svd import zero_filled
-from dfact.selection.scheduler import dense as all_values
+from dfact.selection.scheduler import load as all_values
 from tests.conftest import planted_answers
 
 SEEDS = [0, 1, 2]
@@ -226,8 +226,10 @@ def test_selection_sees_missing_entries(tmp_path: Path, client: Client, monkeypa
     options: dict[str, Any] = {"grid": {"n_components": [1, 2]}, "n_blocks": (4, 4), "n_folds": 3, "random_state": 0}
     cases = ((expected, None, True), (data, None, True), (data, client, True), (data, None, False))
     tables = [
-        dfact.selection.block_cross_validate(dfact.ICQF(executor=executor), given, load=load, **options).table.drop(columns="seconds")
-        for given, executor, load in cases
+        dfact.selection.block_cross_validate(dfact.ICQF(executor=executor), given, in_memory=loaded, **options).table.drop(
+            columns="seconds"
+        )
+        for given, executor, loaded in cases
     ]
     for table in tables[1:]:
         np.testing.assert_allclose(table.to_numpy(float), tables[0].to_numpy(float), rtol=1e-6)

@@ -20,11 +20,11 @@ import pytest
 import yaml
 
 import dfact
-from benchmarks.manifests import DEPLOY, VERSIONS, Manifest, operator_schemas, pods, problems, render, schema_problems
 from dfact.cli.main import main
 from dfact.data.coerce import as_dataset
 from dfact.jobs.kubernetes import PlannedWorkers
 from tests.conftest import planted_answers
+from tests.deployment.manifest_rules import DEPLOY, VERSIONS, Manifest, operator_schemas, pods, problems, render, schema_problems
 
 FOLDERS = ("overlays/example-s3", "overlays/example-pvc", "daskjob")
 IMAGE = "registry.example.com/dfact:0.1.0"

@@ -15,7 +15,7 @@ from distributed import Client, LocalCluster
 from numpy.typing import NDArray
 
 import dfact
-from benchmarks.fault_fits import SOLVERS, bits, small_partitions
+from benchmarks.faults.fits import SOLVERS, bits, small_partitions
 from dfact.data import layout
 from dfact.engine.cluster.rows import landmark, reached
 from dfact.engine.cluster.session import ClusterSession

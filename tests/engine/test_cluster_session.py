@@ -23,7 +23,7 @@ import zarr
 from distributed import Client, Event, LocalCluster, Worker
 from numpy.typing import NDArray
 
-from benchmarks.fault_fits import SELECTIONS, Processes, answers, bits, long_fit, small_partitions
+from benchmarks.faults.fits import SELECTIONS, Processes, answers, bits, long_fit, small_partitions
 from dfact.data import layout
 from dfact.data.layout import Layout
 from dfact.data.sources.dense import ArraySource
@@ -682,7 +682,7 @@ def pids(client: Client) -> dict[str, int]:
 
 
 def work_at(folder: str, settings: dict[str, Any], address: str, port: int) -> None:
-    from benchmarks.fault_fits import _serve
+    from benchmarks.faults.fits import _serve
 
     with small_partitions():
         own = {"host": "127.0.0.1", "port": port, "dashboard_address": "127.0.0.1:0", "name": "fixed", "nthreads": 1}

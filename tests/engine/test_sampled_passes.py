@@ -17,7 +17,7 @@ import zarr
 from numpy.typing import NDArray
 
 import dfact
-from benchmarks.fault_fits import Processes
+from benchmarks.faults.fits import Processes
 from dfact.data.sources import dask as dask_rows
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dense import ArraySource, ZarrSource

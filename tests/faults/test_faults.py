@@ -16,8 +16,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dfact
-from benchmarks.fault_commands import StoredBootstrap, StoredFit, reached_by
-from benchmarks.fault_fits import (
+from benchmarks.faults.commands import StoredBootstrap, StoredFit, reached_by
+from benchmarks.faults.fits import (
     SELECTIONS,
     SOLVERS,
     Processes,

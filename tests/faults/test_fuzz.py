@@ -1,4 +1,4 @@
-"""Some inputs of the fuzz benchmark on every reader: each is read as it stands or refused in words."""
+"""Some inputs of the fuzz benchmark for every reader: each is read correctly or refused with a message."""
 
 import random
 import shutil
@@ -9,45 +9,45 @@ from pathlib import Path
 import pytest
 
 import dfact
-from benchmarks import fuzz
+from benchmarks.fuzz import models, runner, target
 
 EACH, USED, LOADED = 10, 3, 20
 
 
 @pytest.fixture(scope="module")
-def workers() -> Iterator[list[fuzz.Worker]]:
-    found = [fuzz.Worker(), fuzz.Worker()]
+def workers() -> Iterator[list[runner.Worker]]:
+    found = [runner.Worker(), runner.Worker()]
     yield found
     for worker in found:
         worker.close()
 
 
-@pytest.mark.parametrize("target", list(fuzz.TARGETS))
-def test_damaged_inputs(target: str, workers: list[fuzz.Worker]) -> None:
+@pytest.mark.parametrize("target", list(runner.TARGETS))
+def test_damaged_inputs_are_read_or_refused(target: str, workers: list[runner.Worker]) -> None:
     count = USED if target.startswith("forged") else EACH
-    outcomes = list(fuzz.run([(target, 7, number) for number in range(count)], workers))
+    outcomes = list(runner.run([(target, 7, number) for number in range(count)], workers))
     assert [(number, words) for (_, _, number), verdict, words in outcomes if verdict == "failed"] == []
     assert {verdict for _, verdict, _ in outcomes} <= {"right", "refused"}
     assert len(outcomes) == count
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(fuzz.FORGED))
-def test_a_forged_model_is_loaded_or_refused_in_words(name: str, tmp_path: Path) -> None:
-    fuzz.forged_target(name).make(tmp_path)
+@pytest.mark.parametrize("name", list(models.FORGED))
+def test_forged_model_is_loaded_or_refused(name: str, tmp_path: Path) -> None:
+    models.forged_target(name).make(tmp_path)
     verdicts = set()
     for number in range(LOADED):
         path = tmp_path / f"{number}.model"
         shutil.copytree(tmp_path / "m.model", path)
-        fuzz.forge_model(path, random.Random(f"{name} {number}"))
-        verdict, words = fuzz._outcome(lambda path=path: dfact.load_model(path))  # type: ignore[misc]
+        models.forge_model(path, random.Random(f"{name} {number}"))
+        verdict, words = runner._outcome(lambda path=path: dfact.load_model(path))  # type: ignore[misc]
         assert verdict != "failed", words
         verdicts.add(verdict)
     assert "refused" in verdicts
 
 
 class Endless:
-    """In place of an input's number: whoever asks for it waits for ever."""
+    """An input number that never returns its text."""
 
     def __format__(self, _: str) -> str:
         while True:
@@ -55,13 +55,13 @@ class Endless:
 
 
 @pytest.mark.slow
-def test_what_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fuzz._outcome(lambda: fuzz.expect(False, "other values"))[0] == "failed"
-    assert fuzz._outcome(lambda: next(iter([])))[0] == "failed"
-    monkeypatch.setattr(fuzz, "SECONDS", 0.0)
-    worker = fuzz.Worker()
+def test_failures_and_timeouts_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert runner._outcome(lambda: target.expect(False, "other values"))[0] == "failed"
+    assert runner._outcome(lambda: next(iter([])))[0] == "failed"
+    monkeypatch.setattr(runner, "SECONDS", 0.0)
+    worker = runner.Worker()
     try:
-        ((_, verdict, words),) = fuzz.run([("npy", 0, Endless())], [worker])  # type: ignore[list-item]
+        ((_, verdict, words),) = runner.run([("npy", 0, Endless())], [worker])  # type: ignore[list-item]
     finally:
         worker.close()
     assert (verdict, words) == ("failed", "no end after 0 s")

@@ -1,6 +1,6 @@
 """Several hosts as network namespaces: a fit survives what happens between them, and ends with the same bits.
 
-``python -m benchmarks.hosts`` tries more, and longer.
+``python -m benchmarks.faults.network_faults`` tries more, and longer.
 """
 
 import itertools
@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.host_cluster import SHORT_TIMEOUT, Certificates, Cluster, Ended, digest, make_data, model_of
-from benchmarks.namespaces import Hosts, available
+from benchmarks.faults.cluster_of_hosts import SHORT_TIMEOUT, Certificates, Cluster, Ended, digest, make_data, model_of
+from benchmarks.faults.namespaces import Hosts, available
 
 pytestmark = [pytest.mark.faults, pytest.mark.process, pytest.mark.root]
 ITERATIONS = 18
@@ -109,7 +109,7 @@ def test_hosts_that_are_cut_off_from_each_other_alone() -> None:
 def test_what_a_killed_run_has_left_is_removed() -> None:
     code = """
 import json, os, sys
-from benchmarks.namespaces import Hosts
+from benchmarks.faults.namespaces import Hosts
 with Hosts(["a"]) as hosts:
     process = hosts.run("a", [sys.executable, "-c", "import time; time.sleep(60)"])
     print(json.dumps([process.pid, str(hosts.folder)]), flush=True)

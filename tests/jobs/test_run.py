@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import dfact
-from benchmarks.fault_commands import Command, reached_by
-from benchmarks.fault_fits import small_partitions
+from benchmarks.faults.commands import Command, reached_by
+from benchmarks.faults.fits import small_partitions
 from dfact.cli.main import main
 from dfact.data.examples import ipip_ascado
 from tests.conftest import planted_answers

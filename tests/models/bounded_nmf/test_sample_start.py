@@ -8,7 +8,7 @@ import pytest
 from distributed import Client
 
 import dfact
-from benchmarks.fault_fits import bits, small_partitions
+from benchmarks.faults.fits import bits, small_partitions
 from dfact.data.layout import Layout
 from dfact.models.bounded_nmf import solvers as bounded_nmf_solvers
 from dfact.progress import Iteration

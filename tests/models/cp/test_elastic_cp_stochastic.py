@@ -14,7 +14,7 @@ import zarr
 from distributed import Client, LocalCluster
 
 import dfact
-from benchmarks.elastic_cp_stochastic import counted, fit, score
+from benchmarks.cp.stochastic import counted, fit, score
 from dfact.data.coerce import as_dataset
 from dfact.data.layout import Layout
 from dfact.data.sources.dense import ArraySource, ZarrSource

@@ -1,0 +1,1 @@
+"""Benchmarks of ICQF and L1NMF."""

@@ -1,0 +1,1 @@
+"""Deployments as on Kubernetes, without a cluster."""

@@ -1,0 +1,1 @@
+"""Benchmarks of expectile matrix factorization."""

@@ -1,0 +1,327 @@
+"""Fits of every solver for fault injection: small data in several partitions, long enough to be hit in the middle."""
+
+import asyncio
+import itertools
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace, TracebackType
+from typing import Any, Self
+
+import dask
+import numpy as np
+import zarr
+from distributed import Client, Scheduler, Worker
+from numpy.typing import NDArray
+
+import dfact
+from dfact.data import layout
+from dfact.data.synthetic import PlantedQuestionnaire
+from dfact.engine import shard
+
+_LAYOUT = {"_BLOCK_ENTRIES": 1 << 11, "_CHUNK_ENTRIES": 1 << 13, "_PARTITION_ENTRIES": 1 << 14}
+Array = NDArray[Any]
+
+
+@contextmanager
+def small_partitions() -> Iterator[None]:
+    """Make partitions so small that data fitted in a second has five of them."""
+    before = {name: getattr(layout, name) for name in _LAYOUT}
+    for name, size in _LAYOUT.items():
+        setattr(layout, name, size)
+    try:
+        yield
+    finally:
+        for name, size in before.items():
+            setattr(layout, name, size)
+
+
+def slow(seconds: float) -> None:
+    """Slow down every partition of a pass in this process."""
+    walk: Callable[..., Any] = shard.walk
+
+    def slow_walk(*arguments: Any) -> Any:
+        time.sleep(seconds)
+        return walk(*arguments)
+
+    shard.walk = slow_walk
+
+
+def answers(seed: int) -> Array:
+    """Return answers 0..3, NaN where missing."""
+    planted = PlantedQuestionnaire(2000, 40, 4, seed=seed)
+    codes = np.concatenate(list(planted.chunks(2000)))
+    return np.where(codes == planted.MISSING_CODE, np.float32(np.nan), codes.astype(np.float32))
+
+
+def memberships(seed: int) -> Array:
+    """Return responses 0..4 of mixed members of three classes."""
+    rng = np.random.default_rng(seed)
+    shares = np.vstack([np.eye(3)[rng.integers(0, 3, 1500)], rng.dirichlet([1, 1, 1], 500)])
+    return rng.binomial(4, shares @ rng.random((3, 40))).astype(np.float64)
+
+
+def skewed(seed: int) -> Array:
+    """Return measurements with skewed noise, half of them missing."""
+    rng = np.random.default_rng(seed)
+    X = rng.random((1200, 3)) @ rng.random((3, 60)) + 0.05 * rng.chisquare(3, (1200, 60))
+    X[rng.random(X.shape) < 0.5] = np.nan
+    return X
+
+
+def tensor(seed: int) -> Array:
+    """Return a tensor of three modes, a tenth missing."""
+    rng = np.random.default_rng(seed)
+    X = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((size, 3)) for size in (700, 12, 8))) + 0.1 * rng.standard_normal((700, 12, 8))
+    X[rng.random(X.shape) < 0.1] = np.nan
+    return X
+
+
+@dataclass(frozen=True)
+class Solver:
+    """A model, its data, and the iterations after which more passes follow."""
+
+    model: type[Any]
+    data: Callable[[int], Array]
+    parameters: dict[str, Any] = field(default_factory=lambda: {"max_iter": 8, "tol": 0})
+    last: int = 7
+
+    def make(self, **settings: Any) -> Any:
+        return self.model(3, random_state=0, **self.parameters, **settings)
+
+
+_ITERATES = {"max_iter": 8, "tol": 0}
+_EXPECTILE = _ITERATES | {"omega": 0.2, "ridge": 0.1}
+SOLVERS = {
+    "ICQF splitless": Solver(dfact.ICQF, answers, _ITERATES | {"solver": "splitless"}),
+    "ICQF admm": Solver(dfact.ICQF, answers, _ITERATES | {"solver": "admm"}),
+    "L1NMF": Solver(dfact.L1NMF, answers),
+    "GradeOfMembership crsc": Solver(dfact.GradeOfMembership, memberships, {"method": "crsc"}, last=4),
+    "ExpectileMF exact": Solver(dfact.ExpectileMF, skewed, _EXPECTILE | {"solver": "exact"}),
+    "ExpectileMF surrogate": Solver(dfact.ExpectileMF, skewed, _EXPECTILE | {"solver": "surrogate"}),
+    "ElasticCP bcd, fill": Solver(dfact.ElasticCP, tensor, _ITERATES | {"lam": 0.5, "missing": "fill"}),
+    "ElasticCP stochastic": Solver(dfact.ElasticCP, tensor, _ITERATES | {"lam": 0.5, "solver": "stochastic"}),
+}
+
+
+def long_fit(**settings: Any) -> dfact.ICQF:
+    """Return the model for faults that are not tried with all solvers."""
+    return dfact.ICQF(3, max_iter=20, tol=0, **settings)
+
+
+def block_selection(**settings: Any) -> Callable[..., Any]:
+    """Return a function that runs block cross-validation of ICQF."""
+
+    def run(executor: Any, callbacks: Any = ()) -> Any:
+        model = dfact.ICQF(max_iter=6, executor=executor)
+        grid = {"n_components": [2, 3]}
+        return dfact.selection.block_cross_validate(
+            model, answers(0), grid, n_blocks=(3, 3), n_folds=3, random_state=0, callbacks=callbacks, **settings
+        )
+
+    return run
+
+
+def held_out_selection(executor: Any, callbacks: Any = ()) -> Any:
+    """Select an expectile factorization by held-out entries."""
+    model = dfact.ExpectileMF(max_iter=6, ridge=0.1, executor=executor)
+    grid = {"n_components": [2, 3]}
+    return dfact.selection.select_by_held_out(model, skewed(0), grid, random_state=0, callbacks=callbacks)
+
+
+def bootstrap(executor: Any, callbacks: Any = ()) -> Any:
+    """Compute the stability of an ICQF by refits of a few passes."""
+    model = dfact.ICQF(3, max_iter=8, tol=0).fit(answers(0)).set_params(executor=executor)
+    found = dfact.selection.bootstrap(model, answers(0), 12, warm_start=False, random_state=0, callbacks=callbacks)
+    return SimpleNamespace(stability_=found)
+
+
+SELECTIONS: dict[str, Callable[..., Any]] = {
+    "block_cross_validate, in memory": block_selection(in_memory=True),
+    "block_cross_validate, shared reads": block_selection(in_memory=False),
+    "select_by_held_out": held_out_selection,
+    "bootstrap": bootstrap,
+}
+
+
+def bits(model: Any) -> dict[str, bytes]:
+    """Return all numbers and names of a fitted model as bytes."""
+    if hasattr(model, "best_params"):
+        table = model.table.drop(columns=["seconds"], errors="ignore")
+        return bits(model.model) | {"table": table.to_csv().encode(), "best": repr(model.best_params).encode()}
+    found = {name: value for name, value in vars(model).items() if name.endswith("_") and not name.startswith("_")}
+    if "stability_" in found:
+        found |= {f"stability {name}": value for name, value in vars(found["stability_"]).items()}
+    return {name: _bytes(value) for name, value in found.items() if isinstance(value, (np.ndarray, zarr.Array, list, float, int, str))}
+
+
+def _bytes(value: Any) -> bytes:
+    if isinstance(value, list):
+        return b"".join(map(_bytes, value))
+    array = np.asarray(value)
+    return repr(array.tolist()).encode() if array.dtype.kind in "OUT" else array.tobytes()
+
+
+def differing(one: dict[str, bytes], other: dict[str, bytes]) -> int:
+    """Return the number of bytes in which two results differ."""
+    count = 0
+    for name in one.keys() | other.keys():
+        a, b = one.get(name, b""), other.get(name, b"")
+        count += abs(len(a) - len(b)) + sum(x != y for x, y in zip(a, b, strict=False))
+    return count
+
+
+class Strike:
+    """A callback that acts once, a number of seconds after a certain iteration, while the fit continues.
+
+    The next iteration waits for the action, so that the fit does not end before it.
+    """
+
+    def __init__(self, iteration: int, seconds: float, act: Callable[[], Any]) -> None:
+        self._iteration, self._act = iteration, act
+        self._timer = threading.Timer(seconds, self._do)
+        self._due, self._begun = False, threading.Event()
+
+    def __call__(self, iteration: Any) -> None:
+        if self._due:
+            self._begun.wait()
+        elif iteration.number >= self._iteration:
+            self._due = True
+            self._timer.start()
+
+    def _do(self) -> None:
+        self._begun.set()
+        self._act()
+
+    def done(self) -> bool:
+        """Return whether the action has run; prevent it from running later."""
+        done = self._begun.is_set()
+        self._timer.cancel()
+        if self._due:
+            self._timer.join()
+        return done
+
+
+def joined(client: Client, n_workers: int, behind: int) -> Callable[[Any], None]:
+    """Return a callback that waits after a certain iteration until the cluster has this number of workers."""
+
+    def wait(iteration: Any) -> None:
+        if iteration.number == behind:
+            client.wait_for_workers(n_workers, timeout=60)
+
+    return wait
+
+
+def visits_by_worker(client: Client) -> dict[str, int]:
+    """Return the number of partitions that each worker has run."""
+
+    async def visits(dask_worker: Any) -> int:
+        return int((await dask_worker.get_metrics()).get("dfact partitions", 0))
+
+    found: dict[str, int] = client.run(visits)
+    return found
+
+
+FORKSERVER = multiprocessing.get_context("forkserver")  # the fork server imports once, so that new processes start fast
+FORKSERVER.set_forkserver_preload(
+    ["distributed", "dfact", "dfact.models.estimator", "dfact.selection", "dfact.report.export", "dfact.report.html.page", "dfact.cli.main"]
+)
+
+
+def log_to(path: Path) -> None:
+    """Redirect the output of this process to a file."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+
+
+class Processes:
+    """A Dask scheduler and workers without nannies on loopback, each in its own process; they end with the ``with`` block."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any] | None = None, pause: float = 0) -> None:
+        self._given, self._pause = (str(folder), settings or {}), pause
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            self._port = int(found.getsockname()[1])
+        self.address = f"tcp://127.0.0.1:{self._port}"
+        self.running: dict[str, Any] = {}
+        self.stopped: set[str] = set()
+        self._numbers = itertools.count()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill(*self.running)
+
+    def start(self, n_workers: int) -> None:
+        """Start a scheduler, at the same address each time, and workers up to this number."""
+        if "scheduler" not in self.running:
+            self._start("scheduler", _schedule, self._port)
+            self._wait_for_the_scheduler()
+        while len(self.workers) < n_workers:
+            self.start_worker()
+
+    def start_worker(self) -> str:
+        """Start another worker; return its name."""
+        name = f"worker-{next(self._numbers)}"
+        self._start(name, _work, self.address, name, self._pause)
+        return name
+
+    def _start(self, name: str, target: Callable[..., None], *arguments: Any) -> None:
+        self.running[name] = FORKSERVER.Process(target=target, args=(*self._given, *arguments), daemon=True)
+        self.running[name].start()
+
+    def _wait_for_the_scheduler(self, seconds: float = 60) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self._port)) == 0:
+                    return
+            time.sleep(0.02)
+        raise TimeoutError(f"no scheduler within {seconds} s")
+
+    @property
+    def workers(self) -> list[str]:
+        return [name for name in self.running if name != "scheduler"]
+
+    def send(self, number: signal.Signals, name: str) -> None:
+        os.kill(self.running[name].pid, number)
+        (self.stopped.add if number == signal.SIGSTOP else self.stopped.discard)(name)
+
+    def kill(self, *names: str) -> None:
+        for name in set(names):
+            self.stopped.discard(name)
+            process = self.running.pop(name)
+            process.kill()
+            process.join()
+
+
+def _serve(server: Callable[[], Any], folder: str, settings: dict[str, Any], name: str) -> None:
+    """Run a scheduler or a worker in a new process until it is closed."""
+    log_to(Path(folder) / f"{name}.log")
+
+    async def serve() -> None:
+        async with server() as running:
+            await running.finished()
+
+    with dask.config.set(settings):
+        asyncio.run(serve())
+
+
+def _schedule(folder: str, settings: dict[str, Any], port: int) -> None:
+    _serve(lambda: Scheduler(host="127.0.0.1", port=port, dashboard_address="127.0.0.1:0"), folder, settings, "scheduler")
+
+
+def _work(folder: str, settings: dict[str, Any], address: str, name: str, pause: float) -> None:
+    slow(pause)
+    own = {"name": name, "nthreads": 1, "local_directory": folder, "memory_limit": "2GiB", "death_timeout": 20}
+    with small_partitions():
+        _serve(lambda: Worker(address, host="127.0.0.1", dashboard_address="127.0.0.1:0", **own), folder, settings, name)

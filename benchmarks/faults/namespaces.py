@@ -1,0 +1,167 @@
+"""Hosts on one machine: network namespaces with addresses that can be disconnected from each other.
+
+A bridge in another namespace connects them, so that nothing remains once the namespaces are removed.
+It needs Linux, root, iproute2 and openssl.
+"""
+
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PREFIX = "dfact-hosts"
+_NOBODY = "02:00:00:00:00:00"  # a hardware address that no host has
+_numbers = itertools.count()
+
+
+def _ip(*arguments: str) -> str:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def available() -> tuple[bool, str]:
+    """Return whether hosts can be created on this machine and, if not, the reason."""
+    if not sys.platform.startswith("linux"):
+        return False, "network namespaces are Linux's"
+    if os.geteuid() != 0:
+        return False, "making network namespaces needs root"
+    if missing := [tool for tool in ("ip", "openssl") if shutil.which(tool) is None]:
+        return False, f"not installed: {', '.join(missing)}"
+    try:
+        with Hosts(["probe"]) as hosts:
+            hosts.run("probe", [sys.executable, "-c", ""]).wait(timeout=30)
+    except OSError as error:
+        return False, f"network namespaces are not permitted here: {error}"
+    return True, ""
+
+
+class Hosts:
+    """Network namespaces as hosts with private addresses; their processes end with the ``with`` block."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        self._run = f"{_PREFIX}-{os.getpid()}-{next(_numbers)}"
+        self._switch = f"{self._run}-switch"
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        remove_leftovers()
+        try:
+            self._make()
+        except BaseException:
+            self._remove()
+            raise
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{self._run}-"))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._remove()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _make(self) -> None:
+        _ip("netns", "add", self._switch)
+        _ip("-n", self._switch, "link", "add", "bridge", "type", "bridge")
+        _ip("-n", self._switch, "link", "set", "bridge", "up")
+        for name in self.names:
+            space = self._space(name)
+            _ip("netns", "add", space)
+            _ip("-n", self._switch, "link", "add", "name", name, "type", "veth", "peer", "name", "eth0", "netns", space)
+            _ip("-n", self._switch, "link", "set", "dev", name, "master", "bridge", "up")
+            _ip("-n", space, "address", "add", f"{self.address(name)}/24", "dev", "eth0")
+            _ip("-n", space, "link", "set", "eth0", "up")
+            _ip("-n", space, "link", "set", "lo", "up")
+
+    def _remove(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+        _remove_namespaces(self._run + "-")
+
+    def _space(self, name: str) -> str:
+        return f"{self._run}-{name}"
+
+    def address(self, name: str) -> str:
+        """Return the host's address, the same in every run, as other namespaces do not see it."""
+        return f"10.77.0.{self.names.index(name) + 1}"
+
+    def network(self, name: str) -> str:
+        """Return the host's network as podman's argument for a container."""
+        return f"ns:/var/run/netns/{self._space(name)}"
+
+    def run(
+        self, name: str, command: Sequence[str], settings: dict[str, str] | None = None, log: Path | None = None
+    ) -> "subprocess.Popen[bytes]":
+        """Start a process on a host; ``settings`` are Dask's, output goes to ``log``."""
+        environment = {f"DASK_{key.upper().replace('.', '__').replace('-', '_')}": value for key, value in (settings or {}).items()}
+        full = ["ip", "netns", "exec", self._space(name), *command]
+        with (log or Path(os.devnull)).open("ab") as out:
+            process = subprocess.Popen(full, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=os.environ | environment, cwd=_ROOT)
+        self._processes.append(process)
+        return process
+
+    def cut(self, name: str) -> None:
+        """Disconnect the host: packets from and to it are lost."""
+        _ip("-n", self._switch, "link", "set", "dev", name, "down")
+
+    def restore(self, name: str) -> None:
+        """Connect the host again."""
+        _ip("-n", self._switch, "link", "set", "dev", name, "up")
+
+    def part(self, one: str, other: str) -> None:
+        """Disconnect two hosts from each other, but not from others."""
+        for here, there in ((one, other), (other, one)):
+            _ip("-n", self._space(here), "neigh", "replace", self.address(there), "lladdr", _NOBODY, "dev", "eth0", "nud", "permanent")
+
+    def join(self, one: str, other: str) -> None:
+        """Undo ``part``."""
+        for here, there in ((one, other), (other, one)):
+            _ip("-n", self._space(here), "neigh", "del", self.address(there), "dev", "eth0")
+
+
+def remove_leftovers() -> None:
+    """Remove the processes, namespaces and folders that killed runs have left."""
+    folders = list(Path(tempfile.gettempdir()).glob(_PREFIX + "-*"))
+    owners = {
+        int(name.removeprefix(_PREFIX + "-").split("-")[0]) for name in _namespaces(_PREFIX + "-") + [folder.name for folder in folders]
+    }
+    for owner in owners:
+        if not psutil.pid_exists(owner):
+            _remove_namespaces(f"{_PREFIX}-{owner}-")
+    for folder in folders:
+        if not psutil.pid_exists(int(folder.name.removeprefix(_PREFIX + "-").split("-")[0])):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _namespaces(prefix: str) -> list[str]:
+    names = (line.split()[0] for line in _ip("netns", "list").splitlines() if line.strip())
+    return [name for name in names if name.startswith(prefix)]
+
+
+def _remove_namespaces(prefix: str) -> None:
+    for space in _namespaces(prefix):
+        try:
+            for process in _ip("netns", "pids", space).split():  # such as the workers of a nanny that was killed
+                _kill(int(process))
+            _ip("netns", "del", space)
+        except OSError:
+            if space in _namespaces(prefix):  # otherwise another run has just removed it
+                raise
+
+
+def _kill(process: int) -> None:
+    try:
+        os.kill(process, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # it ended by itself

@@ -1,0 +1,1 @@
+"""Fuzzing of everything that reads files: python -m benchmarks.fuzz."""

@@ -1,0 +1,53 @@
+"""Damaged and hostile inputs for everything that reads files: each is read correctly or refused with a message.
+
+    python -m benchmarks.fuzz [--count 10000] [--seed 0] [--targets csv ...] [--one NUMBER]
+
+Every input is a valid one with a few mutations: bytes (flipped, removed, inserted, doubled), files (deleted, emptied,
+swapped), JSON (other types, huge and negative numbers, NaN, deep nesting), cells and encodings of tables. It is read in
+a worker process with limits of time and address space. Results are compared with those of a reader that shares no code
+with dfact. A store whose chunks were mutated must give its original values.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.common import exit_code, report
+from benchmarks.fuzz.runner import TARGETS, Bench, Worker, run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--targets", nargs="*", default=list(TARGETS), choices=list(TARGETS))
+    parser.add_argument(
+        "--one", type=int, metavar="NUMBER", help="try this input of the first target alone, in this process, and print the verdict"
+    )
+    arguments = parser.parse_args()
+    if arguments.one is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            print(*Bench(Path(folder)).try_one(arguments.targets[0], arguments.seed, arguments.one))
+        return 0
+    jobs = [(arguments.targets[i % len(arguments.targets)], arguments.seed, i) for i in range(arguments.count)]
+    counts = {name: {"target": name, "inputs": 0, "right": 0, "refused": 0, "failed": 0} for name in arguments.targets}
+    workers = [Worker() for _ in range(os.cpu_count() or 1)]
+    try:
+        for (name, seed, number), verdict, message in run(jobs, workers):
+            counts[name]["inputs"] += 1
+            counts[name][verdict] += 1
+            if verdict == "failed":
+                print(f"{name}, --seed {seed} --one {number}: {message}", file=sys.stderr)
+    finally:
+        for worker in workers:
+            worker.close()
+    failures = sum(row["failed"] for row in counts.values())
+    thresholds = [(f"of {arguments.count} inputs none fails: each is read correctly or refused with a message", failures == 0)]
+    report("fuzz", list(counts.values()), thresholds)
+    return exit_code(thresholds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""Mutations of files: bytes, JSON documents, Zarr stores, and cells of tables."""
+
+import gzip
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def mutate_bytes(data: bytes, rng: random.Random) -> bytes:
+    """Return the bytes with one to three small mutations."""
+    out = bytearray(data)
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(out) + 1)
+        length = min(rng.choice([1, 1, 2, 8, 64]), len(out) - at)
+        match rng.randrange(7):
+            case 0 if at < len(out):
+                out[at] ^= 1 << rng.randrange(8)
+            case 1:
+                del out[at:]
+            case 2:
+                out[at:at] = rng.randbytes(rng.choice([1, 4, 32]))
+            case 3:
+                del out[at : at + length]
+            case 4:
+                out[at:at] = out[at : at + length]
+            case 5:
+                out[at : at + length] = rng.choice([b"\0", b"\xff", b"\x7f"]) * length
+            case _:
+                out[at : at + length] = rng.randbytes(length)
+    return bytes(out)
+
+
+DEEP = "placeholder of deep nesting"
+"""Placeholder of a value nested deeper than Python's own writer allows."""
+
+
+def as_json(tree: Any, rng: random.Random) -> str:
+    depth = rng.choice([5, 300, 5000])
+    return json.dumps(tree).replace(f'"{DEEP}"', '[{"a":' * depth + "0" + "}]" * depth)
+
+
+STRANGE: list[Callable[[random.Random], Any]] = [
+    lambda rng: rng.choice([None, True, False, "", "x", "../other", "/etc/passwd", "\0", "é\ud800", "NaN", "9" * 400, "a" * 70000]),
+    lambda rng: rng.choice([0, 1, -1, 2, 7, 255, 256, 2**31 - 1, 2**31, 2**53, 2**63 - 1, 2**63, 2**64, 10**30, -(2**63)]),
+    lambda rng: rng.choice([0.5, -0.0, 1e308, -1e308, 1e-320, float("nan"), float("inf"), -float("inf")]),
+    lambda rng: rng.choice([[], {}, [[]], [None], {"": None}, [1, "a"], [-1, -1], [2**40, 2**40], {"name": "pickle"}]),
+    lambda _: DEEP,
+]
+
+
+def mutate_json(tree: Any, rng: random.Random) -> Any:
+    """Change a value of a JSON document, or remove, double or rename an entry."""
+    if isinstance(tree, (dict, list)) and tree and rng.random() < 0.8:
+        key = rng.choice(list(tree)) if isinstance(tree, dict) else rng.randrange(len(tree))
+        match rng.randrange(12):
+            case 0:
+                del tree[key]
+            case 1 if isinstance(tree, dict):
+                tree[rng.choice(["x", "", "../x", key + "_"])] = tree.pop(key)
+            case 2 if isinstance(tree, list):
+                tree.append(tree[key])
+            case _:
+                tree[key] = mutate_json(tree[key], rng)
+        return tree
+    if isinstance(tree, (int, float)) and not isinstance(tree, bool) and rng.random() < 0.5:
+        return rng.choice([tree + 1, tree - 1, -tree, tree * 2, tree * 10**6, float(tree), str(tree)])
+    return rng.choice(STRANGE)(rng)
+
+
+def mutate_store(folder: Path, rng: random.Random) -> bool:
+    """Change a file of a Zarr store; return whether its values must be unchanged if it can still be read."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    documents = [path for path in files if path.name == "zarr.json"]
+    chunks = [path for path in files if path.name != "zarr.json"]
+    match rng.randrange(10):
+        case 0:
+            rng.choice(files).unlink()
+        case 1:
+            first, second = rng.sample(files, 2)
+            first_bytes, second_bytes = first.read_bytes(), second.read_bytes()
+            first.write_bytes(second_bytes)
+            second.write_bytes(first_bytes)
+            return False  # minima and maxima have the same shape
+        case 2:
+            rng.choice(files).write_bytes(b"")
+        case 3 | 4 | 5:
+            chunk = rng.choice(chunks)
+            chunk.write_bytes(mutate_bytes(chunk.read_bytes(), rng))
+        case 6:
+            document = rng.choice(documents)
+            document.write_bytes(mutate_bytes(document.read_bytes(), rng))
+            return False
+        case _:
+            document = rng.choice([documents[0], *documents])
+            tree = json.loads(document.read_text())
+            if rng.random() < 0.7:
+                tree.pop("consolidated_metadata", None)  # a copy for xarray, which would take precedence
+            document.write_text(as_json(mutate_json(tree, rng), rng))
+            return False
+    return True
+
+
+CELLS = ["", " ", "1e400", "-1e400", "1e-400", "NaN", "inf", "-inf", "nan", "NA", "-9", "0x10", "1_000", "1,5", "9" * 400, "1e308", "3.5"]
+CELLS += ['"', '""', '"a', "a\nb", "\0", "é", "'", "=1+1", "\r", "-0", "2147483648", "16777217", "1e20", "x" * 140000, "١", "True", " 2 "]
+
+
+def mutate_text(data: bytes, rng: random.Random, delimiter: str) -> bytes:
+    """Change cells, lengths of rows, the encoding or quotes; or mutate the bytes."""
+    rows = [line.split(delimiter) for line in data.decode().splitlines()]
+    encoding, ending = "utf-8", "\n"
+    for _ in range(rng.randint(1, 3)):
+        row = rng.choice([rng.randrange(len(rows)), rng.randrange(len(rows)), 0])
+        cell = rng.randrange(len(rows[row])) if rows[row] else 0
+        match rng.randrange(13):
+            case 0:
+                rows[row].insert(cell, rng.choice(CELLS))
+            case 1:
+                del rows[row][cell : cell + rng.choice([1, 100])]
+            case 2:
+                rows.insert(row, list(rows[rng.randrange(len(rows))]))
+            case 3 if len(rows) > 1:
+                del rows[row : row + rng.choice([1, 1, 1000])]
+                rows = rows or [[""]]
+            case 4:
+                encoding = rng.choice(["utf-8-sig", "utf-16", "utf-32", "latin-1", "utf-7"])
+            case 5:
+                ending = rng.choice(["\r\n", "\r", "\n\n", "\0\n", "\x0b"])
+            case 6:
+                return mutate_bytes(data, rng)
+            case 7 if rows[row]:
+                rows[row][cell] = f'"{rows[row][cell]}"'
+            case _ if rows[row]:
+                rows[row][cell] = rng.choice(CELLS)
+    return ending.join(delimiter.join(row) for row in rows).encode(encoding, "replace")
+
+
+def mutate_file(name: str, change: Callable[[bytes, random.Random], bytes]) -> Callable[[Path, random.Random], bool]:
+    def mutate(folder: Path, rng: random.Random) -> bool:
+        path = folder / name
+        zipped = name.endswith(".gz")
+        if zipped and rng.random() < 0.7:  # otherwise the compressed bytes are mutated
+            path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes()), rng)))
+        else:
+            path.write_bytes((mutate_bytes if zipped else change)(path.read_bytes(), rng))
+        return False
+
+    return mutate

@@ -1,0 +1,1 @@
+"""Comparisons of this version with an earlier one."""
