@@ -18,7 +18,7 @@ from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import fill_missing
 from dfact.linalg.congruence import congruence, match
 from dfact.models.cp.elastic import ElasticCP
-from dfact.models.cp.path import PathStep, SolutionPath, relative_error
+from dfact.models.cp.path import PathStep, SolutionPath, checked_lambdas, relative_error
 from dfact.models.cp.problem import khatri_rao
 from dfact.models.estimator import RUNTIME_PARAMETERS
 from dfact.models.parameters import describe_value, is_in_range
