@@ -167,7 +167,7 @@ class _Task:
         checkpoint: str | PathLike[str] | None,
     ) -> "_Task":
         with _quiet():
-            with_parameters(model)._begin(dataset)  # refuses what has no path before anything is kept of it
+            with_parameters(model)._check_input(dataset)  # refuses what has no path before anything is kept of it
         what: dict[str, Any] = {"data": None if checkpoint is None else dataset.fingerprint}
         what |= {name: describe_value(value) for name, value in model.get_params(deep=False).items() if name not in RUNTIME_PARAMETERS}
         what |= {"lambdas": describe_value(lambdas), "share": float(holdout_fraction), "seed": seed}
