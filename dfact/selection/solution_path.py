@@ -163,7 +163,7 @@ class _Paths:
         checkpoint: str | PathLike[str] | None,
     ) -> "_Paths":
         with _ignore_empty_slices():
-            with_parameters(model)._begin(dataset)  # raises before a checkpoint is created for an invalid call
+            with_parameters(model)._check_input(dataset)  # raises before a checkpoint is created for an invalid call
         identity: dict[str, Any] = {"data": None if checkpoint is None else dataset.fingerprint}
         parameters = model.get_params(deep=False).items()
         identity |= {name: describe_value(value) for name, value in parameters if name not in RUNTIME_PARAMETERS}
