@@ -41,14 +41,14 @@ class FinishedResults:
     def __init__(self, path: str | PathLike[str] | None, identity: Mapping[str, Any]) -> None:
         given = identity["seed"]
         self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if given is None else given
-        self._records = None if path is None else Records(path, "selection", identity, drawn=self.seed)
+        self._records = None if path is None else Records(path, "selection", identity, seed=self.seed)
         if self._records is not None:
-            self.seed = int(self._records.drawn)
+            self.seed = int(self._records.recorded_seed)
             self._records.remove_incomplete()
 
     def place(self, name: str) -> Location | None:
         """For the checkpoint of a fit, beside the records."""
-        return None if self._records is None else parse_location(f"{self._records.place}/{name}")
+        return None if self._records is None else parse_location(f"{self._records.location}/{name}")
 
 
 class ResultsStore(FinishedResults):
@@ -125,7 +125,7 @@ class BatchResults(FinishedResults):
         self._records.check_owner()
         name = f"{_passes(what, first)}{count:06d}"
         _remove_passes(self._records, but=name)
-        return CheckpointedSession(session, parse_location(f"{self._records.place}/{name}"), self._every, {})
+        return CheckpointedSession(session, parse_location(f"{self._records.location}/{name}"), self._every, {})
 
     def last(self) -> Location | None:
         """The place for the checkpoint of the fit that follows from all results."""

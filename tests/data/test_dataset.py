@@ -221,7 +221,7 @@ def stored(tmp_path):
         (lambda a: a.update(complete=False), "incomplete"),
         (lambda a: a.pop("complete"), "incomplete"),
         (lambda a: a.update(kind="model"), "holds a dfact model, expected a dataset"),
-        (lambda a: a.update(version=99), "version 99, this dfact reads version 1"),
+        (lambda a: a.update(version=99), "has format version 99, expected 2; import it again"),
     ],
 )
 def test_store_that_is_not_a_complete_dataset(stored, change, match):
@@ -328,7 +328,7 @@ def test_row_compressed_values_that_make_no_sense(sparse, name, at, value):
 def test_chunk_lost_after_opening(sparse, name):
     source = open_dataset(sparse).source
     (sparse / "values" / name / "c" / "1").unlink()
-    with pytest.raises(StoreError, match=rf"of .*values/{name}: its chunk values/{name}/c/1 is not there"):
+    with pytest.raises(StoreError, match=rf"of .*values/{name}: its chunk values/{name}/c/1 is missing"):
         source.read(0, 120)
 
 
@@ -348,11 +348,11 @@ def test_paths_without_a_dataset(tmp_path):
     zarr.create_array(tmp_path / "array.zarr", shape=(2, 2), dtype="u1")
     for name, match in [
         ("gone.zarr", "does not exist"),
-        ("file.zarr", "is no Zarr group"),
-        ("empty.zarr", "is no Zarr group"),
-        ("junk.zarr", "is no Zarr group"),
-        ("array.zarr", "is no Zarr group"),
-        ("group.zarr", "is a Zarr group but no dfact dataset"),
+        ("file.zarr", "is not a Zarr group"),
+        ("empty.zarr", "is not a Zarr group"),
+        ("junk.zarr", "is not a Zarr group"),
+        ("array.zarr", "is not a Zarr group"),
+        ("group.zarr", "is a Zarr group, expected a dfact dataset; write one with"),
     ]:
         with pytest.raises(StoreError, match=rf"{name} {match}"):
             open_dataset(tmp_path / name)
@@ -404,7 +404,7 @@ def in_process(folder, mode):
 def test_killed_import(tmp_path):
     assert in_process(tmp_path, "kill").returncode == -signal.SIGKILL
     assert (tmp_path / "d.zarr.incomplete").is_dir()
-    with pytest.raises(StoreError, match=r"d\.zarr does not exist.*import that was interrupted"):
+    with pytest.raises(StoreError, match=r"d\.zarr does not exist.*interrupted import left it incomplete"):
         open_dataset(tmp_path / "d.zarr")
     with pytest.raises(StoreError, match="incomplete"):
         open_dataset(tmp_path / "d.zarr.incomplete")

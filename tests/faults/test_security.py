@@ -87,7 +87,7 @@ def test_a_store_with_pickles(tmp_path: Path) -> None:
             np.asarray(dfact.open_dataset(mixed).row_labels)
     (whole / ".zgroup").write_text('{"zarr_format": 2}')
     (whole / ".zattrs").write_text(json.dumps(attributes))
-    with pytest.raises(dfact.StoreError, match="is no Zarr group"):
+    with pytest.raises(dfact.StoreError, match="is not a Zarr group"):
         dfact.open_dataset(whole)
     assert not (tmp_path / "sprung").exists()
 

@@ -90,7 +90,7 @@ DAMAGES = [lose, cut, cut_to_nothing, flip, swap]
 def test_a_chunk_damaged_after_opening(dense: Path, damage: Callable[[Path], None], executor: str) -> None:
     dataset = dfact.open_dataset(dense)
     damage(dense / "values" / "c" / "2" / "0")
-    where = rf"0 to {N} of .*dense.zarr/values: its chunk values/c/2/0 is not there" if damage is lose else "512 to 768 of .*/values: .*"
+    where = rf"0 to {N} of .*dense.zarr/values: its chunk values/c/2/0 is missing" if damage is lose else "512 to 768 of .*/values: .*"
     with pytest.raises(StoreError, match=rf"cannot read rows {where}; the store is damaged"):
         icqf(executor=executor).fit(dataset)
 
@@ -107,14 +107,14 @@ def test_a_row_compressed_chunk_damaged_after_opening(sparse: Path, damage: Call
 def test_a_lost_chunk_is_named(dense: Path) -> None:
     dataset = dfact.open_dataset(dense)
     lose(dense / "values" / "c" / "1" / "0")
-    with pytest.raises(StoreError, match="its chunk values/c/1/0 is not there"):
+    with pytest.raises(StoreError, match="its chunk values/c/1/0 is missing"):
         dataset.source.read(0, N)
 
 
 def test_a_chunk_lost_on_a_cluster(dense: Path, client: Client) -> None:
     dataset = dfact.open_dataset(dense)
     lose(dense / "values" / "c" / "1" / "0")
-    with pytest.raises(StoreError, match="its chunk values/c/1/0 is not there"):
+    with pytest.raises(StoreError, match="its chunk values/c/1/0 is missing"):
         icqf(executor=client).fit(dataset)
 
 
@@ -196,7 +196,7 @@ def noise(n: int) -> NDArray[np.float64]:
 
 def test_a_disk_that_fills_up_while_importing(small_disk: Path, X: NDArray[np.float64]) -> None:
     dfact.import_array(X[:200], small_disk / "old.zarr")
-    with pytest.raises(StoreError, match=r"cannot write .*x.zarr: the disk is full; nothing was left behind there"):
+    with pytest.raises(StoreError, match=r"cannot write .*x.zarr: the disk is full; no partial store is left"):
         dfact.import_array(noise(20_000), small_disk / "x.zarr")
     with pytest.raises(StoreError, match="the disk is full"):
         dfact.import_array(noise(20_000), small_disk / "old.zarr", overwrite=True)
@@ -212,7 +212,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[dfact.ICQF, dfact.
 
 
 def test_a_disk_that_fills_up_while_a_model_is_saved(small_disk: Path, fitted: tuple[dfact.ICQF, dfact.Dataset]) -> None:
-    with pytest.raises(StoreError, match=r"cannot write .*x.model: the disk is full; nothing was left behind there"):
+    with pytest.raises(StoreError, match=r"cannot write .*x.model: the disk is full; no partial store is left"):
         dfact.save_model(fitted[0], small_disk / "x.model")
     assert entries(small_disk) == []
 
@@ -221,11 +221,11 @@ def test_a_disk_that_fills_up_under_the_factors(
     small_disk: Path, fitted: tuple[dfact.ICQF, dfact.Dataset], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, dataset = fitted
-    with pytest.raises(StoreError, match=r"cannot write rows 0 to .* of the factors to .*: the disk is full; make room there"):
+    with pytest.raises(StoreError, match=r"cannot write rows 0 to .* of the factors to .*: the disk is full; free space there"):
         model.transform(dataset, out=small_disk / "factors.zarr")
     assert entries(small_disk) == []
     monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
-    with pytest.raises(StoreError, match="the disk is full; make room there, or name a larger place"):
+    with pytest.raises(StoreError, match="the disk is full; free space there, or choose a larger disk"):
         icqf(executor="inline").fit(dataset)
 
 
@@ -244,9 +244,7 @@ def test_a_file_that_may_not_grow(fitted: tuple[dfact.ICQF, dfact.Dataset], tmp_
 def test_a_disk_that_turns_read_only(small_disk: Path, X: NDArray[np.float64]) -> None:
     dataset = dfact.import_array(X[:200], small_disk / "x.zarr")
     model = icqf(executor="inline").fit(dataset)
-    with pytest.raises(
-        StoreError, match=r"Read-only file system; what was begun may still be at .*y.zarr.incomplete, marked as incomplete"
-    ):
+    with pytest.raises(StoreError, match=r"Read-only file system; a partial store may remain at .*y.zarr.incomplete, marked as incomplete"):
         turn_read_only_while_writing(small_disk)
     with pytest.raises(StoreError, match=r"y.zarr does not exist, .* interrupted left it incomplete"):
         dfact.open_dataset(small_disk / "y.zarr")

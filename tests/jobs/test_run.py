@@ -367,7 +367,10 @@ def test_settings_of_all_steps_count_and_paths_may_be_written_in_several_ways(tm
             "7: step 2 (report) writes m.model/r.html, and of that",
         ),
         ('[[step]]\nrun = "fit gom"\ndata = "answers.zarr"\nmodel = "x/../answers.zarr"\noverwrite = true\n', ", which it reads"),
-        ('[[step]]\nrun = "fit gom"\ndata = "ftp://a/b"\nmodel = "n.model"\n', "9: fit gom: data: ftp://a/b is an address of a kind"),
+        (
+            '[[step]]\nrun = "fit gom"\ndata = "ftp://a/b"\nmodel = "n.model"\n',
+            "9: fit gom: data: ftp://a/b is a URL with the scheme 'ftp'",
+        ),
         ("plan = true\n", "7: 'plan' is unknown"),
     ],
 )
@@ -401,7 +404,7 @@ def test_steps_that_would_spoil_one_another_are_refused(tmp_path: Path, more: st
         (
             'run = "fit gom"\ndata = "a.zarr"\nmodel = "m.model"\ncheckpoint = ""',
             5,
-            "fit gom: checkpoint: '' names no place; expected a path",
+            "fit gom: checkpoint: the location is '', expected a path",
         ),
     ],
 )
