@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from dfact.data.coerce import as_dataset
-from dfact.data.dataset import Dataset, take_rows
+from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import fill_missing
@@ -245,7 +245,7 @@ def _split_half(task: _Task, whole: SolutionPath) -> list[float]:
         raise DataError(f"X has {n} rows, expected at least 4, of which either half has 2; choose by 'held_out' or 'bic'")
     order = task.generator.permutation(n)
     halves = [np.sort(order[: n // 2]), np.sort(order[n // 2 :])]
-    first, second = (task.part(f"half-{i}", take_rows(task.dataset, rows), _of_rows(task.model, rows)) for i, rows in enumerate(halves, 1))
+    first, second = (task.part(f"half-{i}", task.dataset.take_rows(rows), _of_rows(task.model, rows)) for i, rows in enumerate(halves, 1))
     scores = [stability(a, b) if a.rank == b.rank == step.rank else 0.0 for a, b, step in zip(first, second, whole.steps, strict=False)]
     if np.isnan(scores).all():
         raise DataError("no component is left in either half at any lambda, expected some to compare; begin with smaller lambdas")
