@@ -241,7 +241,7 @@ def test_what_is_no_model(tmp_path: Path, dataset: dfact.Dataset) -> None:
         (tmp_path / "nothing.model", "does not exist"),
         (tmp_path / "file.model", "is not a Zarr group"),
         (tmp_path / "empty.model", "is not a Zarr group"),
-        (tmp_path / "group.model", "but no dfact model"),
+        (tmp_path / "group.model", "is a Zarr group, expected a dfact model"),
         (dataset.path, "holds a dfact dataset, expected a model"),
     ):
         with pytest.raises(dfact.StoreError, match=message):

@@ -326,7 +326,7 @@ def test_data_that_cannot_be() -> None:
         with pytest.raises(dfact.ParameterError, match=r"omegas is .* at least one number"):
             model.fit_each(V, omegas)  # type: ignore[arg-type]  # what is tested
     for huge, dtype in ((1e25, "float32"), (1e39, "float32"), (1e160, "float64")):
-        with pytest.raises(dfact.DataError, match=f"whose squares {dtype} does not hold: row .* holds"):
+        with pytest.raises(dfact.DataError, match=f"X holds large entries: row .* holds .* as {dtype} overflows"):
             dfact.ExpectileMF(2, dtype=dtype).fit(np.where(np.arange(9) == 4, huge, V))
     with pytest.raises(dfact.ParameterError, match="shape is 6"):
         model.fit_measurements(np.ones((3, 6)), np.ones(3), 6)  # type: ignore[arg-type]  # as above
