@@ -98,7 +98,7 @@ class CSRWriter:
         self._implicit_value = "missing" if np.isnan(implicit_value) else "zero"
         self._data = ChunkedVector(self._group, "data", dtype, 0, _CHUNK_ENTRIES, "entry", _fill_attribute(missing_code))
         self._indices = ChunkedVector(self._group, "indices", np.dtype(np.int32), _UNWRITTEN, _CHUNK_ENTRIES, "entry", {})
-        self._indptr = ChunkedVector(self._group, "indptr", np.dtype(np.int64), _UNWRITTEN, _INDPTR_CHUNK, "edge", {})
+        self._indptr = ChunkedVector(self._group, "indptr", np.dtype(np.int64), _UNWRITTEN, _INDPTR_CHUNK, "position", {})
         self._indptr.extend(np.zeros(1, np.int64))
 
     def append(self, rows: sp.csr_array) -> None:

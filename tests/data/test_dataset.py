@@ -183,7 +183,7 @@ def test_xarray_reads_csr_values(sparse):
     with xr.open_zarr(sparse) as opened:
         assert opened["row"].values.tolist() == full(0)["row_labels"]
     with xr.open_zarr(sparse, group="values", mask_and_scale=False) as opened:
-        assert (opened["data"].dims, opened["indices"].dims, opened["indptr"].dims) == (("entry",), ("entry",), ("edge",))
+        assert (opened["data"].dims, opened["indices"].dims, opened["indptr"].dims) == (("entry",), ("entry",), ("position",))
         assert opened["data"].attrs["_FillValue"] == 5
         assert (opened.attrs["encoding-type"], opened.attrs["shape"]) == ("csr_matrix", [120, 6])
         again = sp.csr_array(tuple(opened[name].values for name in ("data", "indices", "indptr")), shape=opened.attrs["shape"])

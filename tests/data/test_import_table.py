@@ -326,7 +326,7 @@ def test_every_error_names_column_and_line(tmp_path, name, row):
         ("Q2", -np.inf, {"valid_range": (1, 5)}, ["infinite"]),
         ("Q1", "often", {}, ["'often'", "expected a number", "missing=", "items="]),
         ("id", "", {"id_column": "id"}, ["no id"]),
-        ("id", "p0100", {"id_column": "id"}, ["'p0100'", "again at"]),
+        ("id", "p0100", {"id_column": "id"}, ["'p0100'", "expected unique ids"]),
         ("age", "old", {"confounders": ["age"]}, ["'old'", "confounder_missing=", "categorical"]),
         ("age", np.inf, {"confounders": {"age": "continuous"}}, ["finite"]),
     ]

@@ -155,7 +155,7 @@ def test_rows_and_columns_without_any_entry(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="column '0' has no observed entry"):
         dfact.ICQF(2).fit(dataset)
     data = import_triplets(written(tmp_path / "u.csv", "row,column,value\na,x,\nb,y,2\nb,x,4\nc,x,1\n"), tmp_path / "u.zarr")
-    with pytest.warns(UserWarning, match=r"row 'a' has no observed entry \(1 in all\)"):
+    with pytest.warns(UserWarning, match=r"row 'a' has no observed entry \(1 in total\)"):
         dfact.ICQF(1).fit(data)
 
 
@@ -278,7 +278,7 @@ SHAPE = {"shape": (3, 4)}
         (HEAD + 'a,x,1\nb,"  ",2\n', "t.csv: line 3 has no label in column 'column'", {}),
         (HEAD + "a,x,1\nb,y\n", "line 3 has 2 cells, expected 3", {}),
         (HEAD, "has a header but no rows", {}),
-        (HEAD + "a,x,\nb,y,NA\n", "t.csv: no triplet has a value; expected at least one", {"missing": "NA"}),
+        (HEAD + "a,x,\nb,y,NA\n", "t.csv: no triplet has a value, expected at least one", {"missing": "NA"}),
         (HEAD + "0,0,1\n-1,0,1\n", "line 3, column 'row' holds -1, expected a whole number from 0 to 2", SHAPE),
         (HEAD + "0,0,1\n1,0,1\n1,4,1\n", "line 4, column 'column' holds 4, expected a whole number from 0 to 3", SHAPE),
         (HEAD + "0,0,1\n3,0,1\n", "line 3, column 'row' holds 3, expected a whole number from 0 to 2", SHAPE),
@@ -288,7 +288,7 @@ SHAPE = {"shape": (3, 4)}
         (HEAD + "0,0,1\nb,0,1\n", "line 3, column 'row' holds the text 'b', expected a number", SHAPE),
         (HEAD + "a,x,1\n", "there is no column 'rows'; the closest are row", {"row": "rows"}),
         (HEAD + "a,x,1\n", "there is no column 'stars'; its columns are row, column, value", {"value": "stars"}),
-        ("row;column;value\na;x;1\n", "its whole header is one column, 'row;column;value'; pass delimiter=", {}),
+        ("row;column;value\na;x;1\n", "its entire header is one column, 'row;column;value'; pass delimiter=", {}),
         ("row,column,value,row\na,x,1,b\n", "t.csv has 2 columns named 'row'", {}),
     ],
 )

@@ -175,7 +175,7 @@ def test_colliding_columns_are_prefixed(tmp_path):
     both = join_datasets({"first": a, "second": b}, tmp_path / "j.zarr", prefix=True, overwrite=True)
     assert list(both.column_labels) == ["first.Q1", "first.Q2", "second.Q2", "second.Q3"]
     c = in_store(tmp_path, "c", answers(people(5), ["b.Q2"], 1))
-    with pytest.raises(DataError, match=r"two columns 'b\.Q2'; give each its own label"):
+    with pytest.raises(DataError, match=r"two columns 'b\.Q2', expected unique labels"):
         join_datasets([a, b, c], tmp_path / "j.zarr", overwrite=True)
 
 
@@ -202,10 +202,14 @@ def test_confounders_are_joined_by_participant(tmp_path):
         (
             {"age": [30.5, 31.5, 32.5]},
             {"age": [31.5, 40.25, 41.5]},
-            r"'p00002' has the confounder 'age' 32\.5 in a and 40\.25 in b \(1 part",
+            r"confounder 'age' of participant 'p00002' is 32\.5 in a and 40\.25 in b \(1 part",
         ),
-        ({"sex": ["f", "m", "f"]}, {"sex": ["f", "m", "f"]}, r"'p00001' has the confounder 'sex' 'm' in a and 'f' in b \(2 part"),
-        ({"age": [30.5, 31.5, 32.5]}, {"age": [1, 2, 1]}, r"confounder 'age' is continuous in a and categorical in b; import both with"),
+        ({"sex": ["f", "m", "f"]}, {"sex": ["f", "m", "f"]}, r"confounder 'sex' of participant 'p00001' is 'm' in a and 'f' in b \(2 part"),
+        (
+            {"age": [30.5, 31.5, 32.5]},
+            {"age": [1, 2, 1]},
+            r"confounder 'age' is continuous in a and categorical in b, expected one kind; import both with",
+        ),
     ],
 )
 def test_confounders_that_disagree_are_refused(tmp_path, of_a, of_b, message):
@@ -219,7 +223,7 @@ def test_confounders_that_disagree_are_refused(tmp_path, of_a, of_b, message):
 def test_conflict_message_names_the_dataset_of_each_value(tmp_path):
     frames = {"a": [None, "f"], "b": ["m", None], "c": ["f", "f"]}
     parts = [in_store(tmp_path, n, with_confounders(answers(people(2), [n], i), sex=s)) for i, (n, s) in enumerate(frames.items())]
-    with pytest.raises(DataError, match="'p00000' has the confounder 'sex' 'm' in b and 'f' in c"):
+    with pytest.raises(DataError, match="confounder 'sex' of participant 'p00000' is 'm' in b and 'f' in c"):
         join_datasets(parts, tmp_path / "j.zarr")
 
 

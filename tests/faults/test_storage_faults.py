@@ -100,7 +100,7 @@ def test_chunk_damaged_after_opening_is_named(dense: Path, damage: Callable[[Pat
 def test_csr_chunk_damaged_after_opening_is_named(sparse: Path, damage: Callable[[Path], None], array: str) -> None:
     dataset = dfact.open_dataset(sparse)
     damage(sparse / "values" / array / "c" / "1")
-    with pytest.raises(StoreError, match=rf"(entries|edges of rows) \d+ to \d+ of .*sparse.zarr/values/{array}"):
+    with pytest.raises(StoreError, match=rf"(entries|positions of rows) \d+ to \d+ of .*sparse.zarr/values/{array}"):
         icqf(executor="inline").fit(dataset)
 
 
@@ -232,9 +232,9 @@ def test_full_disk_under_the_factors_is_reported(
 def test_file_size_limit_is_reported(fitted: tuple[dfact.ICQF, dfact.Dataset], tmp_path: Path) -> None:
     model, dataset = fitted
     with size_limit(100_000):
-        with pytest.raises(StoreError, match=r"cannot write .*x.zarr: File too large; nothing was left"):
+        with pytest.raises(StoreError, match=r"cannot write .*x.zarr: File too large; no partial store is left"):
             dfact.import_array(noise(20_000), tmp_path / "x.zarr")
-        with pytest.raises(StoreError, match=r"cannot write .*x.model: File too large; nothing was left"):
+        with pytest.raises(StoreError, match=r"cannot write .*x.model: File too large; no partial store is left"):
             dfact.save_model(model, tmp_path / "x.model")
         with pytest.raises(StoreError, match="File too large"):
             model.transform(dataset, out=tmp_path / "factors.zarr")
@@ -246,7 +246,7 @@ def test_disk_remounted_read_only_is_reported(small_disk: Path, X: NDArray[np.fl
     model = icqf(executor="inline").fit(dataset)
     with pytest.raises(StoreError, match=r"Read-only file system; a partial store may remain at .*y.zarr.incomplete, marked as incomplete"):
         turn_read_only_while_writing(small_disk)
-    with pytest.raises(StoreError, match=r"y.zarr does not exist, .* interrupted left it incomplete"):
+    with pytest.raises(StoreError, match=r"y.zarr does not exist, .* interrupted import left it incomplete"):
         dfact.open_dataset(small_disk / "y.zarr")
     for write in (
         lambda: dfact.import_array(X, small_disk / "z.zarr"),

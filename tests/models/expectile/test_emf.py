@@ -245,7 +245,10 @@ def test_several_omegas_share_the_reads(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_columns_and_rows_without_entries_have_factors_0() -> None:
     _, V = planted(0, noise=0.2)
     V[7], V[:, 4] = np.nan, np.nan
-    with pytest.warns(UserWarning, match=r"row 7 has no observed entry \(1 in all\)"), pytest.warns(UserWarning, match="column '4' has no"):
+    with (
+        pytest.warns(UserWarning, match=r"row 7 has no observed entry \(1 in total\)"),
+        pytest.warns(UserWarning, match="column '4' has no"),
+    ):
         model = dfact.ExpectileMF(3, max_iter=20).fit(V)
     np.testing.assert_allclose(model.row_factors_[7], 0, atol=1e-6)
     np.testing.assert_allclose(model.column_factors_[4], 0, atol=1e-6)
