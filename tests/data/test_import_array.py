@@ -279,7 +279,7 @@ def test_overwrite(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d.zarr", "notes"]
 
 
-# ---------------------------------------------------------------- row-compressed
+# ---------------------------------------------------------------- sparse
 
 
 def sparse(seed, shape=(300, 11), dtype="uint8", density=0.3):

@@ -122,16 +122,17 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_stores_of_before(tmp_path: Path) -> None:
-    """Their attributes do not say how the confounders' arrays are called, nor that there are row labels."""
+@pytest.mark.parametrize("name", ["confounder_arrays", "row_labels", "shape", "dtype", "empty_rows", "n_empty_rows"])
+def test_missing_attributes_of_a_dataset_are_refused(tmp_path: Path, name: str) -> None:
     frame = pd.DataFrame({"age": np.arange(N) + 0.5, "sex": ["f", "m"] * (N // 2)})
     written = dfact.import_array(planted_answers(N, M, 2, 0), tmp_path / "d.zarr", confounders=frame)
+    pd.testing.assert_frame_equal(dfact.open_dataset(tmp_path / "d.zarr").confounders, written.confounders)
     document = tmp_path / "d.zarr" / "zarr.json"
     tree = json.loads(document.read_text())
-    for name in ("confounder_arrays", "row_labels"):
-        del tree["attributes"][ATTRIBUTE][name]
+    del tree["attributes"][ATTRIBUTE][name]
     document.write_text(json.dumps(tree))
-    pd.testing.assert_frame_equal(dfact.open_dataset(tmp_path / "d.zarr").confounders, written.confounders)
+    with pytest.raises(dfact.StoreError, match=f"d.zarr is damaged: '{name}'; import it again"):
+        dfact.open_dataset(tmp_path / "d.zarr")
 
 
 @pytest.mark.parametrize("outside", ["../other", "../d.zarr/values", "/etc", "x/../../d.zarr/values", "..\\d.zarr\\values"])
