@@ -76,6 +76,7 @@ class Confounder:
 
     @classmethod
     def fit(cls, values: pd.Series) -> "Confounder":
+        """Determine the encoding from the values of the fitted participants."""
         name = str(values.name)
         missing = int(values.isna().sum())
         if missing == len(values):
@@ -90,6 +91,7 @@ class Confounder:
 
     @property
     def columns(self) -> tuple[str, ...]:
+        """Names of the encoded columns."""
         return tuple(f"{self.name}={level}" for level in self.levels) or (self.name, f"1-{self.name}")
 
     def encode(self, values: pd.Series) -> NDArray[np.float64]:
@@ -123,14 +125,17 @@ class ConfounderEncoding:
 
     @classmethod
     def fit(cls, frame: pd.DataFrame) -> "ConfounderEncoding":
+        """Determine the encoding from the confounders of the fitted participants."""
         return cls(tuple(Confounder.fit(frame[name]) for name in frame.columns))
 
     @property
     def columns(self) -> tuple[str, ...]:
+        """Names of the columns of C."""
         return (*(column for c in self.confounders for column in c.columns), INTERCEPT)
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Names of the confounders."""
         return tuple(c.name for c in self.confounders)
 
     def encode(self, frame: pd.DataFrame) -> NDArray[np.float64]:

@@ -42,6 +42,7 @@ class Layout:
 
     @property
     def n_partitions(self) -> int:
+        """Number of partitions, at least one."""
         return max(1, -(-self.n_rows // self.partition_rows))
 
     def sample(self, share: float) -> tuple[int, ...]:

@@ -117,9 +117,11 @@ class RecordWriter:
 
     @property
     def name(self) -> str:
+        """Name of the record."""
         return self.group.basename
 
     def append(self, array: NDArray[Any]) -> None:
+        """Write an array after the previous one."""
         self._writer.append(array)
 
     def finish(self, **attributes: Any) -> None:

@@ -169,10 +169,10 @@ def test_a_checkpoint_of_another_fit_is_refused(tmp_path: Path) -> None:
     cases: dict[str, Callable[[], Any]] = {
         "beta is 0.1, expected 0.2": lambda: kept(path, beta=0.2).fit(X, sample_weight=weights),
         "max_iter is 9, expected 10": lambda: kept(path, max_iter=10).fit(X, sample_weight=weights),
-        "bounds was None there": lambda: kept(path, bounds=(0, np.full(30, 3.0))).fit(X, sample_weight=weights),
-        "data was": lambda: kept(path).fit(other, sample_weight=weights),
-        "covariates was": lambda: kept(path).fit(X, sample_weight=weights + np.eye(200)[3]),
-        "covariates was float64 200×1": lambda: kept(path).fit(X),
+        "bounds is None, expected": lambda: kept(path, bounds=(0, np.full(30, 3.0))).fit(X, sample_weight=weights),
+        "data is": lambda: kept(path).fit(other, sample_weight=weights),
+        "covariates is": lambda: kept(path).fit(X, sample_weight=weights + np.eye(200)[3]),
+        "covariates is float64 200×1": lambda: kept(path).fit(X),
         "dtype is 'float64', expected 'float32'": lambda: kept(path, dtype="float32").fit(X, sample_weight=weights),
         "model is 'ICQF', expected 'L1NMF'": lambda: dfact.L1NMF(3, checkpoint=path).fit(X),
     }
@@ -397,7 +397,7 @@ def test_a_start_in_a_table_is_known_by_all_its_numbers(tmp_path: Path) -> None:
     X, H = planted_answers(300, 80, 3, 0, 0.1), pd.DataFrame(np.random.default_rng(0).random((3, 80)))
     kept(tmp_path / "checkpoint.zarr", init=H).fit(X)
     H.iloc[1, 40] += 1  # in the middle, which a table does not show
-    with pytest.raises(ParameterError, match="init was"):
+    with pytest.raises(ParameterError, match="init is"):
         kept(tmp_path / "checkpoint.zarr", init=H).fit(X)
 
 
@@ -434,7 +434,7 @@ def test_a_record_that_is_finished_while_another_process_takes_over_is_none(tmp_
 
     records.check_owner = taken_over_behind_it  # type: ignore[method-assign]
     record.append(np.arange(3))
-    with pytest.raises(StoreError, match="another process goes on"):
+    with pytest.raises(StoreError, match="another process has resumed"):
         record.finish(steps=[], states=[])
     assert Records(tmp_path / "checkpoint.zarr", "fit", {}).names() == []
 

@@ -79,9 +79,9 @@ def send(port: int, method: str, path: str, body: bytes = b"", headers: dict[str
 
 
 class Proxy(ThreadingHTTPServer):
-    """Between client and server; every ``every``-th request fails, in turn with 503, 500 and a lost connection; all with 1, none with 0.
+    """A proxy between client and server that lets every ``every``-th request fail: 503, 500 and a lost connection in turn; 0: none.
 
-    But for 1, none fails as often as the client tries it: which is the ``every``-th depends on the order of the client's threads.
+    Unless ``every`` is 1, no request fails more often than the client retries it, whatever the order of the client's threads.
     """
 
     daemon_threads = True
@@ -92,7 +92,7 @@ class Proxy(ThreadingHTTPServer):
         self.failures: Counter[tuple[str, str]] = Counter()
 
     def fails(self, *request: str) -> int | None:
-        """What the next request is answered with; 0 for nothing at all, None if it is passed on."""
+        """Return the status with which the next request fails, 0 for a lost connection, None if it is passed on."""
         with self.lock:
             self.asked += 1
             if not self.every or self.asked % self.every or (self.every > 1 and self.failures[request] == stores.RETRIES):

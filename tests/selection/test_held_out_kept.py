@@ -231,14 +231,14 @@ def test_seeds_that_were_drawn_by_chance(tmp_path: Path, visits: Visits) -> None
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"X": planted(8, 150, 30)}, "data was"),
+        ({"X": planted(8, 150, 30)}, "data is"),
         ({"model": {"tol": 1e-3}}, r"model is ExpectileMF\(.*tol=0.0.*, expected .*tol=0.001.*"),
-        ({"grid": GRID | {"omega": [0.2]}}, "grid was"),
+        ({"grid": GRID | {"omega": [0.2]}}, "grid is"),
         ({"share": 0.2}, r"share is 0.1, expected 0.2"),
         ({"error": "absolute"}, "error is relative, expected absolute"),
         ({"bins": [0, 1, np.inf]}, r"bins is \[\], expected \[0.0, 1.0, inf\]"),
         ({"repeats": 3}, "repeats is 2, expected 3"),
-        ({"random_state": 1}, "seed was"),
+        ({"random_state": 1}, "seed is"),
     ],
 )
 def test_another_selection_is_refused(change: dict[str, Any], named: str, tmp_path: Path, visits: Visits) -> None:

@@ -120,7 +120,7 @@ def test_the_checkpoint_of_another_path_is_refused(tmp_path: Path) -> None:
         "lambdas is [1.0, 60.0, 100.0, 1000000.0], expected [1.0, 60.0]": lambda: cp(checkpoint=path).path(X, LAMBDAS[:2]),
         "refine is True, expected False": lambda: cp(checkpoint=path).path(X, LAMBDAS, refine=False),
         "l1_ratio is 0.5, expected 0.2": lambda: cp(checkpoint=path, l1_ratio=0.2).path(X, LAMBDAS),
-        "data was": lambda: cp(checkpoint=path).path(other, LAMBDAS),
+        "data is": lambda: cp(checkpoint=path).path(other, LAMBDAS),
         "lambdas is [1.0, 60.0, 100.0, 1000000.0], expected absent": lambda: cp(checkpoint=path).fit(X),
     }
     for message, work in cases.items():
@@ -219,9 +219,9 @@ def test_the_checkpoint_of_another_choice_is_refused(tmp_path: Path) -> None:
     chosen(X, "bic", path)
     cases: dict[str, Callable[[], Any]] = {
         "share is 0.1, expected 0.2": lambda: chosen(X, "bic", path, holdout_fraction=0.2),
-        "seed was": lambda: chosen(X, "bic", path, random_state=1),
+        "seed is": lambda: chosen(X, "bic", path, random_state=1),
         "l1_ratio is 0.5, expected 0.2": lambda: chosen(X, "bic", path, cp(l1_ratio=0.2)),
-        "data was": lambda: chosen(np.abs(X), "bic", path),
+        "data is": lambda: chosen(np.abs(X), "bic", path),
         "lambdas is [1.0, 60.0, 100.0, 1000000.0], expected [1.0]": lambda: select_on_path(
             cp(), X, "bic", [1.0], random_state=0, checkpoint=path
         ),
