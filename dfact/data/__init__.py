@@ -1,4 +1,4 @@
-"""Datasets: what an array means, its labels, missing codes, valid ranges and confounders.
+"""Datasets: the labels, missing codes, valid ranges and confounders that give an array its meaning.
 
 - ``dataset``, ``stored_dataset``, ``stored_values``: the Dataset, and its form in a Zarr store.
 - ``coerce``: any X that an estimator accepts, as a Dataset.
