@@ -1,38 +1,38 @@
 """Errors: every exception that dfact raises on purpose.
 
-A message names what was found and where (file, column, row), what was expected, and the remedy. Each class is also the
-built-in kind that a caller would catch without knowing dfact.
+A message states what was found, where (file, column, row), what was expected, and the remedy.
+Each class also derives from the built-in exception that a caller would catch without knowing dfact.
 """
 
 
 class DfactError(Exception):
-    """Base of all errors raised on purpose by dfact."""
+    """Base class of all errors that dfact raises on purpose."""
 
 
 class DataError(DfactError, ValueError):
-    """The data does not hold what was promised (range, type, missing entries, shape, labels)."""
+    """Invalid data: range, type, missing entries, shape or labels."""
 
 
 class ParameterError(DfactError, ValueError):
-    """A parameter is outside what it may be."""
+    """A parameter outside its permitted values."""
 
 
 class StoreError(DfactError, OSError):
-    """A dataset or a model on disk cannot be read or written."""
+    """A dataset, a model or a checkpoint that cannot be read or written."""
 
 
 class MemoryPlanError(DfactError, MemoryError):
-    """The work needs more memory than the limit; the message says how much."""
+    """Work that needs more memory than its limit; the message states how much."""
 
 
 class ClusterError(DfactError, RuntimeError):
-    """The Dask cluster cannot go on with the work: its workers or its scheduler are gone, or nothing moves."""
+    """A Dask cluster that cannot continue the work: its workers or its scheduler are lost, or it makes no progress."""
 
 
 class StoppedError(BaseException):
-    """A signal asked to stop.
+    """A stop requested by a signal.
 
-    No ``Exception``, as KeyboardInterrupt is none: what reads a store would take it for damage there.
+    It derives from BaseException, as KeyboardInterrupt does: code that reads a store takes any Exception for damage.
     """
 
     def __init__(self, signal: int, text: str) -> None:

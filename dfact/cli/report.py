@@ -1,6 +1,5 @@
 """``dfact report``."""
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import click
 
 from dfact.cli.options import ending_among, example, overwrite_option, read_dataset
 from dfact.cli.types import location_type, path_type
-from dfact.errors import DataError
+from dfact.data.codebook import read_items
 from dfact.storage.location import Location
 
 
@@ -37,17 +36,3 @@ def report(model: Location, out: Path, data: Location | None, items: Path | None
     dataset = None if data is None else read_dataset(data)
     write_report(model, out, dataset, texts=texts, groups=groups, overwrite=overwrite)
     click.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB, open it in a browser")
-
-
-def read_items(path: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Read the texts and groups of items, without empty ones."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"cannot read {path}: {error}; expected a csv file with columns item and text, group or both") from error
-    columns = list(rows[0]) if rows else []
-    if "item" not in columns or not {"text", "group"} & set(columns):
-        raise DataError(f"{path} has columns {columns}, expected item and text, group or both")
-    texts, groups = ({row["item"]: row[name] for row in rows if row.get(name)} for name in ("text", "group"))
-    return texts, groups

@@ -1,4 +1,4 @@
-"""Any X a user may hand to an estimator, as a Dataset."""
+"""Conversion of any X that an estimator accepts into a Dataset."""
 
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -13,7 +13,7 @@ from dfact.data.confounders import as_frame
 from dfact.data.dataset import Dataset
 from dfact.data.ingest.array import array_source, axis_labels
 from dfact.data.sources.base import RowSource
-from dfact.data.sources.dask import dask_array, on_cluster
+from dfact.data.sources.dask import dask_array, persist_rows
 from dfact.data.sources.dense import ArraySource, LazySource
 from dfact.data.sources.sparse import SparseSource
 from dfact.data.statistics import ColumnStatistics
@@ -26,43 +26,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Excerpt:
-    """Some rows of a larger array, with what is known of them there."""
+    """Some rows of a larger array, with their labels and confounders from there."""
 
     values: NDArray[Any]
     column_labels: NDArray[Any] | None
     row_labels: Any
-    """Their labels, or their numbers as a range."""
+    """Labels of the rows, or their numbers as a range."""
     confounders: pd.DataFrame | None = None
-    """In the form that a dataset has them, which follows from all rows."""
+    """Confounders in a dataset's form, which depends on all rows of the larger array."""
 
 
 def as_dataset(X: Any, confounders: Any = None, client: "Client | None" = None) -> Dataset:
-    """X (array of any kind, path, Dataset) with its statistics; ``confounders`` replace those of a stored dataset.
+    """Convert X (array of any kind, path, Dataset) into a Dataset; ``confounders`` replace those of a stored dataset.
 
-    A dask array is computed into memory or, with a ``client``, on its cluster, where it stays.
+    A dask array is computed into memory, or with a ``client`` on its cluster, where the chunks stay.
     """
     if isinstance(X, (str, PathLike)):
         X = open_dataset(X)
-    dataset: Dataset = X if isinstance(X, Dataset) else _excerpt(X) if isinstance(X, Excerpt) else _from_array(X, client)
+    dataset: Dataset = X if isinstance(X, Dataset) else _from_excerpt(X) if isinstance(X, Excerpt) else _from_array(X, client)
     return dataset if confounders is None else dataset.with_confounders(as_frame(confounders, dataset.shape[0]))
 
 
-def _excerpt(rows: Excerpt) -> Dataset:
+def _from_excerpt(rows: Excerpt) -> Dataset:
     dataset = replace(_from_array(rows.values), labels=rows.row_labels, confounders=rows.confounders)
     return dataset if rows.column_labels is None else replace(dataset, column_labels=rows.column_labels)
 
 
 def _from_array(X: Any, client: "Client | None" = None) -> Dataset:
-    found = array_source(X)
-    if found.dtype.kind not in "iufb":
-        raise DataError(f"X holds {found.dtype}, expected numbers, NaN where missing; encode text first or use dfact.import_table")
-    if len(found.shape) < 2:
-        raise DataError(f"X has shape {found.shape}, expected rows (participants) and columns (items)")
-    n_columns = found.shape[1]
+    source = array_source(X)
+    if source.dtype.kind not in "iufb":
+        raise DataError(f"X holds {source.dtype}, expected numbers, NaN where missing; encode text first or use dfact.import_table")
+    if len(source.shape) < 2:
+        raise DataError(f"X has shape {source.shape}, expected rows (participants) and columns (items)")
+    n_columns = source.shape[1]
     labels = axis_labels(X, 1)
-    source, statistics = _surveyed(X, found, client)
-    seen = statistics.observed > 0
-    limits = (statistics.minimum[seen].min(), statistics.maximum[seen].max()) if seen.any() else (0.0, 0.0)
+    source, statistics = _with_statistics(X, source, client)
+    observed = statistics.observed > 0
+    limits = (statistics.minimum[observed].min(), statistics.maximum[observed].max()) if observed.any() else (0.0, 0.0)
     return Dataset(
         source=source,
         missing_code=None,
@@ -75,31 +75,31 @@ def _from_array(X: Any, client: "Client | None" = None) -> Dataset:
     )
 
 
-def _surveyed(X: Any, found: RowSource, client: "Client | None") -> tuple[RowSource, ColumnStatistics]:
-    """How the passes read X, and its statistics."""
+def _with_statistics(X: Any, source: RowSource, client: "Client | None") -> tuple[RowSource, ColumnStatistics]:
+    """Return the source that passes read, which is not lazy, and its statistics."""
     lazy = dask_array(X)
     if client is not None and lazy is not None:
-        return on_cluster(lazy, client)
-    source = _computed(found) if isinstance(found, LazySource) else found
+        return persist_rows(lazy, client)
+    source = _load_lazy(source) if isinstance(source, LazySource) else source
     return source, ColumnStatistics.of_source(source)
 
 
-def _computed(source: Any) -> RowSource:
-    """A dask array in memory, if it fits; reading it lazily would compute its graph anew in every pass."""
+def _load_lazy(source: LazySource) -> RowSource:
+    """Compute a lazy array into memory, if it fits: read lazily, every pass would compute its graph again."""
     size = int(np.prod(source.shape)) * source.dtype.itemsize
     free = psutil.virtual_memory().available
     if size > free / 2:
         raise DataError(
-            f"X is a lazy array of {size / 2**30:.1f} GiB, half of the {free / 2**30:.1f} GiB free is the most that is read into memory; "
+            f"X is a lazy array of {size / 2**30:.1f} GiB, expected at most half of the {free / 2**30:.1f} GiB of free memory; "
             "write it as a dataset first: dfact.import_array(X, path)"
         )
     return ArraySource(source.read(0, source.shape[0]))
 
 
 def implicit_as_missing(dataset: Dataset) -> Dataset:
-    """The dataset with every entry missing that a row-compressed source does not store; any other, and one that is so, as it is.
+    """Return the dataset with the implicit entries of a sparse source as missing; a dataset without such entries is unchanged.
 
-    Columns and rows are counted anew, which reads the data once. Declared valid ranges stay.
+    The statistics are recomputed, which reads the data once. Declared valid ranges stay.
     """
     source = dataset.source
     if not isinstance(source, SparseSource) or np.isnan(source.implicit_value):

@@ -1,8 +1,8 @@
-"""Confounders: kept raw in the dataset, encoded into [0, 1] when a model is fitted.
+"""Confounders: stored unencoded in the dataset, encoded into [0, 1] when a model is fitted.
 
 The encoding is the paper's: an indicator column for each level of a categorical confounder; a
 continuous one rescaled to [0, 1] over the fitted data, as ``x`` and ``1 − x``; a column of ones.
-A missing value takes the mean of its encoded columns over the participants who gave one, so it
+A missing value is encoded as the mean of the encoded columns over the participants with a value, so it
 neither favours a level nor drops a participant. New participants are encoded as the fitted ones
 were: continuous values beyond the fitted range are clipped to it, unseen levels are missing.
 """
@@ -19,11 +19,11 @@ from dfact.errors import DataError
 
 Kind = Literal["categorical", "continuous"]
 INTERCEPT = "intercept"
-_MAX_LEVELS = 10  # whole numbers with at most so many distinct values are levels, not a scale
+_MAX_LEVELS = 10  # whole numbers with at most this many distinct values are levels, not a scale
 
 
 def is_categorical(values: pd.Series) -> bool:
-    """Text, booleans, categories, and whole numbers with at most ten distinct values."""
+    """Check for text, booleans, categories, and whole numbers with at most ten distinct values."""
     if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
         return True
     distinct = np.asarray(values.dropna().unique(), np.float64)
@@ -31,21 +31,21 @@ def is_categorical(values: pd.Series) -> bool:
 
 
 def level_name(value: object) -> str:
-    """How a level is written: 1.0, 1 and "1" are the same level."""
+    """Return the text of a level: 1.0, 1 and "1" are the same level."""
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         return str(int(value))
     return str(value)
 
 
 def as_levels(values: pd.Series) -> pd.Series:
-    """The series as strings with None for missing."""
+    """Convert the series to strings, None for missing."""
     return values.map(level_name, na_action="ignore").astype(object).where(values.notna(), None)
 
 
 def normalize(frame: pd.DataFrame, kinds: Mapping[str, Kind] | None = None) -> pd.DataFrame:
-    """The confounders in their two forms: categorical columns as strings, continuous ones as floats.
+    """Convert confounders to their two forms: categorical columns of strings, continuous ones of floats.
 
-    The kind of a column is the one declared in ``kinds``, else what :func:`is_categorical` finds.
+    The kind of a column is that declared in ``kinds``, else inferred by :func:`is_categorical`.
     """
     declared = kinds or {}
     columns: dict[str, Any] = {}
@@ -65,21 +65,22 @@ def normalize(frame: pd.DataFrame, kinds: Mapping[str, Kind] | None = None) -> p
 
 @dataclass(frozen=True)
 class Confounder:
-    """How one confounder is encoded."""
+    """The encoding of one confounder."""
 
     name: str
     levels: tuple[str, ...]  # empty for a continuous confounder
     minimum: float
     maximum: float
-    means: tuple[float, ...]  # of the encoded columns, for missing values
+    means: tuple[float, ...]  # means of the encoded columns, which replace missing values
     n_missing: int
 
     @classmethod
     def fit(cls, values: pd.Series) -> "Confounder":
+        """Determine the encoding from the values of the fitted participants."""
         name = str(values.name)
         missing = int(values.isna().sum())
         if missing == len(values):
-            raise DataError(f"confounder {name!r} has no value at all; leave it out")
+            raise DataError(f"confounder {name!r} has no value, expected at least one; leave it out")
         if isinstance(values.dtype, pd.CategoricalDtype):
             levels = tuple(str(level) for level in sorted(values.dropna().unique(), key=_natural))
             shares = values.value_counts(normalize=True)
@@ -90,13 +91,14 @@ class Confounder:
 
     @property
     def columns(self) -> tuple[str, ...]:
+        """Names of the encoded columns."""
         return tuple(f"{self.name}={level}" for level in self.levels) or (self.name, f"1-{self.name}")
 
     def encode(self, values: pd.Series) -> NDArray[np.float64]:
-        """The encoded columns (n, 2) or (n, levels)."""
+        """Encode values as columns (n, 2) or (n, levels)."""
         if self.levels:
-            given = as_levels(values.astype(object)).to_numpy()
-            encoded = np.stack([given == level for level in self.levels], axis=1).astype(np.float64)
+            levels = as_levels(values.astype(object)).to_numpy()
+            encoded = np.stack([levels == level for level in self.levels], axis=1).astype(np.float64)
             missing = encoded.sum(axis=1) == 0
         else:
             numbers = pd.to_numeric(values, errors="coerce").to_numpy(np.float64)
@@ -117,37 +119,42 @@ def _natural(level: str) -> tuple[int, float, str]:
 
 @dataclass(frozen=True)
 class ConfounderEncoding:
-    """The encoding of all confounders of a fitted model, with the intercept as last column."""
+    """The encoding of all confounders of a fitted model, with the intercept as the last column."""
 
     confounders: tuple[Confounder, ...]
 
     @classmethod
     def fit(cls, frame: pd.DataFrame) -> "ConfounderEncoding":
+        """Determine the encoding from the confounders of the fitted participants."""
         return cls(tuple(Confounder.fit(frame[name]) for name in frame.columns))
 
     @property
     def columns(self) -> tuple[str, ...]:
+        """Names of the columns of C."""
         return (*(column for c in self.confounders for column in c.columns), INTERCEPT)
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Names of the confounders."""
         return tuple(c.name for c in self.confounders)
 
     def encode(self, frame: pd.DataFrame) -> NDArray[np.float64]:
-        """C (n, c), every entry in [0, 1]."""
-        absent = [name for name in self.names if name not in frame.columns]
-        if absent:
-            raise DataError(f"the model was fitted with confounders {list(self.names)}; {absent} not found among {list(frame.columns)}")
+        """Encode confounders as C (n, c), every entry in [0, 1]."""
+        lacking = [name for name in self.names if name not in frame.columns]
+        if lacking:
+            raise DataError(
+                f"the confounders are {list(frame.columns)}, expected those of the fitted model, {list(self.names)}; pass also {lacking}"
+            )
         parts = [c.encode(frame[c.name]) for c in self.confounders]
         return np.hstack([*parts, np.ones((len(frame), 1))])
 
     def missing_counts(self) -> dict[str, int]:
-        """How many of the fitted participants lack a confounder, for those that some lack."""
+        """Count the fitted participants without a value, for each confounder that has such participants."""
         return {c.name: c.n_missing for c in self.confounders if c.n_missing}
 
 
 def as_frame(confounders: Any, n_rows: int) -> pd.DataFrame:
-    """A user's confounders (DataFrame, Series, dict of columns, array n or n×p) as a tidy table of n rows."""
+    """Convert confounders (DataFrame, Series, dict of columns, array n or n×p) to a normalized table of n rows."""
     if isinstance(confounders, pd.Series):
         confounders = confounders.to_frame(confounders.name or "confounder_0")
     if not isinstance(confounders, pd.DataFrame):
@@ -158,5 +165,5 @@ def as_frame(confounders: Any, n_rows: int) -> pd.DataFrame:
             array = array[:, None] if array.ndim == 1 else array
             confounders = pd.DataFrame(array, columns=[f"confounder_{j}" for j in range(array.shape[1])]).infer_objects()
     if len(confounders) != n_rows:
-        raise DataError(f"confounders have {len(confounders)} rows, the data has {n_rows}")
+        raise DataError(f"confounders have {len(confounders)} rows, expected {n_rows} as in the data; pass one row for each row of X")
     return normalize(confounders.reset_index(drop=True))

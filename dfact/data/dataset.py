@@ -1,4 +1,4 @@
-"""Dataset: values with labels, missing code, valid ranges and confounders, in memory or in a Zarr store."""
+"""Datasets: values with labels, missing code, valid ranges and confounders, in memory or in a Zarr store."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ KIND = "dataset"
 
 
 def confounder_codes(values: "pd.Series[Any]") -> tuple[NDArray[Any], list[str] | None]:
-    """The stored form: level numbers (−1 = missing) with the levels, or floats with None."""
+    """Return a confounder's stored form: level numbers (−1 = missing) with the levels, or floats with None."""
     if isinstance(values.dtype, pd.CategoricalDtype):
         return values.cat.codes.to_numpy(np.int32), [str(level) for level in values.cat.categories]
     return values.to_numpy(np.float64), None
@@ -32,9 +32,9 @@ def confounder_codes(values: "pd.Series[Any]") -> tuple[NDArray[Any], list[str] 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """What every estimator fits: an array of rows (participants) with all that is known of it.
+    """The input of every estimator: an array of rows (participants) with its labels, ranges and statistics.
 
-    Made by :func:`dfact.import_table`, :func:`dfact.import_array` and :func:`dfact.open_dataset`,
+    Created by :func:`dfact.import_table`, :func:`dfact.import_array` and :func:`dfact.open_dataset`,
     and from arrays in memory by the estimators themselves.
 
     Examples
@@ -49,11 +49,11 @@ class Dataset:
     missing_code: int | None
     column_labels: NDArray[Any]
     valid_range: NDArray[np.float64]  # (columns, 2), in stored units
-    offset: NDArray[np.float64]  # (columns,): stored value + offset = value in the file
+    offset: NDArray[np.float64]  # (columns,): value in the file = stored value + offset
     statistics: ColumnStatistics
     confounders: pd.DataFrame | None = None
     path: Location | None = None
-    dropped_rows: int = 0  # rows without any answer that the import left out
+    dropped_rows: int = 0  # number of rows without any answer that the import dropped
     labels: NDArray[Any] | None = field(default=None, repr=False)
     stored_fingerprint: str | None = field(default=None, repr=False)
 
@@ -67,12 +67,12 @@ class Dataset:
 
     @property
     def missing_rate(self) -> float:
-        """Share of the entries that are missing."""
+        """Proportion of missing entries."""
         return self.statistics.missing_rate
 
     @cached_property
     def row_labels(self) -> "pd.Index[Any]":
-        """Labels of the rows; 0, 1, … where none were given."""
+        """Labels of the rows; without labels, 0, 1, …."""
         labels: Any = self.label_source
         if isinstance(labels, zarr.Array) and self.path is not None:
             labels = read_labels(open_group(self.path, KIND), "row", self.shape[0])
@@ -81,8 +81,8 @@ class Dataset:
 
     @property
     def label_source(self) -> NDArray[Any] | zarr.Array[Any] | None:
-        """The given row labels, in memory or as they lie in the store: there may be too many to hold."""
-        # The path may be that of a bare Zarr array.
+        """The row labels as an array in memory or in the store, where there may be too many to load; None without labels."""
+        # The path may also be that of a bare Zarr array, which has no labels.
         if self.labels is not None or self.path is None or kind_at(self.path) != KIND:
             return self.labels
         labels = open_group(self.path, KIND).get("row")
@@ -90,14 +90,15 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of the values and of everything that gives them meaning; independent of chunking and place.
+        """Digest of the values and the metadata; independent of chunking and location.
 
-        That of a dask array on a cluster is made of its blocks' digests: another than that of the same values elsewhere.
+        The fingerprint of a dask array on a cluster combines the digests of its blocks, so it differs from that of equal values
+        elsewhere.
         """
         if self.stored_fingerprint is not None:
             return self.stored_fingerprint
         digest = Fingerprint(self.shape[1:], self.dtype, self.source.implicit_value)
-        if isinstance(self.source, DaskRows):  # its rows do not leave the workers
+        if isinstance(self.source, DaskRows):  # its rows stay on the workers
             digest.update(np.frombuffer(self.source.digests(), np.uint8))
             return digest.finish(self)
         for rows in self.source.read_ranges(Layout.of(self.shape)):
@@ -105,7 +106,14 @@ class Dataset:
         return digest.finish(self)
 
     def with_confounders(self, confounders: pd.DataFrame | None) -> "Dataset":
+        """Return the dataset with other confounders."""
         return replace(self, confounders=confounders, stored_fingerprint=None)
+
+    def take_rows(self, numbers: NDArray[np.intp]) -> "Dataset":
+        """Return the rows with these numbers, ascending, which become their labels; reads them once for the statistics."""
+        source = RowSubset(self.source, numbers)
+        statistics = ColumnStatistics.of_source(source, self.missing_code)
+        return replace(self, source=source, statistics=statistics, confounders=None, labels=numbers, stored_fingerprint=None)
 
     def __repr__(self) -> str:
         size = "×".join(map(str, self.shape))
@@ -116,16 +124,17 @@ class Dataset:
 class Fingerprint:
     """BLAKE2b over the rows in order, then over the metadata.
 
-    Of row-compressed rows the lengths, the column numbers and the values have a digest each, so that
-    it does not matter how many rows come at once.
+    The lengths, column numbers and values of CSR rows have a digest each, so that the result does not depend on
+    the number of rows in each update.
     """
 
     def __init__(self, tail: tuple[int, ...], dtype: np.dtype[Any], implicit_value: float) -> None:
-        others = " absent: missing" if np.isnan(implicit_value) else ""
-        self._hash = hashlib.blake2b(f"{tail} {dtype.str}{others}".encode(), digest_size=16)
+        implicit = " implicit: missing" if np.isnan(implicit_value) else ""
+        self._hash = hashlib.blake2b(f"{tail} {dtype.str}{implicit}".encode(), digest_size=16)
         self._compressed: list[Any] = []
 
     def update(self, rows: NDArray[Any] | sp.csr_array) -> None:
+        """Add the next rows."""
         if isinstance(rows, np.ndarray):
             self._hash.update(np.ascontiguousarray(rows).data)
             return
@@ -135,6 +144,7 @@ class Fingerprint:
             digest.update(np.ascontiguousarray(part).data)
 
     def finish(self, dataset: Dataset) -> str:
+        """Add the metadata of the dataset and return the digest."""
         for digest in self._compressed:
             self._hash.update(digest.digest())
         labels = [str(label) for label in dataset.column_labels]
@@ -148,10 +158,3 @@ class Fingerprint:
                 self._hash.update(json.dumps([str(name), levels]).encode())
                 self._hash.update(np.ascontiguousarray(codes).data)
         return self._hash.hexdigest()
-
-
-def take_rows(dataset: Dataset, numbers: NDArray[np.intp]) -> Dataset:
-    """The rows of these numbers, rising, which are their labels; columns are counted anew, which reads the rows once."""
-    source = RowSubset(dataset.source, numbers)
-    statistics = ColumnStatistics.of_source(source, dataset.missing_code)
-    return replace(dataset, source=source, statistics=statistics, confounders=None, labels=numbers, stored_fingerprint=None)

@@ -1,25 +1,25 @@
-"""TODO dfact.data.layout"""
+"""The cutting of rows into blocks, partitions and chunks, which follows from the shape of the data alone."""
 
 from dataclasses import dataclass
 from math import prod
 
-# Partitions and blocks follow from the shape alone: the same data gives the same sums, bit for
-# bit, whatever its storage, its chunks, the executor and the number of workers.
+# Partitions and blocks follow from the shape alone, so that the same data gives the same sums, bit for
+# bit, for every storage format, chunking, executor and number of workers.
 _BLOCK_ENTRIES = 1 << 18  # two float32 working arrays of a block fill a second-level cache
 _BLOCK_ROWS = (64, 2048)
-_PARTITION_ENTRIES = 1 << 20  # one or two milliseconds of work: the cost of taking up another partition is a hundredth of it
-_SMALL_PARTITIONS = 16  # small data has so many partitions at least, for as many threads, as long as they have
-_SMALL_PARTITION_ENTRIES = 1 << 17
+_PARTITION_ENTRIES = 1 << 20  # one or two milliseconds of work; the overhead of a partition is a hundredth of it
+_SMALL_PARTITIONS = 16  # minimum number of partitions of small data, for as many threads; limited by the minimum size
+_SMALL_PARTITION_ENTRIES = 1 << 17  # minimum size of these partitions
 _MAX_PARTITIONS = 1 << 14
 _CHUNK_ENTRIES = 1 << 22
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the rows of a data set are cut.
+    """Numbers of rows in the blocks, partitions and chunks of a dataset.
 
-    A *block* is what a kernel sees at once; a *partition* is a run of blocks, the least that one thread takes of a pass
-    and that a worker owns; a *chunk* is what our own stores write and read at once: several partitions.
+    A *block* is the input of one kernel call. A *partition* is a range of blocks, the unit of work of a thread and of
+    ownership of a worker. A *chunk* is the unit in which dfact's stores are read and written: several partitions.
     """
 
     n_rows: int
@@ -29,7 +29,7 @@ class Layout:
 
     @classmethod
     def of(cls, shape: tuple[int, ...]) -> "Layout":
-        """The layout of an array of this shape (rows first)."""
+        """Compute the layout of an array of this shape (rows first)."""
         n, m = shape[0], max(1, prod(shape[1:]))
         few = max(n * m // _SMALL_PARTITIONS, _SMALL_PARTITION_ENTRIES)
         block = 1 << (max(1, min(_BLOCK_ENTRIES, few) // m).bit_length() - 1)
@@ -42,12 +42,13 @@ class Layout:
 
     @property
     def n_partitions(self) -> int:
+        """Number of partitions, at least one."""
         return max(1, -(-self.n_rows // self.partition_rows))
 
     def sample(self, share: float) -> tuple[int, ...]:
-        """Return the numbers of this share of the partitions, spread evenly: at least two, or none where that is more than half of them.
+        """Choose this share of the partitions, spread evenly: at least two, or none if two are more than half of them.
 
-        A large sample consists of runs of partitions that lie in one chunk, so that few chunks are read.
+        A large sample consists of ranges of partitions in one chunk each, so that few chunks are read.
         """
         n, run = self.n_partitions, self.chunk_rows // self.partition_rows
         count = max(2, round(share * n))
@@ -60,5 +61,5 @@ class Layout:
         return tuple(number for start in starts for number in range(start, min(start + run, n)))
 
     def rows(self, first: int, last: int) -> slice:
-        """The rows of the partitions ``first`` to ``last`` − 1."""
+        """Return the rows of the partitions ``first`` to ``last`` − 1."""
         return slice(first * self.partition_rows, min(last * self.partition_rows, self.n_rows))

@@ -1,4 +1,4 @@
-"""Column statistics, collected while rows stream by."""
+"""Column statistics, collected in one pass over the rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from dfact.data.sources.base import RowSource
 from dfact.kernels.entries import column_statistics, decode, stored_statistics
 
 Empty = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
-"""Memory for an array of this shape and type."""
+"""Function that allocates an array of a shape and a type."""
 
 
 @overload
@@ -28,7 +28,7 @@ def as_float(
 def as_float(
     raw: NDArray[Any] | sp.csr_array, missing_code: int | None, dtype: np.dtype[Any], empty: Empty = np.empty
 ) -> NDArray[np.floating] | sp.csr_array:
-    """The values in ``dtype`` with NaN for missing, in memory that ``empty`` gives; the array itself where it is that already."""
+    """Convert values to ``dtype`` with NaN for missing, in memory from ``empty``; return the array itself if it has that form."""
     if not isinstance(raw, np.ndarray):
         if missing_code is None and raw.dtype == dtype:
             return raw
@@ -47,9 +47,9 @@ def as_float(
 
 @dataclass
 class ColumnStatistics:
-    """Count, minimum and maximum of the observed entries of every column, and the rows with none.
+    """Count, minimum and maximum of the observed entries of every column, and the rows without observed entries.
 
-    Columns are those of the array flattened behind its first mode.
+    The columns of a tensor are those of the matrix with all modes after the first flattened.
     """
 
     observed: NDArray[np.int64]
@@ -61,17 +61,18 @@ class ColumnStatistics:
 
     @classmethod
     def of_columns(cls, n_columns: int) -> "ColumnStatistics":
+        """Return the statistics of no rows."""
         return cls(np.zeros(n_columns, np.int64), np.full(n_columns, np.inf), np.full(n_columns, -np.inf))
 
     @classmethod
     def of_source(cls, source: RowSource, missing_code: int | None = None) -> "ColumnStatistics":
-        """One read of the whole source."""
+        """Compute the statistics of a source, reading it once."""
         statistics = cls.of_columns(int(np.prod(source.shape[1:])))
         layout = Layout.of(source.shape)
         dtype = np.result_type(source.dtype, np.float32)
         for rows in source.read_ranges(layout):
             chunk = source.read_native(rows.start, rows.stop)
-            # Row-compressed rows stay so and take little room; others become floating a block at a time.
+            # CSR rows stay small as floats; dense rows become floats a block at a time.
             step = layout.block_rows if isinstance(chunk, np.ndarray) else chunk.shape[0]
             for start in range(0, chunk.shape[0], step):
                 statistics.update(as_float(chunk[start : start + step], missing_code, dtype), source.implicit_value)
@@ -92,7 +93,7 @@ class ColumnStatistics:
         return row_observed
 
     def _add_sparse(self, rows: sp.csr_array, implicit_value: float) -> NDArray[np.int64]:
-        """What ``column_statistics`` does, at the cost of the stored entries."""
+        """Add CSR rows as ``column_statistics`` adds dense ones, at the cost of the stored entries."""
         n, m = rows.shape
         row_observed = np.empty(n, np.int64)
         stored_statistics(rows.data, rows.indices, rows.indptr, self.observed, self.minimum, self.maximum, row_observed)
@@ -100,12 +101,12 @@ class ColumnStatistics:
             return row_observed
         zeros = n - np.bincount(rows.indices, minlength=m)
         self.observed += zeros
-        for limit, nearer in ((self.minimum, np.minimum), (self.maximum, np.maximum)):
-            nearer(limit, 0, out=limit, where=zeros > 0)
+        for limit, extreme in ((self.minimum, np.minimum), (self.maximum, np.maximum)):
+            extreme(limit, 0, out=limit, where=zeros > 0)
         return row_observed + m - np.diff(rows.indptr)
 
     def merge(self, following: "ColumnStatistics") -> None:
-        """Add those of the rows that follow; exact, so that it does not matter how rows were put together."""
+        """Add the statistics of the following rows. Counts and extremes are exact, so the result does not depend on the grouping."""
         self.observed += following.observed
         np.minimum(self.minimum, following.minimum, out=self.minimum)
         np.maximum(self.maximum, following.maximum, out=self.maximum)
@@ -115,5 +116,6 @@ class ColumnStatistics:
 
     @property
     def missing_rate(self) -> float:
+        """Proportion of missing entries."""
         total = self.n_rows * self.observed.size
         return float(1 - self.observed.sum() / total) if total else 0.0

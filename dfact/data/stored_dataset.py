@@ -1,4 +1,4 @@
-"""TODO dfact.data.stored_dataset"""
+"""Datasets in a Zarr store: their metadata, written and checked when they are opened."""
 
 import re
 from collections import Counter
@@ -21,11 +21,11 @@ from dfact.storage.groups import attributes, open_group, read_labels, read_numbe
 from dfact.storage.location import Location, parse_location
 
 _PLAIN = re.compile(r"\w[\w .+-]{0,60}(?<![ .])", re.ASCII)
-"""What a folder may be called on every system, behind ``confounder_``."""
+"""Names that are valid after ``confounder_`` as the name of a folder on every operating system."""
 
 
 def write_metadata(group: zarr.Group, dataset: Dataset) -> None:
-    """Everything of the dataset but its values."""
+    """Write all arrays of the dataset but its values."""
     write_labels(group, "column", dataset.column_labels, "column")
     if dataset.labels is not None:
         write_labels(group, "row", dataset.labels, "row")
@@ -49,9 +49,9 @@ def write_metadata(group: zarr.Group, dataset: Dataset) -> None:
 
 
 def confounder_arrays(names: Iterable[Any]) -> list[str]:
-    """What the arrays of the confounders are called: their names, or numbers where no folder on every system can be called so.
+    """Name the arrays of the confounders: by the confounder if that is a valid folder name on every system, else by number.
 
-    Two names that differ in their case alone are one folder on some systems, "a/b" is two on all.
+    Names that differ in case alone are the same folder on some systems, and "a/b" is two folders on all.
     """
     plain = [str(name) for name in names]
     cases = Counter(map(str.casefold, plain))
@@ -62,17 +62,17 @@ def confounder_arrays(names: Iterable[Any]) -> list[str]:
 
 
 def _check_values(source: RowSource, info: dict[str, Any], path: Location) -> None:
-    """Refuse values of another shape or type than were written; the first stores do not say."""
-    found, written = [[*source.shape], source.dtype.str], [info.get("shape", [*source.shape]), info.get("dtype", source.dtype.str)]
-    if found != written:
-        raise StoreError(f"{path}: its values are {found[0]} of {found[1]}, {written[0]} of {written[1]} were written; import it again")
+    """Raise StoreError unless the values have the shape and the type that the import recorded."""
+    stored, recorded = [[*source.shape], source.dtype.str], [info["shape"], info["dtype"]]
+    if stored != recorded:
+        raise StoreError(f"{path}: its values are {stored[0]} of {stored[1]}, expected {recorded[0]} of {recorded[1]}; import it again")
 
 
 def open_dataset(path: str | PathLike[str]) -> Dataset:
-    """Open a dataset that :func:`import_table` or :func:`import_array` wrote.
+    """Open a dataset that :func:`import_table`, :func:`import_array`, :func:`import_triplets` or :func:`join_datasets` wrote.
 
-    Raises StoreError if there is none at ``path``, if its import was interrupted, or if anything of it is gone
-    or does not fit the rest.
+    Raises StoreError if there is no dataset at ``path``, if its import was interrupted, or if any part is missing or
+    inconsistent.
     """
     path = parse_location(path)
     if isinstance(path, Path) and path.is_file():
@@ -81,7 +81,7 @@ def open_dataset(path: str | PathLike[str]) -> Dataset:
         return _read_dataset(open_group(path, KIND), path)
     except DfactError:
         raise
-    except Exception as error:  # attributes that no import writes
+    except Exception as error:  # invalid attributes cause errors of all kinds
         raise StoreError(f"{path} is damaged: {error or type(error).__name__}; import it again") from error
 
 
@@ -96,8 +96,8 @@ def _read_dataset(group: zarr.Group, path: Location) -> Dataset:
         read_numbers(group, "minimum", n_entries),
         read_numbers(group, "maximum", n_entries),
         n,
-        info.get("empty_rows", []),
-        info.get("n_empty_rows", 0),
+        info["empty_rows"],
+        info["n_empty_rows"],
     )
     dataset = Dataset(
         source=source,
@@ -111,42 +111,41 @@ def _read_dataset(group: zarr.Group, path: Location) -> Dataset:
         dropped_rows=info["dropped_rows"],
         stored_fingerprint=info["fingerprint"],
     )
-    if info.get("row_labels", "row" in group) and complete_array(group, "row", path).shape != (n,):
-        raise StoreError(f"{path} has not as many row labels as rows; import it again")
-    _check(dataset)
+    if info["row_labels"] and complete_array(group, "row", path).shape != (n,):
+        raise StoreError(f"{path}: the row labels do not match its {n} rows; import it again")
+    _check_consistency(dataset)
     return dataset
 
 
 def _read_confounders(group: zarr.Group, info: dict[str, Any], n: int) -> pd.DataFrame | None:
     names = info["confounders"]
-    arrays = info.get("confounder_arrays") or [f"confounder_{name}" for name in names]  # the first stores do not say
     columns = {}
-    for name, array in zip(names, arrays, strict=True):
+    for name, array in zip(names, info["confounder_arrays"], strict=True):
         codes = read_numbers(group, array, n)
         levels: Any = group[array].attrs.get("levels")
         columns[name] = codes if levels is None else pd.Categorical.from_codes(codes.tolist(), categories=pd.Index(levels, dtype="str"))
     return pd.DataFrame(columns) if columns else None
 
 
-def _check(dataset: Dataset) -> None:
-    """Refuse what no import writes: what computes with a dataset takes it for granted."""
+def _check_consistency(dataset: Dataset) -> None:
+    """Raise StoreError on values that no import writes, because the rest of dfact relies on them."""
     n, statistics, code = dataset.shape[0], dataset.statistics, dataset.missing_code
     low, high = dataset.valid_range.T
-    seen = statistics.observed > 0
+    observed = statistics.observed > 0
     counts = [dataset.dropped_rows, statistics.n_empty_rows, *statistics.empty_rows]
-    fits = code is None or (
+    valid_code = code is None or (
         type(code) is int and dataset.dtype.kind in "iu" and np.iinfo(dataset.dtype).min <= code <= np.iinfo(dataset.dtype).max
     )
     checks = {
-        "missing_code": fits,
+        "missing_code": valid_code,
         "valid_minimum, valid_maximum": bool((np.isfinite(low) & np.isfinite(high) & (low <= high)).all()),
         "offset": bool(np.isfinite(dataset.offset).all()),
         "observed": statistics.observed.dtype.kind in "iu" and bool(((statistics.observed >= 0) & (statistics.observed <= n)).all()),
-        "minimum, maximum": bool((statistics.minimum <= statistics.maximum)[seen].all()),
+        "minimum, maximum": bool((statistics.minimum <= statistics.maximum)[observed].all()),
         "dropped_rows, n_empty_rows, empty_rows": all(type(count) is int and count >= 0 for count in counts),
         "empty_rows": statistics.n_empty_rows <= n and all(row < n for row in statistics.empty_rows),
         "fingerprint": isinstance(dataset.stored_fingerprint, str),
     }
-    wrong = [name for name, good in checks.items() if not good]
-    if wrong:
-        raise StoreError(f"{dataset.path} is damaged: its {wrong[0]} make no sense; import it again")
+    invalid = [name for name, valid in checks.items() if not valid]
+    if invalid:
+        raise StoreError(f"{dataset.path} is damaged: {invalid[0]}: invalid values; import it again")

@@ -1,4 +1,4 @@
-"""Planted data: the simulations of the ICQF, the grade-of-membership and the elastic-net PARAFAC paper; questionnaires of any size."""
+"""Planted data: the simulations of the ICQF, grade-of-membership and elastic-net PARAFAC papers, and questionnaires of any size."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Planted:
-    """Answers M (n, m) and the factors W (n, k), Q (m, k) behind them."""
+    """Answers M (n, m) and their planted factors W (n, k), Q (m, k)."""
 
     M: NDArray[np.float64]
     W: NDArray[np.float64]
@@ -17,7 +17,7 @@ class Planted:
 
 
 def icqf_simulation(noise: float, seed: int) -> Planted:
-    """The simulation of the ICQF paper (table 1): 200 × 100 answers in [0, 100], 10 factors.
+    """Simulate the data of the ICQF paper (table 1): 200 × 100 answers in [0, 100], 10 factors.
 
     W = D∘a∘b with D binary in steps (each factor alone for 20 participants, with the next one for 10
     of them), a ~ U(½, 1), b ~ Bernoulli(0.9); Q = c∘d, c ~ U(0, 100), d ~ Bernoulli(0.3);
@@ -39,7 +39,7 @@ def icqf_simulation(noise: float, seed: int) -> Planted:
 
 @dataclass(frozen=True)
 class PlantedMemberships:
-    """Responses R (N, J) from 0 (no response) to M, the memberships Π (N, K) and item parameters Θ (J, K) behind them."""
+    """Responses R (N, J) from 0 (no response) to M, and their planted memberships Π (N, K) and item parameters Θ (J, K)."""
 
     R: NDArray[np.int64]
     memberships: NDArray[np.float64]
@@ -47,16 +47,16 @@ class PlantedMemberships:
 
     @property
     def expected(self) -> NDArray[np.float64]:
-        """ΠΘᵀ (N, J), what R would be without noise."""
+        """ΠΘᵀ (N, J), the value of R without noise."""
         return self.memberships @ self.item_parameters.T
 
 
 def gom_simulation(rho: float, n: int, seed: int) -> PlantedMemberships:
-    """The simulation of the grade-of-membership paper (section 7.3): n subjects, n/4 items, 3 classes, responses from 0 to 4.
+    """Simulate the data of the grade-of-membership paper (section 7.3): n subjects, n/4 items, 3 classes, responses from 0 to 4.
 
     The first three quarters of the subjects are pure, a quarter in each class; the others have the
     memberships (r₁, r₂, 1 − r₁ − r₂), r ~ U(0, ½). Θ = ρB with B ~ U(0, 1), scaled to a maximum of 1:
-    the larger ρ ≤ 4, the more responses are not 0. R ~ Binomial(4, ΠΘᵀ / 4).
+    more responses are nonzero for larger ρ ≤ 4. R ~ Binomial(4, ΠΘᵀ / 4).
     """
     rng = np.random.default_rng(seed)
     k, levels, quarter = 3, 4, n // 4
@@ -69,24 +69,24 @@ def gom_simulation(rho: float, n: int, seed: int) -> PlantedMemberships:
 
 @dataclass(frozen=True)
 class PlantedTensor:
-    """A tensor Z (I, I, I), NaN where missing, and the factors (I, R) behind it."""
+    """A tensor Z (I, I, I), NaN where missing, and its planted factors (I, R)."""
 
     Z: NDArray[np.float64]
     factors: list[NDArray[np.float64]]
 
     @property
     def zeros(self) -> int:
-        """Entries of the factors that are 0."""
+        """Number of entries of the factors that are 0."""
         return sum(int((A == 0).sum()) for A in self.factors)
 
 
 def elastic_cp_simulation(size: int, rank: int, seed: int, *, snr: float = np.inf, missing: float = 0.0) -> PlantedTensor:
-    """The simulation of the elastic-net PARAFAC paper (section 7.1): I × I × I, components from the model's prior.
+    """Simulate the data of the elastic-net PARAFAC paper (section 7.1): I × I × I, components from the model's prior.
 
     R_n is diagonal, its first entry uniform on [101, 131], [1001, 1021] and [10001, 10011] for the three
     modes, the others on [1, 31], [1, 21] and [1, 11]. Entries of the factors have the density
     ∝ exp(−a²/(2R_n(i, i)) − 0.1|a|), by rejection; those within ±0.5 are set to 0. Normal noise of
-    ``snr`` decibels is added, and a share ``missing`` of the entries taken away.
+    ``snr`` decibels is added, and a proportion ``missing`` of the entries is set to NaN.
     """
     rng = np.random.default_rng(seed)
     factors = []
@@ -108,7 +108,7 @@ def elastic_cp_simulation(size: int, rank: int, seed: int, *, snr: float = np.in
 
 @dataclass(frozen=True)
 class PlantedQuestionnaire:
-    """Answers 0, 1, …, top (255 = missing) of any number of participants, the same for any chunking.
+    """Answers 0, 1, …, top (255 = missing) of any number of participants, independent of the chunking.
 
     Loadings are uniform on [0, top], factors on [0, 1], both zero for 70 %; answers are the rounded
     model with normal noise of standard deviation ½.
@@ -131,7 +131,7 @@ class PlantedQuestionnaire:
         return (rng.uniform(0, self.top, (self.m, self.k)) * (rng.random((self.m, self.k)) < 0.3)).astype(np.float32)
 
     def chunks(self, rows: int) -> Iterator[NDArray[np.uint8]]:
-        """The answers, ``rows`` (rounded up to thousands) at a time."""
+        """Yield the answers, ``rows`` (rounded up to thousands) at a time."""
         Q = self.Q
         parts: list[NDArray[np.uint8]] = []
         for start in range(0, self.n, self._STEP):

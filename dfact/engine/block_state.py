@@ -219,7 +219,7 @@ class PartitionStates:
                 assert names in ((), tuple(state)), "the states of all partitions that have one hold the same arrays"
                 names = tuple(state)
                 for array in state.values():
-                    writer.put(array)
+                    writer.append(array)
             edges.append(writer.size)
         return CheckpointedState(group, stream, names, writer.close(), numbers[0], tuple(edges))
 

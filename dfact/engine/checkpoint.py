@@ -163,17 +163,17 @@ class CheckpointedSession(Session):
     @contextmanager
     def _recording(self, key: str) -> Iterator[tuple[dict[str, Any], Callable[[NDArray[Any]], None]]]:
         """A step that is filled in, and what takes its arrays: they are written at once, as who has them may change them."""
-        with self._lock, self._records.writing():
+        with self._lock, self._records.write_errors():
             if self._record is None:
                 self._record = self._begin("steps", self._version + 1)
             step: dict[str, Any] = {"key": key}
-            yield step, self._record.put
+            yield step, self._record.append
             self._new.append(step)
 
     def _diverged(self, key: str, was: str, now: str) -> StoreError:
         met = f"{key} was {was} there and is {now} now"
         reason = "it was written on another machine or with other versions of the libraries"
-        return StoreError(f"the fit takes another course than in {self._records.place}: {met}; {reason}: remove it to begin anew")
+        return StoreError(f"the fit takes another course than in {self._records.location}: {met}; {reason}: remove it to begin anew")
 
     def _restore(self) -> None:
         """Give the session the state of the last version, and remove what is not of it."""
@@ -200,7 +200,9 @@ class CheckpointedSession(Session):
         if len(self._new) >= self._every or (stop is not None and self._new):
             self._save()
         if stop is not None:
-            raise StoppedError(stop, f"the checkpoint {self._records.place} holds {self._version} steps, from which the same fit goes on")
+            raise StoppedError(
+                stop, f"the checkpoint {self._records.location} holds {self._version} steps, from which the same fit goes on"
+            )
 
     def _begin(self, what: str, number: int) -> RecordWriter:
         # The name is ours alone: a process that was given up for lost may still be writing its own.
@@ -208,7 +210,7 @@ class CheckpointedSession(Session):
 
     def _save(self) -> None:
         before, after = self._state, self._version + len(self._new)
-        with self._lock, self._records.writing():
+        with self._lock, self._records.write_errors():
             assert self._record is not None, "there are new steps"
             self._record.finish(steps=self._new)
             self._steps.append(self._record.name)

@@ -18,7 +18,7 @@ from dfact.data.confounders import ConfounderEncoding
 from dfact.data.dataset import Dataset
 from dfact.data.ingest.array import axis_labels
 from dfact.data.layout import Layout
-from dfact.data.lazy_results import computed
+from dfact.data.lazy_results import compute_chunks
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import dask_array
 from dfact.data.validation import require_no_empty_columns, warn_unobserved_rows
@@ -163,7 +163,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     def _write_lazy(self, lazy: Any, X: Any, out: str | PathLike[str]) -> NDArray[Any] | zarr.Array[Any]:
         """Write a Dask array of the rows' factors to ``out``."""
-        return gather_rows(computed(lazy, self._client(X)), lazy.shape, lazy.dtype, stored=False, out=out)
+        return gather_rows(compute_chunks(lazy, self._client(X)), lazy.shape, lazy.dtype, stored=False, out=out)
 
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
         """Refuse columns without any observed entry in a fit, and warn of such rows."""

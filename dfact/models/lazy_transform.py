@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.coerce import Excerpt, as_dataset
 from dfact.data.ingest.array import axis_labels
-from dfact.data.lazy_results import lazily
+from dfact.data.lazy_results import map_rows
 from dfact.data.sources.dask import dask_array
 
 M = TypeVar("M", bound=Any)
@@ -45,7 +45,7 @@ def _lazy(model: Any, X: Any, array: Any, arguments: dict[str, Any]) -> Any:
     model._check_shape(as_dataset(no_rows))
     labels = axis_labels(X, 0)
     rows = {"row_labels": pd.RangeIndex(array.shape[0]) if labels is None else labels} | model._row_inputs(array.shape[0], **arguments)
-    return lazily(array, _transform, model._copy_for_transform(), rows, columns=model._n_features_out, dtype=model._working_dtype(array))
+    return map_rows(array, _transform, model._copy_for_transform(), rows, columns=model._n_features_out, dtype=model._working_dtype(array))
 
 
 def _transform(model: Any, values: NDArray[Any], *, row_labels: Any, confounders: pd.DataFrame | None = None, **inputs: Any) -> Any:

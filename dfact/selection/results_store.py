@@ -43,14 +43,14 @@ class ResultsStore:
     def __init__(self, path: str | PathLike[str] | None, identity: Mapping[str, Any]) -> None:
         seed = identity["seed"]
         self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
-        self._records = None if path is None else Records(path, "selection", identity, drawn=self.seed)
+        self._records = None if path is None else Records(path, "selection", identity, seed=self.seed)
         if self._records is not None:
-            self.seed = int(self._records.drawn)
+            self.seed = int(self._records.recorded_seed)
             self._records.remove_incomplete()
 
     def checkpoint(self, name: str) -> Location | None:
         """Return the location for a fit's checkpoint beside the records."""
-        return None if self._records is None else parse_location(f"{self._records.place}/{name}")
+        return None if self._records is None else parse_location(f"{self._records.location}/{name}")
 
 
 class KeyedResults(ResultsStore):
@@ -123,7 +123,7 @@ class BatchResults(ResultsStore):
         self._records.check_owner()
         name = f"{_checkpoint_prefix(stage, first)}{count:06d}"
         _remove_checkpoints(self._records, but=name)
-        return CheckpointedSession(session, parse_location(f"{self._records.place}/{name}"), self._every, {})
+        return CheckpointedSession(session, parse_location(f"{self._records.location}/{name}"), self._every, {})
 
     def final_checkpoint(self) -> Location | None:
         """Return the location for the checkpoint of the fit that follows from all results; delete those of batches."""

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.data.coerce import as_dataset
-from dfact.data.dataset import Dataset, take_rows
+from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import fill_missing
@@ -248,7 +248,7 @@ def _split_half(paths: _Paths, full: SolutionPath) -> list[float]:
     order = paths.generator.permutation(n)
     halves = [np.sort(order[: n // 2]), np.sort(order[n // 2 :])]
     first, second = (
-        paths.compute_part(f"half-{i}", take_rows(paths.dataset, rows), _restrict_to_rows(paths.model, rows))
+        paths.compute_part(f"half-{i}", paths.dataset.take_rows(rows), _restrict_to_rows(paths.model, rows))
         for i, rows in enumerate(halves, 1)
     )
     scores = [

@@ -1,4 +1,4 @@
-"""Stores of named records of arrays, each whole or not there, that belong to one piece of work: what checkpoints are."""
+"""Named records of arrays, each complete or absent, that belong to one computation: the format of checkpoints."""
 
 import json
 import time
@@ -20,80 +20,80 @@ from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, open_group, open_sto
 from dfact.storage.location import Location, absolute, parse_location
 
 _STREAM = "arrays"
-_PARTIAL = ".partial"  # what Zarr calls a file until it is written
+_PARTIAL = ".partial"  # Zarr's suffix of a file that is being written
 
 
 class Records:
-    """A Zarr group at ``path`` of the records of some ``work``, each a group whose attributes are written last.
+    """A Zarr group at ``path`` with the records of some ``work``, each a group whose attributes are written last.
 
-    ``identity`` is what the records follow from, name by name: a store with another one is refused. ``drawn``
-    is kept with it when the store is made; of one that is there it is what was drawn then.
+    ``identity`` names everything that determines the records: a store with another identity is refused. ``seed`` is stored
+    with a new store; ``recorded_seed`` is the one that the store has.
     """
 
-    def __init__(self, path: str | PathLike[str], work: str, identity: Mapping[str, Any], drawn: Any = None) -> None:
+    def __init__(self, path: str | PathLike[str], work: str, identity: Mapping[str, Any], seed: Any = None) -> None:
         kind = f"checkpoint of a {work}"
-        self.place, self.owner = absolute(parse_location(path)), uuid4().hex
+        self.location, self.owner = absolute(parse_location(path)), uuid4().hex
         identity = json.loads(json.dumps(identity))
-        with self.writing():
-            store = open_store(self.place)
+        with self.write_errors():
+            store = open_store(self.location)
             if any(not name.endswith(_PARTIAL) for name in _names(store)):
-                found = attributes_of(open_group(self.place, kind))
-                for name in [*identity, *found["identity"]]:
-                    was, now = (known.get(name, "not there") for known in (found["identity"], identity))
-                    if was != now:
-                        met = f"{name} was {was} there and is {now} now"
+                stored = attributes_of(open_group(self.location, kind))
+                for name in [*identity, *stored["identity"]]:
+                    recorded, current = (values.get(name, "absent") for values in (stored["identity"], identity))
+                    if recorded != current:
                         raise ParameterError(
-                            f"the checkpoint {self.place} belongs to another {work}: {met}; give another path, or remove it"
+                            f"the checkpoint {self.location} belongs to another {work}: {name} is {recorded}, expected {current}; "
+                            "choose another path, or delete the checkpoint"
                         )
-                drawn = found["drawn"]
-            self.drawn = drawn
-            described: dict[str, Any] = {"kind": kind, "version": FORMAT_VERSION, "complete": True}
-            described |= {"identity": identity, "drawn": drawn, "owner": self.owner}
-            # A new one is told in the write that makes it: a process that is killed here leaves none that nobody knows.
+                seed = stored["seed"]
+            self.recorded_seed = seed
+            description: dict[str, Any] = {"kind": kind, "version": FORMAT_VERSION, "complete": True}
+            description |= {"identity": identity, "seed": seed, "owner": self.owner}
+            # Creation and description are one write: a process killed here leaves no group without a description.
             try:
-                self.group = zarr.open_group(store, mode="a", attributes={ATTRIBUTE: described})
-            except ContainsGroupError as error:  # made since we looked
-                raise self._taken() from error
-            _describe(self.group, **described)
+                self.group = zarr.open_group(store, mode="a", attributes={ATTRIBUTE: description})
+            except ContainsGroupError as error:  # created by another process since the check above
+                raise self._lost_ownership() from error
+            _describe(self.group, **description)
 
     def names(self, prefix: str = "") -> list[str]:
-        """Of the records that are whole, in their order."""
+        """Return the sorted names of the complete records."""
         return sorted(name for name, attributes in records_of(self.group).items() if name.startswith(prefix) and attributes)
 
     def write(self, name: str, arrays: Iterable[NDArray[Any]], **attributes: Any) -> None:
-        """A record of arrays and attributes."""
-        with self.writing():
+        """Write a record of arrays and attributes."""
+        with self.write_errors():
             record = self.begin(name)
             for array in arrays:
-                record.put(array)
+                record.append(array)
             record.finish(**attributes)
 
     def begin(self, name: str) -> "RecordWriter":
-        """A record, which is whole once it is finished."""
+        """Begin a record, which is complete once its writer is finished."""
         return RecordWriter(self, self.group.create_group(name, overwrite=True))
 
     def check_owner(self) -> None:
-        """Stop if another process has taken the records over."""
-        if attributes_of(zarr.open_group(open_store(self.place, read_only=True), mode="r")).get("owner") != self.owner:
-            raise self._taken()
+        """Raise StoreError if another process has taken over the records."""
+        if attributes_of(zarr.open_group(open_store(self.location, read_only=True), mode="r")).get("owner") != self.owner:
+            raise self._lost_ownership()
 
-    def _taken(self) -> StoreError:
-        return StoreError(f"another process goes on with the checkpoint {self.place}; this one stops")
+    def _lost_ownership(self) -> StoreError:
+        return StoreError(f"another process has resumed the checkpoint {self.location}; this process stops")
 
-    def writing(self) -> AbstractContextManager[None]:
-        """What prevents records from being written, in words."""
-        return _writing(self.place)
+    def write_errors(self) -> AbstractContextManager[None]:
+        """Translate the errors of writing records into StoreError."""
+        return _write_errors(self.location)
 
     def read(self, name: str) -> tuple[Mapping[str, Any], Iterator[NDArray[Any]]]:
-        """The attributes and the arrays of a record; StoreError if they are not those written."""
+        """Read the attributes and the arrays of a record; raise StoreError unless they are those that were written."""
         with corruption_errors(f"{name!r} of {self.group.store_path}"):
             group: Any = self.group[name]
-            found = attributes_of(group)
-            return found, read_stream(group, _STREAM, found["checksums"])
+            attributes = attributes_of(group)
+            return attributes, read_stream(group, _STREAM, attributes["checksums"])
 
     def remove(self, name: str) -> None:
-        """Another process that has not yet seen that it lost the records may still be writing there: it will not be long."""
-        with self.writing():
+        """Delete a record; retry while a process that has just lost the records may still be writing to it."""
+        with self.write_errors():
             for wait in (0.01, 0.1, 1.0):
                 with suppress(OSError):
                     sync(self.group.store.delete_dir(name))
@@ -102,14 +102,14 @@ class Records:
             sync(self.group.store.delete_dir(name))
 
     def remove_incomplete(self) -> None:
-        """What was begun and never became whole."""
+        """Delete the records that were begun and never finished."""
         for name, attributes in records_of(self.group).items():
             if not attributes:
                 self.remove(name)
 
 
 class RecordWriter:
-    """A record that is being written."""
+    """A writer of one record."""
 
     def __init__(self, records: Records, group: zarr.Group) -> None:
         self.group, self._records = group, records
@@ -117,45 +117,48 @@ class RecordWriter:
 
     @property
     def name(self) -> str:
+        """Name of the record."""
         return self.group.basename
 
-    def put(self, array: NDArray[Any]) -> None:
-        self._writer.put(array)
+    def append(self, array: NDArray[Any]) -> None:
+        """Write an array after the previous one."""
+        self._writer.append(array)
 
     def finish(self, **attributes: Any) -> None:
+        """Write the attributes, which complete the record."""
         checksums = self._writer.close()
         self._records.check_owner()
         _describe(self.group, **attributes, checksums=checksums)
         try:
             self._records.check_owner()
         except StoreError:
-            # Whoever took over meanwhile has removed what was torn: these attributes alone would look whole.
+            # The new owner has deleted incomplete records: without its arrays this one would look complete.
             self._records.remove(self.name)
             raise
 
 
 def records_of(group: zarr.Group) -> dict[str, Mapping[str, Any]]:
-    """The attributes of all that lies there by name; empty of what is not whole, be it a folder in which Zarr sees nothing yet."""
-    names = [name for name in _names(group.store, group.path) if "." not in name]  # a file is no record: Zarr's own, or who knows whose
+    """Return the attributes of all records by name; those of an incomplete one, or of a folder that is no Zarr group yet, are empty."""
+    names = [name for name in _names(group.store, group.path) if "." not in name]  # files have a suffix; records are folders without
     records: dict[str, Mapping[str, Any]] = {}
     for name in names:
         with corruption_errors(f"{name!r} of {group.store_path}"):
-            found = group.get(name)
-        records[name] = attributes_of(found) if isinstance(found, zarr.Group) else {}
+            record = group.get(name)
+        records[name] = attributes_of(record) if isinstance(record, zarr.Group) else {}
     return records
 
 
 def _names(store: Store, path: str = "") -> list[str]:
-    async def listed() -> list[str]:
+    async def list_names() -> list[str]:
         return [name async for name in store.list_dir(path)]
 
-    return sync(listed())
+    return sync(list_names())
 
 
 def attributes_of(group: zarr.Group) -> Mapping[str, Any]:
-    """Dfact's attributes of a group, which are not there before it is whole."""
-    found: Any = group.attrs.get(ATTRIBUTE, {})
-    return found if isinstance(found, Mapping) else {}
+    """Return dfact's attributes of a group; an incomplete one has none."""
+    attributes: Any = group.attrs.get(ATTRIBUTE, {})
+    return attributes if isinstance(attributes, Mapping) else {}
 
 
 def _describe(group: zarr.Group, **attributes: Any) -> None:
@@ -163,12 +166,11 @@ def _describe(group: zarr.Group, **attributes: Any) -> None:
 
 
 @contextmanager
-def _writing(place: Location) -> Iterator[None]:
-    """What prevents records from being written, in words."""
+def _write_errors(location: Location) -> Iterator[None]:
     try:
         yield
     except StoreError:
         raise
     except OSError as error:
-        remedy = "what it holds already is whole: mend that, and run the same again"
-        raise StoreError(f"cannot keep the checkpoint {place}: {reason(error)}; {remedy}") from error
+        remedy = "its records so far are complete: remove the cause and run the same command again"
+        raise StoreError(f"cannot write the checkpoint {location}: {reason(error)}; {remedy}") from error

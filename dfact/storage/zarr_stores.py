@@ -1,7 +1,7 @@
-"""Zarr stores on a folder and on an object store. One that is opened to be read takes no lost chunk for empty.
+"""Zarr stores in a local folder and in an object store; opened read-only, they report a missing chunk as an error.
 
-Where a chunk is not there Zarr 3.1 gives the fill value. All chunks of ours are written, so the store,
-which looks for it anyway, can say that it is lost at no cost.
+Zarr 3.1 returns the fill value for a missing chunk. dfact writes all chunks, even empty ones, so a missing one is lost;
+detecting it costs nothing, because the store looks it up in any case.
 """
 
 import os
@@ -19,52 +19,53 @@ from zarr.storage import LocalStore, ObjectStore
 from dfact.errors import StoreError
 from dfact.storage.location import Location
 
-_METADATA = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")  # Zarr asks for these to find out what there is
+_METADATA = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")  # Zarr probes for these, so they may be missing
 _ENVIRONMENT = ("AWS_", "GOOGLE_", "AZURE_")
 RETRIES, RETRY_SECONDS = 8, 60.0
-"""How often and how long a request is tried again that failed for a reason that may pass: the server's error, a lost connection."""
+"""Maximum number of retries of a request that failed transiently (server error, lost connection), and their total duration in seconds."""
 
 
-def _refuse_lost(key: str) -> None:
+def _require_metadata(key: str) -> None:
+    """Raise StoreError if the missing key is a chunk."""
     if not key.endswith(_METADATA):
-        raise StoreError(f"its chunk {key} is not there")
+        raise StoreError(f"its chunk {key} is missing")
 
 
 class StrictLocalStore(LocalStore):
-    """A folder on this machine."""
+    """A local folder."""
 
     async def get(self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None) -> Buffer | None:
-        found = await super().get(key, prototype, byte_range)
-        if found is None and self.read_only:
-            _refuse_lost(key)
-        return found
+        value = await super().get(key, prototype, byte_range)
+        if value is None and self.read_only:
+            _require_metadata(key)
+        return value
 
 
 class StrictObjectStore(ObjectStore[Any]):
-    """A prefix in an object store. It travels as its address: each process has its own credentials from its own environment."""
+    """A prefix in an object store, pickled as its URL: each process reads credentials from its own environment."""
 
-    def __init__(self, address: str, *, read_only: bool = False) -> None:
-        super().__init__(_client(address, _settings()), read_only=read_only)
-        self.address = address
+    def __init__(self, url: str, *, read_only: bool = False) -> None:
+        super().__init__(_client(url, _settings()), read_only=read_only)
+        self.url = url
 
     def with_read_only(self, read_only: bool = False) -> Self:
-        return type(self)(self.address, read_only=read_only)
+        return type(self)(self.url, read_only=read_only)
 
     def __getstate__(self) -> dict[Any, Any]:
-        return {"address": self.address, "read_only": self.read_only}
+        return {"url": self.url, "read_only": self.read_only}
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
-        type(self).__init__(self, state["address"], read_only=state["read_only"])
+        type(self).__init__(self, state["url"], read_only=state["read_only"])
 
     def __str__(self) -> str:
-        return self.address
+        return self.url
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         with self.object_errors(key):
-            found = await super().get(key, prototype, byte_range)
-        if found is None and self.read_only:
-            _refuse_lost(key)
-        return found
+            value = await super().get(key, prototype, byte_range)
+        if value is None and self.read_only:
+            _require_metadata(key)
+        return value
 
     async def exists(self, key: str) -> bool:
         with self.object_errors(key):
@@ -86,44 +87,44 @@ class StrictObjectStore(ObjectStore[Any]):
         with self.object_errors(key):
             return await super().getsize(key)
 
-    async def list(self) -> AsyncIterator[str]:  # type: ignore[override]  # the base returns such an iterator
+    async def list(self) -> AsyncIterator[str]:  # type: ignore[override]  # the base class declares a function that returns one
         with self.object_errors(""):
             async for key in super().list():
                 yield key
 
-    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:  # type: ignore[override]  # as of list
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:  # type: ignore[override]  # see list
         with self.object_errors(prefix):
             async for key in super().list_prefix(prefix):
                 yield key
 
-    async def list_dir(self, prefix: str) -> AsyncIterator[str]:  # type: ignore[override]  # as of list
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:  # type: ignore[override]  # see list
         with self.object_errors(prefix):
             async for key in super().list_dir(prefix):
                 yield key
 
     def holds_any(self) -> bool:
-        """Whether there is an object under the prefix."""
+        """Check whether any object has the prefix."""
         import obstore
 
         with self.object_errors(""):
-            return any(len(found) > 0 for found in obstore.list(self.store, chunk_size=1))
+            return any(len(objects) > 0 for objects in obstore.list(self.store, chunk_size=1))
 
     def keys(self) -> Sequence[str]:
-        """Every object under the prefix."""
+        """List the keys of all objects under the prefix."""
         import obstore
 
         with self.object_errors(""):
-            return [found["path"] for found in obstore.list(self.store).collect()]
+            return [entry["path"] for entry in obstore.list(self.store).collect()]
 
     def total_bytes(self) -> int:
-        """Size of all objects under the prefix."""
+        """Return the total size of all objects under the prefix."""
         import obstore
 
         with self.object_errors(""):
-            return sum(found["size"] for found in obstore.list(self.store).collect())
+            return sum(entry["size"] for entry in obstore.list(self.store).collect())
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove these objects."""
+        """Delete the objects with these keys."""
         import obstore
 
         with self.object_errors(""):
@@ -131,39 +132,39 @@ class StrictObjectStore(ObjectStore[Any]):
 
     @contextmanager
     def object_errors(self, key: str) -> Iterator[None]:
-        """What the client raises, as an error that names the object."""
+        """Translate the client's errors into a StoreError that names the object."""
         from obstore.exceptions import BaseError
 
         try:
             yield
         except (BaseError, PermissionError) as error:
-            # It begins with what was asked, in how many tries and seconds; then the client's inner structures follow.
-            said = " ".join(str(error).split("\n\nDebug source")[0].split())
-            raise StoreError(f"the object store failed at {self.address}/{key}".rstrip("/") + f": {said}") from error
+            # The text begins with the request, its retries and seconds; the client's internal structures follow.
+            text = " ".join(str(error).split("\n\nDebug source")[0].split())
+            raise StoreError(f"the object store failed at {self.url}/{key}".rstrip("/") + f": {text}") from error
 
 
 def location_of(store: Any) -> Location | None:
-    """Where a store lies, if it is in a folder or at an address."""
+    """Return the folder or the URL of a store, None for a store of another kind."""
     if isinstance(store, StrictObjectStore):
-        return store.address
+        return store.url
     root = getattr(store, "root", None)
     return None if root is None else Path(root)
 
 
 def _settings() -> tuple[tuple[str, str], ...]:
-    """What the client reads from the environment."""
+    """Return the environment variables that configure the client."""
     return tuple(sorted((key, value) for key, value in os.environ.items() if key.startswith(_ENVIRONMENT)))
 
 
 @lru_cache(maxsize=64)
-def _client(address: str, _: tuple[tuple[str, str], ...]) -> Any:
-    """One client of a place for all arrays there, with its open connections; another one where the environment has changed."""
+def _client(url: str, _: tuple[tuple[str, str], ...]) -> Any:
+    """Create a client of the URL; all arrays there share it and its connections while the environment stays the same."""
     try:
         from obstore.exceptions import BaseError
         from obstore.store import from_url
     except ImportError as error:
-        raise StoreError(f"{address} is in an object store, which needs obstore; install dfact[cloud]") from error
+        raise StoreError(f"{url} is in an object store, which needs obstore; install dfact[cloud]") from error
     try:
-        return from_url(address, retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)})
+        return from_url(url, retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)})
     except (BaseError, ValueError) as error:
-        raise StoreError(f"cannot open {address}: {error}; credentials, region and endpoint are read from the environment") from error
+        raise StoreError(f"cannot open {url}: {error}; credentials, region and endpoint are read from the environment") from error

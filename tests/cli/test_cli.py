@@ -395,4 +395,4 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 @pytest.mark.parametrize("command", ["fit icqf", "fit cp", "select icqf", "stability"])
 def test_empty_checkpoint_path_is_refused(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), str(tmp_path / "a"), str(tmp_path / "b"), "--checkpoint", ""]) == 2
-    assert "Invalid value for '--checkpoint': '' names no place; expected a path" in capsys.readouterr().err
+    assert "Invalid value for '--checkpoint': the location is '', expected a path" in capsys.readouterr().err

@@ -150,7 +150,7 @@ def test_select_resumes_from_a_checkpoint(data: Path, tmp_path: Path, capsys: py
     assert "4 fits, iteration" in first.err
     assert "4 fits, iteration" not in again.err
     assert main([*arguments, "--repeats", "2"]) == 1
-    assert "belongs to another selection: repeats was 1 there and is 2 now" in capsys.readouterr().err
+    assert "belongs to another selection: repeats is 1, expected 2" in capsys.readouterr().err
 
 
 @pytest.mark.process

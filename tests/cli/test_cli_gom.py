@@ -149,7 +149,7 @@ def test_select_resumes_from_a_checkpoint(data: Path, tmp_path: Path, monkeypatc
     assert capsys.readouterr().out == first
     assert 0 < done <= len(passes) < done + 10  # passes after the last version
     assert main([*arguments[:-3], "2-9", *arguments[-2:]]) == 1
-    assert "belongs to another fit: n_components was [2, 3" in capsys.readouterr().err
+    assert "belongs to another fit: n_components is [2, 3" in capsys.readouterr().err
 
 
 def test_plot_without_matplotlib_is_refused_before_the_work(

@@ -53,7 +53,7 @@ def test_resumes_from_a_checkpoint(data: Path, tmp_path: Path, capsys: pytest.Ca
     assert again.out == first.out
     assert "select:" not in again.err
     assert main([*arguments, "--repeats", "2"]) == 1
-    assert "belongs to another selection: repeats was 1 there and is 2 now" in capsys.readouterr().err
+    assert "belongs to another selection: repeats is 1, expected 2" in capsys.readouterr().err
 
 
 def test_on_a_cluster(data: Path, cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,7 +39,7 @@ def people(seed, n=200):
         (pd.Categorical([1.5, 2.5]), True),
     ],
 )
-def test_kind_of_a_column(values, expected):
+def test_kind_is_inferred_from_the_values(values, expected):
     assert is_categorical(pd.Series(values)) is expected
 
 
@@ -58,7 +58,7 @@ def test_declared_kinds():
 
 
 @pytest.mark.parametrize("given", ["frame", "series", "dict", "array", "vector"])
-def test_forms_a_user_may_hand_over(given):
+def test_confounders_are_accepted_in_every_form(given):
     x = np.linspace(20, 60, 12)
     forms = {
         "frame": pd.DataFrame({"age": x}, index=range(5, 17)),
@@ -71,12 +71,12 @@ def test_forms_a_user_may_hand_over(given):
     assert frame.columns.tolist() == (["confounder_0"] if given in ("array", "vector") else ["age"])
     np.testing.assert_array_equal(frame.iloc[:, 0], x)
     assert frame.index.tolist() == list(range(12))
-    with pytest.raises(DataError, match="12 rows, the data has 13"):
+    with pytest.raises(DataError, match="12 rows, expected 13 as in the data"):
         as_frame(forms[given], 13)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_encoding_of_the_fitted(seed):
+def test_encoding_follows_the_definition(seed):
     raw = people(seed)
     encoding = ConfounderEncoding.fit(normalize(raw))
     C = pd.DataFrame(encoding.encode(normalize(raw)), columns=encoding.columns)
@@ -137,12 +137,12 @@ def test_new_participants(seed):
     np.testing.assert_allclose(C["smoker=True"], [1, means["smoker=True"], 0])
     assert C.to_numpy().min() >= 0
     assert C.to_numpy().max() <= 1
-    with pytest.raises(DataError, match=r"\['age'\] not found"):
+    with pytest.raises(DataError, match=r"expected those of the fitted model, .*; pass also \['age'\]"):
         encoding.encode(new.drop(columns="age"))
 
 
 @pytest.mark.parametrize("kind", ["int64", "float64", "Int64", "str", "object", "category"])
-def test_new_levels_are_matched_whatever_their_type(kind):
+def test_new_levels_match_independently_of_their_type(kind):
     encoding = ConfounderEncoding.fit(normalize(pd.DataFrame({"group": [1, 2, 2, 3]})))
     new = pd.DataFrame({"group": pd.Series([3, 1]).astype(kind)})
     np.testing.assert_array_equal(encoding.encode(new)[:, :3], [[0, 0, 1], [1, 0, 0]])

@@ -1,4 +1,4 @@
-"""Datasets on disk: whole or refused, the same fingerprint for the same data, readable by xarray."""
+"""Datasets on disk: complete or refused, the same fingerprint for the same data, readable by xarray."""
 
 import errno
 import json
@@ -92,7 +92,7 @@ def test_round_trip(tmp_path, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_row_compressed_round_trip(tmp_path, seed):
+def test_csr_round_trip(tmp_path, seed):
     X = sparse_answers(seed)
     ds = import_array(X, tmp_path / "d.zarr", **full(seed))
     again = pickle.loads(pickle.dumps(open_dataset(tmp_path / "d.zarr")))
@@ -111,7 +111,7 @@ def test_row_compressed_round_trip(tmp_path, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_fingerprint_does_not_depend_on_chunks_or_place(tmp_path, seed):
+def test_fingerprint_is_independent_of_chunks_and_location(tmp_path, seed):
     array, options = answers(seed), full(seed)
     stored = import_array(array, tmp_path / "d.zarr", **options)
     lazy = import_array(da.from_array(array, chunks=(7 + seed, 2)), tmp_path / "e.zarr", **options)
@@ -137,7 +137,7 @@ def test_fingerprint_does_not_depend_on_chunks_or_place(tmp_path, seed):
         lambda _, o: o.update(confounders={("Age" if k == "age" else k): v for k, v in o["confounders"].items()}),
     ],
 )
-def test_fingerprint_changes_with_anything_that_gives_meaning(tmp_path, change):
+def test_fingerprint_changes_with_values_and_metadata(tmp_path, change):
     array, options = answers(0), full(0) | {"valid_range": (0, 6)}
     before = import_array(array, tmp_path / "d.zarr", **options).fingerprint
     change(array, options)
@@ -174,7 +174,7 @@ def test_fingerprint_depends_on_the_shape(tmp_path):
 # ---------------------------------------------------------------- xarray, bare Zarr
 
 
-def test_xarray_reads_it(tmp_path):
+def test_xarray_reads_a_dataset(tmp_path):
     array, options = answers(0), full(0)
     import_array(array, tmp_path / "d.zarr", **options)
     with xr.open_zarr(tmp_path / "d.zarr") as opened:
@@ -196,12 +196,12 @@ def test_xarray_reads_a_tensor(tmp_path):
         np.testing.assert_array_equal(opened["values"], array)
 
 
-def test_xarray_reads_row_compressed_values(sparse):
+def test_xarray_reads_csr_values(sparse):
     X = sparse_answers(0)
     with xr.open_zarr(sparse) as opened:
         assert opened["row"].values.tolist() == full(0)["row_labels"]
     with xr.open_zarr(sparse, group="values", mask_and_scale=False) as opened:
-        assert (opened["data"].dims, opened["indices"].dims, opened["indptr"].dims) == (("entry",), ("entry",), ("edge",))
+        assert (opened["data"].dims, opened["indices"].dims, opened["indptr"].dims) == (("entry",), ("entry",), ("position",))
         assert opened["data"].attrs["_FillValue"] == 5
         assert (opened.attrs["encoding-type"], opened.attrs["shape"]) == ("csr_matrix", [120, 6])
         again = sp.csr_array(tuple(opened[name].values for name in ("data", "indices", "indptr")), shape=opened.attrs["shape"])
@@ -239,10 +239,11 @@ def stored(tmp_path):
         (lambda a: a.update(complete=False), "incomplete"),
         (lambda a: a.pop("complete"), "incomplete"),
         (lambda a: a.update(kind="model"), "holds a dfact model, expected a dataset"),
-        (lambda a: a.update(version=99), "version 99, this dfact reads version 1"),
+        (lambda a: a.update(version=99), "has format version 99, expected 2; import it again"),
+        (lambda a: a.update(version=1), "has format version 1, expected 2; import it again"),
     ],
 )
-def test_store_that_is_not_a_complete_dataset(stored, change, match):
+def test_incomplete_or_foreign_store_is_refused(stored, change, match):
     edit(stored, change)
     with pytest.raises(StoreError, match=match):
         open_dataset(stored)
@@ -250,28 +251,28 @@ def test_store_that_is_not_a_complete_dataset(stored, change, match):
 
 @pytest.mark.parametrize("name", ["values", "column", "valid_minimum", "offset", "observed", "confounder_sex"])
 @pytest.mark.parametrize("part", ["", "c"])
-def test_lost_arrays_and_chunks(stored, name, part):
+def test_missing_arrays_and_chunks_are_reported(stored, name, part):
     shutil.rmtree(stored / name / part)
     with pytest.raises(StoreError, match=rf"{name}.*again"):
         open_dataset(stored)
 
 
-def test_lost_row_labels(stored):
+def test_missing_row_labels_are_reported(stored):
     shutil.rmtree(stored / "row" / "c")
     with pytest.raises(StoreError, match=r"row.*again"):
         _ = open_dataset(stored).row_labels
 
 
-def test_one_chunk_of_many_lost(tmp_path):
+def test_one_missing_chunk_of_many_is_reported(tmp_path):
     ds = import_array(np.ones((40_000, 300), np.uint8), tmp_path / "d.zarr")
     assert ds.source.array.nchunks > 1
     (tmp_path / "d.zarr" / "values" / "c" / "1" / "0").unlink()
-    with pytest.raises(StoreError, match="chunks of 'values' are there"):
+    with pytest.raises(StoreError, match="'values' has 2 chunks, expected 3"):
         open_dataset(tmp_path / "d.zarr")
 
 
 @pytest.mark.parametrize("size", [0, 20, 40, -1])
-def test_damaged_chunk_is_named_when_it_is_read(stored, size):
+def test_damaged_chunk_is_named_by_the_read(stored, size):
     chunk = stored / "values" / "c" / "0" / "0"
     chunk.write_bytes(chunk.read_bytes()[:size])
     with pytest.raises(StoreError, match=r"cannot read rows 0 to 120 of .*values"):
@@ -280,8 +281,8 @@ def test_damaged_chunk_is_named_when_it_is_read(stored, size):
 
 @pytest.fixture
 def sparse(tmp_path, monkeypatch):
-    """A row-compressed dataset of several chunks."""
-    monkeypatch.setattr(values_module, "_ENTRIES", 50)
+    """A sparse dataset of several chunks."""
+    monkeypatch.setattr(values_module, "_CHUNK_ENTRIES", 50)
     monkeypatch.setattr(values_module, "_INDPTR_CHUNK", 40)
     import_array(sparse_answers(0), tmp_path / "s.zarr", **full(0))
     return tmp_path / "s.zarr"
@@ -289,7 +290,7 @@ def sparse(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("part", ["", "c", "c/1", "zarr.json"])
 @pytest.mark.parametrize("name", ["data", "indices", "indptr"])
-def test_lost_parts_of_row_compressed_values(sparse, name, part):
+def test_missing_parts_of_csr_values_are_reported(sparse, name, part):
     lost = sparse / "values" / name / part
     shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
     with pytest.raises(StoreError, match=rf"values/{name}' ?.*import it again"):
@@ -299,13 +300,13 @@ def test_lost_parts_of_row_compressed_values(sparse, name, part):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda a: a.pop("encoding-type"), "values encoded as .*None.*this dfact reads .*csr_matrix"),
-        (lambda a: a.update({"encoding-version": "9"}), "encoded as .*9"),
-        (lambda a: a.update(shape=[121, 6]), "do not belong together"),
-        (lambda a: a.pop("shape"), "do not belong together"),
+        (lambda a: a.pop("encoding-type"), "the encoding of 'values' is .*None.*, expected .*csr_matrix"),
+        (lambda a: a.update({"encoding-version": "9"}), "the encoding of 'values' is .*9"),
+        (lambda a: a.update(shape=[121, 6]), "the arrays of 'values' are inconsistent"),
+        (lambda a: a.pop("shape"), "the arrays of 'values' are inconsistent"),
     ],
 )
-def test_row_compressed_values_that_are_not_ours(sparse, change, match):
+def test_csr_values_with_foreign_attributes_are_refused(sparse, change, match):
     document = json.loads((sparse / "values" / "zarr.json").read_text())
     change(document["attributes"])
     (sparse / "values" / "zarr.json").write_text(json.dumps(document))
@@ -314,7 +315,7 @@ def test_row_compressed_values_that_are_not_ours(sparse, change, match):
 
 
 @pytest.mark.slow
-def test_lost_description_of_row_compressed_values(sparse):
+def test_missing_metadata_of_csr_values_is_reported(sparse):
     (sparse / "values" / "zarr.json").unlink()
     with pytest.raises(StoreError, match=r"lacks its array 'values'"):
         open_dataset(sparse)
@@ -322,7 +323,7 @@ def test_lost_description_of_row_compressed_values(sparse):
 
 @pytest.mark.parametrize("size", [0, 20, -1])
 @pytest.mark.parametrize("name", ["data", "indices", "indptr"])
-def test_damaged_chunk_of_row_compressed_values_is_named_when_it_is_read(sparse, name, size):
+def test_damaged_chunk_of_csr_values_is_named_by_the_read(sparse, name, size):
     chunk = sparse / "values" / name / "c" / "1"
     chunk.write_bytes(chunk.read_bytes()[:size])
     source = open_dataset(sparse).source
@@ -336,8 +337,8 @@ def test_damaged_chunk_of_row_compressed_values_is_named_when_it_is_read(sparse,
     ("name", "at", "value"),
     [("indices", 60, 6), ("indices", 60, -1), ("indptr", 60, -1), ("indptr", 60, 10**9), ("indptr", 60, 0)],
 )
-def test_row_compressed_values_that_make_no_sense(sparse, name, at, value):
-    """SciPy would read or write beyond its arrays."""
+def test_invalid_csr_values_are_refused(sparse, name, at, value):
+    """SciPy would access memory beyond its arrays."""
     source = open_dataset(sparse).source
     zarr.open_group(sparse, mode="r+", use_consolidated=False)[f"values/{name}"][at] = value
     with pytest.raises(StoreError, match=rf"of .*values/{name} are lost or invalid"):
@@ -348,18 +349,18 @@ def test_row_compressed_values_that_make_no_sense(sparse, name, at, value):
 def test_chunk_lost_after_opening(sparse, name):
     source = open_dataset(sparse).source
     (sparse / "values" / name / "c" / "1").unlink()
-    with pytest.raises(StoreError, match=rf"of .*values/{name}: its chunk values/{name}/c/1 is not there"):
+    with pytest.raises(StoreError, match=rf"of .*values/{name}: its chunk values/{name}/c/1 is missing"):
         source.read(0, 120)
 
 
 def test_arrays_of_different_lengths(sparse):
     group = zarr.open_group(sparse, mode="r+", use_consolidated=False)
     group["values/indices"].resize((100,))
-    with pytest.raises(StoreError, match="do not belong together"):
+    with pytest.raises(StoreError, match="the arrays of 'values' are inconsistent"):
         open_dataset(sparse)
 
 
-def test_paths_without_a_dataset(tmp_path):
+def test_paths_without_a_dataset_are_refused(tmp_path):
     (tmp_path / "file.zarr").write_text("not a store")
     (tmp_path / "empty.zarr").mkdir()
     (tmp_path / "junk.zarr").mkdir()
@@ -368,18 +369,18 @@ def test_paths_without_a_dataset(tmp_path):
     zarr.create_array(tmp_path / "array.zarr", shape=(2, 2), dtype="u1")
     for name, match in [
         ("gone.zarr", "does not exist"),
-        ("file.zarr", "is no Zarr group"),
-        ("empty.zarr", "is no Zarr group"),
-        ("junk.zarr", "is no Zarr group"),
-        ("array.zarr", "is no Zarr group"),
-        ("group.zarr", "is a Zarr group but no dfact dataset"),
+        ("file.zarr", "is not a Zarr group"),
+        ("empty.zarr", "is not a Zarr group"),
+        ("junk.zarr", "is not a Zarr group"),
+        ("array.zarr", "is not a Zarr group"),
+        ("group.zarr", "is a Zarr group, expected a dfact dataset; write one with"),
     ]:
         with pytest.raises(StoreError, match=rf"{name} {match}"):
             open_dataset(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["file", "file/below"])
-def test_paths_that_cannot_be_written(tmp_path, name):
+def test_unwritable_paths_are_reported(tmp_path, name):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(StoreError, match="file"):
         import_array(answers(0), tmp_path / name)
@@ -422,10 +423,10 @@ def in_process(folder, mode):
 
 @pytest.mark.process
 @pytest.mark.faults
-def test_killed_import(tmp_path):
+def test_killed_import_is_reported_as_interrupted(tmp_path):
     assert in_process(tmp_path, "kill").returncode == -signal.SIGKILL
     assert (tmp_path / "d.zarr.incomplete").is_dir()
-    with pytest.raises(StoreError, match=r"d\.zarr does not exist.*import that was interrupted"):
+    with pytest.raises(StoreError, match=r"d\.zarr does not exist.*interrupted import left it incomplete"):
         open_dataset(tmp_path / "d.zarr")
     with pytest.raises(StoreError, match="incomplete"):
         open_dataset(tmp_path / "d.zarr.incomplete")
@@ -436,7 +437,7 @@ def test_killed_import(tmp_path):
 
 @pytest.mark.process
 @pytest.mark.faults
-def test_files_that_may_not_grow(tmp_path):
+def test_file_size_limit_is_reported(tmp_path):
     result = in_process(tmp_path, "limit")
     assert result.returncode == 0, result.stderr
     errors = result.stdout.splitlines()
@@ -471,7 +472,7 @@ def test_full_disk(tmp_path, small_disk, overwrite):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device"), RuntimeError("worker")])
-def test_any_failure_of_a_writer_leaves_nothing(tmp_path, error):
+def test_failed_writer_leaves_no_partial_store(tmp_path, error):
     expected = StoreError if isinstance(error, OSError) else type(error)
     with pytest.raises(expected):
         write(tmp_path / "d.zarr", error)
@@ -485,7 +486,7 @@ def write(path, error):
         raise error
 
 
-def test_rename_that_fails_brings_the_old_dataset_back(tmp_path, monkeypatch):
+def test_failed_rename_restores_the_old_dataset(tmp_path, monkeypatch):
     first = import_array(answers(0), tmp_path / "d.zarr")
     rename = type(tmp_path).rename
 
@@ -501,7 +502,7 @@ def test_rename_that_fails_brings_the_old_dataset_back(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["d.zarr"]
 
 
-def test_writer_takes_rows_in_any_pieces(tmp_path):
+def test_writer_accepts_rows_in_batches_of_any_size(tmp_path):
     array = answers(0)
     labels = np.array([f"Q{j}" for j in range(6)], dtype=object)
     prints = set()
@@ -526,7 +527,7 @@ def test_errors_are_also_the_builtin_kinds():
     assert issubclass(StoreError, dfact.DfactError)
 
 
-def test_a_lazy_array_is_held_in_memory_only_where_it_is_half_of_what_is_free_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lazy_array_above_half_of_the_free_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes count, not entries."""
     lazy = da.ones((1000, 40), chunks=(100, 40))  # 320,000 bytes
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=640_000))

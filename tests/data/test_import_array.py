@@ -1,4 +1,4 @@
-"""Arrays of every kind become the same dataset: values, labels, codes, types, errors."""
+"""import_array: values, labels, codes, types, errors for every kind of array."""
 
 import tracemalloc
 
@@ -52,7 +52,7 @@ def kinds_of(array, tmp_path, seed):
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "shape"), list(enumerate([(57, 7), (23, 5, 4), (11, 3, 4, 2)])))
 @pytest.mark.parametrize("dtype", ["uint8", "float64"])
-def test_all_kinds_of_arrays_give_one_dataset(tmp_path, seed, shape, dtype):
+def test_all_kinds_of_arrays_give_the_same_dataset(tmp_path, seed, shape, dtype):
     array = np.random.default_rng(seed).integers(0, 9, shape).astype(dtype)
     prints = {}
     for name, X in kinds_of(array, tmp_path, seed):
@@ -120,7 +120,7 @@ def test_labels(tmp_path):
 
 @pytest.mark.parametrize(("name", "count"), [("row_labels", 3), ("column_labels", 2)])
 def test_wrong_number_of_labels(tmp_path, name, count):
-    with pytest.raises(DataError, match=rf"{name} has 4 entries, X has {count}"):
+    with pytest.raises(DataError, match=rf"{name} has 4 entries, expected {count}, one for each"):
         import_array(np.ones((3, 2)), tmp_path / "d.zarr", **{name: "abcd"})
 
 
@@ -153,7 +153,7 @@ def test_codes_beyond_32_bits(tmp_path):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_nan_is_missing_whatever_else_is(tmp_path, seed):
+def test_nan_is_always_missing(tmp_path, seed):
     array = np.random.default_rng(seed).integers(0, 5, (40, 4)).astype(float)
     array[::3, 1] = np.nan
     array[:, 0] = 1
@@ -199,7 +199,7 @@ def test_valid_range(tmp_path):
     np.testing.assert_array_equal(ds.valid_range, [[0, 4], [0, 4]])
     ds = import_array(array, tmp_path / "e.zarr", valid_range=[(1, 3), (2, 9)])
     np.testing.assert_array_equal(ds.valid_range, [[1, 3], [2, 9]])
-    with pytest.raises(DataError, match=r"row 1, column '1' holds 4, outside the valid range 0 to 3"):
+    with pytest.raises(DataError, match=r"row 1, column '1' holds 4, expected the valid range 0 to 3"):
         import_array(array, tmp_path / "f.zarr", valid_range=[(0, 3), (0, 3)])
     assert not list(tmp_path.glob("f.zarr*"))
 
@@ -260,7 +260,7 @@ def test_first_chunk_of_rows_all_dropped(tmp_path):
         (np.ones((2, 2)), {"empty_rows": "keep"}, "empty_rows"),
     ],
 )
-def test_refused(tmp_path, X, options, match):
+def test_invalid_arrays_are_refused(tmp_path, X, options, match):
     with pytest.raises(ParameterError if "keep" in options.values() else DataError, match=match):
         import_array(X, tmp_path / "d.zarr", **options)
     assert not list(tmp_path.iterdir())
@@ -276,13 +276,13 @@ def test_overwrite(tmp_path):
     assert import_array(np.zeros((3, 2)), tmp_path / "d.zarr", overwrite=True).statistics.maximum.max() == 0
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine.txt").write_text("keep")
-    with pytest.raises(StoreError, match="no dfact store"):
+    with pytest.raises(StoreError, match="not a dfact store"):
         import_array(np.zeros((3, 2)), tmp_path / "notes", overwrite=True)
     assert (tmp_path / "notes" / "mine.txt").read_text() == "keep"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d.zarr", "notes"]
 
 
-# ---------------------------------------------------------------- row-compressed
+# ---------------------------------------------------------------- sparse
 
 
 def sparse(seed, shape=(300, 11), dtype="uint8", density=0.3):
@@ -301,10 +301,10 @@ def sparse(seed, shape=(300, 11), dtype="uint8", density=0.3):
 
 
 @pytest.fixture
-def small_pieces(monkeypatch):
+def small_chunks(monkeypatch):
     """Small data in many chunks and reads."""
     monkeypatch.setattr(sparse_module, "_READ_ENTRIES", 100)
-    monkeypatch.setattr(values_module, "_ENTRIES", 64)
+    monkeypatch.setattr(values_module, "_CHUNK_ENTRIES", 64)
     monkeypatch.setattr(values_module, "_INDPTR_CHUNK", 16)
 
 
@@ -318,9 +318,9 @@ def assert_same_matrix(found, expected):
 
 @pytest.mark.parametrize(("seed", "dtype"), list(enumerate(["uint8", "int8", "int16", "int64", "float32", "float64"])))
 @pytest.mark.parametrize("cut", [False, True])
-def test_sparse_is_the_dense_dataset_row_compressed(tmp_path, seed, dtype, cut, request):
+def test_sparse_dataset_equals_the_dense_one(tmp_path, seed, dtype, cut, request):
     if cut:
-        request.getfixturevalue("small_pieces")
+        request.getfixturevalue("small_chunks")
     X = sparse(seed, dtype=dtype)
     options = {"missing": [9, 8], "valid_range": (0, 9), "confounders": {"age": np.arange(300)}, "row_labels": range(1000, 1300)}
     ds, dense = (import_array(Y, tmp_path / name, **options) for Y, name in ((X, "s.zarr"), (X.toarray(), "d.zarr")))
@@ -360,15 +360,14 @@ def test_a_column_without_zeros_or_answers():
     assert found.maximum.tolist() == [-np.inf, 5, -2]
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_sparse_pieces(tmp_path, seed, monkeypatch):
-    """The dataset does not depend on the pieces in which it came."""
+def test_sparse_dataset_is_independent_of_the_batches(tmp_path, seed, monkeypatch):
+    """Small reads and chunks give the same matrix."""
     X, done = sparse(seed, (500, 13)), []
     ds = import_array(X, tmp_path / "d.zarr", progress=lambda *at: done.append(at))
     assert ds.source.data.nchunks == -(-X.nnz // 64)
-    assert ds.source.indptr.nchunks == -(-501 // 16)
+    assert ds.source.positions.nchunks == -(-501 // 16)
     assert len(done) > 5
     assert done[-1] == (500, 500)
     assert_same_matrix(ds.source.read_native(0, 500), X)
@@ -385,8 +384,8 @@ def test_sparse_pieces(tmp_path, seed, monkeypatch):
     assert len({as_dataset(X).fingerprint, as_dataset(X.tocoo()).fingerprint}) == 1
 
 
-def test_matrix_out_of_order(tmp_path):
-    """Columns in any order and given twice, as SciPy allows; the user's matrix stays as it was."""
+def test_unsorted_matrix_with_duplicates_is_sorted_and_summed(tmp_path):
+    """The user's matrix stays unchanged."""
     X = sp.csr_array((np.array([1, 2, 3, 4]), np.array([2, 0, 2, 1]), np.array([0, 3, 4])), shape=(2, 3))
     ds = import_array(X, tmp_path / "d.zarr")
     stored = ds.source.read_native(0, 2)
@@ -420,21 +419,21 @@ def test_empty_rows_of_sparse_matrices(tmp_path):
     ("array", "options", "match"),
     [
         ([[0, 2**40], [2, 3]], {}, "beyond 32 bits"),
-        ([[0, 1], [2, 3]], {"missing": [9, 0]}, "missing names 0"),
+        ([[0, 1], [2, 3]], {"missing": [9, 0]}, "missing contains 0"),
         ([[0.0, 1], [np.inf, 3]], {}, "row 1, column '0' is infinite"),
-        ([[0, 1], [2, 3]], {"valid_range": (0, 2)}, r"row 1, column '1' holds 3, outside the valid range 0 to 2"),
-        ([[2, 1], [0, 3]], {"valid_range": (1, 5)}, r"row 1, column '0' holds 0, outside the valid range 1 to 5"),
+        ([[0, 1], [2, 3]], {"valid_range": (0, 2)}, r"row 1, column '1' holds 3, expected the valid range 0 to 2"),
+        ([[2, 1], [0, 3]], {"valid_range": (1, 5)}, r"row 1, column '0' holds 0, expected the valid range 1 to 5"),
         ([[0.0, np.nan], [1, np.nan]], {"column_labels": "pq"}, "column 'q' has no answer"),
         ([[0j, 1j]], {}, "expected integers or floats"),
     ],
 )
-def test_sparse_refused(tmp_path, array, options, match):
+def test_invalid_sparse_arrays_are_refused(tmp_path, array, options, match):
     with pytest.raises(DataError, match=match):
         import_array(sp.csr_array(np.array(array)), tmp_path / "d.zarr", **options)
     assert not list(tmp_path.iterdir())
 
 
-def test_zeros_that_are_not_stored_may_be_outside_the_range_of_others(tmp_path):
+def test_implicit_zeros_may_be_outside_the_range_of_other_columns(tmp_path):
     X = sp.csr_array(np.array([[4, 0], [5, 1]]))
     ds = import_array(X, tmp_path / "d.zarr", valid_range=[(4, 5), (0, 1)])
     np.testing.assert_array_equal(ds.valid_range, [[4, 5], [0, 1]])
@@ -442,7 +441,7 @@ def test_zeros_that_are_not_stored_may_be_outside_the_range_of_others(tmp_path):
 
 @pytest.mark.slow
 def test_wide_sparse_data_costs_its_entries(tmp_path):
-    """80 GB if it were dense."""
+    """The dense array would take 80 GB."""
     rng = np.random.default_rng(0)
     n, m, entries = 100_000, 100_000, 1_000_000
     X = sp.coo_array((rng.random(entries), (rng.integers(0, n, entries), rng.integers(0, m, entries))), shape=(n, m)).tocsr()
@@ -456,10 +455,9 @@ def test_wide_sparse_data_costs_its_entries(tmp_path):
     assert_same_matrix(ds.source.read_native(50_000, 50_100), X[50_000:50_100])
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_fit_of_row_compressed_data_gives_the_bits_of_dense_data(tmp_path, seed, monkeypatch):
+def test_fit_of_sparse_data_gives_the_bits_of_dense_data(tmp_path, seed, monkeypatch):
     monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 11)
     monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 9)
     X = sparse(seed, (600, 12))

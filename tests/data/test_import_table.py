@@ -1,4 +1,4 @@
-"""Tables on disk become datasets: formats, columns, codes, ranges, errors with their place, memory."""
+"""import_table: formats, columns, codes, ranges, positions of errors, memory."""
 
 import gzip
 import os
@@ -63,7 +63,7 @@ def imported(tmp_path, text, name="t.csv", items="Q*", **options):
 
 
 def refused(tmp_path, text, match, kind=DataError, name="t.csv", items="Q*", **options):
-    """The import fails with all words of ``match`` in its message, and leaves nothing behind."""
+    """Assert that the import fails with all parts of ``match`` in its message and leaves no files."""
     with pytest.raises(kind) as caught:
         imported(tmp_path, text, name, items, **options)
     for words in [match] if isinstance(match, str) else match:
@@ -215,7 +215,7 @@ def test_wrong_argument(tmp_path, options):
     refused(tmp_path, "Q1,age\n1,2\n", "", ParameterError, **options)
 
 
-def test_column_name_given_twice(tmp_path):
+def test_duplicate_column_name_is_refused(tmp_path):
     text = "Q1,Q2,Q1,c,c\n1,2,3,4,5\n"
     refused(tmp_path, text, ["t.csv", "2 columns named 'Q1'"])
     refused(tmp_path, text, ["2 columns named 'c'"], items=["Q2"], confounders=["c"])
@@ -318,7 +318,7 @@ def test_wrong_range(tmp_path, valid_range):
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("row", [0, 5, 299])
-def test_every_fault_is_named_with_column_and_line(tmp_path, name, row):
+def test_every_error_names_column_and_line(tmp_path, name, row):
     place = f"row {row} " if name == "t.parquet" else f"line {row + 2}"
     good = survey(row)
     cases = [
@@ -328,7 +328,7 @@ def test_every_fault_is_named_with_column_and_line(tmp_path, name, row):
         ("Q2", -np.inf, {"valid_range": (1, 5)}, ["infinite"]),
         ("Q1", "often", {}, ["'often'", "expected a number", "missing=", "items="]),
         ("id", "", {"id_column": "id"}, ["no id"]),
-        ("id", "p0100", {"id_column": "id"}, ["'p0100'", "again at"]),
+        ("id", "p0100", {"id_column": "id"}, ["'p0100'", "expected unique ids"]),
         ("age", "old", {"confounders": ["age"]}, ["'old'", "confounder_missing=", "categorical"]),
         ("age", np.inf, {"confounders": {"age": "continuous"}}, ["finite"]),
     ]
@@ -354,14 +354,14 @@ def _saved_as_text(frame, path):
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
-def test_fault_far_into_the_file_behind_cells_of_several_lines(tmp_path, name):
+def test_error_after_cells_of_several_lines_names_the_line(tmp_path, name):
     rows = ['1,"a\nb",2'] * 100_000
     text = "Q1,note,Q2\n" + "\n".join([*rows, "", '3,x,"no"', *rows[:9]])
     refused(tmp_path, text, ["line 200003", "'Q2'", "'no'"], name=name)
     refused(tmp_path, text.replace('"no"', "8"), ["line 200003", "'Q2'", "holds 8"], name=name, valid_range=(1, 5))
 
 
-def test_text_that_only_python_takes_for_a_number(tmp_path):
+def test_number_that_only_python_accepts_is_refused(tmp_path):
     refused(tmp_path, "Q1,Q2\n1,2\n3,1_000\n", ["line 3", "'Q2'", "'1_000'"])
 
 
@@ -387,7 +387,7 @@ def test_quotation_mark_that_is_not_closed(tmp_path, rows):
     ],
 )
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv.gz"])
-def test_file_without_a_table(tmp_path, name, data, match):
+def test_file_without_a_table_is_refused(tmp_path, name, data, match):
     refused(tmp_path, data, [name, match], name=name)
 
 
@@ -397,10 +397,10 @@ def test_text_that_is_not_utf8(tmp_path):
     assert imported(tmp_path, text).shape == (2, 1)
 
 
-def test_no_such_file(tmp_path):
+def test_missing_file_is_reported(tmp_path):
     with pytest.raises(StoreError, match=r"gone\.csv does not exist"):
         import_table(tmp_path / "gone.csv", tmp_path / "d.zarr", items="*")
-    with pytest.raises(StoreError, match="is no file"):
+    with pytest.raises(StoreError, match="is not a file"):
         import_table(tmp_path, tmp_path / "d.zarr", items="*")
     refused(tmp_path, "Q1\n1\n", ["'.xlsx'", ".parquet"], ParameterError, name="t.xlsx")
 
@@ -508,7 +508,7 @@ def test_existing_path(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d.zarr", "t.csv"]
 
 
-def test_interrupt_leaves_nothing_and_an_old_dataset_as_it_was(tmp_path):
+def test_interrupt_leaves_no_partial_store_and_keeps_an_old_dataset(tmp_path):
     first = imported(tmp_path, "Q1\n1\n2\n")
 
     def interrupt(*_):
@@ -521,7 +521,7 @@ def test_interrupt_leaves_nothing_and_an_old_dataset_as_it_was(tmp_path):
     assert dfact.open_dataset(tmp_path / "d.zarr").fingerprint == first.fingerprint
 
 
-def test_file_that_changes_while_it_is_read(tmp_path):
+def test_file_changed_during_import_is_refused(tmp_path):
     def change(*_):
         os.utime(tmp_path / "t.csv", (1, 1))
 

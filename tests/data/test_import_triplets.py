@@ -1,4 +1,4 @@
-"""Tables of (row, column, value) become row-compressed datasets: labels and numbers, duplicates, errors with their place, memory."""
+"""import_triplets: labels and numbers, duplicates, positions of errors, memory."""
 
 import gzip
 import os
@@ -31,9 +31,9 @@ FORMATS = ["t.csv", "t.tsv", "t.csv.gz", "t.txt.gz", "t.parquet"]
 
 @pytest.fixture
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tables in many batches, dealt out in many parts to many runs of rows."""
-    monkeypatch.setattr(runs_module, "_RUN_ENTRIES", 50)
-    monkeypatch.setattr(triplets_module, "_DEALT_ENTRIES", 70)
+    """Small tables in many batches, distributed in many parts to many buckets."""
+    monkeypatch.setattr(runs_module, "_BUCKET_ENTRIES", 50)
+    monkeypatch.setattr(triplets_module, "_BATCH_ENTRIES", 70)
     monkeypatch.setattr(delimited, "_BLOCK_BYTES", 512)
     monkeypatch.setattr(parquet, "_BATCH_ENTRIES", 100)
 
@@ -134,7 +134,7 @@ def test_labels_may_be_numbers(tmp_path: Path) -> None:
         np.testing.assert_array_equal(dense(dataset), [[1, 3], [2, np.nan]])
 
 
-def test_values_that_are_not_observed_bring_their_labels(tmp_path: Path) -> None:
+def test_labels_of_missing_values_are_kept(tmp_path: Path) -> None:
     text = "row,column,value\na,x,\nb,y,2\nc,x,NA\nb,z,-9\na,y,nan\nb,x,4\nd,y,NA\n"
     dataset = import_triplets(written(tmp_path / "t.csv", text), tmp_path / "d.zarr", missing=["NA", -9])
     assert dataset.row_labels.tolist() == ["a", "b", "c", "d"]
@@ -157,7 +157,7 @@ def test_rows_and_columns_without_any_entry(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="column '0' has no observed entry"):
         dfact.ICQF(2).fit(dataset)
     data = import_triplets(written(tmp_path / "u.csv", "row,column,value\na,x,\nb,y,2\nb,x,4\nc,x,1\n"), tmp_path / "u.zarr")
-    with pytest.warns(UserWarning, match=r"row 'a' has no observed entry \(1 in all\)"):
+    with pytest.warns(UserWarning, match=r"row 'a' has no observed entry \(1 in total\)"):
         dfact.ICQF(1).fit(data)
 
 
@@ -223,11 +223,11 @@ def test_duplicates(tmp_path: Path, seed: int, rule: str, small: bool, request: 
     assert dataset.dtype == ("float32" if rule == "mean" else "uint8" if highest < 255 else "int16")
 
 
-def test_a_sum_beyond_all_numbers_is_refused(tmp_path: Path) -> None:
+def test_infinite_sum_is_refused(tmp_path: Path) -> None:
     refused(tmp_path, "row,column,value\na,x,1.5e308\na,x,1.5e308\n", "row 0, column 'x' is infinite", duplicates="sum")
 
 
-def test_a_value_that_is_not_observed_repeats_nothing(tmp_path: Path) -> None:
+def test_missing_value_is_no_duplicate(tmp_path: Path) -> None:
     dataset = import_triplets(written(tmp_path / "t.csv", "row,column,value\na,x,1\na,x,\n"), tmp_path / "d.zarr")
     np.testing.assert_array_equal(dense(dataset), [[1]])
 
@@ -240,14 +240,14 @@ def test_the_first_duplicate_is_named(tmp_path: Path, name: str) -> None:
     refused(
         tmp_path,
         "\n".join(["row,column,value", *lines, lines[100]]) + "\n",
-        ["t.csv", "row 'p17' and column 'c3' have a value at line 19 and again at line 213", "duplicates= 'mean', 'first'"],
+        ["t.csv", "row 'p17' and column 'c3' have values at line 19 and line 213", "duplicates= 'mean', 'first'"],
         name=name,
     )
 
 
 def test_a_duplicate_of_numbers_is_named(tmp_path: Path) -> None:
     frame = pd.DataFrame({"row": [3, 1, 3], "column": [2, 0, 2], "value": [1.0, 2, 3]})
-    with pytest.raises(DataError, match=r"row 3 and column 2 have a value at row 0 .* and again at row 2 "):
+    with pytest.raises(DataError, match=r"row 3 and column 2 have values at row 0 .* and row 2 "):
         import_triplets(save(frame, tmp_path / "t.parquet"), tmp_path / "d.zarr", shape=(4, 4))
 
 
@@ -257,7 +257,7 @@ def test_a_duplicate_of_numbers_is_named(tmp_path: Path) -> None:
 def refused(
     tmp_path: Path, text: str | bytes, match: str | list[str], kind: type[Exception] = DataError, name: str = "t.csv", **options: Any
 ) -> None:
-    """The import fails with all words of ``match`` in its message, and leaves nothing behind."""
+    """Assert that the import fails with all parts of ``match`` in its message and leaves no files."""
     source = written(tmp_path / name, text)
     with pytest.raises(kind) as caught:
         import_triplets(source, tmp_path / "d.zarr", **options)
@@ -276,11 +276,11 @@ SHAPE = {"shape": (3, 4)}
         (HEAD + "a,x,1\n\nb,y,inf\n", "t.csv: line 4, column 'value' is infinite", {}),
         (HEAD + "a,x,1\nb,y,-inf\n", "t.csv: line 3, column 'value' is infinite", {}),
         (HEAD + "a,x,1\nb,y,good\n", "t.csv: line 3, column 'value' holds the text 'good', expected a number", {}),
-        (HEAD + "a,x,1\n,y,2\n", "t.csv: line 3 has no label in column 'row'; every triplet needs one", {}),
+        (HEAD + "a,x,1\n,y,2\n", "t.csv: line 3 has no label in column 'row', expected one in every triplet", {}),
         (HEAD + 'a,x,1\nb,"  ",2\n', "t.csv: line 3 has no label in column 'column'", {}),
         (HEAD + "a,x,1\nb,y\n", "line 3 has 2 cells, expected 3", {}),
         (HEAD, "has a header but no rows", {}),
-        (HEAD + "a,x,\nb,y,NA\n", "t.csv: no triplet has a value; expected at least one", {"missing": "NA"}),
+        (HEAD + "a,x,\nb,y,NA\n", "t.csv: no triplet has a value, expected at least one", {"missing": "NA"}),
         (HEAD + "0,0,1\n-1,0,1\n", "line 3, column 'row' holds -1, expected a whole number from 0 to 2", SHAPE),
         (HEAD + "0,0,1\n1,0,1\n1,4,1\n", "line 4, column 'column' holds 4, expected a whole number from 0 to 3", SHAPE),
         (HEAD + "0,0,1\n3,0,1\n", "line 3, column 'row' holds 3, expected a whole number from 0 to 2", SHAPE),
@@ -290,11 +290,11 @@ SHAPE = {"shape": (3, 4)}
         (HEAD + "0,0,1\nb,0,1\n", "line 3, column 'row' holds the text 'b', expected a number", SHAPE),
         (HEAD + "a,x,1\n", "there is no column 'rows'; the closest are row", {"row": "rows"}),
         (HEAD + "a,x,1\n", "there is no column 'stars'; its columns are row, column, value", {"value": "stars"}),
-        ("row;column;value\na;x;1\n", "its whole header is one column, 'row;column;value'; pass delimiter=", {}),
+        ("row;column;value\na;x;1\n", "its entire header is one column, 'row;column;value'; pass delimiter=", {}),
         ("row,column,value,row\na,x,1,b\n", "t.csv has 2 columns named 'row'", {}),
     ],
 )
-def test_data_that_is_refused(tmp_path: Path, text: str, match: str, options: dict[str, Any]) -> None:
+def test_invalid_triplets_are_refused(tmp_path: Path, text: str, match: str, options: dict[str, Any]) -> None:
     refused(tmp_path, text, match, **options)
 
 
@@ -306,17 +306,17 @@ def test_data_that_is_refused(tmp_path: Path, text: str, match: str, options: di
         ({"shape": (3, 0)}, "shape is (3, 0), expected a pair"),
         ({"shape": (3, 1 << 31)}, "expected a pair of whole numbers from 1 to 2147483647"),
         ({"shape": (3, 2, 1)}, "expected a pair"),
-        ({"column": "row"}, "row, column and value are 'row', 'row' and 'value'; each must be a column of its own"),
-        ({"missing": [None]}, "None is no code for a missing value"),
+        ({"column": "row"}, "row, column and value are 'row', 'row' and 'value', expected three different columns"),
+        ({"missing": [None]}, "the code for a missing value is None, expected a number or a text"),
         ({"delimiter": ",,"}, "expected one character"),
     ],
 )
-def test_parameters_that_are_refused(tmp_path: Path, options: dict[str, Any], match: str) -> None:
+def test_invalid_parameters_are_refused(tmp_path: Path, options: dict[str, Any], match: str) -> None:
     refused(tmp_path, HEAD + "0,0,1\n", match, ParameterError, **options)
 
 
 @pytest.mark.parametrize("kind", ["row", "column", "value"])
-def test_parquet_says_the_row(tmp_path: Path, kind: str) -> None:
+def test_error_in_parquet_names_the_row(tmp_path: Path, kind: str) -> None:
     columns: dict[str, list[Any]] = {"row": ["a", "b"], "column": ["x", "y"], "value": [1.0, 2.0]}
     columns[kind][1] = None if kind != "value" else np.inf
     pq.write_table(pa.table(columns), tmp_path / "t.parquet")
@@ -325,14 +325,14 @@ def test_parquet_says_the_row(tmp_path: Path, kind: str) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["t.parquet"]
 
 
-def test_no_source(tmp_path: Path) -> None:
+def test_missing_source_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="does not exist"):
         import_triplets(tmp_path / "t.csv", tmp_path / "d.zarr")
 
 
 @pytest.mark.usefixtures("small_runs")
 @pytest.mark.parametrize("when", [1, 3, 5])
-def test_a_source_that_changes_is_refused(tmp_path: Path, when: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_changed_during_import_is_refused(tmp_path: Path, when: int, monkeypatch: pytest.MonkeyPatch) -> None:
     frame, values = ratings(0, share=0.9)
     source, add = save(frame, tmp_path / "t.csv"), EntrySorter.add
     seen: list[int] = []
@@ -351,7 +351,7 @@ def test_a_source_that_changes_is_refused(tmp_path: Path, when: int, monkeypatch
 
 
 @pytest.mark.parametrize("where", ["add", "read", "replace"])
-def test_an_interrupt_leaves_nothing(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_leaves_no_partial_store(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     old = import_triplets(written(tmp_path / "t.csv", HEAD + "a,x,1\n"), tmp_path / "d.zarr").fingerprint
 
     def stop(*_: Any) -> None:
@@ -366,15 +366,15 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, where: str, monkeypatch: py
 
 def test_a_full_temporary_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs_module, "TemporaryFile", lambda **_: Path("/dev/full").open("r+b", buffering=0))  # noqa: SIM115
-    refused(tmp_path, HEAD + "a,x,1\n", ["cannot put the triplets in order in", "No space left", "set TMPDIR"], StoreError)
+    refused(tmp_path, HEAD + "a,x,1\n", ["cannot sort the triplets in", "No space left", "set TMPDIR"], StoreError)
 
 
 # ---------------------------------------------------------------- runs of rows
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_runs_hold_what_was_dealt_out(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_module, "_RUN_ENTRIES", 40)
+def test_buckets_hold_the_entries_of_their_rows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_module, "_BUCKET_ENTRIES", 40)
     rng = np.random.default_rng(seed)
     rows = rng.choice(np.repeat(np.arange(50), rng.choice([0, 1, 60], 50)), 2000)
     entries = np.zeros(len(rows), ENTRY)
@@ -403,7 +403,7 @@ from pathlib import Path
 from dfact.data import stored_values
 from dfact.data.ingest import external_sort, triplets
 from dfact.data.readers import delimited
-external_sort._RUN_ENTRIES = triplets._DEALT_ENTRIES = stored_values._ENTRIES = delimited._BLOCK_BYTES = 1 << 16
+external_sort._BUCKET_ENTRIES = triplets._BATCH_ENTRIES = stored_values._CHUNK_ENTRIES = delimited._BLOCK_BYTES = 1 << 16
 options = {} if sys.argv[3] == "labels" else {"shape": (2000, 3000)}
 dfact.import_triplets(sys.argv[1], sys.argv[2], **options)
 print(int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024)
@@ -438,7 +438,7 @@ def test_command_and_info(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     arguments = ["import-triplets", str(source), str(tmp_path / "d.zarr"), "--row", "user", "--column", "film", "--value", "stars"]
     arguments += ["--delimiter", ";", "--missing", "NA"]
     assert main(arguments) == 1
-    assert "row 'anna' and column 'alien' have a value at line 2 and again at line 5" in capsys.readouterr().err
+    assert "row 'anna' and column 'alien' have values at line 2 and line 5" in capsys.readouterr().err
     assert main([*arguments, "--duplicates", "last"]) == 0
     found = capsys.readouterr().out
     for words in (

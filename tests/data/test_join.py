@@ -1,4 +1,4 @@
-"""Several datasets become one: matching, order, missing answers, types, confounders, memory, and what is refused."""
+"""join_datasets: matching, order, missing answers, types, confounders, memory, errors."""
 
 import tracemalloc
 from collections import Counter
@@ -181,7 +181,7 @@ def test_colliding_columns_are_prefixed(tmp_path):
     both = join_datasets({"first": a, "second": b}, tmp_path / "j.zarr", prefix=True, overwrite=True)
     assert list(both.column_labels) == ["first.Q1", "first.Q2", "second.Q2", "second.Q3"]
     c = in_store(tmp_path, "c", answers(people(5), ["b.Q2"], 1))
-    with pytest.raises(DataError, match=r"two columns 'b\.Q2'; give each its own label"):
+    with pytest.raises(DataError, match=r"two columns 'b\.Q2', expected unique labels"):
         join_datasets([a, b, c], tmp_path / "j.zarr", overwrite=True)
 
 
@@ -190,7 +190,7 @@ def with_confounders(frame, **columns):
 
 
 @pytest.mark.slow
-def test_confounders_are_united_by_participant(tmp_path):
+def test_confounders_are_joined_by_participant(tmp_path):
     ages = np.arange(20.5, 50.5)
     a = with_confounders(answers(people(20), ["a"], 0), age=[*ages[:15], *[None] * 5], sex=["f", "m"] * 10)
     b = with_confounders(answers(people(20, first=10), ["b"], 1)[::-1], age=ages[10:][::-1])
@@ -209,10 +209,14 @@ def test_confounders_are_united_by_participant(tmp_path):
         (
             {"age": [30.5, 31.5, 32.5]},
             {"age": [31.5, 40.25, 41.5]},
-            r"'p00002' has the confounder 'age' 32\.5 in a and 40\.25 in b \(1 part",
+            r"confounder 'age' of participant 'p00002' is 32\.5 in a and 40\.25 in b \(1 part",
         ),
-        ({"sex": ["f", "m", "f"]}, {"sex": ["f", "m", "f"]}, r"'p00001' has the confounder 'sex' 'm' in a and 'f' in b \(2 part"),
-        ({"age": [30.5, 31.5, 32.5]}, {"age": [1, 2, 1]}, r"confounder 'age' is continuous in a and categorical in b; import both with"),
+        ({"sex": ["f", "m", "f"]}, {"sex": ["f", "m", "f"]}, r"confounder 'sex' of participant 'p00001' is 'm' in a and 'f' in b \(2 part"),
+        (
+            {"age": [30.5, 31.5, 32.5]},
+            {"age": [1, 2, 1]},
+            r"confounder 'age' is continuous in a and categorical in b, expected one kind; import both with",
+        ),
     ],
 )
 def test_confounders_that_disagree_are_refused(tmp_path, of_a, of_b, message):
@@ -223,17 +227,17 @@ def test_confounders_that_disagree_are_refused(tmp_path, of_a, of_b, message):
     assert not (tmp_path / "j.zarr").exists()
 
 
-def test_a_conflict_names_the_dataset_that_gave_the_value(tmp_path):
+def test_conflict_message_names_the_dataset_of_each_value(tmp_path):
     frames = {"a": [None, "f"], "b": ["m", None], "c": ["f", "f"]}
     parts = [in_store(tmp_path, n, with_confounders(answers(people(2), [n], i), sex=s)) for i, (n, s) in enumerate(frames.items())]
-    with pytest.raises(DataError, match="'p00000' has the confounder 'sex' 'm' in b and 'f' in c"):
+    with pytest.raises(DataError, match="confounder 'sex' of participant 'p00000' is 'm' in b and 'f' in c"):
         join_datasets(parts, tmp_path / "j.zarr")
 
 
-def test_labels_that_match_nobody_are_refused(tmp_path):
+def test_unmatched_or_duplicate_labels_are_refused(tmp_path):
     a = labelled(tmp_path, "a", np.ones((6, 1)), list("pqrqrp"))
     b = labelled(tmp_path, "b", np.ones((2, 1)), list("pq"))
-    with pytest.raises(DataError, match=r"a has row labels that are not unique: 'q', 'r', 'p' \('q' labels row 1 and again row 3\)"):
+    with pytest.raises(DataError, match=r"a has duplicate row labels 'q', 'r', 'p' \(rows 1 and 3 are both 'q'\), expected unique ones"):
         join_datasets([b, a], tmp_path / "j.zarr")
     bare = import_array(np.ones((2, 1)), tmp_path / "bare.zarr")
     # A row that was dropped leaves the others labelled by their numbers, which say nothing of who it is.
@@ -245,15 +249,15 @@ def test_labels_that_match_nobody_are_refused(tmp_path):
     assert not (tmp_path / "j.zarr").exists()
 
 
-def test_what_else_is_refused(tmp_path):
+def test_invalid_inputs_of_a_join_are_refused(tmp_path):
     ids = list("pq")
     a = labelled(tmp_path, "a", np.ones((2, 1)), ids)
-    with pytest.raises(DataError, match="s is row-compressed, which join_datasets does not take"):
+    with pytest.raises(DataError, match="s is sparse, expected a dense dataset"):
         join_datasets([a, labelled(tmp_path, "s", sp.csr_array(np.ones((2, 1))), ids)], tmp_path / "j.zarr")
     with pytest.raises(DataError, match=r"t has shape \(2, 3, 4\), expected two modes"):
         join_datasets([a, labelled(tmp_path, "t", np.ones((2, 3, 4)), ids)], tmp_path / "j.zarr")
     empty = labelled(tmp_path, "e", np.array([[1, np.nan], [1, 2]]), ["p", "r"], column_labels=["w", "x"])
-    with pytest.raises(DataError, match="the joined dataset: column 'x' has no answer at all"):
+    with pytest.raises(DataError, match="the joined dataset: column 'x' has no answer"):
         join_datasets([a, empty], tmp_path / "j.zarr", how="inner")
     for datasets, message in [([a], r"holds 1 dataset\(s\)"), (a, "a single dataset"), ([a, a.path], "two datasets have the name 'a'")]:
         with pytest.raises(ParameterError, match=message):
@@ -302,7 +306,7 @@ def reads_per_chunk(counts, dataset):
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("how", ["outer", "inner"])
-def test_chunks_are_not_read_again_and_again(tmp_path, reads_of, seed, how):
+def test_chunks_are_read_at_most_twice_on_average(tmp_path, reads_of, seed, how):
     rng = np.random.default_rng(seed)
     n = 700
     orders = [people(n), people(n, first=200), people(n, first=100, seed=seed), people(n)[::-1]]
@@ -322,7 +326,7 @@ def test_chunks_are_not_read_again_and_again(tmp_path, reads_of, seed, how):
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_both_ways_of_reading_give_the_same(tmp_path, monkeypatch, seed):
+def test_direct_and_sorted_reading_give_the_same_result(tmp_path, monkeypatch, seed):
     n = 500
     parts = [
         in_store(
@@ -361,7 +365,7 @@ def test_memory_does_not_hold_the_answers(tmp_path, monkeypatch, order):
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_an_interrupted_join_leaves_nothing(tmp_path, monkeypatch):
+def test_interrupted_join_leaves_no_partial_store(tmp_path, monkeypatch):
     ids = people(500, seed=0)
     parts = [in_store(tmp_path, name, answers(order, [name], 0)) for name, order in {"a": people(500), "b": ids}.items()]
     before = {path.name for path in tmp_path.iterdir()}
@@ -381,7 +385,7 @@ def test_an_interrupted_join_leaves_nothing(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(join_module, "TemporaryFile", full)
-    with pytest.raises(StoreError, match=r"cannot put rows in order in .*: No space left on device; set TMPDIR to a disk with .* GiB free"):
+    with pytest.raises(StoreError, match=r"cannot sort rows in .*: No space left on device; set TMPDIR to a disk with .* GiB free"):
         join_datasets(parts, tmp_path / "j.zarr")
     assert {path.name for path in tmp_path.iterdir()} == before
 
@@ -395,7 +399,7 @@ def test_progress_counts_rows(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_fit_is_that_of_the_merged_table(tmp_path, seed):
+def test_fit_of_a_join_gives_the_bits_of_the_merged_table(tmp_path, seed):
     """To the last bit, confounders included."""
     rng = np.random.default_rng(seed)
     frames = [
@@ -419,7 +423,7 @@ def test_a_fit_is_that_of_the_merged_table(tmp_path, seed):
 
 
 @pytest.mark.slow
-def test_the_command_line(tmp_path, capsys):
+def test_command_line(tmp_path, capsys):
     a = in_store(tmp_path, "phq", answers(people(12), ["Q1", "Q2"], 0))
     b = in_store(tmp_path, "gad", answers(people(12, first=6), ["Q1", "R"], 1))
     out = tmp_path / "all.zarr"

@@ -167,14 +167,14 @@ def test_a_checkpoint_of_another_fit_is_refused(tmp_path: Path) -> None:
     other = X.copy()
     other[5, 7] = 1 - np.nan_to_num(other[5, 7], nan=0) % 2
     cases: dict[str, Callable[[], Any]] = {
-        "beta was 0.1 there and is 0.2 now": lambda: kept(path, beta=0.2).fit(X, sample_weight=weights),
-        "max_iter was 9 there and is 10 now": lambda: kept(path, max_iter=10).fit(X, sample_weight=weights),
-        "bounds was None there": lambda: kept(path, bounds=(0, np.full(30, 3.0))).fit(X, sample_weight=weights),
-        "data was": lambda: kept(path).fit(other, sample_weight=weights),
-        "covariates was": lambda: kept(path).fit(X, sample_weight=weights + np.eye(200)[3]),
-        "covariates was float64 200×1": lambda: kept(path).fit(X),
-        "dtype was 'float64' there and is 'float32' now": lambda: kept(path, dtype="float32").fit(X, sample_weight=weights),
-        "model was 'ICQF' there and is 'L1NMF' now": lambda: dfact.L1NMF(3, checkpoint=path).fit(X),
+        "beta is 0.1, expected 0.2": lambda: kept(path, beta=0.2).fit(X, sample_weight=weights),
+        "max_iter is 9, expected 10": lambda: kept(path, max_iter=10).fit(X, sample_weight=weights),
+        "bounds is None, expected": lambda: kept(path, bounds=(0, np.full(30, 3.0))).fit(X, sample_weight=weights),
+        "data is": lambda: kept(path).fit(other, sample_weight=weights),
+        "covariates is": lambda: kept(path).fit(X, sample_weight=weights + np.eye(200)[3]),
+        "covariates is float64 200×1": lambda: kept(path).fit(X),
+        "dtype is 'float64', expected 'float32'": lambda: kept(path, dtype="float32").fit(X, sample_weight=weights),
+        "model is 'ICQF', expected 'L1NMF'": lambda: dfact.L1NMF(3, checkpoint=path).fit(X),
     }
     for message, fit in cases.items():
         with pytest.raises(ParameterError, match=f"belongs to another fit: .*{re.escape(message)}"):
@@ -201,7 +201,7 @@ def test_a_checkpoint_that_names_no_place_is_refused(place: Any, tmp_path: Path,
     fits.append(lambda: dfact.selection.block_cross_validate(dfact.ICQF(), X, {"n_components": [2]}, checkpoint=place))
     fits.append(lambda: dfact.selection.bootstrap(dfact.ICQF(2).fit(X), X, 2, checkpoint=place))
     for fit in fits:
-        with pytest.raises(ParameterError, match="names no place; expected a path, or an address such as s3://bucket/prefix"):
+        with pytest.raises(ParameterError, match=r"the location is .*, expected a path or a URL such as s3://bucket/prefix"):
             fit()
     assert list(tmp_path.iterdir()) == []
 
@@ -213,7 +213,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
         kept(tmp_path / "data.zarr").fit(X)
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "to a friend.txt").write_text("Dear friend")
-    with pytest.raises(StoreError, match=r"letters is no Zarr group, expected a dfact checkpoint"):
+    with pytest.raises(StoreError, match=r"letters is not a Zarr group, expected a dfact checkpoint"):
         kept(tmp_path / "letters").fit(X)
     assert [path.name for path in (tmp_path / "letters").iterdir()] == ["to a friend.txt"]
     (tmp_path / "empty").mkdir()
@@ -242,7 +242,7 @@ def test_a_damaged_checkpoint_is_refused_with_its_place(of: str, how: str, tmp_p
     [folder] = path.glob("steps-000001-*" if of == "steps" else "state-*")
     [chunk] = folder.glob("*/0")
     damage(chunk, how)
-    with pytest.raises(StoreError, match=rf"{of}-.* is missing or damaged .*; remove the checkpoint, and the fit begins anew"):
+    with pytest.raises(StoreError, match=rf"{of}-.* is missing or damaged .*; delete the checkpoint to start over"):
         kept(path).fit(X)
 
 
@@ -276,7 +276,7 @@ def test_two_processes_do_not_share_a_checkpoint(tmp_path: Path) -> None:
         if iteration.number == 5:
             kept(path).fit(X)
 
-    with pytest.raises(StoreError, match="another process goes on with the checkpoint"):
+    with pytest.raises(StoreError, match="another process has resumed the checkpoint"):
         kept(path, callbacks=[overtake]).fit(X)
     same(kept(path).fit(X), kept(path).set_params(checkpoint=None).fit(X))
 
@@ -293,7 +293,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     try:
         path = disk / "checkpoint.zarr"
         settings = {"n_components": 8, "max_iter": 40, "checkpoint_every": 2}
-        with pytest.raises(StoreError, match=r"cannot keep the checkpoint .*: the disk is full; what it holds already is whole"):
+        with pytest.raises(StoreError, match=r"cannot write the checkpoint .*: the disk is full; its records so far are complete"):
             kept(path, **settings).fit(X)
         assert resume_point(path) > 0
         subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
@@ -399,7 +399,7 @@ def test_a_start_in_a_table_is_known_by_all_its_numbers(tmp_path: Path) -> None:
     X, H = planted_answers(300, 80, 3, 0, 0.1), pd.DataFrame(np.random.default_rng(0).random((3, 80)))
     kept(tmp_path / "checkpoint.zarr", init=H).fit(X)
     H.iloc[1, 40] += 1  # in the middle, which a table does not show
-    with pytest.raises(ParameterError, match="init was"):
+    with pytest.raises(ParameterError, match="init is"):
         kept(tmp_path / "checkpoint.zarr", init=H).fit(X)
 
 
@@ -435,8 +435,8 @@ def test_a_record_that_is_finished_while_another_process_takes_over_is_none(tmp_
         Records(tmp_path / "checkpoint.zarr", "fit", {}).remove(record.name)
 
     records.check_owner = taken_over_behind_it  # type: ignore[method-assign]
-    record.put(np.arange(3))
-    with pytest.raises(StoreError, match="another process goes on"):
+    record.append(np.arange(3))
+    with pytest.raises(StoreError, match="another process has resumed"):
         record.finish(steps=[], states=[])
     assert Records(tmp_path / "checkpoint.zarr", "fit", {}).names() == []
 

@@ -508,11 +508,11 @@ def test_a_full_disk_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("piece", [1, 7, 100, 1 << 20])
 def test_streams_are_read_as_they_were(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ast.parse", None)
-    monkeypatch.setattr(streams, "_PIECE", piece)
+    monkeypatch.setattr(streams, "_SEGMENT_BYTES", piece)
     group = zarr.open_group(zarr.storage.MemoryStore(), mode="w").create_group("a")
     writer = streams.StreamWriter(group, "s")
     for array in ARRAYS.values():
-        writer.put(array)
+        writer.append(array)
     found = list(streams.read_stream(group, "s", writer.close()))
     for array, expected in zip(found, ARRAYS.values(), strict=True):
         np.testing.assert_array_equal(array, expected, strict=True)

@@ -187,7 +187,7 @@ def test_dask_arrays_give_the_bits_of_those_in_memory(room: int, monkeypatch: Pa
     monkeypatch.setattr(dask_rows, "_CHUNK_BYTES", (1 << 10, 1 << 13))
     with inside(3) as client:
         with tiny_partitions():
-            source, _ = dask_rows.on_cluster(da.from_array(values(), chunks=(400, 9)), client)
+            source, _ = dask_rows.persist_rows(da.from_array(values(), chunks=(400, 9)), client)
         assert len(source.chunks) > 3
         assert course(opened(DistributedExecutor(client), source, resident_values=room), mixed(room)) == inline(mixed(room))
 

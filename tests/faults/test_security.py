@@ -99,7 +99,7 @@ def test_store_with_pickles_is_refused(tmp_path: Path) -> None:
             np.asarray(dfact.open_dataset(mixed).row_labels)
     (complete / ".zgroup").write_text('{"zarr_format": 2}')
     (complete / ".zattrs").write_text(json.dumps(attributes))
-    with pytest.raises(dfact.StoreError, match="is no Zarr group"):
+    with pytest.raises(dfact.StoreError, match="is not a Zarr group"):
         dfact.open_dataset(complete)
     assert not (tmp_path / "sprung").exists()
 
@@ -129,21 +129,22 @@ def test_labels_that_are_no_unicode_are_refused(tmp_path: Path) -> None:
     X = planted_answers(N, M, 2, 0)
     odd = "half a pair \ud800"
     for given in ({"column_labels": [odd, *"abcd"]}, {"row_labels": [odd, *map(str, range(N - 1))]}):
-        with pytest.raises(dfact.DataError, match="is no text in Unicode"):
+        with pytest.raises(dfact.DataError, match="expected valid Unicode"):
             dfact.import_array(X, tmp_path / "d.zarr", **given)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_stores_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    """Their attributes contain neither the names of the confounders' arrays nor the flag of row labels."""
+@pytest.mark.parametrize("name", ["confounder_arrays", "row_labels", "shape", "dtype", "empty_rows", "n_empty_rows"])
+def test_missing_attributes_of_a_dataset_are_refused(tmp_path: Path, name: str) -> None:
     frame = pd.DataFrame({"age": np.arange(N) + 0.5, "sex": ["f", "m"] * (N // 2)})
     written = dfact.import_array(planted_answers(N, M, 2, 0), tmp_path / "d.zarr", confounders=frame)
+    pd.testing.assert_frame_equal(dfact.open_dataset(tmp_path / "d.zarr").confounders, written.confounders)
     document = tmp_path / "d.zarr" / "zarr.json"
     tree = json.loads(document.read_text())
-    for name in ("confounder_arrays", "row_labels"):
-        del tree["attributes"][ATTRIBUTE][name]
+    del tree["attributes"][ATTRIBUTE][name]
     document.write_text(json.dumps(tree))
-    pd.testing.assert_frame_equal(dfact.open_dataset(tmp_path / "d.zarr").confounders, written.confounders)
+    with pytest.raises(dfact.StoreError, match=f"d.zarr is damaged: '{name}'; import it again"):
+        dfact.open_dataset(tmp_path / "d.zarr")
 
 
 @pytest.mark.parametrize("outside", ["../other", "../d.zarr/values", "/etc", "x/../../d.zarr/values", "..\\d.zarr\\values"])

@@ -1,4 +1,4 @@
-"""What storage does to a dataset or a model: chunks lost, cut or changed, disks that fill up or turn read-only."""
+"""Faults of storage: chunks missing, truncated or changed, full and read-only disks."""
 
 import json
 import os
@@ -36,9 +36,9 @@ def X() -> NDArray[np.float64]:
 def dense(X: NDArray[np.float64], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A dataset whose values are several chunks."""
     with monkeypatch.context() as context:
-        context.setattr(dfact.data.sources.base, "_CHUNK_ENTRIES", 256 * M)
-        context.setattr(dfact.data.sources.base, "_PARTITION_ENTRIES", 256 * M)
-        context.setattr(dfact.data.sources.base, "_BLOCK_ROWS", (64, 256))
+        context.setattr(dfact.data.layout, "_CHUNK_ENTRIES", 256 * M)
+        context.setattr(dfact.data.layout, "_PARTITION_ENTRIES", 256 * M)
+        context.setattr(dfact.data.layout, "_BLOCK_ROWS", (64, 256))
         dfact.import_array(X, tmp_path / "dense.zarr")
     assert len([*(tmp_path / "dense.zarr" / "values" / "c").iterdir()]) > 2
     return tmp_path / "dense.zarr"
@@ -46,7 +46,7 @@ def dense(X: NDArray[np.float64], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def sparse(X: NDArray[np.float64], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(dfact.data.stored_values, "_ENTRIES", 1000)
+    monkeypatch.setattr(dfact.data.stored_values, "_CHUNK_ENTRIES", 1000)
     monkeypatch.setattr(dfact.data.stored_values, "_INDPTR_CHUNK", 500)
     dfact.import_array(sp.csr_array(np.nan_to_num(X)), tmp_path / "sparse.zarr")
     return tmp_path / "sparse.zarr"
@@ -78,7 +78,7 @@ def flip(chunk: Path) -> None:
 
 
 def swap(chunk: Path) -> None:
-    """Put random bytes of the same length there."""
+    """Replace the file by random bytes of the same length."""
     chunk.write_bytes(np.random.default_rng(3).bytes(chunk.stat().st_size))
 
 
@@ -87,39 +87,39 @@ DAMAGES = [lose, cut, cut_to_nothing, flip, swap]
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("executor", ["inline", "threads"])
-def test_a_chunk_damaged_after_opening(dense: Path, damage: Callable[[Path], None], executor: str) -> None:
+def test_chunk_damaged_after_opening_is_named(dense: Path, damage: Callable[[Path], None], executor: str) -> None:
     dataset = dfact.open_dataset(dense)
     damage(dense / "values" / "c" / "2" / "0")
-    where = rf"0 to {N} of .*dense.zarr/values: its chunk values/c/2/0 is not there" if damage is lose else "512 to 768 of .*/values: .*"
+    where = rf"0 to {N} of .*dense.zarr/values: its chunk values/c/2/0 is missing" if damage is lose else "512 to 768 of .*/values: .*"
     with pytest.raises(StoreError, match=rf"cannot read rows {where}; the store is damaged"):
         icqf(executor=executor).fit(dataset)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("array", ["data", "indices", "indptr"])
-def test_a_row_compressed_chunk_damaged_after_opening(sparse: Path, damage: Callable[[Path], None], array: str) -> None:
+def test_csr_chunk_damaged_after_opening_is_named(sparse: Path, damage: Callable[[Path], None], array: str) -> None:
     dataset = dfact.open_dataset(sparse)
     damage(sparse / "values" / array / "c" / "1")
-    with pytest.raises(StoreError, match=rf"(entries|edges of rows) \d+ to \d+ of .*sparse.zarr/values/{array}"):
+    with pytest.raises(StoreError, match=rf"(entries|positions of rows) \d+ to \d+ of .*sparse.zarr/values/{array}"):
         icqf(executor="inline").fit(dataset)
 
 
-def test_a_lost_chunk_is_named(dense: Path) -> None:
+def test_missing_chunk_is_named(dense: Path) -> None:
     dataset = dfact.open_dataset(dense)
     lose(dense / "values" / "c" / "1" / "0")
-    with pytest.raises(StoreError, match="its chunk values/c/1/0 is not there"):
+    with pytest.raises(StoreError, match="its chunk values/c/1/0 is missing"):
         dataset.source.read(0, N)
 
 
-def test_a_chunk_lost_on_a_cluster(dense: Path, client: Client) -> None:
+def test_chunk_missing_on_a_cluster_is_named(dense: Path, client: Client) -> None:
     dataset = dfact.open_dataset(dense)
     lose(dense / "values" / "c" / "1" / "0")
-    with pytest.raises(StoreError, match="its chunk values/c/1/0 is not there"):
+    with pytest.raises(StoreError, match="its chunk values/c/1/0 is missing"):
         icqf(executor=client).fit(dataset)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_factors_damaged_after_the_model_was_loaded(X: NDArray[np.float64], tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_factors_damaged_after_loading_are_named(X: NDArray[np.float64], tmp_path: Path, damage: Callable[[Path], None]) -> None:
     model = icqf().fit(dfact.import_array(X, tmp_path / "x.zarr"))
     dfact.save_model(model, tmp_path / "x.model")
     loaded = dfact.load_model(tmp_path / "x.model")
@@ -144,7 +144,7 @@ def test_factors_damaged_after_the_model_was_loaded(X: NDArray[np.float64], tmp_
     ],
     ids=str,
 )
-def test_an_array_of_another_shape_than_was_written(dense: Path, edit: dict[str, Any]) -> None:
+def test_array_of_another_shape_is_refused(dense: Path, edit: dict[str, Any]) -> None:
     place = dense / "values" / "zarr.json"
     place.write_text(json.dumps({**json.loads(place.read_text()), **edit}))
     with pytest.raises(StoreError, match=r"dense.zarr"):
@@ -194,9 +194,9 @@ def noise(n: int) -> NDArray[np.float64]:
     return np.abs(np.random.default_rng(n).normal(size=(n, M)))
 
 
-def test_a_disk_that_fills_up_while_importing(small_disk: Path, X: NDArray[np.float64]) -> None:
+def test_full_disk_during_import_is_reported(small_disk: Path, X: NDArray[np.float64]) -> None:
     dfact.import_array(X[:200], small_disk / "old.zarr")
-    with pytest.raises(StoreError, match=r"cannot write .*x.zarr: the disk is full; nothing was left behind there"):
+    with pytest.raises(StoreError, match=r"cannot write .*x.zarr: the disk is full; no partial store is left"):
         dfact.import_array(noise(20_000), small_disk / "x.zarr")
     with pytest.raises(StoreError, match="the disk is full"):
         dfact.import_array(noise(20_000), small_disk / "old.zarr", overwrite=True)
@@ -211,30 +211,30 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[dfact.ICQF, dfact.
     return icqf(executor="inline").fit(dataset), dataset
 
 
-def test_a_disk_that_fills_up_while_a_model_is_saved(small_disk: Path, fitted: tuple[dfact.ICQF, dfact.Dataset]) -> None:
-    with pytest.raises(StoreError, match=r"cannot write .*x.model: the disk is full; nothing was left behind there"):
+def test_full_disk_during_save_is_reported(small_disk: Path, fitted: tuple[dfact.ICQF, dfact.Dataset]) -> None:
+    with pytest.raises(StoreError, match=r"cannot write .*x.model: the disk is full; no partial store is left"):
         dfact.save_model(fitted[0], small_disk / "x.model")
     assert entries(small_disk) == []
 
 
-def test_a_disk_that_fills_up_under_the_factors(
+def test_full_disk_under_the_factors_is_reported(
     small_disk: Path, fitted: tuple[dfact.ICQF, dfact.Dataset], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, dataset = fitted
-    with pytest.raises(StoreError, match=r"cannot write rows 0 to .* of the factors to .*: the disk is full; make room there"):
+    with pytest.raises(StoreError, match=r"cannot write rows 0 to .* of the factors to .*: the disk is full; free space there"):
         model.transform(dataset, out=small_disk / "factors.zarr")
     assert entries(small_disk) == []
     monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
-    with pytest.raises(StoreError, match="the disk is full; make room there, or name a larger place"):
+    with pytest.raises(StoreError, match="the disk is full; free space there, or choose a larger disk"):
         icqf(executor="inline").fit(dataset)
 
 
-def test_a_file_that_may_not_grow(fitted: tuple[dfact.ICQF, dfact.Dataset], tmp_path: Path) -> None:
+def test_file_size_limit_is_reported(fitted: tuple[dfact.ICQF, dfact.Dataset], tmp_path: Path) -> None:
     model, dataset = fitted
     with size_limit(100_000):
-        with pytest.raises(StoreError, match=r"cannot write .*x.zarr: File too large; nothing was left"):
+        with pytest.raises(StoreError, match=r"cannot write .*x.zarr: File too large; no partial store is left"):
             dfact.import_array(noise(20_000), tmp_path / "x.zarr")
-        with pytest.raises(StoreError, match=r"cannot write .*x.model: File too large; nothing was left"):
+        with pytest.raises(StoreError, match=r"cannot write .*x.model: File too large; no partial store is left"):
             dfact.save_model(model, tmp_path / "x.model")
         with pytest.raises(StoreError, match="File too large"):
             model.transform(dataset, out=tmp_path / "factors.zarr")
@@ -242,14 +242,12 @@ def test_a_file_that_may_not_grow(fitted: tuple[dfact.ICQF, dfact.Dataset], tmp_
 
 
 @pytest.mark.process
-def test_a_disk_that_turns_read_only(small_disk: Path, X: NDArray[np.float64]) -> None:
+def test_disk_remounted_read_only_is_reported(small_disk: Path, X: NDArray[np.float64]) -> None:
     dataset = dfact.import_array(X[:200], small_disk / "x.zarr")
     model = icqf(executor="inline").fit(dataset)
-    with pytest.raises(
-        StoreError, match=r"Read-only file system; what was begun may still be at .*y.zarr.incomplete, marked as incomplete"
-    ):
+    with pytest.raises(StoreError, match=r"Read-only file system; a partial store may remain at .*y.zarr.incomplete, marked as incomplete"):
         turn_read_only_while_writing(small_disk)
-    with pytest.raises(StoreError, match=r"y.zarr does not exist, .* interrupted left it incomplete"):
+    with pytest.raises(StoreError, match=r"y.zarr does not exist, .* interrupted import left it incomplete"):
         dfact.open_dataset(small_disk / "y.zarr")
     for write in (
         lambda: dfact.import_array(X, small_disk / "z.zarr"),

@@ -393,8 +393,11 @@ def test_renamed_keys_suggest_their_successors(tmp_path: Path, step: str, key: s
             '[[step]]\nrun = "report"\nmodel = "m.model"\nreport = "m.model/r.html"\n',
             "7: step 2 (report) writes m.model/r.html; one of ",
         ),
-        ('[[step]]\nrun = "fit gom"\ndata = "answers.zarr"\nmodel = "x/../answers.zarr"\noverwrite = true\n', ", which it also reads"),
-        ('[[step]]\nrun = "fit gom"\ndata = "ftp://a/b"\nmodel = "n.model"\n', "9: fit gom: data: ftp://a/b is a"),
+        ('[[step]]\nrun = "fit gom"\ndata = "answers.zarr"\nmodel = "x/../answers.zarr"\noverwrite = true\n', ", which it reads"),
+        (
+            '[[step]]\nrun = "fit gom"\ndata = "ftp://a/b"\nmodel = "n.model"\n',
+            "9: fit gom: data: ftp://a/b is a URL with the scheme 'ftp'",
+        ),
         ("plan = true\n", "7: 'plan' is unknown"),
     ],
 )
@@ -432,7 +435,7 @@ def test_steps_with_overlapping_paths_are_refused(tmp_path: Path, more: str, pro
         (
             'run = "fit gom"\ndata = "a.zarr"\nmodel = "m.model"\ncheckpoint = ""',
             5,
-            "fit gom: checkpoint: '' names no place; expected a path",
+            "fit gom: checkpoint: the location is '', expected a path",
         ),
     ],
 )

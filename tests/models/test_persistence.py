@@ -208,13 +208,13 @@ REFUSALS = {
     "chunk of the history gone": (delete("objective_history_/c/0"), "'objective_history_' of .* is damaged"),
     "row labels gone": (delete("row_labels_/c/0"), "'row_labels_' of .* is damaged"),
     "array's metadata gone": (delete("components_/zarr.json"), "'components_' of .* is damaged"),
-    "metadata gone": (delete("zarr.json"), "is no Zarr group"),
-    "metadata truncated": (truncate("zarr.json"), "is no Zarr group"),
+    "metadata gone": (delete("zarr.json"), "is not a Zarr group"),
+    "metadata truncated": (truncate("zarr.json"), "is not a Zarr group"),
     "array swapped": (
         lambda path: shutil.copytree(path / "lagrangian_history_", path / "objective_history_", dirs_exist_ok=True),
         "damaged",
     ),
-    "newer format": (edit(lambda a: a.update(version=99)), "has format version 99, .* version 2"),
+    "newer format": (edit(lambda a: a.update(version=3)), "has format version 3, expected 2; write it again with this version"),
     "incomplete": (edit(lambda a: a.update(complete=False)), "is incomplete"),
     "no complete marker": (edit(lambda a: a.pop("complete")), "is incomplete"),
     "parameter changed": (
@@ -247,9 +247,9 @@ def test_paths_without_a_model_are_refused(tmp_path: Path, dataset: dfact.Datase
     assert dataset.path is not None
     for path, message in (
         (tmp_path / "nothing.model", "does not exist"),
-        (tmp_path / "file.model", "is no Zarr group"),
-        (tmp_path / "empty.model", "is no Zarr group"),
-        (tmp_path / "group.model", "but no dfact model"),
+        (tmp_path / "file.model", "is not a Zarr group"),
+        (tmp_path / "empty.model", "is not a Zarr group"),
+        (tmp_path / "group.model", "is a Zarr group, expected a dfact model"),
         (dataset.path, "holds a dfact dataset, expected a model"),
     ):
         with pytest.raises(dfact.StoreError, match=message):

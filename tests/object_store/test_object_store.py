@@ -1,4 +1,4 @@
-"""Datasets, models and row factors in a real S3-compatible server, which answers, errs now and then, or errs for good."""
+"""Datasets, models and row factors in an S3-compatible server, without and with transient and permanent errors."""
 
 import importlib.util
 import os
@@ -46,7 +46,7 @@ START_SECONDS = 150
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[int]:
-    """The port of a server of its own process."""
+    """The port of a server in a separate process."""
     for package in ("moto.server", "obstore"):
         if importlib.util.find_spec(package.partition(".")[0]) is None:
             pytest.skip(f"{package} is not installed: pip install 'dfact[test]'")
@@ -80,9 +80,9 @@ def send(port: int, method: str, path: str, body: bytes = b"", headers: dict[str
 
 
 class Proxy(ThreadingHTTPServer):
-    """Between client and server; every ``every``-th request fails, in turn with 503, 500 and a lost connection; all with 1, none with 0.
+    """A proxy between client and server that lets every ``every``-th request fail: 503, 500 and a lost connection in turn; 0: none.
 
-    But for 1, none fails as often as the client tries it: which is the ``every``-th depends on the order of the client's threads.
+    Unless ``every`` is 1, no request fails more often than the client retries it, whatever the order of the client's threads.
     """
 
     daemon_threads = True
@@ -93,7 +93,7 @@ class Proxy(ThreadingHTTPServer):
         self.failures: Counter[tuple[str, str]] = Counter()
 
     def fails(self, *request: str) -> int | None:
-        """What the next request is answered with; 0 for nothing at all, None if it is passed on."""
+        """Return the status with which the next request fails, 0 for a lost connection, None if it is passed on."""
         with self.lock:
             self.asked += 1
             if not self.every or self.asked % self.every or (self.every > 1 and self.failures[request] == stores.RETRIES):
@@ -142,7 +142,7 @@ def use(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def bucket(server: int, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The address of a new bucket."""
+    """The URL of a new bucket."""
     use(server, monkeypatch)
     name = f"bucket-{uuid4().hex[:8]}"
     assert send(server, "PUT", f"/{name}")[0] == 200
@@ -151,7 +151,7 @@ def bucket(server: int, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """The proxy that the client sees; few and short tries, as nobody wants to wait."""
+    """The proxy between client and server; few and short retries keep the test fast."""
     monkeypatch.setattr(stores, "RETRIES", 2)
     with Proxy(server) as found:
         thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.02})
@@ -176,22 +176,7 @@ def icqf(**settings: Any) -> dfact.ICQF:
     return dfact.ICQF(**{"n_components": K, "max_iter": 3, "random_state": 1} | settings)
 
 
-# addresses
-
-
-def test_addresses_and_paths() -> None:
-    assert parse_location("data/x.zarr") == Path("data/x.zarr")
-    assert parse_location(Path("/data/x.zarr")) == Path("/data/x.zarr")
-    assert parse_location("S3://bucket/a/x.zarr/") == "s3://bucket/a/x.zarr"
-    assert parse_location("gs://bucket/x") == "gs://bucket/x"
-
-
-@pytest.mark.parametrize(
-    "wrong", ["s3://bucket", "s3://bucket/", "s3:///x", "s3://bucket//x", "s3://bucket/../x", "https://a/b", Path("s3://b/x")]
-)
-def test_what_is_no_address_is_refused(wrong: str | Path) -> None:
-    with pytest.raises(StoreError, match="expected"):
-        dfact.open_dataset(wrong)
+# the client
 
 
 def test_without_the_client_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +186,7 @@ def test_without_the_client_the_error_names_the_extra(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.faults
-def test_a_job_whose_step_was_killed_does_it_again(bucket: str, local: dfact.Dataset, tmp_path: Path) -> None:
+def test_killed_step_of_a_job_is_repeated(bucket: str, local: dfact.Dataset, tmp_path: Path) -> None:
     job, model = tmp_path / "job.toml", f"{bucket}/icqf.model"
     job.write_text(
         f'[job]\nstate = "{bucket}/state"\n[[step]]\nrun = "fit icqf"\ndata = "{local.path}"\nmodel = "{model}"\ncomponents = {K}\n'
@@ -218,7 +203,7 @@ def test_a_job_whose_step_was_killed_does_it_again(bucket: str, local: dfact.Dat
     assert not Record(parse_location(f"{bucket}/state")).pending([step])
 
 
-def test_a_store_travels_without_credentials(bucket: str) -> None:
+def test_pickled_store_holds_no_credentials(bucket: str) -> None:
     store = open_store(f"{bucket}/x", read_only=True)
     sent = pickle.dumps(store)
     assert b"very-secret" not in sent
@@ -230,7 +215,7 @@ def test_a_store_travels_without_credentials(bucket: str) -> None:
 
 
 @pytest.mark.parametrize("executor", ["inline", "threads", "cluster"])
-def test_the_same_bits_as_from_a_folder(
+def test_object_store_gives_the_bits_of_a_folder(
     X: NDArray[np.float64], local: dfact.Dataset, bucket: str, server: int, request: pytest.FixtureRequest, executor: str
 ) -> None:
     where: Any = executor
@@ -255,7 +240,7 @@ def test_the_same_bits_as_from_a_folder(
         loaded.transform(dataset, out=f"{bucket}/a/factors.zarr")
 
 
-def test_row_compressed_and_joined(X: NDArray[np.float64], bucket: str) -> None:
+def test_sparse_and_joined_datasets_in_an_object_store(X: NDArray[np.float64], bucket: str) -> None:
     import scipy.sparse as sp
 
     values = sp.csr_array(np.nan_to_num(X[:500]))
@@ -268,7 +253,7 @@ def test_row_compressed_and_joined(X: NDArray[np.float64], bucket: str) -> None:
     assert joined.column_labels[0] == "one.0"
 
 
-def test_the_command_line(bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line(bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "x.npy", planted_answers(200, 10, 2, seed=2))
     data, model, out = f"{bucket}/x.zarr", f"{bucket}/x.model", f"{bucket}/factors.zarr"
     assert main(["import-array", str(tmp_path / "x.npy"), data]) == 0
@@ -288,7 +273,7 @@ def test_the_command_line(bucket: str, tmp_path: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.process
 @pytest.mark.faults
-def test_an_interrupted_writer_is_refused_and_replaced(X: NDArray[np.float64], bucket: str) -> None:
+def test_store_of_an_interrupted_writer_is_refused_and_replaced(X: NDArray[np.float64], bucket: str) -> None:
     address = f"{bucket}/x.zarr"
     script = f"""
 import os, signal, numpy
@@ -346,19 +331,21 @@ def test_what_is_replaced_is_refused_meanwhile(X: NDArray[np.float64], bucket: s
     assert kind_at(address) == "dataset"
 
 
-def test_a_model_whose_factors_are_still_to_be_read_is_not_replaced(X: NDArray[np.float64], bucket: str) -> None:
-    dfact.save_model(icqf().fit(dfact.import_array(X[:100], f"{bucket}/one.zarr")), f"{bucket}/x.model")
-    loaded = dfact.load_model(f"{bucket}/x.model")
-    with pytest.raises(StoreError, match="is still to be read"):
-        dfact.save_model(loaded, f"{bucket}/x.model", overwrite=True)
-    assert dfact.load_model(f"{bucket}/x.model").factors_.shape == (100, K)
+@pytest.mark.faults
+def test_chunk_missing_after_opening_is_named(X: NDArray[np.float64], bucket: str) -> None:
+    dataset = dfact.import_array(X, f"{bucket}/x.zarr")
+    StrictObjectStore(f"{bucket}/x.zarr").remove(["values/c/0/0"])
+    with pytest.raises(StoreError, match=r"cannot read rows .* of s3://.*/x.zarr/values: its chunk values/c/0/0 is missing"):
+        icqf(executor="threads").fit(dataset)
+    with pytest.raises(StoreError, match="has 0 chunks, expected 1"):
+        dfact.open_dataset(f"{bucket}/x.zarr")
 
 
 # a server that errs
 
 
 @pytest.mark.faults
-def test_a_server_that_errs_now_and_then(X: NDArray[np.float64], local: dfact.Dataset, bucket: str, proxy: Proxy) -> None:
+def test_transient_errors_of_the_server_are_retried(X: NDArray[np.float64], local: dfact.Dataset, bucket: str, proxy: Proxy) -> None:
     proxy.every = 12
     model = icqf(executor="threads").fit(dfact.import_array(X, f"{bucket}/x.zarr"))
     dfact.save_model(model, f"{bucket}/x.model")
@@ -367,7 +354,7 @@ def test_a_server_that_errs_now_and_then(X: NDArray[np.float64], local: dfact.Da
 
 
 @pytest.mark.faults
-def test_a_server_that_errs_for_good(X: NDArray[np.float64], bucket: str, proxy: Proxy) -> None:
+def test_permanent_errors_of_the_server_are_reported(X: NDArray[np.float64], bucket: str, proxy: Proxy) -> None:
     dataset = dfact.import_array(X, f"{bucket}/x.zarr")
     model = icqf(executor="inline").fit(dataset)
     proxy.every = 1
@@ -377,7 +364,7 @@ def test_a_server_that_errs_for_good(X: NDArray[np.float64], bucket: str, proxy:
     with pytest.raises(StoreError, match="the object store failed at s3://.*/x.model" + tried):
         dfact.save_model(model, f"{bucket}/x.model")
     proxy.every = 0
-    with pytest.raises(StoreError, match=r"what was begun may still be at s3://.*/z.zarr, marked as incomplete"):
+    with pytest.raises(StoreError, match=r"a partial store may remain at s3://.*/z.zarr, marked as incomplete"):
         fail_while_writing(f"{bucket}/z.zarr", proxy)
     proxy.every = 0
     with pytest.raises(StoreError, match="incomplete"):
@@ -391,14 +378,14 @@ def fail_while_writing(address: str, proxy: Proxy) -> None:
 
 
 @pytest.mark.usefixtures("bucket")
-def test_a_bucket_that_is_not_there_is_named() -> None:
+def test_missing_bucket_is_named() -> None:
     with pytest.raises(StoreError, match=r"s3://nobody-has-this/x.zarr: .*NoSuchBucket"):
         dfact.open_dataset("s3://nobody-has-this/x.zarr")
 
 
 @pytest.mark.faults
-def test_a_fit_goes_on_from_a_checkpoint_in_the_store(X: NDArray[np.float64], local: dfact.Dataset, bucket: str, proxy: Proxy) -> None:
-    """Also while the server errs now and then; and a selection from its own."""
+def test_fit_resumes_from_a_checkpoint_in_the_store(X: NDArray[np.float64], local: dfact.Dataset, bucket: str, proxy: Proxy) -> None:
+    """With transient errors of the server; also a selection."""
 
     def interrupt(iteration: Any) -> None:
         if iteration.number == 7:
@@ -415,7 +402,7 @@ def test_a_fit_goes_on_from_a_checkpoint_in_the_store(X: NDArray[np.float64], lo
     proxy.every = 0
     np.testing.assert_array_equal(resumed.components_, undisturbed.components_)
     np.testing.assert_array_equal(resumed.objective_history_, undisturbed.objective_history_)
-    with pytest.raises(dfact.ParameterError, match=r"the checkpoint s3://.* belongs to another fit: beta was 0.1 there"):
+    with pytest.raises(dfact.ParameterError, match=r"the checkpoint s3://.* belongs to another fit: beta is 0.1, expected"):
         icqf(**parameters, beta=0.2, checkpoint=address).fit(local)
     grid = {"n_components": [1, 2]}
     selections = [
@@ -426,9 +413,7 @@ def test_a_fit_goes_on_from_a_checkpoint_in_the_store(X: NDArray[np.float64], lo
     assert selections[0].table.equals(selections[1].table)  # the seconds, too: nothing was computed again
 
 
-def test_a_job_keeps_its_record_in_the_store(
-    X: NDArray[np.float64], bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_job_record_in_an_object_store(X: NDArray[np.float64], bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dfact.import_array(X, f"{bucket}/job.zarr")
     job = f"""
 [job]

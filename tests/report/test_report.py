@@ -157,9 +157,9 @@ def test_invalid_destinations_are_refused(tmp_path: Path) -> None:
         check_destination(tmp_path / "w.txt", overwrite=True)
     with pytest.raises(dfact.StoreError, match="is a folder, expected a file"):
         check_destination(tmp_path / "folder.csv", overwrite=True)
-    with pytest.raises(dfact.StoreError, match="no dfact store, so it is not replaced"):
+    with pytest.raises(dfact.StoreError, match="not a dfact store, so it is not replaced"):
         check_destination(tmp_path / "folder.zarr", overwrite=True)
-    with pytest.raises(dfact.StoreError, match=r"cannot write .*nothing was left"):
+    with pytest.raises(dfact.StoreError, match=r"cannot write .*no partial file is left"):
         write_factors(tmp_path / "file" / "w.csv", np.zeros((2, 1)), ["a"])
 
 

@@ -325,15 +325,15 @@ def test_checkpoint_of_another_selection_is_refused(answers: NDArray[np.float64]
     for change in ({"random_state": 1}, {"n_folds": 5}, {"grid": {"n_components": [3]}}, {"model": dfact.ICQF(w_max=2.0)}):
         with pytest.raises(dfact.ParameterError, match="belongs to another selection"):
             select(answers, **({"grid": grid, "checkpoint": path} | change))
-    with pytest.raises(dfact.ParameterError, match="belongs to another selection: data was"):
+    with pytest.raises(dfact.ParameterError, match="belongs to another selection: data is"):
         select(answers[:-1], grid, checkpoint=path)
     [chunk] = (path / "0-0-0").glob("*/0")
     chunk.write_bytes(b"torn")
-    with pytest.raises(dfact.StoreError, match=r"0-0-0 is missing or damaged .*; remove the checkpoint"):
+    with pytest.raises(dfact.StoreError, match=r"0-0-0 is missing or damaged .*; delete the checkpoint"):
         select(answers, grid, checkpoint=path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
-    with pytest.raises(dfact.StoreError, match="other is no Zarr group, expected a dfact checkpoint of a selection"):
+    with pytest.raises(dfact.StoreError, match="other is not a Zarr group, expected a dfact checkpoint of a selection"):
         select(answers, grid, checkpoint=tmp_path / "other")
 
 

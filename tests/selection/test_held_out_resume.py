@@ -239,14 +239,14 @@ def test_random_seeds_are_recorded(tmp_path: Path, passes: PassCounter) -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"X": planted(8, 150, 30)}, "data was"),
-        ({"model": {"tol": 1e-3}}, r"model was ExpectileMF\(.*tol=0.0.* there and is .*tol=0.001.* now"),
-        ({"grid": GRID | {"omega": [0.2]}}, "grid was"),
-        ({"holdout_fraction": 0.2}, r"holdout_fraction was 0.1 there and is 0.2 now"),
-        ({"error": "absolute"}, "error was relative there and is absolute now"),
-        ({"bins": [0, 1, np.inf]}, r"bins was \[\] there and is \[0.0, 1.0, inf\] now"),
-        ({"repeats": 3}, "repeats was 2 there and is 3 now"),
-        ({"random_state": 1}, "seed was"),
+        ({"X": planted(8, 150, 30)}, "data is"),
+        ({"model": {"tol": 1e-3}}, r"model is ExpectileMF\(.*tol=0.0.*, expected .*tol=0.001.*"),
+        ({"grid": GRID | {"omega": [0.2]}}, "grid is"),
+        ({"share": 0.2}, r"share is 0.1, expected 0.2"),
+        ({"error": "absolute"}, "error is relative, expected absolute"),
+        ({"bins": [0, 1, np.inf]}, r"bins is \[\], expected \[0.0, 1.0, inf\]"),
+        ({"repeats": 3}, "repeats is 2, expected 3"),
+        ({"random_state": 1}, "seed is"),
     ],
 )
 def test_checkpoint_of_another_selection_is_refused(change: dict[str, Any], named: str, tmp_path: Path, passes: PassCounter) -> None:
@@ -262,7 +262,7 @@ def test_damaged_results_are_refused(tmp_path: Path) -> None:
     select(X, checkpoint=path)
     [piece] = (path / "errors-000000").glob("*/0")
     piece.write_bytes(b"torn")
-    with pytest.raises(dfact.StoreError, match=r"errors-000000 is missing or damaged .*; remove the checkpoint"):
+    with pytest.raises(dfact.StoreError, match=r"errors-000000 is missing or damaged .*; delete the checkpoint"):
         select(X, checkpoint=path)
     with pytest.raises(dfact.ParameterError, match="checkpoint_every is 0, expected an integer of at least 1"):
         select(X, model={"checkpoint_every": 0})

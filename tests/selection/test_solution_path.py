@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.data.coerce import as_dataset
-from dfact.data.dataset import take_rows
 from dfact.data.layout import Layout
 from dfact.engine.partitions import partitions
 from dfact.models.cp.path import PathStep
@@ -131,7 +130,7 @@ def test_row_subsets_and_masks_read_the_same_entries(n: int, tmp_path: Path) -> 
     Z = rng.integers(0, 5, (n, 30, 4)).astype(np.int16)
     dataset = dfact.import_array(Z, tmp_path / "z.zarr", missing=4)
     chosen = np.flatnonzero(rng.random(n) < 0.5)
-    some = take_rows(dataset, chosen)
+    some = dataset.take_rows(chosen)
     expected = np.where(Z == 4, np.nan, Z)
     blocks = [block.values for block in partitions(some.source, 4, None).blocks(np.dtype(np.float64))]
     np.testing.assert_array_equal(np.concatenate(blocks), expected[chosen])

@@ -119,11 +119,11 @@ def test_checkpoint_of_another_path_is_refused(tmp_path: Path) -> None:
     cp(checkpoint=path).path(X, LAMBDAS)
     other = np.where(np.arange(60)[:, None, None] == 7, 0.0, X)
     cases: dict[str, Callable[[], Any]] = {
-        "lambdas was [1.0, 60.0, 100.0, 1000000.0] there and is [1.0, 60.0] now": lambda: cp(checkpoint=path).path(X, LAMBDAS[:2]),
-        "refine was True there and is False now": lambda: cp(checkpoint=path).path(X, LAMBDAS, refine=False),
-        "l1_ratio was 0.5 there and is 0.2 now": lambda: cp(checkpoint=path, l1_ratio=0.2).path(X, LAMBDAS),
-        "data was": lambda: cp(checkpoint=path).path(other, LAMBDAS),
-        "lambdas was [1.0, 60.0, 100.0, 1000000.0] there and is not there now": lambda: cp(checkpoint=path).fit(X),
+        "lambdas is [1.0, 60.0, 100.0, 1000000.0], expected [1.0, 60.0]": lambda: cp(checkpoint=path).path(X, LAMBDAS[:2]),
+        "refine is True, expected False": lambda: cp(checkpoint=path).path(X, LAMBDAS, refine=False),
+        "l1_ratio is 0.5, expected 0.2": lambda: cp(checkpoint=path, l1_ratio=0.2).path(X, LAMBDAS),
+        "data is": lambda: cp(checkpoint=path).path(other, LAMBDAS),
+        "lambdas is [1.0, 60.0, 100.0, 1000000.0], expected absent": lambda: cp(checkpoint=path).fit(X),
     }
     for message, work in cases.items():
         with pytest.raises(ParameterError, match=f"belongs to another fit: {re.escape(message)}"):
@@ -143,7 +143,7 @@ def test_incomplete_checkpoint_is_refused(how: str, tmp_path: Path) -> None:
         damage(record / "zarr.json", "truncated")
     else:
         damage(record / "arrays" / "0", how)
-    with pytest.raises(StoreError, match=rf"{record.name}.* is missing or damaged .*; remove the checkpoint, and the fit begins anew"):
+    with pytest.raises(StoreError, match=rf"{record.name}.* is missing or damaged .*; delete the checkpoint to start over"):
         cp(checkpoint=path).path(X, LAMBDAS)
 
 
@@ -223,11 +223,11 @@ def test_checkpoint_of_another_selection_is_refused(tmp_path: Path) -> None:
     assert not path.exists(), "an invalid call creates no checkpoint"
     choose(X, "bic", path)
     cases: dict[str, Callable[[], Any]] = {
-        "holdout_fraction was 0.1 there and is 0.2 now": lambda: choose(X, "bic", path, holdout_fraction=0.2),
-        "seed was": lambda: choose(X, "bic", path, random_state=1),
-        "l1_ratio was 0.5 there and is 0.2 now": lambda: choose(X, "bic", path, cp(l1_ratio=0.2)),
-        "data was": lambda: choose(np.abs(X), "bic", path),
-        "lambdas was [1.0, 60.0, 100.0, 1000000.0] there and is [1.0] now": lambda: select_on_path(
+        "holdout_fraction is 0.1, expected 0.2": lambda: choose(X, "bic", path, holdout_fraction=0.2),
+        "seed is": lambda: choose(X, "bic", path, random_state=1),
+        "l1_ratio is 0.5, expected 0.2": lambda: choose(X, "bic", path, cp(l1_ratio=0.2)),
+        "data is": lambda: choose(np.abs(X), "bic", path),
+        "lambdas is [1.0, 60.0, 100.0, 1000000.0], expected [1.0]": lambda: select_on_path(
             cp(), X, "bic", [1.0], random_state=0, checkpoint=path
         ),
     }

@@ -1,4 +1,4 @@
-"""import_array: any array, in memory or not, becomes a dataset."""
+"""import_array: write an array, in memory or lazy, as a dataset."""
 
 from collections.abc import Callable, Sequence
 from os import PathLike
@@ -30,11 +30,11 @@ Implicit = Literal["zero", "missing"]
 
 
 def array_source(X: Any) -> RowSource:
-    """How to read any array by rows without holding it twice."""
+    """Return a source that reads an array of any kind by rows, without a second copy in memory."""
     if isinstance(X, zarr.Array):
         return ZarrSource(X)
     if sp.issparse(X):
-        return CSRSource(_canonical(sp.csr_array(X)))  # type: ignore[call-overload]  # issparse() narrows to less than scipy takes
+        return CSRSource(_canonical(sp.csr_array(X)))  # type: ignore[call-overload]  # issparse() narrows to less than SciPy accepts
     if isinstance(X, pd.DataFrame):
         return ArraySource(np.ascontiguousarray(_frame_values(X)))
     if hasattr(X, "dask") or hasattr(X, "dims"):
@@ -44,7 +44,7 @@ def array_source(X: Any) -> RowSource:
 
 
 def _canonical(matrix: sp.csr_array) -> sp.csr_array:
-    """The matrix with ascending column numbers and one entry for each; a copy if the user's is not so."""
+    """Return the matrix with ascending column numbers without duplicates; a copy unless it has that form."""
     if not matrix.has_canonical_format:
         matrix = matrix.copy()
         matrix.sum_duplicates()
@@ -52,7 +52,7 @@ def _canonical(matrix: sp.csr_array) -> sp.csr_array:
 
 
 def _frame_values(frame: pd.DataFrame) -> NDArray[Any]:
-    """A table's values in their common type; columns of pandas' nullable types would come out as objects."""
+    """Return a table's values in their common type; pandas alone would convert columns of nullable types to objects."""
     if not all(pd.api.types.is_numeric_dtype(dtype) for dtype in frame.dtypes):
         return frame.to_numpy()
     dtype = np.result_type(*(getattr(dtype, "numpy_dtype", getattr(dtype, "subtype", dtype)) for dtype in frame.dtypes))
@@ -62,7 +62,7 @@ def _frame_values(frame: pd.DataFrame) -> NDArray[Any]:
 
 
 def axis_labels(X: Any, axis: int) -> NDArray[Any] | None:
-    """The labels that a DataFrame or an xarray DataArray carries along an axis."""
+    """Return the labels that a DataFrame or an xarray DataArray has along an axis."""
     if isinstance(X, pd.DataFrame):
         index = (X.index, X.columns)[axis]
         return None if isinstance(index, pd.RangeIndex) else index.astype(str).to_numpy(dtype=object)
@@ -71,21 +71,21 @@ def axis_labels(X: Any, axis: int) -> NDArray[Any] | None:
     return None
 
 
-def _storage(dtype: np.dtype[Any], codes: Sequence[float]) -> tuple[np.dtype[Any], int | None]:
-    """The stored dtype and missing code for values of this dtype with these missing codes."""
+def _stored_type(dtype: np.dtype[Any], codes: Sequence[float]) -> tuple[np.dtype[Any], int | None]:
+    """Choose the stored dtype and missing code for values of this dtype with these missing codes."""
     if dtype.kind == "b":
         dtype = np.dtype(np.uint8)
     if dtype.kind == "f":
         return np.dtype(np.float32 if dtype.itemsize <= 4 else np.float64), None
     if dtype.kind not in "iu":
         raise DataError(f"X holds {dtype}, expected integers or floats; encode text as numbers first")
-    possible = _within(codes, dtype)
+    possible = _representable(codes, dtype)
     stored = np.dtype(np.int32) if dtype.itemsize == 8 else dtype.newbyteorder("=")
-    fitting = _within(possible, stored)
+    fitting = _representable(possible, stored)
     return stored, fitting[0] if fitting else missing_code_for(stored) if possible else None
 
 
-def _within(codes: Sequence[float], dtype: np.dtype[Any]) -> list[int]:
+def _representable(codes: Sequence[float], dtype: np.dtype[Any]) -> list[int]:
     limits = np.iinfo(dtype)
     return [int(code) for code in codes if float(code).is_integer() and limits.min <= code <= limits.max]
 
@@ -109,40 +109,40 @@ def import_array(
     Parameters
     ----------
     X : array of two or more modes, rows (participants) first
-        NumPy, SciPy sparse, pandas, dask, xarray or Zarr. A sparse matrix stays row-compressed; zeros that
-        it stores are kept.
+        NumPy, SciPy sparse, pandas, dask, xarray or Zarr. A sparse matrix is stored in CSR format, with its
+        explicit zeros.
     path : str or path
-        Where the dataset goes (a folder, usually ``*.zarr``, or an address such as ``s3://bucket/a.zarr``).
+        Location of the new dataset (a folder, usually ``*.zarr``, or a URL such as ``s3://bucket/a.zarr``).
     missing : number or numbers
-        The codes that stand for a missing entry; NaN is always missing. Not 0 where entries that are not stored are zeros.
+        Codes of missing entries; NaN is always missing. 0 is not allowed if implicit entries are zeros.
     row_labels, column_labels : sequences
-        Names; by default those that X carries, else 0, 1, ….
+        Names; by default the labels of X, else 0, 1, ….
     valid_range : pair of numbers, or one for every column
-        Lowest and highest valid value; a value outside is an error. By default the range of the data.
+        Lowest and highest valid value; a value outside raises an error. By default the range of the data.
     confounders : table with a row for each row of X
         See :mod:`dfact.data.confounders`.
     empty_rows : {"error", "drop"}
-        Refuse a row without any entry, or leave it out; ``Dataset.dropped_rows`` counts them.
+        Treatment of a row without any entry: raise an error, or drop it. ``Dataset.dropped_rows`` counts dropped rows.
     implicit : {"zero", "missing"}
-        What the entries are that a sparse matrix does not store: zeros, or missing.
+        Meaning of the entries that a sparse matrix does not store.
     overwrite : bool
-        Replace the dataset that is there.
+        Replace an existing dataset at ``path``.
     progress : function
-        Called with (rows done, rows in all).
+        Called with (rows written, total rows).
 
     Returns
     -------
     Dataset
-        Opened from ``path``.
+        The new dataset, opened from ``path``.
 
     Raises
     ------
     DataError
-        Text, infinite values, values outside ``valid_range``, an empty row or column, wrong label counts.
+        Text, infinite values, values outside ``valid_range``, an empty row or column, wrong numbers of labels.
     ParameterError
-        Another ``empty_rows`` or ``implicit``; absent entries of an array that is not sparse.
+        An invalid ``empty_rows`` or ``implicit``; implicit entries in an array that is not sparse.
     StoreError
-        ``path`` exists, or cannot be written; nothing is left behind.
+        ``path`` exists, or cannot be written; no partial dataset is left.
 
     Examples
     --------
@@ -155,13 +155,13 @@ def import_array(
     if len(source.shape) < 2 or 0 in source.shape:
         raise DataError(f"X has shape {source.shape}, expected at least one row and one column (rows first, then columns)")
     codes = [] if missing is None else [float(code) for code in np.atleast_1d(np.asarray(missing, float))]
-    row_compressed = source.is_sparse
+    sparse = source.is_sparse
     check_empty_rows(empty_rows)
-    _check_implicit(implicit, row_compressed)
-    if row_compressed and implicit == "zero" and 0 in codes:
-        remedy = "leave 0 out, pass absent='missing', or import X.toarray()"
-        raise DataError(f"missing names 0, which every entry is that the sparse X does not store; {remedy}")
-    dtype, missing_code = _storage(source.dtype, codes)
+    _check_implicit(implicit, sparse)
+    if sparse and implicit == "zero" and 0 in codes:
+        remedy = "leave out 0, pass implicit='missing', or import X.toarray()"
+        raise DataError(f"missing contains 0, the value of all implicit entries of the sparse X, expected other codes; {remedy}")
+    dtype, missing_code = _stored_type(source.dtype, codes)
     n, n_columns = source.shape[:2]
     columns = _labels(column_labels, axis_labels(X, 1), n_columns, "column")
     rows = _labels(row_labels, axis_labels(X, 0), n, "row") if row_labels is not None or axis_labels(X, 0) is not None else None
@@ -176,51 +176,49 @@ def import_array(
         column_labels=columns,
         name="X",
         empty=empty_rows,
-        row_compressed=row_compressed,
+        sparse=sparse,
         implicit_value=np.nan if implicit == "missing" else 0.0,
         overwrite=overwrite,
     ) as writer:
-        for run in source.read_ranges(Layout.of(source.shape)):
-            writer.append(_stored(source.read_native(run.start, run.stop), dtype, codes, missing_code), limits=limits)
+        for batch in source.read_ranges(Layout.of(source.shape)):
+            writer.append(_to_stored(source.read_native(batch.start, batch.stop), dtype, codes, missing_code), limits=limits)
             if progress is not None:
-                progress(run.stop, n)
+                progress(batch.stop, n)
         writer.finish(valid_range=limits, confounders=frame, row_labels=rows)
     return open_dataset(path)
 
 
-def _check_implicit(implicit: str, row_compressed: bool) -> None:
+def _check_implicit(implicit: str, sparse: bool) -> None:
     if implicit not in get_args(Implicit):
-        raise ParameterError(f"absent is {implicit!r}, expected 'zero' or 'missing'")
-    if implicit == "missing" and not row_compressed:
-        raise ParameterError(
-            "absent='missing' is for a sparse X; of a dense one every entry is there: mark missing ones with NaN or missing="
-        )
+        raise ParameterError(f"implicit is {implicit!r}, expected 'zero' or 'missing'")
+    if implicit == "missing" and not sparse:
+        raise ParameterError("implicit is 'missing' and X is dense, expected a sparse X; mark missing entries with NaN or missing=")
 
 
-def _labels(given: Sequence[Any] | None, carried: NDArray[Any] | None, n: int, kind: str) -> NDArray[Any]:
-    if given is None:
-        return carried if carried is not None else np.arange(n).astype(str).astype(object)
-    labels = np.asarray([str(label) for label in given], dtype=object)
+def _labels(explicit: Sequence[Any] | None, labels_of_X: NDArray[Any] | None, n: int, kind: str) -> NDArray[Any]:
+    if explicit is None:
+        return labels_of_X if labels_of_X is not None else np.arange(n).astype(str).astype(object)
+    labels = np.asarray([str(label) for label in explicit], dtype=object)
     if len(labels) != n:
-        raise DataError(f"{kind}_labels has {len(labels)} entries, X has {n} {kind}s")
+        raise DataError(f"{kind}_labels has {len(labels)} entries, expected {n}, one for each {kind} of X")
     return labels
 
 
-def _stored(
+def _to_stored(
     values: NDArray[Any] | sp.csr_array, dtype: np.dtype[Any], codes: Sequence[float], missing_code: int | None
 ) -> NDArray[Any] | sp.csr_array:
-    """The values in their stored dtype, every missing code as the stored one."""
+    """Convert the values to their stored dtype and all missing codes to the stored one."""
     if isinstance(values, np.ndarray):
-        return _converted(values, dtype, codes, missing_code)
-    return sp.csr_array((_converted(values.data, dtype, codes, missing_code), values.indices, values.indptr), shape=values.shape)
+        return _convert(values, dtype, codes, missing_code)
+    return sp.csr_array((_convert(values.data, dtype, codes, missing_code), values.indices, values.indptr), shape=values.shape)
 
 
-def _converted(values: NDArray[Any], dtype: np.dtype[Any], codes: Sequence[float], missing_code: int | None) -> NDArray[Any]:
+def _convert(values: NDArray[Any], dtype: np.dtype[Any], codes: Sequence[float], missing_code: int | None) -> NDArray[Any]:
     out = values.astype(dtype)
     if values.dtype.itemsize == 8 and dtype == np.int32 and not np.isin(values[out != values], codes).all():
-        raise DataError("X holds integers beyond 32 bits; convert it to float64 first")
+        raise DataError("X holds integers beyond 32 bits, expected at most 32 bits; convert it to float64 first")
     for code in codes:
-        mark = np.nan if dtype.kind == "f" else missing_code
-        if mark is not None and mark != code:
-            out[values == code] = mark
+        missing = np.nan if dtype.kind == "f" else missing_code
+        if missing is not None and missing != code:
+            out[values == code] = missing
     return out

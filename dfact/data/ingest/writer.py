@@ -1,4 +1,4 @@
-"""DatasetWriter: rows in, a complete dataset out, never more than a chunk in memory."""
+"""DatasetWriter: write a dataset row by row, with at most one chunk in memory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,18 +20,18 @@ from dfact.errors import DataError
 from dfact.storage.groups import create_group, update_attributes
 from dfact.storage.location import Location
 
-_LARGEST = np.finfo(np.float64).max  # what is beyond is infinite
+_LARGEST = np.finfo(np.float64).max
 
 
 def missing_code_for(dtype: np.dtype[Any]) -> int | None:
-    """The code we store for a missing integer; None for floats, where NaN says it."""
+    """Return the code that is stored for a missing integer; None for floats, for which it is NaN."""
     if dtype.kind not in "iu":
         return None
     return int(np.iinfo(dtype).max if dtype.kind == "u" else np.iinfo(dtype).min)
 
 
 def smallest_integer(low: float, high: float) -> np.dtype[Any] | None:
-    """The smallest of uint8, int16 and int32 that holds low to high and a missing code; None if none does."""
+    """Return the smallest of uint8, int16 and int32 that holds low to high and a missing code; None if none does."""
     for dtype in (np.dtype(np.uint8), np.dtype(np.int16), np.dtype(np.int32)):
         limits = np.iinfo(dtype)
         lowest, highest = (0, limits.max - 1) if dtype.kind == "u" else (limits.min + 1, limits.max)
@@ -40,15 +40,15 @@ def smallest_integer(low: float, high: float) -> np.dtype[Any] | None:
     return None
 
 
-def storage_type(low: float, high: float, *, whole: bool) -> np.dtype[Any]:
-    """The type that values from low to high are stored in: single precision, whole numbers as integers, double where neither holds them."""
-    if whole:
+def storage_type(low: float, high: float, *, integers: bool) -> np.dtype[Any]:
+    """Choose the type of stored values from low to high: the smallest integer for integers, else single, if necessary double precision."""
+    if integers:
         return smallest_integer(low, high) or np.dtype(np.float64)
     return np.dtype(np.float32 if max(-low, high) <= np.finfo(np.float32).max else np.float64)
 
 
 class DatasetWriter:
-    """Receives the rows of a dataset in order; see :func:`dataset_writer`."""
+    """A writer of the rows of a dataset, in order; see :func:`dataset_writer`."""
 
     def __init__(
         self,
@@ -59,13 +59,13 @@ class DatasetWriter:
         column_labels: NDArray[Any],
         name: str,
         empty: EmptyRows | Literal["keep"],
-        row_compressed: bool,
+        sparse: bool,
         implicit_value: float,
     ) -> None:
         self._group, self._shape, self._dtype, self._missing_code = group, shape, dtype, missing_code
         self._labels, self._name, self._empty, self._implicit_value = column_labels, name, empty, implicit_value
         self._values: ValuesWriter
-        if row_compressed:
+        if sparse:
             self._values = CSRWriter(group, shape, dtype, missing_code, implicit_value)
         else:
             self._values = DenseWriter(group, shape, dtype, missing_code)
@@ -79,10 +79,10 @@ class DatasetWriter:
         values = as_float(rows, self._missing_code, np.result_type(self._dtype, np.float32))
         if limits is not None or self._dtype.kind == "f":
             low, high = (-_LARGEST, _LARGEST) if limits is None else limits.T
-            found = first_outside(values, low, high, self._implicit_value)
-            if found is not None:
-                where, value = found
-                raise invalid_value(self._entry(where), value, *((np.nan, np.nan) if limits is None else limits[where[1]]))
+            outside = first_outside(values, low, high, self._implicit_value)
+            if outside is not None:
+                index, value = outside
+                raise invalid_value(self._describe_entry(index), value, *((np.nan, np.nan) if limits is None else limits[index[1]]))
         keep = (self.statistics.update(values, self._implicit_value) > 0) | (self._empty == "keep")
         self._kept.append(self._received + np.flatnonzero(keep))
         self._received += values.shape[0]
@@ -95,9 +95,9 @@ class DatasetWriter:
         self._values.append(rows)
         self._written += rows.shape[0]
 
-    def _entry(self, where: tuple[int, ...]) -> str:
-        others = "".join(f", index {i}" for i in where[2:])
-        return f"{self._name}: row {self._received + where[0]}, column {str(self._labels[where[1]])!r}{others}"
+    def _describe_entry(self, index: tuple[int, ...]) -> str:
+        modes = "".join(f", index {i}" for i in index[2:])
+        return f"{self._name}: row {self._received + index[0]}, column {str(self._labels[index[1]])!r}{modes}"
 
     def finish(
         self,
@@ -108,12 +108,12 @@ class DatasetWriter:
         row_labels: NDArray[Any] | None = None,
         dropped_before: int = 0,
     ) -> None:
-        """Write the last rows and the metadata. Row labels and confounders are those of all rows received.
+        """Write the last rows and the metadata. Row labels and confounders are those of all received rows.
 
-        ``dropped_before`` counts the rows without any answer that were left out before they came here.
+        ``dropped_before`` counts the rows without any answer that were dropped before.
         """
         if self._written == 0:
-            raise DataError(f"{self._name} has no rows with answers; expected at least one")
+            raise DataError(f"{self._name} has no rows with answers, expected at least one")
         self._values.finish(self._written)
         kept = np.concatenate(self._kept)
         numbered = row_labels is None and len(kept) < self._received
@@ -149,20 +149,19 @@ class DatasetWriter:
             dropped_rows=dropped_before + self._received - self._written,
             empty_rows=statistics.empty_rows,
             n_empty_rows=statistics.n_empty_rows,
-            numbered_rows=numbered,  # labels that say nothing of who it is: no two datasets are matched by them
+            numbered_rows=numbered,  # these labels do not identify participants: join_datasets rejects them
             fingerprint=self._fingerprint.finish(dataset),
         )
 
 
 @contextmanager
-def _unicode(name: str) -> Iterator[None]:
-    """Half a pair of UTF-16 is a character to Python, and to nobody else."""
+def _unicode_errors(name: str) -> Iterator[None]:
+    """Translate the error that Python raises when it encodes a lone surrogate of UTF-16 in a label."""
     try:
         yield
     except UnicodeEncodeError as error:
-        raise DataError(
-            f"{name}: {error.object[max(0, error.start - 40) : error.end]!r} is no text in Unicode; give another label or name"
-        ) from error
+        text = error.object[max(0, error.start - 40) : error.end]
+        raise DataError(f"{name}: the label or name is {text!r}, expected valid Unicode; rename it") from error
 
 
 @contextmanager
@@ -175,17 +174,16 @@ def dataset_writer(
     column_labels: NDArray[Any],
     name: str,
     empty: EmptyRows | Literal["keep"] = "error",
-    row_compressed: bool = False,
+    sparse: bool = False,
     implicit_value: float = 0.0,
     overwrite: bool = False,
 ) -> Iterator[DatasetWriter]:
-    """A writer of the dataset at ``path``; the block must end with ``writer.finish()``.
+    """Yield a writer of the dataset at ``path``; the block must end with ``writer.finish()``.
 
-    ``name`` is what error messages call the data (the file, or "X"). A ``row_compressed`` dataset takes
-    SciPy's csr arrays in canonical form whose other entries are ``implicit_value``, any other NumPy arrays. Rows
-    that are ``empty``, without any observed entry, are refused, dropped or kept; to keep them is to keep
-    such columns, too. The dataset appears at ``path`` when the block ends without an error, otherwise
-    nothing is left there.
+    ``name`` is the name of the data in messages (the file, or "X"). A ``sparse`` dataset takes
+    SciPy's CSR arrays in canonical form, with implicit entries of ``implicit_value``; a dense one takes NumPy arrays.
+    ``empty`` states whether rows without any observed entry raise an error, are dropped or kept; "keep" also keeps
+    such columns. The dataset exists at ``path`` once the block has succeeded; otherwise no part of it is left.
     """
-    with create_group(path, KIND, overwrite=overwrite) as group, _unicode(name):
-        yield DatasetWriter(group, shape, dtype, missing_code, column_labels, name, empty, row_compressed, implicit_value)
+    with create_group(path, KIND, overwrite=overwrite) as group, _unicode_errors(name):
+        yield DatasetWriter(group, shape, dtype, missing_code, column_labels, name, empty, sparse, implicit_value)

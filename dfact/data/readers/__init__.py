@@ -1,1 +1,1 @@
-"""readers"""
+"""File formats: one module for each, imported when a file of its format is opened."""

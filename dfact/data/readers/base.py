@@ -1,4 +1,7 @@
-"""Tables on disk, read in batches: some columns as numbers, some as text, and where in the file a row is."""
+"""The contract of a table: columns read in batches, as numbers or as text, and the position of a row in the file.
+
+A format is a class that implements :class:`Table` in a module of this folder; :func:`open_table` chooses it by the suffix.
+"""
 
 from collections.abc import Iterator, Sequence
 from os import PathLike
@@ -16,8 +19,8 @@ from dfact.errors import DataError, ParameterError, StoreError
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 
 
-def _is_number(cell: str) -> bool:
-    """Whether Arrow reads it as one: Python also takes 1_000."""
+def is_number(cell: str) -> bool:
+    """Check whether Arrow parses the cell as a number; Python also accepts 1_000."""
     try:
         float(cell)
     except ValueError:
@@ -35,43 +38,45 @@ class Table(Protocol):
     columns: list[str]
 
     def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
-        """The rows in order: the columns ``numbers`` as a matrix, and the columns ``texts`` as strings.
+        """Yield the rows in order: the columns ``numbers`` as a matrix, and the columns ``texts`` as strings.
 
-        A number is NaN where its cell is empty or one of the texts ``missing``; a DataError says where one is no number.
+        Empty cells and the texts ``missing`` become NaN in columns of numbers; other text raises DataError with its position.
         """
         ...
 
-    def place(self, row: int) -> str:
-        """Where in the file a row (counted from 0) is, in words."""
+    def row_position(self, row: int) -> str:
+        """Describe the position in the file of a row (counted from 0)."""
         ...
 
 
 def open_table(source: str | PathLike[str], delimiter: str | None = None) -> Table:
-    """The table in a csv, tsv or txt file (plain or gzipped) or a parquet file, by its ending."""
+    """Open a table in a csv, tsv or txt file (plain or gzipped) or a parquet file, chosen by its suffix."""
     from dfact.data.readers.delimited import CsvTable
     from dfact.data.readers.parquet import ParquetTable
 
     path = Path(source)
     if not path.is_file():
-        raise StoreError(f"{path} {'is no file' if path.exists() else 'does not exist'}; expected a table (csv, tsv, txt, parquet)")
+        raise StoreError(f"{path} {'is not a file' if path.exists() else 'does not exist'}, expected a table (csv, tsv, txt, parquet)")
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    zipped = suffixes[-1:] == [".gz"]
-    ending = next(iter(suffixes[-2:-1] if zipped else suffixes[-1:]), "")
-    if ending in (".parquet", ".pq") and not zipped:
+    gzipped = suffixes[-1:] == [".gz"]
+    suffix = next(iter(suffixes[-2:-1] if gzipped else suffixes[-1:]), "")
+    if suffix in (".parquet", ".pq") and not gzipped:
         return ParquetTable(path)
-    delimiter = delimiter or _DELIMITERS.get(ending)
+    delimiter = delimiter or _DELIMITERS.get(suffix)
     if delimiter is None:
         expected = ".csv, .tsv, .txt (each also with .gz) or .parquet; pass delimiter= for other text"
-        raise ParameterError(f"{path} ends in {ending!r}, expected {expected}")
+        raise ParameterError(f"{path} ends in {suffix!r}, expected {expected}")
     if len(delimiter) != 1:
         raise ParameterError(f"delimiter is {delimiter!r}, expected one character")
-    return CsvTable(path, delimiter, zipped)
+    return CsvTable(path, delimiter, gzipped)
 
 
-def not_a_number(place: str, column: str, cell: str) -> DataError:
+def not_a_number(position: str, column: str, cell: str) -> DataError:
+    """Return the error for text in a column of numbers."""
     remedy = "declare it in missing=, or name other columns (items=, or row=, column=, value= of triplets)"
-    return DataError(f"{place}, column {column!r} holds the text {cell!r}, expected a number; {remedy}")
+    return DataError(f"{position}, column {column!r} holds the text {cell!r}, expected a number; {remedy}")
 
 
-def _matrix(batch: pa.RecordBatch) -> NDArray[np.float64]:
+def to_matrix(batch: pa.RecordBatch) -> NDArray[np.float64]:
+    """Convert columns of numbers to a matrix, null to NaN."""
     return np.asarray(batch.to_tensor(null_to_nan=True, row_major=True).to_numpy(), np.float64)

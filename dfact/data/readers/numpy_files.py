@@ -1,4 +1,4 @@
-"""Arrays in NumPy's files."""
+"""Arrays in NumPy's npy and npz files."""
 
 import lzma
 import struct
@@ -15,31 +15,33 @@ from numpy.typing import NDArray
 from dfact.errors import DataError, ParameterError
 
 _BROKEN = (OSError, ValueError, EOFError, RuntimeError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
-"""What NumPy and the zip reader raise on files that are damaged, encrypted, or packed in a way they do not know."""
+"""Exceptions of NumPy and of zipfile on files that are damaged, encrypted, or compressed with an unsupported method."""
 
 
 def read_array_file(path: Path, key: str | None = None) -> NDArray[Any]:
-    """The array in an .npy file, which stays on disk until it is read, or that named ``key`` in an .npz file.
+    """Open the array in an npy file, memory-mapped, or read the array ``key`` of an npz file.
 
     Raises
     ------
     DataError
-        The file is missing, or none of NumPy's, or holds Python objects, which are code that would run.
+        The file is missing, is not a NumPy file, or contains Python objects, whose loading would run code.
     ParameterError
-        The file has no array of this name, or several and no name was given.
+        The file has no array of this name, or several arrays and ``key`` is None.
     """
     try:
-        found = np.load(path, mmap_mode="r" if path.suffix == ".npy" else None, allow_pickle=False)
-        if isinstance(found, np.ndarray):
+        loaded = np.load(path, mmap_mode="r" if path.suffix == ".npy" else None, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
             if key is not None:
-                raise ParameterError(f"{path} holds one array without a name, expected an .npz file to take {key!r} of")
-            return found
-        with found:
-            name = _only(path, found.files) if key is None else key
-            if name not in found.files:
-                raise ParameterError(f"{path} has no array {name!r}, expected one of {', '.join(found.files)}")
-            _refuse_larger_than_it_is(found.zip, name)
-            return np.asarray(found[name])
+                raise ParameterError(
+                    f"{path} holds one array without a name, expected an .npz file with an array {key!r}; omit key (--key)"
+                )
+            return loaded
+        with loaded:
+            name = _single_name(path, loaded.files) if key is None else key
+            if name not in loaded.files:
+                raise ParameterError(f"{path} has no array {name!r}, expected one of {', '.join(loaded.files)}")
+            _check_size(loaded.zip, name)
+            return np.asarray(loaded[name])
     except (ParameterError, MemoryError):
         raise
     except _BROKEN as error:
@@ -47,18 +49,18 @@ def read_array_file(path: Path, key: str | None = None) -> NDArray[Any]:
         raise DataError(f"cannot read an array from {path}: {error}; {remedy}") from error
 
 
-def _refuse_larger_than_it_is(archive: zipfile.ZipFile, name: str) -> None:
-    """Refuse an array whose header says more bytes than there are: room for all of it is taken before the first is read."""
+def _check_size(archive: zipfile.ZipFile, name: str) -> None:
+    """Raise ValueError if the header declares more bytes than the file has: NumPy allocates them all before it reads."""
     member = archive.getinfo(name if name in archive.namelist() else f"{name}.npy")
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
         read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read_header(file)
     if not dtype.hasobject and prod(shape) * dtype.itemsize > member.file_size:
-        raise ValueError(f"{name!r} is said to have shape {shape}, for which the file is too short")
+        raise ValueError(f"the header of {name!r} declares shape {shape}, for which the file is too short")
 
 
-def _only(path: Path, names: list[str]) -> str:
+def _single_name(path: Path, names: list[str]) -> str:
     if len(names) != 1:
-        raise ParameterError(f"{path} holds {len(names)} arrays ({', '.join(names)}); say which (--key)")
+        raise ParameterError(f"{path} holds {len(names)} arrays ({', '.join(names)}), expected one; choose one with key (--key)")
     return names[0]

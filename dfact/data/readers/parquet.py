@@ -1,4 +1,4 @@
-"""TODO dfact.data.readers.parquet"""
+"""Parquet files as tables."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from dfact.data.readers.base import Batch, _is_number, _matrix, not_a_number
+from dfact.data.readers.base import Batch, is_number, not_a_number, to_matrix
 from dfact.errors import DataError, StoreError
 
 
@@ -25,23 +25,23 @@ def _as_number(values: pa.Array, missing: Sequence[str], file: str, column: str,
         return values.cast(pa.float64())
     except pa.ArrowInvalid:
         for i, cell in enumerate(values.to_pylist()):
-            if cell is not None and not _is_number(cell):
+            if cell is not None and not is_number(cell):
                 raise not_a_number(f"{file}: row {first_row + i} (counted from 0)", column, cell) from None
         raise
 
 
 def _as_text(values: pa.Array) -> pa.Array:
-    if pa.types.is_boolean(values.type):  # as Python and R write them
+    if pa.types.is_boolean(values.type):  # the texts that Python and R write to csv
         return pc.if_else(values, "True", "False")
     return values.cast(pa.string())
 
 
 _BATCH_ENTRIES = 1 << 20
-_PAGE_BUFFER = 1 << 14  # bytes read at once of each parquet column; without it, whole columns of a row group
+_PAGE_BUFFER = 1 << 14  # bytes read at once from each parquet column; without it, Arrow reads all of a row group's column
 
 
 class ParquetTable:
-    """A parquet file. Arrow holds a page of every column at a time, so the memory grows with the columns, not the rows."""
+    """A parquet file. Arrow holds one page of every column, so memory grows with the number of columns, not of rows."""
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
@@ -49,26 +49,26 @@ class ParquetTable:
         with self._open() as file:
             self.columns: list[str] = file.schema_arrow.names
             if file.metadata.num_rows == 0:
-                raise DataError(f"{path} has columns but no rows")
+                raise DataError(f"{path} has columns but no rows, expected at least one row")
 
     def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
         names = [*numbers, *texts]
         rows = min(max(1, _BATCH_ENTRIES // len(names)), 1 << 16)
-        done = 0
+        n_read = 0
         with self._open() as file:
             schema = file.schema_arrow
             for name in names:
                 _check_type(self.name, name, schema.field(name).type)
             try:
                 for batch in file.iter_batches(rows, columns=names):
-                    columns = [_as_number(batch[name], missing, self.name, name, done) for name in numbers]
-                    others = [_as_text(batch[name]) for name in texts]
-                    done += batch.num_rows
-                    yield _matrix(pa.record_batch(columns, list(numbers))), pa.record_batch(others, list(texts))
+                    columns = [_as_number(batch[name], missing, self.name, name, n_read) for name in numbers]
+                    strings = [_as_text(batch[name]) for name in texts]
+                    n_read += batch.num_rows
+                    yield to_matrix(pa.record_batch(columns, list(numbers))), pa.record_batch(strings, list(texts))
             except (pa.ArrowException, OSError, UnicodeError) as error:
                 raise self._unreadable(error) from error
 
-    def place(self, row: int) -> str:
+    def row_position(self, row: int) -> str:
         return f"row {row} (counted from 0)"
 
     def _open(self) -> Any:
@@ -83,11 +83,11 @@ class ParquetTable:
 
 def _check_type(file: str, column: str, kind: pa.DataType) -> None:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (_is_plain(kind) or _is_string(kind) or any(test(kind) for test in _CAST)):
+    if not (_is_plain(kind) or _is_string(kind) or any(test(kind) for test in _CASTABLE)):
         raise DataError(f"{file}: column {column!r} holds {kind}, expected numbers or text; leave it out")
 
 
-_CAST = (pa.types.is_boolean, pa.types.is_decimal, pa.types.is_float16, pa.types.is_null)
+_CASTABLE = (pa.types.is_boolean, pa.types.is_decimal, pa.types.is_float16, pa.types.is_null)
 
 
 def _is_plain(kind: pa.DataType) -> bool:

@@ -1,4 +1,4 @@
-"""Dask arrays as a source of rows: their chunks are computed on the cluster and stay there."""
+"""Dask arrays as row sources: their chunks are computed on the cluster and stay there."""
 
 import hashlib
 import sys
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = (1 << 24, 1 << 26)
 """Smallest and largest size of a chunk, unless a single partition is larger; the minimum keeps the number of chunks low."""
 _SPILL = 0.6  # a Dask worker starts to spill at this share of its limit
-_MERGED = 16  # statistics that one task merges
+_MERGE_BATCH = 16  # number of statistics that one task merges
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A chunk of a dask array that has all its columns: rows start to stop."""
+    """A chunk of a dask array with all columns of the rows start to stop."""
 
     start: int
     stop: int
@@ -39,15 +39,14 @@ class Chunk:
 
 @dataclass(frozen=True, eq=False)
 class DaskRows(RowSource):
-    """Rows ``start`` to ``stop`` of a dask array whose chunks lie on the workers of a cluster.
+    """Rows ``start`` to ``stop`` of a dask array whose chunks are on the workers of a cluster.
 
-    In the driver's process it has their futures, so that they stay there for as long as it lives, and Dask computes
-    again what a lost worker held. Pickled it knows their names alone: a worker that has got the chunks ``keys`` makes
-    the rows of them with ``loaded``.
+    In the driver's process the source holds the chunks' futures: they keep the chunks on the cluster, and Dask recomputes
+    those of a lost worker. Pickled, it holds only their keys: a worker fetches the chunks ``keys`` and calls ``loaded``.
     """
 
     chunks: tuple[Chunk, ...]
-    """Those that hold any of the rows, in order."""
+    """The chunks that contain any of the rows, in order."""
     chunk_dtype: np.dtype[Any]
     tail: tuple[int, ...]
     """Sizes of all modes but the rows'."""
@@ -70,12 +69,12 @@ class DaskRows(RowSource):
 
     @property
     def offset(self) -> int:
-        """Number of the first row in the array whose chunks these are of."""
+        """Number of the first row in the dask array."""
         return self.start
 
     @property
     def keys(self) -> list[Hashable]:
-        """Names of the chunks that ``loaded`` needs, in the order of their rows."""
+        """Keys of the chunks that ``loaded`` needs, in the order of their rows."""
         return [chunk.key for chunk in self.chunks]
 
     def to_memory(self) -> ArraySource:
@@ -88,7 +87,7 @@ class DaskRows(RowSource):
         return replace(self, chunks=chunks, start=start, stop=stop)
 
     def loaded(self, chunks: Mapping[Any, NDArray[Any]]) -> ArraySource:
-        """The rows in memory, of the chunks by their keys: a view where one chunk holds them in C order, else a copy."""
+        """Return the rows in memory from the chunks by key: a view of a single chunk in C order, otherwise a copy."""
         parts = [np.asarray(chunks[chunk.key])[_within(self, chunk)] for chunk in self.chunks]
         if len(parts) == 1:
             return ArraySource(contiguous(parts[0]))
@@ -98,25 +97,25 @@ class DaskRows(RowSource):
         return ArraySource(values)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start to stop, fetched from the workers; only in the driver's process, for messages."""
+        """Fetch the rows start to stop from the workers; only in the driver's process, for messages."""
         rows = self.slice(slice(start, stop))
         parts = [rows._submit(getitem, chunk, _within(rows, chunk)) for chunk in rows.chunks]
-        return rows._joined([part.result() for part in parts])
+        return rows._concatenate([part.result() for part in parts])
 
     def digests(self) -> bytes:
-        """Digests of the rows' blocks, in order, which the workers compute; whatever the chunks are."""
+        """Compute the digests of the rows' blocks on the workers, in order; independent of the chunks."""
         step = Layout.of(self.shape).block_rows
         parts = [self._submit(_digests, chunk, _within(self, chunk), step) for chunk in self.chunks]
         return b"".join(part.result() for part in parts)
 
-    def _joined(self, parts: list[NDArray[Any]]) -> NDArray[Any]:
+    def _concatenate(self, parts: list[NDArray[Any]]) -> NDArray[Any]:
         return contiguous(parts[0]) if len(parts) == 1 else np.concatenate([np.empty((0, *self.tail), self.dtype), *parts])
 
     def _submit(self, function: Any, chunk: Chunk, *arguments: Any) -> "Future":
         if self.futures is None:
             raise DataError(
-                f"rows {self.start} to {self.stop} of a dask array are read where only the names of its chunks are known; "
-                "expected the process that holds it, or the chunks to be passed to loaded()"
+                f"rows {self.start} to {self.stop} of a dask array are read from a pickled source, expected that of the driver; "
+                "fetch the chunks and pass them to loaded()"
             )
         future = self.futures[chunk.key]
         return future.client.submit(function, future, *arguments)
@@ -126,31 +125,31 @@ class DaskRows(RowSource):
 
 
 def _within(rows: DaskRows, chunk: Chunk) -> slice:
-    """The rows' place in a chunk that holds some of them."""
+    """Return the range of the rows within a chunk that contains some of them."""
     return slice(max(rows.start, chunk.start) - chunk.start, min(rows.stop, chunk.stop) - chunk.start)
 
 
 def dask_array(X: Any) -> Any:
-    """The dask array that X is, or that an xarray DataArray has; None of anything else.
+    """Return X if it is a dask array, or the dask array of an xarray DataArray; None for anything else.
 
-    Raises DataError where its shape is unknown.
+    Raises DataError if its shape is unknown.
     """
-    dask, xarray = (sys.modules.get(name) for name in ("dask.array", "xarray"))  # whoever has such an array has imported them
+    dask, xarray = (sys.modules.get(name) for name in ("dask.array", "xarray"))  # imported already if X is such an array
     array = X.data if xarray is not None and isinstance(X, xarray.DataArray) and X.chunks is not None else X
     if dask is None or not isinstance(array, dask.Array):
         return None
     if any(isnan(size) for size in array.shape):
         raise DataError(
-            f"X is a dask array of shape {array.shape}, whose chunks have unknown sizes; call X.compute_chunk_sizes() first, "
-            "or give it the sizes where it is made"
+            f"X is a dask array of shape {array.shape} with chunks of unknown sizes, expected known sizes; "
+            "call X.compute_chunk_sizes() first, or declare the sizes where X is created"
         )
     return array
 
 
-def by_rows(array: Any, unit: int, least: int = 1) -> Any:
-    """The dask array with all columns in one chunk, and chunks of whole units of rows near its own.
+def rechunk_rows(array: Any, unit: int, min_rows: int = 1) -> Any:
+    """Rechunk a dask array into chunks with all columns and with multiples of ``unit`` rows, close to its own chunks.
 
-    They have at least ``least`` rows, and no more bytes than a chunk should have unless a unit has more.
+    Chunks have at least ``min_rows`` rows, and at most the maximum size of a chunk in bytes unless one unit is larger.
     """
     if type(array._meta) is not np.ndarray:
         kind = type(array._meta)
@@ -158,111 +157,111 @@ def by_rows(array: Any, unit: int, least: int = 1) -> Any:
             f"X is a dask array with chunks of {kind.__module__}.{kind.__qualname__}, expected numpy.ndarray with NaN where missing; "
             "convert them with X.map_blocks"
         )
-    most = max(1, _CHUNK_BYTES[1] // _bytes(array, unit)) * unit
-    rows = _runs(array.chunks[0], unit, min(least, most), most)
+    max_rows = max(1, _CHUNK_BYTES[1] // _rows_nbytes(array, unit)) * unit
+    rows = _chunk_rows(array.chunks[0], unit, min(min_rows, max_rows), max_rows)
     return array.rechunk((rows, *((size,) for size in array.shape[1:])))
 
 
-def _bytes(array: Any, rows: int) -> int:
+def _rows_nbytes(array: Any, rows: int) -> int:
     return max(1, int(rows * prod(array.shape[1:]) * array.dtype.itemsize))
 
 
-def _runs(given: Iterable[int], unit: int, least: int, most: int) -> tuple[int, ...]:
-    """Numbers of rows of runs of whole units, of ``least`` to ``most`` rows, that end near where the given ones do."""
-    ends = list(accumulate(given))
-    edges = [0]
+def _chunk_rows(sizes: Iterable[int], unit: int, min_rows: int, max_rows: int) -> tuple[int, ...]:
+    """Choose numbers of rows, multiples of ``unit`` within the limits, whose chunks end close to the ends of chunks of ``sizes``."""
+    ends = list(accumulate(sizes))
+    boundaries = [0]
     for end in ends[:-1]:
-        edge = round(end / unit) * unit
-        if edge - edges[-1] >= max(least, unit) and edge < ends[-1]:
-            edges.append(edge)
-    runs: list[int] = []
-    for start, stop in pairwise([*edges, ends[-1]]):
-        pieces = max(1, -(-(stop - start) // most))
-        step = max(1, -(-(stop - start) // (pieces * unit))) * unit
+        boundary = round(end / unit) * unit
+        if boundary - boundaries[-1] >= max(min_rows, unit) and boundary < ends[-1]:
+            boundaries.append(boundary)
+    rows: list[int] = []
+    for start, stop in pairwise([*boundaries, ends[-1]]):
+        parts = max(1, -(-(stop - start) // max_rows))
+        step = max(1, -(-(stop - start) // (parts * unit))) * unit
         cuts = [*range(start, stop, step), stop] if stop > start else [start, stop]
-        runs += [last - first for first, last in pairwise(cuts)]
-    return tuple(runs)
+        rows += [last - first for first, last in pairwise(cuts)]
+    return tuple(rows)
 
 
-def on_cluster(array: Any, client: "Client") -> tuple[DaskRows, ColumnStatistics]:
-    """The array computed on the client's cluster, where it stays, and its statistics, which alone are fetched.
+def persist_rows(array: Any, client: "Client") -> tuple[DaskRows, ColumnStatistics]:
+    """Compute the array on the client's cluster, where it stays; fetch its statistics alone.
 
-    What fails in the array's own tasks is raised as it is.
+    Errors of the array's own tasks are raised unchanged.
     """
-    _check_room(array, client)
+    _check_memory(array, client)
     from distributed import futures_of
 
-    given, unit = array, Layout.of(array.shape).partition_rows
-    array = by_rows(array, unit, _CHUNK_BYTES[0] // _bytes(array, unit) * unit)
-    futures = persisted(array, client)
-    if not futures_of(given):
-        futures = _spread(futures, client)
+    original, unit = array, Layout.of(array.shape).partition_rows
+    array = rechunk_rows(array, unit, _CHUNK_BYTES[0] // _rows_nbytes(array, unit) * unit)
+    futures = persist_chunks(array, client)
+    if not futures_of(original):
+        futures = _rebalance(futures, client)
     ends = list(accumulate(array.chunks[0], initial=0))
     chunks = tuple(Chunk(start, stop, key) for key, (start, stop) in zip(futures, pairwise(ends), strict=True))
     shapes = [(chunk.stop - chunk.start, *array.shape[1:]) for chunk in chunks]
-    # As soon as a chunk is there: later it may have been spilled.
-    found = client.map(_survey, list(futures.values()), shapes, dtype=array.dtype, priority=1)
-    while len(found) > 1:  # on the workers, as those of many columns are large
-        found = client.map(_merged, [found[i : i + _MERGED] for i in range(0, len(found), _MERGED)], priority=1)
-    statistics: ColumnStatistics = found[0].result()
+    # With priority: each chunk is read right after it is computed, as it may be spilled later.
+    partial = client.map(_chunk_statistics, list(futures.values()), shapes, dtype=array.dtype, priority=1)
+    while len(partial) > 1:  # merged on the workers, because the statistics of many columns are large
+        partial = client.map(_merge, [partial[i : i + _MERGE_BATCH] for i in range(0, len(partial), _MERGE_BATCH)], priority=1)
+    statistics: ColumnStatistics = partial[0].result()
     return DaskRows(chunks, array.dtype, tuple(array.shape[1:]), 0, array.shape[0], futures), statistics
 
 
-def persisted(array: Any, client: "Client") -> "dict[Hashable, Future]":
-    """The futures of the array's chunks, by their names and in the order of their rows, once they are asked for on the cluster."""
+def persist_chunks(array: Any, client: "Client") -> "dict[Hashable, Future]":
+    """Start computing the array on the cluster and return its chunks' futures by key, in the order of their rows."""
     from dask.core import flatten
     from distributed import futures_of
 
-    kept = client.persist(array)
-    futures = {future.key: future for future in futures_of(kept)}
-    return {key: futures[key] for key in flatten(kept.__dask_keys__())}
+    persisted = client.persist(array)
+    futures = {future.key: future for future in futures_of(persisted)}
+    return {key: futures[key] for key in flatten(persisted.__dask_keys__())}
 
 
-def _spread(futures: "dict[Hashable, Future]", client: "Client") -> "dict[Hashable, Future]":
-    """The chunks where the workers' sessions will have their rows: neighbours together, by the workers' threads."""
+def _rebalance(futures: "dict[Hashable, Future]", client: "Client") -> "dict[Hashable, Future]":
+    """Move the chunks to the workers that will own their rows: consecutive chunks, in proportion to the workers' threads."""
     workers = sorted((address, worker["nthreads"]) for address, worker in client.scheduler_info(n_workers=-1)["workers"].items())
     if not workers:
         return futures
     ends = np.cumsum([threads for _, threads in workers]) / sum(threads for _, threads in workers) * len(futures)
-    places = np.searchsorted(ends, np.arange(len(futures)) + 0.5)
+    targets = np.searchsorted(ends, np.arange(len(futures)) + 0.5)
     moved = [
-        client.submit(_itself, future, workers=[workers[place][0]], allow_other_workers=True, pure=False)
-        for future, place in zip(futures.values(), places.tolist(), strict=True)
+        client.submit(_identity, future, workers=[workers[target][0]], allow_other_workers=True, pure=False)
+        for future, target in zip(futures.values(), targets.tolist(), strict=True)
     ]
     return {future.key: future for future in moved}
 
 
-def _itself(chunk: Any) -> Any:
+def _identity(chunk: Any) -> Any:
     return chunk
 
 
-def declared(chunk: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """A computed chunk, refused if it is not what its dask array says."""
+def check_chunk(chunk: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return a computed chunk as an array; raise DataError unless it has the declared shape and dtype."""
     values = np.asarray(chunk)
     if values.shape != shape or values.dtype != dtype:
         raise DataError(
-            f"a chunk of the dask array X is {values.shape} of {values.dtype} once it is computed, {shape} of {dtype} were declared; "
-            "give X the shape, chunks and dtype that its functions return"
+            f"a computed chunk of the dask array X is {values.shape} of {values.dtype}, expected {shape} of {dtype} as declared; "
+            "declare for X the shape, chunks and dtype that its functions return"
         )
     return values
 
 
-def _check_room(array: Any, client: "Client") -> None:
-    """Refuse an array that exceeds the workers' memory; skip the check if there is no worker yet or one has no limit."""
+def _check_memory(array: Any, client: "Client") -> None:
+    """Raise DataError if the array exceeds the workers' memory; skip the check without workers or without memory limits."""
     limits = [worker["memory_limit"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()]
-    room = _SPILL * sum(limits)
-    if limits and all(limits) and array.nbytes > room:
+    capacity = _SPILL * sum(limits)
+    if limits and all(limits) and array.nbytes > capacity:
         raise DataError(
-            f"X is a dask array of {array.nbytes / 2**30:.1f} GiB, the {len(limits)} workers hold {room / 2**30:.1f} GiB before they "
-            "spill; use more workers, or write it as a dataset first: dfact.import_array(X, path)"
+            f"X is a dask array of {array.nbytes / 2**30:.1f} GiB, expected at most the {capacity / 2**30:.1f} GiB that the "
+            f"{len(limits)} workers hold before they spill; use more workers, or write it as a dataset first: dfact.import_array(X, path)"
         )
 
 
-def _survey(chunk: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ColumnStatistics:
-    return ColumnStatistics.of_source(ArraySource(declared(chunk, shape, dtype)))
+def _chunk_statistics(chunk: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ColumnStatistics:
+    return ColumnStatistics.of_source(ArraySource(check_chunk(chunk, shape, dtype)))
 
 
-def _merged(parts: list[ColumnStatistics]) -> ColumnStatistics:
+def _merge(parts: list[ColumnStatistics]) -> ColumnStatistics:
     total = ColumnStatistics.of_columns(parts[0].observed.size)
     for part in parts:
         total.merge(part)
@@ -271,5 +270,5 @@ def _merged(parts: list[ColumnStatistics]) -> ColumnStatistics:
 
 def _digests(chunk: Any, rows: slice, step: int) -> bytes:
     values = chunk[rows]
-    runs = (np.ascontiguousarray(values[start : start + step]) for start in range(0, len(values), step))
-    return b"".join(hashlib.blake2b(run.data, digest_size=16).digest() for run in runs)
+    blocks = (np.ascontiguousarray(values[start : start + step]) for start in range(0, len(values), step))
+    return b"".join(hashlib.blake2b(block.data, digest_size=16).digest() for block in blocks)

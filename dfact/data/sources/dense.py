@@ -106,7 +106,7 @@ class RowSubset(DenseSource):
 
     source: RowSource
     numbers: NDArray[np.intp]
-    """Ascending."""
+    """Row numbers in the source, ascending."""
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -337,7 +337,7 @@ class GradeOfMembership(Factorization):
         highest = (dataset.statistics.maximum + dataset.offset)[observed].max(initial=0)
         if np.isfinite([lowest, highest]).all() and lowest >= 0 and highest <= levels:
             return
-        where = locate_outside(dataset, -dataset.offset, levels - dataset.offset, shifted=True)
+        where = locate_outside(dataset, -dataset.offset, levels - dataset.offset, original_units=True)
         kind = "Negative values" if lowest < 0 else "Values above the highest response"
         raise DataError(f"{kind} in data passed to GradeOfMembership: {where}, expected 0 to {levels:g}")
 

@@ -476,7 +476,7 @@ def test_rows_without_answers_are_reported_and_minimise_the_penalty() -> None:
 
 
 def test_confounders_must_match_the_rows() -> None:
-    with pytest.raises(dfact.DataError, match="confounders have 3 rows, the data has 60"):
+    with pytest.raises(dfact.DataError, match="confounders have 3 rows, expected 60 as in the data"):
         dfact.ICQF(2).fit(GOOD, confounders={"age": [1.0, 2.0, 3.0]})
 
 

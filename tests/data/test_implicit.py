@@ -1,4 +1,4 @@
-"""Row-compressed data whose entries that are not stored are missing: as the dense array with NaN, wherever it is read."""
+"""Sparse data whose implicit entries are missing equals the dense array with NaN."""
 
 import pickle
 from dataclasses import replace
@@ -27,8 +27,10 @@ from tests.conftest import planted_answers
 SEEDS = [0, 1, 2]
 
 
-def partly(seed: int, shape: tuple[int, int] = (150, 9), stored: float = 0.6, dtype: Any = "float64") -> tuple[sp.csr_array, NDArray[Any]]:
-    """Answers of which a part is stored, zeros among them, and the same with NaN for the others."""
+def partly_stored(
+    seed: int, shape: tuple[int, int] = (150, 9), stored: float = 0.6, dtype: Any = "float64"
+) -> tuple[sp.csr_array, NDArray[Any]]:
+    """Return answers of which a part is stored, including zeros, and the dense array with NaN for the others."""
     answers = planted_answers(*shape, 2, seed)
     kept = np.random.default_rng(seed).random(shape) < stored
     kept[:, 0] |= ~kept.any(axis=1)  # no row without any
@@ -48,9 +50,9 @@ def assert_same_statistics(found: ColumnStatistics, expected: ColumnStatistics) 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("absent", [0.0, np.nan])
+@pytest.mark.parametrize("implicit", [0.0, np.nan])
 def test_statistics_are_those_of_the_dense_array(seed: int, implicit: float) -> None:
-    X, _ = partly(seed, stored=0.2)
+    X, _ = partly_stored(seed, stored=0.2)
     X.data[::5] = np.nan
     X = sp.csr_array(sp.vstack([X, sp.csr_array((20, 9))]))  # rows without any
     X = sp.csr_array(sp.hstack([X, sp.csr_array((170, 1))]))  # and a column
@@ -60,8 +62,8 @@ def test_statistics_are_those_of_the_dense_array(seed: int, implicit: float) -> 
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64"])
-def test_slices_and_pickles_and_loads_keep_what_is_absent(tmp_path: Path, dtype: str) -> None:
-    X, expected = partly(3, dtype=dtype)
+def test_slices_pickles_and_loads_keep_the_implicit_value(tmp_path: Path, dtype: str) -> None:
+    X, expected = partly_stored(3, dtype=dtype)
     stored = dfact.import_array(X, tmp_path / "x.zarr", implicit="missing").source
     assert isinstance(stored, StoredCSRSource)
     for source in (CSRSource(X, implicit_value=np.nan), stored):
@@ -76,8 +78,8 @@ def test_slices_and_pickles_and_loads_keep_what_is_absent(tmp_path: Path, dtype:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_codes_are_decoded_among_absent_entries(tmp_path: Path, seed: int) -> None:
-    X, expected = partly(seed, dtype="int16")
+def test_codes_are_decoded_among_implicit_entries(tmp_path: Path, seed: int) -> None:
+    X, expected = partly_stored(seed, dtype="int16")
     expected[expected == 2] = np.nan
     dataset = dfact.import_array(X, tmp_path / "x.zarr", implicit="missing", missing=2, empty_rows="drop")
     np.testing.assert_array_equal(decoded(dataset), expected[~np.isnan(expected).all(axis=1)])
@@ -89,15 +91,15 @@ def test_codes_are_decoded_among_absent_entries(tmp_path: Path, seed: int) -> No
 
 
 def test_stored_zeros_may_be_the_missing_code(tmp_path: Path) -> None:
-    X, expected = partly(0, dtype="int16")
+    X, expected = partly_stored(0, dtype="int16")
     expected[expected == 0] = np.nan
     dataset = dfact.import_array(X, tmp_path / "x.zarr", implicit="missing", missing=0, empty_rows="drop")
     np.testing.assert_array_equal(decoded(dataset), expected[~np.isnan(expected).all(axis=1)])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_import_keeps_what_is_absent(tmp_path: Path, seed: int) -> None:
-    X, expected = partly(seed)
+def test_import_keeps_the_implicit_value(tmp_path: Path, seed: int) -> None:
+    X, expected = partly_stored(seed)
     zeros, missing = (dfact.import_array(X, tmp_path / implicit, implicit=implicit) for implicit in ("zero", "missing"))
     np.testing.assert_array_equal(decoded(zeros), np.nan_to_num(expected))
     np.testing.assert_array_equal(decoded(missing), expected)
@@ -106,24 +108,26 @@ def test_import_keeps_what_is_absent(tmp_path: Path, seed: int) -> None:
     assert zeros.fingerprint != missing.fingerprint == dfact.open_dataset(tmp_path / "missing").fingerprint
 
 
-def test_stores_that_do_not_say_hold_zeros(tmp_path: Path) -> None:
-    X, expected = partly(0)
+def test_unknown_implicit_value_in_a_store_is_refused(tmp_path: Path) -> None:
+    X, expected = partly_stored(0)
     before = dfact.import_array(X, tmp_path / "x.zarr")
     values = zarr.open_group(tmp_path / "x.zarr", mode="r+")["values"]
-    assert values.attrs["absent"] == "zero"
-    del values.attrs["absent"]
+    assert values.attrs["implicit"] == "zero"
     after = dfact.open_dataset(tmp_path / "x.zarr")
     np.testing.assert_array_equal(decoded(after), np.nan_to_num(expected))
     assert implicit_as_missing(implicit_as_missing(after)).fingerprint != before.fingerprint
-    values.attrs["absent"] = "ones"
-    with pytest.raises(dfact.StoreError, match="absent entries are 'ones', this dfact knows 'zero', 'missing'"):
+    values.attrs["implicit"] = "ones"
+    with pytest.raises(dfact.StoreError, match="the implicit entries of 'values' are 'ones', expected one of 'zero', 'missing'"):
+        dfact.open_dataset(tmp_path / "x.zarr")
+    del values.attrs["implicit"]
+    with pytest.raises(dfact.StoreError, match="the implicit entries of 'values' are None, expected one of 'zero', 'missing'"):
         dfact.open_dataset(tmp_path / "x.zarr")
 
 
 @pytest.mark.parametrize("stored", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_stored_entries_as_the_observed_ones(tmp_path: Path, seed: int, stored: bool) -> None:
-    X, expected = partly(seed)
+def test_implicit_entries_can_be_taken_as_missing(tmp_path: Path, seed: int, stored: bool) -> None:
+    X, expected = partly_stored(seed)
     given = as_dataset(dfact.import_array(X, tmp_path / "zero.zarr") if stored else X)
     dataset = implicit_as_missing(given)
     np.testing.assert_array_equal(decoded(dataset), expected)
@@ -140,28 +144,28 @@ def test_dense_data_stays_as_it_is() -> None:
     assert implicit_as_missing(dataset) is dataset
 
 
-def test_entries_that_are_absent_are_nowhere_outside(tmp_path: Path) -> None:
-    X, _ = partly(0)
+def test_missing_implicit_entries_are_never_outside_the_valid_range(tmp_path: Path) -> None:
+    X, _ = partly_stored(0)
     X.data += 1
     assert first_outside(X, 1, 4) is not None
     assert first_outside(X, 1, 4, np.nan) is None
     X.data[5] = 7
-    place, value = first_outside(X, 1, 4, np.nan) or ((), 0)
-    assert (X[place], value) == (7, 7)
+    index, value = first_outside(X, 1, 4, np.nan) or ((), 0)
+    assert (X[index], value) == (7, 7)
     dataset = dfact.import_array(X, tmp_path / "x.zarr", implicit="missing", valid_range=(1, 7))
     assert locate_outside(dataset, 1, 7) == "no entry"
     assert locate_outside(dataset, 1, 4).endswith("holds 7")
-    with pytest.raises(dfact.DataError, match="holds 7, outside the valid range 1 to 4"):
+    with pytest.raises(dfact.DataError, match="holds 7, expected the valid range 1 to 4"):
         dfact.import_array(X, tmp_path / "y.zarr", implicit="missing", valid_range=(1, 4))
-    with pytest.raises(dfact.DataError, match="holds 0, outside the valid range 1 to 7"):
+    with pytest.raises(dfact.DataError, match="holds 0, expected the valid range 1 to 7"):
         dfact.import_array(X, tmp_path / "y.zarr", valid_range=(1, 7))
 
 
 def test_rows_and_columns_without_any_entry_are_refused(tmp_path: Path) -> None:
     X = sp.csr_array(np.array([[1.0, 0, 2], [0, 0, 0], [3, 0, 0]]))
-    with pytest.raises(dfact.DataError, match="row 1 has no answer at all"):
+    with pytest.raises(dfact.DataError, match="row 1 has no answer"):
         dfact.import_array(X, tmp_path / "x.zarr", implicit="missing")
-    with pytest.raises(dfact.DataError, match="column '1' has no answer at all"):
+    with pytest.raises(dfact.DataError, match="column '1' has no answer"):
         dfact.import_array(X, tmp_path / "x.zarr", implicit="missing", empty_rows="drop")
     dataset = dfact.import_array(X[:, [0, 2]], tmp_path / "x.zarr", implicit="missing", empty_rows="drop")
     assert (dataset.shape, dataset.dropped_rows) == ((2, 2), 1)
@@ -170,12 +174,12 @@ def test_rows_and_columns_without_any_entry_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("X", "options", "match"),
     [
-        (np.eye(3), {"absent": "missing"}, "absent='missing' is for a sparse X"),
-        (sp.eye_array(3), {"absent": "nan"}, "absent is 'nan', expected 'zero' or 'missing'"),
-        (sp.eye_array(3), {"absent": "missing", "empty_rows": "keep"}, "empty_rows is 'keep'"),
+        (np.eye(3), {"implicit": "missing"}, "implicit is 'missing' and X is dense, expected a sparse X"),
+        (sp.eye_array(3), {"implicit": "nan"}, "implicit is 'nan', expected 'zero' or 'missing'"),
+        (sp.eye_array(3), {"implicit": "missing", "empty_rows": "keep"}, "empty_rows is 'keep'"),
     ],
 )
-def test_refused(tmp_path: Path, X: Any, options: dict[str, Any], match: str) -> None:
+def test_invalid_arguments_are_refused(tmp_path: Path, X: Any, options: dict[str, Any], match: str) -> None:
     with pytest.raises(dfact.ParameterError, match=match):
         dfact.import_array(X, tmp_path / "x.zarr", **options)
     assert not list(tmp_path.iterdir())
@@ -186,8 +190,8 @@ def test_refused(tmp_path: Path, X: Any, options: dict[str, Any], match: str) ->
 
 @pytest.mark.parametrize("solver", ["admm", "splitless"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_icqf_of_absent_entries_is_that_of_missing_ones(tmp_path: Path, seed: int, solver: str) -> None:
-    X, expected = partly(seed)
+def test_icqf_treats_implicit_entries_as_missing(tmp_path: Path, seed: int, solver: str) -> None:
+    X, expected = partly_stored(seed)
     imported = dfact.import_array(X, tmp_path / "x.zarr", implicit="missing")
     dense, *others = (
         dfact.ICQF(2, solver=solver, max_iter=15, tol=0).fit(data) for data in (expected, imported, implicit_as_missing(as_dataset(X)))
@@ -201,8 +205,8 @@ def test_icqf_of_absent_entries_is_that_of_missing_ones(tmp_path: Path, seed: in
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_other_models_see_missing_entries(tmp_path: Path, seed: int) -> None:
-    X, expected = partly(seed, (300, 9), stored=0.9)
+def test_other_models_treat_implicit_entries_as_missing(tmp_path: Path, seed: int) -> None:
+    X, expected = partly_stored(seed, (300, 9), stored=0.9)
     X.data += 1
     expected += 1
     data = dfact.import_array(X, tmp_path / "x.zarr", implicit="missing")
@@ -212,24 +216,24 @@ def test_the_other_models_see_missing_entries(tmp_path: Path, seed: int) -> None
 
 
 def test_memberships_of_shifted_answers(tmp_path: Path) -> None:
-    X, expected = partly(0, (300, 9), stored=0.9)
+    X, expected = partly_stored(0, (300, 9), stored=0.9)
     shifted = dfact.import_array(X, tmp_path / "x.zarr", implicit="missing")
     shifted = replace(shifted, offset=np.ones(9))
     found, dense = (dfact.GradeOfMembership(2, random_state=0).fit(data) for data in (shifted, expected + 1))
     np.testing.assert_allclose(found.components_, dense.components_, rtol=1e-6, atol=1e-8)
 
 
-def test_selection_sees_missing_entries(tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    X, expected = partly(1, (400, 12))
+def test_selection_treats_implicit_entries_as_missing(tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, expected = partly_stored(1, (400, 12))
     data = dfact.import_array(X, tmp_path / "x.zarr", implicit="missing")
     monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 600)
     options: dict[str, Any] = {"grid": {"n_components": [1, 2]}, "n_blocks": (4, 4), "n_folds": 3, "random_state": 0}
     cases = ((expected, None, True), (data, None, True), (data, client, True), (data, None, False))
     tables = [
-        dfact.selection.block_cross_validate(dfact.ICQF(executor=executor), given, in_memory=loaded, **options).table.drop(
+        dfact.selection.block_cross_validate(dfact.ICQF(executor=executor), given, in_memory=in_memory, **options).table.drop(
             columns="seconds"
         )
-        for given, executor, loaded in cases
+        for given, executor, in_memory in cases
     ]
     for table in tables[1:]:
         np.testing.assert_allclose(table.to_numpy(float), tables[0].to_numpy(float), rtol=1e-6)

@@ -1,0 +1,40 @@
+"""Locations: paths and URLs are parsed, anything else is refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dfact
+from dfact.errors import ParameterError, StoreError
+from dfact.storage.location import absolute, parse_location, stem
+
+
+def test_urls_and_paths_are_parsed() -> None:
+    assert parse_location("data/x.zarr") == Path("data/x.zarr")
+    assert parse_location(Path("/data/x.zarr")) == Path("/data/x.zarr")
+    assert parse_location("S3://bucket/a/x.zarr/") == "s3://bucket/a/x.zarr"
+    assert parse_location("gs://bucket/x") == "gs://bucket/x"
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://bucket", "s3://bucket/", "s3:///x", "s3://bucket//x", "s3://bucket/../x", "https://a/b", Path("s3://b/x")]
+)
+@pytest.mark.parametrize("function", [parse_location, dfact.open_dataset])
+def test_invalid_urls_are_refused(url: str | Path, function: Callable[[Any], Any]) -> None:
+    with pytest.raises(StoreError, match="expected"):
+        function(url)
+
+
+@pytest.mark.parametrize("path", ["", None, 3])
+def test_values_that_are_no_path_are_refused(path: Any) -> None:
+    with pytest.raises(ParameterError, match=rf"the location is {path!r}, expected a path or a URL such as s3://bucket/prefix"):
+        parse_location(path)
+
+
+def test_only_paths_depend_on_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert absolute(Path("x.zarr")) == tmp_path / "x.zarr"
+    assert absolute("s3://bucket/x.zarr") == "s3://bucket/x.zarr"
+    assert stem("s3://bucket/x.zarr") == stem(Path("a/x.zarr")) == "x"
