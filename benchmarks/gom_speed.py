@@ -32,7 +32,7 @@ from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, State, StatelessStart
 from dfact.linalg.kmeans import kmeans
-from dfact.linalg.points import EMBEDDING, EmbedPass, Nothing
+from dfact.linalg.points import EMBEDDING, EmbedPass, NoSums
 from dfact.linalg.svd import gram_size, right_singular, zero_filled
 
 Bars = list[tuple[str, bool]]
@@ -194,10 +194,10 @@ class ProductsPass(StatelessStart):
 
     dtype: None = None
 
-    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, Nothing]:
+    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, NoSums]:
         assert state is not None, "no embedding was kept"
         block.work.matmul(broadcast, state[EMBEDDING], "products")
-        return state, Nothing()
+        return state, NoSums()
 
 
 def scale(folder: Path, n: int, m: int) -> Bars:

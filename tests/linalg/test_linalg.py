@@ -200,7 +200,7 @@ def test_the_least_distance_is_optimal(seed: int) -> None:
 
 
 def test_rows_on_all_sides_are_no_cone() -> None:
-    with pytest.raises(DataError, match="no cone"):
+    with pytest.raises(DataError, match="expected a cone"):
         least_distance(np.array([[1.0, 0.0], [-1.0, 0.1], [-1.0, -0.1], [0.0, 1.0], [0.0, -1.0]]))
 
 
