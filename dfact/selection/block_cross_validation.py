@@ -233,7 +233,7 @@ class _Progress:
         # A fit takes longer the more components it has.
         finished = sum(self._weights[entry[2]] for entry in self._kept.entries)
         parameters = parameters_text(self._configurations[self._members[group][0]])
-        step = ", ".join(filter(None, [f"fold {chain.fold + 1}", parameters, self._left.words(finished)]))
+        step = ", ".join(filter(None, [f"fold {chain.fold + 1}", parameters, self._left.text(finished)]))
         number = sum(len(self._members[entry[2]]) for entry in self._kept.entries)
         for callback in self._callbacks:
             callback(Iteration(number, self._limit, float("nan"), float("nan"), seconds, step))
