@@ -334,7 +334,7 @@ def test_on_a_cluster(
 
 
 def test_a_cluster_that_is_lost(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.cli.options._hush", lambda: None)
+    monkeypatch.setattr("dfact.engine.cluster.connection.silence_client_logs", lambda: None)
     with (
         pytest.raises(dfact.DfactError, match="the Dask scheduler is lost: the scheduler is gone"),
         connected(cluster.scheduler_address),
