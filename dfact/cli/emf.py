@@ -102,7 +102,7 @@ def _run_each(
     from dfact.report.presenters.base import model_text
 
     one = estimator._footprint(dataset.shape, 0, estimator._working_dtype(dataset))
-    planned = estimator._plan(dataset, one.times(len(omegas)))[1]
+    planned = estimator._plan(dataset, one.scaled(len(omegas)))[1]
     if path is None or planned.spilled:
         click.echo(planned)
     planned.check()

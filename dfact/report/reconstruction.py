@@ -134,7 +134,7 @@ def _apart(numbers: list[float]) -> Iterator[float]:
 
 
 def _sum(parts: Iterator[ErrorHistogram]) -> ErrorHistogram:
-    total = next(parts).total()
+    total = next(parts).accumulator()
     for part in parts:
         total.add(part)
     return total

@@ -54,7 +54,7 @@ class FoldMember(FusedSession):
         self._members, self._others, self._dtype = members, FoldMask(folds, fold, hidden=True), dtype
 
     def score(self, problem: Any, Q: NDArray[Any]) -> tuple[float, int]:
-        errors: SquaredErrors = self._members.ask(Member(self.name, self._others, SquaredErrorPass(problem, self._dtype)), Q)
+        errors: SquaredErrors = self._members.request(Member(self.name, self._others, SquaredErrorPass(problem, self._dtype)), Q)
         return float(errors.squares), int(errors.count)
 
 

@@ -176,7 +176,7 @@ def _largest(dataset: Dataset) -> float:
 
 
 def _sum(counts: Sequence[ErrorHistogram]) -> ErrorHistogram:
-    total = counts[0].total()
+    total = counts[0].accumulator()
     for more in counts[1:]:
         total.add(more)
     return total

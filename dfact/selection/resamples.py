@@ -3,6 +3,7 @@
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,7 +13,6 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
-from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.executors import InlineExecutor, resolve_executor
 from dfact.engine.fused_passes import FusedSession, Members, whole
 from dfact.engine.memory_plan import Footprint, WorkerResources, make_plan
@@ -24,7 +24,7 @@ from dfact.errors import DataError
 from dfact.linalg.svd import Matrix
 from dfact.models.estimator import Factorization
 from dfact.selection.refits import with_parameters
-from dfact.selection.scheduler import largest_batch, on_threads, on_workers
+from dfact.selection.scheduler import largest_batch
 
 Refit = NDArray[Any] | DataError
 """The loadings (k, m), or why these rows have none."""
@@ -166,13 +166,7 @@ class Resamples:
         return workers.baseline + _bytes(self.dataset) + states + working <= workers.limit
 
     def _in_memory(self, numbers: list[int], keep: Keep, executor: Executor) -> None:
-        if isinstance(executor, DistributedExecutor):
-            works = [partial(_task, number) for number in numbers]
-            on_workers(executor.client, self._loaded, works, lambda i, found: keep(numbers[i], found[0]))
-            return
-        with single_threaded():
-            loaded = self._loaded()
-            on_threads(loaded._alone, numbers, keep, executor.workers(None).threads)
+        executor.map(_refit_alone, numbers, self._loaded, keep, _quiet)
 
     def _loaded(self) -> "Resamples":
         """The same with the values in memory, as they are stored."""
@@ -206,11 +200,17 @@ class Resamples:
                     members.run([partial(work, members, number) for number in now])
 
 
-def _task(number: int, resamples: Resamples) -> list[Refit]:
-    """A refit as a task of a cluster."""
+def _refit_alone(number: int, resamples: Resamples) -> list[Refit]:
+    """Refit to one resample, as a task of its own."""
+    return resamples._alone(number)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Ignore warnings, and use one BLAS thread."""
     with warnings.catch_warnings(), single_threaded():
         warnings.simplefilter("ignore", UserWarning)
-        return resamples._alone(number)
+        yield
 
 
 def _bytes(dataset: Dataset) -> int:

@@ -1,22 +1,17 @@
 """Where the fits of all folds run: each on its own copy of data in memory, or all on the same reads of data that is stored."""
 
-import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dense import ArraySource
-from dfact.engine.cluster.session import DistributedExecutor
-from dfact.engine.cluster.transport import Pickled
-from dfact.engine.cluster.watchdog import Watchdog
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.fused_passes import Members
 from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan
@@ -27,11 +22,6 @@ from dfact.selection.fold_fits import FoldMember, FoldSession, GridGroup, Score,
 from dfact.selection.folds import Folds
 from dfact.selection.held_out_errors import clipped_errors
 
-if TYPE_CHECKING:
-    from distributed import Client
-
-T = TypeVar("T")
-D = TypeVar("D")
 GroupResult = tuple[int, list[Score], NDArray[Any]]
 """Number of a group of configurations, their scores, and the loadings from which the next group starts."""
 
@@ -116,18 +106,13 @@ def run_in_memory(
     executor: Executor,
 ) -> None:
     """Run each chain as one Dask task, on threads or on workers."""
-    if isinstance(executor, DistributedExecutor):
+    tasks = [(chain, folds[chain.repeat]) for chain in chains]
+    executor.map(partial(_run_chain, fits), tasks, partial(dense, parts, dtype), lambda task, done: keep(task[0], done), _computing)
 
-        def keep_all(number: int, finished: list[GroupResult]) -> None:
-            for done in finished:
-                keep(chains[number], done)
 
-        works = [partial(_whole_chain, fits, folds[chain.repeat], chain) for chain in chains]
-        on_workers(executor.client, partial(dense, parts, dtype), works, keep_all)
-        return
-    with _computing():
-        M, C = dense(parts, dtype)
-        on_threads(lambda chain: fits.run(M, C, folds[chain.repeat], chain), chains, keep, executor.workers(None).threads)
+def _run_chain(fits: FoldFits, task: tuple[FoldTask, Folds], data: tuple[NDArray[Any], NDArray[Any] | None]) -> Iterator[GroupResult]:
+    chain, folds = task
+    return fits.run(*data, folds, chain)
 
 
 @contextmanager
@@ -139,54 +124,6 @@ def _computing() -> Iterator[None]:
     with single_threaded(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "row .* no observed entry", UserWarning)
         yield
-
-
-def on_threads(run: Callable[[T], Iterable[D]], chains: Sequence[T], keep: Callable[[T, D], None], threads: int) -> None:
-    """Run each chain as a task on Dask's threads, and keep what comes of it as it comes."""
-    from dask.threaded import get
-
-    stopped = threading.Event()
-
-    def work(chain: T) -> None:
-        try:
-            for done in run(chain):
-                keep(chain, done)
-                if stopped.is_set():
-                    return
-        except BaseException:
-            stopped.set()
-            raise
-
-    tasks = {f"fold-{i}": (partial(work, chain),) for i, chain in enumerate(chains)}
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            get(tasks, list(tasks), pool=pool)
-        finally:
-            stopped.set()
-
-
-def on_workers(client: "Client", data: Callable[[], T], works: Sequence[Callable[[T], D]], keep: Callable[[int, D], None]) -> None:
-    """Run each work on the data as a task on the workers, and keep what comes of it, with its number."""
-    import dask
-
-    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "10GB"}):
-        # The data travels to the workers once, as the task that returns it.
-        held = client.submit(data, pure=False)
-        tasks = [client.submit(_apply, Pickled(work), held, pure=False) for work in works]
-    try:
-        for number, finished in Watchdog(client, progress=False).completed(tasks):
-            keep(number, finished)
-    finally:
-        client.cancel(tasks)
-
-
-def _apply(work: Pickled[Callable[[T], D]], data: T) -> D:
-    return work.value(data)
-
-
-def _whole_chain(fits: FoldFits, folds: Folds, chain: FoldTask, data: tuple[NDArray[Any], NDArray[Any] | None]) -> list[GroupResult]:
-    with _computing():
-        return list(fits.run(*data, folds, chain))
 
 
 def fits_in_memory(shape: tuple[int, ...], dtype: np.dtype[Any], workers: WorkerResources) -> bool:

@@ -122,8 +122,8 @@ class Walk:
                     os.kill(os.getpid(), signal.SIGKILL)
             if (number, partition) == (3, self.poison):
                 os.kill(os.getpid(), signal.SIGKILL)
-            with (Path(self.folder) / f"{number}-{partition}").open("a") as visited_partitions:
-                visited_partitions.write(".")
+            with (Path(self.folder) / f"{number}-{partition}").open("a") as processed_partitions:
+                processed_partitions.write(".")
 
     def _struck(self, kill: int) -> Path:
         return Path(self.folder) / f"kill-{kill}"
@@ -152,7 +152,7 @@ class Look(StatelessStart):
         return None, Sums(np.nansum(block.values, axis=0) * np.float32(broadcast) / np.float32(3), np.asarray(len(block.values)))
 
 
-def visited_partitions(folder: Path) -> Counter[tuple[int, int]]:
+def processed_partitions(folder: Path) -> Counter[tuple[int, int]]:
     """How often each pass has been through each partition, by all workers."""
     found = Counter[tuple[int, int]]()
     for path in folder.glob("[0-9]*-*"):
@@ -163,7 +163,7 @@ def visited_partitions(folder: Path) -> Counter[tuple[int, int]]:
 
 def again(folder: Path) -> set[int]:
     """The partitions that some pass has been through more than once."""
-    return {partition for (_, partition), count in visited_partitions(folder).items() if count > 1}
+    return {partition for (_, partition), count in processed_partitions(folder).items() if count > 1}
 
 
 def kills_done(folder: Path) -> int:
@@ -494,7 +494,7 @@ class TestLosses:
             processes.kill(stem(client, owner(session, 0)))
             sums += take(session, pass_, [3])
             assert again(tmp_path) == first
-            counts = visited_partitions(tmp_path)
+            counts = processed_partitions(tmp_path)
             assert {counts[number, partition] for number in (1, 2) for partition in first} == {2}
             last = held(session, owner(session, 23))
             sums += take(session, pass_, [4, 5])
@@ -519,15 +519,15 @@ class TestLosses:
 
     def test_many_in_the_same_pass(self, processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         # As when a provider takes back most of its machines, one after the other: no partition has anything to do with it.
-        forget, lost, names = Members.forget, list[str](), dict[str, str]()
+        remove, lost, names = Members.remove, list[str](), dict[str, str]()
 
-        def forgotten(self: Members, members: Any) -> None:
-            forget(self, members)
+        def removed(self: Members, members: Any) -> None:
+            remove(self, members)
             lost.extend(member.address for member in members)
             if members and len(lost) < 4:
                 processes.kill(names[self.owners[-(len(lost) % 2)].address])
 
-        monkeypatch.setattr(Members, "forget", forgotten)
+        monkeypatch.setattr(Members, "remove", removed)
         with workers(processes, 6) as client, on(client) as session:
             names |= {address: worker["name"] for address, worker in client.scheduler_info(n_workers=-1)["workers"].items()}
             sums = take(session, Walk(), [1, 2])
@@ -573,7 +573,7 @@ class TestLosses:
             client.run(doom, "rows", workers=[owner(session, 0)])
             assert (sums, rows_of(session)) == inline(3)
             assert len(session._members.owners) == 1
-            counts = visited_partitions(tmp_path)
+            counts = processed_partitions(tmp_path)
             assert {counts[number, 12] for number in (1, 2)} == {2}  # from the start, as the checkpoint was not whole
             assert counts[1, 0] == counts[2, 0] == 1  # from the checkpoint
             assert counts[3, 0] == 2
@@ -643,7 +643,7 @@ def new_worker(processes: Processes, client: Client, session: ClusterSession) ->
 
 def soon_balanced(session: ClusterSession) -> None:
     """Before its next pass it looks for new workers; whatever their speed was, all get the same."""
-    session._next_look = 0.0
+    session._next_poll = 0.0
     for member in session._members.all:
         member.speed = 1.0
 
@@ -718,7 +718,7 @@ class TestMoves:
                 retiring = threading.Thread(target=other.retire_workers, args=([retired],))
 
                 def in_its_midst() -> None:
-                    until(lambda: visited_partitions(tmp_path)[2, 12])
+                    until(lambda: processed_partitions(tmp_path)[2, 12])
                     retiring.start()
 
                 starting = threading.Thread(target=in_its_midst)
@@ -757,16 +757,16 @@ def test_a_host_that_closes_in_the_midst_of_a_pass(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["run", "give"])
 def test_a_worker_that_is_closed_while_it_asks_others(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask, closing = Host.ask, list[Any]()
+    call_peer, closing = Host.call_peer, list[Any]()
 
-    async def asked(self: Host, peer: tuple[str, str], name: str, **message: Any) -> Any:
+    async def called(self: Host, peer: tuple[str, str], name: str, **message: Any) -> Any:
         if name == call and not closing:
             closing.append(asyncio.ensure_future(self.worker.close()))
             await asyncio.sleep(0)  # now it is closing
             await self.worker.rpc.close()
-        return await ask(self, peer, name, **message)
+        return await call_peer(self, peer, name, **message)
 
-    monkeypatch.setattr(Host, "ask", asked)
+    monkeypatch.setattr(Host, "call_peer", called)
     with inside(3) as client, on(client) as session:
         sums = take(session, Walk(), [1, 2])
         if call == "give":
@@ -780,23 +780,23 @@ def test_a_worker_that_is_closed_while_it_asks_others(call: str, monkeypatch: py
 
 
 def test_a_second_loss_while_partitions_are_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    ask, ask_each, given = Host.ask, Members.ask_each, list[str]()
+    call_peer, call_each, given = Host.call_peer, Members.call_each, list[str]()
 
-    async def asked(self: Host, peer: tuple[str, str], call: str, **message: Any) -> Any:
+    async def called(self: Host, peer: tuple[str, str], call: str, **message: Any) -> Any:
         if call == "give" and peer[0] == upper:  # the newcomer has the partitions, but not yet their state
             given.append(peer[0])
             await host_module._hosts[peer[1]].close()
             return {"lost": [peer]}
-        return await ask(self, peer, call, **message)
+        return await call_peer(self, peer, call, **message)
 
-    def asked_each(self: Members, call: str, messages: Any) -> Any:
+    def called_each(self: Members, call: str, messages: Any) -> Any:
         if call == "add" and len(given) == 1:
             given.append("")
             raise MembersLost([member for member in self.all if member.address == lower])  # before any of them has got it
-        return ask_each(self, call, messages)
+        return call_each(self, call, messages)
 
-    monkeypatch.setattr(Host, "ask", asked)
-    monkeypatch.setattr(Members, "ask_each", asked_each)
+    monkeypatch.setattr(Host, "call_peer", called)
+    monkeypatch.setattr(Members, "call_each", called_each)
     with inside(2) as client, on(client) as session:
         sums = take(session, Walk(), [1, 2])
         lower, upper = owner(session, 0), owner(session, 23)
@@ -813,33 +813,33 @@ def test_partitions_of_a_lost_worker_go_to_new_ones_as_well() -> None:
         take(session, Walk(), [1, 2])
         for member, speed in zip(session._members.owners, (1e6, float("nan"), 1e6), strict=True):
             member.speed = speed  # partitions a second; of one that has just joined it is not known
-        session._members.forget(session._members.owners[:1])
+        session._members.remove(session._members.owners[:1])
         take(session, Walk(), [3])
         assert [member.load for member in session._members.owners] == [12, 12]
 
 
 def test_partitions_that_no_worker_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked_each(self: Members, *_: Any) -> Any:
+    def called_each(self: Members, *_: Any) -> Any:
         raise MembersLost(self.all)
 
-    monkeypatch.setattr(Members, "ask_each", asked_each)
+    monkeypatch.setattr(Members, "call_each", called_each)
     with inside(2) as client, on(client) as session, pytest.raises(ClusterError, match="lost in the same pass, 4"):
         take(session, Walk(), [1])
 
 
 def test_a_move_that_is_overtaken_puts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_module, "_STATES_BYTES", 2000)
-    ask, epochs = Host.ask, list[int]()
+    call_peer, epochs = Host.call_peer, list[int]()
 
-    async def asked(self: Host, peer: tuple[str, str], call: str, **message: Any) -> Any:
-        reply = await ask(self, peer, call, **message)
+    async def called(self: Host, peer: tuple[str, str], call: str, **message: Any) -> Any:
+        reply = await call_peer(self, peer, call, **message)
         if call == "give":
             epochs.append(self._epoch)
             if len(epochs) == 3:
                 self._is_current(self._epoch + 1)
         return reply
 
-    monkeypatch.setattr(Host, "ask", asked)
+    monkeypatch.setattr(Host, "call_peer", called)
     with inside(2) as client, on(client) as session:
         take(session, Walk(), [1])
         one, other = session._members.owners
@@ -857,13 +857,13 @@ def test_a_move_that_is_overtaken_puts_nothing(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.faults
 @pytest.mark.parametrize("victim", [1, 4])
 def test_workers_that_cannot_reach_each_other(victim: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    ask = Host.ask
+    call_peer = Host.call_peer
     cut = list[str]()
 
-    async def asked(self: Host, peer: tuple[str, str], call: str, **message: Any) -> Any:
-        return {"lost": [peer]} if peer[0] in cut else await ask(self, peer, call, **message)
+    async def called(self: Host, peer: tuple[str, str], call: str, **message: Any) -> Any:
+        return {"lost": [peer]} if peer[0] in cut else await call_peer(self, peer, call, **message)
 
-    monkeypatch.setattr(Host, "ask", asked)
+    monkeypatch.setattr(Host, "call_peer", called)
     with inside(6) as client, on(client) as session:
         sums = take(session, Walk(str(tmp_path)), [1])
         cut.append(session._members.owners[victim].address)
@@ -885,7 +885,7 @@ def test_a_message_from_before_partitions_moved_does_nothing(tmp_path: Path) -> 
         sums = take(session, pass_, [1])
         message: dict[str, Any] = {"numbers": [2], "below": [], "parts": N_PARTITIONS}
         message |= {"passes": [packed(Walk(str(tmp_path), fails=2))], "broadcasts": [packed(np.float32(2))]}
-        session._arrange()
+        session._start_epoch()
         sums += take(session, pass_, [2])
         stale = session._epoch - 1
         assert call(client, session, 0, "run", epoch=stale, runs=[(0, 1)], **message) == {"stale": stale}
@@ -1010,14 +1010,14 @@ def test_a_client_that_is_closed_in_a_session() -> None:
                 take(session, Walk(), [1])
                 until(lambda: all(client.run(all_held).values()))
                 session._members._client.close()
-                session._next_look = look
+                session._next_poll = look
                 with pytest.raises(ClusterError, match="the Dask scheduler is lost: the client was closed"):
                     take(session, Walk(), [2])
         until(lambda: not any(hosts_of(client).values()))
 
 
 def all_held(dask_worker: Any) -> bool:
-    held_ones: list[bool] = [host.held for host in host_module._hosts.values() if host.worker is dask_worker]
+    held_ones: list[bool] = [host.task_started for host in host_module._hosts.values() if host.worker is dask_worker]
     return all(held_ones)
 
 

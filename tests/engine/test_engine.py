@@ -41,9 +41,9 @@ from dfact.engine.cluster.transport import Pickled
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor, resolve_executor
 from dfact.engine.fused_passes import FusedPass, Member, whole
 from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan, parse_bytes
-from dfact.engine.partitions import partitions, prefetch, walk
+from dfact.engine.partitions import partitions, prefetch, reduce_blocks
 from dfact.engine.passes import Block, PartialSums, State, StatelessStart, Workspace
-from dfact.engine.reduction import TreeSum, add_up
+from dfact.engine.reduction import TreeSum, tree_sum
 from dfact.engine.session import Executor
 from dfact.engine.threads import single_threaded
 from dfact.progress import Iteration, Progress, TimeLeft
@@ -440,7 +440,7 @@ def test_sparse_data_is_planned_by_what_it_stores(tmp_path: Path) -> None:
         assert Layout.of(source.shape).n_partitions == 782
         plan = make_plan(source, FLOAT32, Footprint(80, 4 * 100, 1000, 80), two_threads("2GiB"))
         assert plan.cached_partitions == min(kept, plan.n_partitions)
-        assert plan.held < 50e6
+        assert plan.resident < 50e6
         plan.check()
 
 
@@ -506,7 +506,7 @@ def test_the_time_left_is_told_by_the_recent_past(together: int, monkeypatch: py
     left, told = TimeLeft(400), {}
     for done in range(1, 401):
         now = 60 + 2.0 * together * ((done - 1) // together)  # what is done but once takes a minute
-        words = left.words(done)
+        words = left.text(done)
         told[done] = words and float(words.removesuffix(" s left"))
     assert told[1] == told[4] == told[8] == "", "by then next to all of the time went to the start"
     for done in range(32, 400):
@@ -596,13 +596,13 @@ def test_states_stay_in_memory_or_in_one_file(resident: int, tmp_path: Path, mon
     states.drop(0)
     assert states.take(0, 2) == [None, None]
     group = zarr.open_group(zarr.storage.MemoryStore(), mode="w")
-    stored = states.store(range(1, 3), group, "s")
+    stored = states.save(range(1, 3), group, "s")
     assert stored is not None
     others = PartitionStates(1)
     others.restore(stored.part(2, 3))
     np.testing.assert_array_equal(others.rows("x", range(2, 3)), states.rows("x", range(2, 3)))
     states.put(1, [None, None])
-    assert states.store(range(1, 2), group, "t") is None
+    assert states.save(range(1, 2), group, "t") is None
     states.close()
 
 
@@ -645,13 +645,13 @@ def test_sums_have_the_bits_of_the_tree_in_any_order_of_any_parts(n: int, seed: 
     rng = np.random.default_rng(seed)
     parts = [Sums(10.0 ** rng.integers(-8, 8, 3) * rng.random(3), np.asarray(1.0)) for _ in range(n)]
     expected = binary([part.weighted for part in parts])
-    np.testing.assert_array_equal(add_up(parts, n).weighted, expected)
+    np.testing.assert_array_equal(tree_sum(parts, n).weighted, expected)
     whole = TreeSum[Sums](n)
     edges = [0, *sorted(rng.integers(0, n + 1, 4).tolist()), n]
     for first, last in rng.permutation(np.column_stack([edges[:-1], edges[1:]])):
         share = TreeSum[Sums](n)
         for i in rng.permutation(np.arange(first, last)):
-            share.add((0, int(i)), parts[i].total())
+            share.add((0, int(i)), parts[i].accumulator())
         assert len(share.nodes) <= 2 * max(1, int(last - first).bit_length())
         whole.update(share.nodes)
     np.testing.assert_array_equal(whole.result.weighted, expected)
@@ -662,7 +662,7 @@ def test_sums_are_added_by_many_threads() -> None:
     parts = [Sums(np.random.default_rng(i).random(3), np.asarray(1.0)) for i in range(500)]
     total = TreeSum[Sums](500)
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda i: total.add((0, i), parts[i].total()), range(500)))
+        list(pool.map(lambda i: total.add((0, i), parts[i].accumulator()), range(500)))
     np.testing.assert_array_equal(total.result.weighted, binary([part.weighted for part in parts]))
 
 
@@ -674,10 +674,13 @@ def test_a_pass_over_the_state_alone_knows_how_many_rows_there_are() -> None:
 
 
 @pytest.mark.faults
-def test_the_scratch_of_killed_processes_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_folders_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     ours, lost = TemporaryFolder("state"), tmp_path / "lost"
-    code = "import os; from dfact.storage.files import Scratch; print(Scratch('state').path, flush=True); os.kill(os.getpid(), 9)"
+    code = (
+        "import os; from dfact.storage.files import TemporaryFolder; "
+        "print(TemporaryFolder('state').path, flush=True); os.kill(os.getpid(), 9)"
+    )
     with lost.open("w") as out:
         subprocess.run([sys.executable, "-c", code], check=False, stdout=out, env=os.environ | {"TMPDIR": str(tmp_path)})
     abandoned = Path(lost.read_text().strip())
@@ -743,7 +746,7 @@ def test_sums_in_a_workspace_are_those_of_all_blocks_and_members(dtype: Any) -> 
     A = [np.full((2, rows), factor, np.float32) for factor in (1, 2)]
     together = FusedPass(tuple(Member(name, whole, LendingPass()) for name in "ab"), FLOAT32)
     for _ in range(2):
-        sums = walk(part.blocks(FLOAT32, work), together, A, [None] * part.n_blocks(0), [].append)
+        sums = reduce_blocks(part.blocks(FLOAT32, work), together, A, [None] * part.n_blocks(0), [].append)
         for member, factor in zip(sums.parts, (1, 2), strict=True):
             np.testing.assert_array_equal(member.weighted, factor * np.tile(X[:n].astype(float).sum(axis=0), (2, 1)))
 

@@ -168,7 +168,7 @@ def test_at_the_least_the_plan_asks_for(name: str, stored: Callable[[str], dfact
             model.set_params(checkpoint=tmp_path / "checkpoint.zarr", checkpoint_every=1)
         plan = dfact.plan(model, data)
         assert plan.fits
-        assert plan.held == 0
+        assert plan.resident == 0
         model.fit(data)
         check_kept(client, before, plan)
 
@@ -182,6 +182,6 @@ def test_at_the_least_that_holds_everything(name: str, stored: Callable[[str], d
         model = MODELS[name][1]().set_params(executor=client)
         plan = dfact.plan(model, data)
         assert plan.state_in_memory == plan.cached_partitions == plan.n_partitions
-        assert plan.held > 20 << 20
+        assert plan.resident > 20 << 20
         model.fit(data)
         check_kept(client, before, plan)

@@ -38,9 +38,9 @@ from tests.engine.test_cluster_session import (
     held,
     inside,
     owner,
+    processed_partitions,
     rows_of,
     tiny_partitions,
-    visited_partitions,
 )
 
 ROWS = 128  # of a partition, with tiny_partitions
@@ -149,7 +149,7 @@ def by_hand(sample: Sample, number: int) -> list[bytes]:
     """The sums of a first pass over these partitions."""
     parts = list[Sums]()
     for part in (opened(InlineExecutor())._partitions.part(i, i + 1) for i in sample):
-        sums = [Change(sample).step(block, None, np.float32(number))[1].total() for block in part.blocks(FLOAT32)]
+        sums = [Change(sample).step(block, None, np.float32(number))[1].accumulator() for block in part.blocks(FLOAT32)]
         sums[0].add(sums[1])
         parts.append(sums[0])
     while len(parts) > 1:  # neighbours two by two, and their sums again
@@ -166,7 +166,7 @@ def test_a_pass_visits_its_partitions_and_adds_them_up_by_their_positions(execut
     for number, sample in enumerate(samples, 1):
         with opened(executor) as session:
             assert take(session, [kind(sample, Walk(str(tmp_path)))], number) == by_hand(sample, number)
-    assert visited_partitions(tmp_path) == Counter((number, i) for number, sample in enumerate(samples, 1) for i in sample)
+    assert processed_partitions(tmp_path) == Counter((number, i) for number, sample in enumerate(samples, 1) for i in sample)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -251,13 +251,13 @@ def test_what_changes_no_state_is_not_repeated(seed: int, tmp_path: Path) -> Non
             if n and len(session._members.owners) > 1 and rng.random() < 0.5:
                 victim = session._members.owners[int(rng.integers(len(session._members.owners)))]
                 expected += repeated(passes[:n], held(session, victim.address)) - repeated(passes[:saved], set(EVERYTHING))
-                session._members.forget([victim])
+                session._members.remove([victim])
             sums += take(session, [pass_], n + 1)
             expected += Counter((n + 1, i) for i in visits_of(pass_))
             if n == 4:
                 session.save(zarr.create_group(tmp_path / "state.zarr"))
                 saved = n + 1
-        assert visited_partitions(tmp_path) == expected
+        assert processed_partitions(tmp_path) == expected
         assert (sums, rows_of(session)) == inline(mixed(seed, n=10))
 
 
@@ -274,11 +274,11 @@ def test_workers_that_are_killed(processes: Processes, tmp_path: Path, monkeypat
     with common.workers(processes, 4) as client, opened(DistributedExecutor(client)) as session:
         sums = take(session, doomed[:3])
         for n, partition in ((4, 23), (5, 12), (6, 0)):
-            before, lost = visited_partitions(tmp_path), held(session, owner(session, partition))
+            before, lost = processed_partitions(tmp_path), held(session, owner(session, partition))
             if n == 4:
                 processes.kill(common.stem(client, owner(session, partition)))
             sums += take(session, doomed[n - 1 : n], n)
-            earlier = Counter({key: count for key, count in visited_partitions(tmp_path).items() if key[0] < n})
+            earlier = Counter({key: count for key, count in processed_partitions(tmp_path).items() if key[0] < n})
             assert earlier == before + repeated(doomed[: n - 1], lost)
         sums += take(session, doomed[6:], 7)
         assert common.kills_done(tmp_path) == 2

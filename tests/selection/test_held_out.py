@@ -96,7 +96,7 @@ def test_quantiles_are_numpys(seed: int, size: int) -> None:
     for error, unit, errors in (("relative", 1.0, np.abs(R / b - 1)), ("absolute", 7.0, np.abs(R - b))):
         measure = ErrorMeasure(error, unit=unit)
         half = size // 2  # what is counted apart adds up
-        counts = measure.count(b[:half], R[:half]).total()
+        counts = measure.count(b[:half], R[:half]).accumulator()
         counts.add(measure.count(b[half:], R[half:]))
         np.testing.assert_allclose(measure.quantiles(counts.counts.sum(axis=0), shares), np.quantile(errors, shares), rtol=2e-3)
 

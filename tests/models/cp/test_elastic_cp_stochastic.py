@@ -216,7 +216,7 @@ def test_the_mean_of_blocks_counts_their_slices() -> None:
     begin = AdamaxState.at([rng.standard_normal((2, size)) for size in (6, 5)])
     parts = [replace(begin.times(weight), squares=np.full(2, weight)) for weight in (2.0, 6.0)]
     for order in ((0, 1), (1, 0)):
-        total = AdamaxState.nothing().total()
+        total = AdamaxState.nothing().accumulator()
         for part in (AdamaxState.nothing(), parts[order[0]], AdamaxState.nothing(), parts[order[1]]):
             total.add(part)
         mean = total.times(1 / float(total.weight))
