@@ -71,7 +71,7 @@ def test_fits_of_dask_arrays_have_the_bits_of_those_in_memory(
     assert not sizes, "no chunk came to the driver"
 
 
-def test_a_dask_array_survives_the_worker_that_holds_it() -> None:
+def test_a_dask_array_survives_the_loss_of_its_worker() -> None:
     X = planted_answers(3000, 40, 4, 0, 0.1).astype(np.float32)
     expected = bits(dfact.ICQF(3, max_iter=8, tol=0, executor="inline").fit(X))
     with local_cluster(2) as (_, client):

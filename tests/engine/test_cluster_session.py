@@ -323,7 +323,7 @@ def test_with_fewer_partitions_than_workers_some_get_none() -> None:
     assert split([range(5)], [3.0]) == [[range(5)]]
 
 
-def test_what_is_left_without_others() -> None:
+def test_runs_without_excluded_numbers() -> None:
     assert without([range(10)], [range(2, 4), range(3, 5), range(9, 12)]) == [range(2), range(5, 9)]
     assert without([range(3), range(5, 7)], []) == [range(3), range(5, 7)]
     assert without([range(3)], [range(3)]) == []
@@ -362,7 +362,7 @@ def test_aligned_shares_have_the_sums_of_one_node(n: int, workers: int) -> None:
 # The journal
 
 
-def test_the_journal_gives_back_what_it_was_given() -> None:
+def test_the_journal_returns_its_entries_unchanged() -> None:
     rng = np.random.default_rng(0)
     with Journal() as journal:
         for base in (0, 4):
@@ -372,14 +372,14 @@ def test_the_journal_gives_back_what_it_was_given() -> None:
             for entry in zip(passes, broadcast, strict=True):
                 journal.append(*entry)
             assert [journal[base + 1 + i] for i in range(5)] == list(zip(passes, broadcast, strict=True))
-        folder = journal._scratch.path
+        folder = journal._folder.path
         assert [path.name for path in folder.iterdir() if path.stat().st_size] == ["passes"]
     assert not folder.exists()
 
 
-def test_the_journal_holds_a_pass_once_and_shrinks_when_emptied() -> None:
+def test_the_journal_stores_a_pass_once_and_shrinks_when_cleared() -> None:
     with Journal() as journal:
-        file, pass_ = journal._scratch.path / "passes", os.urandom(1 << 16)
+        file, pass_ = journal._folder.path / "passes", os.urandom(1 << 16)
         for number in range(8):
             journal.append(pass_, bytes([number]) * 100)
         assert file.stat().st_size == (1 << 16) + 8 * 100
@@ -389,13 +389,13 @@ def test_the_journal_holds_a_pass_once_and_shrinks_when_emptied() -> None:
         assert journal[9] == (pass_, b"x")
 
 
-def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_of_the_journal_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with Journal() as journal:
         monkeypatch.setattr(os, "pwrite", full)
-        with pytest.raises(StoreError, match=r"journal of passes .*No space left.*; set TMPDIR to a larger disk, or keep a checkpoint"):
+        with pytest.raises(StoreError, match=r"journal of passes .*No space left.*; set TMPDIR to a larger disk, or write checkpoints"):
             journal.append(b"pass", b"shared")
 
 
@@ -435,7 +435,7 @@ class StopHereError(Exception):
 
 
 @pytest.mark.parametrize(("before", "after"), [(3, 2), (1, 5), (2, 0), (0, 3)])
-def test_a_checkpoint_goes_on_with_another_number_of_workers(before: int, after: int, tmp_path: Path) -> None:
+def test_a_checkpoint_resumes_with_another_number_of_workers(before: int, after: int, tmp_path: Path) -> None:
     def stop(iteration: Any) -> None:
         if iteration.number == 6:
             raise StopHereError
@@ -466,7 +466,7 @@ def sessions_in_turn(executors: Sequence[Executor], path: Path) -> tuple[list[by
     return sums, rows
 
 
-def test_state_goes_from_executor_to_executor(tmp_path: Path) -> None:
+def test_state_is_restored_on_other_executors(tmp_path: Path) -> None:
     with inside(3) as three, inside(5, 2) as five:
         of_three, of_five = DistributedExecutor(three), DistributedExecutor(five)
         executors: list[Executor] = [of_three, ThreadsExecutor(2), of_five, InlineExecutor(), of_three]
@@ -486,7 +486,7 @@ class TestLosses:
             assert course_of(session, Walk(str(tmp_path)), 3) == inline(3)
             assert not again(tmp_path)
 
-    def test_between_passes_and_in_the_midst_of_one(self, processes: Processes, tmp_path: Path) -> None:
+    def test_between_passes_and_during_one(self, processes: Processes, tmp_path: Path) -> None:
         pass_ = Walk(str(tmp_path), (Kill(4, 23),))
         with workers(processes, 4) as client, on(client) as session:
             sums = take(session, pass_, [1, 2])
@@ -546,7 +546,7 @@ class TestLosses:
             assert len(session._members.owners) == 1
             assert lost < again(tmp_path)
 
-    def test_all_and_new_ones_come(self, processes: Processes, tmp_path: Path) -> None:
+    def test_all_and_new_ones_join(self, processes: Processes, tmp_path: Path) -> None:
         with workers(processes, 2) as client, on(client) as session:
             sums = take(session, Walk(str(tmp_path)), [1, 2])
             processes.kill(*processes.workers)
@@ -556,14 +556,14 @@ class TestLosses:
             coming.join()
             assert (sums, rows_of(session)) == inline(3)
 
-    def test_all_and_none_comes(self, processes: Processes) -> None:
+    def test_all_and_none_joins(self, processes: Processes) -> None:
         with dask.config.set({"dfact.worker-timeout": "1s"}), workers(processes, 2) as client, on(client) as session:
             take(session, Walk(), [1])
             processes.kill(*processes.workers)
             with pytest.raises(ClusterError, match="for 1 s the Dask cluster has had no worker"):
                 take(session, Walk(), [2])
 
-    def test_one_in_a_checkpoint_and_one_while_rows_come(self, processes: Processes, tmp_path: Path) -> None:
+    def test_one_during_a_checkpoint_and_one_while_rows_are_read(self, processes: Processes, tmp_path: Path) -> None:
         with workers(processes, 3) as client, on(client) as session:
             sums = take(session, Walk(str(tmp_path)), [1, 2])
             client.run(doom, "store", workers=[owner(session, 12)])
@@ -578,7 +578,7 @@ class TestLosses:
             assert counts[1, 0] == counts[2, 0] == 1  # from the checkpoint
             assert counts[3, 0] == 2
 
-    def test_behind_a_pass_without_state(self, processes: Processes, tmp_path: Path) -> None:
+    def test_after_a_pass_without_state(self, processes: Processes, tmp_path: Path) -> None:
         with workers(processes, 2) as client, on(client) as session:
             sums = take(session, Walk(str(tmp_path)), [1, 2]) + take(session, Look(), [3])
             assert session._journal.base == 3
@@ -596,7 +596,7 @@ class TestLosses:
                 take(session, Walk(str(tmp_path), poison=11), [1, 2, 3])
             assert len(alive(processes)) == 2
 
-    def test_one_that_gives_its_state_away(self, processes: Processes, tmp_path: Path) -> None:
+    def test_one_that_transfers_its_state(self, processes: Processes, tmp_path: Path) -> None:
         with workers(processes, 2) as client, on(client) as session:
             sums = take(session, Walk(str(tmp_path)), [1, 2])
             doomed = held(session, owner(session, 0))
@@ -747,7 +747,7 @@ class Closing(Walk):
         return super().step(block, state, broadcast)
 
 
-def test_a_host_that_closes_in_the_midst_of_a_pass(tmp_path: Path) -> None:
+def test_a_host_that_closes_during_a_pass(tmp_path: Path) -> None:
     with inside(3) as client, on(client) as session:
         sums = take(session, Walk(), [1])
         sums += take(session, Closing(str(tmp_path), address=owner(session, 10)), [2, 3])
@@ -756,7 +756,7 @@ def test_a_host_that_closes_in_the_midst_of_a_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["run", "give"])
-def test_a_worker_that_is_closed_while_it_asks_others(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_is_closed_while_it_calls_others(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     call_peer, closing = Host.call_peer, list[Any]()
 
     async def called(self: Host, peer: tuple[str, str], name: str, **message: Any) -> Any:
@@ -808,7 +808,7 @@ def test_a_second_loss_while_partitions_are_taken_over(monkeypatch: pytest.Monke
         assert (sums, rows_of(session)) == inline(3)
 
 
-def test_partitions_of_a_lost_worker_go_to_new_ones_as_well() -> None:
+def test_partitions_of_a_lost_worker_are_divided_among_old_and_new_workers() -> None:
     with inside(3) as client, on(client) as session:
         take(session, Walk(), [1, 2])
         for member, speed in zip(session._members.owners, (1e6, float("nan"), 1e6), strict=True):
@@ -818,7 +818,7 @@ def test_partitions_of_a_lost_worker_go_to_new_ones_as_well() -> None:
         assert [member.load for member in session._members.owners] == [12, 12]
 
 
-def test_partitions_that_no_worker_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_that_no_worker_survives_end_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def called_each(self: Members, *_: Any) -> Any:
         raise MembersLost(self.all)
 
@@ -827,7 +827,7 @@ def test_partitions_that_no_worker_can_take(monkeypatch: pytest.MonkeyPatch) -> 
         take(session, Walk(), [1])
 
 
-def test_a_move_that_is_overtaken_puts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_move_stores_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_module, "_STATES_BYTES", 2000)
     call_peer, epochs = Host.call_peer, list[int]()
 
@@ -879,7 +879,7 @@ def call(client: Client, session: ClusterSession, partition: int, method: str, *
     return client.sync(session._members._reach, member, method, **message)
 
 
-def test_a_message_from_before_partitions_moved_does_nothing(tmp_path: Path) -> None:
+def test_a_message_of_an_earlier_assignment_is_ignored(tmp_path: Path) -> None:
     pass_ = Walk(str(tmp_path))
     with inside(2) as client, on(client) as session:
         sums = take(session, pass_, [1])
@@ -896,7 +896,7 @@ def test_a_message_from_before_partitions_moved_does_nothing(tmp_path: Path) -> 
         assert not again(tmp_path)
 
 
-def test_a_host_that_lacks_partitions_says_so_and_gets_them(tmp_path: Path) -> None:
+def test_a_host_reports_partitions_that_it_lacks_and_receives_them(tmp_path: Path) -> None:
     with inside(3) as client, on(client) as session:
         sums = take(session, Walk(str(tmp_path)), [1, 2])
         for member in session._members.owners[:2]:
@@ -910,7 +910,7 @@ def test_a_host_that_lacks_partitions_says_so_and_gets_them(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("plan", [{}, {"resident_states": 0}], ids=["in memory", "spilled"])
-def test_an_error_reaches_the_caller_and_nothing_is_left(plan: dict[str, int], client: Client, tmp_path: Path) -> None:
+def test_an_error_reaches_the_caller_and_all_hosts_close(plan: dict[str, int], client: Client, tmp_path: Path) -> None:
     def scratch() -> list[str]:
         return sorted(path.name for path in Path(tempfile.gettempdir()).glob("dfact-state-*"))
 
@@ -952,7 +952,7 @@ class Stubborn(Walk):
         raise StubbornError("a block", block.index)
 
 
-def test_an_error_that_cannot_travel_is_told_in_words(client: Client) -> None:
+def test_an_error_that_cannot_be_pickled_is_sent_as_text(client: Client) -> None:
     with on(client) as session, pytest.raises(RuntimeError, match=r"StubbornError: a block of .* is bad"):
         take(session, Stubborn(), [1])
 

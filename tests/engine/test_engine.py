@@ -146,7 +146,7 @@ class AddressPass(StatelessStart):
 
 @pytest.mark.usefixtures("small_partitions")
 @pytest.mark.parametrize("of", [ArraySource, lambda X: CSRSource(sp.csr_array(X))], ids=["dense", "sparse"])
-def test_arrays_lie_on_a_worker_as_they_did(of: Callable[[NDArray[Any]], RowSource], client: Client) -> None:
+def test_arrays_keep_their_memory_order_on_workers(of: Callable[[NDArray[Any]], RowSource], client: Client) -> None:
     """Elsewhere, or in another order, they would be copied, and BLAS sum in another order."""
     source, executor = of(values(0).astype(np.float32)), DistributedExecutor(client)
     arrays = tuple(np.ones((2, 81 + i), order="F") for i in range(10))
@@ -214,7 +214,7 @@ def test_one_partition_of_stored_sparse_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_partitions")
-def test_sparse_blocks_stay_sparse_and_each_piece_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sparse_blocks_stay_sparse_and_each_range_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sparse, "_READ_ENTRIES", 1000)
     X = sparse_values(6)
     source = dfact.import_array(X, tmp_path / "d.zarr", missing=255).source
@@ -240,7 +240,7 @@ def test_sparse_blocks_stay_sparse_and_each_piece_is_read_once(tmp_path: Path, m
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("most", [1, 30, 500, 10**6])
-def test_pieces_hold_no_more_than_one_read_may_bring(seed: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_ranges_do_not_exceed_the_limit_of_one_read(seed: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sparse, "_READ_ENTRIES", most)
     X = sparse_values(seed, n=400)
     pieces = list(CSRSource(X).read_ranges())
@@ -250,7 +250,7 @@ def test_pieces_hold_no_more_than_one_read_may_bring(seed: int, most: int, monke
     assert list(CSRSource(X).read_ranges(Layout.of(X.shape))) == pieces
 
 
-def test_a_part_of_a_source_travels_alone(tmp_path: Path) -> None:
+def test_a_part_of_a_source_is_pickled_without_the_rest(tmp_path: Path) -> None:
     X = sp.random_array((200_000, 40), density=0.1, rng=np.random.default_rng(0), format="csr")
     stored = dfact.import_array(X, tmp_path / "d.zarr").source
     in_memory = CSRSource(X).slice(slice(1000, 1100))
@@ -303,7 +303,7 @@ def test_chunks_are_decoded_once_a_pass(tmp_path: Path, monkeypatch: pytest.Monk
     assert count == array.nchunks
 
 
-def test_the_next_item_is_made_while_this_one_is_in_use() -> None:
+def test_the_next_item_is_computed_while_the_current_one_is_in_use() -> None:
     made = threading.Semaphore(0)
 
     def items() -> Any:
@@ -318,7 +318,7 @@ def test_the_next_item_is_made_while_this_one_is_in_use() -> None:
             made.release()
 
 
-def test_an_error_of_the_reader_reaches_the_walk() -> None:
+def test_an_error_of_the_reader_reaches_the_pass() -> None:
     def items() -> Any:
         yield 1
         raise OSError("disk gone")
@@ -430,7 +430,7 @@ def plan_for(limit: str, n: int = 500_000, m: int = 1000) -> Plan:
     return make_plan(source, np.dtype(np.float32), footprint, two_threads(limit))
 
 
-def test_sparse_data_is_planned_by_what_it_stores(tmp_path: Path) -> None:
+def test_sparse_data_is_planned_by_its_stored_entries(tmp_path: Path) -> None:
     """Dense, a read of these rows would be gigabytes."""
     rng = np.random.default_rng(0)
     n, m = 50_000, 100_000
@@ -500,7 +500,7 @@ def test_progress_writes_lines_to_a_log_and_a_bar_to_a_terminal() -> None:
 
 
 @pytest.mark.parametrize("together", [1, 4], ids=["one by one", "four at once"])
-def test_the_time_left_is_told_by_the_recent_past(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_left_is_estimated_from_recent_steps(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("dfact.progress.time.perf_counter", lambda: now)
     left, told = TimeLeft(400), {}
@@ -531,7 +531,7 @@ def test_blocks_of_the_users_array_are_read_only() -> None:
     assert X.flags.writeable
 
 
-def test_one_and_many_chunks_a_partition_cut_the_same_blocks() -> None:
+def test_blocks_do_not_depend_on_the_chunks_per_partition() -> None:
     X = np.arange(100)[:, None]
     for size in (1, 7, 16, 30, 100):
         blocks = list(partition_module.rechunk_rows((X[a : a + size] for a in range(0, 100, size)), 16))
@@ -551,7 +551,7 @@ ARRAYS = {
 }
 
 
-def test_spilled_state_is_read_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spilled_state_is_read_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # CPython's parser fails now and then where several threads parse literals, and a pass reads in many.
     monkeypatch.setattr("ast.parse", None)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -619,7 +619,7 @@ def test_a_full_disk_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 100, 1 << 20])
-def test_streams_are_read_as_they_were(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_are_read_unchanged(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ast.parse", None)
     monkeypatch.setattr(streams, "_PIECE", piece)
     group = zarr.open_group(zarr.storage.MemoryStore(), mode="w").create_group("a")
@@ -666,7 +666,7 @@ def test_sums_are_added_by_many_threads() -> None:
     np.testing.assert_array_equal(total.result.weighted, binary([part.weighted for part in parts]))
 
 
-def test_a_pass_over_the_state_alone_knows_how_many_rows_there_are() -> None:
+def test_blocks_of_a_pass_over_the_state_alone_have_the_right_number_of_rows() -> None:
     parts = partitions(ArraySource(np.zeros((5000, 300))), None, None)
     rows = [block.values.shape for block in parts.blocks(None)]
     assert rows == [(len(block.values), 0) for block in parts.blocks(FLOAT32)]
@@ -696,7 +696,7 @@ def test_temporary_folders_of_killed_processes_are_removed(tmp_path: Path, monke
     assert sorted(tmp_path.iterdir()) == [other, lost]
 
 
-def test_the_driver_of_a_cluster_computes_as_that_of_this_machine(client: Client) -> None:
+def test_the_driver_of_a_cluster_computes_with_one_blas_thread(client: Client) -> None:
     """With more than one BLAS thread its products would have other bits."""
     X = planted_answers(3000, 300, 6, 0, 0.1).astype(np.float64)
     fits = [dfact.ICQF(6, max_iter=15, tol=0, executor=executor).fit(X) for executor in ("inline", client)]
@@ -707,7 +707,7 @@ def test_the_driver_of_a_cluster_computes_as_that_of_this_machine(client: Client
 # --- working memory ---------------------------------------------------------------------------------
 
 
-def test_an_array_of_a_name_has_the_memory_of_the_one_before() -> None:
+def test_arrays_of_the_same_name_share_memory() -> None:
     work = Workspace()
     first = work.array("a", (4, 6), np.float32)
     assert np.shares_memory(first, work.array("a", (2, 3), np.float64))
@@ -718,7 +718,7 @@ def test_an_array_of_a_name_has_the_memory_of_the_one_before() -> None:
     assert not np.shares_memory(first, larger)
 
 
-def test_what_lasts_is_free_again_with_the_next_block() -> None:
+def test_lasting_arrays_are_released_with_the_next_block() -> None:
     work = Workspace()
     first, second = work.zeros((3, 2)), work.matmul(np.eye(3), np.eye(3))
     assert not np.shares_memory(first, second)

@@ -159,7 +159,7 @@ def test_below_the_plan_nothing_is_started(stored: Callable[[str], dfact.Dataset
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is Linux's to tell")
 @pytest.mark.parametrize("name", MODELS)
-def test_at_the_least_the_plan_asks_for(name: str, stored: Callable[[str], dfact.Dataset], tmp_path: Path) -> None:
+def test_at_the_planned_minimum(name: str, stored: Callable[[str], dfact.Dataset], tmp_path: Path) -> None:
     data = stored(name)
     with cluster(least_limit(name, data)) as client:
         before = client.scheduler_info()["workers"]
@@ -175,7 +175,7 @@ def test_at_the_least_the_plan_asks_for(name: str, stored: Callable[[str], dfact
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is Linux's to tell")
 @pytest.mark.parametrize("name", ["ICQF admm", "ExpectileMF surrogate"])
-def test_at_the_least_that_holds_everything(name: str, stored: Callable[[str], dfact.Dataset]) -> None:
+def test_at_the_minimum_that_keeps_everything_in_memory(name: str, stored: Callable[[str], dfact.Dataset]) -> None:
     data = stored(name)
     with cluster(ceil(planned(name, data, 4 << 30).peak / 0.6) + 1) as client:
         before = client.scheduler_info()["workers"]

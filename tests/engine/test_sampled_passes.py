@@ -160,7 +160,7 @@ def by_hand(sample: Sample, number: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("kind", [Change, Peek])
-def test_a_pass_visits_its_partitions_and_adds_them_up_by_their_positions(executor: Executor, kind: type[Change], tmp_path: Path) -> None:
+def test_a_pass_processes_its_partitions_and_adds_them_up_by_position(executor: Executor, kind: type[Change], tmp_path: Path) -> None:
     samples = [(0,), (17,), (23,), (0, 23), (3, 4, 5, 11, 23), tuple(EVERYTHING)]
     samples += [drawn(np.random.default_rng(seed)) for seed in range(2)]
     for number, sample in enumerate(samples, 1):
@@ -188,7 +188,7 @@ def test_dask_arrays_give_the_bits_of_those_in_memory(room: int, monkeypatch: Pa
 
 
 @pytest.mark.parametrize("resident_states", [1, 99])
-def test_partitions_that_are_not_visited_keep_their_state(executor: Executor, resident_states: int, tmp_path: Path) -> None:
+def test_partitions_outside_the_sample_keep_their_state(executor: Executor, resident_states: int, tmp_path: Path) -> None:
     rng, found = np.random.default_rng(resident_states), list[dict[int, bytes]]()
     first, other, third = drawn(rng), drawn(rng), drawn(rng)
     with opened(executor, resident_states=resident_states) as session:
@@ -203,7 +203,7 @@ def test_partitions_that_are_not_visited_keep_their_state(executor: Executor, re
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_states_of_some_partitions_go_from_executor_to_executor(seed: int, tmp_path: Path) -> None:
+def test_states_of_some_partitions_are_restored_on_other_executors(seed: int, tmp_path: Path) -> None:
     passes, sums, states = mixed(seed, n=12), list[bytes](), list[Any]()
     with inside(3) as three, inside(8) as eight:
         executors: list[Executor] = [DistributedExecutor(three), ThreadsExecutor(2), DistributedExecutor(eight), InlineExecutor()]
@@ -217,7 +217,7 @@ def test_states_of_some_partitions_go_from_executor_to_executor(seed: int, tmp_p
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_checkpoint_of_some_states_goes_on_elsewhere(executor: Executor, seed: int, tmp_path: Path) -> None:
+def test_a_checkpoint_of_some_states_resumes_on_other_executors(executor: Executor, seed: int, tmp_path: Path) -> None:
     passes, sample = mixed(seed, n=7), drawn(np.random.default_rng(seed))
     passes[1:3] = Peek(sample), Change(sample)  # so that the first version holds the states of some partitions
     expected, rows = inline(passes)
@@ -242,7 +242,7 @@ def repeated(passes: Sequence[Any], lost: set[int]) -> Counter[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_changes_no_state_is_not_repeated(seed: int, tmp_path: Path) -> None:
+def test_passes_that_change_no_state_are_not_repeated(seed: int, tmp_path: Path) -> None:
     """And a checkpoint in the middle saves what comes before it."""
     rng, passes, sums, saved = np.random.default_rng(seed), mixed(seed, Walk(str(tmp_path)), 10), list[bytes](), 0
     expected = Counter[tuple[int, int]]()
@@ -262,7 +262,7 @@ def test_what_changes_no_state_is_not_repeated(seed: int, tmp_path: Path) -> Non
 
 
 @pytest.mark.faults
-def test_workers_that_are_killed(processes: Processes, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_killed_workers_do_not_change_the_bits(processes: Processes, tmp_path: Path, monkeypatch: Patch) -> None:
     """One between passes, one in a pass that changes no state, and one in a pass that does."""
     monkeypatch.setattr("dfact.engine.cluster.watch.POLL_SECONDS", 0.2)  # the driver soon looks after workers that do not answer
     samples = [tuple(sorted({0, 12, 23, *drawn(np.random.default_rng(seed))})) for seed in range(6)]
@@ -322,7 +322,7 @@ def test_a_chunk_is_decoded_once_at_most_for_each_partition(threads: int, rows: 
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_chunks_that_have_room_are_read_once(threads: int, sources: Sources, monkeypatch: Patch) -> None:
+def test_chunks_that_fit_into_memory_are_read_once(threads: int, sources: Sources, monkeypatch: Patch) -> None:
     read = list[int]()
     note_reads(monkeypatch, lambda start, stop: read.extend(range(start // 512, -(-stop // 512))))
     passes = [Change((0, 2, 3, 9)), Peek((1, 2, 8, 11)), Change((5, 9, 10)), Peek((6, 8)), Walk(), Change((20,))]

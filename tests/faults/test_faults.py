@@ -99,7 +99,7 @@ def test_a_worker_killed_in_a_selection(name: str, processes: Processes, client:
     assert bits(chosen) == expected
 
 
-def test_a_killed_worker_whose_nanny_brings_a_new_one() -> None:
+def test_a_killed_worker_that_its_nanny_restarts() -> None:
     X = answers(1)
     with (
         dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}),
@@ -192,7 +192,7 @@ def test_a_driver_that_is_asked_to_stop(tmp_path: Path) -> None:
     assert fit.lost() == 0
 
 
-def test_all_workers_gone_then_the_scheduler(tmp_path: Path) -> None:
+def test_all_workers_lost_then_the_scheduler(tmp_path: Path) -> None:
     cluster = tmp_path / "cluster"
     cluster.mkdir()
     folder = tmp_path / "fit"
