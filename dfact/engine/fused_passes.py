@@ -41,7 +41,7 @@ class FusedSums(PartialSums, name="fused"):
 
     parts: list[Any]
 
-    def total(self) -> Self:
+    def accumulator(self) -> Self:
         return type(self)([part.accumulator() for part in self.parts])
 
     def add(self, other: Self) -> None:
