@@ -566,7 +566,7 @@ class TestLosses:
     def test_one_during_a_checkpoint_and_one_while_rows_are_read(self, processes: Processes, tmp_path: Path) -> None:
         with workers(processes, 3) as client, on(client) as session:
             sums = take(session, Walk(str(tmp_path)), [1, 2])
-            client.run(doom, "store", workers=[owner(session, 12)])
+            client.run(doom, "save", workers=[owner(session, 12)])
             states = session.save(zarr.create_group(tmp_path / "state.zarr"))
             assert sorted(p for s in states for p in range(s.first, s.last)) == list(range(N_PARTITIONS))
             sums += take(session, Walk(str(tmp_path)), [3])
