@@ -30,7 +30,7 @@ from dfact.data.synthetic import gom_simulation
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, State, StatelessStart
+from dfact.engine.passes import Block, Pass, State
 from dfact.linalg.kmeans import kmeans
 from dfact.linalg.points import EMBEDDING, EmbedPass, NoSums
 from dfact.linalg.svd import gram_size, right_singular, zero_filled
@@ -189,7 +189,7 @@ def kmeans_speed(n: int, widths: list[int], repeats: int) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class ProductsPass(StatelessStart):
+class ProductsPass(Pass[NDArray[Any], NoSums]):
     """The products of the shared centres (c, d) with all points, without which no pass of K-means is."""
 
     dtype: None = None

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, Pass, SampledPass, State, StatelessStart
+from dfact.engine.passes import Block, PartialSums, Pass, SampledPass, State
 from dfact.engine.session import Arrays, Session
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class FusedSums(PartialSums, name="fused"):
 
 
 @dataclass(frozen=True)
-class FusedPass(StatelessStart):
+class FusedPass(Pass[Sequence[Any], FusedSums]):
     """The passes of several members on one read of each block. State: the arrays of each member, under names with its own as prefix."""
 
     members: tuple[Member, ...]

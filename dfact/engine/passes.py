@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from math import prod
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -178,14 +178,17 @@ class Pass(Protocol[Broadcast_contra, Sums_co]):
     write into its state argument and return it. It changes nothing else that outlives the call.
     """
 
-    @property
-    def dtype(self) -> np.dtype[Any] | None:
-        """The floating type of the blocks; None if the pass needs the state alone: no data is read, and blocks have no columns."""
-        ...
+    if TYPE_CHECKING:  # at run time, dataclasses would use the property as the default of their field
+
+        @property
+        def dtype(self) -> np.dtype[Any] | None:
+            """The floating type of the blocks; None if the pass needs the state alone: no data is read, and blocks have no columns."""
+            ...
 
     def start(self, block: Block) -> State | None:
-        """Return the state of a block that has none yet; None if the pass keeps none."""
-        ...
+        """Return the state of a block that has none yet; by default None, for passes that start without a state."""
+        del block
+        return None
 
     def step(self, block: Block, state: State | None, broadcast: Broadcast_contra) -> tuple[State | None, Sums_co]:
         """Process a block, given its state and the broadcast that all blocks share. Returns the new state and the block's sums.
@@ -196,17 +199,8 @@ class Pass(Protocol[Broadcast_contra, Sums_co]):
         ...
 
 
-class StatelessStart:
-    """Base class of the passes whose blocks start without a state."""
-
-    def start(self, block: Block) -> State | None:
-        """Return None: the block starts without a state."""
-        del block
-        return None
-
-
 @dataclass(frozen=True)
-class SampledPass(StatelessStart):
+class SampledPass(Pass[Any, Any]):
     """Base class of the passes that process only some partitions; the state of the others stays."""
 
     partitions: tuple[int, ...]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, State, StatelessStart
+from dfact.engine.passes import Block, PartialSums, Pass, State
 from dfact.kernels.entries import filled
 
 _INDEFINITE = 1e-6  # times the number of columns: a more negative eigenvalue is no rounding error of single precision
@@ -56,7 +56,7 @@ class Moments(PartialSums, name="moments"):
 
 
 @dataclass(frozen=True)
-class MomentsPass(StatelessStart):
+class MomentsPass(Pass[NDArray[Any], Moments]):
     """The moments of the columns about the broadcast shifts (m), which keep the sums free of cancellation."""
 
     dtype: np.dtype[Any]

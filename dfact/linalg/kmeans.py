@@ -12,7 +12,7 @@ from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
-from dfact.engine.passes import Block, PartialSums, State, StatelessStart, Workspace
+from dfact.engine.passes import Block, PartialSums, Pass, State, Workspace
 from dfact.engine.session import Session
 from dfact.errors import DataError
 from dfact.kernels.kmeans import member_weights
@@ -58,7 +58,7 @@ class Finalists(PartialSums, name="kmeans_candidates"):
 
 
 @dataclass(frozen=True)
-class LloydPass(StatelessStart):
+class LloydPass(Pass["_Packed", ClusterSums]):
     """Sums and counts of the clusters about the broadcast centres of several solutions."""
 
     dtype: None = None
@@ -70,7 +70,7 @@ class LloydPass(StatelessStart):
 
 
 @dataclass(frozen=True)
-class NearestPass(StatelessStart):
+class NearestPass(Pass["_Packed", RowMaximum]):
     """The row nearest to each of the broadcast centres, one solution after the other."""
 
     dtype: None = None
@@ -90,7 +90,7 @@ class NearestPass(StatelessStart):
 
 
 @dataclass(frozen=True)
-class SearchPass(StatelessStart):
+class SearchPass(Pass[NDArray[np.float32], Finalists]):
     """The finalists of each search in the broadcast sample X (d, n) of the points; one block runs each search."""
 
     widths: tuple[int, ...]

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, State, StatelessStart
+from dfact.engine.passes import Block, PartialSums, Pass, State
 from dfact.engine.session import Session
 from dfact.linalg.svd import Matrix, View
 
@@ -67,7 +67,7 @@ class NoSums(PartialSums, name="none"):
 
 
 @dataclass(frozen=True)
-class EmbedPass(StatelessStart):
+class EmbedPass(Pass[NDArray[Any], NoSums]):
     """Coordinates M·P of the viewed rows M, with the broadcast P (m, k); state ``embedding`` (k, rows)."""
 
     dtype: np.dtype[Any]
@@ -105,7 +105,7 @@ class Taken(PartialSums, name="rows_by_number"):
 
 
 @dataclass(frozen=True)
-class TakePass(StatelessStart):
+class TakePass(Pass[NDArray[np.int64], Taken]):
     """The points of the broadcast row numbers, which are ascending."""
 
     points: Points

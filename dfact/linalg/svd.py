@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.linalg import eigh, qr
 
-from dfact.engine.passes import Block, PartialSums, State, StatelessStart
+from dfact.engine.passes import Block, PartialSums, Pass, State
 from dfact.engine.session import Session
 from dfact.kernels.entries import filled
 
@@ -39,7 +39,7 @@ class GramSum(PartialSums, name="svd_gram"):
 
 
 @dataclass(frozen=True)
-class GramPass(StatelessStart):
+class GramPass(Pass[None, GramSum]):
     """The Gram matrix MᵀM."""
 
     dtype: np.dtype[Any]
@@ -51,7 +51,7 @@ class GramPass(StatelessStart):
 
 
 @dataclass(frozen=True)
-class SketchPass(StatelessStart):
+class SketchPass(Pass[NDArray[Any], GramSum]):
     """The product MᵀMΩ with the broadcast Ω (m, l)."""
 
     dtype: np.dtype[Any]
@@ -115,7 +115,7 @@ class SignNorms(PartialSums, name="svd_signs"):
 
 
 @dataclass(frozen=True)
-class SignNormsPass(StatelessStart):
+class SignNormsPass(Pass[NDArray[Any], SignNorms]):
     """Squared norms of the positive and the negative part of every column of M·P, with the broadcast P (m, k)."""
 
     dtype: np.dtype[Any]

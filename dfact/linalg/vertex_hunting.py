@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from dfact.engine.passes import Block, State, StatelessStart
+from dfact.engine.passes import Block, Pass, State
 from dfact.engine.session import Session
 from dfact.errors import DataError
 from dfact.linalg.kmeans import cluster_centers
@@ -20,7 +20,7 @@ _SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # fractions of all 
 
 
 @dataclass(frozen=True)
-class FarthestPass(StatelessStart):
+class FarthestPass(Pass[Sequence[NDArray[np.float64] | None], RowMaximum]):
     """The point of each search with the largest part outside the span of the vertices so far.
 
     The broadcast is an orthonormal basis (j, d) of that span for each search, None at the start.
@@ -69,7 +69,7 @@ def successive_projection(session: Session, points: Sequence[Points], counts: Se
 
 
 @dataclass(frozen=True)
-class MarginPass(StatelessStart):
+class MarginPass(Pass[NDArray[np.float64], Taken]):
     """The rows of each block lowest along the broadcast normal w (d,): ``count`` of them or the fraction ``share``, if that is more.
 
     The points (r, 1 + d) have row numbers in their first column. The point 0 has no direction and is left out.

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, State, StatelessStart
+from dfact.engine.passes import Block, PartialSums, Pass, State
 
 
 @dataclass
@@ -23,7 +23,7 @@ def clipped_errors(M: NDArray[Any], R: NDArray[Any], lower: Any, upper: Any) -> 
 
 
 @dataclass(frozen=True)
-class SquaredErrorPass(StatelessStart):
+class SquaredErrorPass(Pass[NDArray[Any], SquaredErrors]):
     """Squared errors of the model of the factors X (k+c, rows) in the state, clipped to its bounds."""
 
     problem: Any

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, State, StatelessStart
+from dfact.engine.passes import Block, PartialSums, Pass, State
 from dfact.models.expectile.passes import OriginalUnits
 
 ERRORS = ("relative", "absolute")
@@ -93,7 +93,7 @@ class ErrorHistogram(PartialSums, name="error_histogram"):
 
 
 @dataclass(frozen=True)
-class ErrorHistogramPass(StatelessStart):
+class ErrorHistogramPass(Pass[NDArray[Any], ErrorHistogram]):
     """The errors of the model of the rows' factors X (k, rows) in the state, on the entries of a block."""
 
     measured: OriginalUnits

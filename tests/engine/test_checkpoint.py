@@ -25,7 +25,7 @@ from dfact.engine.executors import resolve_executor
 from dfact.engine.fused_passes import FusedSums
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, PartialSums, State, StatelessStart
+from dfact.engine.passes import Block, PartialSums, Pass, State
 from dfact.errors import ParameterError, StoreError
 from dfact.storage.records import Records
 from tests.conftest import planted_answers
@@ -329,7 +329,7 @@ class Ones(PartialSums, name="ones"):
 
 
 @dataclass(frozen=True)
-class CountPass(StatelessStart):
+class CountPass(Pass[None, Ones]):
     """Counts the passes."""
 
     dtype: None = None

@@ -40,7 +40,7 @@ from dfact.engine.cluster.transport import packed
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, PartialSums, State, StatelessStart
+from dfact.engine.passes import Block, PartialSums, Pass, State
 from dfact.engine.reduction import TreeSum
 from dfact.engine.session import CheckpointableSession, Executor
 from dfact.engine.shard import Shard
@@ -143,7 +143,7 @@ class Wide(Walk):
 
 
 @dataclass(frozen=True)
-class Look(StatelessStart):
+class Look(Pass[Any, Sums]):
     """A pass that keeps no state, and drops what there is."""
 
     dtype: np.dtype[Any] = FLOAT32

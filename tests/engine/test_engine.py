@@ -42,7 +42,7 @@ from dfact.engine.executors import InlineExecutor, ThreadsExecutor, resolve_exec
 from dfact.engine.fused_passes import FusedPass, Member, whole
 from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan, parse_bytes
 from dfact.engine.partitions import partitions, prefetch, reduce_blocks
-from dfact.engine.passes import Block, PartialSums, State, StatelessStart, Workspace
+from dfact.engine.passes import Block, PartialSums, Pass, State, Workspace
 from dfact.engine.reduction import TreeSum, tree_sum
 from dfact.engine.session import Executor
 from dfact.engine.threads import single_threaded
@@ -130,7 +130,7 @@ def test_every_executor_gives_the_bits_of_the_inline_one(executor: Executor, spi
 
 
 @dataclass(frozen=True)
-class AddressPass(StatelessStart):
+class AddressPass(Pass[list[NDArray[Any]], Sums]):
     """Counts what does not lie as it did where it was sent from."""
 
     own: tuple[NDArray[Any], ...]
@@ -727,7 +727,7 @@ def test_lasting_arrays_are_released_with_the_next_block() -> None:
 
 
 @dataclass(frozen=True)
-class LendingPass(StatelessStart):
+class LendingPass(Pass[NDArray[Any], Sums]):
     """A pass whose sums lie in the block's workspace."""
 
     dtype: np.dtype[Any] = FLOAT32

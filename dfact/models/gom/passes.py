@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, State, StatelessStart
+from dfact.engine.passes import Block, PartialSums, Pass, State
 from dfact.kernels.entries import all_whole, filled
 from dfact.linalg.points import squared_norms
 from dfact.linalg.svd import Matrix, zero_filled
@@ -56,7 +56,7 @@ class ResponseCounts(PartialSums, name="gom_responses"):
 
 
 @dataclass(frozen=True)
-class ResponsePass(StatelessStart):
+class ResponsePass(Pass[None, ResponseCounts]):
     dtype: np.dtype[Any]
     responses: Responses
 
@@ -76,7 +76,7 @@ class SpanNorms(PartialSums, name="gom_span"):
 
 
 @dataclass(frozen=True)
-class SpanPass(StatelessStart):
+class SpanPass(Pass[NDArray[Any], SpanNorms]):
     """How much of the responses lies in the span of the shared orthonormal columns B (J, K)."""
 
     dtype: np.dtype[Any]
@@ -125,7 +125,7 @@ class MembershipSums(PartialSums, name="gom_memberships"):
 
 
 @dataclass(frozen=True)
-class MembershipPass(StatelessStart):
+class MembershipPass(Pass[Sequence[NDArray[Any]], MembershipSums]):
     """Memberships Π = Z / Z1, Z = max(0, R P), of each shared projection P (J, K); a zero row of Z is uniform.
 
     State, if ``keep`` and of the first projection: ``factors`` Πᵀ (K, rows), NaN for subjects without any response.
