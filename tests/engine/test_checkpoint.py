@@ -1,4 +1,4 @@
-"""Checkpoints: a fit that was interrupted goes on, and ends with the same bits."""
+"""Checkpoints: an interrupted fit resumes, and ends with the same bits."""
 
 import errno
 import json

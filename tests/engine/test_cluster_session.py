@@ -349,7 +349,7 @@ def test_the_tree_calls_each_worker_once_and_neighbours_together(n: int, seed: i
 
 @pytest.mark.parametrize(("n", "workers"), [(489, 64), (15625, 512), (1954, 128)])
 def test_aligned_shares_have_the_sums_of_one_node(n: int, workers: int) -> None:
-    """And nobody has more to do for it, to some percent."""
+    """The alignment costs no worker more than a few percent of its time."""
     shares = [share for share in split([range(n)], [1.0] * workers) if share]
     assert max(sum(map(len, share)) for share in shares) <= 1.05 * -(-n // workers)
     for [run] in shares:

@@ -503,15 +503,15 @@ def test_progress_writes_lines_to_a_log_and_a_bar_to_a_terminal() -> None:
 def test_the_time_left_is_estimated_from_recent_steps(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("dfact.progress.time.perf_counter", lambda: now)
-    left, told = TimeLeft(400), {}
+    left, estimates = TimeLeft(400), {}
     for done in range(1, 401):
         now = 60 + 2.0 * together * ((done - 1) // together)  # what is done but once takes a minute
         words = left.text(done)
-        told[done] = words and float(words.removesuffix(" s left"))
-    assert told[1] == told[4] == told[8] == "", "by then next to all of the time went to the start"
+        estimates[done] = words and float(words.removesuffix(" s left"))
+    assert estimates[1] == estimates[4] == estimates[8] == "", "by then next to all of the time went to the start"
     for done in range(32, 400):
-        assert told[done] == pytest.approx(2.0 * (400 - done), rel=0.25, abs=1)
-    assert told[400] == 0
+        assert estimates[done] == pytest.approx(2.0 * (400 - done), rel=0.25, abs=1)
+    assert estimates[400] == 0
 
 
 def test_log_lines_are_rare() -> None:

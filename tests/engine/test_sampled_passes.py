@@ -236,7 +236,7 @@ def visits_of(pass_: Any) -> set[int]:
 
 
 def repeated(passes: Sequence[Any], lost: set[int]) -> Counter[tuple[int, int]]:
-    """What is done once more for partitions that are lost behind these passes."""
+    """Return the passes that are repeated for partitions that are lost after these passes."""
     changing = [(number, pass_) for number, pass_ in enumerate(passes, 1) if not isinstance(pass_, Peek)]
     return Counter((number, i) for number, pass_ in changing for i in lost & visits_of(pass_))
 
