@@ -29,7 +29,7 @@ def bounded_step(
     Q: Floats,
     Qt: Floats,
     G: Floats,
-    places: Integers,
+    indices: Integers,
     values: Floats,
     lower: Floats,
     upper: Floats,
@@ -41,7 +41,7 @@ def bounded_step(
     accelerated: bool,
     sample_weight: Floats,
     target: Floats,
-    places_new: Integers,
+    indices_new: Integers,
     values_new: Floats,
     gram: Floats,
     cross: Floats,
@@ -51,7 +51,7 @@ def bounded_step(
     Missing answers in M (n, m) are ``missing`` or NaN. The first f components of X move, within 0 and w_max, by ``sweeps``
     coordinate sweeps or ``accelerated`` gradient steps, with the penalty beta·Σx, or beta·Σ½x² if it is ``squared``. Qt (m, f)
     is the transpose of their rows of Q, G is QQ'. Their target B, the weights D of the rows and the multipliers are those of
-    :func:`bound_fill`, which processes as many rows at a time as ``target`` (rows, m) has. Multipliers are written to places_new
+    :func:`bound_fill`, which processes as many rows at a time as ``target`` (rows, m) has. Multipliers are written to indices_new
     and values_new (n·m), XDSX' to gram (k, k) and XDSB to cross (k, m), with the sample weights S (n).
 
     Returns the two sums of :func:`bound_fill`, the penalty before the step without beta, each row times its sample weight, and
@@ -79,7 +79,7 @@ def bounded_step(
         B, weights = target[:size], np.empty(size, X.dtype)
         np.dot(factors, Q, B)
         row_squares, row_bounds, used, count = bound_fill(
-            M, missing, B, start, places, values, used, lower, upper, rho, sample_weight, weights, places_new, values_new, count
+            M, missing, B, start, indices, values, used, lower, upper, rho, sample_weight, weights, indices_new, values_new, count
         )
         squares += row_squares
         bounds += row_bounds
@@ -118,7 +118,7 @@ def bound_fill(
     missing: float,
     R: Floats,
     start: int,
-    places: Integers,
+    indices: Integers,
     values: Floats,
     used: int,
     lower: Floats,
@@ -126,14 +126,14 @@ def bound_fill(
     rho: float,
     sample_weight: Floats,
     weights: Floats,
-    places_new: Integers,
+    indices_new: Integers,
     values_new: Floats,
     count: int,
 ) -> tuple[float, float, int, int]:
     """Write the target B over the model R (rows, m) of the rows of M (n, m) from ``start`` on, and their multipliers.
 
     Missing answers in M are ``missing`` or NaN. The bounds lower ≤ Z ≤ upper (m) of the split Z = R have multipliers A, which
-    are zero except where a bound is active. For these, places holds i·m + j in ascending order and values the multipliers;
+    are zero except where a bound is active. For these, indices holds i·m + j in ascending order and values the multipliers;
     those before ``used`` belong to earlier rows. A row that violates a bound or has a multiplier has the weight 1 + ρ and
 
         Z = clip(R − A/ρ),   A ← A + ρ(Z − R),   B = R + (O∘(M − R) + ρ(Z − R) + A) / weight
@@ -167,9 +167,9 @@ def bound_fill(
         squares += float(sample_weight[i] * row_squares)
         for j in range(m):
             flags[j] = (R[t, j] > upper[j]) | (R[t, j] < lower[j])
-        while used < len(places) and places[used] < (i + 1) * m:
-            flags[places[used] - i * m] = 1
-            dual[places[used] - i * m] = values[used]
+        while used < len(indices) and indices[used] < (i + 1) * m:
+            flags[indices[used] - i * m] = 1
+            dual[indices[used] - i * m] = values[used]
             used += 1
         # Branches would be mispredicted: active bounds follow no pattern.
         n_active, n_touched = 0, 0
@@ -192,7 +192,7 @@ def bound_fill(
             target[e] = r + (errors[j] + p * gap + new) * damp
             term[e] = gap * (a + half * p * gap)
             dual[j] = zero
-            places_new[count] = i * m + j
+            indices_new[count] = i * m + j
             values_new[count] = new
             count += new != zero
         for e in range(n_touched):

@@ -55,17 +55,17 @@ def on_support(
 ) -> bool:
     """Set y to the minimum with the zeros and signs of x, by Cholesky's decomposition. Returns False if it is not unique."""
     k = len(x)
-    places, L = np.empty(k, np.int64), np.zeros((k, k))
+    indices, L = np.empty(k, np.int64), np.zeros((k, k))
     size = 0
     for r in range(k):
         y[r] = 0.0
         if x[r] != 0.0:
-            places[size] = r
+            indices[size] = r
             size += 1
     for a in range(size):
-        r = places[a]
+        r = indices[a]
         for b in range(a + 1):
-            total = G[r, places[b]]
+            total = G[r, indices[b]]
             for c in range(b):
                 total -= L[a, c] * L[b, c]
             if b < a:
@@ -77,13 +77,13 @@ def on_support(
                 L[a, a] = np.sqrt(total)
         total = h[r] - (l1 if x[r] > 0.0 else -l1)
         for c in range(a):
-            total -= L[a, c] * y[places[c]]
+            total -= L[a, c] * y[indices[c]]
         y[r] = total / L[a, a]
     for a in range(size - 1, -1, -1):
-        total = y[places[a]]
+        total = y[indices[a]]
         for c in range(a + 1, size):
-            total -= L[c, a] * y[places[c]]
-        y[places[a]] = total / L[a, a]
+            total -= L[c, a] * y[indices[c]]
+        y[indices[a]] = total / L[a, a]
     return True
 
 
