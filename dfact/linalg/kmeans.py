@@ -64,7 +64,7 @@ class LloydPass(Pass["_Packed", ClusterSums]):
     dtype: None = None
 
     def step(self, block: Block, state: State | None, broadcast: "_Packed") -> tuple[State | None, ClusterSums]:
-        assert state is not None, "no embedding was kept"
+        assert state is not None, "no embedding was computed"
         X = state[EMBEDDING]
         return state, broadcast.astype(X.dtype).sums(X, block.work)
 
@@ -76,7 +76,7 @@ class NearestPass(Pass["_Packed", RowMaximum]):
     dtype: None = None
 
     def step(self, block: Block, state: State | None, broadcast: "_Packed") -> tuple[State | None, RowMaximum]:
-        assert state is not None, "no embedding was kept"
+        assert state is not None, "no embedding was computed"
         X = state[EMBEDDING]
         packed = broadcast.astype(X.dtype)
         products = packed.products(X, block.work)

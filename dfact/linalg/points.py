@@ -38,7 +38,7 @@ class Coordinates:
     dtype: None = None
 
     def of(self, block: Block, state: State | None) -> NDArray[Any]:
-        assert state is not None, "no embedding was kept"
+        assert state is not None, "no embedding was computed"
         return self.scaled(state[EMBEDDING][: self.k]).T
 
     def scaled(self, X: NDArray[Any]) -> NDArray[Any]:

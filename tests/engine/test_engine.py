@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -116,6 +116,24 @@ def executor(request: pytest.FixtureRequest) -> Executor:
     if request.param == "distributed":
         return DistributedExecutor(request.getfixturevalue("client"))
     return ThreadsExecutor(3 if request.param == "threads-3" else None)
+
+
+def two_products(task: int, data: list[int]) -> Iterator[int]:
+    if task < 0:
+        raise ValueError(f"task {task}")
+    yield task * data[0]
+    yield task * data[1]
+
+
+def test_tasks_are_mapped_and_their_results_reported_in_order(executor: Executor) -> None:
+    results: dict[int, list[int]] = {task: [] for task in range(7)}
+    executor.map(two_products, list(results), lambda: [10, 100], lambda task, result: results[task].append(result))
+    assert results == {task: [10 * task, 100 * task] for task in range(7)}
+
+
+def test_an_error_of_a_task_is_raised(executor: Executor) -> None:
+    with pytest.raises(ValueError, match="task -1"):
+        executor.map(two_products, [1, -1], lambda: [10, 100], lambda *_: None)
 
 
 @pytest.mark.usefixtures("small_partitions")
