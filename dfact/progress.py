@@ -10,101 +10,102 @@ from typing import Any, TextIO
 from tqdm import tqdm
 
 _WINDOW = 5
-_SLOWEST = 0.9  # ratio of a change to the one before; more, and rounding errors alone would look like a long way to go
+_SLOWEST = 0.9  # largest ratio of a change to the one before; with more, rounding errors would look like a long way to go
 
 
 @dataclass(frozen=True)
 class Iteration:
-    """What a solver tells its callbacks after an iteration."""
+    """A report from a solver to its callbacks after an iteration."""
 
     number: int
-    """Starts at 1; it is 0 while a fit starts on a sample of the rows."""
+    """Number of the iteration, from 1; 0 while a fit starts on a sample of the rows."""
     limit: int
+    """Maximum number of iterations."""
     objective: float
-    """NaN where steps follow one another that minimise nothing."""
+    """Objective after the iteration; NaN for steps that minimise no objective."""
     change: float
-    """Relative change of the objective since the iteration before; NaN in the first."""
+    """Relative change of the objective since the previous iteration; NaN in the first."""
     seconds: float
-    """Since the fit began."""
+    """Time since the fit began."""
     step: str = ""
-    """What was done, where each step does something else."""
+    """Description of the step, for solvers whose steps differ."""
 
 
 class Reporter:
-    """Tells callbacks what is done, and the time since it was made."""
+    """Reports iterations to callbacks, with the time since its creation."""
 
     def __init__(self, callbacks: Iterable[Callable[[Iteration], None]], limit: int) -> None:
         self._callbacks, self._limit, self._began = tuple(callbacks), limit, time.perf_counter()
         self._number = 0
 
     def iteration(self, history: Sequence[float], step: str = "") -> None:
-        """The next iteration is done, with the last objective of the history."""
+        """Report an iteration, with the last objective of the history."""
         self._number += 1
-        self._tell(history[-1], relative_change(history), step)
+        self._notify(history[-1], relative_change(history), step)
 
     def step(self, step: str) -> None:
-        """The next of several steps is done that minimise nothing."""
+        """Report a step that minimises no objective."""
         self._number += 1
-        self._tell(float("nan"), float("nan"), step)
+        self._notify(float("nan"), float("nan"), step)
 
     def on_sample(self, history: Sequence[float]) -> None:
-        """The next pass over a sample of the rows is done, before the first iteration."""
-        self._tell(float("nan"), float("nan"), f"pass {len(history)} over a sample of the rows")
+        """Report a pass over a sample of the rows, before the first iteration."""
+        self._notify(float("nan"), float("nan"), f"pass {len(history)} over a sample of the rows")
 
-    def _tell(self, objective: float, change: float, step: str) -> None:
+    def _notify(self, objective: float, change: float, step: str) -> None:
         iteration = Iteration(self._number, self._limit, objective, change, time.perf_counter() - self._began, step)
         for callback in self._callbacks:
             callback(iteration)
 
 
 def relative_change(history: Sequence[float]) -> float:
-    """Of the last value to the one before; NaN, which is never below a tolerance, if there is none."""
+    """Return the relative change from the second last value to the last; NaN, which is never below a tolerance, if there is none."""
     if len(history) < 2:
         return float("nan")
     return abs(history[-1] - history[-2]) / max(abs(history[-2]), sys.float_info.min)
 
 
 def remaining_change(history: Sequence[float], *, quarter: bool = False) -> float:
-    """Estimate how far the last value is from where the history ends, relative to it; NaN for fewer than 11 values.
+    """Estimate the distance of the last value from the limit of the history, relative to that value; NaN for fewer than 11 values.
 
-    The changes over one step, and over five, are taken to go on shrinking as they last did, by at least a tenth:
+    The changes over one step, and over five, are assumed to keep shrinking as they last did, by at least a tenth:
     Δ r / (1 − r) with the ratio r of the last change to the one before. The larger of the two estimates counts, since single steps
     may be small by chance, and five may be the end of a faster beginning. With ``quarter`` the last quarter of a long history
     counts too, as changes that hardly shrink over five steps may have far to go; the history must never rise.
     """
     if len(history) < 2 * _WINDOW + 1:
         return float("nan")
-    found = []
+    estimates = []
     for width in (1, _WINDOW, max(_WINDOW, len(history) // 4) if quarter else _WINDOW):
         before, last = (abs(history[i] - history[i - width]) for i in (-1 - width, -1))
         ratio = min(last / before, _SLOWEST) if before > 0 else _SLOWEST
-        found.append(last * ratio / (1 - ratio))
-    return max(found) / max(abs(history[-1]), sys.float_info.min)
+        estimates.append(last * ratio / (1 - ratio))
+    return max(estimates) / max(abs(history[-1]), sys.float_info.min)
 
 
 class TimeLeft:
-    """Tells how long the rest of some work takes, ``whole`` of any unit, by the rate of the later half of its steps so far.
+    """An estimate of the remaining time of some work, ``total`` in any unit, from the rate of the later half of its steps so far.
 
-    What comes first, such as compiling, is no measure of the rest. So nothing is told before that half has taken
-    a quarter of the time since the work began; of steps that end together the half alone may take next to none.
+    The first steps are not representative, as they include compilation. So there is no estimate before the later half has taken
+    a quarter of the time since the work began; if several steps end together, that half alone may take almost no time.
     """
 
-    def __init__(self, whole: float) -> None:
-        self._whole, self._began = whole, time.perf_counter()
+    def __init__(self, total: float) -> None:
+        self._total, self._began = total, time.perf_counter()
         self._past: list[tuple[float, float]] = []
 
-    def words(self, done: float) -> str:
-        """A step has ended, with which so much is done; what can be said of the rest, if anything can."""
+    def text(self, done: float) -> str:
+        """Record that a step has ended, after which this much is done; returns the estimate as text, empty if there is none."""
         now = time.perf_counter() - self._began
         self._past.append((now, done))
         since, had = self._past[(len(self._past) - 1) // 2]
         if now - since < now / 4 or done <= had:
             return ""
-        return f"{(self._whole - done) * (now - since) / (done - had):.0f} s left"
+        return f"{(self._total - done) * (now - since) / (done - had):.0f} s left"
 
 
 class Progress:
-    """Shows how far something is; call it as a solver's callback or with :meth:`update`.
+    """A display of progress, used as a solver's callback or by calling :meth:`update`.
 
     Examples
     --------
@@ -128,6 +129,7 @@ class Progress:
         self.update(iteration.number, iteration.limit, text)
 
     def update(self, done: int, total: int, text: str = "") -> None:
+        """Show that ``done`` of ``total`` steps are done."""
         if self.stream.isatty():
             if self._bar is None:
                 self._bar = tqdm(total=total, desc=self.name, file=self.stream, leave=True, mininterval=0.2)
@@ -135,13 +137,13 @@ class Progress:
             self._bar.update(done - self._bar.n)
             return
         self._line = f"{done} of {total}{', ' if text else ''}{text}"
-        # A log gets a line now and then, not a thousand.
+        # A log gets a line every few seconds, not one for each step.
         if done >= total or time.monotonic() - self._last >= self.every:
             self._last = time.monotonic()
             self._print()
 
     def close(self) -> None:
-        """End the bar, or tell where it ended; work may end before its limit."""
+        """Close the bar, or print the last line; work may end before its limit."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -149,5 +151,5 @@ class Progress:
 
     def _print(self) -> None:
         if self._line:
-            print(f"{self.name}: {self._line}", file=self.stream, flush=True)  # plain lines are its purpose
+            print(f"{self.name}: {self._line}", file=self.stream, flush=True)
             self._line = ""

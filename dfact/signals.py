@@ -1,4 +1,4 @@
-"""Signals to stop, which a fit that keeps a checkpoint obeys at the end of its pass."""
+"""SIGINT and SIGTERM: a fit with a checkpoint handles them at the end of its current pass."""
 
 import signal
 import threading
@@ -13,63 +13,64 @@ _CLEAN = "nothing half-written was left behind"
 
 
 class _StopRequest:
-    """Who would obey, and what was asked."""
+    """A pending signal, and the number of sections that defer it."""
 
     def __init__(self) -> None:
-        self.defer_stop = 0
+        self.deferring = 0
         self.signal: int | None = None
 
 
-_wish = _StopRequest()
+_request = _StopRequest()
 
 
 @contextmanager
 def handle_signals() -> Iterator[None]:
-    """SIGTERM and SIGINT raise :class:`dfact.errors.StoppedError`, at once or, where a checkpoint is kept, behind the pass at hand.
+    """Let SIGTERM and SIGINT raise :class:`dfact.errors.StoppedError`.
 
-    The second of them always stops at once. For programs: in the main thread, which alone can.
+    A section of :func:`defer_stop` handles the first signal itself, after the current pass. A second signal always raises at
+    once. Only the main thread can install handlers, so this is for programs.
     """
-    _wish.signal = None
+    _request.signal = None
     before = {number: signal.signal(number, _handle) for number in _SIGNALS}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        _wish.signal = None  # or it would stop the fits that follow
+        _request.signal = None  # it must not stop later fits
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
     del frame
-    if _wish.defer_stop and _wish.signal is None:
-        _wish.signal = number
+    if _request.deferring and _request.signal is None:
+        _request.signal = number
         return
     raise StoppedError(number, _CLEAN)
 
 
 @contextmanager
 def defer_stop() -> Iterator[None]:
-    """Whoever asks :func:`requested_signal` now and then, and stops; at the end at the latest."""
-    _wish.defer_stop += 1
+    """Defer a signal to a section that checks :func:`requested_signal` between its passes. It is raised at the end at the latest."""
+    _request.deferring += 1
     try:
         yield
     finally:
-        _wish.defer_stop -= 1
-    if _wish.signal is not None:
-        raise StoppedError(_wish.signal, _CLEAN)
+        _request.deferring -= 1
+    if _request.signal is not None:
+        raise StoppedError(_request.signal, _CLEAN)
 
 
 @contextmanager
 def shield() -> Iterator[None]:
-    """What is all but done is done: a signal within comes too late to stop it, and fits that follow obey it. The second stops at once."""
-    here = threading.current_thread() is threading.main_thread()  # signals come to no other
-    _wish.defer_stop += here
+    """Complete a section that is almost done: a signal within it stops later fits instead. A second signal stops at once."""
+    main = threading.current_thread() is threading.main_thread()  # only the main thread receives signals
+    _request.deferring += main
     try:
         yield
     finally:
-        _wish.defer_stop -= here
+        _request.deferring -= main
 
 
 def requested_signal() -> int | None:
-    """The signal that asked to stop."""
-    return _wish.signal
+    """Return the pending signal."""
+    return _request.signal

@@ -27,7 +27,7 @@ from dfact.data.sources.dense import ArraySource
 from dfact.engine.cluster.session import ClusterSession
 from dfact.engine.memory_plan import Footprint, WorkerResources, make_plan
 from dfact.engine.partitions import Partitions
-from dfact.engine.passes import Block, PartialSums, SampledPass, State, StatelessStart
+from dfact.engine.passes import Block, PartialSums, Pass, SampledPass, State
 from dfact.models.cp.samples import AdamaxState
 
 _QUIET = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "1s", "distributed.admin.tick.limit": "1m"}
@@ -55,7 +55,7 @@ class Sums(PartialSums):
 
 
 @dataclass(frozen=True)
-class Idle(StatelessStart):
+class Idle(Pass[Any, Sums]):
     """A pass without arithmetic."""
 
     bytes: int

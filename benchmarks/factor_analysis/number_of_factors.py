@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from benchmarks.common import exit_code, report
 from dfact.data.synthetic import icqf_simulation
 from dfact.engine.threads import single_threaded
-from dfact.linalg.factor_retention import FactorNumber, bic, minimum_average_partial, parallel_analysis
+from dfact.linalg.factor_retention import FactorCount, bic, minimum_average_partial, parallel_analysis
 
 Thresholds = list[tuple[str, bool]]
 TRUE, NOISES, ROWS = 10, (0.1, 0.2, 0.3), 200
 # Mean |k − k*| of the paper's FA-promax, by noise; its BIC at 0.3 is NaN.
 PAPER = {"PA": (0.17, 0.53, 0.87), "MAP": (0.11, 0.13, 1.27), "BIC": (0.30, 0.93, None)}
-CRITERIA: dict[str, Callable[[NDArray[np.float64], int], FactorNumber]] = {
+CRITERIA: dict[str, Callable[[NDArray[np.float64], int], FactorCount]] = {
     "PA": lambda R, seed: parallel_analysis(R, ROWS, seed=seed),
     "PA, mean": lambda R, seed: parallel_analysis(R, ROWS, quantile=None, seed=seed),
     "MAP": lambda R, _: minimum_average_partial(R),

@@ -45,13 +45,13 @@ def small_partitions() -> Iterator[None]:
 
 def slow(seconds: float) -> None:
     """Slow down every partition of a pass in this process."""
-    walk: Callable[..., Any] = shard.walk
+    walk: Callable[..., Any] = shard.reduce_blocks
 
     def slow_walk(*arguments: Any) -> Any:
         time.sleep(seconds)
         return walk(*arguments)
 
-    shard.walk = slow_walk
+    shard.reduce_blocks = slow_walk
 
 
 def answers(seed: int) -> Array:

@@ -30,9 +30,9 @@ from dfact.data.synthetic import gom_simulation
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, State, StatelessStart
+from dfact.engine.passes import Block, Pass, State
 from dfact.linalg.kmeans import kmeans
-from dfact.linalg.points import EMBEDDING, EmbedPass, Nothing
+from dfact.linalg.points import EMBEDDING, EmbedPass, NoSums
 from dfact.linalg.svd import gram_size, right_singular, zero_filled
 
 Thresholds = list[tuple[str, bool]]
@@ -189,15 +189,15 @@ def kmeans_speed(n: int, widths: list[int], repeats: int) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class ProductsPass(StatelessStart):
+class ProductsPass(Pass[NDArray[Any], NoSums]):
     """A pass of the products of the centres (c, d) with all points alone, a lower bound for a pass of K-means."""
 
     dtype: None = None
 
-    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, Nothing]:
+    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, NoSums]:
         assert state is not None, "no embedding was kept"
         block.work.matmul(broadcast, state[EMBEDDING], "products")
-        return state, Nothing()
+        return state, NoSums()
 
 
 def scale(folder: Path, n: int, m: int) -> Thresholds:

@@ -1,7 +1,5 @@
 """Options that several commands share, the connection to a cluster, and datasets."""
 
-import asyncio
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -9,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfact.cli.types import location_type
-from dfact.errors import ClusterError, DfactError, StoppedError
 from dfact.storage.location import Location, absolute
 
 if TYPE_CHECKING:
@@ -18,7 +15,6 @@ if TYPE_CHECKING:
 
     from dfact.data.dataset import Dataset
 
-_CONNECT_SECONDS = 10
 _TLS = {"ca_file": "tls_ca_file", "cert": "tls_client_cert", "key": "tls_client_key"}
 """Names of the options --tls-… and of Dask's settings."""
 
@@ -141,44 +137,15 @@ def executor_for(executor: str | None, scheduler: str | None) -> Iterator["str |
 
 @contextmanager
 def cluster(address: str | None) -> Iterator["Client | None"]:
-    """A client of the running cluster; None without an address."""
+    """Yield a client of the running cluster; None without an address."""
     security = _security(address)
     if address is None:
         yield None
         return
-    import dask
-    from dask.utils import parse_timedelta
-    from distributed import Client
+    from dfact.engine.cluster.connection import connect
 
-    from dfact.engine.cluster.watchdog import cluster_errors
-
-    # A plan for the workers of a batch job is one for all of them, so it begins when they are there.
-    expected, wait = (
-        int(dask.config.get("dfact.expected-workers", 1)),
-        float(parse_timedelta(dask.config.get("dfact.worker-timeout", "60s"))),
-    )
-    try:
-        asyncio.run(probe_scheduler(address, security))
-    except (OSError, ValueError, TypeError, RuntimeError) as error:  # of these the last two are about TLS
-        raise DfactError(f"no Dask scheduler answers at {address} ({error or type(error).__name__}); {_remedy(address)}") from error
-    with Client(address, set_as_default=False, security=security) as client:
-        try:
-            client.wait_for_workers(expected, timeout=wait)
-        except TimeoutError as error:
-            found = f"{len(client.scheduler_info(n_workers=-1)['workers'])} of {expected}" if expected > 1 else "no"
-            raise DfactError(f"the Dask cluster at {address} has {found} workers; start some with: dask worker {address}") from error
-        try:
-            with cluster_errors():
-                yield client
-        except (ClusterError, StoppedError):
-            silence_client_logs()
-            raise
-
-
-def silence_client_logs() -> None:
-    """The client's thread would go on to tell in the log, with tracebacks, of what it was waiting for."""
-    for name in ("asyncio", "distributed.client"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    with connect(address, security) as client:
+        yield client
 
 
 def _security(address: str | None) -> "Security":
@@ -197,25 +164,6 @@ def _security(address: str | None) -> "Security":
             f"--scheduler is {address}, which is not encrypted; with --tls-… expected an address that begins with tls://."
         )
     return Security(require_encryption=True, **given)
-
-
-async def probe_scheduler(address: str, security: "Security") -> None:
-    """Dask's handshake with the scheduler. A client that fails in it would stay behind and hold up the exit."""
-    from distributed.comm import connect
-
-    comm = await connect(address, timeout=_CONNECT_SECONDS, **security.get_connection_args("client"))
-    try:
-        # A scheduler refuses a certificate after the handshake, so only an answer tells that it took ours.
-        await comm.write({"op": "identity", "n_workers": 0, "reply": True})
-        await asyncio.wait_for(comm.read(), _CONNECT_SECONDS)
-    finally:
-        comm.abort()
-
-
-def _remedy(address: str) -> str:
-    if address.startswith("tls://"):
-        return "expected one that uses TLS and certificates of the same authority as yours: --tls-ca-file, --tls-cert, --tls-key"
-    return "expected an address such as tcp://10.0.0.1:8786, or tls://… of one that uses TLS; start one with: dask scheduler"
 
 
 def read_dataset(path: Location) -> "Dataset":

@@ -19,7 +19,7 @@ from dfact.storage.files import TemporaryFolder
 
 @dataclass(frozen=True)
 class CheckpointedState:
-    """The states of the blocks of consecutive partitions in a checkpoint, one stream."""
+    """The block states of consecutive partitions in a checkpoint, as one stream."""
 
     group: zarr.Group
     stream: str
@@ -27,23 +27,23 @@ class CheckpointedState:
     checksums: tuple[int, ...]
     first: int
     """Number of the first partition."""
-    edges: tuple[int, ...]
-    """Where the partitions begin in the stream, and where the last one ends, in bytes."""
+    offsets: tuple[int, ...]
+    """Offsets of the partitions in the stream, and the end of the last one, in bytes."""
 
     @property
     def last(self) -> int:
         """Number of the partition after the last."""
-        return self.first + len(self.edges) - 1
+        return self.first + len(self.offsets) - 1
 
     def part(self, first: int, last: int) -> "CheckpointedState":
-        """The states of the partitions ``first`` to ``last`` − 1."""
-        return replace(self, first=first, edges=self.edges[first - self.first : last - self.first + 1])
+        """Return the states of the partitions ``first`` to ``last`` − 1."""
+        return replace(self, first=first, offsets=self.offsets[first - self.first : last - self.first + 1])
 
     def __iter__(self) -> Iterator[list[State]]:
-        """The states of each partition's blocks."""
+        """Yield the block states of each partition."""
         with corruption_errors(f"{self.stream!r} of {self.group.store_path}"):
-            reader = StreamReader(self.group, self.stream, self.checksums, self.edges[0])
-            for size in np.diff(self.edges):
+            reader = StreamReader(self.group, self.stream, self.checksums, self.offsets[0])
+            for size in np.diff(self.offsets):
                 blocks: list[State] = []
                 read = 0
                 while read < size:
@@ -51,150 +51,151 @@ class CheckpointedState:
                     read += sum(stored_size(array) for array in blocks[-1].values())
                 yield blocks
 
-    def described(self) -> dict[str, Any]:
-        """As JSON, without the group."""
-        return {"stream": self.stream, "names": self.names, "checksums": self.checksums, "first": self.first, "edges": self.edges}
+    def describe(self) -> dict[str, Any]:
+        """Return the fields without the group, as JSON."""
+        return {"stream": self.stream, "names": self.names, "checksums": self.checksums, "first": self.first, "offsets": self.offsets}
 
     @classmethod
-    def from_description(cls, group: zarr.Group, described: Mapping[str, Any]) -> "CheckpointedState":
-        names, checksums, edges = (tuple(described[name]) for name in ("names", "checksums", "edges"))
-        return cls(group, described["stream"], names, checksums, described["first"], edges)
+    def from_description(cls, group: zarr.Group, description: Mapping[str, Any]) -> "CheckpointedState":
+        names, checksums, offsets = (tuple(description[name]) for name in ("names", "checksums", "offsets"))
+        return cls(group, description["stream"], names, checksums, description["first"], offsets)
 
 
-Blocks = list[State | None]
-"""The states of a partition's blocks."""
+BlockStates = list[State | None]
+"""The states of a partition's blocks; None for blocks without a state."""
 _ALIGNMENT = 4096
 
 
 @dataclass(frozen=True)
 class SpilledState:
-    """Position of a partition's state in a :class:`SpillFile`."""
+    """The position of a partition's state in a :class:`SpillFile`."""
 
     offset: int
-    room: int
+    capacity: int
+    """Bytes reserved for it."""
     layout: tuple[tuple[tuple[str, str, tuple[int, ...], bool], ...], ...]
     """Name, dtype, shape and order (True for Fortran) of the arrays of each block."""
 
 
 class SpillFile:
-    """State that exceeds the memory plan: one file in a folder of this process, which goes with it. Thread-safe.
+    """A file for the state that exceeds the memory plan, in a temporary folder of this process. Thread-safe.
 
-    A partition has a place of its own in the file, which its next state takes as well if it is no larger.
+    Each partition has a range of its own in the file, in which its next state is written too, unless it is larger.
     """
 
     def __init__(self) -> None:
-        self._scratch = TemporaryFolder("state")
-        self._path = self._scratch.path / "blocks.state"
+        self._folder = TemporaryFolder("state")
+        self._path = self._folder.path / "blocks.state"
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         self._end = 0
         self._lock = threading.Lock()
 
-    def write(self, blocks: Sequence[State], before: SpilledState | None = None) -> SpilledState:
-        """Write the state of a partition, over the one ``before`` if there is room."""
+    def write(self, blocks: Sequence[State], previous: SpilledState | None = None) -> SpilledState:
+        """Write the state of a partition, in the range of its ``previous`` state if it fits."""
         arrays = [array for state in blocks for array in state.values()]
-        layout = tuple(tuple((name, a.dtype.str, a.shape, _by_columns(a)) for name, a in state.items()) for state in blocks)
+        layout = tuple(tuple((name, a.dtype.str, a.shape, _is_fortran(a)) for name, a in state.items()) for state in blocks)
         size = sum(array.nbytes for array in arrays)
-        if before is None or before.room < size:
+        if previous is None or previous.capacity < size:
             with self._lock:
-                offset, room = self._end, -(-size // _ALIGNMENT) * _ALIGNMENT
-                self._end += room
+                offset, capacity = self._end, -(-size // _ALIGNMENT) * _ALIGNMENT
+                self._end += capacity
         else:
-            offset, room = before.offset, before.room
-        at = offset
+            offset, capacity = previous.offset, previous.capacity
+        position = offset
         try:
             for array in arrays:
-                at += self._put(bytes_of(array.T if _by_columns(array) else np.ascontiguousarray(array)), at)
+                position += self._pwrite(bytes_of(array.T if _is_fortran(array) else np.ascontiguousarray(array)), position)
         except OSError as error:
             reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error)
             remedy = "raise memory_limit, or set TMPDIR to a larger disk"
             raise StoreError(f"cannot write the solver's state to {self._path.parent}: {reason}; {remedy}") from error
-        return SpilledState(offset, room, layout)
+        return SpilledState(offset, capacity, layout)
 
-    def read(self, state: SpilledState) -> Blocks:
-        """The state of a partition."""
-        at, blocks = state.offset, []
+    def read(self, state: SpilledState) -> BlockStates:
+        """Read the state of a partition."""
+        position, blocks = state.offset, []
         try:
             for arrays in state.layout:
                 block = {}
-                for name, dtype, shape, turned in arrays:
-                    array = np.empty(shape[::-1] if turned else shape, dtype)
-                    at += self._get(bytes_of(array), at)
-                    block[name] = array.T if turned else array
+                for name, dtype, shape, fortran in arrays:
+                    array = np.empty(shape[::-1] if fortran else shape, dtype)
+                    position += self._pread(bytes_of(array), position)
+                    block[name] = array.T if fortran else array
                 blocks.append(block)
         except (OSError, EOFError) as error:
             raise StoreError(f"cannot read the solver's state from {self._path}: {error}") from error
         return list(blocks)
 
-    def _put(self, data: memoryview, at: int) -> int:
+    def _pwrite(self, data: memoryview, offset: int) -> int:
         done = 0
         while done < len(data):
-            done += os.pwrite(self._file, data[done:], at + done)
+            done += os.pwrite(self._file, data[done:], offset + done)
         return done
 
-    def _get(self, room: memoryview, at: int) -> int:
+    def _pread(self, buffer: memoryview, offset: int) -> int:
         done = 0
-        while done < len(room):
-            count = os.preadv(self._file, [room[done:]], at + done)
+        while done < len(buffer):
+            count = os.preadv(self._file, [buffer[done:]], offset + done)
             if not count:
-                raise EOFError(f"{len(room) - done} bytes are missing at its end")
+                raise EOFError(f"{len(buffer) - done} bytes are missing at its end")
             done += count
         return done
 
     def close(self) -> None:
         os.close(self._file)
-        self._scratch.remove()
+        self._folder.remove()
 
 
-def _by_columns(array: NDArray[Any]) -> bool:
+def _is_fortran(array: NDArray[Any]) -> bool:
     return bool(array.flags.f_contiguous and not array.flags.c_contiguous)
 
 
 class PartitionStates:
-    """The state of a process's partitions; as many stay in memory as the plan says, the rest lies in a file. Thread-safe."""
+    """The states of a process's partitions: as many as planned stay in memory, the others are spilled to a file. Thread-safe."""
 
     def __init__(self, resident: int) -> None:
-        self._room = resident
-        self._states: dict[int, Blocks | SpilledState] = {}
+        self._free = resident
+        self._states: dict[int, BlockStates | SpilledState] = {}
         self._spill: SpillFile | None = None
         self._lock = threading.Lock()
 
-    def take(self, number: int, n_blocks: int) -> Blocks:
-        """The states of a partition's blocks, to overwrite: of a partition without a state, None for each."""
-        found = self._states.get(number)
-        if found is None:
+    def take(self, number: int, n_blocks: int) -> BlockStates:
+        """Return the states of a partition's blocks, which may be overwritten; None for each block if there are none."""
+        stored = self._states.get(number)
+        if stored is None:
             return [None] * n_blocks
-        return self._read(found)
+        return self._read(stored)
 
-    def put(self, number: int, blocks: Blocks) -> None:
-        """Keep the states of a partition's blocks, or none."""
-        before = self._states.get(number)
-        full = [state for state in blocks if state is not None]
-        if not full:
+    def put(self, number: int, blocks: BlockStates) -> None:
+        """Store the states of a partition's blocks, or drop them if the blocks have none."""
+        previous = self._states.get(number)
+        states = [state for state in blocks if state is not None]
+        if not states:
             self.drop(number)
             return
-        assert len(full) == len(blocks), "a pass keeps a state for all blocks or for none"
+        assert len(states) == len(blocks), "a pass keeps a state for all blocks or for none"
         with self._lock:
-            if not isinstance(before, list) and self._room > 0:
-                self._room -= 1
-                self._states[number] = blocks  # it has its place in memory from now on
+            if not isinstance(previous, list) and self._free > 0:
+                self._free -= 1
+                self._states[number] = blocks  # the partition stays in memory from now on
                 return
-            if not isinstance(before, list) and self._spill is None:
+            if not isinstance(previous, list) and self._spill is None:
                 self._spill = SpillFile()
-        if isinstance(before, list):
+        if isinstance(previous, list):
             self._states[number] = blocks
         else:
             assert self._spill is not None, "it was opened above"
-            self._states[number] = self._spill.write(full, before if isinstance(before, SpilledState) else None)
+            self._states[number] = self._spill.write(states, previous if isinstance(previous, SpilledState) else None)
 
     def drop(self, number: int) -> None:
         with self._lock:
             if isinstance(self._states.pop(number, None), list):
-                self._room += 1
+                self._free += 1
 
-    def blocks(self, number: int) -> Iterator[State]:
-        """The states of a partition's blocks, to look at."""
+    def block_states(self, number: int) -> Iterator[State]:
+        """Yield the states of a partition's blocks, to be read only."""
         for state in self._read(self._states[number]) if number in self._states else ():
-            assert state is not None, "what is kept is a state"
+            assert state is not None, "stored partitions have a state for every block"
             yield state
 
     @property
@@ -203,34 +204,34 @@ class PartitionStates:
         return not self._states
 
     def rows(self, name: str, numbers: Iterable[int]) -> NDArray[Any]:
-        """A state array (k, rows) of all blocks of some partitions as (rows, k)."""
-        parts = [state[name].T for number in numbers for state in self.blocks(number)]
+        """Return a state array (k, rows) of all blocks of some partitions as (rows, k)."""
+        parts = [state[name].T for number in numbers for state in self.block_states(number)]
         assert parts, "no pass has kept a state yet"
         return np.concatenate(parts)
 
-    def store(self, numbers: Sequence[int], group: zarr.Group, stream: str) -> CheckpointedState | None:
-        """Copy the states of consecutive partitions to a checkpoint, as one stream; None if none has a state."""
+    def save(self, numbers: Sequence[int], group: zarr.Group, stream: str) -> CheckpointedState | None:
+        """Copy the states of consecutive partitions to a checkpoint, as one stream. Returns None if none has a state."""
         if not any(number in self._states for number in numbers):
             return None
-        writer, edges = StreamWriter(group, stream), [0]
+        writer, offsets = StreamWriter(group, stream), [0]
         names: tuple[str, ...] = ()
         for number in numbers:
-            for state in self.blocks(number):
+            for state in self.block_states(number):
                 assert names in ((), tuple(state)), "the states of all partitions that have one hold the same arrays"
                 names = tuple(state)
                 for array in state.values():
                     writer.append(array)
-            edges.append(writer.size)
-        return CheckpointedState(group, stream, names, writer.close(), numbers[0], tuple(edges))
+            offsets.append(writer.size)
+        return CheckpointedState(group, stream, names, writer.close(), numbers[0], tuple(offsets))
 
-    def restore(self, stored: CheckpointedState) -> None:
-        """Take the states of consecutive partitions from a checkpoint."""
-        for number, blocks in enumerate(stored, stored.first):
+    def restore(self, saved: CheckpointedState) -> None:
+        """Read the states of consecutive partitions from a checkpoint."""
+        for number, blocks in enumerate(saved, saved.first):
             self.put(number, list(blocks))
 
-    def _read(self, state: Blocks | SpilledState) -> Blocks:
+    def _read(self, state: BlockStates | SpilledState) -> BlockStates:
         if isinstance(state, SpilledState):
-            assert self._spill is not None, "it lies there"
+            assert self._spill is not None, "the state was spilled to it"
             return self._spill.read(state)
         return list(state)
 

@@ -1,10 +1,14 @@
 """Executors: the same passes over the same partitions, inline, on threads, or on a Dask cluster.
 
-A session keeps the state of every partition from pass to pass. The order of all sums is fixed by
-the partitions, so every executor gives the same bits.
+A session keeps the state of every partition from pass to pass. The partitions fix the order of all sums,
+so all executors give the same bits.
 """
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -22,11 +26,14 @@ from dfact.engine.shard import Shard
 from dfact.errors import ParameterError
 
 P = TypeVar("P", bound=PartialSums)
-_ROWS = 16  # partitions whose rows are handed on together
+D = TypeVar("D")
+R = TypeVar("R")
+T = TypeVar("T")
+_ROWS_PARTITIONS = 16  # number of partitions whose rows are yielded together
 
 
 class LocalSession(CheckpointableSession):
-    """A single shard in this process: one partition after the other, or several at once on threads."""
+    """A session in this process: a single shard, which runs one partition after the other, or several at once on threads."""
 
     def __init__(self, partitions: Partitions, plan: Plan, threads: int) -> None:
         self._partitions, self._pass = partitions, 0
@@ -49,11 +56,11 @@ class LocalSession(CheckpointableSession):
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
         n = len(self._partitions)
-        for first in range(0, n, _ROWS):
-            yield self._shard.rows(name, first, min(first + _ROWS, n))
+        for first in range(0, n, _ROWS_PARTITIONS):
+            yield self._shard.rows(name, first, min(first + _ROWS_PARTITIONS, n))
 
     def save(self, group: zarr.Group) -> list[CheckpointedState]:
-        return self._shard.store(group, "partitions")
+        return self._shard.save(group, "partitions")
 
     def restore(self, states: Sequence[CheckpointedState]) -> None:
         for state in states:
@@ -61,7 +68,7 @@ class LocalSession(CheckpointableSession):
 
 
 class InlineExecutor:
-    """The calling thread alone; no Dask."""
+    """The calling thread alone, without Dask."""
 
     def workers(self, memory_limit: int | str | None) -> WorkerResources:
         return local_workers("inline", 1, memory_limit)
@@ -69,9 +76,20 @@ class InlineExecutor:
     def open(self, partitions: Partitions, plan: Plan) -> LocalSession:
         return LocalSession(partitions, plan, 1)
 
+    def map(
+        self,
+        function: Callable[[T, D], Iterable[R]],
+        tasks: Sequence[T],
+        load: Callable[[], D],
+        on_result: Callable[[T, R], None],
+        context: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        """Run one task after the other; see :class:`dfact.engine.session.Executor`."""
+        _map_on_threads(function, tasks, load, on_result, context, 1)
+
 
 class ThreadsExecutor:
-    """Dask's threads: ``dask.config`` ``num_workers``, by default one for each core."""
+    """Threads of this process: as many as ``num_workers`` of ``dask.config``, by default one per core."""
 
     def __init__(self, threads: int | None = None) -> None:
         import dask
@@ -85,13 +103,57 @@ class ThreadsExecutor:
     def open(self, partitions: Partitions, plan: Plan) -> LocalSession:
         return LocalSession(partitions, plan, self.threads)
 
+    def map(
+        self,
+        function: Callable[[T, D], Iterable[R]],
+        tasks: Sequence[T],
+        load: Callable[[], D],
+        on_result: Callable[[T, R], None],
+        context: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        """Run the tasks on threads; see :class:`dfact.engine.session.Executor`."""
+        _map_on_threads(function, tasks, load, on_result, context, self.threads)
+
+
+def _map_on_threads(
+    function: Callable[[T, D], Iterable[R]],
+    tasks: Sequence[T],
+    load: Callable[[], D],
+    on_result: Callable[[T, R], None],
+    context: Callable[[], AbstractContextManager[object]],
+    threads: int,
+) -> None:
+    """Run each task as one of Dask's on this number of threads; results are reported as they come."""
+    from dask.threaded import get
+
+    stopped = threading.Event()
+
+    def work(task: T, data: D) -> None:
+        try:
+            for result in function(task, data):
+                on_result(task, result)
+                if stopped.is_set():
+                    return
+        except BaseException:
+            stopped.set()
+            raise
+
+    # The context may change state of the process, such as warning filters: it is entered once, not in each thread.
+    with context():
+        data = load()
+        graph = {f"task-{i}": (partial(work, task, data),) for i, task in enumerate(tasks)}
+        with ThreadPoolExecutor(threads) as pool:
+            try:
+                get(graph, list(graph), pool=pool)
+            finally:
+                stopped.set()
+
 
 def resolve_executor(executor: Any, n_partitions: int) -> Executor:
-    """The executor a parameter names.
+    """Return the executor that a parameter names.
 
-    None: the active Dask client's cluster or, without one, Dask's threads, for more than one
-    partition; inline for one. Otherwise "inline", "threads", "distributed" (the active client), a
-    ``distributed.Client``, or an Executor.
+    None stands for inline if there is one partition, else for the cluster of the active Dask client or, without a client, for
+    threads. Other values are "inline", "threads", "distributed" (the active client), a ``distributed.Client``, or an Executor.
     """
     if executor is None:
         if n_partitions == 1:
@@ -105,10 +167,10 @@ def resolve_executor(executor: Any, n_partitions: int) -> Executor:
     if executor == "distributed":
         client = active_client()
         if client is None:
-            raise ParameterError("executor='distributed' needs an active dask.distributed.Client; make one, or pass it as executor")
+            raise ParameterError("executor is 'distributed', expected an active dask.distributed.Client; create one or pass it as executor")
         return DistributedExecutor(client)
     if hasattr(executor, "scheduler_info"):
         return DistributedExecutor(executor)
     if hasattr(executor, "open") and hasattr(executor, "workers"):
-        return executor  # type: ignore[no-any-return]  # checked by its methods
+        return executor  # type: ignore[no-any-return]  # it has an executor's methods
     raise ParameterError(f"executor is {executor!r}, expected None, 'inline', 'threads', 'distributed' or a distributed.Client")

@@ -1,4 +1,4 @@
-"""Many solvers on the same data: the next pass of all of them is one visit of every block."""
+"""Fused passes: many solvers run on the same data, and the next passes of all of them share one read of every block."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -9,64 +9,70 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, Pass, SampledPass, State, StatelessStart
+from dfact.engine.passes import Block, PartialSums, Pass, SampledPass, State
 from dfact.engine.session import Arrays, Session
 
 T = TypeVar("T")
 P = TypeVar("P", bound=PartialSums)
 
 BlockView = Callable[[Block], Block]
-"""What a member sees of a block; a plain function or a dataclass, as it travels to the workers."""
+"""A function that returns a member's view of a block. It is sent to workers, so it must be a module's function or a dataclass."""
 
 
 def whole(block: Block) -> Block:
-    """All of a block."""
+    """Return the block itself."""
     return block
 
 
 @dataclass(frozen=True)
 class Member:
-    """One of the passes of a visit: whose it is, and what of the data it sees."""
+    """One of the passes that are fused."""
 
     name: str
+    """Name of the solver."""
     view: BlockView
+    """Its view of the data."""
     pass_: Pass[Any, Any]
 
 
 @dataclass
 class FusedSums(PartialSums, name="fused"):
-    """What each member adds up."""
+    """The sums of each member."""
 
     parts: list[Any]
 
-    def total(self) -> Self:
-        return type(self)([part.total() for part in self.parts])
+    def accumulator(self) -> Self:
+        return type(self)([part.accumulator() for part in self.parts])
 
     def add(self, other: Self) -> None:
-        for part, more in zip(self.parts, other.parts, strict=True):
-            part.add(more)
+        for part, other_part in zip(self.parts, other.parts, strict=True):
+            part.add(other_part)
 
 
 @dataclass(frozen=True)
-class FusedPass(StatelessStart):
-    """The passes of several members at one visit of a block. State: that of each, with its name before."""
+class FusedPass(Pass[Sequence[Any], FusedSums]):
+    """The passes of several members on one read of each block. State: the arrays of each member, under names with its own as prefix."""
 
     members: tuple[Member, ...]
     dtype: np.dtype[Any] | None
 
     def step(self, block: Block, state: State | None, broadcast: Sequence[Any]) -> tuple[State | None, FusedSums]:
-        # The state of those that do not ask goes: all ask, until they have finished.
+        # Members without a pass have finished, so their state is dropped.
         old = state or {}
         new: State = {}
         parts = []
         view: BlockView | None = None
-        for member, own_shared in zip(self.members, broadcast, strict=True):
+        for member, member_broadcast in zip(self.members, broadcast, strict=True):
             prefix = f"{member.name}."
-            own: State | None = {name.removeprefix(prefix): array for name, array in old.items() if name.startswith(prefix)} or None
-            if member.view != view:  # made once for those in a row that see the same
-                view, seen = member.view, member.view(block)
-            own, part = member.pass_.step(seen, member.pass_.start(seen) if own is None else own, own_shared)
-            new |= {prefix + name: array for name, array in (own or {}).items()}
+            member_state: State | None = {
+                name.removeprefix(prefix): array for name, array in old.items() if name.startswith(prefix)
+            } or None
+            if member.view != view:  # consecutive members with the same view share the viewed block
+                view, viewed = member.view, member.view(block)
+            if member_state is None:
+                member_state = member.pass_.start(viewed)
+            member_state, part = member.pass_.step(viewed, member_state, member_broadcast)
+            new |= {prefix + name: array for name, array in (member_state or {}).items()}
             parts.append(part)
         return new or None, FusedSums(parts)
 
@@ -75,27 +81,27 @@ class FusedPass(StatelessStart):
 class SampledFusedPass(SampledPass):
     """The passes of several members over the same sample; the state of the other members stays as it is."""
 
-    together: FusedPass
+    fused: FusedPass
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
-        return self.together.dtype
+        return self.fused.dtype
 
     def step(self, block: Block, state: State | None, broadcast: Sequence[Any]) -> tuple[State | None, FusedSums]:
-        new, parts = self.together.step(block, state, broadcast)
-        names = {member.name for member in self.together.members}
+        new, parts = self.fused.step(block, state, broadcast)
+        names = {member.name for member in self.fused.members}
         others = {name: array for name, array in (state or {}).items() if name.split(".")[0] not in names}
         return others | (new or {}) or None, parts
 
 
 class FusedSession(Session):
-    """A member's session: a pass waits until all others have one to run, too."""
+    """A member's session: a pass waits until all other members have one to run as well."""
 
     def __init__(self, members: "Members", name: str, view: BlockView = whole) -> None:
         self._members, self.name, self.view = members, name, view
 
     def run(self, pass_: Pass[Any, P], broadcast: Any) -> P:
-        sums: P = self._members.ask(Member(self.name, self.view, pass_), broadcast)
+        sums: P = self._members.request(Member(self.name, self.view, pass_), broadcast)
         return sums
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
@@ -106,40 +112,40 @@ class FusedSession(Session):
 
 
 class Members:
-    """Runs functions that each need many passes over the same data, so that the next pass of all of them is one visit.
+    """A driver of functions that each run many passes over the same data: the next passes of all of them are fused.
 
-    Each function has a thread of its own and mostly waits there; ``run`` computes in the calling thread's session.
+    Each function has a thread of its own and mostly waits there; ``run`` runs the fused passes in the calling thread.
     """
 
     def __init__(self, session: Session, dtype: np.dtype[Any]) -> None:
         self.session, self._dtype = session, dtype
         self._change = threading.Condition()
-        self._asked: dict[str, tuple[Member, Any, Future[Any]]] = {}
+        self._requests: dict[str, tuple[Member, Any, Future[Any]]] = {}
         self._busy = 0
         self._stopped = False
 
-    def ask(self, member: Member, broadcast: Any) -> Any:
-        """The sums of the member's pass, once all others ask for one."""
-        answer: Future[Any] = Future()
+    def request(self, member: Member, broadcast: Any) -> Any:
+        """Return the sums of the member's pass, once all others have requested one."""
+        reply: Future[Any] = Future()
         with self._change:
             if self._stopped:
                 raise InterruptedError("the passes of the others have failed")
-            self._asked[member.name] = member, broadcast, answer
+            self._requests[member.name] = member, broadcast, reply
             self._busy -= 1
             self._change.notify_all()
-        return answer.result()
+        return reply.result()
 
     def run(self, functions: Sequence[Callable[[], T]]) -> list[T]:
-        """The results of the functions, in their order; the first error of any of them or of a visit is raised."""
+        """Return the results of the functions, in their order. The first error of any of them, or of a pass, is raised."""
         self._busy = len(functions)
         with ThreadPoolExecutor(len(functions), thread_name_prefix="dfact-member") as pool:
             futures = [pool.submit(self._work, function) for function in functions]
             try:
                 while self._wait():
-                    self._visit()
+                    self._run_fused()
             finally:
                 self._stop()
-        # Those that were stopped because of another's error are not its cause.
+        # Functions that were stopped because of another's error are not its cause.
         errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             raise next((error for error in errors if not isinstance(error, InterruptedError)), errors[0])
@@ -157,32 +163,32 @@ class Members:
                 self._change.notify_all()
 
     def _wait(self) -> bool:
-        """Wait until nobody computes; whether somebody asks."""
+        """Wait until all functions wait for a pass or have ended; returns whether any has requested a pass."""
         with self._change:
             self._change.wait_for(lambda: self._busy == 0 or self._stopped)
-            return bool(self._asked) and not self._stopped
+            return bool(self._requests) and not self._stopped
 
-    def _visit(self) -> None:
-        # In the order of their names: who asked first depends on the machine.
-        asked = [self._asked[name] for name in sorted(self._asked)]
-        # Samples first: a pass over all blocks waits until all members have one.
-        samples = [member.pass_.partitions for member, _, _ in asked if isinstance(member.pass_, SampledPass)]
+    def _run_fused(self) -> None:
+        # Ordered by name, as the order of arrival depends on the machine.
+        requests = [self._requests[name] for name in sorted(self._requests)]
+        # Sampled passes first: a pass over all blocks waits until all members have requested one.
+        samples = [member.pass_.partitions for member, _, _ in requests if isinstance(member.pass_, SampledPass)]
         if samples:
-            asked = [one for one in asked if isinstance(one[0].pass_, SampledPass) and one[0].pass_.partitions == samples[0]]
-        together = FusedPass(tuple(member for member, _, _ in asked), self._dtype)
-        sums = self.session.run(SampledFusedPass(samples[0], together) if samples else together, [broadcast for _, broadcast, _ in asked])
+            requests = [one for one in requests if isinstance(one[0].pass_, SampledPass) and one[0].pass_.partitions == samples[0]]
+        fused = FusedPass(tuple(member for member, _, _ in requests), self._dtype)
+        sums = self.session.run(SampledFusedPass(samples[0], fused) if samples else fused, [broadcast for _, broadcast, _ in requests])
         with self._change:
-            for member, _, _ in asked:
-                del self._asked[member.name]
-            self._busy = len(asked)
-        for (_, _, answer), part in zip(asked, sums.parts, strict=True):
-            answer.set_result(part)
+            for member, _, _ in requests:
+                del self._requests[member.name]
+            self._busy = len(requests)
+        for (_, _, reply), part in zip(requests, sums.parts, strict=True):
+            reply.set_result(part)
 
     def _stop(self) -> None:
         with self._change:
             self._stopped = True
-            waiting = [answer for _, _, answer in self._asked.values()]
-            self._asked.clear()
+            replies = [reply for _, _, reply in self._requests.values()]
+            self._requests.clear()
             self._change.notify_all()
-        for answer in waiting:
-            answer.set_exception(InterruptedError("the passes of the others have failed"))
+        for reply in replies:
+            reply.set_exception(InterruptedError("the passes of the others have failed"))

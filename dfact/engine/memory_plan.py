@@ -1,4 +1,4 @@
-"""The memory plan: what a fit will hold, per process, before anything runs."""
+"""The memory plan: the memory that a fit will use in each process, computed before anything runs."""
 
 import ctypes
 from contextlib import suppress
@@ -13,48 +13,49 @@ from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import DaskRows
 from dfact.errors import MemoryPlanError, ParameterError
 
-_WORKER_BASELINE = 320 << 20  # a Dask worker with dfact imported, which has compiled its kernels itself
-_LOCAL_GROWTH = 96 << 20  # what this process still loads and compiles once passes run
-_DASK_TARGET = 0.6  # a Dask worker starts to spill at this share of its limit
-_SLACK = 1.1  # allocators keep some of what is freed
-_DISK_RATE = 1e9  # bytes a second, read or written through the page cache of an ordinary disk
+_WORKER_BASELINE = 320 << 20  # of a Dask worker that has imported dfact and compiled its kernels
+_LOCAL_GROWTH = 96 << 20  # of this process, by imports and compilation once passes run
+_DASK_TARGET = 0.6  # fraction of its limit at which a Dask worker starts to spill
+_SLACK = 1.1  # allocators keep a part of the freed memory
+_DISK_RATE = 1e9  # bytes per second, read or written through the page cache of an ordinary disk
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a model holds, in bytes."""
+    """The memory of a model's fit, in bytes."""
 
     state_per_row: int
-    """Kept for every row between passes."""
+    """State of a row, kept between passes."""
     work_per_row: int
-    """Working arrays for every row of a block while it is visited."""
+    """Working arrays for each row of the current block."""
     broadcast: int
     """Broadcast and summed arrays, for every thread and on the driver."""
     result_per_row: int
-    """Row factors handed to the user, on the driver (0 where they go to a store)."""
+    """Row factors returned to the user, on the driver (0 if they are written to a store)."""
 
-    def times(self, count: int) -> "Footprint":
-        """Of so many fits that share their reads."""
+    def scaled(self, count: int) -> "Footprint":
+        """Return the footprint of ``count`` fits that share their reads."""
         return Footprint(count * self.state_per_row, self.work_per_row, count * self.broadcast, count * self.result_per_row)
 
 
 @dataclass(frozen=True)
 class WorkerResources:
-    """Where passes run."""
+    """The processes that run passes, with their threads and memory."""
 
     kind: str
+    """Name of the executor."""
     processes: int
     threads: int
-    """Per process."""
+    """Threads per process."""
     limit: int
-    """Bytes a process may use."""
+    """Bytes that a process may use."""
     baseline: int
-    """Bytes a process uses already."""
+    """Bytes that a process uses already."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Peak memory of a process, and what of the state lies on disk. ``str(plan)`` is a readable table."""
+    """Peak memory of a process, and the part of the state that is spilled to disk. ``str(plan)`` is a readable table."""
 
     shape: tuple[int, ...]
     workers: WorkerResources
@@ -64,22 +65,22 @@ class Plan:
     working: int
     driver: int
     state: int
-    """Bytes of the whole state, wherever it lies."""
+    """Bytes of the complete state, in memory and on disk."""
     state_in_memory: int
     """Number of partitions whose state stays in memory."""
     cached_partitions: int
-    """Number of partitions whose values stay decompressed between passes."""
-    held: int
-    """Bytes a process holds of both."""
+    """Number of partitions whose decompressed values stay in memory between passes."""
+    resident: int
+    """Bytes of state and values that a process keeps between passes."""
     resident_states: int
-    """Number of partitions whose state a process may hold: on a cluster more than its share, as it takes over those of lost workers."""
+    """Number of partitions whose state a process may keep: on a cluster more than its share, as it takes over those of lost workers."""
     resident_values: int
-    """The same of values."""
+    """Number of partitions whose values a process may keep."""
 
     @property
     def peak(self) -> int:
         """Bytes of the largest process."""
-        return self.workers.baseline + self.working + self.driver + self.held
+        return self.workers.baseline + self.working + self.driver + self.resident
 
     @property
     def spilled(self) -> int:
@@ -88,18 +89,19 @@ class Plan:
 
     @property
     def spill_seconds(self) -> float:
-        """What the spilled state costs a pass, at 1 GB/s."""
+        """Seconds that a pass takes to read and write the spilled state, at 1 GB/s."""
         return 2 * self.spilled / _DISK_RATE
 
     @property
     def fits(self) -> bool:
+        """Whether the peak is within the limit."""
         return self.peak <= self.workers.limit
 
     def check(self) -> None:
-        """Raise MemoryPlanError if not even the least this work needs fits."""
+        """Raise MemoryPlanError if even the minimum exceeds the limit."""
         if not self.fits:
             raise MemoryPlanError(
-                f"the fit of {'×'.join(map(str, self.shape))} needs at least {format_bytes(self.peak)} in a process, the limit is "
+                f"the fit of {'×'.join(map(str, self.shape))} needs at least {format_bytes(self.peak)} in a process, its limit is "
                 f"{format_bytes(self.workers.limit)}; raise memory_limit, use fewer threads, or import the data in smaller chunks"
             )
 
@@ -113,11 +115,11 @@ class Plan:
             ("executor", f"{w.kind}, {w.processes} process(es) of {w.threads} thread(s)"),
             ("limit of a process", format_bytes(w.limit)),
             ("peak of a process", format_bytes(self.peak)),
-            ("  in use before", format_bytes(w.baseline)),
+            ("  already in use", format_bytes(w.baseline)),
             ("  working arrays", format_bytes(self.working)),
             ("  on the driver", format_bytes(self.driver)),
-            ("  held between passes", format_bytes(self.held)),
-            ("state in all", format_bytes(self.state)),
+            ("  kept between passes", format_bytes(self.resident)),
+            ("total state", format_bytes(self.state)),
             ("  in memory", f"{self.state_in_memory} of {self.n_partitions} partitions"),
             ("values in memory", f"{self.cached_partitions} of {self.n_partitions} partitions"),
         ]
@@ -129,28 +131,29 @@ class Plan:
 
 
 def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Footprint, workers: WorkerResources) -> Plan:
-    """Lay out state and values: first the state in memory (it is written and read), then decompressed values."""
+    """Plan the memory of state and values. State comes first, as spilling writes and reads it; decompressed values get the rest."""
     layout = Layout.of(source.shape)
     n, m = source.shape[0], prod(source.shape[1:])
     row_bytes = source.row_bytes
     block, partition = min(layout.block_rows, n), min(layout.partition_rows, n)
     chunk = 0 if source.chunk_rows is None else min(source.chunk_rows, n) * row_bytes
-    # A pass may ask a row-compressed block for all its zeros.
+    # A pass may convert a CSR block to a dense one.
     converted = 0 if source.dtype == dtype and not source.is_sparse else m * dtype.itemsize
-    # Two decoded chunks (one ahead) and its compressed bytes; of a dask array a worker has the chunks already, or gets them once.
-    visit = (1 if isinstance(source, DaskRows) else 3) * chunk
-    # The block's arrays, and a partition's state on its way from and to the disk.
-    visit += block * (converted + row_bytes + footprint.work_per_row) + 2 * footprint.broadcast
-    visit += 2 * partition * footprint.state_per_row
+    # Two decoded chunks (one is prefetched) and the compressed bytes of one. Workers hold the chunks of a dask array already, or
+    # get them once.
+    per_thread = (1 if isinstance(source, DaskRows) else 3) * chunk
+    # The block's arrays, and a partition's state while it is read from disk or written.
+    per_thread += block * (converted + row_bytes + footprint.work_per_row) + 2 * footprint.broadcast
+    per_thread += 2 * partition * footprint.state_per_row
     share = -(-layout.n_partitions // workers.processes)  # partitions of the busiest process
     depth = layout.n_partitions.bit_length()  # sums wait for others at each level of their tree
     if workers.kind == "distributed":
-        # A worker's own sums, those of the workers below it as they come, and what it makes of both, as arrays and as bytes.
+        # A worker's own sums, those received from the workers below it, and the combination of both, as arrays and as bytes.
         sums = 2 * share.bit_length() + 4 * min(depth, 2 * workers.processes)
-        visit += partition * footprint.state_per_row  # a message of states
+        per_thread += partition * footprint.state_per_row  # a message of states
     else:
         sums = depth + workers.threads
-    working = round(_SLACK * (workers.threads * visit + sums * footprint.broadcast))
+    working = round(_SLACK * (workers.threads * per_thread + sums * footprint.broadcast))
     driver = (4 + (depth if workers.kind == "distributed" else 0)) * footprint.broadcast + n * footprint.result_per_row
     spare = workers.limit - workers.baseline - working - driver
     state_partition, values_partition = (round(_SLACK * partition * size) for size in (footprint.state_per_row, row_bytes))
@@ -158,7 +161,7 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
     spare -= stateful * state_partition
     valued = 0 if source.chunk_rows is None else max(0, min(share, spare // values_partition))
     spare -= valued * values_partition
-    more = max(0, spare // (state_partition + values_partition)) if stateful == share else 0
+    extra = max(0, spare // (state_partition + values_partition)) if stateful == share else 0
     return Plan(
         shape=source.shape,
         workers=workers,
@@ -170,14 +173,14 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
         state=n * footprint.state_per_row,
         state_in_memory=min(layout.n_partitions, stateful * workers.processes),
         cached_partitions=min(layout.n_partitions, valued * workers.processes),
-        held=stateful * state_partition + valued * values_partition,
-        resident_states=stateful + more,
-        resident_values=valued + (more if valued == share else 0),
+        resident=stateful * state_partition + valued * values_partition,
+        resident_states=stateful + extra,
+        resident_values=valued + (extra if valued == share else 0),
     )
 
 
 def parse_bytes(limit: int | str) -> int:
-    """``"4GiB"``, ``"500 MB"`` or a number of bytes."""
+    """Return a limit in bytes, given as a number or as text like ``"4GiB"`` or ``"500 MB"``."""
     from dask.utils import parse_bytes as parse
 
     try:
@@ -185,12 +188,12 @@ def parse_bytes(limit: int | str) -> int:
     except (ValueError, TypeError) as error:
         raise ParameterError(f"memory_limit is {limit!r}, expected bytes or a size like '4GiB'") from error
     if size <= 0:
-        raise ParameterError(f"memory_limit is {limit!r}, expected more than nothing")
+        raise ParameterError(f"memory_limit is {limit!r}, expected more than 0")
     return size
 
 
 def local_workers(kind: str, threads: int, memory_limit: int | str | None) -> WorkerResources:
-    """The calling process: by default it may take four fifths of the memory that is free (of its cgroup, if it has one)."""
+    """Return the resources of the calling process. By default it may use four fifths of the free memory (within its cgroup's limit)."""
     _return_free_memory()
     baseline = psutil.Process().memory_info().rss + _LOCAL_GROWTH
     if memory_limit is not None:
@@ -200,7 +203,7 @@ def local_workers(kind: str, threads: int, memory_limit: int | str | None) -> Wo
 
 
 def cluster_workers(limits: list[int], threads: int, memory_limit: int | str | None) -> WorkerResources:
-    """Dask workers: the smallest one's limit, up to where it would start to spill, or ``memory_limit`` if that is less."""
+    """Return the resources of Dask workers: the memory below which the smallest one does not spill, or ``memory_limit`` if less."""
     limit = int(_DASK_TARGET * min(limits))
     if memory_limit is not None:
         limit = min(limit, parse_bytes(memory_limit))
@@ -208,8 +211,8 @@ def cluster_workers(limits: list[int], threads: int, memory_limit: int | str | N
 
 
 def _return_free_memory() -> None:
-    """Hand what earlier work freed back to the system (glibc keeps it), so that it does not count as in use."""
-    with suppress(OSError, AttributeError):  # another C library: its free memory counts as in use, which errs on the safe side
+    """Return memory that earlier work freed, and glibc keeps, to the system, so that it does not count as in use."""
+    with suppress(OSError, AttributeError):  # with another C library free memory counts as in use, which is the safe side
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
@@ -220,5 +223,5 @@ def _cgroup_limit() -> int:
 
 
 def format_bytes(size: float) -> str:
-    """Bytes for people."""
+    """Return a number of bytes as text, in GiB or MiB."""
     return f"{size / 2**30:.2f} GiB" if size >= 1 << 28 else f"{size / 2**20:.1f} MiB"

@@ -1,4 +1,4 @@
-"""Partitions: runs of rows, each the least that one thread takes of a pass, walked block after block while the next chunk is read."""
+"""Partitions: runs of rows, the unit of parallel work. A pass processes their blocks in order while the next chunk is read."""
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +19,9 @@ from dfact.engine.passes import Block, PartialSums, Pass, State, Workspace
 T = TypeVar("T")
 P = TypeVar("P", bound=PartialSums)
 Rows = NDArray[Any] | sp.csr_array
-_READ_ENTRIES = 1 << 23  # read in one go where chunks end elsewhere than partitions: the first and the last chunk are decoded twice
-_SPARSE_READS = 64  # row-compressed data is read in so many runs at least, for as many threads
+# Number of entries per run of partitions if chunks and partitions are not aligned: the run's first and last chunk are decoded twice.
+_READ_ENTRIES = 1 << 23
+_SPARSE_READS = 64  # minimum number of runs in which CSR data is read, so that as many threads have work
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,9 +29,9 @@ class Partitions:
     """A run of consecutive partitions of a data set, and how to read their rows."""
 
     first: int
-    """Number of the first of them."""
+    """Number of the first partition."""
     source: RowSource
-    """Of the rows of these partitions alone."""
+    """The source of the rows of these partitions alone."""
     missing_code: int | None
     covariates: NDArray[Any] | None
     layout: Layout
@@ -40,7 +41,7 @@ class Partitions:
 
     @property
     def last(self) -> int:
-        """Number of the partition after the last of them."""
+        """Number of the partition after the last."""
         return self.first + len(self)
 
     @property
@@ -53,7 +54,7 @@ class Partitions:
         return self.layout.rows(self.first, self.last)
 
     def part(self, first: int, last: int) -> "Partitions":
-        """The partitions with the numbers ``first`` to ``last`` − 1; of data in memory it carries no others along."""
+        """Return the partitions ``first`` to ``last`` − 1; for data in memory, a view that is pickled without the other rows."""
         if (first, last) == (self.first, self.last):
             return self
         start, rows = self.rows.start, self.layout.rows(first, last)
@@ -62,16 +63,16 @@ class Partitions:
         return replace(self, first=first, source=self.source.slice(local), covariates=covariates)
 
     def n_blocks(self, number: int) -> int:
-        """Of the partition with this number."""
+        """Return the number of blocks of a partition."""
         rows = self.layout.rows(number, number + 1)
         return int(-(-(rows.stop - rows.start) // self.layout.block_rows))
 
     def load(self) -> "Partitions":
-        """The same partitions with their values decompressed in memory."""
+        """Return the same partitions with their values decompressed in memory."""
         return replace(self, source=self.source.to_memory())
 
-    def read_together(self) -> "list[Partitions]":
-        """The runs of partitions that are read in one go, so that a chunk is decoded once in a pass; single ones of data in memory."""
+    def read_runs(self) -> "list[Partitions]":
+        """Return the runs of partitions that are read in one go, so that a pass decodes a chunk once; single ones for data in memory."""
         step, rows = self.source.chunk_rows, self.layout.partition_rows
         if step is None:
             return [self.part(i, i + 1) for i in self.numbers]
@@ -87,21 +88,21 @@ class Partitions:
         return [self.part(a, b) for a, b in pairwise(cuts)]
 
     def blocks(self, dtype: np.dtype[Any] | None, work: Workspace | None = None) -> Iterator[Block]:
-        """The blocks in order; chunks are read one ahead. Without a ``dtype`` nothing is read.
+        """Yield the blocks in order, while the next chunk is read. Without a ``dtype`` no data is read.
 
-        With ``work`` a block may lie there, until the next one comes; without, each has memory of its own.
+        With ``work`` a block may lie in that workspace until the next one is yielded. Otherwise each has memory of its own.
         """
         first, step, n = self.rows.start // self.layout.block_rows, self.layout.block_rows, self.source.shape[0]
-        nothing = (np.empty((min(step, n - start), 0)) for start in range(0, n, step))
+        empty = (np.empty((min(step, n - start), 0)) for start in range(0, n, step))
         start = 0
-        for index, raw in enumerate(nothing if dtype is None else self._raw_blocks()):
-            own = Workspace() if work is None else work
+        for index, raw in enumerate(empty if dtype is None else self._raw_blocks()):
+            workspace = Workspace() if work is None else work
             if isinstance(raw, np.ndarray):
                 raw.flags.writeable = False
             stop = start + raw.shape[0]
             covariates = None if self.covariates is None else contiguous(self.covariates[start:stop])
             position = first + index, self.rows.start + start
-            yield Block(raw, covariates, *position, self.source.implicit_value, own, dtype, self.missing_code)
+            yield Block(raw, covariates, *position, self.source.implicit_value, workspace, dtype, self.missing_code)
             start = stop
 
     def _read(self, start: int, stop: int) -> Rows:
@@ -116,25 +117,25 @@ class Partitions:
 
 
 def partitions(source: RowSource, missing_code: int | None, covariates: NDArray[Any] | None) -> Partitions:
-    """All partitions of a data set; they follow from its shape alone."""
+    """Return all partitions of a data set; its shape alone determines them."""
     return Partitions(0, source, missing_code, covariates, Layout.of(source.shape))
 
 
-def walk(
+def reduce_blocks(
     blocks: Iterable[Block],
     pass_: Pass[Any, P],
     broadcast: Any,
     states: Iterable[State | None],
-    keep: Callable[[State | None], None],
+    on_state: Callable[[State | None], None],
 ) -> P:
-    """Run the pass over a partition's blocks: take each block's state, hand on the new one, add up."""
+    """Run the pass on a partition's blocks, each with its state; pass the new states to ``on_state`` and return the sums."""
     total: P | None = None
     for block, old in zip(blocks, states, strict=True):
         block.work.next_block()
         state, sums = pass_.step(block, pass_.start(block) if old is None else old, broadcast)
-        keep(state)
+        on_state(state)
         if total is None:
-            total = sums.total()
+            total = sums.accumulator()
         else:
             total.add(sums)
     assert total is not None, "a partition has at least one block"
@@ -142,38 +143,39 @@ def walk(
 
 
 def prefetch(items: Iterable[T]) -> Iterator[T]:
-    """The same items, each produced in a helper thread while the one before is in use."""
+    """Yield the same items, each computed in a helper thread while the previous one is in use."""
     iterator = iter(items)
     end = object()
     with ThreadPoolExecutor(1, thread_name_prefix="dfact-read") as helper:
-        ahead = helper.submit(next, iterator, end)
-        while (item := ahead.result()) is not end:
-            ahead = helper.submit(next, iterator, end)
-            yield item  # type: ignore[misc]  # the sentinel is gone here
+        following = helper.submit(next, iterator, end)
+        while (item := following.result()) is not end:
+            following = helper.submit(next, iterator, end)
+            yield item  # type: ignore[misc]  # the loop's condition excludes the sentinel
 
 
 def rechunk_rows(chunks: Iterable[Rows], rows: int) -> Iterator[Rows]:
-    """Blocks of ``rows`` rows out of chunks of any length; views where a block of an array lies within a chunk."""
-    held: Rows | None = None
+    """Yield blocks of ``rows`` rows from chunks of any length; a block of an array that lies within a chunk is a view."""
+    incomplete: Rows | None = None
     for chunk in chunks:
         rest = chunk
-        if held is not None:
-            need = rows - held.shape[0]
-            held, rest = vstack_rows(held, rest[:need]), rest[need:]
-            if held.shape[0] < rows:
+        if incomplete is not None:
+            needed = rows - incomplete.shape[0]
+            incomplete, rest = vstack_rows(incomplete, rest[:needed]), rest[needed:]
+            if incomplete.shape[0] < rows:
                 continue
-            yield held
-            held = None
-        whole = rest.shape[0] // rows * rows
-        for start in range(0, whole, rows):
+            yield incomplete
+            incomplete = None
+        stop = rest.shape[0] // rows * rows
+        for start in range(0, stop, rows):
             yield rest[start : start + rows]
-        if whole < rest.shape[0]:
-            held = rest[whole:]
-    if held is not None:
-        yield held
+        if stop < rest.shape[0]:
+            incomplete = rest[stop:]
+    if incomplete is not None:
+        yield incomplete
 
 
 def vstack_rows(above: Rows, below: Rows) -> Rows:
+    """Concatenate rows, both dense or both CSR."""
     if isinstance(above, np.ndarray) or isinstance(below, np.ndarray):
         return np.concatenate([above, below])
     return sp.csr_array(sp.vstack([above, below]))

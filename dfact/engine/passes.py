@@ -1,10 +1,10 @@
-"""The contract of a pass: what is done to one block, and how the partial results add up."""
+"""The contract of a pass: the step on one block, and the sums that combine the blocks' results."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from math import prod
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,13 +16,13 @@ from dfact.data.statistics import as_float
 T = TypeVar("T")
 _SMALL_CODES = 2  # bytes of integers that every floating type holds exactly
 State = dict[str, NDArray[Any]]
-"""What a pass keeps for a block between passes, rows last: (k, rows), or first: (rows, m)."""
+"""The arrays that a pass keeps for a block between passes, with rows last, (k, rows), or first, (rows, m)."""
 
 
 class Workspace:
     """Working arrays of one thread, reused from block to block and from pass to pass.
 
-    An array that is allocated anew for each block costs more than the arithmetic on it where the allocator
+    Allocating an array for each block costs more than the arithmetic on it if the allocator
     returns freed memory to the system, as in the workers that Dask starts.
     """
 
@@ -32,43 +32,43 @@ class Workspace:
         self._made: dict[str, tuple[Any, Any]] = {}
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """An uninitialized array in C order; the memory of the last array of this name."""
+        """Return an uninitialized array in C order, in the memory of the last array of this name."""
         dtype = np.dtype(dtype)
         size = prod(shape) * dtype.itemsize
-        held = self._arrays.get(name)
-        if held is None or held.nbytes < size:
-            held = self._arrays[name] = np.empty(size, np.uint8)
-        found: NDArray[Any] = held[:size].view(dtype).reshape(shape)
-        return found
+        buffer = self._arrays.get(name)
+        if buffer is None or buffer.nbytes < size:
+            buffer = self._arrays[name] = np.empty(size, np.uint8)
+        array: NDArray[Any] = buffer[:size].view(dtype).reshape(shape)
+        return array
 
     def lasting(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """An uninitialized array whose memory nothing else gets until ``next_block``: what the sums of a block are made in.
+        """Return an uninitialized array whose memory is not reused until ``next_block``, for the sums of a block.
 
-        Several passes may share a visit of a block, and the sums of one wait for those of the others.
+        In a fused pass the sums of one member wait until all members have processed the block.
         """
         self._lasting += 1
         return self.array(f"lasting {self._lasting}", shape, dtype)
 
     def zeros(self, shape: tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:
-        """An array that lasts, of zeros, to add to."""
+        """Return an array of zeros that lasts until ``next_block``."""
         out = self.lasting(shape, dtype)
         out.fill(0)
         return out
 
     def next_block(self) -> None:
-        """The sums of the block before have been added up: what was to last is free again."""
+        """Release the lasting arrays, once the sums of the previous block have been added up."""
         self._lasting = 0
 
     def once(self, name: str, broadcast: Any, make: Callable[[], T]) -> T:
-        """Return what ``make`` computes from these shared values; it is called at the first block of a pass only."""
-        held = self._made.get(name)
-        if held is None or held[0] is not broadcast:
-            held = self._made[name] = broadcast, make()
-        found: T = held[1]
-        return found
+        """Return the result of ``make``, which depends on this broadcast alone and is called at the first block of a pass only."""
+        cached = self._made.get(name)
+        if cached is None or cached[0] is not broadcast:
+            cached = self._made[name] = broadcast, make()
+        result: T = cached[1]
+        return result
 
     def matmul(self, A: NDArray[Any] | sp.csr_array | sp.csc_array, B: NDArray[Any], name: str | None = None) -> NDArray[Any]:
-        """A @ B in the memory of this name; without one, in memory that lasts. SciPy gives a row-compressed one's its own."""
+        """Return A @ B in the array of this name, else in a lasting one. SciPy allocates the product of a CSR matrix itself."""
         if not isinstance(A, np.ndarray):
             return np.asarray(A @ B)
         shape, dtype = (A.shape[0], B.shape[1]), np.result_type(A, B)
@@ -77,7 +77,7 @@ class Workspace:
         return out
 
     def converted(self, name: str, values: NDArray[Any], dtype: Any) -> NDArray[Any]:
-        """The values in this type, in the memory of this name; themselves where they have it already."""
+        """Return the values in this type, in the array of this name; the values themselves if they have the type already."""
         if values.dtype == dtype:
             return values
         out = self.array(name, values.shape, dtype)
@@ -87,29 +87,29 @@ class Workspace:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A run of rows as a pass sees it."""
+    """A run of consecutive rows, the unit of a pass."""
 
     stored: NDArray[Any] | sp.csr_array
-    """(rows, …) as the source has them; read-only, it may be the user's own array."""
+    """The rows (rows, …) as the source stores them; read-only, as it may be the user's own array."""
     covariates: NDArray[Any] | None
-    """(rows, c): what else is known of these rows, as the model encoded it."""
+    """The rows' covariates (rows, c), as the model encoded them."""
     index: int
     """Number of the block in the data set, counted through all partitions."""
     start: int
     """Number of its first row in the data set."""
     implicit_value: float = 0.0
-    """What an entry is that a row-compressed matrix does not store: 0, or NaN for missing."""
+    """Value of the entries that a CSR matrix does not store: 0, or NaN for missing."""
     work: Workspace = field(default_factory=Workspace)
     """Memory for the arrays of a step that neither the state nor the sums keep."""
     dtype: np.dtype[Any] | None = None
-    """The floating type of the matrix; None where it is what is stored."""
+    """The floating type of the matrix; None if the stored type is used."""
     missing_code: int | None = None
-    """The stored value that stands for a missing one, beside NaN."""
+    """A stored value that marks missing entries, in addition to NaN."""
 
     @cached_property
     def matrix(self) -> NDArray[Any] | sp.csr_array:
-        """(rows, …) floating, NaN where missing; row-compressed where the source is. Read-only: it may lie in working memory
-        that the next block overwrites.
+        """The rows (rows, …) in floating point, NaN where missing; CSR if the source is. The array is read-only, and may lie in
+        working memory that the next block overwrites.
         """
         if self.dtype is None:
             return self.stored
@@ -124,7 +124,7 @@ class Block:
 
     @property
     def codes(self) -> tuple[NDArray[Any], float]:
-        """All entries in the type that takes the least to read, and the value of missing ones: small integers are not decoded."""
+        """All entries in their smallest type, and the value of missing ones: small integers are not decoded."""
         stored = self.stored
         if isinstance(stored, np.ndarray) and stored.dtype.kind in "iu" and stored.dtype.itemsize <= _SMALL_CODES:
             return stored, np.nan if self.missing_code is None else float(self.missing_code)
@@ -132,21 +132,21 @@ class Block:
 
     @cached_property
     def values(self) -> NDArray[Any]:
-        """The matrix with all its entries."""
+        """The matrix as an array, with its implicit entries."""
         return self.matrix if isinstance(self.matrix, np.ndarray) else to_dense(self.matrix, self.implicit_value)
 
 
 PARTIAL_SUMS: dict[str, type["PartialSums"]] = {}
-"""All named sums: a checkpoint refers to them by these names."""
+"""The classes of sums by the names under which checkpoints store them."""
 
 
 @dataclass
 class PartialSums:
-    """Base of the sums that a pass returns for a block: arrays and numbers that add up.
+    """Base class of the sums that a pass returns for a block: arrays and numbers that add up.
 
     Sums run in block order and in double precision, whatever the block's own precision. A subclass that
-    combines otherwise, for example by the maximum, overrides ``add``. A checkpoint stores the sums under the name
-    that the class declares (``class Moments(PartialSums, name="moments")``), wherever the class is defined.
+    combines its fields differently, for example by the maximum, overrides ``add``. A checkpoint stores the sums under the name
+    that the class declares (``class Moments(PartialSums, name="moments")``), whichever module defines it.
     """
 
     checkpoint_name: ClassVar[str | None] = None
@@ -156,12 +156,12 @@ class PartialSums:
             cls.checkpoint_name = name
             PARTIAL_SUMS[name] = cls
 
-    def total(self) -> Self:
-        """A copy in double precision, to add others to."""
+    def accumulator(self) -> Self:
+        """Return a copy in double precision, to which others can be added."""
         return type(self)(**{f.name: np.array(getattr(self, f.name), dtype=np.float64) for f in fields(self)})
 
     def add(self, other: Self) -> None:
-        """Add ``other`` to this total in place."""
+        """Add ``other`` to this accumulator in place."""
         for f in fields(self):
             total = getattr(self, f.name)
             total += getattr(other, f.name)
@@ -172,53 +172,46 @@ Sums_co = TypeVar("Sums_co", bound=PartialSums, covariant=True)
 
 
 class Pass(Protocol[Broadcast_contra, Sums_co]):
-    """Declared data; executors only run it.
+    """A computation over all blocks, declared as data; executors run it.
 
-    The same arguments give the same bits, so a task that was lost can simply run again. A pass may
-    write into the state it is handed and return it: an executor that may have to run a task twice
-    hands it a copy. It changes nothing else that outlives the call.
+    The same arguments give the same bits, so a lost worker's partitions can be recomputed. A pass may
+    write into its state argument and return it. It changes nothing else that outlives the call.
     """
 
-    @property
-    def dtype(self) -> np.dtype[Any] | None:
-        """The floating type in which blocks arrive; None if the pass needs the state alone: nothing is read, blocks have no columns."""
-        ...
+    if TYPE_CHECKING:  # at run time, dataclasses would use the property as the default of their field
+
+        @property
+        def dtype(self) -> np.dtype[Any] | None:
+            """The floating type of the blocks; None if the pass needs the state alone: no data is read, and blocks have no columns."""
+            ...
 
     def start(self, block: Block) -> State | None:
-        """State of a block that has none yet; None if the pass keeps none."""
-        ...
+        """Return the state of a block that has none yet; by default None, for passes that start without a state."""
+        del block
+        return None
 
     def step(self, block: Block, state: State | None, broadcast: Broadcast_contra) -> tuple[State | None, Sums_co]:
-        """One visit of a block with what all blocks share.
+        """Process a block, given its state and the broadcast that all blocks share. Returns the new state and the block's sums.
 
-        The sums may be lasting memory of the block's workspace: they are added up before the next block. The state may
-        not be, nor may it refer to the block's matrix.
+        The sums may be lasting arrays of the block's workspace, as they are added up before the next block. The state must not
+        refer to the workspace or to the block's matrix.
         """
         ...
 
 
-class StatelessStart:
-    """Base of the passes that need no state to begin with."""
-
-    def start(self, block: Block) -> State | None:
-        """None: there is nothing to begin with."""
-        del block
-        return None
-
-
 @dataclass(frozen=True)
-class SampledPass(StatelessStart):
-    """Base of the passes that visit only some partitions; the others keep the state they have."""
+class SampledPass(Pass[Any, Any]):
+    """Base class of the passes that process only some partitions; the state of the others stays."""
 
     partitions: tuple[int, ...]
-    """Numbers of the partitions to visit, ascending."""
+    """Numbers of the partitions to process, ascending."""
     changes_state: ClassVar[bool] = True
-    """Whether a step changes the state of its block. If not, the pass is not repeated for partitions that a lost worker held."""
+    """Whether a step changes the state of its block. If not, the pass is not repeated for the partitions of a lost worker."""
 
 
 @dataclass(frozen=True)
 class SampledView(SampledPass):
-    """Another pass, over some partitions only."""
+    """Another pass, restricted to some partitions."""
 
     pass_: Pass[Any, Any]
 
@@ -233,6 +226,6 @@ class SampledView(SampledPass):
         return self.pass_.step(block, state, broadcast)
 
 
-def visited_partitions(pass_: Pass[Any, Any], n_partitions: int) -> Sequence[int]:
-    """Numbers of the partitions that a pass visits, ascending."""
+def pass_partitions(pass_: Pass[Any, Any], n_partitions: int) -> Sequence[int]:
+    """Return the numbers of the partitions that a pass processes, ascending."""
     return pass_.partitions if isinstance(pass_, SampledPass) else range(n_partitions)

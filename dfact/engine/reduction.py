@@ -1,4 +1,4 @@
-"""The order of all sums over partitions: a fixed binary tree over their numbers, the same in every executor."""
+"""The order of all sums over partitions: a fixed binary tree over their numbers, the same in all executors."""
 
 import threading
 from collections.abc import Iterable, Mapping
@@ -8,14 +8,14 @@ from dfact.engine.passes import PartialSums
 
 P = TypeVar("P", bound=PartialSums)
 Node = tuple[int, int]
-"""Level l and index i of a sum over the partitions i·2^l to (i+1)·2^l − 1, as far as they exist."""
+"""Level l and index i of the sum over those of the partitions i·2^l to (i+1)·2^l − 1 that exist."""
 
 
 class TreeSum(Generic[P]):
-    """The sum over ``n`` partitions, in the order of a binary tree, of parts that come in any order; thread-safe.
+    """The sum over ``n`` partitions, in the order of a binary tree, of parts that arrive in any order. Thread-safe.
 
     A node is the sum of its two children, left plus right. So the bits depend on the number of partitions alone, and
-    rounding errors grow with its logarithm. Of parts in ascending order at most log2(n) wait for others.
+    rounding errors grow with its logarithm. If parts arrive in ascending order, at most log2(n) wait for others.
     """
 
     def __init__(self, n: int) -> None:
@@ -24,17 +24,17 @@ class TreeSum(Generic[P]):
         self._lock = threading.Lock()
 
     def add(self, node: Node, part: P) -> None:
-        """Add a node's sum; ``part`` may be changed in place from now on."""
+        """Add a node's sum; ``part`` may be changed in place afterwards."""
         while True:
             level, index = node
             with self._lock:
-                alone = index % 2 == 0 and (index + 1) << level >= self._n
-                other = None if alone else self._nodes.pop((level, index ^ 1), None)
-                if level == self._depth or (other is None and not alone):
+                single = index % 2 == 0 and (index + 1) << level >= self._n
+                sibling = None if single else self._nodes.pop((level, index ^ 1), None)
+                if level == self._depth or (sibling is None and not single):
                     self._nodes[node] = part
                     return
-            if other is not None:
-                left, right = (other, part) if index % 2 else (part, other)
+            if sibling is not None:
+                left, right = (sibling, part) if index % 2 else (part, sibling)
                 left.add(right)
                 part = left
             node = level + 1, index // 2
@@ -46,20 +46,20 @@ class TreeSum(Generic[P]):
 
     @property
     def nodes(self) -> dict[Node, P]:
-        """The largest complete nodes so far."""
+        """The sums of the largest complete nodes so far."""
         return dict(self._nodes)
 
     @property
     def result(self) -> P:
-        """The sum over all partitions, once each has been added."""
+        """The sum over all partitions, once all have been added."""
         [(node, total)] = self._nodes.items()
         assert node == (self._depth, 0), f"{node} is not the root of the tree over {self._n} partitions"
         return total
 
 
-def add_up(parts: Iterable[P], n: int) -> P:
-    """The sum of the partial results of ``n`` partitions, given in their order."""
+def tree_sum(parts: Iterable[P], n: int) -> P:
+    """Return the sum of the parts of ``n`` partitions, given in their order."""
     total = TreeSum[P](n)
     for i, part in enumerate(parts):
-        total.add((0, i), part.total())
+        total.add((0, i), part.accumulator())
     return total.result

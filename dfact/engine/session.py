@@ -1,6 +1,7 @@
-"""The contract of where passes run: a session on the partitions of a data set, and the executor that opens it."""
+"""The protocols of sessions, which run passes on the partitions of a data set, and of executors, which open sessions."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
@@ -15,11 +16,14 @@ from dfact.engine.partitions import Partitions
 from dfact.engine.passes import PartialSums, Pass
 
 P = TypeVar("P", bound=PartialSums)
+D = TypeVar("D")
+R = TypeVar("R")
+T = TypeVar("T")
 Arrays = dict[str, NDArray[Any]]
 
 
 class Session(Protocol):
-    """The partitions of one data set with the state the passes keep for them."""
+    """The partitions of one data set, with the state that passes keep for them."""
 
     def __enter__(self) -> Self:
         return self
@@ -28,40 +32,40 @@ class Session(Protocol):
         return
 
     def run(self, pass_: Pass[Any, P], broadcast: Any) -> P:
-        """One pass over all rows; the sum of the partial results, in the order of a fixed tree."""
+        """Run a pass over all rows and return its sums, added up in the order of a fixed tree."""
         ...
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
-        """A state array, rows first, some partitions at a time in order."""
+        """Yield a state array, rows first, a few partitions at a time in order."""
         ...
 
     def write_rows(self, name: str, convert: Callable[[NDArray[Any]], NDArray[Any]], target: zarr.Array[Any]) -> bool:
-        """Have a state array, converted a run of rows at a time, written by those who hold it; False if they cannot reach the target."""
+        """Let the workers write a state array, each run of rows converted; returns False if they cannot reach the target."""
         del name, convert, target
         return False
 
     def memo(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
-        """What ``compute`` gives; a resumed fit has it from its checkpoint.
+        """Return the result of ``compute``; a resumed fit reads it from its checkpoint instead.
 
-        For what follows from more than parameters and passes, such as chance, and for steps that take no pass.
+        This is for results that depend on more than parameters and passes, such as random numbers, and for steps without a pass.
         """
         return compute()
 
 
 @dataclass(frozen=True)
 class StateRows:
-    """A state array of all rows, rows first: to iterate over a run of rows after the other, or to have written."""
+    """A state array of all rows, rows first, to be iterated over by runs of rows, or to be written."""
 
     session: Session
     name: str
     convert: Callable[[NDArray[Any]], NDArray[Any]] = np.asarray
-    """Applied to each run of rows; it is sent to the workers."""
+    """A function applied to each run of rows; it is sent to the workers."""
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
-        return (self.convert(part) for part in self.session.rows(self.name))
+        return (self.convert(rows) for rows in self.session.rows(self.name))
 
     def write(self, target: zarr.Array[Any]) -> bool:
-        """Have the rows written by those who hold them; False if they cannot reach the target."""
+        """Let the workers write the rows; returns False if they cannot reach the target."""
         return self.session.write_rows(self.name, self.convert, target)
 
 
@@ -69,17 +73,36 @@ class CheckpointableSession(Session, Protocol):
     """A session whose state a checkpoint can hold."""
 
     def save(self, group: zarr.Group) -> list[CheckpointedState]:
-        """Write the state of all partitions to the group; nothing if there is none."""
+        """Write the state of all partitions, if there is any, to the group."""
         ...
 
     def restore(self, states: Sequence[CheckpointedState]) -> None:
-        """Resume from what was saved."""
+        """Resume from states that were saved."""
         ...
 
 
 class Executor(Protocol):
-    """Where passes run."""
+    """The processes and threads that run passes, or tasks."""
 
-    def workers(self, memory_limit: int | str | None) -> WorkerResources: ...
+    def workers(self, memory_limit: int | str | None) -> WorkerResources:
+        """Return the number of processes and threads, and their memory."""
+        ...
 
-    def open(self, partitions: Partitions, plan: Plan) -> CheckpointableSession: ...
+    def open(self, partitions: Partitions, plan: Plan) -> CheckpointableSession:
+        """Open a session on the partitions of a data set."""
+        ...
+
+    def map(
+        self,
+        function: Callable[[T, D], Iterable[R]],
+        tasks: Sequence[T],
+        load: Callable[[], D],
+        on_result: Callable[[T, R], None],
+        context: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        """Call ``function(task, data)`` for each task, in parallel, and ``on_result(task, result)`` for each result that it yields.
+
+        ``load`` returns the data and is called once. ``context`` is entered where the tasks run. The first error ends the other
+        tasks as soon as possible and is raised.
+        """
+        ...

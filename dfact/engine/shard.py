@@ -1,4 +1,4 @@
-"""A shard: the partitions of one process, with their values, their state and the threads that visit them."""
+"""A shard: the partitions of one process, with their values, their state and the threads that run passes on them."""
 
 import itertools
 import threading
@@ -15,32 +15,31 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.data.sources.dask import DaskRows
-from dfact.engine.block_state import Blocks, CheckpointedState, PartitionStates
-from dfact.engine.partitions import Partitions, prefetch, walk
-from dfact.engine.passes import PartialSums, Pass, SampledPass, Workspace, visited_partitions
+from dfact.engine.block_state import BlockStates, CheckpointedState, PartitionStates
+from dfact.engine.partitions import Partitions, prefetch, reduce_blocks
+from dfact.engine.passes import PartialSums, Pass, SampledPass, Workspace, pass_partitions
 from dfact.engine.reduction import Node, TreeSum
 from dfact.engine.threads import single_threaded
 
 P = TypeVar("P", bound=PartialSums)
 T = TypeVar("T")
 Fetch = Callable[[Sequence[Hashable]], Mapping[Hashable, NDArray[Any]]]
-_STREAM_BYTES = 1 << 26
-"""State that one stream of a checkpoint holds at least, unless a thread has less."""
+_STREAM_BYTES = 1 << 26  # minimum size of a checkpoint's streams if a shard writes several
 
 
 @dataclass
 class _Run:
-    """Partitions that are read together."""
+    """Consecutive partitions that are read together."""
 
     partitions: Partitions
-    keep: bool
-    """Whether their values are to stay in memory once they are read."""
+    resident: bool
+    """Whether their values stay in memory once they are read."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 @dataclass
-class _Visit:
-    """Consecutive partitions of a run that go through a pass."""
+class _WorkItem:
+    """Consecutive partitions of a run on which one thread runs a pass."""
 
     run: _Run
     partitions: Partitions
@@ -49,32 +48,32 @@ class _Visit:
 class Shard:
     """Runs passes over some partitions of a data set and keeps their state.
 
-    Each partition knows the number of the last pass it has been through, so a pass that is asked for again, as after a
-    fault, runs only where it has not run yet. Its sums are kept until the next pass. Calls must not overlap.
+    The number of the last pass is recorded for each partition. A pass that is requested again, for example after a fault,
+    therefore runs only where it has not run yet. Its sums are kept until the next pass. Calls must not overlap.
     """
 
     def __init__(self, n_partitions: int, threads: int, resident_states: int, resident_values: int, fetch: Fetch | None = None) -> None:
-        """``fetch`` brings the chunks of a dask array here."""
+        """Initialize a shard without partitions; ``fetch`` returns chunks of a dask array by their keys."""
         self._fetch = fetch
         self._n, self._threads = n_partitions, threads
-        self._values_room = resident_values
+        self._free_values = resident_values
         self._states = PartitionStates(resident_states)
         self._runs: list[_Run] = []
         self._done: dict[int, int] = {}
         self._pass = 0
         self._sums: TreeSum[Any] = TreeSum(n_partitions)
         self._work = threading.local()
-        self._visited = itertools.count(1)
-        self.visits = 0
-        """Partitions visited so far, by all passes."""
+        self._counter = itertools.count(1)
+        self.n_processed = 0
+        """Number of partitions processed so far, by all passes."""
         self.rows_per_second = 0.0
-        """Of the last pass."""
+        """Speed of the last pass."""
         self._stopped = threading.Event()
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         self._stack.enter_context(single_threaded())
-        # The threads live as long as the shard, and with them their working arrays.
+        # Threads, and thus their working arrays, live as long as the shard.
         self._pool = self._stack.enter_context(ThreadPoolExecutor(self._threads, "dfact-pass")) if self._threads > 1 else None
         self._stack.callback(self._states.close)
         return self
@@ -89,147 +88,151 @@ class Shard:
         return self._states.empty
 
     def add(self, partitions: Partitions, done: int) -> None:
-        """Take over partitions that have been through the pass number ``done``; their states come by :meth:`restore` or :meth:`put`."""
+        """Add partitions after their pass number ``done``; :meth:`restore` or :meth:`put` set their states."""
         self._drop(partitions.numbers)
-        for run in partitions.read_together():
-            keep = run.source.chunk_rows is not None and self._values_room >= len(run)
-            self._values_room -= len(run) if keep else 0
-            self._runs.append(_Run(run, keep))
+        for run in partitions.read_runs():
+            resident = run.source.chunk_rows is not None and self._free_values >= len(run)
+            self._free_values -= len(run) if resident else 0
+            self._runs.append(_Run(run, resident))
         self._runs.sort(key=lambda run: run.partitions.first)
         self._done |= dict.fromkeys(partitions.numbers, done)
 
-    def put(self, number: int, blocks: Blocks) -> None:
-        """The state of a partition's blocks that was taken over."""
+    def put(self, number: int, blocks: BlockStates) -> None:
+        """Set the states of a partition's blocks."""
         self._states.put(number, blocks)
 
-    def restore(self, stored: CheckpointedState) -> None:
-        """The states of consecutive partitions as a checkpoint holds them."""
-        self._states.restore(stored)
+    def restore(self, saved: CheckpointedState) -> None:
+        """Set the states of consecutive partitions from a checkpoint."""
+        self._states.restore(saved)
 
-    def hold(self, runs: Sequence[range]) -> list[range]:
-        """Drop all partitions but these; returns those of them that are not here."""
+    def retain(self, runs: Sequence[range]) -> list[range]:
+        """Drop all partitions except these. Returns those of them that the shard lacks."""
         wanted = {number for run in runs for number in run}
         for run in consecutive(self._done.keys() - wanted):
             self._drop(run)
         return consecutive(wanted - self._done.keys())
 
     def _drop(self, numbers: range) -> None:
-        kept: list[_Run] = []
+        remaining: list[_Run] = []
         for run in self._runs:
             p = run.partitions
             pieces = [(p.first, min(p.last, numbers.start)), (max(p.first, numbers.stop), p.last)]
-            kept += [_Run(p.part(a, b), run.keep) for a, b in pieces if a < b]
-            self._values_room += run.keep * (len(p) - sum(b - a for a, b in pieces if a < b))
-        self._runs = kept
+            remaining += [_Run(p.part(a, b), run.resident) for a, b in pieces if a < b]
+            self._free_values += run.resident * (len(p) - sum(b - a for a, b in pieces if a < b))
+        self._runs = remaining
         for number in numbers:
             self._done.pop(number, None)
             self._states.drop(number)
 
     def lags(self, number: int) -> bool:
-        """Whether the pass of this number is to run on any partition."""
+        """Return whether the pass with this number is still to run on any partition."""
         return any(done == number - 1 for done in self._done.values())
 
     def sums(self, number: int) -> dict[Node, Any]:
-        """The sums of the pass of this number over all partitions held here; none of an earlier one."""
+        """Return the sums of the pass with this number over the shard's partitions; those of earlier passes are gone."""
         return self._sums.nodes if number == self._pass else {}
 
     def run(self, number: int, pass_: Pass[Any, P], broadcast: Any, *, wanted: bool = True) -> None:
-        """Run the pass of this number where it has not run yet; of one that is repeated, while others are ahead, no sums are kept.
+        """Run the pass with this number on the partitions on which it has not run yet.
 
-        Unless its sums are ``wanted``, a pass that leaves the states as they are is skipped.
+        The sums of an earlier pass, which is repeated for partitions of a lost worker, are not kept. Unless its sums are ``wanted``,
+        a pass that does not change the states is skipped.
         """
         began, current = time.perf_counter(), number >= self._pass
-        numbers = visited_partitions(pass_, self._n)
+        numbers = pass_partitions(pass_, self._n)
         if number > self._pass:
             self._pass, self._sums = number, TreeSum(len(numbers))
         sums = self._sums if current else TreeSum[P](len(numbers))
         if isinstance(pass_, SampledPass):
-            self._pass_over(number, set(numbers) if wanted or pass_.changes_state else set[int]())
-        places = {number: place for place, number in enumerate(numbers)}
+            self._skip(number, set(numbers) if wanted or pass_.changes_state else set[int]())
+        leaves = {number: leaf for leaf, number in enumerate(numbers)}
         todo = self._todo(number)
 
-        def work(visit: _Visit) -> None:
-            self._visit(visit, number, pass_, broadcast, sums, places)
+        def work(item: _WorkItem) -> None:
+            self._process(item, number, pass_, broadcast, sums, leaves)
 
-        # The next visit's chunk is read during this one; longer visits read their own chunks one ahead. Those of a sample are short.
-        read = pass_.dtype is not None and any(visit.partitions.source.chunk_rows is not None for visit in todo)
-        self._each(work, todo, partial(self._loaded, sampled=isinstance(pass_, SampledPass)) if read else None)
+        # The next item's chunk is read while the current one is processed. Items of several chunks prefetch these themselves; items
+        # of a sample are short.
+        read = pass_.dtype is not None and any(item.partitions.source.chunk_rows is not None for item in todo)
+        self._run_items(work, todo, partial(self._load, sampled=isinstance(pass_, SampledPass)) if read else None)
         self._split_loaded()
-        rows = sum(visit.partitions.source.shape[0] for visit in todo)
+        rows = sum(item.partitions.source.shape[0] for item in todo)
         if rows:
             self.rows_per_second = rows / max(time.perf_counter() - began, 1e-9)
 
-    def _pass_over(self, number: int, others: set[int]) -> None:
-        """Count all partitions but these ``others`` as having been through the pass."""
-        self._done |= {i: number for i, done in self._done.items() if done == number - 1 and i not in others}
+    def _skip(self, number: int, sampled: set[int]) -> None:
+        """Mark the pass as done for all partitions that are not ``sampled``."""
+        self._done |= {i: number for i, done in self._done.items() if done == number - 1 and i not in sampled}
 
-    def _todo(self, number: int) -> list[_Visit]:
-        """The partitions that are still to go through this pass, by the runs they are read in."""
+    def _todo(self, number: int) -> list[_WorkItem]:
+        """Return the partitions on which this pass is still to run, by the runs in which they are read."""
         todo = []
         for run in self._runs:
             lacking = consecutive(i for i in run.partitions.numbers if self._done[i] == number - 1)
-            todo += [_Visit(run, run.partitions.part(part[0], part[-1] + 1)) for part in lacking]
+            todo += [_WorkItem(run, run.partitions.part(part[0], part[-1] + 1)) for part in lacking]
         return todo
 
-    def _loaded(self, visit: _Visit, *, sampled: bool) -> _Visit:
-        """The same visit, with the values in memory if it is of a sample or of no more than a chunk."""
-        self._keep(visit)
-        source = visit.partitions.source
+    def _load(self, item: _WorkItem, *, sampled: bool) -> _WorkItem:
+        """Return the same item, with its values in memory if the pass is sampled or the item no longer than a chunk."""
+        self._load_resident(item)
+        source = item.partitions.source
         if not sampled and (isinstance(source, DaskRows) or source.shape[0] > (source.chunk_rows or 0)):
-            return visit
-        partitions = self._fetched(visit.partitions)
-        return replace(visit, partitions=partitions if partitions.source.chunk_rows is None else partitions.load())
+            return item
+        partitions = self._fetch_chunks(item.partitions)
+        return replace(item, partitions=partitions if partitions.source.chunk_rows is None else partitions.load())
 
-    def _keep(self, visit: _Visit) -> None:
-        """Load the whole run of a visit if it is to stay in memory."""
-        run, part = visit.run, visit.partitions
+    def _load_resident(self, item: _WorkItem) -> None:
+        """Load the complete run of an item if its values stay in memory."""
+        run, part = item.run, item.partitions
         with run.lock:
-            if run.keep and run.partitions.source.chunk_rows is not None:
-                run.partitions = self._fetched(run.partitions).load()
-        if run.keep and part.source.chunk_rows is not None:
-            visit.partitions = run.partitions.part(part.first, part.last)
+            if run.resident and run.partitions.source.chunk_rows is not None:
+                run.partitions = self._fetch_chunks(run.partitions).load()
+        if run.resident and part.source.chunk_rows is not None:
+            item.partitions = run.partitions.part(part.first, part.last)
 
-    def _visit(self, visit: _Visit, number: int, pass_: Pass[Any, P], broadcast: Any, sums: TreeSum[P], places: Mapping[int, int]) -> None:
+    def _process(
+        self, item: _WorkItem, number: int, pass_: Pass[Any, P], broadcast: Any, sums: TreeSum[P], leaves: Mapping[int, int]
+    ) -> None:
         if pass_.dtype is not None:
-            self._keep(visit)
-        partitions = visit.partitions if pass_.dtype is None else self._fetched(visit.partitions)
+            self._load_resident(item)
+        partitions = item.partitions if pass_.dtype is None else self._fetch_chunks(item.partitions)
         with closing(partitions.blocks(pass_.dtype, self._workspace())) as blocks:  # type: ignore[type-var]  # declared as an iterator, is a generator with close()
             for i in partitions.numbers:
                 n_blocks = partitions.n_blocks(i)
-                new: Blocks = []
-                total = walk(islice(blocks, n_blocks), pass_, broadcast, self._states.take(i, n_blocks), new.append)
+                new: BlockStates = []
+                total = reduce_blocks(islice(blocks, n_blocks), pass_, broadcast, self._states.take(i, n_blocks), new.append)
                 if not isinstance(pass_, SampledPass) or pass_.changes_state:
                     self._states.put(i, new)
                 self._done[i] = number
-                sums.add((0, places[i]), total)
-                self.visits = next(self._visited)
+                sums.add((0, leaves[i]), total)
+                self.n_processed = next(self._counter)
 
-    def _fetched(self, partitions: Partitions) -> Partitions:
-        """The partitions as they can be read: chunks of a dask array are brought here."""
+    def _fetch_chunks(self, partitions: Partitions) -> Partitions:
+        """Return the partitions with the chunks of a dask array fetched to this process; others as they are."""
         source = partitions.source
         if isinstance(source, DaskRows) and self._fetch is not None:
             return replace(partitions, source=source.loaded(self._fetch(source.keys)))
         return partitions
 
     def _workspace(self) -> Workspace:
-        found: Workspace | None = getattr(self._work, "arrays", None)
-        if found is None:
-            found = self._work.arrays = Workspace()
-        return found
+        workspace: Workspace | None = getattr(self._work, "arrays", None)
+        if workspace is None:
+            workspace = self._work.arrays = Workspace()
+        return workspace
 
     def _split_loaded(self) -> None:
-        """Values in memory need not be read together: threads take single partitions of them from now on."""
+        """Split runs whose values are in memory into single partitions, as these need not be read together."""
         if any(len(run.partitions) > 1 and run.partitions.source.chunk_rows is None for run in self._runs):
-            self._runs = [_Run(p, run.keep) for run in self._runs for p in run.partitions.read_together()]
+            self._runs = [_Run(p, run.resident) for run in self._runs for p in run.partitions.read_runs()]
 
-    def _each(self, work: Callable[[Any], None], items: Sequence[T], prepare: Callable[[T], T] | None = None) -> None:
-        """Do the work for each of the items, several at once; they are begun in their order.
+    def _run_items(self, work: Callable[[Any], None], items: Sequence[T], prepare: Callable[[T], T] | None = None) -> None:
+        """Call ``work`` for each item on the shard's threads; items start in their order.
 
-        With ``prepare`` each thread has its next item prepared while it works on the one before.
+        With ``prepare``, each thread's next item is prepared while the thread works on the current one.
         """
         following, stopped, lock = iter(items), threading.Event(), threading.Lock()
 
-        def claimed() -> Iterator[T]:
+        def claim() -> Iterator[T]:
             while not stopped.is_set():
                 self._check_stopped()
                 with lock:
@@ -238,18 +241,18 @@ class Shard:
                     return
                 yield item
 
-        def take() -> None:
+        def run_claimed() -> None:
             try:
-                for item in claimed() if prepare is None else prefetch(map(prepare, claimed())):
+                for item in claim() if prepare is None else prefetch(map(prepare, claim())):
                     work(item)
             except BaseException:
                 stopped.set()
                 raise
 
         if self._pool is None or len(items) < 2:
-            take()
+            run_claimed()
             return
-        futures = [self._pool.submit(take) for _ in range(min(self._threads, len(items)))]
+        futures = [self._pool.submit(run_claimed) for _ in range(min(self._threads, len(items)))]
         try:
             wait(futures)
         finally:
@@ -259,7 +262,7 @@ class Shard:
             future.result()
 
     def stop(self) -> None:
-        """End a pass in its midst, from another thread."""
+        """Stop a running pass, from another thread."""
         self._stopped.set()
 
     def _check_stopped(self) -> None:
@@ -267,38 +270,38 @@ class Shard:
             raise InterruptedError("the session has ended")
 
     def rows(self, name: str, first: int, last: int) -> NDArray[Any]:
-        """A state array (k, rows) of the partitions ``first`` to ``last`` − 1 as (rows, k)."""
+        """Return a state array (k, rows) of the partitions ``first`` to ``last`` − 1 as (rows, k)."""
         return self._states.rows(name, range(first, last))
 
-    def states(self, first: int, last: int) -> Iterator[tuple[int, Blocks]]:
-        """The states of the partitions ``first`` to ``last`` − 1 that have one."""
+    def states(self, first: int, last: int) -> Iterator[tuple[int, BlockStates]]:
+        """Yield the numbers and block states of those of the partitions ``first`` to ``last`` − 1 that have a state."""
         for number in range(first, last):
-            blocks: Blocks = list(self._states.blocks(number))
+            blocks: BlockStates = list(self._states.block_states(number))
             if blocks:
                 yield number, blocks
 
-    def store(self, group: zarr.Group, stream: str) -> list[CheckpointedState]:
-        """Copy the states of all partitions to a checkpoint, as a few streams of this name and a number."""
-        found: list[CheckpointedState] = []
+    def save(self, group: zarr.Group, stream: str) -> list[CheckpointedState]:
+        """Copy the states of all partitions to a checkpoint, as a few streams with this prefix."""
+        saved: list[CheckpointedState] = []
 
         def work(numbers: range) -> None:
-            state = self._states.store(numbers, group, f"{stream}-{numbers[0]:06d}")
+            state = self._states.save(numbers, group, f"{stream}-{numbers[0]:06d}")
             if state is not None:
-                found.append(state)
+                saved.append(state)
 
-        self._each(work, [part for run in consecutive(self._done) for part in self._streams(run)])
-        return found
+        self._run_items(work, [part for run in consecutive(self._done) for part in self._split_streams(run)])
+        return saved
 
-    def _streams(self, run: range) -> list[range]:
-        """As many parts of a run as there are threads, unless they would be small."""
-        size = sum(array.nbytes for state in self._states.blocks(run[0]) for array in state.values()) * len(run)
+    def _split_streams(self, run: range) -> list[range]:
+        """Split a run into as many parts as there are threads, or fewer if they would be small."""
+        size = sum(array.nbytes for state in self._states.block_states(run[0]) for array in state.values()) * len(run)
         parts = max(1, min(self._threads, size // _STREAM_BYTES, len(run)))
         edges = [run[0] + len(run) * i // parts for i in range(parts + 1)]
         return [range(a, b) for a, b in itertools.pairwise(edges)]
 
 
 def consecutive(numbers: Iterable[int]) -> list[range]:
-    """Numbers as runs of consecutive ones, in ascending order."""
+    """Group numbers into runs of consecutive ones, in ascending order."""
     runs: list[range] = []
     for number in sorted(numbers):
         if runs and runs[-1].stop == number:

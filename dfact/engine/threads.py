@@ -1,4 +1,4 @@
-"""One BLAS thread and no codec threads while passes run: the executor's threads are the only ones."""
+"""A limit of one BLAS thread, and no codec threads, while passes run on the executor's threads."""
 
 import os
 import threading
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import scipy.linalg.cython_blas  # noqa: F401  # kernels call SciPy's BLAS: it must be loaded before its threads are limited
+import scipy.linalg.cython_blas  # noqa: F401  # kernels call SciPy's BLAS, which must be loaded before its threads are limited
 from numcodecs import blosc
 from threadpoolctl import ThreadpoolController
 
@@ -22,12 +22,12 @@ _restore: Callable[[], object] | None = None
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """Limit BLAS to one thread in this process, and check that it holds.
+    """Limit BLAS to one thread in this process, and verify the limit.
 
-    The limit belongs to the process, not to a thread: the first to enter sets it, the last to
-    leave restores it. Our kernels are serial, so numba starts no threads of its own.
+    The limit belongs to the process, not to a thread: the first thread to enter sets it, the last to
+    leave restores it. The kernels are serial, so Numba starts no threads of its own.
     """
-    global _users, _restore  # noqa: PLW0603  # the state of the process is what is guarded
+    global _users, _restore  # noqa: PLW0603  # the limit is a state of the process
     with _lock:
         if _users == 0:
             _restore = _limit()
@@ -43,18 +43,21 @@ def single_threaded() -> Iterator[None]:
 
 
 def _limit() -> Callable[[], object]:
-    """Set the limits; returns what restores them."""
+    """Set the limits. Returns a function that restores the original ones."""
     controller = ThreadpoolController()
-    wide: list[str] = []
-    # OpenBLAS obeys the thread alone that set its number first: ours, or, where somebody else did, hopefully this one.
-    for run in (_in_the_setter, _here):
+    unlimited: list[str] = []
+    # OpenBLAS accepts a number of threads only from the thread that set it first: that of this module or, if other code has set it,
+    # possibly the current one.
+    for run in (_in_blas_thread, _in_current_thread):
         limiter = run(partial(controller.limit, limits=1, user_api="blas"))
-        wide = [pool["internal_api"] for pool in controller.select(user_api="blas").info() if pool["num_threads"] != 1]
-        if not wide:
+        unlimited = [pool["internal_api"] for pool in controller.select(user_api="blas").info() if pool["num_threads"] != 1]
+        if not unlimited:
             break
         run(limiter.restore_original_limits)
-    if wide:
-        raise DfactError(f"{wide} cannot be limited to one thread; set OPENBLAS_NUM_THREADS=1 and MKL_NUM_THREADS=1 before Python starts")
+    if unlimited:
+        raise DfactError(
+            f"{unlimited} cannot be limited to one thread; set OPENBLAS_NUM_THREADS=1 and MKL_NUM_THREADS=1 before Python starts"
+        )
     codecs, blosc.use_threads = blosc.use_threads, False
 
     def restore() -> None:
@@ -64,18 +67,18 @@ def _limit() -> Callable[[], object]:
     return restore
 
 
-def _in_the_setter(action: Callable[[], Any]) -> Any:
+def _in_blas_thread(action: Callable[[], Any]) -> Any:
     return _blas_thread.submit(action).result()
 
 
-def _renew() -> None:
-    """A forked process has the executor, but not its thread."""
-    global _blas_thread  # noqa: PLW0603  # a thread of the process, which the child lacks
+def _restart_blas_thread() -> None:
+    """Replace the executor in a forked process, which inherits it without its thread."""
+    global _blas_thread  # noqa: PLW0603  # the thread belongs to the process
     _blas_thread = ThreadPoolExecutor(1, thread_name_prefix="dfact-blas")
 
 
-os.register_at_fork(after_in_child=_renew)
+os.register_at_fork(after_in_child=_restart_blas_thread)
 
 
-def _here(action: Callable[[], Any]) -> Any:
+def _in_current_thread(action: Callable[[], Any]) -> Any:
     return action()

@@ -1,7 +1,7 @@
 """The row problem of ICQF solved to its optimum: each row with its own mask and its own bound constraints.
 
-The bounds of a row's few factors are on a tableau (:mod:`dfact.kernels.pivoting`); of the bounds of its many entries
-only those that the model has violated on the way are looked at, and only those that hold are on the tableau.
+The bounds of a row's few factors are on a tableau (:mod:`dfact.kernels.pivoting`). Among the bounds of its many entries,
+only those that an iterate has violated are checked, and only those that are active are on the tableau.
 """
 
 from typing import NamedTuple
@@ -9,19 +9,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.kernels.jit import kernel, part
-from dfact.kernels.pivoting import Tableau, begin, enforce, enter, leave, tabulate
+from dfact.kernels.jit import kernel, subroutine
+from dfact.kernels.pivoting import Tableau, enforce, enter, leave, start_row, tabulate
 
-TABLEAU_DIGEST = "022ca648b5d4"  # of tableau.py: with it this file changes, and with this file the kernels cached on disk
+TABLEAU_DIGEST = "60cb62b99032"  # of pivoting.py: a change there changes this file, and Numba then renews the kernels it has cached
 _ROUNDS = 200
-_EDGE = 0.01  # what counts as beyond the factors' bounds, relative to what does beyond the model's
-_STEPS = 50  # bounds enforced, per factor
-_FRESH = 24  # bounds enforced on one tableau, whose rounding errors grow with every sweep
-_WATCHED, _UNWRITTEN = 1, 2
+_EDGE = 0.01  # tolerance of the factors' bounds, relative to that of the model's bounds
+_STEPS = 50  # maximum number of bounds enforced, per factor
+_REBUILD_STEPS = 24  # bounds enforced on one tableau before it is rebuilt: its rounding errors grow with every sweep
+_WATCHED, _INFEASIBLE = 1, 2
 
 
 class Limits(NamedTuple):
-    """The bounds of the factors, [0, w_max], and of the model of each item (m), with what counts as beyond them."""
+    """The bounds of the factors, [0, w_max], and of the model of each item (m), with their tolerances."""
 
     w_max: float
     edge: float
@@ -29,7 +29,7 @@ class Limits(NamedTuple):
     upper: NDArray[np.float64]
     slack: NDArray[np.float64]
     low: NDArray[np.floating]
-    """lower − slack in the rows' precision, as high is upper + slack."""
+    """lower − slack (m) in the rows' precision; high is upper + slack."""
     high: NDArray[np.floating]
 
 
@@ -37,41 +37,41 @@ class Space(NamedTuple):
     """Working space for one row."""
 
     w: NDArray[np.float64]
-    """The row's factors and confounders, and a zero (k+1)."""
+    """The row's factors and confounders, followed by a zero (k+1)."""
     Q: NDArray[np.floating]
-    """The loadings in the rows' precision, and zeros (k+1, m)."""
+    """The loadings in the rows' precision, followed by a row of zeros (k+1, m)."""
     model: NDArray[np.floating]
     used: NDArray[np.int64]
     watched: NDArray[np.int64]
-    """The items whose bounds are looked at (m), of which the first so many count."""
+    """The items whose bounds are checked (m); their number is passed as ``n_watched``."""
     seen: NDArray[np.int64]
     P: NDArray[np.float64]
 
 
-@part
-def give_up(state: Tableau, p: int, size: int, seen: NDArray[np.int64]) -> int:
-    """No step brings p to its bound, for there is no solution: leave out entry p, or, where p is a factor, the entry
-    that keeps it from its bound. The multiplier stays as it is, so all that is said of y stays true.
+@subroutine
+def drop_infeasible(state: Tableau, p: int, size: int, seen: NDArray[np.int64]) -> int:
+    """Drop a bound where no step brings p to its own, as the row has no solution: that of entry p or, if p is a factor, of
+    the entry that keeps it from its bound. The multiplier stays as it is, so the conditions on y still hold.
 
     Returns the entry's place, −1 if there is none.
     """
-    lost = p
+    dropped = p
     if p < state.d:
-        lost = -1
+        dropped = -1
         for i in range(state.d, size):
-            if state.item[i] >= 0 and (lost < 0 or abs(state.T[i, p]) > abs(state.T[lost, p])):
-                lost = i
-    if lost >= 0:
-        seen[state.item[lost]] = _UNWRITTEN
+            if state.item[i] >= 0 and (dropped < 0 or abs(state.T[i, p]) > abs(state.T[dropped, p])):
+                dropped = i
+    if dropped >= 0:
+        seen[state.item[dropped]] = _INFEASIBLE
         for r in range(state.d):
-            state.h[r] -= state.y[lost] * state.Qt[state.item[lost], r]
-        leave(state, lost, size)
-    return lost
+            state.h[r] -= state.y[dropped] * state.Qt[state.item[dropped], r]
+        leave(state, dropped, size)
+    return dropped
 
 
-@part
+@subroutine
 def worst_factor(state: Tableau, limits: Limits) -> int:
-    """The factor furthest outside [0, w_max], −1 if none is."""
+    """Return the factor furthest outside [0, w_max], −1 if none is."""
     worst, most = -1, limits.edge
     for r in range(state.d):
         excess = max(-state.x[r], state.x[r] - limits.w_max)
@@ -80,24 +80,24 @@ def worst_factor(state: Tableau, limits: Limits) -> int:
     return worst
 
 
-@part
+@subroutine
 def worst_entry(state: Tableau, space: Space, n_watched: int, limits: Limits) -> tuple[int, float]:
-    """The watched item furthest outside the bounds, −1 if none is by more than half the slack, and its value in the model."""
+    """Return the watched item furthest outside its bounds, −1 if none is by more than half the slack, and its modelled value."""
     Qt, w, watched, seen = state.Qt, space.w, space.watched, space.seen
     worst, most, value = -1, 0.5, 0.0
-    for place in range(n_watched):
-        j, model = watched[place], 0.0
+    for i in range(n_watched):
+        j, model = watched[i], 0.0
         for r in range(Qt.shape[1]):
             model += Qt[j, r] * w[r]
         excess = max(limits.lower[j] - model, model - limits.upper[j]) / limits.slack[j]
-        if excess > most and seen[j] != _UNWRITTEN:
+        if excess > most and seen[j] != _INFEASIBLE:
             worst, most, value = j, excess, model
     return worst, value
 
 
-@part
-def model_of(space: Space) -> None:
-    """Compute the model Qᵀw, four of the factors that are not 0 at a time."""
+@subroutine
+def compute_model(space: Space) -> None:
+    """Compute the model Qᵀw, four nonzero factors at a time."""
     Q, w, used, model = space.Q, space.w, space.used, space.model
     number, k, count = model.dtype.type, len(w) - 1, 0
     for r in range(k):
@@ -114,9 +114,9 @@ def model_of(space: Space) -> None:
             model[j] += p * Q[a, j] + q * Q[b, j] + t * Q[c, j] + u * Q[d, j]
 
 
-@part
-def watch(space: Space, limits: Limits, n_watched: int) -> int:
-    """Add the items whose model is outside the bounds to the watched ones; returns how many those are then."""
+@subroutine
+def watch_violated(space: Space, limits: Limits, n_watched: int) -> int:
+    """Add the items whose model is outside the bounds to the watched ones. Returns the new number of watched items."""
     model, seen, number = space.model, space.seen, space.model.dtype.type
     low, high, zero, excess = limits.low, limits.high, number(0), number(0)
     for j in range(len(model)):
@@ -129,7 +129,7 @@ def watch(space: Space, limits: Limits, n_watched: int) -> int:
     return n_watched
 
 
-@part
+@subroutine
 def masked_gram(
     answers: NDArray[np.floating],
     gram: NDArray[np.float64],
@@ -139,9 +139,9 @@ def masked_gram(
     space: Space,
     G: NDArray[np.float64],
 ) -> None:
-    """G = Σ q_j q_jᵀ over the answered items j: all less the missing ones, or the answered ones where they are fewer.
+    """Set G = Σ q_j q_jᵀ over the answered items j: the sum of all less the missing ones, or that of the answered ones if fewer.
 
-    To the first d of its diagonal the ridge is added, which gram holds already.
+    The first d diagonal entries include the ridge, which gram includes already.
     """
     P, items = space.P, space.watched
     k, m = Q.shape
@@ -166,15 +166,15 @@ def masked_gram(
             G[r, r] += ridge
 
 
-@part
+@subroutine
 def solve_row(state: Tableau, space: Space, limits: Limits) -> bool:
-    """Enforce what the row violates: bounds of its factors, then of the watched entries, then of all, until there is none.
+    """Enforce the bounds that the row violates: of its factors, then of the watched entries, then of all, until none is violated.
 
     Returns whether all bounds could be enforced.
     """
     n_watched, size, done = 0, state.d, True
     for step in range(1, _STEPS * state.d):
-        if step % _FRESH == 0:
+        if step % _REBUILD_STEPS == 0:
             tabulate(state, size)
         p = worst_factor(state, limits)
         if p >= 0:
@@ -184,9 +184,9 @@ def solve_row(state: Tableau, space: Space, limits: Limits) -> bool:
                 space.w[r] = state.x[r]
             j, value = worst_entry(state, space, n_watched, limits)
             if j < 0:
-                model_of(space)
+                compute_model(space)
                 before = n_watched
-                n_watched = watch(space, limits, n_watched)
+                n_watched = watch_violated(space, limits, n_watched)
                 if n_watched == before:
                     return done
                 continue
@@ -197,14 +197,14 @@ def solve_row(state: Tableau, space: Space, limits: Limits) -> bool:
             bound = (limits.lower[j] if value < limits.lower[j] else limits.upper[j]) - (value - state.x[p])
         while not enforce(state, p, bound, size):
             done = False
-            if give_up(state, p, size, space.seen) in (p, -1):
+            if drop_infeasible(state, p, size, space.seen) in (p, -1):
                 break
     return False
 
 
-@part
-def load(x: NDArray[np.floating], h: NDArray[np.floating], penalty: float, state: Tableau, space: Space) -> None:
-    """A row's x, and its h less the penalty and what the confounders explain."""
+@subroutine
+def load_row(x: NDArray[np.floating], h: NDArray[np.floating], penalty: float, state: Tableau, space: Space) -> None:
+    """Load a row's x, and its h less the penalty and the part that the confounders explain."""
     d, k = state.d, len(x)
     for c in range(d, k):
         space.w[c] = x[c]
@@ -216,10 +216,10 @@ def load(x: NDArray[np.floating], h: NDArray[np.floating], penalty: float, state
         space.seen[j] = 0
 
 
-@part
-def store(x: NDArray[np.floating], state: Tableau, w_max: float) -> float:
-    """Write a row's factors to x. Returns what the added curvature still holds back, as an error of one factor alone:
-    the gradient without it is that curvature times what the factor moved.
+@subroutine
+def store_row(x: NDArray[np.floating], state: Tableau, w_max: float) -> float:
+    """Write a row's factors to x. Returns the error that the added curvature still causes, as that of a single factor:
+    the gradient without it is that curvature times the distance that the factor moved.
     """
     left = 0.0
     for r in range(state.d):
@@ -245,30 +245,30 @@ def solve_block(
     scale: float,
     limits: Limits,
 ) -> int:
-    """The rows of a block one after the other, in working space for one; X (n, k+c) and H (n, k), else as :func:`solve_rows`."""
+    """Solve the rows of a block one after the other, in working space for one. X is (n, k+c), H (n, k), else as :func:`solve_rows`."""
     k, m = Q.shape
-    places = 2 * d + 1  # E has no more entries than F has factors, and one more may be on its way
+    places = 2 * d + 1  # E has no more entries than F has factors, and one more that is being enforced
     a, b, e = np.zeros((8, places + k)), np.zeros((3, places + k + 4), np.int64), np.zeros((2, m), np.int64)
     T, G, P = np.zeros((places, places)), np.zeros((k, k)), np.zeros((k, m))
     state = Tableau(d, T, a[0], a[1], b[0, :places], b[1, :places], a[2], G, a[3], a[4], Qt, a[5], a[6])
     space = Space(a[7, : k + 1], narrow, model, b[2], e[0], e[1], P)
-    unfinished = 0
+    unconverged = 0
     for i in range(len(M)):
         masked_gram(M[i], gram, ridge, d, Q, space, state.G)
         for r in range(state.d):
             state.extra[r] = 0.0
         done = False
         for _ in range(_ROUNDS):
-            load(X[i], H[i], penalty, state, space)
-            begin(state, scale, limits.w_max)
+            load_row(X[i], H[i], penalty, state, space)
+            start_row(state, scale, limits.w_max)
             done = solve_row(state, space, limits)
-            # With curvature added this is a step of the proximal point method; without any, it is the optimum.
-            if store(X[i], state, limits.w_max) <= limits.edge:
+            # With added curvature this is a step of the proximal point method, without it the optimum.
+            if store_row(X[i], state, limits.w_max) <= limits.edge:
                 break
         else:
             done = False
-        unfinished += 0 if done else 1
-    return unfinished
+        unconverged += 0 if done else 1
+    return unconverged
 
 
 def solve_rows(
@@ -284,12 +284,12 @@ def solve_rows(
     upper: NDArray[np.float64],
     tolerance: float,
 ) -> int:
-    """For every row m of M (n, m; NaN = missing), with its x = X[:, i] = [w, c], in place:
+    """Solve, for every row m of M (n, m; NaN = missing), with its x = X[:, i] = [w, c], in place:
 
         minimise ½‖o∘(m − Qᵀx)‖² + penalty·Σw + ridge/2·‖w‖²   over 0 ≤ w ≤ w_max and lower ≤ Qᵀx ≤ upper
 
     H (n_free, n) = Q·(M with zeros for NaN)ᵀ, Q (k+c, m), lower and upper (m). ``tolerance`` is relative to w_max
-    and to the bounds' width. Returns the number of rows that did not come within it.
+    and to the bounds' width. Returns the number of rows that did not reach it.
     """
     gram, Qt = Q @ Q.T, np.ascontiguousarray(Q.T)
     gram[np.arange(n_free), np.arange(n_free)] += ridge
@@ -299,6 +299,6 @@ def solve_rows(
     scale = float(gram.diagonal()[:n_free].max()) or 1.0
     rows = np.ascontiguousarray(X.T)
     settings = n_free, float(penalty), float(ridge), scale
-    unfinished = solve_block(M, rows, np.ascontiguousarray(H.T), Q, Qt, narrow, model, gram, *settings, limits)
+    unconverged = solve_block(M, rows, np.ascontiguousarray(H.T), Q, Qt, narrow, model, gram, *settings, limits)
     X[:n_free] = rows.T[:n_free]
-    return unfinished
+    return unconverged

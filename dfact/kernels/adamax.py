@@ -1,4 +1,4 @@
-"""Adamax on subproblems that are solved, not only differentiated: algorithm 4's move of a mode's factors towards its sample's solution."""
+"""Adamax on subproblems that are solved, not only differentiated: algorithm 4 moves a mode's factors towards their sample's solution."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,7 +6,9 @@ from numpy.typing import NDArray
 from dfact.kernels.jit import kernel
 
 BETA_1, BETA_2 = 0.9, 0.9999
-_LEAST = 0.25  # of the mean curvature of a component's entries: with fewer observations than that a sample's solution is mostly noise
+# Lower bound of an entry's curvature, relative to the mean over its component's entries. With fewer observations than that, a
+# sample's solution is mostly noise.
+_LEAST = 0.25
 
 Doubles = NDArray[np.float64]
 
@@ -26,17 +28,17 @@ def adamax_updates(
     S: Doubles,
     Z: Doubles,
 ) -> None:
-    """Move every row r of A (R, I) towards its solution on a sample, the others as they are by then, in place.
+    """Move every row r of A (R, I) in place towards its solution on a sample, given the current values of the others.
 
     U (R, I) are the sample's linear terms. G (R(R+1)/2, I) is the lower triangle, row by row, of the Gram matrix of each
-    column i; (R(R+1)/2, 1) is the one of all columns. With the sample's share τ = shares[r] of the whole, the curvature
-    d_i = G_rr,i, which counts as a quarter of its mean over the columns at least, and the moments M (R, I), S (R) and Z (R, I):
+    column i; if it is (R(R+1)/2, 1), all columns share one. With the sample's share τ = shares[r] of all data, the curvature
+    d_i = G_rr,i, at least a quarter of its mean over the columns, and the moments M (R, I), S (R) and Z (R, I):
 
         v_i = U_r,i − Σ_q G_rq,i a_q,i,   ā = soft(v + d a, τ l1) / (d + τ ridge),   g = a − ā,
         M ← β₁M + (1−β₁)g,   S ← max(β₂S, ‖g‖),   a ← a − min(1, step‖a‖/S) M / (1−β₁ᵗ),
-        Z ← β₁Z + (1−β₁)[ā = 0],   a ← 0 where most ā of late are: Z > ½(1−β₁ᵗ).
+        Z ← β₁Z + (1−β₁)[ā = 0],   a ← 0 where most recent ā are 0: Z > ½(1−β₁ᵗ).
 
-    A row that is 0 stays so; one with share 0, of which the sample shows nothing, stays as it is.
+    A row of zeros stays so. A row with share 0, for which the sample has no data, stays as it is.
     """
     k, n = A.shape
     common = G.shape[1] == 1

@@ -22,8 +22,8 @@ def admm_fill(
     """Update the state S (n, m) in place and write the target B (n, m) of the factor updates.
 
     M (n, m) holds the answers, NaN where missing, R = [W, C]Qᵀ (n, m) the model, lower and upper (m) its
-    bounds, sample_weight (n) what a row counts in the sums. The state stands for Z and the dual A:
-    Z = clip(S); A = M − S where answered, ρ(Z − S) where missing, with the ρ it was written with. So the paper's
+    bounds, sample_weight (n) the weights of the rows in the sums. The state represents Z and the dual A:
+    Z = clip(S); A = M − S where answered, ρ(Z − S) where missing, with the ρ of the step that wrote it. So the paper's
 
         Z ← clip((O∘M + ρR − A) / (ρ + O)),   A ← A + ρ(Z − R),   B = Z + A/ρ
 
@@ -42,7 +42,7 @@ def admm_fill(
     adaptive = len(residuals) > 0
     squares, lagrangian = 0.0, 0.0
     for i in range(M.shape[0]):
-        # Sums of one row in the working precision, of all rows in double.
+        # Sums over a row are in the working precision, sums over rows in double.
         row_squares, row_lagrangian, primal, dual = zero, zero, zero, zero
         for j in range(M.shape[1]):
             answered = M[i, j] == M[i, j]

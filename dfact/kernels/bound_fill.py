@@ -1,4 +1,4 @@
-"""The step of the rows where only the bounds are split off, with the few multipliers of the bounds that are active."""
+"""The row step of ICQF where only the bounds are split off: it keeps multipliers of the few active bounds alone."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,13 +9,13 @@ from dfact.kernels.jit import inlined, kernel
 Floats = NDArray[np.floating]
 Integers = NDArray[np.int32]
 Codes = NDArray[np.floating | np.integer]
-_TILE_PRODUCTS = 10**6  # multiplications up to which OpenBLAS multiplies matrices without packing them first
-_TILE_ENTRIES = 1 << 16  # a tile of the target and of the data stay in a second-level cache
+_TILE_PRODUCTS = 10**6  # number of multiplications up to which OpenBLAS does not pack the matrices first
+_TILE_ENTRIES = 1 << 16  # entries of a tile: those of the target and of the data fit into a second-level cache
 _TILE_ROWS = 16  # rows in a multiple of the vector lanes
 
 
 def tile_rows(n: int, k: int, m: int) -> int:
-    """Number of the n rows of a block that a step takes at once; all where a few would be too many for small products."""
+    """Return how many of a block's n rows a step processes at once; all of them if small products would hold too few rows."""
     rows = min(_TILE_PRODUCTS // (k * m), _TILE_ENTRIES // m) // _TILE_ROWS * _TILE_ROWS
     return max(1, min(rows, n) if rows > _TILE_ROWS else n)
 
@@ -29,7 +29,7 @@ def bounded_step(
     Q: Floats,
     Qt: Floats,
     G: Floats,
-    places: Integers,
+    indices: Integers,
     values: Floats,
     lower: Floats,
     upper: Floats,
@@ -41,22 +41,21 @@ def bounded_step(
     accelerated: bool,
     sample_weight: Floats,
     target: Floats,
-    places_new: Integers,
+    indices_new: Integers,
     values_new: Floats,
     gram: Floats,
     cross: Floats,
 ) -> tuple[float, float, float, int]:
     """Move the factors X (k, n) given Q (k, m), in place; update the multipliers of the bounds and the sums for the step of Q.
 
-    The answers M (n, m) are ``missing`` or NaN where there is none. Of X the first f components move, within 0 and
-    w_max, by ``sweeps`` coordinate sweeps or ``accelerated`` gradient
-    steps, with the penalty beta·Σx, or beta·Σ½x² if it is ``squared``. Qt (m, f) holds Q' of these, G is QQ'. Their
-    target B, the weights D of the rows and the multipliers are those of :func:`bound_fill`, for as many rows at a time
-    as ``target`` (rows, m) has. Multipliers are written to places_new and values_new (n·m), XDSX' to gram (k, k) and
-    XDSB to cross (k, m), with the sample weights S (n).
+    Missing answers in M (n, m) are ``missing`` or NaN. The first f components of X move, within 0 and w_max, by ``sweeps``
+    coordinate sweeps or ``accelerated`` gradient steps, with the penalty beta·Σx, or beta·Σ½x² if it is ``squared``. Qt (m, f)
+    is the transpose of their rows of Q, G is QQ'. Their target B, the weights D of the rows and the multipliers are those of
+    :func:`bound_fill`, which processes as many rows at a time as ``target`` (rows, m) has. Multipliers are written to indices_new
+    and values_new (n·m), XDSX' to gram (k, k) and XDSB to cross (k, m), with the sample weights S (n).
 
-    Returns the two sums of :func:`bound_fill`, Σ of what the penalty counts before the step, each row counted by its
-    sample weight, and the number of multipliers.
+    Returns the two sums of :func:`bound_fill`, the penalty before the step without beta, each row times its sample weight, and
+    the number of multipliers.
     """
     n, m = M.shape
     k, rows, n_free = len(Q), len(target), Qt.shape[1]
@@ -65,7 +64,7 @@ def bounded_step(
     tile_cross, tile_gram = np.empty_like(cross), np.empty_like(gram)
     gram[:], cross[:] = zero, zero
     squares, bounds, penalty, used, count = 0.0, 0.0, 0.0, 0, 0
-    # All that is done to a tile finds it in the cache.
+    # A tile stays in the cache while all steps are applied to it.
     for start in range(0, n, rows):
         size = min(rows, n - start)
         x, factors = np.ascontiguousarray(X[:, start : start + size]), np.empty((size, k), X.dtype)
@@ -80,7 +79,7 @@ def bounded_step(
         B, weights = target[:size], np.empty(size, X.dtype)
         np.dot(factors, Q, B)
         row_squares, row_bounds, used, count = bound_fill(
-            M, missing, B, start, places, values, used, lower, upper, rho, sample_weight, weights, places_new, values_new, count
+            M, missing, B, start, indices, values, used, lower, upper, rho, sample_weight, weights, indices_new, values_new, count
         )
         squares += row_squares
         bounds += row_bounds
@@ -119,7 +118,7 @@ def bound_fill(
     missing: float,
     R: Floats,
     start: int,
-    places: Integers,
+    indices: Integers,
     values: Floats,
     used: int,
     lower: Floats,
@@ -127,15 +126,15 @@ def bound_fill(
     rho: float,
     sample_weight: Floats,
     weights: Floats,
-    places_new: Integers,
+    indices_new: Integers,
     values_new: Floats,
     count: int,
 ) -> tuple[float, float, int, int]:
     """Write the target B over the model R (rows, m) of the rows of M (n, m) from ``start`` on, and their multipliers.
 
-    M holds the answers, ``missing`` or NaN where there is none. The bounds lower ≤ Z ≤ upper (m) of the split Z = R
-    have multipliers A, zero but where a bound is active; there places holds i·m + j, in rising order, and values the
-    multipliers; those before ``used`` are of earlier rows. A row that breaks a bound or has a multiplier has the weight 1 + ρ and
+    Missing answers in M are ``missing`` or NaN. The bounds lower ≤ Z ≤ upper (m) of the split Z = R have multipliers A, which
+    are zero except where a bound is active. For these, indices holds i·m + j in ascending order and values the multipliers;
+    those before ``used`` belong to earlier rows. A row that violates a bound or has a multiplier has the weight 1 + ρ and
 
         Z = clip(R − A/ρ),   A ← A + ρ(Z − R),   B = R + (O∘(M − R) + ρ(Z − R) + A) / weight
 
@@ -144,14 +143,14 @@ def bound_fill(
     ``count`` on.
 
     Returns Σ (M − R)² over answered entries and Σ A(Z − R) + ρ/2 (Z − R)² with the old multipliers, each row counted
-    by its sample_weight (n), and the numbers of old and of new multipliers so far.
+    times its sample_weight (n), and the numbers of old and of new multipliers so far.
     """
     dtype = R.dtype.type
     zero, half, one, p = dtype(0), dtype(0.5), dtype(1), dtype(rho)
     inverse, damp, code = one / p, one / (one + p), dtype(missing)
     m = M.shape[1]
     errors, dual, target, term = np.empty(m, R.dtype), np.zeros(m, R.dtype), np.empty(m, R.dtype), np.empty(m, R.dtype)
-    # One byte an entry, eight in a word: most words are 0, and few rows have no other.
+    # One byte per entry, eight in a word: most words are 0, but few rows consist of such words alone.
     flags = np.zeros(-(-m // 8) * 8, np.uint8)
     words = flags.view(np.uint64)
     active, touched = np.empty(len(words), np.int32), np.empty(len(flags), np.int32)
@@ -162,15 +161,15 @@ def bound_fill(
         for j in range(m):
             answer = dtype(M[i, j])
             errors[j] = answer - R[t, j] if (answer == answer) & (answer != code) else zero
-        # Sums are taken of one type alone, so that they do not depend on that of M.
+        # Summing values of a single type keeps the result independent of the type of M.
         for j in range(m):
             row_squares += errors[j] * errors[j]
         squares += float(sample_weight[i] * row_squares)
         for j in range(m):
             flags[j] = (R[t, j] > upper[j]) | (R[t, j] < lower[j])
-        while used < len(places) and places[used] < (i + 1) * m:
-            flags[places[used] - i * m] = 1
-            dual[places[used] - i * m] = values[used]
+        while used < len(indices) and indices[used] < (i + 1) * m:
+            flags[indices[used] - i * m] = 1
+            dual[indices[used] - i * m] = values[used]
             used += 1
         # Branches would be mispredicted: active bounds follow no pattern.
         n_active, n_touched = 0, 0
@@ -193,7 +192,7 @@ def bound_fill(
             target[e] = r + (errors[j] + p * gap + new) * damp
             term[e] = gap * (a + half * p * gap)
             dual[j] = zero
-            places_new[count] = i * m + j
+            indices_new[count] = i * m + j
             values_new[count] = new
             count += new != zero
         for e in range(n_touched):

@@ -4,8 +4,8 @@ For every column x of X (k, n), in place:
 
     minimise  ½ xᵀ(G + ridge·I)x − hᵀx   over 0 ≤ x_r ≤ upper, r < n_free
 
-G (k, k) is the Gram matrix all columns share; H (n_free, n) holds the linear terms h, less the weight of an ℓ1
-penalty; ridge (n) and upper (n) are each column's own. Components from n_free on are given and stay, without ridge.
+G (k, k) is the Gram matrix that all columns share. H (n_free, n) holds the linear terms h, less the weight of an ℓ1
+penalty; ridge (n) and upper (n) differ by column. Components from n_free on are fixed and have no ridge.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ Floats = NDArray[np.floating]
 
 @inlined
 def descend(X: Floats, H: Floats, G: Floats, n_free: int, ridge: Floats, upper: Floats, sweeps: int, tolerance: float) -> int:
-    """:func:`coordinate_descent`, for kernels."""
+    """Run :func:`coordinate_descent` inside a kernel."""
     k, n = X.shape
     dtype = X.dtype.type
     zero, least = dtype(0), dtype(tolerance)
@@ -28,7 +28,7 @@ def descend(X: Floats, H: Floats, G: Floats, n_free: int, ridge: Floats, upper: 
             inverse[r, i] = dtype(1) / (G[r, r] + ridge[i])
     quads = k // 4 * 4
     for sweep in range(sweeps):
-        # What entries moved by beyond the tolerance, as a sum: that runs in vector lanes, a maximum does not.
+        # The sum of the changes beyond the tolerance: unlike their maximum, it is vectorized.
         moved = zero
         for r in range(n_free):
             if G[r, r] <= zero:
@@ -57,7 +57,7 @@ def descend(X: Floats, H: Floats, G: Floats, n_free: int, ridge: Floats, upper: 
 
 @kernel
 def coordinate_descent(X: Floats, H: Floats, G: Floats, n_free: int, ridge: Floats, upper: Floats, sweeps: int, tolerance: float) -> int:
-    """Cyclic coordinate descent from X on: at most ``sweeps`` sweeps, or until none moves an entry by more than ``tolerance``.
+    """Run cyclic coordinate descent from X: at most ``sweeps`` sweeps, or until one moves no entry by more than ``tolerance``.
 
     Returns the number of sweeps.
     """
@@ -66,7 +66,7 @@ def coordinate_descent(X: Floats, H: Floats, G: Floats, n_free: int, ridge: Floa
 
 @inlined
 def accelerate(X: Floats, H: Floats, G: Floats, n_free: int, ridge: Floats, upper: Floats, steps: int, tolerance: float) -> int:
-    """:func:`fista`, for kernels."""
+    """Run :func:`fista` inside a kernel."""
     k, n = X.shape
     dtype = X.dtype.type
     zero, least = dtype(0), dtype(tolerance)
@@ -106,7 +106,7 @@ def accelerate(X: Floats, H: Floats, G: Floats, n_free: int, ridge: Floats, uppe
 
 @kernel
 def fista(X: Floats, H: Floats, G: Floats, n_free: int, ridge: Floats, upper: Floats, steps: int, tolerance: float) -> int:
-    """Accelerated proximal gradient from X on (FISTA, Beck & Teboulle 2009), at most ``steps`` steps.
+    """Run accelerated proximal gradient descent from X (FISTA, Beck & Teboulle 2009), at most ``steps`` steps.
 
     The proximal map of an ℓ1 penalty on a box is a clip, so it needs no inner iteration. The step is
     1/(‖G‖ + ridge), ‖G‖ bounded by its largest absolute row sum. Returns the number of steps.

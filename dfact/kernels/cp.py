@@ -1,7 +1,7 @@
-"""CP's kernels: what is missing filled in by the model, and the column updates of the paper's algorithm 1 on a residual tensor.
+"""Kernels of CP: missing entries imputed by the model, and the column updates of the paper's algorithm 1 on a residual tensor.
 
-Shapes: R components of N modes of I_1, …, I_N. A tensor lies flat, its last mode fastest; seen from mode
-n it is (P, I_n, Q) with P = I_1⋯I_{n−1} and Q = I_{n+1}⋯I_N, and the other modes' vectors are h = h_P ⊗ h_Q.
+Shapes: R components of N modes of I_1, …, I_N. A tensor is stored flat, its last mode fastest. From mode n it is
+(P, I_n, Q) with P = I_1⋯I_{n−1} and Q = I_{n+1}⋯I_N, and the vectors of the other modes are h = h_P ⊗ h_Q.
 """
 
 import numpy as np
@@ -13,22 +13,22 @@ Floats = NDArray[np.floating]
 Doubles = NDArray[np.float64]
 Sizes = NDArray[np.int64]
 
-_VANISHED = 1e-100  # products of three numbers like this are 0
+_VANISHED = 1e-100  # products of three such numbers underflow to 0
 
 
 @kernel
 def fill_missing(M: Floats, R: Floats, first: int = 0) -> float:
     """Write the target over the model R (n, m): M where it is observed, R where it is missing (NaN).
 
-    The columns of R are those of M from ``first`` on. Returns Σ (M − R)² over what is observed.
+    The columns of R are those of M from ``first`` on. Returns Σ (M − R)² over the observed entries.
     """
     zero, m = R.dtype.type(0), R.shape[1]
     total = 0.0
     for i in range(R.shape[0]):
-        # Numbers of columns may not be sums: as these may be negative, it would not run in vector lanes.
+        # Column numbers computed as sums might be negative, and the loop would not be vectorized. Slices avoid them.
         row, values, model = zero, M[i, first : first + m], R[i]
         for j in range(m):
-            # A missing entry has no error: written so that it runs in vector lanes.
+            # A missing entry has error 0, without a branch, so that the loop is vectorized.
             target = values[j] if values[j] == values[j] else model[j]
             error = target - model[j]
             row += error * error
@@ -39,7 +39,7 @@ def fill_missing(M: Floats, R: Floats, first: int = 0) -> float:
 
 @kernel
 def subtract(M: Doubles, R: Doubles) -> float:
-    """Write the residual M − R over the model R (n, m), NaN where M is missing. Returns Σ (M − R)² over what is observed."""
+    """Write the residual M − R over the model R (n, m), NaN where M is missing. Returns Σ (M − R)² over the observed entries."""
     total = 0.0
     for i in range(M.shape[0]):
         row = 0.0
@@ -53,7 +53,7 @@ def subtract(M: Doubles, R: Doubles) -> float:
 
 @kernel
 def observed_squares(M: Floats, row_squares: Doubles, row_counts: Doubles, column_squares: Doubles) -> None:
-    """Σ M² and the number of observed entries of each row (n), and added to column_squares (m) that of each column."""
+    """Set Σ M² and the number of observed entries of each row (n), and add Σ M² of each column to column_squares (m)."""
     zero = M.dtype.type(0)
     for i in range(M.shape[0]):
         squares, missing = 0.0, 0
@@ -68,7 +68,7 @@ def observed_squares(M: Floats, row_squares: Doubles, row_counts: Doubles, colum
 
 @inlined
 def kronecker(a: Doubles, shape: Sizes, first: int, last: int) -> Doubles:
-    """The Kronecker product of the vectors of modes first to last − 1, which lie one after the other in a (ΣI_n)."""
+    """Return the Kronecker product of the vectors of modes first to last − 1, which lie one after the other in a (ΣI_n)."""
     start, size = 0, 1
     for n in range(last):
         start += shape[n] if n < first else 0
@@ -76,7 +76,7 @@ def kronecker(a: Doubles, shape: Sizes, first: int, last: int) -> Doubles:
     out = np.ones(size)
     done = 1
     for n in range(first, last):
-        # From the end, so that what is read has not been written over.
+        # Starting at the end, so that no entry is overwritten before it is read.
         for p in range(done - 1, -1, -1):
             for i in range(shape[n] - 1, -1, -1):
                 out[p * shape[n] + i] = out[p] * a[start + i]
@@ -87,7 +87,7 @@ def kronecker(a: Doubles, shape: Sizes, first: int, last: int) -> Doubles:
 
 @inlined
 def add_component(E: Doubles, a: Doubles, shape: Sizes, sign: float) -> None:
-    """E += sign · a⁽¹⁾∘…∘a⁽ᴺ⁾."""
+    """Add a component: E += sign · a⁽¹⁾∘…∘a⁽ᴺ⁾."""
     left, size = kronecker(a, shape, 0, len(shape) - 1), shape[-1]
     last = a[len(a) - size :]
     for p in range(len(left)):
@@ -99,7 +99,7 @@ def add_component(E: Doubles, a: Doubles, shape: Sizes, sign: float) -> None:
 
 @inlined
 def slice_sums(W: Doubles, left: Doubles, right: Doubles, u: Doubles, d: Doubles) -> None:
-    """u_i = (h∘δ_i)ᵀw_i and d_i = ‖h∘δ_i‖² (equations 20 and 19) of the slices of W (P, I, Q), NaN where δ = 0."""
+    """Set u_i = (h∘δ_i)ᵀw_i and d_i = ‖h∘δ_i‖² (equations 20 and 19) for the slices of W (P, I, Q), NaN where δ = 0."""
     size, width = len(u), len(right)
     u[:], d[:] = 0.0, 0.0
     for p in range(len(left)):
@@ -107,7 +107,7 @@ def slice_sums(W: Doubles, left: Doubles, right: Doubles, u: Doubles, d: Doubles
         if h == 0.0:
             continue
         if width == 1:
-            h *= right[0]  # of modes of one slice
+            h *= right[0]  # the product over modes with a single slice
             row = W[start : start + size]
             for i in range(size):
                 seen = row[i] == row[i]
@@ -127,16 +127,16 @@ def slice_sums(W: Doubles, left: Doubles, right: Doubles, u: Doubles, d: Doubles
 
 @kernel
 def residual_sweep(E: Doubles, A: Doubles, shape: Sizes, ridge: Doubles, l1: float, nonnegative: bool, support: Doubles) -> None:
-    """One iteration of algorithm 1 on the residual E (flat, NaN where missing) and the factors A (R, ΣI_n), in place.
+    """Run one iteration of algorithm 1 on the residual E (flat, NaN where missing) and the factors A (R, ΣI_n), in place.
 
     For each component and each of its modes a = soft(u, l1) / (d + ridge) (equations 20, 22, 24), with the
     ridge λ(1−α)R_n⁻¹ of all modes one after the other (ΣI_n). With a ``support`` (R, ΣI_n), 0 where an
-    entry stays 0, it is algorithm 2; (0, 0) is none.
+    entry stays 0, it is algorithm 2; a support of shape (0, 0) stands for none.
     """
     least = 0.0 if nonnegative else -np.inf
     for r in range(len(A)):
         a = A[r]
-        if not a.any():  # and so it would stay
+        if not a.any():  # a component of zeros would stay so
             continue
         add_component(E, a, shape, 1.0)
         start = 0
@@ -145,7 +145,7 @@ def residual_sweep(E: Doubles, A: Doubles, shape: Sizes, ridge: Doubles, l1: flo
             slice_sums(E, kronecker(a, shape, 0, n), kronecker(a, shape, n + 1, len(shape)), u, d)
             for i in range(shape[n]):
                 curvature = d[i] + ridge[start + i]
-                # No product with 0, whose sign would be that of the instructions the loop happens to run in.
+                # Not a product with 0: the sign of the result would depend on the instructions that the compiler chooses.
                 moved = max(max(u[i] - l1, 0.0) + min(u[i] + l1, 0.0), least)
                 free = len(support) == 0 or support[r, start + i] != 0.0
                 a[start + i] = moved / curvature if free and curvature > 0.0 else 0.0
@@ -155,15 +155,15 @@ def residual_sweep(E: Doubles, A: Doubles, shape: Sizes, ridge: Doubles, l1: flo
 
 @kernel
 def balance(squares: Doubles, sizes: Doubles, l2: float, l1: float) -> Doubles:
-    """How to scale the modes of each component so that their penalties are least and their product stays: c (N, R) with Π_n c_n = 1.
+    """Return the scales c (N, R) of each component's modes that minimise their penalties, with Π_n c_n = 1.
 
-    Of each mode's vector squares (N, R) are aᵀR_n⁻¹a and sizes (N, R) ‖a‖₁. Where the derivatives are equal,
-    l2·squares·c² + l1·sizes·c = μ for all modes; log μ by Newton's method, on a monotone function.
+    For each mode's vector a, squares (N, R) are aᵀR_n⁻¹a and sizes (N, R) ‖a‖₁. At the minimum the derivatives are equal:
+    l2·squares·c² + l1·sizes·c = μ for all modes. Newton's method finds log μ, on a monotone function.
     """
     c = np.ones_like(squares)
     for r in range(squares.shape[1]):
         p, q = l2 * squares[:, r], l1 * sizes[:, r]
-        if (p + q).min() <= _VANISHED:  # next to nothing of it is left, whose products would vanish, or it costs nothing
+        if (p + q).min() <= _VANISHED:  # the component has almost vanished, so that products would underflow, or it has no penalty
             continue
         t = np.log(p + q).mean()
         for _ in range(50):

@@ -1,10 +1,10 @@
-"""The elastic net with one Gram matrix and many right-hand sides: column updates, and every row at its optimum.
+"""The elastic net with one Gram matrix and many right-hand sides: column updates, and exact solutions.
 
 For every column x of X (k, n), in place:
 
     minimise  ½ xᵀG x − hᵀx + ridge/2·‖x‖² + l1·‖x‖₁,   x ≥ 0 where ``nonnegative``
 
-H (k, n) holds the linear terms h, ridge (n) is each column's own.
+H (k, n) holds the linear terms h; ridge (n) differs by column.
 """
 
 import numpy as np
@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from dfact.kernels.jit import inlined, kernel
 
 Floats = NDArray[np.floating]
-_SWEEPS, _ROUNDS = 10, 1000  # coordinate sweeps between two tries at the solution on the support, and how often
-_EDGE = 1e-9  # relative to what it is compared with: beyond it a condition is broken
+_SWEEPS, _ROUNDS = 10, 1000  # coordinate sweeps before each attempt at the solution on the support, and number of attempts
+_EDGE = 1e-9  # relative tolerance of the optimality conditions
 
 
 @kernel
 def column_updates(X: Floats, H: Floats, G: Floats, ridge: Floats, l1: float, nonnegative: bool, support: Floats, sweeps: int) -> None:
-    """Sweeps of x_r = soft(h_r − Σ_{q≠r} G_rq x_q, l1) / (G_rr + ridge), one component at a time over all columns.
+    """Sweep over x_r = soft(h_r − Σ_{q≠r} G_rq x_q, l1) / (G_rr + ridge), one component at a time over all columns.
 
-    ``support`` (k, n) is 1 where an entry may differ from 0 and 0 elsewhere; (0, n) where all may. An
-    entry without curvature is 0.
+    ``support`` (k, n) is 1 where an entry may differ from 0 and 0 elsewhere; shape (0, n) stands for no restriction.
+    Entries without curvature become 0.
     """
     k, n = X.shape
     dtype = X.dtype.type
@@ -30,7 +30,7 @@ def column_updates(X: Floats, H: Floats, G: Floats, ridge: Floats, l1: float, no
     u = np.empty(n, X.dtype)
     for _ in range(sweeps):
         for r in range(k):
-            # Loops along contiguous memory, which run in vector lanes.
+            # Loops along contiguous memory are vectorized.
             for i in range(n):
                 u[i] = H[r, i]
             for q in range(k):
@@ -41,7 +41,7 @@ def column_updates(X: Floats, H: Floats, G: Floats, ridge: Floats, l1: float, no
             curvature = G[r, r]
             for i in range(n):
                 d = curvature + ridge[i]
-                # No product with 0, whose sign would be that of the instructions the loop happens to run in.
+                # Not a product with 0: the sign of the result would depend on the instructions that the compiler chooses.
                 moved = max(max(u[i] - threshold, zero) + min(u[i] + threshold, zero), least)
                 X[r, i] = moved / d if d > zero else zero
             if len(support):
@@ -53,19 +53,19 @@ def column_updates(X: Floats, H: Floats, G: Floats, ridge: Floats, l1: float, no
 def on_support(
     x: NDArray[np.float64], h: NDArray[np.float64], G: NDArray[np.float64], ridge: float, l1: float, y: NDArray[np.float64]
 ) -> bool:
-    """The minimum y with the zeros and signs of x, by Cholesky's decomposition; False if it is not unique."""
+    """Set y to the minimum with the zeros and signs of x, by Cholesky's decomposition. Returns False if it is not unique."""
     k = len(x)
-    places, L = np.empty(k, np.int64), np.zeros((k, k))
+    indices, L = np.empty(k, np.int64), np.zeros((k, k))
     size = 0
     for r in range(k):
         y[r] = 0.0
         if x[r] != 0.0:
-            places[size] = r
+            indices[size] = r
             size += 1
     for a in range(size):
-        r = places[a]
+        r = indices[a]
         for b in range(a + 1):
-            total = G[r, places[b]]
+            total = G[r, indices[b]]
             for c in range(b):
                 total -= L[a, c] * L[b, c]
             if b < a:
@@ -77,13 +77,13 @@ def on_support(
                 L[a, a] = np.sqrt(total)
         total = h[r] - (l1 if x[r] > 0.0 else -l1)
         for c in range(a):
-            total -= L[a, c] * y[places[c]]
+            total -= L[a, c] * y[indices[c]]
         y[r] = total / L[a, a]
     for a in range(size - 1, -1, -1):
-        total = y[places[a]]
+        total = y[indices[a]]
         for c in range(a + 1, size):
-            total -= L[c, a] * y[places[c]]
-        y[places[a]] = total / L[a, a]
+            total -= L[c, a] * y[indices[c]]
+        y[indices[a]] = total / L[a, a]
     return True
 
 
@@ -91,7 +91,7 @@ def on_support(
 def is_optimal(
     x: NDArray[np.float64], y: NDArray[np.float64], h: NDArray[np.float64], G: NDArray[np.float64], l1: float, nonnegative: bool
 ) -> bool:
-    """Whether y, which has the zeros of x, has its signs too, and no entry at 0 would leave it."""
+    """Return whether y, which has the zeros of x, has its signs too, and no zero entry would become nonzero."""
     k = len(x)
     for r in range(k):
         if x[r] != 0.0:
@@ -117,14 +117,14 @@ def solve_columns(
     nonnegative: bool,
     tolerance: float,
 ) -> int:
-    """Every column of X at its optimum, from X on; G (n, k, k) holds each one's own Gram matrix, or (1, k, k) the one of all.
+    """Bring every column of X to its optimum, starting from X. G (n, k, k) holds a Gram matrix per column, or (1, k, k) a common one.
 
-    Coordinate descent finds the support and the signs, on which the solution is that of a linear
-    system. Where that is not unique, coordinate descent goes on until no entry moves by more than
-    ``tolerance`` of the largest. Returns the number of columns that did not come to an end.
+    Coordinate descent finds the support and the signs. Given these, the solution is that of a linear
+    system. If that is not unique, coordinate descent continues until no entry moves by more than
+    ``tolerance`` of the largest. Returns the number of columns that did not converge.
     """
     k, n = X.shape
-    unfinished = 0
+    unconverged = 0
     x, y, h = np.empty(k), np.empty(k), np.empty(k)
     below = 0.0 if nonnegative else 1.0
     for i in range(n):
@@ -150,8 +150,8 @@ def solve_columns(
                 done = True
                 break
         X[:, i] = x
-        unfinished += 0 if done else 1
-    return unfinished
+        unconverged += 0 if done else 1
+    return unconverged
 
 
 @kernel
@@ -166,7 +166,7 @@ def row_optima(
 ) -> int:
     """Run :func:`solve_columns` from the solutions without ℓ1 penalty, and from X where these are not unique.
 
-    Where the loadings are nearly collinear, coordinate descent from elsewhere takes long to find the signs.
+    If the loadings are nearly collinear, coordinate descent from other starting points takes long to find the signs.
     """
     k, n = X.shape
     all_free, x, h = np.ones(k), np.empty(k), np.empty(k)

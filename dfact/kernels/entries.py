@@ -1,4 +1,4 @@
-"""Entry-wise kernels on raw values: decoding of missing codes and column statistics."""
+"""Entry-wise kernels: decoding of missing codes, column statistics, scattering and filling of values."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +8,7 @@ from dfact.kernels.jit import kernel
 
 @kernel
 def decode(raw: NDArray[np.generic], missing_code: int, out: NDArray[np.floating]) -> None:
-    """Decode: out (n, m) ← raw (n, m), with NaN wherever raw equals the missing code."""
+    """Set out (n, m) to raw (n, m), with NaN wherever raw equals the missing code."""
     for i in range(raw.shape[0]):
         for j in range(raw.shape[1]):
             value = raw[i, j]
@@ -17,17 +17,17 @@ def decode(raw: NDArray[np.generic], missing_code: int, out: NDArray[np.floating
 
 @kernel
 def mask_codes(values: NDArray[np.floating], codes: NDArray[np.float64]) -> None:
-    """NaN wherever values (n, m) equal one of the codes, in place."""
+    """Set values (n, m) to NaN wherever they equal one of the codes, in place."""
     for code in codes:
         for i in range(values.shape[0]):
             for j in range(values.shape[1]):
-                # Written without a branch, so that it runs in vector lanes.
+                # Written without a branch, so that the loop is vectorized.
                 values[i, j] = np.nan if values[i, j] == code else values[i, j]
 
 
 @kernel
 def all_whole(values: NDArray[np.floating]) -> bool:
-    """Whether every entry of values (n, m) that is not NaN is a whole number."""
+    """Return whether every entry of values (n, m) that is not NaN is a whole number."""
     for i in range(values.shape[0]):
         for j in range(values.shape[1]):
             value = values[i, j]
@@ -70,7 +70,7 @@ def stored_statistics(
     maximum: NDArray[np.float64],
     row_observed: NDArray[np.int64],
 ) -> None:
-    """What :func:`column_statistics` adds, of the stored entries of row-compressed values alone."""
+    """Add what :func:`column_statistics` adds, for the stored entries of CSR values alone."""
     for i in range(indptr.size - 1):
         count = 0
         for e in range(indptr[i], indptr[i + 1]):
@@ -85,7 +85,7 @@ def stored_statistics(
 
 @kernel
 def scatter(data: NDArray[np.generic], indices: NDArray[np.integer], indptr: NDArray[np.integer], out: NDArray[np.generic]) -> None:
-    """The stored entries of row-compressed values to their places in out (n, m), which keeps its others."""
+    """Write the stored entries of CSR values to out (n, m), whose other entries stay."""
     for i in range(indptr.size - 1):
         for e in range(indptr[i], indptr[i + 1]):
             out[i, indices[e]] = data[e]
@@ -101,7 +101,7 @@ def _fill(values: NDArray[np.floating], fill: float, out: NDArray[np.floating]) 
 
 
 def filled(values: NDArray[np.floating], fill: float = 0.0, out: NDArray[np.floating] | None = None) -> NDArray[np.floating]:
-    """A copy of values (n, m), in ``out`` if it is given, with ``fill`` where they are NaN."""
+    """Return a copy of values (n, m), in ``out`` if it is given, with ``fill`` where they are NaN."""
     out = np.empty_like(values) if out is None else out
     _fill(values, fill, out)
     return out
@@ -109,7 +109,7 @@ def filled(values: NDArray[np.floating], fill: float = 0.0, out: NDArray[np.floa
 
 @kernel
 def squared_error(M: NDArray[np.floating], R: NDArray[np.floating], sample_weight: NDArray[np.floating]) -> float:
-    """Σ (M − R)² over the entries of M (n, m) that are not NaN, each row counted by its sample_weight (n)."""
+    """Return Σ (M − R)² over the entries of M (n, m) that are not NaN, each row times its sample_weight (n)."""
     zero = R.dtype.type(0)
     total = 0.0
     for i in range(M.shape[0]):

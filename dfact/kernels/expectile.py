@@ -1,4 +1,4 @@
-"""Expectile regression: rows with their own observed entries solved exactly.
+"""Expectile regression, exact: every row has observed entries of its own.
 
 n rows, m columns, k components; ρ_ω(t) = w(t)·t² with w(t) = ω for t ≥ 0 and 1 − ω for t < 0.
 """
@@ -8,24 +8,24 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.kernels.jit import inlined, kernel, part
+from dfact.kernels.jit import inlined, kernel, subroutine
 
-_ROUNDS = 100  # of signs; the first sweep of a fit needs some four, later ones one or two
+_ROUNDS = 100  # maximum number of Newton steps; the first sweep of a fit needs some four, later ones one or two
 _HALVINGS = 50
 _ROUNDING = 1e-14
-_LANES = 8  # rows that are solved at once, one in each vector lane
+_LANES = 8  # number of rows that are solved at once, one in each vector lane
 _EPSILON = np.finfo(np.float64).eps
 
 
 class Systems(NamedTuple):
-    """The linear systems of as many rows or columns as there are lanes."""
+    """A batch of linear systems, one for the row or column in each lane."""
 
     G: NDArray[np.float64]
     """Σ w y yᵀ (k, k, lanes), lower triangles."""
     h: NDArray[np.float64]
     """Σ w b y (k, lanes)."""
     L: NDArray[np.float64]
-    """Cholesky factors (k, k, lanes), their diagonals inverted: few divisions."""
+    """Cholesky factors (k, k, lanes) with inverted diagonals, to save divisions."""
     x: NDArray[np.float64]
     """Solutions (k, lanes)."""
     total: NDArray[np.float64]
@@ -36,35 +36,37 @@ class Rows(NamedTuple):
     """A batch of rows, one per lane, each with at most ``room`` observed entries, and their quadratics at the current signs."""
 
     b: NDArray[np.float64]
-    """The entries (lanes, room)."""
+    """The observed entries (lanes, room)."""
     Y: NDArray[np.float64]
-    """The factors of their columns (lanes, k, room): entries run along vector lanes."""
+    """The factors of their columns (lanes, k, room), entries last for vectorized loops."""
     r: NDArray[np.float64]
     w: NDArray[np.float64]
-    """The weight with which each entry is part of G and h."""
+    """The weight of each entry in G and h."""
     wy: NDArray[np.float64]
-    """(room)."""
+    """Working space (room)."""
     systems: Systems
 
 
-@part
+@subroutine
 def weight(residual: float, omega: float) -> float:
+    """Return w(residual)."""
     return omega if residual >= 0 else 1 - omega
 
 
-@part
+@subroutine
 def squared_norm(x: NDArray[np.float64]) -> float:
+    """Return ‖x‖²."""
     total = 0.0
     for value in x:
         total += value * value
     return total
 
 
-@part
+@subroutine
 def load_row(
     indices: NDArray[np.integer], values: NDArray[np.floating], start: int, p: int, F: NDArray[np.float64], rows: Rows, lane: int
 ) -> None:
-    """Take in b and Y of the entries start to start + p, given the factors F (m, k) of all columns."""
+    """Load b and Y of the entries start to start + p, given the factors F (m, k) of all columns."""
     for i in range(p):
         rows.b[lane, i] = values[start + i]
         j = indices[start + i]
@@ -72,9 +74,9 @@ def load_row(
             rows.Y[lane, a, i] = F[j, a]
 
 
-@part
+@subroutine
 def residuals(p: int, x: NDArray[np.float64], omega: float, rows: Rows, lane: int) -> float:
-    """Set r = b − xᵀY; returns Σ ρ_ω(r)."""
+    """Set r = b − xᵀY. Returns Σ ρ_ω(r)."""
     b, Y, r = rows.b[lane], rows.Y[lane], rows.r[lane]
     for i in range(p):
         r[i] = b[i]
@@ -87,9 +89,9 @@ def residuals(p: int, x: NDArray[np.float64], omega: float, rows: Rows, lane: in
     return loss
 
 
-@part
+@subroutine
 def quadratic(p: int, k: int, omega: float, rows: Rows, lane: int) -> None:
-    """Set w, G and h at the signs of r."""
+    """Set w, G and h for the signs of r."""
     b, Y, r, w, wy = rows.b[lane], rows.Y[lane], rows.r[lane], rows.w[lane], rows.wy
     for i in range(p):
         w[i] = omega if r[i] >= 0 else 1 - omega
@@ -107,9 +109,9 @@ def quadratic(p: int, k: int, omega: float, rows: Rows, lane: int) -> None:
             rows.systems.G[a, c, lane] = total
 
 
-@part
-def turn_signs(p: int, k: int, omega: float, rows: Rows, lane: int) -> int:
-    """Bring w, G and h to the signs of r, at the cost of the entries that change theirs; returns how many do."""
+@subroutine
+def update_signs(p: int, k: int, omega: float, rows: Rows, lane: int) -> int:
+    """Update w, G and h to the signs of r, in time proportional to the number of entries whose sign has changed; returns it."""
     b, Y, r, w = rows.b[lane], rows.Y[lane], rows.r[lane], rows.w[lane]
     count = 0
     for i in range(p):
@@ -125,16 +127,16 @@ def turn_signs(p: int, k: int, omega: float, rows: Rows, lane: int) -> int:
     return count
 
 
-@part
+@subroutine
 def solve(ridge: float, systems: Systems) -> None:
-    """Set x = (G + ridge·I)⁻¹ h in each lane, each by the same operations."""
+    """Set x = (G + ridge·I)⁻¹ h in each lane, by the same operations in all lanes."""
     G, h, L, x, total, least = systems
     k = len(h)
     least[:] = 0
     for a in range(k):
         for lane in range(_LANES):
             least[lane] = max(least[lane], G[a, a, lane])
-    # Rounding may leave nothing of a direction that the ridge alone holds, or, where G is large, more than the ridge.
+    # By rounding, a direction that only the ridge determines may get a pivot near 0 or, if G is large, above the ridge.
     for lane in range(_LANES):
         least[lane] = max(0.5 * ridge, k * _EPSILON * least[lane])
     for a in range(k):
@@ -167,13 +169,14 @@ def solve(ridge: float, systems: Systems) -> None:
             x[a, lane] = total[lane] * L[a, a, lane]
 
 
-@part
-def move(
+@subroutine
+def newton_step(
     p: int, omega: float, ridge: float, rows: Rows, lane: int, x: NDArray[np.float64], new: NDArray[np.float64], loss: float
 ) -> tuple[float, bool]:
-    """Move x, with this loss, to the minimum at the signs of its residuals, which is in the row's lane.
+    """Move x, which has this loss, to the minimum for the signs of its residuals; ``rows.systems`` holds that in the row's lane.
 
-    Returns Σ ρ_ω there, its residuals in r, and whether x is the minimum. A step that does not lower the objective is halved.
+    Returns Σ ρ_ω at the new x and whether it is the row's minimum; r holds the new residuals. A step that does not lower the
+    objective is halved.
     """
     k, objective = len(x), loss + ridge * squared_norm(x)
     for a in range(k):
@@ -185,31 +188,33 @@ def move(
         for a in range(k):
             new[a] = 0.5 * (x[a] + new[a])
         loss = residuals(p, new, omega, rows, lane)
-    if halvings == _HALVINGS:  # rounding is all that is left to gain
+    if halvings == _HALVINGS:  # any further gain is below rounding
         return residuals(p, x, omega, rows, lane), True
     for a in range(k):
         x[a] = new[a]
-    settled = turn_signs(p, k, omega, rows, lane) == 0 and halvings == 0  # the minimum for the signs that it has
-    return loss, settled
+    converged = update_signs(p, k, omega, rows, lane) == 0 and halvings == 0  # x is the minimum for the signs of its own residuals
+    return loss, converged
 
 
 @inlined
-def new_systems(k: int) -> Systems:
-    """Return systems of zeros, in parts of one array: which instructions run, and how they round, follows from what lies close to what."""
+def allocate_systems(k: int) -> Systems:
+    """Return systems of zeros as views of a single array, at fixed distances in memory: these decide which instructions run, and
+    thus how results are rounded.
+    """
     work = np.zeros((2 * k * (k + 1) + 2) * _LANES)
     GL, rest = work[: 2 * k * k * _LANES].reshape((2, k, k, _LANES)), work[2 * k * k * _LANES :].reshape((2 * k + 2, _LANES))
     return Systems(GL[0], rest[:k], GL[1], rest[k : 2 * k], rest[2 * k], rest[2 * k + 1])
 
 
 @inlined
-def new_rows(k: int, room: int) -> Rows:
-    """Return room for rows, in parts of one array, as for the systems."""
+def allocate_rows(k: int, room: int) -> Rows:
+    """Return memory for rows as views of a single array, like the systems."""
     work = np.empty(((k + 3) * _LANES + 1) * room)
     Y, rest = work[: k * _LANES * room], work[k * _LANES * room : (k + 3) * _LANES * room].reshape((3, _LANES, room))
-    return Rows(rest[0], Y.reshape((_LANES, k, room)), rest[1], rest[2], work[(k + 3) * _LANES * room :], new_systems(k))
+    return Rows(rest[0], Y.reshape((_LANES, k, room)), rest[1], rest[2], work[(k + 3) * _LANES * room :], allocate_systems(k))
 
 
-@part
+@subroutine
 def add_to_columns(
     indices: NDArray[np.integer],
     omega: float,
@@ -220,7 +225,7 @@ def add_to_columns(
     gradient: NDArray[np.float64],
     curvature: NDArray[np.float64],
 ) -> None:
-    """Add up what a row with these entries gives to its columns; ``square`` (k(k+1)/2) is overwritten."""
+    """Add a row's contributions to the sums over its columns; ``square`` (k(k+1)/2) is working space."""
     k, t = len(x), 0
     for a in range(k):
         for c in range(a + 1):
@@ -252,21 +257,21 @@ def expectile_rows(
     gradient: NDArray[np.float64],
     curvature: NDArray[np.float64],
 ) -> None:
-    """X (k, n) ← argmin Σ_j ρ_ω(b_ij − x_iᵀy_j) + ridge‖x_i‖² for every row i, over its stored entries; exact.
+    """Solve X (k, n) ← argmin Σ_j ρ_ω(b_ij − x_iᵀy_j) + ridge‖x_i‖² exactly for every row i, over its stored entries.
 
-    Newton's method on the signs: solve for the minimum at the current signs of the residuals until these no longer change.
+    Newton's method on the signs solves for the minimum at the current signs of the residuals until these no longer change.
 
-    Of each column j, Y (m, k), are added up: Σ_i ρ_ω with the old X to before (m) and with the new one to after (m),
-    Σ_i w r x to gradient (m, k), and Σ_i w x xᵀ to curvature (m, k(k+1)/2), the lower triangle row by row, both at the
-    new X; the last two not where there is no room for them: (0, …).
+    For each column j, with factors Y (m, k), these sums are added: Σ_i ρ_ω with the old X to before (m) and with the new one to
+    after (m), Σ_i w r x to gradient (m, k), and Σ_i w x xᵀ to curvature (m, k(k+1)/2), the lower triangle row by row, both at
+    the new X. The last two are skipped if curvature has the shape (0, …).
     """
     n, k = len(indptr) - 1, X.shape[0]
     room = 0
     for i in range(n):
         room = max(room, indptr[i + 1] - indptr[i])
-    rows = new_rows(k, room)
+    rows = allocate_rows(k, room)
     xs, new, square = np.empty((_LANES, k)), np.empty(k), np.empty(k * (k + 1) // 2)
-    losses, settled = np.empty(_LANES), np.empty(_LANES, np.bool_)
+    losses, converged = np.empty(_LANES), np.empty(_LANES, np.bool_)
     for first in range(0, n, _LANES):
         count = min(_LANES, n - first)
         for lane in range(count):
@@ -275,7 +280,7 @@ def expectile_rows(
             load_row(indices, values, start, p, Y, rows, lane)
             for a in range(k):
                 x[a] = X[a, i]
-            losses[lane], settled[lane] = residuals(p, x, omega, rows, lane), False
+            losses[lane], converged[lane] = residuals(p, x, omega, rows, lane), False
             for e in range(p):
                 r = rows.r[lane, e]
                 before[indices[start + e]] += r * r * weight(r, omega)
@@ -284,10 +289,10 @@ def expectile_rows(
             solve(ridge, rows.systems)
             left = 0
             for lane in range(count):
-                if not settled[lane]:
+                if not converged[lane]:
                     p = indptr[first + lane + 1] - indptr[first + lane]
-                    losses[lane], settled[lane] = move(p, omega, ridge, rows, lane, xs[lane], new, losses[lane])
-                    left += not settled[lane]
+                    losses[lane], converged[lane] = newton_step(p, omega, ridge, rows, lane, xs[lane], new, losses[lane])
+                    left += not converged[lane]
             if left == 0:
                 break
         for lane in range(count):
@@ -301,7 +306,7 @@ def expectile_rows(
 def newton_columns(curvature: NDArray[np.float64], gradient: NDArray[np.float64], ridge: float, direction: NDArray[np.float64]) -> None:
     """Set direction (m, k) = (H_j + ridge·I)⁻¹ g_j for every column j: H in curvature (m, k(k+1)/2), lower triangles row by row."""
     m, k = gradient.shape
-    systems = new_systems(k)
+    systems = allocate_systems(k)
     for first in range(0, m, _LANES):
         count = min(_LANES, m - first)
         for lane in range(count):
@@ -319,7 +324,7 @@ def newton_columns(curvature: NDArray[np.float64], gradient: NDArray[np.float64]
 
 @kernel
 def count_observed(V: NDArray[np.floating], indptr: NDArray[np.int64]) -> None:
-    """Set indptr (n+1): where the entries of each row of V (n, m) that are not NaN begin, and where the last row's end."""
+    """Set indptr (n+1) as in CSR, for the entries of V (n, m) that are not NaN."""
     indptr[0] = 0
     for i in range(V.shape[0]):
         count = 0
@@ -330,10 +335,10 @@ def count_observed(V: NDArray[np.floating], indptr: NDArray[np.int64]) -> None:
 
 @kernel
 def take_observed(V: NDArray[np.floating], indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float64]) -> None:
-    """The entries of V (n, m) that are not NaN and their columns, row after row."""
+    """Write the entries of V (n, m) that are not NaN, and their columns, row after row."""
     for i in range(V.shape[0]):
-        place = indptr[i]
+        e = indptr[i]
         for j in range(V.shape[1]):
             if V[i, j] == V[i, j]:
-                indices[place], values[place] = j, V[i, j]
-                place += 1
+                indices[e], values[e] = j, V[i, j]
+                e += 1

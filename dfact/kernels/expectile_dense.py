@@ -1,4 +1,4 @@
-"""Expectile regression of rows most of whose entries are observed: steps with a curvature that all rows share but for a number.
+"""Expectile regression of rows with few missing entries: all rows share one curvature matrix, up to a factor per row.
 
 n rows, m columns, k components; ρ_ω(t) = w(t)·t² with w(t) = ω for t ≥ 0 and 1 − ω for t < 0.
 """
@@ -15,7 +15,7 @@ _HALVINGS = 12
 def residuals(v: NDArray[np.floating], x: NDArray[np.floating], Y: NDArray[np.floating], r: NDArray[np.floating]) -> None:
     """Set r = v − xᵀY."""
     k, m = Y.shape
-    # Four components at a time, after what is left of them.
+    # The remainder of the division by four comes first, then four components at a time.
     a = k % 4
     if a == 0:
         for j in range(m):
@@ -41,7 +41,7 @@ def residuals(v: NDArray[np.floating], x: NDArray[np.floating], Y: NDArray[np.fl
 
 @inlined
 def weigh(omega: float, r: NDArray[np.floating], w: NDArray[np.floating], s: NDArray[np.floating]) -> float:
-    """Set the weights w and s = w·r; all are 0 where r is NaN. Returns Σ ρ_ω."""
+    """Set the weights w and s = w·r; w, s and r become 0 where r is NaN. Returns Σ ρ_ω."""
     zero, high = r.dtype.type(0), r.dtype.type(omega)
     low = r.dtype.type(1) - high
     for j in range(len(r)):
@@ -81,7 +81,7 @@ def products(Y: NDArray[np.floating], s: NDArray[np.floating], g: NDArray[np.flo
         a += 1
 
 
-# One function: split into two, it takes a sixth longer.
+# One long function: split into two, it takes a sixth longer.
 @kernel
 def surrogate_rows(
     V: NDArray[np.floating],
@@ -99,21 +99,21 @@ def surrogate_rows(
     weights: NDArray[np.floating],
     gradient: NDArray[np.floating],
 ) -> None:
-    """X (k, n) ← X + (c_i·YYᵀ + ridge)⁻¹ (−½ gradient of the objective of row i), c_i = Σ_j w/m; NaN in V (n, m) is missing.
+    """Step X (k, n) ← X + (c_i·YYᵀ + ridge)⁻¹ (−½ gradient of the objective of row i), c_i = Σ_j w/m; NaN in V (n, m) is missing.
 
-    Y and the sums over columns may have further columns, of 0: with a number of columns that vectors divide no loop ends
-    with single entries.
+    Y and the sums over columns may have further columns, of 0: if the vector length divides the number of columns, no loop
+    ends with single entries.
 
     U (k, k) and ``values`` are the eigenvectors and eigenvalues of YYᵀ, Y (k, m). A step that does not lower its row's objective
-    is halved. A row takes up to ``steps`` steps, until one lowers its loss by less than the share ``gain``.
+    is halved. A row takes up to ``steps`` steps, until one lowers its loss by less than the fraction ``gain``.
 
-    Of each column are added up: Σ ρ_ω with the old X to before (m) and with the new one to after (m), Σ w to weights (m),
-    and Σ w r x to gradient (k, m).
+    For each column these sums are added: Σ ρ_ω with the old X to before (m) and with the new one to after (m), Σ w to
+    weights (m), and Σ w r x to gradient (k, m).
     """
     n, (k, m) = len(V), Y.shape
-    # Parts of one array: which instructions run, and how they round, follows from what lies how close to what.
+    # Views of a single array, at fixed distances in memory: these decide which instructions run, and thus how results are rounded.
     work = np.zeros(7 * m + 5 * k, V.dtype)
-    # Slices, not rows unpacked: Numba takes those for strided.
+    # Slices, not unpacked rows, which Numba treats as strided.
     v, r, w = work[:m], work[m : 2 * m], work[2 * m : 3 * m]
     S, x, tile = work[3 * m : 7 * m].reshape((4, m)), work[7 * m : 7 * m + k], work[7 * m + k :].reshape((4, k))
     wide, Ut = np.empty(4 * k), U.T.copy()

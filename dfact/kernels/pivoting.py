@@ -4,13 +4,14 @@ of the dual active-set method of Goldfarb & Idnani (1983). Letters:
     E  entries that are at a bound of the model, each with the multiplier y = λ_j
     s  sides: 1 where an upper bound holds x (factor or entry), −1 a lower one, 0 none; F the factors with s = 0
 
-The optimum is where all x are within their bounds, y = 0 where s = 0 and s·y ≥ 0 elsewhere. The method keeps what is
-said of y and enforces one violated bound after the other; the dual objective rises with each, so it ends. With
+At the optimum all x are within their bounds, y = 0 where s = 0, and s·y ≥ 0 elsewhere. The method maintains the conditions
+on y and enforces one violated bound after the other. Each raises the dual objective, so the method terminates. With
 K = [[G, Q_E], [Q_Eᵀ, 0]], I = F ∪ E and N the held factors, the tableau is
 
     T_II = −K_II⁻¹,   T_IN = K_II⁻¹ K_IN,   T_NN = K_NN − K_NI K_II⁻¹ K_IN
 
-Compiled into the kernel in rows.py, whose cache on disk is renewed when that file changes: it names a digest of this one.
+This module is compiled into the kernel in active_set.py. Numba renews its cache of that kernel when active_set.py changes,
+which therefore contains a digest of this file.
 """
 
 from typing import NamedTuple
@@ -18,38 +19,38 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.kernels.jit import part
+from dfact.kernels.jit import subroutine
 
-_DEPENDENT = 1e-4  # a factor that others explain but for this share of it gets curvature of its own
-_PINNED = 1e-6  # a factor or entry that can move by less than this share of what it could alone is taken as fixed
+_DEPENDENT = 1e-4  # a factor of which the others leave less than this fraction unexplained gets curvature of its own
+_PINNED = 1e-6  # a factor or entry is taken as fixed if it can move by less than this fraction of what it could alone
 
 
 class Tableau(NamedTuple):
-    """The state of a row's solution: places 0 to d − 1 are the factors', the others entries' (or empty, with T = 0)."""
+    """The state of a row's solution: places 0 to d − 1 belong to the factors, the others to entries (or are empty, with T = 0)."""
 
     d: int
     T: NDArray[np.float64]
     x: NDArray[np.float64]
-    """Factors, and the model at the entries less what confounders add to it."""
+    """Factors, and the model at the entries without the part of the confounders."""
     y: NDArray[np.float64]
     side: NDArray[np.int64]
     item: NDArray[np.int64]
-    """The item of an entry's place, −1 in an empty one."""
+    """The item of each entry's place, −1 where the place is empty."""
     alone: NDArray[np.float64]
-    """−T_pp if p were the only factor in F; for an entry, if the factors were orthogonal and in F."""
+    """−T_pp if p were the only factor in F. For an entry, −T_pp if all factors were orthogonal and in F."""
     G: NDArray[np.float64]
     h: NDArray[np.float64]
     extra: NDArray[np.float64]
-    """What was added to the diagonal of G."""
+    """The curvature that was added to the diagonal of G (d)."""
     Qt: NDArray[np.float64]
     t: NDArray[np.float64]
-    """Working space, as is u."""
+    """Working space, like u."""
     u: NDArray[np.float64]
 
 
-@part
+@subroutine
 def sweep(state: Tableau, p: int, size: int) -> None:
-    """Place p enters I or leaves it: T ← T − t tᵀ/T_pp with t = T_·p, then t ← ±t/T_pp and T_pp ← −1/T_pp."""
+    """Let place p enter I or leave it: T ← T − t tᵀ/T_pp with t = T_·p, then t ← ±t/T_pp and T_pp ← −1/T_pp."""
     T, t = state.T, state.t
     inverse = 1.0 / T[p, p]
     for j in range(size):
@@ -66,9 +67,9 @@ def sweep(state: Tableau, p: int, size: int) -> None:
     T[p, p] = -inverse
 
 
-@part
+@subroutine
 def free(state: Tableau, r: int, size: int) -> None:
-    """Factor r enters F. One that depends on F already gets some curvature of its own, around where it is."""
+    """Let factor r enter F. If it depends on F already, it gets some curvature of its own, around its current value."""
     missing = _DEPENDENT / state.alone[r] - state.T[r, r]
     if missing > 0.0:
         state.extra[r] += missing
@@ -78,9 +79,9 @@ def free(state: Tableau, r: int, size: int) -> None:
     sweep(state, r, size)
 
 
-@part
+@subroutine
 def border(state: Tableau, p: int, size: int) -> None:
-    """The row and column of entry p, before it is in E: T_Ip = −T_IF q_F, T_Np = q_N − T_NF q_F, T_pp = −q_Fᵀ T_Fp."""
+    """Set the row and column of entry p, which is not yet in E: T_Ip = −T_IF q_F, T_Np = q_N − T_NF q_F, T_pp = −q_Fᵀ T_Fp."""
     d, T, side, q, free_q = state.d, state.T, state.side, state.Qt[state.item[p]], state.u
     for r in range(d):
         free_q[r] = q[r] if side[r] == 0 else 0.0
@@ -98,9 +99,9 @@ def border(state: Tableau, p: int, size: int) -> None:
     T[p, p] = -rate
 
 
-@part
+@subroutine
 def tabulate(state: Tableau, size: int) -> None:
-    """The tableau of F and E as they are, and x and y on it."""
+    """Rebuild the tableau of the current F and E, and compute x and y on it."""
     d, T, side = state.d, state.T, state.side
     for i in range(size):
         for j in range(size):
@@ -116,7 +117,7 @@ def tabulate(state: Tableau, size: int) -> None:
     evaluate(state, size)
 
 
-@part
+@subroutine
 def evaluate(state: Tableau, size: int) -> None:
     """Solve on the tableau: with u = h on F and x elsewhere, x_F = −(T u)_F, y_E = −(T u)_E, y_N = h_N − (T u)_N."""
     d, T, x, y, side, h, u = state.d, state.T, state.x, state.y, state.side, state.h, state.u
@@ -132,10 +133,10 @@ def evaluate(state: Tableau, size: int) -> None:
             y[i] = total + h[i] if i < d else total
 
 
-@part
-def begin(state: Tableau, scale: float, w_max: float) -> None:
-    """Without entries, factors that start within their bounds are free, and in the end so is every held one whose
-    multiplier has the wrong sign. Curvature that was added is around the start.
+@subroutine
+def start_row(state: Tableau, scale: float, w_max: float) -> None:
+    """Start a row without entries: free the factors that lie within their bounds, then every held one whose
+    multiplier has the wrong sign. Added curvature is around the starting point.
     """
     d, x, y, side = state.d, state.x, state.y, state.side
     for r in range(d):
@@ -157,10 +158,10 @@ def begin(state: Tableau, scale: float, w_max: float) -> None:
             evaluate(state, d)
 
 
-@part
+@subroutine
 def enforce(state: Tableau, p: int, bound: float, size: int) -> bool:
-    """Bring x_p to the bound it violates: y_p moves until x_p is there, dropping each bound whose multiplier becomes 0
-    on the way. Returns False if no step leads there.
+    """Bring x_p to the bound it violates: y_p moves until x_p has reached it, and each bound whose multiplier becomes 0
+    before that is dropped. Returns False if no step reaches the bound.
 
     As y_p moves by 1, x_p moves by T_pp, x_F and the other y by ±T_·p.
     """
@@ -195,9 +196,9 @@ def enforce(state: Tableau, p: int, bound: float, size: int) -> bool:
             leave(state, dropped, size)
 
 
-@part
+@subroutine
 def enter(state: Tableau, j: int, size: int) -> int:
-    """An empty place for item j, −1 if there is none."""
+    """Assign an empty place to item j and return it, −1 if there is none."""
     p, q = state.d, state.Qt[j]
     while p < len(state.item) and state.item[p] >= 0:
         p += 1
@@ -212,9 +213,9 @@ def enter(state: Tableau, j: int, size: int) -> int:
     return p
 
 
-@part
+@subroutine
 def leave(state: Tableau, p: int, size: int) -> None:
-    """Entry p leaves E, if it was there, and its place."""
+    """Remove entry p from E, if it was in it, and empty its place."""
     if state.side[p] != 0:
         sweep(state, p, size)
     state.item[p], state.side[p] = -1, 0

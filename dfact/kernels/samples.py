@@ -1,9 +1,9 @@
-"""A sample of slices in algorithm 4: their factors at their optimum, and the subproblems of the other modes.
+"""Samples of slices in algorithm 4: their optimal factors, and the subproblems of the other modes.
 
-Shapes: b slices of I_2⋯I_N = m entries; R components. The factors A (R, ΣI_n) of modes 2 to N lie side by side, ``shape`` holds
-their sizes I_n. ``observed`` (b, m) is 1 where an entry of ``values`` (b, m) is observed and 0 elsewhere, where the value is 0, too;
-(0, 0) if nothing is missing. The R(R+1)/2 pairs of components come in the order of a lower triangle, row by row.
-Products go through BLAS, those with the mask in single precision: enough for a sample.
+Shapes: b slices of I_2⋯I_N = m entries; R components. The factors A (R, ΣI_n) of modes 2 to N are stored side by side, ``shape``
+holds their sizes I_n. ``observed`` (b, m) is 1 where an entry of ``values`` (b, m) is observed; elsewhere both are 0. Its shape is
+(0, 0) if nothing is missing. The R(R+1)/2 pairs of components are in the order of a lower triangle, row by row.
+BLAS computes the products; single precision is enough for those with the mask.
 """
 
 import numpy as np
@@ -19,28 +19,28 @@ Sizes = NDArray[np.int64]
 
 @inlined
 def khatri_rao(A: Floats, shape: Sizes, first: int, last: int) -> Floats:
-    """Row r is the Kronecker product of the vectors a_r of the modes first to last − 1 (R, Π I_n)."""
+    """Return the Khatri-Rao product (R, Π I_n): row r is the Kronecker product of the vectors a_r of the modes first to last − 1."""
     start, size = 0, 1
     for n in range(last):
         start += shape[n] if n < first else 0
         size *= shape[n] if n >= first else 1
     out = np.ones((len(A), size), A.dtype)
     for r in range(len(A)):
-        row, done, place = out[r], 1, start
+        row, done, offset = out[r], 1, start
         for n in range(first, last):
-            # From the end, so that what is read has not been written over.
+            # Starting at the end, so that no entry is overwritten before it is read.
             for p in range(done - 1, -1, -1):
                 factor, into = row[p], row[p * shape[n] : (p + 1) * shape[n]]
                 for i in range(shape[n] - 1, -1, -1):
-                    into[i] = factor * A[r, place + i]
+                    into[i] = factor * A[r, offset + i]
             done *= shape[n]
-            place += shape[n]
+            offset += shape[n]
     return out
 
 
 @inlined
 def contracted(T: Floats, A: Floats, shape: Sizes, keep: int) -> Doubles:
-    """T (R, m) with each row r multiplied by the vectors a_r of all modes but ``keep`` (R, I_keep)."""
+    """Return T (R, m) with each row r multiplied by the vectors a_r of all modes but ``keep`` (R, I_keep)."""
     left, right = khatri_rao(A, shape, 0, keep), khatri_rao(A, shape, keep + 1, len(shape))
     size, width = shape[keep], right.shape[1]
     out = np.zeros((len(T), size))
@@ -48,7 +48,7 @@ def contracted(T: Floats, A: Floats, shape: Sizes, keep: int) -> Doubles:
         for p in range(left.shape[1]):
             factor, part_of_row = left[r, p], T[r, p * size * width : (p + 1) * size * width]
             if width == 1:
-                factor *= right[r, 0]  # of modes of one slice
+                factor *= right[r, 0]  # the product over modes with a single slice
                 for i in range(size):
                     out[r, i] += factor * part_of_row[i]
                 continue
@@ -61,8 +61,8 @@ def contracted(T: Floats, A: Floats, shape: Sizes, keep: int) -> Doubles:
 
 
 @inlined
-def pairs_of(A: Doubles, shape: Sizes) -> tuple[NDArray[np.float32], Doubles]:
-    """Products of the vectors of two components, each over its largest entry (R(R+1)/2, ΣI_n), and these (N−1, R).
+def pair_products(A: Doubles, shape: Sizes) -> tuple[NDArray[np.float32], Doubles]:
+    """Return products of the vectors of two components, each divided by its largest entry (R(R+1)/2, ΣI_n), and these (N−1, R).
 
     Products of the entries themselves may be too large for single precision.
     """
@@ -85,16 +85,17 @@ def pairs_of(A: Doubles, shape: Sizes) -> tuple[NDArray[np.float32], Doubles]:
 def optimal_slices(
     values: Floats, observed: NDArray[np.float32], A: Doubles, shape: Sizes, ridge: Doubles, l1: float, nonnegative: bool, tolerance: float
 ) -> Doubles:
-    """The factors (R, b) of slices at their optimum given those of the other modes; ``ridge`` (b) is each slice's own.
+    """Return the optimal factors (R, b) of slices given those of the other modes; ``ridge`` (b) differs by slice.
 
-    See :func:`dfact.kernels.elastic_net.solve_columns` for the objective, whose Gram matrices are Σ h_j h_jᵀ over the observed entries.
+    The objective is that of :func:`dfact.kernels.elastic_net.solve_columns`, with the Gram matrices Σ h_j h_jᵀ over the observed
+    entries.
     """
     k, b = len(A), len(values)
     H = khatri_rao(A.astype(values.dtype), shape, 0, len(shape))
     U = np.dot(H, values.T).astype(np.float64)
     grams = np.empty((b if len(observed) else 1, k, k))
     if len(observed):
-        pairs, sizes = pairs_of(A, shape)
+        pairs, sizes = pair_products(A, shape)
         packed = np.dot(observed, khatri_rao(pairs, shape, 0, len(shape)).T)
         for r in range(k):
             for q in range(r + 1):
@@ -111,12 +112,12 @@ def optimal_slices(
 
 
 @inlined
-def gram_product(A: Doubles, shape: Sizes, but: int) -> Doubles:
-    """The elementwise product of the Gram matrices of all modes ``but`` one (R, R)."""
+def gram_product(A: Doubles, shape: Sizes, skip: int) -> Doubles:
+    """Return the elementwise product (R, R) of the Gram matrices of all modes except ``skip``."""
     k, start = len(A), 0
     G = np.ones((k, k))
     for n in range(len(shape)):
-        if n != but:
+        if n != skip:
             for r in range(k):
                 for q in range(k):
                     total = 0.0
@@ -129,7 +130,7 @@ def gram_product(A: Doubles, shape: Sizes, but: int) -> Doubles:
 
 @kernel
 def residual_squares(X: Doubles, values: Floats, observed: NDArray[np.float32], A: Doubles, shape: Sizes) -> float:
-    """Σ (values − model)² over the observed entries of slices with the factors X (R, b)."""
+    """Return Σ (values − model)² over the observed entries of slices with the factors X (R, b)."""
     model = np.dot(X.T, khatri_rao(A, shape, 0, len(shape)))
     total = 0.0
     for i in range(len(values)):
@@ -145,10 +146,10 @@ def residual_squares(X: Doubles, values: Floats, observed: NDArray[np.float32], 
 def contracted_slices(
     X: Doubles, values: Floats, observed: NDArray[np.float32], A: Doubles, shape: Sizes, exact: bool
 ) -> tuple[Floats, NDArray[np.float32]]:
-    """Contract slices with their factors X (R, b): C (R, m), all that subproblems need of the data.
+    """Contract slices with their factors X (R, b): C (R, m) is all that the subproblems need of the data.
 
-    Where ``exact`` what is missing is left out, and the mask is contracted with the products of two factors, each over its
-    component's largest: P (R(R+1)/2, m). Else the model stands where an entry is missing, and P is (0, 0).
+    If ``exact``, missing entries are left out, and the mask is contracted with the products of two factors, each divided by its
+    component's largest: P (R(R+1)/2, m). Otherwise the model is imputed for missing entries, and P has the shape (0, 0).
     """
     b = X.shape[1]
     rows = X.astype(values.dtype)
@@ -156,7 +157,7 @@ def contracted_slices(
         C = np.dot(rows, values)
         if len(observed) == 0:
             return C, np.empty((0, 0), np.float32)
-        products, _ = pairs_of(X, np.array([b]))
+        products, _ = pair_products(X, np.array([b]))
         return C, np.dot(products, observed)
     target = np.dot(rows.T, khatri_rao(A.astype(values.dtype), shape, 0, len(shape)))
     for i in range(b):
@@ -167,9 +168,9 @@ def contracted_slices(
 
 @kernel
 def subproblem(keep: int, X: Doubles, C: Floats, P: NDArray[np.float32], A: Doubles, shape: Sizes) -> tuple[Doubles, Doubles]:
-    """The least squares problem of a mode, from :func:`contracted_slices`: linear terms U (R, I_keep) and Gram matrices G.
+    """Return a mode's least squares problem, given :func:`contracted_slices`: linear terms U (R, I_keep) and Gram matrices G.
 
-    G (R(R+1)/2, I_keep) are packed lower triangles, one for each slice of the mode; (R(R+1)/2, 1) is the one of all.
+    G (R(R+1)/2, I_keep) holds a packed lower triangle for each slice of the mode, or (R(R+1)/2, 1) a common one.
     """
     k = len(A)
     U = contracted(C, A.astype(C.dtype), shape, keep)
@@ -180,7 +181,7 @@ def subproblem(keep: int, X: Doubles, C: Floats, P: NDArray[np.float32], A: Doub
             for q in range(r + 1):
                 G[r * (r + 1) // 2 + q, 0] = gram[r, q]
         return U, G
-    pairs, sizes = pairs_of(A, shape)
+    pairs, sizes = pair_products(A, shape)
     G = contracted(P, pairs, shape, keep)
     for r in range(k):
         for q in range(r + 1):

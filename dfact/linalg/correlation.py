@@ -1,4 +1,4 @@
-"""Correlations of the columns by one pass over the rows, with missing entries: m×m sums, whatever the number of rows."""
+"""Correlations of columns with missing entries, by one pass over the rows: the sums are m×m, whatever the number of rows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,49 +6,49 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, State, StatelessStart
+from dfact.engine.passes import Block, PartialSums, Pass, State
 from dfact.kernels.entries import filled
 
-_INDEFINITE = 1e-6  # of the number of columns: an eigenvalue below minus this is no rounding error of single precision
-_FLOOR = 1e-10  # eigenvalues below it are raised to it by smoothing, as psych's cor.smooth does
+_INDEFINITE = 1e-6  # times the number of columns: a more negative eigenvalue is no rounding error of single precision
+_FLOOR = 1e-10  # smoothing raises smaller eigenvalues to this value, as psych's cor.smooth does
 
 
 @dataclass
 class Moments(PartialSums, name="moments"):
-    """Sums over the rows in which both of two columns are observed; x is what a column holds beyond its shift."""
+    """Sums over the rows in which both of two columns are observed; x is a column's value less its shift."""
 
     counts: NDArray[Any]
     """Number of these rows (m, m)."""
     sums: NDArray[Any]
-    """Σ x_i over the rows where column j is observed, too (m, m)."""
+    """Σ x_i over the rows where column j is observed as well (m, m)."""
     squares: NDArray[Any]
     """Σ x_i² over the same rows (m, m)."""
     cross: NDArray[Any]
     """Σ x_i x_j (m, m)."""
     rows: NDArray[Any]
-    """Number of rows that took part."""
+    """Number of rows that contributed."""
 
     def means(self) -> NDArray[np.float64]:
-        """Means of the columns beyond their shifts (m)."""
+        """Return the means of the columns less their shifts (m)."""
         means: NDArray[np.float64] = self.sums.diagonal() / self.counts.diagonal()
         return means
 
     def deviations(self) -> NDArray[np.float64]:
-        """Standard deviations of the columns (m), with n − 1 in the denominator."""
+        """Return the standard deviations of the columns (m), with n − 1 in the denominator."""
         n = self.counts.diagonal()
         variances = (self.squares.diagonal() - self.sums.diagonal() ** 2 / n) / np.maximum(n - 1, 1)
         deviations: NDArray[np.float64] = np.sqrt(np.maximum(variances, 0))
         return deviations
 
     def correlations(self) -> NDArray[np.float64]:
-        """Pearson correlations (m, m), each with the means and variances of its own rows, as R's ``use="pairwise"``.
+        """Return Pearson correlations (m, m), each with the means and variances of its own rows, as R's ``use="pairwise"``.
 
-        NaN where two columns share fewer than two rows, or one of them is constant in those.
+        A correlation is NaN if two columns share fewer than two rows, or one of them is constant in those.
         """
         n, s = self.counts, self.sums
         covariances = n * self.cross - s * s.T
         spread = n * self.squares - s**2
-        # Below this the spread is what cancellation leaves of a constant.
+        # A smaller spread is the cancellation error of a constant column.
         spread = np.where(spread > 1e-11 * n * self.squares, spread, np.nan)
         R: NDArray[np.float64] = np.clip(covariances / np.sqrt(spread * spread.T), -1, 1)
         np.fill_diagonal(R, np.where(np.isnan(spread.diagonal()), np.nan, 1.0))
@@ -56,12 +56,12 @@ class Moments(PartialSums, name="moments"):
 
 
 @dataclass(frozen=True)
-class MomentsPass(StatelessStart):
-    """The moments of the columns about the shared shifts (m), which keep the sums free of cancellation."""
+class MomentsPass(Pass[NDArray[Any], Moments]):
+    """The moments of the columns about the broadcast shifts (m), which keep the sums free of cancellation."""
 
     dtype: np.dtype[Any]
     complete_only: bool
-    """Leave out rows with missing entries; else rows take part where they are observed."""
+    """Whether to leave out rows with missing entries. Otherwise all observed entries contribute."""
 
     def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, Moments]:
         work, shape = block.work, block.values.shape
@@ -85,12 +85,12 @@ class MomentsPass(StatelessStart):
 
 
 def is_indefinite(R: NDArray[np.float64]) -> bool:
-    """Whether a correlation matrix is none: it has an eigenvalue below 0."""
+    """Return whether the matrix has a negative eigenvalue and is therefore no correlation matrix."""
     return bool(np.linalg.eigvalsh(R)[0] < -_INDEFINITE * len(R))
 
 
 def smoothed(R: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A positive definite correlation matrix near R (m, m), which pairwise correlations need not be.
+    """Return a positive definite correlation matrix near R (m, m): pairwise correlations may be indefinite.
 
     Eigenvalues below 1e-10 are raised to it, the others scaled so that all keep their sum m, and the
     diagonal is scaled back to 1: Wothke's smoothing (1993), as in psych's ``cor.smooth``.

@@ -1,6 +1,6 @@
-"""How many common factors a correlation matrix has: parallel analysis, minimum average partials, BIC.
+"""The number of common factors of a correlation matrix: parallel analysis, minimum average partials, BIC.
 
-All need the correlations R (m, m) and the number n of rows they come from alone.
+All need only the correlations R (m, m) and the number n of rows from which they were computed.
 """
 
 from collections.abc import Sequence
@@ -13,28 +13,28 @@ from dfact.errors import DataError, ParameterError
 from dfact.linalg.minres import LOWEST, minres
 
 Array = NDArray[np.float64]
-_SINGULAR = 1e-8  # of the sum of all eigenvalues: what is left of a variable that others explain
+_SINGULAR = 1e-8  # smallest eigenvalue, or residual variance, of a matrix that counts as regular
 
 
 @dataclass(frozen=True)
-class FactorNumber:
-    """A number of factors and what it was chosen by."""
+class FactorCount:
+    """A number of factors and the criterion that chose it."""
 
     n_factors: int
     candidates: Array
-    """Numbers of factors that were compared; of a parallel analysis those of the eigenvalues, from 1."""
+    """Numbers of factors that were compared; for parallel analysis the ranks of the eigenvalues, from 1."""
     values: Array
-    """The criterion of each: eigenvalues, average squared partial correlations, or BIC."""
+    """The criterion for each candidate: eigenvalues, average squared partial correlations, or BIC."""
     reference: Array | None = None
-    """The eigenvalues of unrelated data, of a parallel analysis."""
+    """The eigenvalues of unrelated data, for parallel analysis."""
 
 
-def parallel_analysis(R: Array, n: int, *, quantile: float | None = 0.95, repeats: int = 100, seed: int = 0) -> FactorNumber:
-    """Horn's parallel analysis (1965): the leading eigenvalues of R that exceed those of unrelated normal data of the same size.
+def parallel_analysis(R: Array, n: int, *, quantile: float | None = 0.95, repeats: int = 100, seed: int = 0) -> FactorCount:
+    """Count the leading eigenvalues of R above those of unrelated normal data of the same size: Horn's parallel analysis (1965).
 
-    ``quantile`` is that of the ``repeats`` random eigenvalues of the same rank, by default the 95th
-    percentile (Hayton, Allen & Scarpello 2004); None takes their mean, as Horn did. Random correlation
-    matrices are drawn from their distribution (Wishart), so that n costs nothing.
+    An eigenvalue is compared with this ``quantile`` of ``repeats`` random eigenvalues of the same rank, by default the 95th
+    percentile (Hayton, Allen & Scarpello 2004). None compares with their mean, as Horn did. Random correlation matrices are
+    drawn from their distribution (Wishart), so the cost does not depend on n.
     """
     if repeats < 1 or (quantile is not None and not 0 < quantile < 1):
         raise ParameterError(f"repeats={repeats} and quantile={quantile}, expected at least 1, and a number between 0 and 1 or None")
@@ -43,11 +43,11 @@ def parallel_analysis(R: Array, n: int, *, quantile: float | None = 0.95, repeat
     reference = random.mean(axis=0) if quantile is None else np.quantile(random, quantile, axis=0)
     values = np.asarray(np.linalg.eigvalsh(R)[::-1], np.float64)
     below = np.flatnonzero(values <= reference)
-    return FactorNumber(int(below[0]) if below.size else len(R), np.arange(1, len(R) + 1.0), values, reference)
+    return FactorCount(int(below[0]) if below.size else len(R), np.arange(1, len(R) + 1.0), values, reference)
 
 
 def _unrelated(n: int, m: int, rng: np.random.Generator) -> Array:
-    """The correlation matrix of n rows of m independent normal variables."""
+    """Draw the correlation matrix of n rows of m independent normal variables."""
     if n <= m:
         return np.atleast_2d(np.corrcoef(rng.standard_normal((n, m)), rowvar=False))
     # Bartlett's decomposition of a Wishart matrix with n − 1 degrees of freedom.
@@ -57,8 +57,8 @@ def _unrelated(n: int, m: int, rng: np.random.Generator) -> Array:
     return L @ L.T
 
 
-def minimum_average_partial(R: Array) -> FactorNumber:
-    """Velicer's MAP (1976): the number of principal components without which the squared partial correlations are smallest on average."""
+def minimum_average_partial(R: Array) -> FactorCount:
+    """Choose the number of principal components whose removal minimises the average squared partial correlation: Velicer's MAP (1976)."""
     values, V = np.linalg.eigh(R)
     A = (V * np.sqrt(np.maximum(values, 0)))[:, ::-1]
     m = len(R)
@@ -66,24 +66,24 @@ def minimum_average_partial(R: Array) -> FactorNumber:
     C = R.copy()
     for k in range(m):
         scale = C.diagonal()
-        if (scale <= _SINGULAR).any():  # an item is explained in full: no partial correlations are left
+        if (scale <= _SINGULAR).any():  # the components explain an item completely, so it has no partial correlations
             break
         partial = C**2 / np.outer(scale, scale)
         averages.append((partial.sum() - m) / (m * (m - 1)))
         C = C - np.outer(A[:, k], A[:, k])
-    return FactorNumber(int(np.argmin(averages)), np.arange(len(averages), dtype=float), np.array(averages))
+    return FactorCount(int(np.argmin(averages)), np.arange(len(averages), dtype=float), np.array(averages))
 
 
-def bic(R: Array, n: int, n_components: Sequence[int]) -> FactorNumber:
-    """The lowest BIC of the factor model, χ² − d log n, among these numbers of factors (those with d ≥ 0).
+def bic(R: Array, n: int, n_components: Sequence[int]) -> FactorCount:
+    """Choose the number of factors with the lowest BIC of the factor model, χ² − d log n, among those with d ≥ 0.
 
     χ² = (n − 1 − (2m + 5)/6 − 2k/3)·(log|Σ| − log|R| + tr(RΣ⁻¹) − m) for the model's correlations
-    Σ = ΛΛᵀ + Ψ by minres, with Bartlett's factor, and d = ((m − k)² − m − k)/2: as psych's ``fa`` has it.
+    Σ = ΛΛᵀ + Ψ by minres, with Bartlett's factor, and d = ((m − k)² − m − k)/2, as in psych's ``fa``.
 
     Raises
     ------
     DataError
-        R is singular: no likelihood is left.
+        R is singular, so the likelihood is not defined.
     """
     m = len(R)
     usable = [k for k in n_components if 1 <= k <= m and (m - k) ** 2 >= m + k]
@@ -102,4 +102,4 @@ def bic(R: Array, n: int, n_components: Sequence[int]) -> FactorNumber:
         discrepancy = np.linalg.slogdet(Sigma)[1] - determinant + np.trace(np.linalg.solve(Sigma, R)) - m
         chi_square = (n - 1 - (2 * m + 5) / 6 - 2 * k / 3) * discrepancy
         values.append(chi_square - ((m - k) ** 2 - m - k) / 2 * np.log(n))
-    return FactorNumber(usable[int(np.argmin(values))], np.array(usable, float), np.array(values))
+    return FactorCount(usable[int(np.argmin(values))], np.array(usable, float), np.array(values))

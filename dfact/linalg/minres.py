@@ -8,9 +8,9 @@ from scipy.linalg import eigh
 from scipy.optimize import minimize
 
 LOWEST = 0.005
-"""Of a uniqueness; without it one might become negative (a Heywood case)."""
+"""Lower bound of a uniqueness; without it one might become negative (a Heywood case)."""
 _ROUNDS, _TOLERANCE = 1000, 1e-12  # of the varimax rotation
-_RIDGE = 1e-6  # makes the matrix of which the start comes invertible
+_RIDGE = 1e-6  # makes the correlation matrix invertible, from which the start is computed
 
 Array = NDArray[np.float64]
 
@@ -20,7 +20,7 @@ class Extraction:
     """Common factors of a correlation matrix."""
 
     loadings: Array
-    """Λ (m, k), uncorrelated factors, the largest first."""
+    """Λ (m, k) of uncorrelated factors, the largest first."""
     uniquenesses: Array
     """Ψ (m), between 0.005 and 1."""
     objective: float
@@ -29,13 +29,13 @@ class Extraction:
 
 
 def minres(R: Array, k: int, max_iter: int = 1000, tol: float = 1e-6) -> Extraction:
-    """Minimum residual factors of the correlation matrix R (m, m): minimise f over 0.005 ≤ Ψ ≤ 1,
+    """Extract minimum residual factors of the correlation matrix R (m, m): minimise f over 0.005 ≤ Ψ ≤ 1,
 
         f(Ψ) = min over Λ (m, k) of ½‖R − diag(Ψ) − ΛΛᵀ‖².
 
-    Λ is given by the k leading eigenpairs of R − diag(Ψ) (Harman & Jones 1966; Jöreskog 1977,
-    unweighted least squares). Where no uniqueness is at its limit, the residual's diagonal is 0, and Λ
-    minimises the squares of what is off the diagonal. By L-BFGS-B from 1 − squared multiple
+    The k leading eigenpairs of R − diag(Ψ) give Λ (Harman & Jones 1966; Jöreskog 1977,
+    unweighted least squares). If no uniqueness is at its limit, the residual's diagonal is 0, and Λ
+    minimises the squared off-diagonal residuals. L-BFGS-B starts from 1 − squared multiple
     correlations; ``tol`` bounds the projected gradient's largest entry.
     """
     start = np.clip(1 / np.linalg.inv(R + _RIDGE * np.eye(len(R))).diagonal(), LOWEST, 1.0)
@@ -52,7 +52,7 @@ def minres(R: Array, k: int, max_iter: int = 1000, tol: float = 1e-6) -> Extract
 
 
 def principal(uniquenesses: Array, R: Array, k: int) -> Array:
-    """Λ (m, k) that minimises ‖R − diag(Ψ) − ΛΛᵀ‖ for given Ψ."""
+    """Return the Λ (m, k) that minimises ‖R − diag(Ψ) − ΛΛᵀ‖ for given Ψ."""
     m = len(R)
     values, vectors = eigh(R - np.diag(uniquenesses), subset_by_index=(m - k, m - 1))
     loadings: Array = (vectors * np.sqrt(np.maximum(values, 0)))[:, ::-1]
@@ -60,16 +60,16 @@ def principal(uniquenesses: Array, R: Array, k: int) -> Array:
 
 
 def residual(uniquenesses: Array, R: Array, k: int) -> tuple[float, Array]:
-    """f(Ψ) and its gradient −diag(R − diag(Ψ) − ΛΛᵀ): that of Λ is 0 at its minimum."""
+    """Return f(Ψ) and its gradient −diag(R − diag(Ψ) − ΛΛᵀ); the gradient with respect to Λ is 0 at its minimum."""
     loadings = principal(uniquenesses, R, k)
     E = R - np.diag(uniquenesses) - loadings @ loadings.T
     return 0.5 * float(np.vdot(E, E)), -E.diagonal()
 
 
 def varimax(loadings: Array) -> tuple[Array, Array]:
-    """Loadings Λ T (m, k) and the rotation T (k, k) that maximises Σ_r Var_j((ΛT)_jr²), for rows of Λ of length 1 (Kaiser 1958).
+    """Return Λ T (m, k) and the rotation T (k, k) that maximises Σ_r Var_j((ΛT)_jr²), for rows of Λ of length 1 (Kaiser 1958).
 
-    Alternates the criterion's linear part and its nearest rotation (the singular value iteration).
+    The iteration alternates between the criterion's linear part and its nearest rotation (the singular value iteration).
     """
     A, lengths = _normalized(loadings)
     T, last = np.eye(A.shape[1]), 0.0
@@ -84,11 +84,11 @@ def varimax(loadings: Array) -> tuple[Array, Array]:
 
 
 def promax(loadings: Array, kappa: float = 4.0) -> tuple[Array, Array]:
-    """Oblique pattern loadings P (m, k) and the correlations Φ (k, k) of their factors: P Φ Pᵀ = ΛΛᵀ.
+    """Return oblique pattern loadings P (m, k) and the correlations Φ (k, k) of their factors: P Φ Pᵀ = ΛΛᵀ.
 
-    The varimax loadings of rows of length 1 are fitted by least squares to their own κ-th powers with
-    signs, factors keep variance 1, and rows get their lengths back (Hendrickson & White 1964; the
-    normalization as in SPSS and in psych's ``kaiser``).
+    The varimax loadings of rows of length 1 are fitted by least squares to their own signed κ-th powers. Factors keep
+    variance 1, and rows are scaled back to their lengths (Hendrickson & White 1964; the normalization as in SPSS and in
+    psych's ``kaiser``).
     """
     A, lengths = _normalized(loadings)
     B, _ = varimax(A)
@@ -99,19 +99,19 @@ def promax(loadings: Array, kappa: float = 4.0) -> tuple[Array, Array]:
 
 
 def ordered(pattern: Array, correlations: Array) -> tuple[Array, Array]:
-    """Factors by the share of the variance they explain, diag(Φ PᵀP), the largest first, each with a sum of loadings above 0."""
+    """Order the factors by the variance they explain, diag(Φ PᵀP), the largest first; flip signs so that loadings sum to above 0."""
     order = np.argsort(-explained(pattern, correlations), kind="stable")
     sign = np.where(pattern[:, order].sum(axis=0) < 0, -1.0, 1.0)
     return pattern[:, order] * sign, correlations[np.ix_(order, order)] * np.outer(sign, sign)
 
 
 def explained(pattern: Array, correlations: Array) -> Array:
-    """Variance that each factor explains, in items: diag(Φ PᵀP) (k); the sum of the communalities in all."""
+    """Return the variance that each factor explains, in items: diag(Φ PᵀP) (k), which add up to the sum of the communalities."""
     variances: Array = (correlations @ (pattern.T @ pattern)).diagonal()
     return variances
 
 
 def _normalized(loadings: Array) -> tuple[Array, Array]:
-    """Rows of length 1 and their lengths (m, 1); an item without communality keeps its zeros."""
+    """Return rows of length 1 and their lengths (m, 1); an item without communality keeps its zeros."""
     lengths = np.linalg.norm(loadings, axis=1, keepdims=True)
     return loadings / np.where(lengths > 0, lengths, 1.0), lengths

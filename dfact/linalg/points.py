@@ -1,4 +1,4 @@
-"""The rows of the data, or their coordinates, as points that passes search; and how the best of them are kept."""
+"""The rows of the data, or their coordinates, as points: passes that embed them, and take rows by number or by score."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, State, StatelessStart
+from dfact.engine.passes import Block, PartialSums, Pass, State
 from dfact.engine.session import Session
 from dfact.linalg.svd import Matrix, View
 
 EMBEDDING = "embedding"
-"""Name of the state (k, rows) that an :class:`EmbedPass` keeps."""
+"""Name of the state (k, rows) that an :class:`EmbedPass` computes."""
 
 
 class Points(Protocol):
@@ -21,28 +21,28 @@ class Points(Protocol):
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
-        """As of a pass: None where the points come from the state alone."""
+        """The type in which blocks are read; None if the points come from the state alone."""
         ...
 
     def of(self, block: Block, state: State | None) -> Matrix:
-        """The points (rows, d) of a block."""
+        """Return the points (rows, d) of a block."""
         ...
 
 
 @dataclass(frozen=True)
 class Coordinates:
-    """The leading ``k`` coordinates that an :class:`EmbedPass` kept; as directions, of length 1, if ``unit`` (0 stays 0)."""
+    """The leading ``k`` coordinates of an :class:`EmbedPass`; scaled to length 1 if ``unit`` (0 stays 0)."""
 
     k: int
     unit: bool = False
     dtype: None = None
 
     def of(self, block: Block, state: State | None) -> NDArray[Any]:
-        assert state is not None, "no embedding was kept"
+        assert state is not None, "no embedding was computed"
         return self.scaled(state[EMBEDDING][: self.k]).T
 
     def scaled(self, X: NDArray[Any]) -> NDArray[Any]:
-        """Coordinates (k, rows) as the search wants them."""
+        """Return the coordinates (k, rows), scaled to length 1 if ``unit``."""
         if not self.unit:
             return X
         norms = np.linalg.norm(X, axis=0)
@@ -52,7 +52,7 @@ class Coordinates:
 
 @dataclass(frozen=True)
 class DataRows:
-    """The viewed rows themselves."""
+    """The rows of the viewed matrix."""
 
     dtype: np.dtype[Any]
     view: View
@@ -62,31 +62,31 @@ class DataRows:
 
 
 @dataclass
-class Nothing(PartialSums, name="none"):
-    """A pass that only keeps a state adds up nothing."""
+class NoSums(PartialSums, name="none"):
+    """The sums of a pass that changes the state alone."""
 
 
 @dataclass(frozen=True)
-class EmbedPass(StatelessStart):
-    """Coordinates M·P of the viewed rows M, with the shared P (m, k); state ``embedding`` (k, rows)."""
+class EmbedPass(Pass[NDArray[Any], NoSums]):
+    """Coordinates M·P of the viewed rows M, with the broadcast P (m, k); state ``embedding`` (k, rows)."""
 
     dtype: np.dtype[Any]
     view: View
 
-    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State, Nothing]:
-        return {EMBEDDING: block.work.matmul(self.view(block), broadcast, "product").T.copy()}, Nothing()
+    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State, NoSums]:
+        return {EMBEDDING: block.work.matmul(self.view(block), broadcast, "product").T.copy()}, NoSums()
 
 
 @dataclass
 class RowMaximum(PartialSums, name="row_maximum"):
-    """Of each of s searches the row with the highest score; the first of equals."""
+    """The row with the highest score for each of s searches; the first of equals."""
 
     scores: NDArray[Any]
-    """(s,)"""
+    """Scores (s,)."""
     rows: NDArray[Any]
-    """(s,) row numbers; −1 where there is none"""
+    """Row numbers (s,); −1 where there is none."""
     points: NDArray[Any]
-    """(s, d) their points, filled with zeros behind shorter ones"""
+    """Points (s, d); shorter ones are padded with zeros."""
 
     def add(self, other: Self) -> None:
         better = other.scores > self.scores
@@ -96,7 +96,7 @@ class RowMaximum(PartialSums, name="row_maximum"):
 
 @dataclass
 class Taken(PartialSums, name="rows_by_number"):
-    """Rows that were taken out, one below the other."""
+    """Points that were selected, one below the other."""
 
     points: NDArray[Any]
 
@@ -105,8 +105,8 @@ class Taken(PartialSums, name="rows_by_number"):
 
 
 @dataclass(frozen=True)
-class TakePass(StatelessStart):
-    """The points of the shared row numbers, in rising order."""
+class TakePass(Pass[NDArray[np.int64], Taken]):
+    """The points of the broadcast row numbers, which are ascending."""
 
     points: Points
 
@@ -121,18 +121,19 @@ class TakePass(StatelessStart):
 
 
 def take(session: Session, points: Points, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The points (r, d) of these rows."""
-    unique, places = np.unique(rows, return_inverse=True)
-    taken: NDArray[np.float64] = session.run(TakePass(points), unique).points[places]
+    """Return the points (r, d) of these rows."""
+    unique, inverse = np.unique(rows, return_inverse=True)
+    taken: NDArray[np.float64] = session.run(TakePass(points), unique).points[inverse]
     return taken
 
 
 def dense(M: Matrix) -> NDArray[Any]:
+    """Return the matrix as an array."""
     return M if isinstance(M, np.ndarray) else np.asarray(M.toarray())
 
 
 def row_maximum(scores: Sequence[NDArray[Any]], points: Sequence[Matrix], start: int) -> RowMaximum:
-    """The best row of a block for each search; ``start`` is the block's first row. A block without rows has none."""
+    """Return the best row of a block for each search; ``start`` is the block's first row. A block without points gives row −1."""
     width = max(found.shape[1] for found in points)
     best = RowMaximum(np.full(len(points), -np.inf), np.full(len(points), -1.0), np.zeros((len(points), width)))
     for s, (score, found) in enumerate(zip(scores, points, strict=True)):
@@ -145,7 +146,7 @@ def row_maximum(scores: Sequence[NDArray[Any]], points: Sequence[Matrix], start:
 
 
 def squared_norms(M: Matrix) -> NDArray[Any]:
-    """‖M(i, :)‖² of every row."""
+    """Return ‖M(i, :)‖² of every row."""
     if isinstance(M, np.ndarray):
         return np.asarray(np.einsum("ij,ij->i", M, M))
     return np.asarray(sp.csr_array(M.multiply(M)).sum(axis=1))

@@ -1,4 +1,4 @@
-"""Leading right singular vectors of the data, or of a matrix made of it row by row, by passes; and the NNDSVD start."""
+"""Leading right singular vectors of the data, or of a matrix derived from it row by row, by passes; and the NNDSVD start."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,37 +9,38 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.linalg import eigh, qr
 
-from dfact.engine.passes import Block, PartialSums, State, StatelessStart
+from dfact.engine.passes import Block, PartialSums, Pass, State
 from dfact.engine.session import Session
 from dfact.kernels.entries import filled
 
-_GRAM_COLUMNS = 512  # up to here M'M costs no more than the passes of the block iteration
+_GRAM_COLUMNS = 512  # up to this number of columns, M'M costs no more than the passes of the block iteration
 _OVERSAMPLING = 10
 _MAX_PASSES = 12
 
 Matrix = NDArray[Any] | sp.csr_array
 View = Callable[[Block], Matrix]
-"""The rows (rows, m) of a block of the matrix that is decomposed; a plain function or a dataclass, as it travels to the workers.
-
-They lie in working memory of the block, until the view is asked again."""
+"""A function that returns a block's rows (rows, m) of the decomposed matrix. It is sent to workers, so it must be a module's function
+or a dataclass. Its result lies in working memory of the block and is overwritten by the next call."""
 
 
 def zero_filled(block: Block) -> Matrix:
-    """A copy of the data with 0 for missing entries."""
+    """Return a copy of the data with 0 for missing entries."""
     M = block.matrix
     entries = M if isinstance(M, np.ndarray) else M.data[None]
-    known = filled(entries, out=block.work.array("filled", entries.shape, entries.dtype))
-    return known if isinstance(M, np.ndarray) else sp.csr_array((known[0], M.indices, M.indptr), shape=M.shape)
+    imputed = filled(entries, out=block.work.array("filled", entries.shape, entries.dtype))
+    return imputed if isinstance(M, np.ndarray) else sp.csr_array((imputed[0], M.indices, M.indptr), shape=M.shape)
 
 
 @dataclass
 class GramSum(PartialSums, name="svd_gram"):
+    """A product of MᵀM with a matrix, or MᵀM itself."""
+
     gram: NDArray[Any]
 
 
 @dataclass(frozen=True)
-class GramPass(StatelessStart):
-    """MᵀM."""
+class GramPass(Pass[None, GramSum]):
+    """The Gram matrix MᵀM."""
 
     dtype: np.dtype[Any]
     view: View = zero_filled
@@ -50,8 +51,8 @@ class GramPass(StatelessStart):
 
 
 @dataclass(frozen=True)
-class SketchPass(StatelessStart):
-    """MᵀMΩ with the shared Ω (m, l)."""
+class SketchPass(Pass[NDArray[Any], GramSum]):
+    """The product MᵀMΩ with the broadcast Ω (m, l)."""
 
     dtype: np.dtype[Any]
     view: View = zero_filled
@@ -64,12 +65,12 @@ class SketchPass(StatelessStart):
 def right_singular(
     session: Session, n_columns: int, k: int, dtype: np.dtype[Any], *, view: View = zero_filled, tolerance: float = 1e-3
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The k leading right singular vectors V (m, k) and values σ (k) of the viewed matrix M.
+    """Return the k leading right singular vectors V (m, k) and values σ (k) of the viewed matrix M.
 
-    Up to 512 columns from the Gram matrix, in one pass. Beyond, by block Krylov iteration on a
-    random start (Musco & Musco 2015, algorithm 2): each pass multiplies one more block by MᵀM, and
-    it ends when every pair has ‖MᵀMv − σ²v‖ ≤ ``tolerance`` σ₁·max(σ, ``tolerance`` σ₁), or after 12 passes. The start is
-    fixed, so the result depends on the data alone. Each vector's largest entry is positive.
+    Up to 512 columns they come from the Gram matrix, in one pass. Beyond, block Krylov iteration on a
+    random start computes them (Musco & Musco 2015, algorithm 2): each pass multiplies one more block by MᵀM, and
+    the iteration ends when every pair has ‖MᵀMv − σ²v‖ ≤ ``tolerance`` σ₁·max(σ, ``tolerance`` σ₁), or after 12 passes. The
+    start is fixed, so the result depends on the data alone. Each vector's largest entry is positive.
     """
     if n_columns <= max(_GRAM_COLUMNS, k + _OVERSAMPLING):
         values, V = eigh(session.run(GramPass(dtype, view), None).gram, subset_by_index=(n_columns - k, n_columns - 1))
@@ -80,14 +81,14 @@ def right_singular(
 
 
 def gram_size(n_columns: int, k: int) -> int:
-    """Numbers that a pass of :func:`right_singular` adds up."""
+    """Return the number of entries of the sums in a pass of :func:`right_singular`."""
     return n_columns * (n_columns if n_columns <= _GRAM_COLUMNS else k + _OVERSAMPLING)
 
 
 def _block_krylov(
     product: Callable[[NDArray[Any]], NDArray[Any]], m: int, k: int, tolerance: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The k leading eigenvectors (m, k) and eigenvalues of a positive semidefinite matrix, known by its product with a block."""
+    """Return the k leading eigenvectors (m, k) and eigenvalues of a positive semidefinite matrix, given its product with a block."""
     block = qr(np.random.default_rng(0).standard_normal((m, k + _OVERSAMPLING)), mode="economic")[0]
     basis, products = np.empty((m, 0)), np.empty((m, 0))
     for _ in range(min(_MAX_PASSES, m // block.shape[1])):
@@ -100,20 +101,22 @@ def _block_krylov(
         if (residuals <= tolerance * np.sqrt(values[0] * np.maximum(values, tolerance**2 * values[0]))).all():
             break
         block = products[:, -block.shape[1] :]
-        for _ in range(2):  # once more, as the first leaves rounding errors of the size of what it removed
+        for _ in range(2):  # twice, as the first leaves rounding errors relative to the part that it removed
             block = qr(block - basis @ (basis.T @ block), mode="economic")[0]
     return basis @ vectors, values
 
 
 @dataclass
 class SignNorms(PartialSums, name="svd_signs"):
+    """Squared norms of the positive and the negative parts of columns (k,)."""
+
     positive: NDArray[Any]
     negative: NDArray[Any]
 
 
 @dataclass(frozen=True)
-class SignNormsPass(StatelessStart):
-    """Squared norms of the positive and the negative part of every column of M·P, with the shared P (m, k)."""
+class SignNormsPass(Pass[NDArray[Any], SignNorms]):
+    """Squared norms of the positive and the negative part of every column of M·P, with the broadcast P (m, k)."""
 
     dtype: np.dtype[Any]
     view: View = zero_filled
@@ -128,10 +131,10 @@ class SignNormsPass(StatelessStart):
 def nndsvd(
     session: Session, n_columns: int, k: int, dtype: np.dtype[Any], *, view: View = zero_filled
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The NNDSVD start of the viewed data (Boutsidis & Gallopoulos 2008).
+    """Compute the NNDSVD start of the viewed data (Boutsidis & Gallopoulos 2008).
 
-    Returns the loadings (k, m) and P (m, k), from which the rows' factors are max(M P, 0): of each
-    singular pair the sign is taken whose parts of u and v carry more.
+    Returns the loadings (k, m) and P (m, k), which gives the rows' factors max(M P, 0). Each singular pair gets
+    the sign whose parts of u and v have the larger product of norms.
     """
     V, sigma = right_singular(session, n_columns, k, dtype, view=view)
     safe = np.where(sigma > 0, sigma, 1.0)

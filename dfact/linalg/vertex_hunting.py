@@ -8,22 +8,22 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from dfact.engine.passes import Block, State, StatelessStart
+from dfact.engine.passes import Block, Pass, State
 from dfact.engine.session import Session
 from dfact.errors import DataError
-from dfact.linalg.kmeans import centers_of
+from dfact.linalg.kmeans import cluster_centers
 from dfact.linalg.points import Coordinates, Points, RowMaximum, Taken, row_maximum, squared_norms
 
-_ROUNDS = 100  # of the working set; it is complete after some five to twenty
-_POOL = 1 << 15  # rows near the margin that are looked at
-_SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # of all rows that may count as near the margin
+_ROUNDS = 100  # maximum number of passes that extend the working set; some five to twenty complete it
+_POOL = 1 << 15  # number of rows near the margin among which corners are searched
+_SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # fractions of all rows that are tried as those near the margin
 
 
 @dataclass(frozen=True)
-class FarthestPass(StatelessStart):
-    """Of each search's points the one with the largest part outside the span of those found.
+class FarthestPass(Pass[Sequence[NDArray[np.float64] | None], RowMaximum]):
+    """The point of each search with the largest part outside the span of the vertices so far.
 
-    Shared: an orthonormal basis (j, d) of it for each search, None at the start.
+    The broadcast is an orthonormal basis (j, d) of that span for each search, None at the start.
     """
 
     points: tuple[Points, ...]
@@ -33,19 +33,19 @@ class FarthestPass(StatelessStart):
         return self.points[0].dtype
 
     def step(self, block: Block, state: State | None, broadcast: Sequence[NDArray[np.float64] | None]) -> tuple[State | None, RowMaximum]:
-        found = [points.of(block, state) for points in self.points]
+        matrices = [points.of(block, state) for points in self.points]
         scores = []
-        for X, basis in zip(found, broadcast, strict=True):
+        for X, basis in zip(matrices, broadcast, strict=True):
             inside = 0 if basis is None else np.square(X @ basis[:, : X.shape[1]].T.astype(X.dtype)).sum(axis=1)
             scores.append((squared_norms(X) - inside).astype(np.float64))
-        return state, row_maximum(scores, found, block.start)
+        return state, row_maximum(scores, matrices, block.start)
 
 
 def successive_projection(session: Session, points: Sequence[Points], counts: Sequence[int]) -> list[NDArray[np.int64]]:
-    """Row numbers of the vertices, as many of each search's points as its count (Araújo et al. 2001); a pass for each vertex.
+    """Return the row numbers of ``counts[s]`` vertices for each search s (Araújo et al. 2001), by one pass per vertex.
 
-    K times the row with the largest norm is taken and all rows are projected on its complement.
-    DataError where the rows span fewer dimensions.
+    Each step selects the row with the largest norm and projects all rows on its complement. Raises DataError if the rows span
+    fewer dimensions.
     """
     rows: list[list[int]] = [[] for _ in points]
     bases: list[list[NDArray[np.float64]]] = [[] for _ in points]
@@ -60,19 +60,19 @@ def successive_projection(session: Session, points: Sequence[Points], counts: Se
             if score <= 100 * precision * largest[s]:
                 raise DataError(f"the rows span {step} dimensions, expected {counts[s]}; fit at most {step} classes")
             rest = point
-            for _ in range(2):  # again, against what rounding left of the others
+            for _ in range(2):  # twice, to remove the rounding errors of the first projection
                 for direction in bases[s]:
                     rest = rest - (direction @ rest) * direction
             bases[s].append(rest / np.linalg.norm(rest))
             rows[s].append(int(row))
-    return [np.array(found) for found in rows]
+    return [np.array(vertices) for vertices in rows]
 
 
 @dataclass(frozen=True)
-class MarginPass(StatelessStart):
-    """The rows of each block lowest along the shared normal w (d,): ``count`` of them or the ``share``, whichever is more.
+class MarginPass(Pass[NDArray[np.float64], Taken]):
+    """The rows of each block lowest along the broadcast normal w (d,): ``count`` of them or the fraction ``share``, if that is more.
 
-    Taken: (r, 1 + d), row numbers before the points. The point 0 has no direction and is left out.
+    The points (r, 1 + d) have row numbers in their first column. The point 0 has no direction and is left out.
     """
 
     points: Coordinates
@@ -90,10 +90,10 @@ class MarginPass(StatelessStart):
 
 
 def cone_normal(session: Session, points: Coordinates, precision: float) -> NDArray[np.float64]:
-    """The normal w of the cone's margin: minimise ½‖w‖² subject to xᵢ·w ≥ 1 for the unit points xᵢ of all rows.
+    """Compute the normal w of the cone's margin: minimise ½‖w‖² subject to xᵢ·w ≥ 1 for the unit points xᵢ of all rows.
 
     This is the one-class SVM in the hard-margin limit. It has only d unknowns, so it is solved on a
-    working set of rows, to which each pass adds the lowest along w of every block, until none is
+    working set of rows, to which each pass adds the rows of every block that are lowest along w, until none is
     below 1 − ``precision``. On the working set it is Lawson & Hanson's least-distance problem
     (1974, chapter 23): non-negative least squares on its dual.
     """
@@ -109,21 +109,21 @@ def cone_normal(session: Session, points: Coordinates, precision: float) -> NDAr
 
 
 def least_distance(X: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The shortest w with X w ≥ 1, X (n, d); DataError if there is none."""
+    """Return the shortest w with X w ≥ 1, X (n, d). Raises DataError if there is none."""
     multipliers: NDArray[np.float64] = nnls(np.vstack([X.T, np.ones(len(X))]), np.eye(X.shape[1] + 1)[-1])[0]
     rest = 1 - float(multipliers.sum())
     if rest <= np.finfo(float).eps * len(X):
-        raise DataError("the rows lie on all sides of the origin and form no cone; hunt='kmeans' needs none")
+        raise DataError("the rows lie on all sides of the origin, expected a cone; use vertex_hunting='kmeans', which needs none")
     w: NDArray[np.float64] = X.T @ multipliers / rest
     return w
 
 
 def cone_vertices(session: Session, points: Coordinates, n_rows: int, precision: float, seed: int) -> NDArray[np.int64]:
-    """Row numbers of the corners of the cone of the unit points: SVM-cone (Mao, Sarkar & Chakrabarti 2018, algorithm 1).
+    """Return the row numbers of the corners of the unit points' cone: SVM-cone (Mao, Sarkar & Chakrabarti 2018, algorithm 1).
 
-    The rows within δ of the margin are grouped by K-means, K of k coordinates, and of each group the
-    row nearest to the centre is taken. Of a grid of δ, each a share of all rows, the corners that
-    span the largest volume are taken: too small a δ misses a corner, too large a one moves them inward.
+    K-means groups the rows within δ of the margin into as many groups as points have coordinates, and the row nearest to each
+    centre becomes a corner. Each δ of a grid contains a given fraction of all rows; the corners that span the largest volume
+    are returned. Too small a δ misses a corner, too large a one moves the corners inward.
     """
     w = cone_normal(session, points, precision)
     pool = session.run(MarginPass(points, 8 * points.k, min(1.0, _POOL / n_rows)), w).points
@@ -135,9 +135,9 @@ def cone_vertices(session: Session, points: Coordinates, n_rows: int, precision:
         if size > len(pool):
             break
         near = X[margins <= margins[size - 1] + precision]
-        centers = centers_of(near, points.k, seed)
+        centers = cluster_centers(near, points.k, seed)
         corners = np.array([int(np.square(near - center).sum(axis=1).argmin()) for center in centers])
-        found = abs(np.linalg.det(X[corners]))
-        if found > volume:
-            best, volume = rows[corners], found
+        spanned = abs(np.linalg.det(X[corners]))
+        if spanned > volume:
+            best, volume = rows[corners], spanned
     return best

@@ -137,7 +137,7 @@ def _distinct(numbers: list[float]) -> Iterator[float]:
 
 
 def _sum(parts: Iterator[ErrorHistogram]) -> ErrorHistogram:
-    total = next(parts).total()
+    total = next(parts).accumulator()
     for part in parts:
         total.add(part)
     return total

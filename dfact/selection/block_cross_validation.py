@@ -240,7 +240,7 @@ class _Progress:
         # The time of a fit grows with its number of components.
         finished = sum(self._weights[key[2]] for key in self._store.entries)
         parameters = describe_parameters(self._configurations[self._groups[group][0]])
-        step = ", ".join(filter(None, [f"fold {task.fold + 1}", parameters, self._left.words(finished)]))
+        step = ", ".join(filter(None, [f"fold {task.fold + 1}", parameters, self._left.text(finished)]))
         number = sum(len(self._groups[key[2]]) for key in self._store.entries)
         for callback in self._callbacks:
             callback(Iteration(number, self._limit, float("nan"), float("nan"), seconds, step))

@@ -217,7 +217,7 @@ class _Refits:
                 self._store.add((number, 0, 0), [], refit)
             self._done += 1
             done, seconds = self._count - len(self.pending) + self._done, time.perf_counter() - self._began
-            step = self._left.words(done)
+            step = self._left.text(done)
             for callback in self._callbacks:
                 callback(Iteration(done, self._count, float("nan"), float("nan"), seconds, step))
 

@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.coerce import as_dataset
 from dfact.data.validation import require_finite
-from dfact.engine.passes import Block, PartialSums, State, StatelessStart
+from dfact.engine.passes import Block, PartialSums, Pass, State
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import fill_missing
 from dfact.models.cp.base import CPModel
@@ -28,7 +28,7 @@ class ContractedData(PartialSums, name="core_tensor"):
 
 
 @dataclass(frozen=True)
-class ContractPass(StatelessStart):
+class ContractPass(Pass[NDArray[Any], ContractedData]):
     """A pass that contracts the data with the rows' factors, which are the covariates."""
 
     dtype: np.dtype[Any]

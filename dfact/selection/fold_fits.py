@@ -98,7 +98,7 @@ class FusedFoldSession(FusedSession):
         self._members, self._held_out, self._dtype = members, FoldMask(folds, fold, held_out=True), dtype
 
     def score(self, problem: Any, Q: NDArray[Any]) -> tuple[float, int]:
-        errors: SquaredErrors = self._members.ask(Member(self.name, self._held_out, SquaredErrorPass(problem, self._dtype)), Q)
+        errors: SquaredErrors = self._members.request(Member(self.name, self._held_out, SquaredErrorPass(problem, self._dtype)), Q)
         return float(errors.squares), int(errors.count)
 
 

@@ -179,7 +179,7 @@ def _largest_entry(dataset: Dataset) -> float:
 
 
 def _sum(histograms: Sequence[ErrorHistogram]) -> ErrorHistogram:
-    total = histograms[0].total()
+    total = histograms[0].accumulator()
     for histogram in histograms[1:]:
         total.add(histogram)
     return total

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, State, StatelessStart
+from dfact.engine.passes import Block, PartialSums, Pass, State
 from dfact.models.expectile.passes import OriginalUnits
 
 ERRORS = ("relative", "absolute")
@@ -36,7 +36,7 @@ def sum_squared_errors(M: NDArray[Any], R: NDArray[Any], lower: Any, upper: Any)
 
 
 @dataclass(frozen=True)
-class SquaredErrorPass(StatelessStart):
+class SquaredErrorPass(Pass[NDArray[Any], SquaredErrors]):
     """A pass that sums the squared errors of the model of the factors X (k+c, rows) in the state, clipped to its bounds."""
 
     problem: Any
@@ -126,7 +126,7 @@ class ErrorHistogram(PartialSums, name="error_histogram"):
 
 
 @dataclass(frozen=True)
-class ErrorHistogramPass(StatelessStart):
+class ErrorHistogramPass(Pass[NDArray[Any], ErrorHistogram]):
     """A pass that counts the errors of the model of the rows' factors X (k, rows) in the state."""
 
     measured: OriginalUnits

@@ -8,7 +8,7 @@ import pandas as pd
 
 from dfact.engine.threads import single_threaded
 from dfact.errors import DataError
-from dfact.linalg.factor_retention import FactorNumber, bic, minimum_average_partial, parallel_analysis
+from dfact.linalg.factor_retention import FactorCount, bic, minimum_average_partial, parallel_analysis
 from dfact.models.factor_analysis.estimator import FactorAnalysis
 
 
@@ -16,9 +16,9 @@ from dfact.models.factor_analysis.estimator import FactorAnalysis
 class FactorCounts:
     """The numbers of factors by three criteria."""
 
-    parallel_analysis: FactorNumber
-    minimum_average_partial: FactorNumber
-    bic: FactorNumber | None
+    parallel_analysis: FactorCount
+    minimum_average_partial: FactorCount
+    bic: FactorCount | None
     """None if the correlation matrix is singular."""
 
     def table(self) -> "pd.Series[int]":

@@ -3,6 +3,7 @@
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,7 +13,6 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
-from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.executors import InlineExecutor, resolve_executor
 from dfact.engine.fused_passes import FusedSession, Members, whole
 from dfact.engine.memory_plan import Footprint, WorkerResources, make_plan
@@ -24,7 +24,7 @@ from dfact.errors import DataError
 from dfact.linalg.svd import Matrix
 from dfact.models.estimator import Factorization
 from dfact.selection.estimators import with_parameters
-from dfact.selection.scheduler import largest_batch, on_threads, on_workers
+from dfact.selection.scheduler import largest_batch
 
 Refit = NDArray[Any] | DataError
 """The loadings (k, m), or the error of a resample that cannot be fitted."""
@@ -166,13 +166,7 @@ class ResampleFits:
         return workers.baseline + _nbytes(self.dataset) + states + working <= workers.limit
 
     def _run_in_memory(self, numbers: list[int], keep: Keep, executor: Executor) -> None:
-        if isinstance(executor, DistributedExecutor):
-            works = [partial(_refit_on_worker, number) for number in numbers]
-            on_workers(executor.client, self._load, works, lambda i, refits: keep(numbers[i], refits[0]))
-            return
-        with single_threaded():
-            loaded = self._load()
-            on_threads(loaded._refit_alone, numbers, keep, executor.workers(None).threads)
+        executor.map(_refit_alone, numbers, self._load, keep, _refit_context)
 
     def _load(self) -> "ResampleFits":
         """Return a copy with the values in memory, in their stored type."""
@@ -206,11 +200,17 @@ class ResampleFits:
                     members.run([partial(work, members, number) for number in batch])
 
 
-def _refit_on_worker(number: int, fits: ResampleFits) -> list[Refit]:
-    """Refit as a task of a cluster."""
+def _refit_alone(number: int, fits: ResampleFits) -> list[Refit]:
+    """Refit to one resample, as a task of its own."""
+    return fits._refit_alone(number)
+
+
+@contextmanager
+def _refit_context() -> Iterator[None]:
+    """Ignore warnings, and use one BLAS thread."""
     with warnings.catch_warnings(), single_threaded():
         warnings.simplefilter("ignore", UserWarning)
-        return fits._refit_alone(number)
+        yield
 
 
 def _nbytes(dataset: Dataset) -> int:

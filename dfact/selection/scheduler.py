@@ -1,20 +1,15 @@
 """Run tasks in memory, each on its own copy of the data, or fused on shared reads of the stored data."""
 
-import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.sources.base import RowSource
-from dfact.engine.cluster.session import DistributedExecutor
-from dfact.engine.cluster.transport import Pickled
-from dfact.engine.cluster.watchdog import Watchdog
 from dfact.engine.fused_passes import Members
 from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan
 from dfact.engine.partitions import Partitions
@@ -23,11 +18,6 @@ from dfact.engine.threads import single_threaded
 from dfact.selection.fold_fits import FoldFits, FoldSession, FoldTask, FusedFoldSession, GroupResult, WarmStarts
 from dfact.selection.folds import Folds
 
-if TYPE_CHECKING:
-    from distributed import Client
-
-T = TypeVar("T")
-D = TypeVar("D")
 Keep = Callable[[FoldTask, GroupResult], None]
 """Called with each result of a task, from the threads of several."""
 
@@ -46,19 +36,14 @@ def run_in_memory(
     keep: Keep,
     executor: Executor,
 ) -> None:
-    """Run each task as one Dask task, on threads or on workers."""
-    if isinstance(executor, DistributedExecutor):
+    """Run each task on its own, on threads or on workers."""
+    pairs = [(task, folds[task.repeat]) for task in tasks]
+    executor.map(partial(_run_task, fits), pairs, partial(load, parts, dtype), lambda pair, result: keep(pair[0], result), _fit_context)
 
-        def keep_all(number: int, results: list[GroupResult]) -> None:
-            for result in results:
-                keep(tasks[number], result)
 
-        works = [partial(_run_task, fits, folds[task.repeat], task) for task in tasks]
-        on_workers(executor.client, partial(load, parts, dtype), works, keep_all)
-        return
-    with _fit_context():
-        M, C = load(parts, dtype)
-        on_threads(lambda task: fits.run(M, C, folds[task.repeat], task), tasks, keep, executor.workers(None).threads)
+def _run_task(fits: FoldFits, pair: tuple[FoldTask, Folds], data: tuple[NDArray[Any], NDArray[Any] | None]) -> Iterator[GroupResult]:
+    task, folds = pair
+    return fits.run(*data, folds, task)
 
 
 @contextmanager
@@ -70,55 +55,6 @@ def _fit_context() -> Iterator[None]:
     with single_threaded(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "row .* no observed entry", UserWarning)
         yield
-
-
-def on_threads(run: Callable[[T], Iterable[D]], chains: Sequence[T], keep: Callable[[T, D], None], threads: int) -> None:
-    """Run each chain as a task on Dask's threads, and keep what comes of it as it comes."""
-    from dask.threaded import get
-
-    stopped = threading.Event()
-
-    def work(chain: T) -> None:
-        try:
-            for done in run(chain):
-                keep(chain, done)
-                if stopped.is_set():
-                    return
-        except BaseException:
-            stopped.set()
-            raise
-
-    tasks = {f"fold-{i}": (partial(work, chain),) for i, chain in enumerate(chains)}
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            get(tasks, list(tasks), pool=pool)
-        finally:
-            stopped.set()
-
-
-def on_workers(client: "Client", data: Callable[[], T], works: Sequence[Callable[[T], D]], keep: Callable[[int, D], None]) -> None:
-    """Run each work on the data as a task on the workers, and keep what comes of it, with its number."""
-    import dask
-
-    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "10GB"}):
-        # The data travels to the workers once, as the task that returns it.
-        held = client.submit(data, pure=False)
-        tasks = [client.submit(_apply, Pickled(work), held, pure=False) for work in works]
-    try:
-        for number, finished in Watchdog(client, progress=False).completed(tasks):
-            keep(number, finished)
-    finally:
-        client.cancel(tasks)
-
-
-def _apply(work: Pickled[Callable[[T], D]], data: T) -> D:
-    return work.value(data)
-
-
-def _run_task(fits: FoldFits, folds: Folds, task: FoldTask, data: tuple[NDArray[Any], NDArray[Any] | None]) -> list[GroupResult]:
-    """Run a task on a worker."""
-    with _fit_context():
-        return list(fits.run(*data, folds, task))
 
 
 def fits_in_memory(shape: tuple[int, ...], dtype: np.dtype[Any], workers: WorkerResources) -> bool:

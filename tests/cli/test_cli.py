@@ -335,8 +335,8 @@ def test_on_a_cluster(
     assert (tmp_path / "cluster.csv").read_bytes() == (tmp_path / "here.csv").read_bytes()
 
 
-def test_lost_scheduler_is_reported(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dfact.cli.options.silence_client_logs", lambda: None)
+def test_a_cluster_that_is_lost(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dfact.engine.cluster.connection.silence_client_logs", lambda: None)
     with (
         pytest.raises(dfact.DfactError, match="the Dask scheduler is lost: the scheduler is gone"),
         connected(cluster.scheduler_address),

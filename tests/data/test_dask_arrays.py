@@ -276,7 +276,7 @@ def test_client_and_executor_choose_the_cluster(client: Client) -> None:
     for executor in (None, "inline", "threads"):
         assert dfact.L1NMF(executor=executor)._client(X) is None
     assert dfact.L1NMF(executor=client)._client(answers()) is None
-    with pytest.raises(dfact.ParameterError, match="needs an active"):
+    with pytest.raises(dfact.ParameterError, match="expected an active"):
         dfact.L1NMF(executor="distributed").fit(X)
     with client.as_current():
         large = da.zeros((1 << 20, 64))

@@ -1,4 +1,4 @@
-"""Checkpoints: a fit that was interrupted goes on, and ends with the same bits."""
+"""Checkpoints: an interrupted fit resumes, and ends with the same bits."""
 
 import errno
 import json
@@ -25,7 +25,7 @@ from dfact.engine.executors import resolve_executor
 from dfact.engine.fused_passes import FusedSums
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, PartialSums, State, StatelessStart
+from dfact.engine.passes import Block, PartialSums, Pass, State
 from dfact.errors import ParameterError, StoreError
 from dfact.storage.records import Records
 from tests.conftest import planted_answers
@@ -118,7 +118,7 @@ def cut_short(case: Case, X: NDArray[np.float64], after: int, **settings: Any) -
 @pytest.mark.faults
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("name", CASES)
-def test_an_interrupted_fit_goes_on_and_ends_with_the_same_bits(name: str, every: int, tmp_path: Path) -> None:
+def test_an_interrupted_fit_resumes_and_ends_with_the_same_bits(name: str, every: int, tmp_path: Path) -> None:
     case = CASES[name]
     X, seed = case.data(every), {"random_state": every}
     undisturbed = case.make().set_params(**seed).fit(X)
@@ -134,7 +134,7 @@ def test_an_interrupted_fit_goes_on_and_ends_with_the_same_bits(name: str, every
 
 
 @pytest.mark.parametrize("name", ["icqf-random", "emf-random", "cp", "cp-exact", "cp-stochastic", "gom"])
-def test_a_fit_that_goes_on_has_the_seed_it_drew_by_chance(name: str, tmp_path: Path) -> None:
+def test_a_resumed_fit_uses_the_recorded_random_seed(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     X = case.data(0)
     kept = {"checkpoint": tmp_path / "checkpoint.zarr", "checkpoint_every": 2, "random_state": None}
@@ -192,7 +192,7 @@ def test_the_checkpoint_of_a_fit_takes_the_parameter_s_place(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("place", [5, "", 0.5, b"x", ["x"]])
-def test_a_checkpoint_that_names_no_place_is_refused(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_without_a_location_is_refused(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     X = planted_answers(60, 10, 2, 0)
     kinds = (dfact.ICQF, dfact.L1NMF, dfact.GradeOfMembership, dfact.ExpectileMF, dfact.ElasticCP)
@@ -206,7 +206,7 @@ def test_a_checkpoint_that_names_no_place_is_refused(place: Any, tmp_path: Path,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_a_store_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     X = planted_answers(100, 20, 3, 0)
     dfact.import_array(X, tmp_path / "data.zarr")
     with pytest.raises(StoreError, match="holds a dfact dataset, expected a checkpoint"):
@@ -235,7 +235,7 @@ def damage(file: Path, how: str) -> None:
 @pytest.mark.faults
 @pytest.mark.parametrize("how", ["lost", "truncated", "flipped"])
 @pytest.mark.parametrize("of", ["steps", "state"])
-def test_a_damaged_checkpoint_is_refused_with_its_place(of: str, how: str, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_refused_with_its_location(of: str, how: str, tmp_path: Path) -> None:
     path, X = tmp_path / "checkpoint.zarr", planted_answers(300, 30, 3, 0, 0.1)
     with pytest.raises(InterruptionError):
         kept(path, callbacks=[interrupted(7)]).fit(X)
@@ -247,7 +247,7 @@ def test_a_damaged_checkpoint_is_refused_with_its_place(of: str, how: str, tmp_p
 
 
 @pytest.mark.faults
-def test_a_version_that_is_not_whole_is_none(tmp_path: Path) -> None:
+def test_an_incomplete_version_is_ignored(tmp_path: Path) -> None:
     path, X = tmp_path / "checkpoint.zarr", planted_answers(300, 30, 3, 0, 0.1)
     undisturbed = kept(path).set_params(checkpoint=None).fit(X)
     with pytest.raises(InterruptionError):
@@ -285,7 +285,7 @@ def test_two_processes_do_not_share_a_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.faults
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small disk of its own needs root")
-def test_a_disk_that_is_full(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_the_fit_can_resume(tmp_path: Path) -> None:
     X, disk = planted_answers(3000, 100, 8, 0, 0.1), tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=640k", "tmpfs", disk], check=False, capture_output=True).returncode:
@@ -311,7 +311,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("many_partitions")
-def test_a_fit_goes_on_wherever_it_runs(client: Client, tmp_path: Path) -> None:
+def test_a_fit_resumes_on_any_executor(client: Client, tmp_path: Path) -> None:
     """From this machine to a cluster and back, with state in memory, in files and in the checkpoint."""
     X = planted_answers(9000, 40, 3, 0, 0.1)
     dfact.import_array(X, tmp_path / "data.zarr", missing=None)
@@ -331,7 +331,7 @@ class Ones(PartialSums, name="ones"):
 
 
 @dataclass(frozen=True)
-class CountPass(StatelessStart):
+class CountPass(Pass[None, Ones]):
     """Counts the passes."""
 
     dtype: None = None
@@ -341,7 +341,7 @@ class CountPass(StatelessStart):
         return {"counted": counted}, Ones(counted.sum())
 
 
-def test_the_scheduler_forgets_what_a_checkpoint_holds(client: Client, tmp_path: Path) -> None:
+def test_the_scheduler_releases_results_that_a_checkpoint_holds(client: Client, tmp_path: Path) -> None:
     X = np.zeros((500, 3), np.float32)
     executor = resolve_executor(client, 1)
     plan = make_plan(ArraySource(X), X.dtype, Footprint(8, 8, 8, 0), executor.workers(None))
@@ -359,7 +359,7 @@ def test_the_scheduler_forgets_what_a_checkpoint_holds(client: Client, tmp_path:
     assert len(list((tmp_path / "checkpoint.zarr").glob("steps-*"))) == 50
 
 
-def test_nested_sums_are_what_they_were() -> None:
+def test_nested_sums_are_packed_and_unpacked_unchanged() -> None:
     sums = FusedSums([Ones(np.asarray(3.0)), FusedSums([Ones(np.arange(4.0))])])
     arrays: list[NDArray[Any]] = []
     packed, count = pack(sums, arrays.append)
@@ -370,7 +370,7 @@ def test_nested_sums_are_what_they_were() -> None:
 
 
 @pytest.mark.faults
-def test_a_record_of_which_there_is_only_a_folder(tmp_path: Path) -> None:
+def test_a_record_of_which_only_the_folder_exists_is_ignored(tmp_path: Path) -> None:
     path, X = tmp_path / "checkpoint.zarr", planted_answers(300, 30, 3, 0, 0.1)
     with pytest.raises(InterruptionError):
         kept(path, callbacks=[interrupted(7)]).fit(X)
@@ -384,7 +384,7 @@ def test_a_record_of_which_there_is_only_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
-def test_what_a_process_leaves_that_is_killed_as_it_begins(tmp_path: Path) -> None:
+def test_a_process_killed_at_the_start_leaves_a_usable_checkpoint(tmp_path: Path) -> None:
     path, X = tmp_path / "checkpoint.zarr", planted_answers(300, 30, 3, 0, 0.1)
     path.mkdir()
     (path / "zarr.0123.partial").write_bytes(b"{")  # of the group itself
@@ -395,7 +395,7 @@ def test_what_a_process_leaves_that_is_killed_as_it_begins(tmp_path: Path) -> No
     same(kept(path).fit(X), kept(path).set_params(checkpoint=None).fit(X))
 
 
-def test_a_start_in_a_table_is_known_by_all_its_numbers(tmp_path: Path) -> None:
+def test_a_start_given_as_a_table_is_identified_by_all_its_numbers(tmp_path: Path) -> None:
     X, H = planted_answers(300, 80, 3, 0, 0.1), pd.DataFrame(np.random.default_rng(0).random((3, 80)))
     kept(tmp_path / "checkpoint.zarr", init=H).fit(X)
     H.iloc[1, 40] += 1  # in the middle, which a table does not show
@@ -403,7 +403,7 @@ def test_a_start_in_a_table_is_known_by_all_its_numbers(tmp_path: Path) -> None:
         kept(tmp_path / "checkpoint.zarr", init=H).fit(X)
 
 
-def test_fits_that_begin_at_once_with_one_checkpoint(tmp_path: Path) -> None:
+def test_fits_that_start_at_the_same_time_with_one_checkpoint(tmp_path: Path) -> None:
     X = planted_answers(300, 30, 3, 0, 0.1)
     with ThreadPoolExecutor(4) as pool:
         fits = [pool.submit(kept(tmp_path / "checkpoint.zarr").fit, X) for _ in range(4)]
@@ -425,7 +425,7 @@ def test_a_record_is_removed_though_another_process_still_writes_there(tmp_path:
     assert not record.exists()
 
 
-def test_a_record_that_is_finished_while_another_process_takes_over_is_none(tmp_path: Path) -> None:
+def test_a_record_finished_during_a_takeover_is_ignored(tmp_path: Path) -> None:
     records = Records(tmp_path / "checkpoint.zarr", "fit", {})
     record, check = records.begin("state-000001-old"), records.check_owner
 

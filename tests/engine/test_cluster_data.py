@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import dfact
 from benchmarks.faults.fits import SOLVERS, bits, small_partitions
 from dfact.data import layout
-from dfact.engine.cluster.rows import landmark, reached
+from dfact.engine.cluster.rows import marker, reaches
 from dfact.engine.cluster.session import ClusterSession
 from tests.conftest import planted_answers
 
@@ -73,7 +73,7 @@ def test_fits_of_dask_arrays_have_the_bits_of_those_in_memory(
 
 @pytest.mark.cluster
 @pytest.mark.slow
-def test_a_dask_array_survives_the_worker_that_holds_it() -> None:
+def test_a_dask_array_survives_the_loss_of_its_worker() -> None:
     X = planted_answers(3000, 40, 4, 0, 0.1).astype(np.float32)
     expected = bits(dfact.ICQF(3, max_iter=8, tol=0, executor="inline").fit(X))
     with local_cluster(2) as (_, client):
@@ -116,13 +116,13 @@ def test_the_driver_writes_what_workers_do_not_reach(client: Client, tmp_path: P
     np.testing.assert_array_equal(there.factors_[:], here.factors_[:])
 
 
-def test_a_landmark_is_found_by_who_reaches_the_same_store(tmp_path: Path) -> None:
+def test_the_marker_is_found_by_processes_that_reach_the_same_store(tmp_path: Path) -> None:
     array = zarr.create_array(tmp_path / "a.zarr", shape=(4, 2), dtype=float)
     other = zarr.create_array(tmp_path / "b.zarr", shape=(4, 2), dtype=float)
-    with landmark(array) as name:
-        assert reached(zarr.open_array(tmp_path / "a.zarr"), name)
-        assert not reached(other, name)
-    assert not reached(array, name)
+    with marker(array) as name:
+        assert reaches(zarr.open_array(tmp_path / "a.zarr"), name)
+        assert not reaches(other, name)
+    assert not reaches(array, name)
     assert [path.name for path in (tmp_path / "a.zarr").iterdir()] == ["zarr.json"]
 
 

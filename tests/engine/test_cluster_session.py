@@ -40,7 +40,7 @@ from dfact.engine.cluster.transport import packed
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, PartialSums, State, StatelessStart
+from dfact.engine.passes import Block, PartialSums, Pass, State
 from dfact.engine.reduction import TreeSum
 from dfact.engine.session import CheckpointableSession, Executor
 from dfact.engine.shard import Shard
@@ -122,8 +122,8 @@ class Walk:
                     os.kill(os.getpid(), signal.SIGKILL)
             if (number, partition) == (3, self.poison):
                 os.kill(os.getpid(), signal.SIGKILL)
-            with (Path(self.folder) / f"{number}-{partition}").open("a") as visited_partitions:
-                visited_partitions.write(".")
+            with (Path(self.folder) / f"{number}-{partition}").open("a") as processed_partitions:
+                processed_partitions.write(".")
 
     def _struck(self, kill: int) -> Path:
         return Path(self.folder) / f"kill-{kill}"
@@ -143,7 +143,7 @@ class Wide(Walk):
 
 
 @dataclass(frozen=True)
-class Look(StatelessStart):
+class Look(Pass[Any, Sums]):
     """A pass that keeps no state, and drops what there is."""
 
     dtype: np.dtype[Any] = FLOAT32
@@ -152,7 +152,7 @@ class Look(StatelessStart):
         return None, Sums(np.nansum(block.values, axis=0) * np.float32(broadcast) / np.float32(3), np.asarray(len(block.values)))
 
 
-def visited_partitions(folder: Path) -> Counter[tuple[int, int]]:
+def processed_partitions(folder: Path) -> Counter[tuple[int, int]]:
     """How often each pass has been through each partition, by all workers."""
     found = Counter[tuple[int, int]]()
     for path in folder.glob("[0-9]*-*"):
@@ -163,7 +163,7 @@ def visited_partitions(folder: Path) -> Counter[tuple[int, int]]:
 
 def again(folder: Path) -> set[int]:
     """The partitions that some pass has been through more than once."""
-    return {partition for (_, partition), count in visited_partitions(folder).items() if count > 1}
+    return {partition for (_, partition), count in processed_partitions(folder).items() if count > 1}
 
 
 def kills_done(folder: Path) -> int:
@@ -323,7 +323,7 @@ def test_with_fewer_partitions_than_workers_some_get_none() -> None:
     assert split([range(5)], [3.0]) == [[range(5)]]
 
 
-def test_what_is_left_without_others() -> None:
+def test_runs_without_excluded_numbers() -> None:
     assert without([range(10)], [range(2, 4), range(3, 5), range(9, 12)]) == [range(2), range(5, 9)]
     assert without([range(3), range(5, 7)], []) == [range(3), range(5, 7)]
     assert without([range(3)], [range(3)]) == []
@@ -349,7 +349,7 @@ def test_the_tree_calls_each_worker_once_and_neighbours_together(n: int, seed: i
 
 @pytest.mark.parametrize(("n", "workers"), [(489, 64), (15625, 512), (1954, 128)])
 def test_aligned_shares_have_the_sums_of_one_node(n: int, workers: int) -> None:
-    """And nobody has more to do for it, to some percent."""
+    """The alignment costs no worker more than a few percent of its time."""
     shares = [share for share in split([range(n)], [1.0] * workers) if share]
     assert max(sum(map(len, share)) for share in shares) <= 1.05 * -(-n // workers)
     for [run] in shares:
@@ -362,7 +362,7 @@ def test_aligned_shares_have_the_sums_of_one_node(n: int, workers: int) -> None:
 # The journal
 
 
-def test_the_journal_gives_back_what_it_was_given() -> None:
+def test_the_journal_returns_its_entries_unchanged() -> None:
     rng = np.random.default_rng(0)
     with Journal() as journal:
         for base in (0, 4):
@@ -372,14 +372,14 @@ def test_the_journal_gives_back_what_it_was_given() -> None:
             for entry in zip(passes, broadcast, strict=True):
                 journal.append(*entry)
             assert [journal[base + 1 + i] for i in range(5)] == list(zip(passes, broadcast, strict=True))
-        folder = journal._scratch.path
+        folder = journal._folder.path
         assert [path.name for path in folder.iterdir() if path.stat().st_size] == ["passes"]
     assert not folder.exists()
 
 
-def test_the_journal_holds_a_pass_once_and_shrinks_when_emptied() -> None:
+def test_the_journal_stores_a_pass_once_and_shrinks_when_cleared() -> None:
     with Journal() as journal:
-        file, pass_ = journal._scratch.path / "passes", os.urandom(1 << 16)
+        file, pass_ = journal._folder.path / "passes", os.urandom(1 << 16)
         for number in range(8):
             journal.append(pass_, bytes([number]) * 100)
         assert file.stat().st_size == (1 << 16) + 8 * 100
@@ -389,13 +389,13 @@ def test_the_journal_holds_a_pass_once_and_shrinks_when_emptied() -> None:
         assert journal[9] == (pass_, b"x")
 
 
-def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_of_the_journal_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with Journal() as journal:
         monkeypatch.setattr(os, "pwrite", full)
-        with pytest.raises(StoreError, match=r"journal of passes .*No space left.*; set TMPDIR to a larger disk, or keep a checkpoint"):
+        with pytest.raises(StoreError, match=r"journal of passes .*No space left.*; set TMPDIR to a larger disk, or write checkpoints"):
             journal.append(b"pass", b"shared")
 
 
@@ -441,7 +441,7 @@ class StopHereError(Exception):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(3, 2), (1, 5), (2, 0), (0, 3)])
-def test_a_checkpoint_goes_on_with_another_number_of_workers(before: int, after: int, tmp_path: Path) -> None:
+def test_a_checkpoint_resumes_with_another_number_of_workers(before: int, after: int, tmp_path: Path) -> None:
     def stop(iteration: Any) -> None:
         if iteration.number == 6:
             raise StopHereError
@@ -472,7 +472,7 @@ def sessions_in_turn(executors: Sequence[Executor], path: Path) -> tuple[list[by
     return sums, rows
 
 
-def test_state_goes_from_executor_to_executor(tmp_path: Path) -> None:
+def test_state_is_restored_on_other_executors(tmp_path: Path) -> None:
     with inside(3) as three, inside(5, 2) as five:
         of_three, of_five = DistributedExecutor(three), DistributedExecutor(five)
         executors: list[Executor] = [of_three, ThreadsExecutor(2), of_five, InlineExecutor(), of_three]
@@ -492,7 +492,7 @@ class TestLosses:
             assert course_of(session, Walk(str(tmp_path)), 3) == inline(3)
             assert not again(tmp_path)
 
-    def test_between_passes_and_in_the_midst_of_one(self, processes: Processes, tmp_path: Path) -> None:
+    def test_between_passes_and_during_one(self, processes: Processes, tmp_path: Path) -> None:
         pass_ = Walk(str(tmp_path), (Kill(4, 23),))
         with workers(processes, 4) as client, on(client) as session:
             sums = take(session, pass_, [1, 2])
@@ -500,7 +500,7 @@ class TestLosses:
             processes.kill(stem(client, owner(session, 0)))
             sums += take(session, pass_, [3])
             assert again(tmp_path) == first
-            counts = visited_partitions(tmp_path)
+            counts = processed_partitions(tmp_path)
             assert {counts[number, partition] for number in (1, 2) for partition in first} == {2}
             last = held(session, owner(session, 23))
             sums += take(session, pass_, [4, 5])
@@ -525,15 +525,15 @@ class TestLosses:
 
     def test_many_in_the_same_pass(self, processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         # As when a provider takes back most of its machines, one after the other: no partition has anything to do with it.
-        forget, lost, names = Members.forget, list[str](), dict[str, str]()
+        remove, lost, names = Members.remove, list[str](), dict[str, str]()
 
-        def forgotten(self: Members, members: Any) -> None:
-            forget(self, members)
+        def removed(self: Members, members: Any) -> None:
+            remove(self, members)
             lost.extend(member.address for member in members)
             if members and len(lost) < 4:
                 processes.kill(names[self.owners[-(len(lost) % 2)].address])
 
-        monkeypatch.setattr(Members, "forget", forgotten)
+        monkeypatch.setattr(Members, "remove", removed)
         with workers(processes, 6) as client, on(client) as session:
             names |= {address: worker["name"] for address, worker in client.scheduler_info(n_workers=-1)["workers"].items()}
             sums = take(session, Walk(), [1, 2])
@@ -552,7 +552,7 @@ class TestLosses:
             assert len(session._members.owners) == 1
             assert lost < again(tmp_path)
 
-    def test_all_and_new_ones_come(self, processes: Processes, tmp_path: Path) -> None:
+    def test_all_and_new_ones_join(self, processes: Processes, tmp_path: Path) -> None:
         with workers(processes, 2) as client, on(client) as session:
             sums = take(session, Walk(str(tmp_path)), [1, 2])
             processes.kill(*processes.workers)
@@ -562,29 +562,29 @@ class TestLosses:
             coming.join()
             assert (sums, rows_of(session)) == inline(3)
 
-    def test_all_and_none_comes(self, processes: Processes) -> None:
+    def test_all_and_none_joins(self, processes: Processes) -> None:
         with dask.config.set({"dfact.worker-timeout": "1s"}), workers(processes, 2) as client, on(client) as session:
             take(session, Walk(), [1])
             processes.kill(*processes.workers)
             with pytest.raises(ClusterError, match="for 1 s the Dask cluster has had no worker"):
                 take(session, Walk(), [2])
 
-    def test_one_in_a_checkpoint_and_one_while_rows_come(self, processes: Processes, tmp_path: Path) -> None:
+    def test_one_during_a_checkpoint_and_one_while_rows_are_read(self, processes: Processes, tmp_path: Path) -> None:
         with workers(processes, 3) as client, on(client) as session:
             sums = take(session, Walk(str(tmp_path)), [1, 2])
-            client.run(doom, "store", workers=[owner(session, 12)])
+            client.run(doom, "save", workers=[owner(session, 12)])
             states = session.save(zarr.create_group(tmp_path / "state.zarr"))
             assert sorted(p for s in states for p in range(s.first, s.last)) == list(range(N_PARTITIONS))
             sums += take(session, Walk(str(tmp_path)), [3])
             client.run(doom, "rows", workers=[owner(session, 0)])
             assert (sums, rows_of(session)) == inline(3)
             assert len(session._members.owners) == 1
-            counts = visited_partitions(tmp_path)
+            counts = processed_partitions(tmp_path)
             assert {counts[number, 12] for number in (1, 2)} == {2}  # from the start, as the checkpoint was not whole
             assert counts[1, 0] == counts[2, 0] == 1  # from the checkpoint
             assert counts[3, 0] == 2
 
-    def test_behind_a_pass_without_state(self, processes: Processes, tmp_path: Path) -> None:
+    def test_after_a_pass_without_state(self, processes: Processes, tmp_path: Path) -> None:
         with workers(processes, 2) as client, on(client) as session:
             sums = take(session, Walk(str(tmp_path)), [1, 2]) + take(session, Look(), [3])
             assert session._journal.base == 3
@@ -602,7 +602,7 @@ class TestLosses:
                 take(session, Walk(str(tmp_path), poison=11), [1, 2, 3])
             assert len(alive(processes)) == 2
 
-    def test_one_that_gives_its_state_away(self, processes: Processes, tmp_path: Path) -> None:
+    def test_one_that_transfers_its_state(self, processes: Processes, tmp_path: Path) -> None:
         with workers(processes, 2) as client, on(client) as session:
             sums = take(session, Walk(str(tmp_path)), [1, 2])
             doomed = held(session, owner(session, 0))
@@ -649,7 +649,7 @@ def new_worker(processes: Processes, client: Client, session: ClusterSession) ->
 
 def soon_balanced(session: ClusterSession) -> None:
     """Before its next pass it looks for new workers; whatever their speed was, all get the same."""
-    session._next_look = 0.0
+    session._next_poll = 0.0
     for member in session._members.all:
         member.speed = 1.0
 
@@ -724,7 +724,7 @@ class TestMoves:
                 retiring = threading.Thread(target=other.retire_workers, args=([retired],))
 
                 def in_its_midst() -> None:
-                    until(lambda: visited_partitions(tmp_path)[2, 12])
+                    until(lambda: processed_partitions(tmp_path)[2, 12])
                     retiring.start()
 
                 starting = threading.Thread(target=in_its_midst)
@@ -753,7 +753,7 @@ class Closing(Walk):
         return super().step(block, state, broadcast)
 
 
-def test_a_host_that_closes_in_the_midst_of_a_pass(tmp_path: Path) -> None:
+def test_a_host_that_closes_during_a_pass(tmp_path: Path) -> None:
     with inside(3) as client, on(client) as session:
         sums = take(session, Walk(), [1])
         sums += take(session, Closing(str(tmp_path), address=owner(session, 10)), [2, 3])
@@ -763,17 +763,17 @@ def test_a_host_that_closes_in_the_midst_of_a_pass(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("call", ["run", "give"])
-def test_a_worker_that_is_closed_while_it_asks_others(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask, closing = Host.ask, list[Any]()
+def test_a_worker_that_is_closed_while_it_calls_others(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    call_peer, closing = Host.call_peer, list[Any]()
 
-    async def asked(self: Host, peer: tuple[str, str], name: str, **message: Any) -> Any:
+    async def called(self: Host, peer: tuple[str, str], name: str, **message: Any) -> Any:
         if name == call and not closing:
             closing.append(asyncio.ensure_future(self.worker.close()))
             await asyncio.sleep(0)  # now it is closing
             await self.worker.rpc.close()
-        return await ask(self, peer, name, **message)
+        return await call_peer(self, peer, name, **message)
 
-    monkeypatch.setattr(Host, "ask", asked)
+    monkeypatch.setattr(Host, "call_peer", called)
     with inside(3) as client, on(client) as session:
         sums = take(session, Walk(), [1, 2])
         if call == "give":
@@ -788,23 +788,23 @@ def test_a_worker_that_is_closed_while_it_asks_others(call: str, monkeypatch: py
 
 @pytest.mark.slow
 def test_a_second_loss_while_partitions_are_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    ask, ask_each, given = Host.ask, Members.ask_each, list[str]()
+    call_peer, call_each, given = Host.call_peer, Members.call_each, list[str]()
 
-    async def asked(self: Host, peer: tuple[str, str], call: str, **message: Any) -> Any:
+    async def called(self: Host, peer: tuple[str, str], call: str, **message: Any) -> Any:
         if call == "give" and peer[0] == upper:  # the newcomer has the partitions, but not yet their state
             given.append(peer[0])
             await host_module._hosts[peer[1]].close()
             return {"lost": [peer]}
-        return await ask(self, peer, call, **message)
+        return await call_peer(self, peer, call, **message)
 
-    def asked_each(self: Members, call: str, messages: Any) -> Any:
+    def called_each(self: Members, call: str, messages: Any) -> Any:
         if call == "add" and len(given) == 1:
             given.append("")
             raise MembersLost([member for member in self.all if member.address == lower])  # before any of them has got it
-        return ask_each(self, call, messages)
+        return call_each(self, call, messages)
 
-    monkeypatch.setattr(Host, "ask", asked)
-    monkeypatch.setattr(Members, "ask_each", asked_each)
+    monkeypatch.setattr(Host, "call_peer", called)
+    monkeypatch.setattr(Members, "call_each", called_each)
     with inside(2) as client, on(client) as session:
         sums = take(session, Walk(), [1, 2])
         lower, upper = owner(session, 0), owner(session, 23)
@@ -816,38 +816,38 @@ def test_a_second_loss_while_partitions_are_taken_over(monkeypatch: pytest.Monke
         assert (sums, rows_of(session)) == inline(3)
 
 
-def test_partitions_of_a_lost_worker_go_to_new_ones_as_well() -> None:
+def test_partitions_of_a_lost_worker_are_divided_among_old_and_new_workers() -> None:
     with inside(3) as client, on(client) as session:
         take(session, Walk(), [1, 2])
         for member, speed in zip(session._members.owners, (1e6, float("nan"), 1e6), strict=True):
             member.speed = speed  # partitions a second; of one that has just joined it is not known
-        session._members.forget(session._members.owners[:1])
+        session._members.remove(session._members.owners[:1])
         take(session, Walk(), [3])
         assert [member.load for member in session._members.owners] == [12, 12]
 
 
-def test_partitions_that_no_worker_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked_each(self: Members, *_: Any) -> Any:
+def test_partitions_that_no_worker_survives_end_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def called_each(self: Members, *_: Any) -> Any:
         raise MembersLost(self.all)
 
-    monkeypatch.setattr(Members, "ask_each", asked_each)
+    monkeypatch.setattr(Members, "call_each", called_each)
     with inside(2) as client, on(client) as session, pytest.raises(ClusterError, match="lost in the same pass, 4"):
         take(session, Walk(), [1])
 
 
-def test_a_move_that_is_overtaken_puts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_move_stores_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_module, "_STATES_BYTES", 2000)
-    ask, epochs = Host.ask, list[int]()
+    call_peer, epochs = Host.call_peer, list[int]()
 
-    async def asked(self: Host, peer: tuple[str, str], call: str, **message: Any) -> Any:
-        reply = await ask(self, peer, call, **message)
+    async def called(self: Host, peer: tuple[str, str], call: str, **message: Any) -> Any:
+        reply = await call_peer(self, peer, call, **message)
         if call == "give":
             epochs.append(self._epoch)
             if len(epochs) == 3:
                 self._is_current(self._epoch + 1)
         return reply
 
-    monkeypatch.setattr(Host, "ask", asked)
+    monkeypatch.setattr(Host, "call_peer", called)
     with inside(2) as client, on(client) as session:
         take(session, Walk(), [1])
         one, other = session._members.owners
@@ -865,13 +865,13 @@ def test_a_move_that_is_overtaken_puts_nothing(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.faults
 @pytest.mark.parametrize("victim", [1, 4])
 def test_workers_that_cannot_reach_each_other(victim: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    ask = Host.ask
+    call_peer = Host.call_peer
     cut = list[str]()
 
-    async def asked(self: Host, peer: tuple[str, str], call: str, **message: Any) -> Any:
-        return {"lost": [peer]} if peer[0] in cut else await ask(self, peer, call, **message)
+    async def called(self: Host, peer: tuple[str, str], call: str, **message: Any) -> Any:
+        return {"lost": [peer]} if peer[0] in cut else await call_peer(self, peer, call, **message)
 
-    monkeypatch.setattr(Host, "ask", asked)
+    monkeypatch.setattr(Host, "call_peer", called)
     with inside(6) as client, on(client) as session:
         sums = take(session, Walk(str(tmp_path)), [1])
         cut.append(session._members.owners[victim].address)
@@ -887,13 +887,13 @@ def call(client: Client, session: ClusterSession, partition: int, method: str, *
     return client.sync(session._members._reach, member, method, **message)
 
 
-def test_a_message_from_before_partitions_moved_does_nothing(tmp_path: Path) -> None:
+def test_a_message_of_an_earlier_assignment_is_ignored(tmp_path: Path) -> None:
     pass_ = Walk(str(tmp_path))
     with inside(2) as client, on(client) as session:
         sums = take(session, pass_, [1])
         message: dict[str, Any] = {"numbers": [2], "below": [], "parts": N_PARTITIONS}
         message |= {"passes": [packed(Walk(str(tmp_path), fails=2))], "broadcasts": [packed(np.float32(2))]}
-        session._arrange()
+        session._start_epoch()
         sums += take(session, pass_, [2])
         stale = session._epoch - 1
         assert call(client, session, 0, "run", epoch=stale, runs=[(0, 1)], **message) == {"stale": stale}
@@ -904,7 +904,7 @@ def test_a_message_from_before_partitions_moved_does_nothing(tmp_path: Path) -> 
         assert not again(tmp_path)
 
 
-def test_a_host_that_lacks_partitions_says_so_and_gets_them(tmp_path: Path) -> None:
+def test_a_host_reports_partitions_that_it_lacks_and_receives_them(tmp_path: Path) -> None:
     with inside(3) as client, on(client) as session:
         sums = take(session, Walk(str(tmp_path)), [1, 2])
         for member in session._members.owners[:2]:
@@ -918,7 +918,7 @@ def test_a_host_that_lacks_partitions_says_so_and_gets_them(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("plan", [{}, {"resident_states": 0}], ids=["in memory", "spilled"])
-def test_an_error_reaches_the_caller_and_nothing_is_left(plan: dict[str, int], client: Client, tmp_path: Path) -> None:
+def test_an_error_reaches_the_caller_and_all_hosts_close(plan: dict[str, int], client: Client, tmp_path: Path) -> None:
     def scratch() -> list[str]:
         return sorted(path.name for path in Path(tempfile.gettempdir()).glob("dfact-state-*"))
 
@@ -960,7 +960,7 @@ class Stubborn(Walk):
         raise StubbornError("a block", block.index)
 
 
-def test_an_error_that_cannot_travel_is_told_in_words(client: Client) -> None:
+def test_an_error_that_cannot_be_pickled_is_sent_as_text(client: Client) -> None:
     with on(client) as session, pytest.raises(RuntimeError, match=r"StubbornError: a block of .* is bad"):
         take(session, Stubborn(), [1])
 
@@ -1020,14 +1020,14 @@ def test_a_client_that_is_closed_in_a_session() -> None:
                 take(session, Walk(), [1])
                 until(lambda: all(client.run(all_held).values()))
                 session._members._client.close()
-                session._next_look = look
+                session._next_poll = look
                 with pytest.raises(ClusterError, match="the Dask scheduler is lost: the client was closed"):
                     take(session, Walk(), [2])
         until(lambda: not any(hosts_of(client).values()))
 
 
 def all_held(dask_worker: Any) -> bool:
-    held_ones: list[bool] = [host.held for host in host_module._hosts.values() if host.worker is dask_worker]
+    held_ones: list[bool] = [host.task_started for host in host_module._hosts.values() if host.worker is dask_worker]
     return all(held_ones)
 
 

@@ -40,9 +40,9 @@ from dfact.engine.cluster.transport import Pickled
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor, resolve_executor
 from dfact.engine.fused_passes import FusedPass, Member, whole
 from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan, parse_bytes
-from dfact.engine.partitions import partitions, prefetch, walk
-from dfact.engine.passes import Block, State, StatelessStart, Workspace
-from dfact.engine.reduction import TreeSum, add_up
+from dfact.engine.partitions import partitions, prefetch, reduce_blocks
+from dfact.engine.passes import Block, Pass, State, Workspace
+from dfact.engine.reduction import TreeSum, tree_sum
 from dfact.engine.session import Executor
 from dfact.engine.threads import single_threaded
 from dfact.progress import Iteration, Progress, TimeLeft
@@ -76,7 +76,7 @@ class TestWorkers(SessionSuite):
 
 
 @dataclass(frozen=True)
-class AddressPass(StatelessStart):
+class AddressPass(Pass[list[NDArray[Any]], Sums]):
     """Counts what does not lie as it did where it was sent from."""
 
     own: tuple[NDArray[Any], ...]
@@ -92,7 +92,7 @@ class AddressPass(StatelessStart):
 
 @pytest.mark.usefixtures("small_partitions")
 @pytest.mark.parametrize("of", [ArraySource, lambda X: CSRSource(sp.csr_array(X))], ids=["dense", "sparse"])
-def test_arrays_lie_on_a_worker_as_they_did(of: Callable[[NDArray[Any]], RowSource], client: Client) -> None:
+def test_arrays_keep_their_memory_order_on_workers(of: Callable[[NDArray[Any]], RowSource], client: Client) -> None:
     """Elsewhere, or in another order, they would be copied, and BLAS sum in another order."""
     source, executor = of(values(0).astype(np.float32)), DistributedExecutor(client)
     arrays = tuple(np.ones((2, 81 + i), order="F") for i in range(10))
@@ -140,7 +140,7 @@ def test_one_partition_of_stored_sparse_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_partitions")
-def test_sparse_blocks_stay_sparse_and_each_piece_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sparse_blocks_stay_sparse_and_each_range_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sparse, "_READ_ENTRIES", 1000)
     X = sparse_values(6)
     source = dfact.import_array(X, tmp_path / "d.zarr", missing=255).source
@@ -166,7 +166,7 @@ def test_sparse_blocks_stay_sparse_and_each_piece_is_read_once(tmp_path: Path, m
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("most", [1, 30, 500, 10**6])
-def test_pieces_hold_no_more_than_one_read_may_bring(seed: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_ranges_do_not_exceed_the_limit_of_one_read(seed: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sparse, "_READ_ENTRIES", most)
     X = sparse_values(seed, n=400)
     pieces = list(CSRSource(X).read_ranges())
@@ -177,7 +177,7 @@ def test_pieces_hold_no_more_than_one_read_may_bring(seed: int, most: int, monke
 
 
 @pytest.mark.slow
-def test_a_part_of_a_source_travels_alone(tmp_path: Path) -> None:
+def test_a_part_of_a_source_is_pickled_without_the_rest(tmp_path: Path) -> None:
     X = sp.random_array((200_000, 40), density=0.1, rng=np.random.default_rng(0), format="csr")
     stored = dfact.import_array(X, tmp_path / "d.zarr").source
     in_memory = CSRSource(X).slice(slice(1000, 1100))
@@ -215,7 +215,7 @@ def test_chunks_are_decoded_once_a_pass(tmp_path: Path, monkeypatch: pytest.Monk
     assert count == array.nchunks
 
 
-def test_the_next_item_is_made_while_this_one_is_in_use() -> None:
+def test_the_next_item_is_computed_while_the_current_one_is_in_use() -> None:
     made = threading.Semaphore(0)
 
     def items() -> Any:
@@ -230,7 +230,7 @@ def test_the_next_item_is_made_while_this_one_is_in_use() -> None:
             made.release()
 
 
-def test_an_error_of_the_reader_reaches_the_walk() -> None:
+def test_an_error_of_the_reader_reaches_the_pass() -> None:
     def items() -> Any:
         yield 1
         raise OSError("disk gone")
@@ -317,7 +317,7 @@ def plan_for(limit: str, n: int = 500_000, m: int = 1000) -> Plan:
 
 
 @pytest.mark.slow
-def test_sparse_data_is_planned_by_what_it_stores(tmp_path: Path) -> None:
+def test_sparse_data_is_planned_by_its_stored_entries(tmp_path: Path) -> None:
     """Dense, a read of these rows would be gigabytes."""
     rng = np.random.default_rng(0)
     n, m = 50_000, 100_000
@@ -327,7 +327,7 @@ def test_sparse_data_is_planned_by_what_it_stores(tmp_path: Path) -> None:
         assert Layout.of(source.shape).n_partitions == 782
         plan = make_plan(source, FLOAT32, Footprint(80, 4 * 100, 1000, 80), two_threads("2GiB"))
         assert plan.cached_partitions == min(kept, plan.n_partitions)
-        assert plan.held < 50e6
+        assert plan.resident < 50e6
         plan.check()
 
 
@@ -387,18 +387,18 @@ def test_progress_writes_lines_to_a_log_and_a_bar_to_a_terminal() -> None:
 
 
 @pytest.mark.parametrize("together", [1, 4], ids=["one by one", "four at once"])
-def test_the_time_left_is_told_by_the_recent_past(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_left_is_estimated_from_recent_steps(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("dfact.progress.time.perf_counter", lambda: now)
-    left, told = TimeLeft(400), {}
+    left, estimates = TimeLeft(400), {}
     for done in range(1, 401):
         now = 60 + 2.0 * together * ((done - 1) // together)  # what is done but once takes a minute
-        words = left.words(done)
-        told[done] = words and float(words.removesuffix(" s left"))
-    assert told[1] == told[4] == told[8] == "", "by then next to all of the time went to the start"
+        words = left.text(done)
+        estimates[done] = words and float(words.removesuffix(" s left"))
+    assert estimates[1] == estimates[4] == estimates[8] == "", "by then next to all of the time went to the start"
     for done in range(32, 400):
-        assert told[done] == pytest.approx(2.0 * (400 - done), rel=0.25, abs=1)
-    assert told[400] == 0
+        assert estimates[done] == pytest.approx(2.0 * (400 - done), rel=0.25, abs=1)
+    assert estimates[400] == 0
 
 
 def test_log_lines_are_rare() -> None:
@@ -418,7 +418,7 @@ def test_blocks_of_the_users_array_are_read_only() -> None:
     assert X.flags.writeable
 
 
-def test_one_and_many_chunks_a_partition_cut_the_same_blocks() -> None:
+def test_blocks_do_not_depend_on_the_chunks_per_partition() -> None:
     X = np.arange(100)[:, None]
     for size in (1, 7, 16, 30, 100):
         blocks = list(partition_module.rechunk_rows((X[a : a + size] for a in range(0, 100, size)), 16))
@@ -438,7 +438,7 @@ ARRAYS = {
 }
 
 
-def test_spilled_state_is_read_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spilled_state_is_read_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # CPython's parser fails now and then where several threads parse literals, and a pass reads in many.
     monkeypatch.setattr("ast.parse", None)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -483,13 +483,13 @@ def test_states_stay_in_memory_or_in_one_file(resident: int, tmp_path: Path, mon
     states.drop(0)
     assert states.take(0, 2) == [None, None]
     group = zarr.open_group(zarr.storage.MemoryStore(), mode="w")
-    stored = states.store(range(1, 3), group, "s")
+    stored = states.save(range(1, 3), group, "s")
     assert stored is not None
     others = PartitionStates(1)
     others.restore(stored.part(2, 3))
     np.testing.assert_array_equal(others.rows("x", range(2, 3)), states.rows("x", range(2, 3)))
     states.put(1, [None, None])
-    assert states.store(range(1, 2), group, "t") is None
+    assert states.save(range(1, 2), group, "t") is None
     states.close()
 
 
@@ -506,7 +506,7 @@ def test_a_full_disk_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 100, 1 << 20])
-def test_streams_are_read_as_they_were(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_are_read_unchanged(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ast.parse", None)
     monkeypatch.setattr(streams, "_SEGMENT_BYTES", piece)
     group = zarr.open_group(zarr.storage.MemoryStore(), mode="w").create_group("a")
@@ -532,13 +532,13 @@ def test_sums_have_the_bits_of_the_tree_in_any_order_of_any_parts(n: int, seed: 
     rng = np.random.default_rng(seed)
     parts = [Sums(10.0 ** rng.integers(-8, 8, 3) * rng.random(3), np.asarray(1.0)) for _ in range(n)]
     expected = binary([part.weighted for part in parts])
-    np.testing.assert_array_equal(add_up(parts, n).weighted, expected)
+    np.testing.assert_array_equal(tree_sum(parts, n).weighted, expected)
     whole = TreeSum[Sums](n)
     edges = [0, *sorted(rng.integers(0, n + 1, 4).tolist()), n]
     for first, last in rng.permutation(np.column_stack([edges[:-1], edges[1:]])):
         share = TreeSum[Sums](n)
         for i in rng.permutation(np.arange(first, last)):
-            share.add((0, int(i)), parts[i].total())
+            share.add((0, int(i)), parts[i].accumulator())
         assert len(share.nodes) <= 2 * max(1, int(last - first).bit_length())
         whole.update(share.nodes)
     np.testing.assert_array_equal(whole.result.weighted, expected)
@@ -549,11 +549,11 @@ def test_sums_are_added_by_many_threads() -> None:
     parts = [Sums(np.random.default_rng(i).random(3), np.asarray(1.0)) for i in range(500)]
     total = TreeSum[Sums](500)
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda i: total.add((0, i), parts[i].total()), range(500)))
+        list(pool.map(lambda i: total.add((0, i), parts[i].accumulator()), range(500)))
     np.testing.assert_array_equal(total.result.weighted, binary([part.weighted for part in parts]))
 
 
-def test_a_pass_over_the_state_alone_knows_how_many_rows_there_are() -> None:
+def test_blocks_of_a_pass_over_the_state_alone_have_the_right_number_of_rows() -> None:
     parts = partitions(ArraySource(np.zeros((5000, 300))), None, None)
     rows = [block.values.shape for block in parts.blocks(None)]
     assert rows == [(len(block.values), 0) for block in parts.blocks(FLOAT32)]
@@ -562,10 +562,13 @@ def test_a_pass_over_the_state_alone_knows_how_many_rows_there_are() -> None:
 
 @pytest.mark.process
 @pytest.mark.faults
-def test_the_scratch_of_killed_processes_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_folders_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     ours, lost = TemporaryFolder("state"), tmp_path / "lost"
-    code = "import os; from dfact.storage.files import Scratch; print(Scratch('state').path, flush=True); os.kill(os.getpid(), 9)"
+    code = (
+        "import os; from dfact.storage.files import TemporaryFolder; "
+        "print(TemporaryFolder('state').path, flush=True); os.kill(os.getpid(), 9)"
+    )
     with lost.open("w") as out:
         subprocess.run([sys.executable, "-c", code], check=False, stdout=out, env=os.environ | {"TMPDIR": str(tmp_path)})
     abandoned = Path(lost.read_text().strip())
@@ -581,7 +584,7 @@ def test_the_scratch_of_killed_processes_is_removed(tmp_path: Path, monkeypatch:
     assert sorted(tmp_path.iterdir()) == [other, lost]
 
 
-def test_the_driver_of_a_cluster_computes_as_that_of_this_machine(client: Client) -> None:
+def test_the_driver_of_a_cluster_computes_with_one_blas_thread(client: Client) -> None:
     """With more than one BLAS thread its products would have other bits."""
     X = planted_answers(3000, 300, 6, 0, 0.1).astype(np.float64)
     fits = [dfact.ICQF(6, max_iter=15, tol=0, executor=executor).fit(X) for executor in ("inline", client)]
@@ -592,7 +595,7 @@ def test_the_driver_of_a_cluster_computes_as_that_of_this_machine(client: Client
 # --- working memory ---------------------------------------------------------------------------------
 
 
-def test_an_array_of_a_name_has_the_memory_of_the_one_before() -> None:
+def test_arrays_of_the_same_name_share_memory() -> None:
     work = Workspace()
     first = work.array("a", (4, 6), np.float32)
     assert np.shares_memory(first, work.array("a", (2, 3), np.float64))
@@ -603,7 +606,7 @@ def test_an_array_of_a_name_has_the_memory_of_the_one_before() -> None:
     assert not np.shares_memory(first, larger)
 
 
-def test_what_lasts_is_free_again_with_the_next_block() -> None:
+def test_lasting_arrays_are_released_with_the_next_block() -> None:
     work = Workspace()
     first, second = work.zeros((3, 2)), work.matmul(np.eye(3), np.eye(3))
     assert not np.shares_memory(first, second)
@@ -612,7 +615,7 @@ def test_what_lasts_is_free_again_with_the_next_block() -> None:
 
 
 @dataclass(frozen=True)
-class LendingPass(StatelessStart):
+class LendingPass(Pass[NDArray[Any], Sums]):
     """A pass whose sums lie in the block's workspace."""
 
     dtype: np.dtype[Any] = FLOAT32
@@ -631,7 +634,7 @@ def test_sums_in_a_workspace_are_those_of_all_blocks_and_members(dtype: Any) -> 
     A = [np.full((2, rows), factor, np.float32) for factor in (1, 2)]
     together = FusedPass(tuple(Member(name, whole, LendingPass()) for name in "ab"), FLOAT32)
     for _ in range(2):
-        sums = walk(part.blocks(FLOAT32, work), together, A, [None] * part.n_blocks(0), [].append)
+        sums = reduce_blocks(part.blocks(FLOAT32, work), together, A, [None] * part.n_blocks(0), [].append)
         for member, factor in zip(sums.parts, (1, 2), strict=True):
             np.testing.assert_array_equal(member.weighted, factor * np.tile(X[:n].astype(float).sum(axis=0), (2, 1)))
 

@@ -27,13 +27,13 @@ def send(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_not_taken_for_the_damage_of_what_is_read(number: int) -> None:
+def test_a_signal_is_not_mistaken_for_damaged_data(number: int) -> None:
     with handle_signals(), pytest.raises(StoppedError) as found, read_errors("a store"):
         send(number)
     assert found.value.signal == number
 
 
-def test_a_signal_that_nobody_asked_for_in_time_stops_at_the_end() -> None:
+def test_a_deferred_signal_that_was_not_checked_stops_at_the_end() -> None:
     with handle_signals():
         with pytest.raises(StoppedError), defer_stop():
             send(signal.SIGTERM)
@@ -43,7 +43,7 @@ def test_a_signal_that_nobody_asked_for_in_time_stops_at_the_end() -> None:
     assert requested_signal() is None
 
 
-def test_a_signal_behind_the_last_pass_of_a_fit_stops_it_and_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_after_the_last_pass_stops_the_fit_and_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     X, rows = planted_answers(200, 20, 3, 0, 0.1), CheckpointedSession.rows
 
     def model(name: str) -> Any:
@@ -61,7 +61,7 @@ def test_a_signal_behind_the_last_pass_of_a_fit_stops_it_and_is_forgotten(tmp_pa
     same(model("one").fit(X), model("other").fit(X))
 
 
-def test_a_signal_comes_too_late_for_what_is_all_but_done() -> None:
+def test_a_signal_within_a_shielded_section_stops_later_fits() -> None:
     with handle_signals():
         with shield():
             send(signal.SIGTERM)
@@ -71,7 +71,7 @@ def test_a_signal_comes_too_late_for_what_is_all_but_done() -> None:
 
 
 @pytest.mark.parametrize("at", ["_replace_atomically", "remove", "model_text"])
-def test_a_fit_that_is_stopped_behind_its_model_is_done(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fit_that_is_stopped_after_saving_its_model_is_complete(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the same command would find the model there, and be refused."""
     data, model, checkpoint = tmp_path / "a.zarr", tmp_path / "a.model", tmp_path / "checkpoint.zarr"
     dfact.import_array(planted_answers(200, 20, 3, 0, 0.1), data)

@@ -159,7 +159,7 @@ def test_below_the_plan_nothing_is_started(stored: Callable[[str], dfact.Dataset
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is Linux's to tell")
 @pytest.mark.parametrize("name", MODELS)
-def test_at_the_least_the_plan_asks_for(name: str, stored: Callable[[str], dfact.Dataset], tmp_path: Path) -> None:
+def test_at_the_planned_minimum(name: str, stored: Callable[[str], dfact.Dataset], tmp_path: Path) -> None:
     data = stored(name)
     with cluster(least_limit(name, data)) as client:
         before = client.scheduler_info()["workers"]
@@ -168,20 +168,20 @@ def test_at_the_least_the_plan_asks_for(name: str, stored: Callable[[str], dfact
             model.set_params(checkpoint=tmp_path / "checkpoint.zarr", checkpoint_every=1)
         plan = dfact.plan(model, data)
         assert plan.fits
-        assert plan.held == 0
+        assert plan.resident == 0
         model.fit(data)
         check_kept(client, before, plan)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is Linux's to tell")
 @pytest.mark.parametrize("name", ["ICQF admm", "ExpectileMF surrogate"])
-def test_at_the_least_that_holds_everything(name: str, stored: Callable[[str], dfact.Dataset]) -> None:
+def test_at_the_minimum_that_keeps_everything_in_memory(name: str, stored: Callable[[str], dfact.Dataset]) -> None:
     data = stored(name)
     with cluster(ceil(planned(name, data, 4 << 30).peak / 0.6) + 1) as client:
         before = client.scheduler_info()["workers"]
         model = MODELS[name][1]().set_params(executor=client)
         plan = dfact.plan(model, data)
         assert plan.state_in_memory == plan.cached_partitions == plan.n_partitions
-        assert plan.held > 20 << 20
+        assert plan.resident > 20 << 20
         model.fit(data)
         check_kept(client, before, plan)

@@ -14,7 +14,7 @@ from tests.models.expectile.test_emf import planted
 
 @pytest.mark.parametrize("ratio", [0.05, 0.3, 0.7, 0.89])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_the_rest_of_a_geometric_series(ratio: float, sign: int) -> None:
+def test_the_remaining_change_of_a_geometric_series(ratio: float, sign: int) -> None:
     history = [1000 + sign * 500 * ratio**i for i in range(30)]
     for n in (11, 16):
         if (rest := abs(history[n - 1] - 1000)) > 1e-9:
@@ -22,7 +22,7 @@ def test_the_rest_of_a_geometric_series(ratio: float, sign: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_rest_of_a_slow_series_is_not_small_because_a_step_is(seed: int) -> None:
+def test_a_small_step_does_not_make_the_remaining_change_small(seed: int) -> None:
     steps = np.random.default_rng(seed).uniform(0, 2, 40) * 0.97 ** np.arange(40)
     history = 1000 + np.cumsum(steps[::-1])[::-1]
     history[20] = history[19]  # one step by chance
@@ -30,13 +30,13 @@ def test_the_rest_of_a_slow_series_is_not_small_because_a_step_is(seed: int) -> 
 
 
 @pytest.mark.parametrize("ratio", [0.95, 0.98, 0.99])
-def test_the_rest_of_a_slow_series_is_not_taken_for_small(ratio: float) -> None:
+def test_the_remaining_change_of_a_slow_series_is_not_underestimated(ratio: float) -> None:
     history = [1000 + 500 * ratio**i for i in range(200)]
     for n in (50, 100, 200):
         assert remaining_change(history[:n], quarter=True) > 0.3 * (history[n - 1] - 1000) / history[n - 1]
 
 
-def test_too_few_values_tell_nothing() -> None:
+def test_too_few_values_give_no_estimate() -> None:
     assert isnan(remaining_change([1.0] * 10))
     assert remaining_change([1.0] * 11) == 0
 
@@ -44,7 +44,7 @@ def test_too_few_values_tell_nothing() -> None:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("tol", [1e-3, 1e-5])
 @pytest.mark.parametrize("noisy", [False, True])
-def test_a_fit_ends_near_where_it_would(seed: int, tol: float, noisy: bool) -> None:
+def test_a_stopped_fit_is_near_its_limit(seed: int, tol: float, noisy: bool) -> None:
     rng = np.random.default_rng(seed)
     M = planted_answers(1500, 30, 4, seed, 0.1)
     M = np.where(rng.random(M.shape) < 0.3 * noisy, rng.integers(0, 4, M.shape), M)  # its end is slow
@@ -64,7 +64,7 @@ SKEWED: dict[str, Any] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", SKEWED)
-def test_an_expectile_factorization_ends_near_where_it_would(name: str, seed: int) -> None:
+def test_a_stopped_expectile_factorization_is_near_its_limit(name: str, seed: int) -> None:
     size, parameters, (least, most) = SKEWED[name]
     _, V = planted(seed, *size)
     found, end = (dfact.ExpectileMF(**parameters, **p).fit(V) for p in ({}, {"tol": 0, "max_iter": 500}))
@@ -76,7 +76,7 @@ def test_an_expectile_factorization_ends_near_where_it_would(name: str, seed: in
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_measurements_are_fitted_near_to_their_end(seed: int) -> None:
+def test_measurements_are_fitted_close_to_convergence(seed: int) -> None:
     rng = np.random.default_rng(seed)
     A = rng.standard_normal((400, 14, 11))
     b = np.einsum("pij,ij->p", A, rng.standard_normal((14, 2)) @ rng.standard_normal((2, 11))) + rng.exponential(3, 400)

@@ -38,9 +38,9 @@ from tests.engine.test_cluster_session import (
     held,
     inside,
     owner,
+    processed_partitions,
     rows_of,
     tiny_partitions,
-    visited_partitions,
 )
 
 ROWS = 128  # of a partition, with tiny_partitions
@@ -152,7 +152,7 @@ def by_hand(sample: Sample, number: int) -> list[bytes]:
     """The sums of a first pass over these partitions."""
     parts = list[Sums]()
     for part in (opened(InlineExecutor())._partitions.part(i, i + 1) for i in sample):
-        sums = [Change(sample).step(block, None, np.float32(number))[1].total() for block in part.blocks(FLOAT32)]
+        sums = [Change(sample).step(block, None, np.float32(number))[1].accumulator() for block in part.blocks(FLOAT32)]
         sums[0].add(sums[1])
         parts.append(sums[0])
     while len(parts) > 1:  # neighbours two by two, and their sums again
@@ -163,13 +163,13 @@ def by_hand(sample: Sample, number: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("kind", [Change, Peek])
-def test_a_pass_visits_its_partitions_and_adds_them_up_by_their_positions(executor: Executor, kind: type[Change], tmp_path: Path) -> None:
+def test_a_pass_processes_its_partitions_and_adds_them_up_by_position(executor: Executor, kind: type[Change], tmp_path: Path) -> None:
     samples = [(0,), (17,), (23,), (0, 23), (3, 4, 5, 11, 23), tuple(EVERYTHING)]
     samples += [drawn(np.random.default_rng(seed)) for seed in range(2)]
     for number, sample in enumerate(samples, 1):
         with opened(executor) as session:
             assert take(session, [kind(sample, Walk(str(tmp_path)))], number) == by_hand(sample, number)
-    assert visited_partitions(tmp_path) == Counter((number, i) for number, sample in enumerate(samples, 1) for i in sample)
+    assert processed_partitions(tmp_path) == Counter((number, i) for number, sample in enumerate(samples, 1) for i in sample)
 
 
 @pytest.mark.slow
@@ -193,7 +193,7 @@ def test_dask_arrays_give_the_bits_of_those_in_memory(room: int, monkeypatch: Pa
 
 
 @pytest.mark.parametrize("resident_states", [1, 99])
-def test_partitions_that_are_not_visited_keep_their_state(executor: Executor, resident_states: int, tmp_path: Path) -> None:
+def test_partitions_outside_the_sample_keep_their_state(executor: Executor, resident_states: int, tmp_path: Path) -> None:
     rng, found = np.random.default_rng(resident_states), list[dict[int, bytes]]()
     first, other, third = drawn(rng), drawn(rng), drawn(rng)
     with opened(executor, resident_states=resident_states) as session:
@@ -209,7 +209,7 @@ def test_partitions_that_are_not_visited_keep_their_state(executor: Executor, re
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-def test_states_of_some_partitions_go_from_executor_to_executor(seed: int, tmp_path: Path) -> None:
+def test_states_of_some_partitions_are_restored_on_other_executors(seed: int, tmp_path: Path) -> None:
     passes, sums, states = mixed(seed, n=12), list[bytes](), list[Any]()
     with inside(3) as three, inside(8) as eight:
         executors: list[Executor] = [DistributedExecutor(three), ThreadsExecutor(2), DistributedExecutor(eight), InlineExecutor()]
@@ -223,7 +223,7 @@ def test_states_of_some_partitions_go_from_executor_to_executor(seed: int, tmp_p
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_checkpoint_of_some_states_goes_on_elsewhere(executor: Executor, seed: int, tmp_path: Path) -> None:
+def test_a_checkpoint_of_some_states_resumes_on_other_executors(executor: Executor, seed: int, tmp_path: Path) -> None:
     passes, sample = mixed(seed, n=7), drawn(np.random.default_rng(seed))
     passes[1:3] = Peek(sample), Change(sample)  # so that the first version holds the states of some partitions
     expected, rows = inline(passes)
@@ -242,13 +242,13 @@ def visits_of(pass_: Any) -> set[int]:
 
 
 def repeated(passes: Sequence[Any], lost: set[int]) -> Counter[tuple[int, int]]:
-    """What is done once more for partitions that are lost behind these passes."""
+    """Return the passes that are repeated for partitions that are lost after these passes."""
     changing = [(number, pass_) for number, pass_ in enumerate(passes, 1) if not isinstance(pass_, Peek)]
     return Counter((number, i) for number, pass_ in changing for i in lost & visits_of(pass_))
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_changes_no_state_is_not_repeated(seed: int, tmp_path: Path) -> None:
+def test_passes_that_change_no_state_are_not_repeated(seed: int, tmp_path: Path) -> None:
     """And a checkpoint in the middle saves what comes before it."""
     rng, passes, sums, saved = np.random.default_rng(seed), mixed(seed, Walk(str(tmp_path)), 10), list[bytes](), 0
     expected = Counter[tuple[int, int]]()
@@ -257,18 +257,18 @@ def test_what_changes_no_state_is_not_repeated(seed: int, tmp_path: Path) -> Non
             if n and len(session._members.owners) > 1 and rng.random() < 0.5:
                 victim = session._members.owners[int(rng.integers(len(session._members.owners)))]
                 expected += repeated(passes[:n], held(session, victim.address)) - repeated(passes[:saved], set(EVERYTHING))
-                session._members.forget([victim])
+                session._members.remove([victim])
             sums += take(session, [pass_], n + 1)
             expected += Counter((n + 1, i) for i in visits_of(pass_))
             if n == 4:
                 session.save(zarr.create_group(tmp_path / "state.zarr"))
                 saved = n + 1
-        assert visited_partitions(tmp_path) == expected
+        assert processed_partitions(tmp_path) == expected
         assert (sums, rows_of(session)) == inline(mixed(seed, n=10))
 
 
 @pytest.mark.faults
-def test_workers_that_are_killed(processes: Processes, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_killed_workers_do_not_change_the_bits(processes: Processes, tmp_path: Path, monkeypatch: Patch) -> None:
     """One between passes, one in a pass that changes no state, and one in a pass that does."""
     monkeypatch.setattr("dfact.engine.cluster.watch.POLL_SECONDS", 0.2)  # the driver soon looks after workers that do not answer
     samples = [tuple(sorted({0, 12, 23, *drawn(np.random.default_rng(seed))})) for seed in range(6)]
@@ -280,11 +280,11 @@ def test_workers_that_are_killed(processes: Processes, tmp_path: Path, monkeypat
     with common.workers(processes, 4) as client, opened(DistributedExecutor(client)) as session:
         sums = take(session, doomed[:3])
         for n, partition in ((4, 23), (5, 12), (6, 0)):
-            before, lost = visited_partitions(tmp_path), held(session, owner(session, partition))
+            before, lost = processed_partitions(tmp_path), held(session, owner(session, partition))
             if n == 4:
                 processes.kill(common.stem(client, owner(session, partition)))
             sums += take(session, doomed[n - 1 : n], n)
-            earlier = Counter({key: count for key, count in visited_partitions(tmp_path).items() if key[0] < n})
+            earlier = Counter({key: count for key, count in processed_partitions(tmp_path).items() if key[0] < n})
             assert earlier == before + repeated(doomed[: n - 1], lost)
         sums += take(session, doomed[6:], 7)
         assert common.kills_done(tmp_path) == 2
@@ -328,7 +328,7 @@ def test_a_chunk_is_decoded_once_at_most_for_each_partition(threads: int, rows: 
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_chunks_that_have_room_are_read_once(threads: int, sources: Sources, monkeypatch: Patch) -> None:
+def test_chunks_that_fit_into_memory_are_read_once(threads: int, sources: Sources, monkeypatch: Patch) -> None:
     read = list[int]()
     note_reads(monkeypatch, lambda start, stop: read.extend(range(start // 512, -(-stop // 512))))
     passes = [Change((0, 2, 3, 9)), Peek((1, 2, 8, 11)), Change((5, 9, 10)), Peek((6, 8)), Walk(), Change((20,))]

@@ -99,7 +99,7 @@ def test_a_worker_killed_in_a_selection(name: str, processes: Processes, client:
     assert bits(chosen) == expected
 
 
-def test_a_killed_worker_whose_nanny_brings_a_new_one() -> None:
+def test_a_killed_worker_that_its_nanny_restarts() -> None:
     X = answers(1)
     with (
         dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}),
@@ -123,8 +123,8 @@ def test_a_worker_that_joins_is_used(processes: Processes, client: Client, monke
     assert bits(model) == bits(dfact.ICQF(3, max_iter=9, tol=0, executor="inline").fit(X))
     names = {address: worker["name"] for address, worker in client.scheduler_info()["workers"].items()}
     [newcomer] = set(names.values()) - before
-    visited_partitions = {names[address]: count for address, count in visits_by_worker(client).items()}
-    assert visited_partitions[newcomer] >= 10
+    processed_partitions = {names[address]: count for address, count in visits_by_worker(client).items()}
+    assert processed_partitions[newcomer] >= 10
     processes.kill(newcomer)
 
 
@@ -185,14 +185,14 @@ def test_a_driver_that_is_asked_to_stop(tmp_path: Path) -> None:
         command.send(number)
         assert command.ended() == 128 + number
         done.append(resume_point(fit.checkpoint))
-        assert f"holds {done[-1]} steps, from which the same fit goes on" in command.said
+        assert f"holds {done[-1]} steps, from which the same fit resumes" in command.said
     assert done[0] < done[1] < done[2]
     command = fit.run()
     assert command.ended() == 0, command.said
     assert fit.lost() == 0
 
 
-def test_all_workers_gone_then_the_scheduler(tmp_path: Path) -> None:
+def test_all_workers_lost_then_the_scheduler(tmp_path: Path) -> None:
     cluster = tmp_path / "cluster"
     cluster.mkdir()
     folder = tmp_path / "fit"

@@ -44,7 +44,7 @@ def seconds_lost(ended: Ended, struck: list[float]) -> list[float]:
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "tls"])
-def test_cut_off_and_back_then_killed_then_cut_off_for_good(protocol: str, undisturbed: tuple[Path, str]) -> None:
+def test_a_host_that_is_cut_off_then_killed_then_cut_off_for_good(protocol: str, undisturbed: tuple[Path, str]) -> None:
     data, expected = undisturbed
     with Hosts(["scheduler", "driver", "a", "b", "c", "d"]) as hosts:
         own = Certificates.make(hosts.folder / "own") if protocol == "tls" else None
@@ -106,7 +106,7 @@ def test_hosts_that_are_cut_off_from_each_other_alone() -> None:
 
 
 @pytest.mark.process
-def test_what_a_killed_run_has_left_is_removed() -> None:
+def test_leftovers_of_a_killed_run_are_removed() -> None:
     code = """
 import json, os, sys
 from benchmarks.faults.namespaces import Hosts

@@ -338,7 +338,7 @@ def test_sigterm_within_a_fit_leaves_a_checkpoint(job: Path, tmp_path_factory: p
     command.send(signal.SIGTERM)
     assert command.ended() == 143, command.said
     assert re.search(
-        r"warning step 3 \(fit icqf\) stopped: the checkpoint .* holds \d+ steps, from which the same fit goes on", command.said
+        r"warning step 3 \(fit icqf\) stopped: the checkpoint .* holds \d+ steps, from which the same fit resumes", command.said
     )
     command = Command(folder, "run", job)
     command.says("Resuming from step")

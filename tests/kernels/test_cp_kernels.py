@@ -145,7 +145,7 @@ def scattered(arrays: list[Array], rng: np.random.Generator) -> list[Array]:
 
 @pytest.mark.parametrize("nonnegative", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_column_updates_give_the_same_bits_wherever_the_arrays_lie(dtype: type, nonnegative: bool) -> None:
+def test_bits_of_column_updates_do_not_depend_on_addresses(dtype: type, nonnegative: bool) -> None:
     """The sign of a zero is one of them."""
     rng = np.random.default_rng(0)
     for k, n in [(3, 4), (3, 7), (8, 9), (8, 64)]:
@@ -160,7 +160,7 @@ def test_column_updates_give_the_same_bits_wherever_the_arrays_lie(dtype: type, 
 
 
 @pytest.mark.parametrize("nonnegative", [False, True])
-def test_residual_sweeps_give_the_same_bits_wherever_the_arrays_lie(nonnegative: bool) -> None:
+def test_bits_of_residual_sweeps_do_not_depend_on_addresses(nonnegative: bool) -> None:
     rng = np.random.default_rng(0)
     for shape in [(9, 8, 1), (17, 4, 6), (33, 3)]:
         sizes = np.array(shape)
@@ -197,7 +197,7 @@ def test_algorithm_1_and_2(shape: tuple[int, ...], missing: float, nonnegative: 
 
 
 @pytest.mark.parametrize(("l2", "l1"), [(2.0, 0.0), (0.0, 3.0), (1.5, 0.7)])
-def test_balance_spreads_the_scale_where_the_penalty_is_least(l2: float, l1: float) -> None:
+def test_balance_minimises_the_penalty(l2: float, l1: float) -> None:
     rng = np.random.default_rng(1)
     squares, sizes = np.exp(rng.standard_normal((2, 3, 6)) * 4)
     squares[1, 4] = sizes[1, 4] = 0  # nothing of this component is left

@@ -192,7 +192,7 @@ def test_observed_entries_of_a_block() -> None:
 
 
 @pytest.mark.parametrize("k", [3, 10])
-def test_the_same_inputs_give_the_same_bits_wherever_the_heap_has_room(k: int) -> None:
+def test_bits_do_not_depend_on_the_state_of_the_heap(k: int) -> None:
     A, Y = problem(0, n=60, m=30, k=k, observed=0.3)
     X, rng = np.random.default_rng(1).random((k, 60)), np.random.default_rng(2)
     found = set()

@@ -83,7 +83,7 @@ FITS = {name: (case.make, case.data) for name, case in CASES.items() if name not
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FITS)
-def test_bits_do_not_depend_on_where_arguments_lie(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bits_do_not_depend_on_the_addresses_of_arguments(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     recorders = {id(kernel): Recorder(kernel, rng) for kernel in kernels().values()}
     for module in [module for name, module in list(sys.modules.items()) if name.startswith("dfact.") and ".kernels" not in name]:

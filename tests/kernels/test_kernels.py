@@ -57,7 +57,7 @@ def test_kernels_are_serial_and_release_the_gil():
 def test_a_change_of_the_tableau_renews_the_cached_kernels():
     """Numba looks for changes only in the file of a cached kernel itself."""
     digest = hashlib.sha256(Path(tableau.__file__).read_bytes()).hexdigest()[:12]
-    assert digest == rows_module.TABLEAU_DIGEST, f'write TABLEAU_DIGEST = "{digest}" in rows.py'
+    assert digest == rows_module.TABLEAU_DIGEST, f'write TABLEAU_DIGEST = "{digest}" in active_set.py'
 
 
 @pytest.mark.process

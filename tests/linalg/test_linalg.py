@@ -102,7 +102,7 @@ def plain_successive_projection(Y: NDArray[np.float64], k: int) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_successive_projection_takes_the_rows_of_the_plain_one(seed: int) -> None:
+def test_successive_projection_selects_the_rows_of_a_reference_implementation(seed: int) -> None:
     Y = np.random.default_rng(seed).standard_normal((700, 6))
     with embedded(Y) as opened:
         found = successive_projection(opened, [Coordinates(k) for k in (2, 4, 6)], [2, 4, 6])
@@ -114,7 +114,7 @@ def test_successive_projection_takes_the_rows_of_the_plain_one(seed: int) -> Non
             assert rows.tolist() == plain_successive_projection(Y, 5)
 
 
-def test_successive_projection_tells_a_rank_that_is_too_low() -> None:
+def test_successive_projection_reports_a_rank_that_is_too_low() -> None:
     with embedded(low_rank(300, 5, 2, 0.0, 0)) as opened, pytest.raises(DataError, match="span 2 dimensions, expected 4"):
         successive_projection(opened, [Coordinates(5)], [4])
 
@@ -203,7 +203,7 @@ def test_the_least_distance_is_optimal(seed: int) -> None:
 
 
 def test_rows_on_all_sides_are_no_cone() -> None:
-    with pytest.raises(DataError, match="no cone"):
+    with pytest.raises(DataError, match="expected a cone"):
         least_distance(np.array([[1.0, 0.0], [-1.0, 0.1], [-1.0, -0.1], [0.0, 1.0], [0.0, -1.0]]))
 
 

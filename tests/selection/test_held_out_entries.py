@@ -94,8 +94,8 @@ def test_quantiles_agree_with_numpy(seed: int, size: int) -> None:
     probabilities = (0.25, 0.5, 0.75)
     for error, unit, errors in (("relative", 1.0, np.abs(R / b - 1)), ("absolute", 7.0, np.abs(R - b))):
         measure = ErrorMeasure(error, unit=unit)
-        half = size // 2  # histograms of two halves add up
-        counts = measure.count(b[:half], R[:half]).total()
+        half = size // 2  # what is counted apart adds up
+        counts = measure.count(b[:half], R[:half]).accumulator()
         counts.add(measure.count(b[half:], R[half:]))
         np.testing.assert_allclose(
             measure.quantiles(counts.counts.sum(axis=0), probabilities), np.quantile(errors, probabilities), rtol=2e-3

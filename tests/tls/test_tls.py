@@ -143,7 +143,7 @@ def test_certificates_in_dasks_configuration(secured: Secured, monkeypatch: pyte
 
 
 @pytest.mark.process
-def test_others_are_refused(secured: Secured, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_other_certificates_are_refused(secured: Secured, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     foreign = certificates(tmp_path / "foreign")
     ours = secured.folder
     mixed = [*options(ours)[:2], *options(foreign)[2:]]  # knows our authority, but has no certificate of it

@@ -1,4 +1,4 @@
-"""Signal to an adaptive cluster that a fit could use more workers."""
+"""A signal to an adaptive cluster that a fit could use more workers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from distributed import Client
 
-_RESOURCE = "dfact-demand"  # no worker has it
-_MOST = 2000  # tasks: the demand for some 200 threads
+_RESOURCE = "dfact-demand"  # a resource that no worker has
+_MAX_TASKS = 2000  # the demand for some 200 threads
 
 
 @contextmanager
 def demand(client: "Client", threads: int) -> Iterator[None]:
-    """Let a cluster that adapts to its load see work for so many threads.
+    """Show an adaptive cluster work for this number of threads.
 
-    Adaptive scaling counts tasks that wait, and passes are none. So there are tasks that no worker can run, which are
+    Adaptive scaling counts waiting tasks, and passes are not tasks. Therefore tasks that no worker can run are submitted, and
     released at the end. A cluster of a fixed size gets none.
     """
     if getattr(client.cluster, "_adaptive", None) is None:
@@ -26,7 +26,7 @@ def demand(client: "Client", threads: int) -> Iterator[None]:
 
     duration = parse_timedelta(config.get("distributed.adaptive.target-duration"))
     each = parse_timedelta(config.get("distributed.scheduler.unknown-task-duration"))
-    count = min(_MOST, max(1, round(threads * duration / each)))
+    count = min(_MAX_TASKS, max(1, round(threads * duration / each)))
     waiting = client.map(_never, range(count), resources={_RESOURCE: 1}, pure=False)
     try:
         yield
@@ -35,4 +35,4 @@ def demand(client: "Client", threads: int) -> Iterator[None]:
 
 
 def _never(number: int) -> None:
-    """Run nowhere: no worker has the resource."""
+    """Do nothing; no worker has the resource to run this."""

@@ -16,24 +16,24 @@ class Meter:
     passes: int = 0
     partitions: int = 0
     rows_per_second: float = 0.0
-    """In the last pass."""
+    """Speed of the last pass."""
 
 
 FIGURES = {"dfact passes": "passes", "dfact partitions": "partitions", "dfact rows/s": "rows_per_second"}
-"""Names of a worker's metrics as Dask's dashboard shows them, and what they are of a :class:`Meter`."""
+"""Fields of a :class:`Meter` by the names under which Dask's dashboard shows them."""
 _meters: "WeakKeyDictionary[Worker, Meter]" = WeakKeyDictionary()
 
 
 def meter_of(worker: "Worker") -> Meter:
-    """The worker's own, from its first session on."""
+    """Return the worker's meter, created in its first session."""
     return _meters.setdefault(worker, Meter())
 
 
 def show_figures(worker: "Worker") -> None:
-    """Have the worker report its figures with its heartbeats."""
+    """Add the figures to those that the worker reports with its heartbeats."""
     for name, figure in FIGURES.items():
-        worker.metrics.setdefault(name, partial(_measured, figure))
+        worker.metrics.setdefault(name, partial(_read_figure, figure))
 
 
-def _measured(figure: str, worker: "Worker") -> float:
+def _read_figure(figure: str, worker: "Worker") -> float:
     return float(getattr(meter_of(worker), figure))

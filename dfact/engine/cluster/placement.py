@@ -1,4 +1,4 @@
-"""Which worker owns which partitions, and the tree in which workers call each other."""
+"""The assignment of partitions to workers, and the tree in which workers call each other."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,25 +11,26 @@ from dfact.engine.shard import consecutive
 
 T = TypeVar("T")
 Tree = tuple[T, list[Any]]
-"""A worker and the trees of those it calls."""
-_UNEVEN, _MANY = 0.05, 64
-"""The part of its time that the busiest worker may take longer so that shares end where sums are complete: less with fewer workers."""
-_LEVELS = 2  # of the tree over the partitions that a worker divides among those it calls
+"""A worker and the subtrees of the workers that it calls."""
+# Fraction by which the busiest worker may take longer so that shares end at complete nodes of the tree of sums. It applies to 64
+# workers or more, and decreases in proportion for fewer.
+_IMBALANCE, _MANY_WORKERS = 0.05, 64
+_LEVELS = 2  # levels of the partitions' tree that a worker divides among the workers it calls
 
 
 def split(runs: Sequence[range], weights: Sequence[float]) -> list[list[range]]:
-    """Cut runs of partitions into shares proportional to the weights, each of consecutive partitions as far as the runs are.
+    """Split runs of partitions into shares proportional to the weights, each of consecutive partitions as far as the runs are.
 
-    Shares begin at multiples of as large a power of two as their balance allows: so a worker returns the sums of few nodes
+    Shares begin at multiples of the largest power of two that their balance allows. So a worker returns the sums of few nodes
     of the tree over the partitions, often of one.
     """
     numbers = np.concatenate([np.asarray(run, np.int64) for run in runs]) if runs else np.empty(0, np.int64)
     shares = np.cumsum([0.0, *weights]) / sum(weights)
     edges = np.rint(shares * len(numbers)).astype(int)
-    longest = (1 + _UNEVEN * min(1, len(weights) / _MANY)) * _longest(edges, weights)
+    longest = (1 + _IMBALANCE * min(1, len(weights) / _MANY_WORKERS)) * _longest(edges, weights)
     size = 2
     while size <= len(numbers):
-        starts = np.flatnonzero(np.diff(numbers // size, prepend=-1))  # where the multiples of the size lie among the numbers
+        starts = np.flatnonzero(np.diff(numbers // size, prepend=-1))  # positions of the multiples of the size
         units = np.append(starts, len(numbers))
         coarser = units[np.rint(shares * len(starts)).astype(int)]
         if _longest(coarser, weights) <= longest:
@@ -43,16 +44,17 @@ def _longest(edges: NDArray[Any], weights: Sequence[float]) -> float:
 
 
 def without(runs: Sequence[range], others: Sequence[range]) -> list[range]:
-    """The numbers of the runs that are in none of the others."""
-    taken = {number for other in others for number in other}
-    return consecutive(number for run in runs for number in run if number not in taken)
+    """Return the numbers of the runs that are in none of the others."""
+    excluded = {number for other in others for number in other}
+    return consecutive(number for run in runs for number in run if number not in excluded)
 
 
 def tree(items: Sequence[T], firsts: Sequence[int]) -> Tree[T]:
-    """The items as a tree that follows the binary tree over the partitions; ``firsts`` are the items' first partitions, ascending.
+    """Arrange the items in a tree that follows the binary tree over the partitions; ``firsts`` are their first partitions, ascending.
 
-    Where the partitions' tree divides, two levels of it at once, the worker with the first quarter calls the first workers of
-    the others, and each does so within its own: so a call returns the sums of a complete node, and there are few on the longest path.
+    Two levels of the partitions' tree are divided at once: the worker with the first quarter calls the first workers of
+    the other quarters, and each does the same within its own. So a call returns the sums of a complete node, and the longest
+    path has few calls.
     """
     below: list[Tree[T]] = []
     rest = len(items)

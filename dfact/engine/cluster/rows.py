@@ -1,4 +1,4 @@
-"""Rows that workers write to a Zarr array themselves, each chunk one of them."""
+"""Rows that workers write to a Zarr array themselves; a single worker writes each chunk."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,12 +15,12 @@ from zarr.core.sync import sync
 from dfact.storage.groups import write_chunk
 
 ChunkOfRows = tuple[int, int, Sequence[tuple[str, str, int, int]]]
-"""The first row of a chunk and the row after its last, and who has them: workers, their keys and runs of partitions."""
+"""The first row of a chunk, the row after its last, and their owners: address and key of a worker and its run of partitions."""
 
 
 @dataclass(frozen=True)
 class WrittenRows:
-    """A state array and where its rows go."""
+    """A state array and the Zarr array that its rows are written to."""
 
     name: str
     convert: Callable[[NDArray[Any]], NDArray[Any]]
@@ -28,14 +28,14 @@ class WrittenRows:
     partition_rows: int
 
     def write(self, start: int, stop: int, first: int, parts: Sequence[NDArray[Any]]) -> None:
-        """Write the rows ``start`` to ``stop``, which are among those of some partitions from ``first`` on."""
-        before = start - first * self.partition_rows
-        write_chunk(self.target, start, self.convert(np.concatenate(parts)[before : before + stop - start]))
+        """Write the rows ``start`` to ``stop``, given the rows of the partitions from ``first`` on that contain them."""
+        offset = start - first * self.partition_rows
+        write_chunk(self.target, start, self.convert(np.concatenate(parts)[offset : offset + stop - start]))
 
 
 @contextmanager
-def landmark(target: zarr.Array[Any]) -> Iterator[str]:
-    """The name of an object beside an array, by which others see whether they reach the same."""
+def marker(target: zarr.Array[Any]) -> Iterator[str]:
+    """Write a marker object beside an array, by which workers check that they reach the same store, and yield its name."""
     name = f"reached-{uuid4().hex}"
     path = target.store_path / name
     sync(path.set(default_buffer_prototype().buffer.from_bytes(name.encode())))
@@ -45,10 +45,10 @@ def landmark(target: zarr.Array[Any]) -> Iterator[str]:
         sync(path.delete())
 
 
-def reached(target: zarr.Array[Any], name: str) -> bool:
-    """Whether this process finds the landmark."""
+def reaches(target: zarr.Array[Any], name: str) -> bool:
+    """Return whether this process finds the marker."""
     try:
-        found = sync((target.store_path / name).get())
-    except Exception:  # whatever it is: this process does not reach it, and the driver writes instead
+        content = sync((target.store_path / name).get())
+    except Exception:  # for whatever reason, this process does not reach the store, and the driver writes instead
         return False
-    return found is not None and found.to_bytes() == name.encode()
+    return content is not None and content.to_bytes() == name.encode()

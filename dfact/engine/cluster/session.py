@@ -1,11 +1,11 @@
-"""The driver's side of a session on a Dask cluster: who owns which partitions, passes, and what becomes of lost workers."""
+"""The driver's side of a session on a Dask cluster: passes, the owners of partitions, recovery of lost workers, balance."""
 
 import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -19,14 +19,14 @@ from dfact.engine.block_state import CheckpointedState
 from dfact.engine.cluster.demand import demand
 from dfact.engine.cluster.host import Report, Share
 from dfact.engine.cluster.journal import Journal
-from dfact.engine.cluster.members import Member, Members, MembersLost, Unsettled
+from dfact.engine.cluster.members import Member, Members, MembersLost, Retry
 from dfact.engine.cluster.placement import Tree, split, tree, without
-from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, landmark
-from dfact.engine.cluster.transport import packed, unpacked
+from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, marker
+from dfact.engine.cluster.transport import Pickled, packed, unpacked
 from dfact.engine.cluster.watchdog import Watchdog
 from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers
 from dfact.engine.partitions import Partitions
-from dfact.engine.passes import PartialSums, Pass, visited_partitions
+from dfact.engine.passes import PartialSums, Pass, pass_partitions
 from dfact.engine.reduction import TreeSum
 from dfact.engine.session import CheckpointableSession
 from dfact.engine.shard import consecutive
@@ -37,48 +37,50 @@ if TYPE_CHECKING:
     from distributed import Client
 
 P = TypeVar("P", bound=PartialSums)
+D = TypeVar("D")
+R = TypeVar("R")
 T = TypeVar("T")
-_ROWS_BYTES = 1 << 24  # of rows that one message brings to the driver
-_LOOK = 1.0  # seconds between two looks for workers that have joined
-_WORTHWHILE = 4  # partitions for each thread that is asked for
-_UNEVEN = 1.25  # a pass takes so much longer than with partitions in proportion to speed: they move
-_WORTH = 0.02  # and by so many seconds at least: less would not pay for the move
-_PATIENCE = 3  # passes in a row for which that must hold
-_TREND = 0.25  # of a worker's speed the last pass tells so much: what else runs on its machine comes and goes
-_RESPITE = 10  # passes before partitions move again
+_ROWS_BYTES = 1 << 24  # size of the rows in one message to the driver
+_POLL_WORKERS_SECONDS = 1.0  # time between two checks for workers that have joined
+_PARTITIONS_PER_THREAD = 4  # an adaptive cluster is asked for one thread per this number of partitions
+# Partitions move if passes take this factor longer than with partitions in proportion to speed, and at least this many seconds
+# longer, in this number of consecutive passes.
+_IMBALANCE, _MIN_GAIN_SECONDS, _MIN_PASSES = 1.25, 0.02, 3
+_SMOOTHING = 0.25  # weight of the last pass in a worker's speed: other load on its machine varies
+_COOLDOWN = 10  # minimum number of passes between two moves
 logger = logging.getLogger("dfact.cluster")
 
 
 class ClusterSession(CheckpointableSession):
-    """A shard on each worker, whose sums travel up a tree of workers.
+    """A session with a shard on each worker, whose sums are combined along a tree of workers.
 
     The driver keeps a journal of all passes since the last checkpoint. When a worker is lost, the others divide its
-    partitions among them, start these from the checkpoint and run the journal's passes for them alone. Then the pass
-    that was interrupted is asked for again; who has finished it answers from memory. So the bits are the same.
+    partitions among them, start these from the checkpoint and run the journal's passes for them alone. Then the interrupted
+    pass is requested again; workers that have finished it reply from memory. So the bits are the same.
     """
 
     def __init__(self, client: "Client", partitions: Partitions, plan: Plan) -> None:
         self._client, self._partitions = client, partitions
         self._members = Members(client, (len(partitions), plan.resident_states, plan.resident_values))
         self._journal = Journal()
-        self._stored: list[CheckpointedState] = []
+        self._saved: list[CheckpointedState] = []
         self._done = self._epoch = 0
         self._sent = b""
-        """The pass object that all members have."""
+        """The pickled pass that all members have received."""
         self._behind = False
-        """Whether some partitions have not been through all passes yet."""
-        self._uneven = self._respite = 0
-        self._next_look = 0.0
+        """Whether passes must be repeated for some partitions."""
+        self._uneven_passes = self._cooldown = 0
+        self._next_poll = 0.0
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(self._journal)
-            # For the driver's own products: more threads give other bits than those of a session on this machine.
+            # The driver's own matrix products would give other bits with more threads.
             stack.enter_context(single_threaded())
-            stack.enter_context(demand(self._client, len(self._partitions) // _WORTHWHILE))
+            stack.enter_context(demand(self._client, len(self._partitions) // _PARTITIONS_PER_THREAD))
             stack.callback(self._members.close)
-            self._members.welcome(self._members.workers())
+            self._members.add_workers(self._members.workers())
             self._stack = stack.pop_all()
         return self
 
@@ -88,42 +90,42 @@ class ClusterSession(CheckpointableSession):
     # Passes
 
     def run(self, pass_: Pass[Any, P], broadcast: Any) -> P:
-        self._tend()
+        self._update_workers()
         self._journal.append(packed(pass_), packed(broadcast))
-        parts = len(visited_partitions(pass_, len(self._partitions)))
-        sums, report = self._surviving(lambda: self._pass([self._done + 1], parts))
+        parts = len(pass_partitions(pass_, len(self._partitions)))
+        sums, report = self._with_recovery(lambda: self._run_passes([self._done + 1], parts))
         self._done += 1
         if report.stateless:
-            self._stored = []
+            self._saved = []
             self._journal.clear(self._done)
         if parts == len(self._partitions):
-            self._learn(report)
+            self._update_speeds(report)
         result: P = sums.result
         return result
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
         first, count = 0, 1
         while first < len(self._partitions):
-            found, rows = self._surviving(partial(self._rows, name, first, count))
-            first, count = first + found, max(1, _ROWS_BYTES * found // max(1, rows.nbytes))
+            fetched, rows = self._with_recovery(partial(self._rows, name, first, count))
+            first, count = first + fetched, max(1, _ROWS_BYTES * fetched // max(1, rows.nbytes))
             yield rows
 
     def _rows(self, name: str, first: int, count: int) -> tuple[int, NDArray[Any]]:
-        """Rows of a few partitions of one member, and how many these are."""
+        """Return the number of partitions fetched, all of one member and at most ``count``, and their rows."""
         member, run = next((m, run) for m in self._members.all for run in m.runs if first in run)
         last = min(first + count, run.stop)
-        return last - first, unpacked(self._members.ask(member, "rows", name=name, first=first, last=last))
+        return last - first, unpacked(self._members.call(member, "rows", name=name, first=first, last=last))
 
     def write_rows(self, name: str, convert: Callable[[NDArray[Any]], NDArray[Any]], target: zarr.Array[Any]) -> bool:
         rows = WrittenRows(name, convert, target, self._partitions.layout.partition_rows)
-        with landmark(target) as mark:
-            return self._surviving(partial(self._write, rows, mark))
+        with marker(target) as marker_name:
+            return self._with_recovery(partial(self._write, rows, marker_name))
 
-    def _write(self, rows: WrittenRows, mark: str) -> bool:
-        """Have the members write the rows, each the chunks that begin with it; False if one cannot, or they cannot reach each other."""
+    def _write(self, rows: WrittenRows, marker_name: str) -> bool:
+        """Let the members write the rows, each the chunks whose first row it owns; returns False if they cannot reach all they need."""
         owners = self._members.owners
-        probe = {"content": packed((rows.target, mark))}
-        if self._members.star or not all(map(unpacked, self._members.ask_all("reaches", dict.fromkeys(owners, probe)).values())):
+        probe = {"content": packed((rows.target, marker_name))}
+        if self._members.star or not all(map(unpacked, self._members.call_all("reaches", dict.fromkeys(owners, probe)).values())):
             return False
         pieces = sorted(((run.start, run.stop, member) for member in owners for run in member.runs), key=lambda piece: piece[0])
         n, step, size = rows.target.shape[0], rows.target.chunks[0], rows.partition_rows
@@ -131,30 +133,30 @@ class ClusterSession(CheckpointableSession):
         for start in range(0, n, step):
             stop = min(start + step, n)
             first, last = start // size, -(-stop // size)
-            having = [(*member.peer, max(a, first), min(b, last)) for a, b, member in pieces if a < last and first < b]
-            chunks.setdefault(next(member for a, b, member in pieces if a <= first < b), []).append((start, stop, having))
+            sources = [(*member.peer, max(a, first), min(b, last)) for a, b, member in pieces if a < last and first < b]
+            chunks.setdefault(next(member for a, b, member in pieces if a <= first < b), []).append((start, stop, sources))
         content = packed(rows)
-        self._members.ask_all("write", {member: {"content": content, "chunks": found} for member, found in chunks.items()})
+        self._members.call_all("write", {member: {"content": content, "chunks": owned} for member, owned in chunks.items()})
         return True
 
     def save(self, group: zarr.Group) -> list[CheckpointedState]:
-        def stored() -> list[CheckpointedState]:
-            # Under a name of its own each: a worker that was given up for lost may still be writing.
+        def save_states() -> list[CheckpointedState]:
+            # Streams have unique names: a worker that counts as lost may still be writing.
             content, owners = packed(group), self._members.owners
             calls = {member: {"content": content, "stream": f"{i}-{uuid4().hex}"} for i, member in enumerate(owners)}
-            found = [described for reply in self._members.ask_all("store", calls).values() for described in unpacked(reply)]
-            return [CheckpointedState.from_description(group, described) for described in found]
+            saved = [description for reply in self._members.call_all("save", calls).values() for description in unpacked(reply)]
+            return [CheckpointedState.from_description(group, description) for description in saved]
 
-        self._stored = self._surviving(stored)
+        self._saved = self._with_recovery(save_states)
         self._journal.clear(self._done)
-        return self._stored
+        return self._saved
 
     def restore(self, states: Sequence[CheckpointedState]) -> None:
-        assert not self._members.owners, "nothing has run yet"
-        self._stored = list(states)
+        assert not self._members.owners, "no pass has run yet"
+        self._saved = list(states)
 
-    def _pass(self, numbers: Sequence[int], parts: int) -> tuple[TreeSum[Any], Report]:
-        """Passes of the journal over all partitions that have not been through them; the sums of the last, over ``parts`` partitions.
+    def _run_passes(self, numbers: Sequence[int], parts: int) -> tuple[TreeSum[Any], Report]:
+        """Run passes of the journal on the partitions that lack them. Returns the sums of the last, over ``parts`` partitions.
 
         With 0 ``parts`` no sums are wanted.
         """
@@ -165,136 +167,137 @@ class ClusterSession(CheckpointableSession):
         entries = [self._journal[number] for number in numbers]
         sent = [self._sent, *(pass_ for pass_, _ in entries)]
         message: dict[str, Any] = {"epoch": self._epoch, "numbers": list(numbers), "parts": parts}
-        message["passes"] = [None if pass_ == before else pass_ for (pass_, _), before in zip(entries, sent, strict=False)]
+        message["passes"] = [None if pass_ == previous else pass_ for (pass_, _), previous in zip(entries, sent, strict=False)]
         message["broadcasts"] = [broadcast for _, broadcast in entries]
         calls = {self._members.by_key(key): {"runs": runs, "below": below, **message} for (_, key, runs), below in trees}
-        for reply in self._members.ask_all("run", calls).values():
-            nodes, told = unpacked(reply)
+        for reply in self._members.call_all("run", calls).values():
+            nodes, member_report = unpacked(reply)
             sums.update(nodes)
-            report.update(told)
+            report.update(member_report)
         self._sent = sent[-1]
         return sums, report
 
-    # Partitions without an owner
+    # Recovery
 
-    def _surviving(self, action: Callable[[], T]) -> T:
-        """What the action gives, once all partitions are where the last pass left them; again when members are lost on the way."""
+    def _with_recovery(self, action: Callable[[], T]) -> T:
+        """Return the action's result, after bringing all partitions to the last pass; repeat it when members are lost meanwhile."""
         from dask import config
 
         losses, allowed = Counter[int](), int(config.get("distributed.scheduler.allowed-failures", 3))
         while True:
             try:
-                self._settle()
+                self._recover()
                 return action()
             except MembersLost as lost:
-                # By partitions: many workers may go at once for reasons of their own, but not all that get the same partition.
+                # Counted by partition: many workers may be lost independently, but not all workers that own the same partition.
                 losses.update(number for member in lost.members for run in member.runs for number in run)
-                self._members.forget(lost.members)
+                self._members.remove(lost.members)
                 count = max(losses.values(), default=0)
                 if count > allowed:
                     raise ClusterError(
                         f"one worker after the other was lost in the same pass, {count} in all: {lost}; is their memory limit too low?"
                     ) from lost
-            except Unsettled as error:
+            except Retry as error:
                 logger.warning("%s", error)
 
-    def _settle(self) -> None:
-        """Give partitions without an owner to the members, and repeat for them what the journal holds."""
+    def _recover(self) -> None:
+        """Assign partitions without an owner to the members, and repeat the journal's passes for them."""
         everything = [range(len(self._partitions))]
         orphans = without(everything, [run for member in self._members.all for run in member.runs])
         if orphans:
-            self._adopt(orphans)
+            self._assign(orphans)
         if self._behind:
             for numbers in self._journal.batches(self._done):
-                self._pass(numbers, 0)
+                self._run_passes(numbers, 0)
             self._behind = False
 
-    def _adopt(self, orphans: list[range]) -> None:
+    def _assign(self, orphans: list[range]) -> None:
         """Divide partitions among the members."""
         self._members.wait_for_some()
-        members, weights = self._weighted()
+        members, weights = self._weights()
         shares = split(orphans, weights)
-        self._arrange()
+        self._start_epoch()
         self._behind = True
         calls = {
-            member: [{"epoch": self._epoch, "content": packed(self._begun(run))} for run in share]
+            member: [{"epoch": self._epoch, "content": packed(self._initial_state(run))} for run in share]
             for member, share in zip(members, shares, strict=True)
             if share
         }
-        # Not before all have got them: what a host was given earlier, in a move that failed, may lack its state.
+        # Runs are updated once all members have their partitions: those that a host got in an earlier, failed move may lack states.
         owned = {
             member: consecutive(number for run in [*member.runs, *share] for number in run)
             for member, share in zip(members, shares, strict=True)
         }
         try:
-            self._members.ask_each("add", calls)
+            self._members.call_each("add", calls)
         except MembersLost as lost:
-            for member in lost.members:  # it may be these partitions that it could not bear
+            for member in lost.members:  # these partitions may be the cause of the loss
                 member.runs = owned[member]
             raise
         for member, runs in owned.items():
             member.runs = runs
 
-    def _arrange(self) -> None:
-        """From now on partitions lie elsewhere: calls that are still on their way no longer count."""
+    def _start_epoch(self) -> None:
+        """Start a new assignment of partitions; members ignore calls that were sent under an earlier one."""
         self._epoch += 1
         self._sent = b""
 
-    def _begun(self, run: range) -> tuple[Partitions, int, list[CheckpointedState]]:
-        """Partitions as the journal begins with them: after which pass, and their states then."""
-        overlaps = [(max(s.first, run.start), min(s.last, run.stop), s) for s in self._stored]
+    def _initial_state(self, run: range) -> tuple[Partitions, int, list[CheckpointedState]]:
+        """Return partitions, the number of the pass before the journal's first, and their states after that pass."""
+        overlaps = [(max(s.first, run.start), min(s.last, run.stop), s) for s in self._saved]
         states = [state.part(first, last) for first, last, state in overlaps if first < last]
         return self._partitions.part(run.start, run.stop), self._journal.base, states
 
     # Balance
 
-    def _tend(self) -> None:
-        """Between passes: welcome workers that have joined, and move partitions from slow ones to fast ones."""
-        self._respite -= 1
+    def _update_workers(self) -> None:
+        """Add workers that have joined, between passes, and move partitions from slow workers to fast ones."""
+        self._cooldown -= 1
         joined = False
-        if time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + _LOOK
-            before, workers = len(self._members.all), self._members.workers()
-            self._members.forget_missing(workers)
-            self._members.welcome(workers)
-            joined = before < len(self._members.all)
-        if self._members.owners and (joined or (self._uneven >= _PATIENCE and self._respite <= 0)):
+        if time.monotonic() >= self._next_poll:
+            self._next_poll = time.monotonic() + _POLL_WORKERS_SECONDS
+            previous, workers = len(self._members.all), self._members.workers()
+            self._members.remove_missing(workers)
+            self._members.add_workers(workers)
+            joined = previous < len(self._members.all)
+        if self._members.owners and (joined or (self._uneven_passes >= _MIN_PASSES and self._cooldown <= 0)):
             try:
-                self._balance()
+                self._rebalance()
             except MembersLost as lost:
-                self._members.forget(lost.members)
+                self._members.remove(lost.members)
 
-    def _learn(self, report: Report) -> None:
-        """Note how fast the members were, and whether the slowest held up the others."""
+    def _update_speeds(self, report: Report) -> None:
+        """Update the members' speeds, and count consecutive passes in which the slowest member delayed the others."""
         owners = self._members.owners
         for member in owners:
-            visits, seconds = report.seconds.get(member.key, (0, 0.0))
-            if visits and visits == member.load:
-                speed = visits / max(seconds, 1e-6)
-                member.speed = speed if np.isnan(member.speed) else member.speed + _TREND * (speed - member.speed)
+            processed, seconds = report.seconds.get(member.key, (0, 0.0))
+            if processed and processed == member.load:
+                speed = processed / max(seconds, 1e-6)
+                member.speed = speed if np.isnan(member.speed) else member.speed + _SMOOTHING * (speed - member.speed)
         if any(np.isnan(member.speed) for member in owners):
             return
         slowest = max(member.load / member.speed for member in owners)
         ideal = len(self._partitions) / sum(member.speed for member in owners)
-        partition = max(1 / member.speed for member in owners)  # which cannot be divided
-        self._uneven = self._uneven + 1 if slowest > max(_UNEVEN * ideal, ideal + partition, ideal + _WORTH) else 0
+        partition = max(1 / member.speed for member in owners)  # time of a single partition, which cannot be divided
+        uneven = slowest > max(_IMBALANCE * ideal, ideal + partition, ideal + _MIN_GAIN_SECONDS)
+        self._uneven_passes = self._uneven_passes + 1 if uneven else 0
 
-    def _balance(self) -> None:
-        """Let the members own partitions in proportion to their speed."""
-        members, weights = self._weighted()
+    def _rebalance(self) -> None:
+        """Distribute the partitions over the members in proportion to their speed."""
+        members, weights = self._weights()
         shares = split([range(len(self._partitions))], weights)
         moves = {
             member: [
-                (source, range(max(own.start, run.start), min(own.stop, run.stop)))
+                (source, range(max(owned.start, run.start), min(owned.stop, run.stop)))
                 for run in without(share, member.runs)
                 for source in members
-                for own in source.runs
-                if source is not member and own.start < run.stop and run.start < own.stop
+                for owned in source.runs
+                if source is not member and owned.start < run.stop and run.start < owned.stop
             ]
             for member, share in zip(members, shares, strict=True)
         }
-        self._uneven, self._respite = 0, _RESPITE
-        self._arrange()
+        self._uneven_passes, self._cooldown = 0, _COOLDOWN
+        self._start_epoch()
         calls = {
             member: [
                 {"epoch": self._epoch, "content": packed((self._partitions.part(run.start, run.stop), self._done)), "source": source.peer}
@@ -304,21 +307,23 @@ class ClusterSession(CheckpointableSession):
             if taken
         }
         try:
-            self._members.ask_each("take", calls)
-        except Unsettled as error:
-            logger.warning("%s; partitions stay where they are", error)  # the next pass drops what was taken
+            self._members.call_each("take", calls)
+        except Retry as error:
+            logger.warning("%s; partitions do not move", error)  # the next pass drops those that have been copied
             return
         for member, share in zip(members, shares, strict=True):
             member.runs = share
 
-    def _weighted(self) -> tuple[list[Member], list[float]]:
-        """The members in the order of their partitions, those without any in the middle, where they displace the fewest; their speeds."""
+    def _weights(self) -> tuple[list[Member], list[float]]:
+        """Return the members in the order of their partitions, and their speeds; members without partitions are in the middle,
+        where they displace the fewest.
+        """
         members = self._members.owners
         middle = len(members) // 2
         members[middle:middle] = [member for member in self._members.all if not member.runs]
         speeds = [member.speed / member.threads for member in members if not np.isnan(member.speed)]
-        usual = float(np.median(speeds)) if speeds else 1.0
-        return members, [member.threads * usual if np.isnan(member.speed) else member.speed for member in members]
+        median = float(np.median(speeds)) if speeds else 1.0
+        return members, [member.threads * median if np.isnan(member.speed) else member.speed for member in members]
 
 
 class DistributedExecutor:
@@ -328,13 +333,41 @@ class DistributedExecutor:
         self.client = client
 
     def workers(self, memory_limit: int | str | None) -> WorkerResources:
-        found = self.client.scheduler_info(n_workers=-1)["workers"]
-        if not found:
+        workers = self.client.scheduler_info(n_workers=-1)["workers"]
+        if not workers:
             with demand(self.client, 1):
                 Watchdog(self.client).some_workers()
-            found = self.client.scheduler_info(n_workers=-1)["workers"]
-        limits = [worker["memory_limit"] or sys.maxsize for worker in found.values()]
-        return cluster_workers(limits, max(worker["nthreads"] for worker in found.values()), memory_limit)
+            workers = self.client.scheduler_info(n_workers=-1)["workers"]
+        limits = [worker["memory_limit"] or sys.maxsize for worker in workers.values()]
+        return cluster_workers(limits, max(worker["nthreads"] for worker in workers.values()), memory_limit)
 
     def open(self, partitions: Partitions, plan: Plan) -> ClusterSession:
         return ClusterSession(self.client, partitions, plan)
+
+    def map(
+        self,
+        function: Callable[[T, D], Iterable[R]],
+        tasks: Sequence[T],
+        load: Callable[[], D],
+        on_result: Callable[[T, R], None],
+        context: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        """Run each task as a Dask task, which returns its results together; see :class:`dfact.engine.session.Executor`."""
+        import dask
+
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "10GB"}):
+            # The data is sent to the workers once, as the task that returns it.
+            data = self.client.submit(load, pure=False)
+            futures = [self.client.submit(_run_task, Pickled((function, task, context)), data, pure=False) for task in tasks]
+        try:
+            for number, results in Watchdog(self.client, progress=False).completed(futures):
+                for result in results:
+                    on_result(tasks[number], result)
+        finally:
+            self.client.cancel(futures)
+
+
+def _run_task(work: Pickled[tuple[Callable[[T, D], Iterable[R]], T, Callable[[], AbstractContextManager[object]]]], data: D) -> list[R]:
+    function, task, context = work.value
+    with context():
+        return list(function(task, data))

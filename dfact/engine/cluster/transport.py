@@ -1,4 +1,4 @@
-"""What travels between driver and workers: pickled payloads, in one piece."""
+"""Payloads between driver and workers, each pickled into a single string of bytes."""
 
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -8,10 +8,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Pickled(Generic[T]):
-    """What travels as one string of bytes.
+    """A value that Dask sends as a single string of bytes.
 
-    Otherwise Dask sends arrays apart from what holds them, and at times they come to lie at odd addresses. NumPy
-    copies such arrays, in another order than they had, and BLAS then sums in another order; Numba compiles anew for them.
+    By default Dask sends arrays separately from the objects that contain them, and they may arrive at unaligned addresses. NumPy
+    copies such arrays, possibly into another memory order, and BLAS then sums in another order; Numba compiles once more for them.
     """
 
     value: T
@@ -22,7 +22,7 @@ class Pickled(Generic[T]):
         return _unpickled, (dumps(self.value),)
 
     def __sizeof__(self) -> int:
-        """By which Dask decides where tasks run, and when to spill."""
+        """Return the size of the payload, by which Dask decides where tasks run and when to spill."""
         from dask.sizeof import sizeof
 
         return object.__sizeof__(self) + int(sizeof(self.value))
@@ -35,7 +35,7 @@ def _unpickled(content: bytes) -> Pickled[Any]:
 
 
 def packed(value: Any) -> bytes:
-    """The value as bytes, arrays within and in the order that they have."""
+    """Return the value as bytes, including its arrays in their memory order."""
     from distributed.protocol.pickle import dumps
 
     content: bytes = dumps(value)
@@ -43,7 +43,7 @@ def packed(value: Any) -> bytes:
 
 
 def unpacked(content: Any) -> Any:
-    """What :func:`packed` was given."""
+    """Return the value that :func:`packed` pickled."""
     from distributed.protocol.pickle import loads
 
     return loads(content)

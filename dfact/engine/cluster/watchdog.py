@@ -1,4 +1,4 @@
-"""How long a driver waits for what a cluster does not do, and the errors that say so."""
+"""Waits of a driver with limits on the time without workers or progress, and the errors of a lost cluster."""
 
 import asyncio
 import time
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 T = TypeVar("T")
-POLL_SECONDS = 5.0  # seconds between two looks at a cluster that is silent
+POLL_SECONDS = 5.0  # maximum time between two queries of the scheduler during a wait
 
 
 class Watchdog:
-    """Waits for what a cluster computes, but not for ever.
+    """Waits for the results of a cluster, with timeouts.
 
-    ``dask.config`` says how long: ``dfact.worker-timeout`` (60 s) while there is no worker at all or the scheduler is
-    silent, ``dfact.progress-timeout`` (10 min) while nothing is finished. What a single lost worker held is computed
-    again by the others; when a silent one counts as lost is the scheduler's ``worker-ttl``.
+    ``dask.config`` sets them: ``dfact.worker-timeout`` (60 s) while the cluster has no worker or the scheduler does not
+    answer, ``dfact.progress-timeout`` (10 min) while nothing is finished. The loss of a single worker is no timeout, as the others
+    recompute its partitions; Dask's ``worker-ttl`` determines when a silent worker counts as lost.
     """
 
     def __init__(self, client: "Client", *, progress: bool = True) -> None:
@@ -31,17 +31,17 @@ class Watchdog:
             return float(parse_timedelta(dask.config.get(f"dfact.{name}", default)))
 
         self._client = client
-        self.workers_wait = seconds("workers-wait", "60s")
-        self._progress_wait = seconds("progress-wait", "10m") if progress else float("inf")
+        self.worker_timeout = seconds("worker-timeout", "60s")
+        self._progress_timeout = seconds("progress-timeout", "10m") if progress else float("inf")
 
     def gather(self, futures: Sequence["Future"], pending: Sequence["Future"] = ()) -> list[Any]:
-        """The results of the futures. It counts as progress when any of these or of those ``pending`` is finished."""
+        """Return the results of the futures. Each of these, or of those ``pending``, that finishes counts as progress."""
         with cluster_errors():
-            found: list[Any] = self._client.sync(self._gather, list(futures), [*futures, *pending])
-        return found
+            results: list[Any] = self._client.sync(self._gather, list(futures), [*futures, *pending])
+        return results
 
     def completed(self, futures: Sequence["Future"]) -> Iterator[tuple[int, Any]]:
-        """The results as they come, each with its number."""
+        """Yield the results as the futures finish, each with its number."""
         from distributed import as_completed
 
         numbers, stream = {future.key: i for i, future in enumerate(futures)}, as_completed(futures, loop=self._client.loop)
@@ -50,12 +50,12 @@ class Watchdog:
                 future = self._client.sync(self._wait, stream.__anext__(), futures)
             yield numbers[future.key], self.gather([future])[0]
 
-    async def _gather(self, futures: list["Future"], moving: list["Future"]) -> Any:
-        return await self._wait(self._client.gather(futures, asynchronous=True), moving)
+    async def _gather(self, futures: list["Future"], watched: list["Future"]) -> Any:
+        return await self._wait(self._client.gather(futures, asynchronous=True), watched)
 
-    async def _wait(self, work: Awaitable[T], moving: Sequence["Future"]) -> T:
+    async def _wait(self, work: Awaitable[T], watched: Sequence["Future"]) -> T:
         async def finished() -> int:
-            return sum(future.status == "finished" for future in moving)
+            return sum(future.status == "finished" for future in watched)
 
         return await self.wait(work, finished)
 
@@ -65,59 +65,59 @@ class Watchdog:
         progress: Callable[[], Awaitable[int]] | None = None,
         check: Callable[[dict[str, int]], None] | None = None,
     ) -> T:
-        """What the work gives, unless the cluster is gone for too long, ``progress`` stays the same for too long, or ``check`` of
+        """Return the result of the work, unless the cluster is lost or ``progress`` stays the same for too long, or ``check`` of
         the workers raises an error.
         """
         task = asyncio.ensure_future(work)
-        with_workers = moved = asked = time.monotonic()
-        reached = -1
+        with_workers = progressed = queried = time.monotonic()
+        last_count = -1
         try:
-            look = 0.5
-            while not (await asyncio.wait({task}, timeout=min(look, POLL_SECONDS, self.workers_wait / 4)))[0]:
-                look *= 2  # whoever is gone already is seen soon, and long passes are left alone
+            interval = 0.5
+            while not (await asyncio.wait({task}, timeout=min(interval, POLL_SECONDS, self.worker_timeout / 4)))[0]:
+                interval *= 2  # early losses are noticed soon, and long passes are not disturbed
                 workers, now = await self.workers(), time.monotonic()
                 if workers is not None and check is not None:
                     check(workers)
                 if workers:
                     with_workers = now
-                if now - with_workers > self.workers_wait:
-                    raise ClusterError(f"for {self.workers_wait:g} s the Dask cluster has had no worker, or its scheduler did not answer")
-                if progress is not None and now - asked > min(POLL_SECONDS, self._progress_wait / 4):
-                    count, asked = await progress(), now
-                    if count != reached:
-                        reached, moved = count, now
-                if progress is not None and now - moved > self._progress_wait:
-                    raise ClusterError(f"for {self._progress_wait:g} s no partition was finished; can the workers reach each other?")
+                if now - with_workers > self.worker_timeout:
+                    raise ClusterError(f"for {self.worker_timeout:g} s the Dask cluster has had no worker, or its scheduler did not answer")
+                if progress is not None and now - queried > min(POLL_SECONDS, self._progress_timeout / 4):
+                    count, queried = await progress(), now
+                    if count != last_count:
+                        last_count, progressed = count, now
+                if progress is not None and now - progressed > self._progress_timeout:
+                    raise ClusterError(f"for {self._progress_timeout:g} s no partition was finished; can the workers reach each other?")
             return task.result()
         finally:
             task.cancel()
 
     def some_workers(self) -> dict[str, int]:
-        """The workers' addresses with their threads, once there are any."""
+        """Wait for workers; returns their addresses with their threads."""
 
-        async def some() -> dict[str, int]:
-            while not (found := await self.workers()):
+        async def poll() -> dict[str, int]:
+            while not (workers := await self.workers()):
                 await asyncio.sleep(0.1)
-            return found
+            return workers
 
         with cluster_errors():
-            found: dict[str, int] = self._client.sync(self.wait, some())
-        return found
+            workers: dict[str, int] = self._client.sync(self.wait, poll())
+        return workers
 
     async def workers(self) -> dict[str, int] | None:
-        """The workers' addresses with their threads; None if the scheduler does not answer."""
+        """Return the workers' addresses with their threads; None if the scheduler does not answer."""
         if self._client.scheduler is None:
             raise ClusterError("the Dask scheduler is lost: the client was closed")
         try:
-            found: dict[str, int] = await asyncio.wait_for(self._client.scheduler.ncores(), min(POLL_SECONDS, self.workers_wait / 2))
+            workers: dict[str, int] = await asyncio.wait_for(self._client.scheduler.ncores(), min(POLL_SECONDS, self.worker_timeout / 2))
         except (OSError, TimeoutError):
             return None
-        return found
+        return workers
 
 
 @contextmanager
 def cluster_errors() -> Iterator[None]:
-    """What Dask raises when a cluster is lost, in words."""
+    """Raise ClusterError for the exceptions by which Dask reports a lost cluster."""
     from distributed import KilledWorker
     from distributed.client import CancelledError, ClosedClientError
     from distributed.comm import CommClosedError

@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, State, StatelessStart
+from dfact.engine.passes import Block, PartialSums, Pass, State
 from dfact.kernels.active_set import solve_rows
 from dfact.kernels.admm import admm_fill
 from dfact.kernels.bound_fill import bounded_step, tile_rows
@@ -191,7 +191,7 @@ class RowSums(PartialSums, name="bounded_nmf_rows"):
 
 
 @dataclass(frozen=True)
-class RowsPass(StatelessStart):
+class RowsPass(Pass[NDArray[Any], RowSums]):
     """Factors of every row at their optimum given the loadings, independent of the previous state."""
 
     problem: Problem

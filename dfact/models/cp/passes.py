@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, State, StatelessStart, Workspace
+from dfact.engine.passes import Block, PartialSums, Pass, State, Workspace
 from dfact.kernels.cp import fill_missing
 from dfact.kernels.elastic_net import column_updates, row_optima
 from dfact.kernels.entries import filled
@@ -32,7 +32,7 @@ class UnfoldingGrams(PartialSums, name="cp_unfolding_grams"):
 
 
 @dataclass(frozen=True)
-class UnfoldingsPass(StatelessStart):
+class UnfoldingsPass(Pass[None, UnfoldingGrams]):
     """Gram matrices of the unfoldings, with 0 for missing entries."""
 
     dtype: np.dtype[Any]
@@ -95,7 +95,7 @@ class SliceSums(PartialSums, name="cp_slices"):
 
 
 @dataclass(frozen=True)
-class SlicesPass(StatelessStart):
+class SlicesPass(Pass[None, SliceSums]):
     """Sums for the estimate of the prior, and the Gram matrix of a start."""
 
     dtype: np.dtype[Any]
@@ -262,7 +262,7 @@ class SupportCounts(PartialSums, name="cp_support"):
 
 
 @dataclass(frozen=True)
-class SupportPass(StatelessStart):
+class SupportPass(Pass[None, SupportCounts]):
     """Counts zeros, and sets the state ``support`` and, as the start of a refinement, ``refined``."""
 
     dtype: None = None
@@ -289,7 +289,7 @@ class RowSums(PartialSums, name="cp_rows"):
 
 
 @dataclass(frozen=True)
-class RowsPass(StatelessStart):
+class RowsPass(Pass[NDArray[np.float64], RowSums]):
     """Factors of every row at their optimum given the other modes, on the row's observed entries, independent of the previous state."""
 
     net: ElasticNet

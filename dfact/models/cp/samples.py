@@ -170,7 +170,7 @@ class AdamaxState(PartialSums, name="cp_adamax"):
 
     def add(self, other: Self) -> None:
         if other.weight and not self.weight:
-            self.__dict__.update(other.total().__dict__)
+            self.__dict__.update(other.accumulator().__dict__)
         elif other.weight:
             super().add(other)
 

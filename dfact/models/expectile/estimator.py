@@ -210,7 +210,7 @@ class ExpectileMF(Factorization):
         dataset = models[0]._observed(X, reset=True)
         fitted = {name: value for name, value in vars(models[0]).items() if name.endswith("_")}
         dtype = self._working_dtype(dataset)
-        with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype).times(len(models))) as session:
+        with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype).scaled(len(models))) as session:
             members = Members(session, dtype)
             for model in models:
                 model.__dict__.update(fitted)

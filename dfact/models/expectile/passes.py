@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
-from dfact.engine.passes import Block, PartialSums, State, StatelessStart
+from dfact.engine.passes import Block, PartialSums, Pass, State
 from dfact.kernels.expectile import count_observed, expectile_rows, take_observed
 from dfact.kernels.expectile_dense import surrogate_rows
 from dfact.linalg.svd import Matrix, zero_filled
@@ -228,7 +228,7 @@ class RowSums(PartialSums, name="expectile_rows"):
 
 
 @dataclass(frozen=True)
-class RowsPass(StatelessStart):
+class RowsPass(Pass[Point, RowSums]):
     """Every row at its minimum given Y (m, k), from the current factors, or from a start if there are none."""
 
     units: OriginalUnits

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, State, StatelessStart
+from dfact.engine.passes import Block, PartialSums, Pass, State
 from dfact.kernels.entries import filled
 
 
@@ -46,7 +46,7 @@ class ScoreSums(PartialSums, name="factor_scores"):
 
 
 @dataclass(frozen=True)
-class ScorePass(StatelessStart):
+class ScorePass(Pass[Scorer, ScoreSums]):
     """Scores of every row."""
 
     dtype: np.dtype[Any]

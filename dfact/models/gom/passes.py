@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, State, StatelessStart
+from dfact.engine.passes import Block, PartialSums, Pass, State
 from dfact.kernels.entries import all_whole, filled
 from dfact.linalg.points import squared_norms
 from dfact.linalg.svd import Matrix, zero_filled
@@ -56,7 +56,7 @@ class ResponseCounts(PartialSums, name="gom_responses"):
 
 
 @dataclass(frozen=True)
-class ResponsePass(StatelessStart):
+class ResponsePass(Pass[None, ResponseCounts]):
     """Counts of the responses, for checks and for the modularity."""
 
     dtype: np.dtype[Any]
@@ -78,7 +78,7 @@ class SpanNorms(PartialSums, name="gom_span"):
 
 
 @dataclass(frozen=True)
-class SpanPass(StatelessStart):
+class SpanPass(Pass[NDArray[Any], SpanNorms]):
     """Share of the responses in the span of the orthonormal columns B (J, K) that are broadcast."""
 
     dtype: np.dtype[Any]
@@ -127,7 +127,7 @@ class MembershipSums(PartialSums, name="gom_memberships"):
 
 
 @dataclass(frozen=True)
-class MembershipPass(StatelessStart):
+class MembershipPass(Pass[Sequence[NDArray[Any]], MembershipSums]):
     """Memberships Π = Z / Z1, Z = max(0, R P), for each projection P (J, K) that is broadcast; a zero row of Z becomes uniform.
 
     State, if ``keep``: ``factors``, Πᵀ (K, rows) for the first projection, NaN for subjects without any response.

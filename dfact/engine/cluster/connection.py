@@ -1,0 +1,72 @@
+"""The driver's client of a running Dask cluster."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from dfact.engine.cluster.watchdog import cluster_errors
+from dfact.errors import ClusterError, DfactError, StoppedError
+
+if TYPE_CHECKING:
+    from distributed import Client
+    from distributed.security import Security
+
+_CONNECT_SECONDS = 10
+
+
+@contextmanager
+def connect(address: str, security: "Security") -> Iterator["Client"]:
+    """Connect to the scheduler at ``address`` and yield a client once the expected workers have joined.
+
+    ``dask.config`` sets their number, ``dfact.expected-workers`` (1), and the limit of the wait, ``dfact.worker-timeout`` (60 s).
+    """
+    import dask
+    from dask.utils import parse_timedelta
+    from distributed import Client
+
+    # A batch job expects all its workers, as the memory plan is made for all of them.
+    expected = int(dask.config.get("dfact.expected-workers", 1))
+    timeout = float(parse_timedelta(dask.config.get("dfact.worker-timeout", "60s")))
+    try:
+        asyncio.run(probe_scheduler(address, security))
+    except (OSError, ValueError, TypeError, RuntimeError) as error:  # TLS raises the last two
+        raise DfactError(f"no Dask scheduler answers at {address} ({error or type(error).__name__}); {_remedy(address)}") from error
+    with Client(address, set_as_default=False, security=security) as client:
+        try:
+            client.wait_for_workers(expected, timeout=timeout)
+        except TimeoutError as error:
+            count = f"{len(client.scheduler_info(n_workers=-1)['workers'])} of {expected}" if expected > 1 else "no"
+            raise DfactError(f"the Dask cluster at {address} has {count} workers; start some with: dask worker {address}") from error
+        try:
+            with cluster_errors():
+                yield client
+        except (ClusterError, StoppedError):
+            silence_client_logs()
+            raise
+
+
+async def probe_scheduler(address: str, security: "Security") -> None:
+    """Perform Dask's handshake with the scheduler, as a client that fails in it would remain and delay the exit."""
+    from distributed.comm import connect as open_comm
+
+    comm = await open_comm(address, timeout=_CONNECT_SECONDS, **security.get_connection_args("client"))
+    try:
+        # A scheduler refuses a certificate after the handshake, so only a reply shows that it was accepted.
+        await comm.write({"op": "identity", "n_workers": 0, "reply": True})
+        await asyncio.wait_for(comm.read(), _CONNECT_SECONDS)
+    finally:
+        comm.abort()
+
+
+def silence_client_logs() -> None:
+    """Silence the loggers of the client's thread, which would log tracebacks of its pending operations after an error."""
+    for name in ("asyncio", "distributed.client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _remedy(address: str) -> str:
+    if address.startswith("tls://"):
+        return "expected one that uses TLS and certificates of the same authority as yours: --tls-ca-file, --tls-cert, --tls-key"
+    return "expected an address such as tcp://10.0.0.1:8786, or tls://… of one that uses TLS; start one with: dask scheduler"
