@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, plain lines in a log."""
+"""Progress: the record of an iteration, the estimated distance to the end, the progress bar."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: a fit with a checkpoint handles them at the end of its current pass."""
+"""Signals: stop requests by SIGTERM and SIGINT, deferred while a pass runs."""
 
 import signal
 import threading

@@ -73,6 +73,13 @@ def open_dataset(path: str | PathLike[str]) -> Dataset:
 
     Raises StoreError if there is no dataset at ``path``, if its import was interrupted, or if any part is missing or
     inconsistent.
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> imported = dfact.import_array(np.array([[1, 2], [3, 0]]), "answers.zarr", missing=0)
+    >>> dfact.open_dataset("answers.zarr").fingerprint == imported.fingerprint
+    True
     """
     path = parse_location(path)
     if isinstance(path, Path) and path.is_file():

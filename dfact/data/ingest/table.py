@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from dfact.data.confounders import Kind, is_categorical, normalize
 from dfact.data.dataset import Dataset
 from dfact.data.ingest.writer import dataset_writer, missing_code_for, storage_type
-from dfact.data.readers.base import Table, open_table
+from dfact.data.readers.base import Table
+from dfact.data.readers.formats import open_table
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
 from dfact.data.validation import (

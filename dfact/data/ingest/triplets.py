@@ -17,7 +17,8 @@ from dfact.data.dataset import Dataset
 from dfact.data.ingest.external_sort import ENTRY, Entries, EntrySorter
 from dfact.data.ingest.table import Codes, MissingCodes, check_columns, file_signature, require_unchanged
 from dfact.data.ingest.writer import dataset_writer, storage_type
-from dfact.data.readers.base import Table, open_table
+from dfact.data.readers.base import Table
+from dfact.data.readers.formats import open_table
 from dfact.data.stored_dataset import open_dataset
 from dfact.data.validation import invalid_value
 from dfact.errors import DataError, ParameterError

@@ -1,22 +1,16 @@
 """The contract of a table: columns read in batches, as numbers or as text, and the position of a row in the file.
 
-A format is a class that implements :class:`Table` in a module of this folder; :func:`open_table` chooses it by the suffix.
+A format is a class that implements :class:`Table` in a module of this folder; ``formats`` chooses it by the suffix.
 """
 
 from collections.abc import Iterator, Sequence
-from os import PathLike
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 from numpy.typing import NDArray
 
-from dfact.errors import DataError, ParameterError, StoreError
-
-_DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+from dfact.errors import DataError
 
 
 def is_number(cell: str) -> bool:
@@ -47,28 +41,6 @@ class Table(Protocol):
     def row_position(self, row: int) -> str:
         """Describe the position in the file of a row (counted from 0)."""
         ...
-
-
-def open_table(source: str | PathLike[str], delimiter: str | None = None) -> Table:
-    """Open a table in a csv, tsv or txt file (plain or gzipped) or a parquet file, chosen by its suffix."""
-    from dfact.data.readers.delimited import CsvTable
-    from dfact.data.readers.parquet import ParquetTable
-
-    path = Path(source)
-    if not path.is_file():
-        raise StoreError(f"{path} {'is not a file' if path.exists() else 'does not exist'}, expected a table (csv, tsv, txt, parquet)")
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    gzipped = suffixes[-1:] == [".gz"]
-    suffix = next(iter(suffixes[-2:-1] if gzipped else suffixes[-1:]), "")
-    if suffix in (".parquet", ".pq") and not gzipped:
-        return ParquetTable(path)
-    delimiter = delimiter or _DELIMITERS.get(suffix)
-    if delimiter is None:
-        expected = ".csv, .tsv, .txt (each also with .gz) or .parquet; pass delimiter= for other text"
-        raise ParameterError(f"{path} ends in {suffix!r}, expected {expected}")
-    if len(delimiter) != 1:
-        raise ParameterError(f"delimiter is {delimiter!r}, expected one character")
-    return CsvTable(path, delimiter, gzipped)
 
 
 def not_a_number(position: str, column: str, cell: str) -> DataError:
