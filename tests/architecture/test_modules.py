@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 
-from tests.architecture.known_offenders import SIBLINGS
 from tests.architecture.rooms import ROOT, modules
 
 LIMIT = 600
@@ -32,4 +31,4 @@ def siblings() -> dict[str, int]:
 
 
 def test_no_three_siblings_have_a_common_prefix() -> None:
-    assert {prefix: count for prefix, count in siblings().items() if count > SIBLINGS.get(prefix, 0)} == {}
+    assert siblings() == {}
