@@ -243,7 +243,7 @@ def _job(job: Manifest, manifests: list[Manifest]) -> Iterator[str]:
     disrupted = [
         rule["action"] for rule in rules for condition in rule.get("onPodConditions", []) if condition["type"] == "DisruptionTarget"
     ]
-    grace, linger = of_pod.get("terminationGracePeriodSeconds", 30), int(pod.settings.get("DFACT_GRACE_SECONDS", 60))
+    grace, shutdown = of_pod.get("terminationGracePeriodSeconds", 30), int(pod.settings.get("DFACT_GRACE_SECONDS", 60))
     checks = {
         "is not indexed": spec.get("completionMode") == "Indexed",
         "its size is not that of the settings": spec["completions"]
@@ -259,7 +259,7 @@ def _job(job: Manifest, manifests: list[Manifest]) -> Iterator[str]:
             rule["onExitCodes"].get("containerName") == container["name"] for rule in rules if "onExitCodes" in rule
         ),
         "never ends": spec.get("activeDeadlineSeconds", 0) > 0 and "ttlSecondsAfterFinished" in spec,
-        "no time for a checkpoint": grace >= linger + 120,
+        "no time for a checkpoint": grace >= shutdown + 120,
         "waits for ever for a scheduler": float(pod.settings.get("DFACT_DEATH_TIMEOUT", 600)) <= 3600,
         "host names are too long": len(f"{name}-{spec['completions'] - 1}") <= 63,
     }

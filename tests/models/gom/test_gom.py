@@ -180,7 +180,7 @@ class TestEstimator(EstimatorSuite):
     @pytest.fixture(params=CASES, ids="-".join)
     def variant(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         monkeypatch.setattr(kmeans, "_SAMPLE", 500)  # so that Lloyd's passes run
-        return dict(zip(("method", "hunt"), request.param, strict=True))
+        return dict(zip(("method", "vertex_hunting"), request.param, strict=True))
 
     def data(self) -> Array:
         return planted(8, n=3000, m=25)[2].astype(np.float32)
