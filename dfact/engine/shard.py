@@ -28,7 +28,7 @@ _STREAM_BYTES = 1 << 26  # minimum size of a checkpoint's streams if a shard wri
 
 
 @dataclass
-class _Run:
+class _ReadRun:
     """Consecutive partitions that are read together."""
 
     partitions: Partitions
@@ -41,33 +41,37 @@ class _Run:
 class _WorkItem:
     """Consecutive partitions of a run on which one thread runs a pass."""
 
-    run: _Run
+    run: _ReadRun
     partitions: Partitions
 
 
 class Shard:
-    """Runs passes over some partitions of a data set and keeps their state.
+    """Some partitions of a data set in one process, with their state, on which passes run.
 
     The number of the last pass is recorded for each partition. A pass that is requested again, for example after a fault,
     therefore runs only where it has not run yet. Its sums are kept until the next pass. Calls must not overlap.
     """
 
     def __init__(self, n_partitions: int, threads: int, resident_states: int, resident_values: int, fetch: Fetch | None = None) -> None:
-        """Initialize a shard without partitions; ``fetch`` returns chunks of a dask array by their keys."""
+        """Initialize an empty shard for a data set of ``n_partitions``.
+
+        States of up to ``resident_states`` partitions and values of up to ``resident_values`` stay in memory. ``fetch`` returns chunks of
+        a Dask array by their keys.
+        """
         self._fetch = fetch
         self._n, self._threads = n_partitions, threads
-        self._free_values = resident_values
+        self._free_values = resident_values  # number of further partitions whose values may stay in memory
         self._states = PartitionStates(resident_states)
-        self._runs: list[_Run] = []
-        self._done: dict[int, int] = {}
+        self._runs: list[_ReadRun] = []
+        self._done: dict[int, int] = {}  # number of the last pass on each partition
         self._pass = 0
         self._sums: TreeSum[Any] = TreeSum(n_partitions)
-        self._work = threading.local()
+        self._local = threading.local()
         self._counter = itertools.count(1)
         self.n_processed = 0
         """Number of partitions processed so far, by all passes."""
         self.rows_per_second = 0.0
-        """Speed of the last pass."""
+        """Speed of the last pass that processed any rows."""
         self._stopped = threading.Event()
         self._stack = ExitStack()
 
@@ -88,12 +92,12 @@ class Shard:
         return self._states.empty
 
     def add(self, partitions: Partitions, done: int) -> None:
-        """Add partitions after their pass number ``done``; :meth:`restore` or :meth:`put` set their states."""
+        """Add partitions whose last pass has the number ``done``; :meth:`restore` or :meth:`put` set their states."""
         self._drop(partitions.numbers)
         for run in partitions.read_runs():
             resident = run.source.chunk_rows is not None and self._free_values >= len(run)
             self._free_values -= len(run) if resident else 0
-            self._runs.append(_Run(run, resident))
+            self._runs.append(_ReadRun(run, resident))
         self._runs.sort(key=lambda run: run.partitions.first)
         self._done |= dict.fromkeys(partitions.numbers, done)
 
@@ -106,18 +110,18 @@ class Shard:
         self._states.restore(saved)
 
     def retain(self, runs: Sequence[range]) -> list[range]:
-        """Drop all partitions except these. Returns those of them that the shard lacks."""
+        """Drop all partitions except these, and return those of them that the shard lacks."""
         wanted = {number for run in runs for number in run}
         for run in consecutive(self._done.keys() - wanted):
             self._drop(run)
         return consecutive(wanted - self._done.keys())
 
     def _drop(self, numbers: range) -> None:
-        remaining: list[_Run] = []
+        remaining: list[_ReadRun] = []
         for run in self._runs:
             p = run.partitions
             pieces = [(p.first, min(p.last, numbers.start)), (max(p.first, numbers.stop), p.last)]
-            remaining += [_Run(p.part(a, b), run.resident) for a, b in pieces if a < b]
+            remaining += [_ReadRun(p.part(a, b), run.resident) for a, b in pieces if a < b]
             self._free_values += run.resident * (len(p) - sum(b - a for a, b in pieces if a < b))
         self._runs = remaining
         for number in numbers:
@@ -129,14 +133,14 @@ class Shard:
         return any(done == number - 1 for done in self._done.values())
 
     def sums(self, number: int) -> dict[Node, Any]:
-        """Return the sums of the pass with this number over the shard's partitions; those of earlier passes are gone."""
+        """Return the sums of the pass with this number over the shard's partitions, or nothing if it is not the last."""
         return self._sums.nodes if number == self._pass else {}
 
     def run(self, number: int, pass_: Pass[Any, P], broadcast: Any, *, wanted: bool = True) -> None:
         """Run the pass with this number on the partitions on which it has not run yet.
 
-        The sums of an earlier pass, which is repeated for partitions of a lost worker, are not kept. Unless its sums are ``wanted``,
-        a pass that does not change the states is skipped.
+        An earlier pass may be repeated for the partitions of a lost worker; its sums are not kept. A sampled pass that does not change
+        the states is skipped unless its sums are ``wanted``.
         """
         began, current = time.perf_counter(), number >= self._pass
         numbers = pass_partitions(pass_, self._n)
@@ -151,8 +155,8 @@ class Shard:
         def work(item: _WorkItem) -> None:
             self._process(item, number, pass_, broadcast, sums, leaves)
 
-        # The next item's chunk is read while the current one is processed. Items of several chunks prefetch these themselves; items
-        # of a sample are short.
+        # The next item's chunk is read while the current one is processed. Items of several chunks prefetch their own chunks; those
+        # of a sample are short and read as a whole.
         read = pass_.dtype is not None and any(item.partitions.source.chunk_rows is not None for item in todo)
         self._run_items(work, todo, partial(self._load, sampled=isinstance(pass_, SampledPass)) if read else None)
         self._split_loaded()
@@ -161,11 +165,11 @@ class Shard:
             self.rows_per_second = rows / max(time.perf_counter() - began, 1e-9)
 
     def _skip(self, number: int, sampled: set[int]) -> None:
-        """Mark the pass as done for all partitions that are not ``sampled``."""
+        """Mark the pass as done on those partitions that are not ``sampled``."""
         self._done |= {i: number for i, done in self._done.items() if done == number - 1 and i not in sampled}
 
     def _todo(self, number: int) -> list[_WorkItem]:
-        """Return the partitions on which this pass is still to run, by the runs in which they are read."""
+        """Return the partitions on which this pass is still to run, grouped by the runs in which they are read."""
         todo = []
         for run in self._runs:
             lacking = consecutive(i for i in run.partitions.numbers if self._done[i] == number - 1)
@@ -173,7 +177,7 @@ class Shard:
         return todo
 
     def _load(self, item: _WorkItem, *, sampled: bool) -> _WorkItem:
-        """Return the same item, with its values in memory if the pass is sampled or the item no longer than a chunk."""
+        """Return the same item, with its values in memory if the pass is sampled or the item is no longer than a chunk."""
         self._load_resident(item)
         source = item.partitions.source
         if not sampled and (isinstance(source, DaskRows) or source.shape[0] > (source.chunk_rows or 0)):
@@ -182,7 +186,7 @@ class Shard:
         return replace(item, partitions=partitions if partitions.source.chunk_rows is None else partitions.load())
 
     def _load_resident(self, item: _WorkItem) -> None:
-        """Load the complete run of an item if its values stay in memory."""
+        """Load the complete run of an item if the run's values stay in memory."""
         run, part = item.run, item.partitions
         with run.lock:
             if run.resident and run.partitions.source.chunk_rows is not None:
@@ -208,22 +212,22 @@ class Shard:
                 self.n_processed = next(self._counter)
 
     def _fetch_chunks(self, partitions: Partitions) -> Partitions:
-        """Return the partitions with the chunks of a dask array fetched to this process; others as they are."""
+        """Return the partitions with the chunks of a Dask array fetched to this process; return others unchanged."""
         source = partitions.source
         if isinstance(source, DaskRows) and self._fetch is not None:
             return replace(partitions, source=source.loaded(self._fetch(source.keys)))
         return partitions
 
     def _workspace(self) -> Workspace:
-        workspace: Workspace | None = getattr(self._work, "arrays", None)
+        workspace: Workspace | None = getattr(self._local, "workspace", None)
         if workspace is None:
-            workspace = self._work.arrays = Workspace()
+            workspace = self._local.workspace = Workspace()
         return workspace
 
     def _split_loaded(self) -> None:
         """Split runs whose values are in memory into single partitions, as these need not be read together."""
         if any(len(run.partitions) > 1 and run.partitions.source.chunk_rows is None for run in self._runs):
-            self._runs = [_Run(p, run.resident) for run in self._runs for p in run.partitions.read_runs()]
+            self._runs = [_ReadRun(p, run.resident) for run in self._runs for p in run.partitions.read_runs()]
 
     def _run_items(self, work: Callable[[Any], None], items: Sequence[T], prepare: Callable[[T], T] | None = None) -> None:
         """Call ``work`` for each item on the shard's threads; items start in their order.

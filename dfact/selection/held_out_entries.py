@@ -1,4 +1,4 @@
-"""Parameters of an expectile matrix factorization by the errors on held-out entries."""
+"""Selection of the parameters of an expectile matrix factorization by the errors on held-out entries."""
 
 import threading
 import time
@@ -35,7 +35,7 @@ from dfact.selection.result import Selection
 from dfact.selection.results_store import BatchResults, Results, describe_model, describe_parameters
 from dfact.selection.scheduler import largest_batch
 
-_COMMON = (*RUNTIME_PARAMETERS, "dtype")  # parameters that all fits must have in common
+_COMMON = (*RUNTIME_PARAMETERS, "dtype")  # parameters that are the same for all fits
 
 
 def select_by_held_out(
@@ -51,19 +51,19 @@ def select_by_held_out(
     checkpoint: str | PathLike[str] | None = None,
     callbacks: Sequence[Callable[[Iteration], None]] = (),
 ) -> Selection:
-    """Choose the number of components, the ridge and ω by the errors on held-out entries.
+    """Choose the number of components, the ridge and the expectile level ω by the errors on held-out entries.
 
     A fraction of the observed entries, drawn at random, is held out. Every configuration is fitted to the
     others and predicts the held-out entries b by b̂:
 
         error = |b̂ − b| / |b|   or   |b̂ − b|.
 
-    The configuration with the lowest median error is chosen, the first one of several. All fits share the reads
-    of the data, as many at once as the memory plan allows. Starts of "svd" come from one decomposition of the
-    remaining entries. A fit knows the number of held-out entries, which decides whether rows are solved exactly
-    and scales this start. The scale of a random start is the largest of all entries. Quantiles have an accuracy
-    of 0.1 %: errors are counted in steps of that width, below 1e-5 as 0 and above 1e5 as infinite, absolute errors
-    in units of the largest observed entry.
+    The configuration with the lowest median error is chosen, in a tie the first. As many fits as the memory plan
+    allows share each read of the data. In each repeat, the fits with ``init="svd"`` start from one decomposition
+    of the remaining entries. Two statistics of the data include the held-out entries: the observed share, which
+    decides whether rows are solved exactly and scales the start of "svd", and the largest entry, which scales a
+    random start. Quantiles have a relative accuracy of 0.1 %. Errors below 1e-5 count as 0 and those above 1e5 as
+    infinite, where the unit of absolute errors is the largest observed magnitude.
 
     Parameters
     ----------
@@ -75,20 +75,21 @@ def select_by_held_out(
         Values to try for each parameter, in all combinations, such as
         ``{"n_components": range(2, 11), "ridge": [0.01, 0.1, 1], "omega": [0.1]}``.
     holdout_fraction : float
-        Probability of each observed entry to be held out, between 0 and 1.
+        Probability with which each observed entry is held out, between 0 and 1.
     error : "relative" or "absolute"
-        The error. Entries 0 have no relative error: they are excluded and counted.
+        The error. Entries equal to 0 have no relative error: they are excluded and counted.
     bins : increasing numbers, optional
         Edges of bins of the true value, with a median for each bin. A bin includes its lower edge.
     repeats : int
-        Number of times that entries are drawn. The errors of all repeats are pooled.
+        Number of draws of held-out entries. The errors of all repeats are pooled.
     random_state : int, RandomState or None
         Seed of the draws.
     checkpoint : path, optional
         Store (folder or URL) for the progress. After an interruption the same call resumes from it with bit-identical
-        results; a different call is refused. Every ``model.checkpoint_every`` passes it receives the state of the fits that
-        currently share their reads, as large as a checkpoint of each of them, which is deleted once they finish. With less
-        memory than before fewer fits share a read: the current ones then start over, with the same result.
+        results; the checkpoint of a different call is refused. After every ``model.checkpoint_every`` passes the state of the fits
+        that currently share their reads is saved, which takes as much space as a checkpoint of each of them and is deleted once
+        they finish. If less memory is available on resumption, fewer fits share a read, and those in progress start over, with
+        the same result.
     callbacks : sequence of callables
         Called with an :class:`dfact.progress.Iteration` after each iteration of a fit, such as ``dfact.Progress("select")``.
 
@@ -102,9 +103,9 @@ def select_by_held_out(
     Raises
     ------
     ParameterError
-        An invalid fraction, bins or grid; a checkpoint of another call.
+        Invalid arguments; a checkpoint of another call.
     DataError, MemoryPlanError
-        No held-out entry has an error; and the same conditions as for ``model.fit``.
+        No held-out entry for which the error is defined; and the same conditions as for ``model.fit``.
 
     References
     ----------
@@ -199,7 +200,7 @@ def _tabulate(configurations: list[Parameters], measure: ErrorMeasure, totals: l
 
 
 class _Progress:
-    """Reports the combined progress of all fits. Thread-safe."""
+    """Combined progress of all fits, reported to callbacks. Thread-safe."""
 
     def __init__(self, callbacks: Sequence[Callable[[Iteration], None]]) -> None:
         self._callbacks, self._began, self._lock = callbacks, time.perf_counter(), threading.Lock()
@@ -222,21 +223,21 @@ class _Progress:
 
 
 _Work = Callable[[Members, str], Results]
-"""A function whose passes are fused with those of others, under the given name."""
+"""Function that runs passes, which share reads with those of other members, under the given name."""
 
 
 @dataclass(frozen=True, eq=False)
 class EntryFit:
-    """A fit of one configuration to the entries that a repeat leaves."""
+    """A fit of one configuration to the entries that are not held out in a repeat."""
 
     model: ExpectileMF
-    """Not fitted."""
+    """Model with the parameters of the configuration, not fitted."""
     repeat: int
 
 
 @dataclass(frozen=True, eq=False)
 class EntryFits:
-    """Fits without held-out entries, and their errors on these, on shared reads."""
+    """Fits to the entries that are not held out, and their errors on those that are, on shared reads of the data."""
 
     dataset: Dataset
     measure: ErrorMeasure
@@ -248,14 +249,14 @@ class EntryFits:
     memory_limit: int | str | None
 
     def run(self, fits: Sequence[EntryFit]) -> list[ErrorHistogram]:
-        """Return the errors of each fit on the entries that its repeat holds out; fits of a repeat must be contiguous."""
+        """Return the errors of each fit on the entries that its repeat holds out; fits of the same repeat must be contiguous."""
         starts = self._make_starts(fits)
         work = [partial(self._fit, fit, starts.get(fit.repeat)) for fit in fits]
         results = self._run_batches("errors", work, [self._footprint(fit.model) for fit in fits])
         return [ErrorHistogram(*arrays) for arrays in results]
 
     def _make_starts(self, fits: Sequence[EntryFit]) -> dict[int, NDArray[np.float64]]:
-        """Return for each repeat the columns' factors (m, k) of the start with the most components, which includes those with fewer."""
+        """Return for each repeat the columns' factors (m, k) of the largest start, of which other fits take the first columns."""
         decomposed = [fit for fit in fits if isinstance(fit.model.init, str) and fit.model.init == "svd"]
         if not decomposed:
             return {}
@@ -267,7 +268,7 @@ class EntryFits:
 
     def _start(self, model: ExpectileMF, repeat: int, members: Members, name: str) -> Results:
         session: Any = FusedSession(members, name, self._mask(repeat, held_out=False))
-        return [model._start(session, self.dataset, original_units(self.dataset), self.dtype)[1]]
+        return [model._initial_factors(session, self.dataset, original_units(self.dataset), self.dtype)[1]]
 
     def _fit(self, fit: EntryFit, start: NDArray[np.float64] | None, members: Members, name: str) -> Results:
         model, training, test = fit.model, self._mask(fit.repeat, held_out=False), self._mask(fit.repeat, held_out=True)
@@ -287,7 +288,7 @@ class EntryFits:
         return Footprint(one.state_per_row, one.work_per_row, one.broadcast + self.measure.nbytes, 0)
 
     def _run_batches(self, stage: str, work: Sequence[_Work], footprints: Sequence[Footprint]) -> list[Results]:
-        """Run batches that share each read, as large as the memory allows, but no larger than an interrupted batch that is resumed."""
+        """Run the work in batches that share each read: as large as memory allows, but no larger than an interrupted batch."""
         source = self.dataset.source
         parts = partitions(source, self.dataset.missing_code, None)
         executor = resolve_executor(self.executor, len(parts))

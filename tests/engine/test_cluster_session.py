@@ -63,7 +63,7 @@ class Nothing(PartialSums):
 
 
 @dataclass
-class Sums(PartialSums):
+class Sums(PartialSums, name="test_walk"):
     weighted: NDArray[Any]
     count: NDArray[Any]
 

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_info
 
 import dfact
-from dfact.data import stored_values as data_values
 from dfact.data.coerce import as_dataset
 from dfact.data.layout import Layout
 from dfact.data.sources import sparse
@@ -110,24 +109,6 @@ def test_arrays_keep_their_memory_order_on_workers(of: Callable[[NDArray[Any]], 
 def test_sparse_blocks_give_the_same_bits() -> None:
     X = sparse_values(4)
     for a, b in zip(run(InlineExecutor(), ArraySource(X.toarray())), run(InlineExecutor(), CSRSource(X)), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.usefixtures("small_partitions")
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("spill", [False, True])
-def test_stored_sparse_rows_give_the_bits_of_dense_ones(
-    executor: Executor, seed: int, spill: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = np.random.default_rng(seed)
-    for module, name in ((sparse, "_READ_ENTRIES"), (data_values, "_ENTRIES"), (data_values, "_INDPTR_CHUNK")):
-        monkeypatch.setattr(module, name, int(rng.integers(1 if "PIECE" in name else 40, 3000)))
-    X = sparse_values(seed)
-    source = dfact.import_array(X, tmp_path / "d.zarr", missing=255).source
-    assert isinstance(source, StoredCSRSource)
-    assert Layout.of(source.shape).n_partitions > 2
-    expected = run(InlineExecutor(), ArraySource(X.toarray()), seed=seed)
-    for a, b in zip(expected, run(executor, source, spill=spill, seed=seed), strict=True):
         np.testing.assert_array_equal(a, b)
 
 

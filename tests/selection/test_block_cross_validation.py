@@ -289,7 +289,7 @@ class WorkLeft:
     def __init__(self, total: float) -> None:
         self._total = total
 
-    def words(self, done: float) -> str:
+    def text(self, done: float) -> str:
         return f"{self._total - done:g} left"
 
 

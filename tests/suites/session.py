@@ -30,7 +30,7 @@ FOOTPRINT = Footprint(state_per_row=200, work_per_row=200, broadcast=1000, resul
 
 
 @dataclass
-class Sums(PartialSums):
+class Sums(PartialSums, name="test_drift"):
     weighted: NDArray[Any]
     count: NDArray[Any]
 
@@ -144,8 +144,8 @@ class SessionSuite:
         self, executor: Executor, seed: int, spill: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         rng = np.random.default_rng(seed)
-        for module, name in ((sparse, "_READ_ENTRIES"), (data_values, "_ENTRIES"), (data_values, "_INDPTR_CHUNK")):
-            monkeypatch.setattr(module, name, int(rng.integers(1 if "PIECE" in name else 40, 3000)))
+        for module, name in ((sparse, "_READ_ENTRIES"), (data_values, "_CHUNK_ENTRIES"), (data_values, "_INDPTR_CHUNK")):
+            monkeypatch.setattr(module, name, int(rng.integers(1 if "READ" in name else 40, 3000)))
         X = sparse_values(seed)
         source = dfact.import_array(X, tmp_path / "d.zarr", missing=255).source
         assert isinstance(source, StoredCSRSource)

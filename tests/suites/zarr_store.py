@@ -53,7 +53,7 @@ class ZarrStoreSuite:
 
     def test_what_is_not_ours_is_never_removed(self, place: str) -> None:
         self.put(f"{place}/x.zarr/notes.txt", b"mine")
-        with pytest.raises(StoreError, match="is no dfact store"):
+        with pytest.raises(StoreError, match="is not a dfact store"):
             dfact.import_array(np.ones((5, 2)), f"{place}/x.zarr", overwrite=True)
         assert self.keys(f"{place}/x.zarr") == ["notes.txt"]
 
@@ -66,7 +66,7 @@ class ZarrStoreSuite:
         if executor == "distributed":
             where = request.getfixturevalue("client")
             self.reach(where)
-        with pytest.raises(StoreError, match=r"cannot read rows .* of .*/x.zarr/values: its chunk values/c/0/0 is not there"):
+        with pytest.raises(StoreError, match=r"cannot read rows .* of .*/x.zarr/values: its chunk values/c/0/0 is missing"):
             dfact.ICQF(K, max_iter=3, random_state=1, executor=where).fit(dataset)
         with pytest.raises(StoreError, match="only 0 of 1 chunks"):
             dfact.open_dataset(f"{place}/x.zarr")

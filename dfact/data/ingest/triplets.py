@@ -28,7 +28,7 @@ from dfact.storage.location import Location, parse_location
 
 Duplicates = Literal["error", "mean", "first", "last", "sum"]
 
-_BATCH_ENTRIES = 1 << 18  # entries that are distributed to buckets together, so that each bucket receives long sequences
+_BATCH_ENTRIES = 1 << 18  # entries that are distributed to the sorter's buckets together, so that each receives long sequences
 _MAX_SIZE = np.iinfo(np.int32).max  # maximum number of rows, and of columns
 
 
@@ -46,29 +46,29 @@ def import_triplets(
     progress: Callable[[int, int], None] | None = None,
     delimiter: str | None = None,
 ) -> Dataset:
-    """Write a table with one observed entry in each line as a sparse dataset; all entries without a line are missing.
+    """Write a table with one observed entry per line as a sparse dataset; all entries that have no line are missing.
 
     The table is read twice: the first pass checks it and numbers its labels, the second one sorts its entries
     in a temporary file (in TMPDIR, 24 bytes for each entry) and writes the dataset. Memory holds the
-    labels, a count for each row and all entries of any one row, never all entries. Whole numbers are
+    labels, a count for each row and the entries of one range of rows, never all entries. Whole numbers are
     stored in the smallest of uint8, int16 and int32 that holds them (float64 if none does), all other numbers
     in single precision.
 
     Parameters
     ----------
     source : str or path
-        A csv, tsv or txt file (tsv and txt with tabs), each also with .gz, or a parquet file. Text is
+        A csv, tsv or txt file (tsv and txt separated by tabs), also compressed as .gz, or a parquet file. Text is
         UTF-8 with the column names in its first line.
     path : str or path
         Location of the new dataset (a folder, usually ``*.zarr``, or a URL such as ``s3://bucket/a.zarr``).
     row, column : names
-        The columns with the row and the column of an entry: labels of any kind, which are numbered in the order in which
+        The table's columns that hold the row and the column of an entry: labels of any kind, which are numbered in the order in which
         they first appear and become the dataset's labels; or, with ``shape``, whole numbers from 0.
     value : name
-        The column with the entries. Empty cells and NaN are missing, but their labels count.
+        The column with the entries. Empty cells and NaN are missing, but their labels still make a row and a column.
     shape : pair of numbers
-        Numbers of rows and columns of the dataset, for tables that number rows and columns from 0. Without it, their
-        names become labels.
+        Numbers of rows and columns of the dataset, for tables that number rows and columns from 0. Without it, the
+        cells of ``row`` and ``column`` become labels.
     duplicates : {"error", "mean", "first", "last", "sum"}
         Treatment of several observed values for one row and column.
     missing : numbers or texts
@@ -89,8 +89,8 @@ def import_triplets(
     ------
     DataError
         An unknown column, text in place of a number, an infinite value, an empty label, an invalid number of a row or
-        a column, a duplicate entry, no value at all; with the
-        line in the file (the header is line 1), or the row of a parquet file, counted from 0.
+        a column, a duplicate entry, no value at all. The message
+        names the line of the file (the header is line 1), or the row of a parquet file, counted from 0.
     ParameterError
         An invalid argument.
     StoreError
@@ -157,14 +157,14 @@ class _LabelledAxis:
         return np.array(list(self._numbers), dtype=object)
 
     def numbers(self, cells: pa.Array, first: int) -> NDArray[np.int64]:
-        """Return the labels' numbers, new ones for new labels."""
+        """Return the labels' numbers, and number new labels."""
         encoded = cells.dictionary_encode(null_encoding="encode")
         labels, codes = encoded.dictionary, encoded.indices.to_numpy(zero_copy_only=False)
         empty = np.flatnonzero(pc.fill_null(pc.equal(pc.utf8_trim_whitespace(labels), ""), True).to_numpy(zero_copy_only=False))
         if empty.size:
             position = self.table.row_position(first + int(np.isin(codes, empty).argmax()))
             raise DataError(f"{self.table.name}: {position} has no label in column {self.name!r}, expected one in every triplet; add it")
-        # Looks up each distinct label of the batch once, in C.
+        # Each distinct label of the batch is looked up once, in C.
         numbers: NDArray[np.int64] = np.fromiter(map(self._numbers.__getitem__, labels.to_pylist()), np.int64, len(labels))[codes]
         return numbers
 
@@ -194,7 +194,7 @@ class _NumberedAxis:
 
 @dataclass(frozen=True)
 class _Triplets:
-    """The triplets of a table, which can be read repeatedly."""
+    """The triplets (row, column, value) of a table, which can be read repeatedly."""
 
     table: Table
     value: str
@@ -274,7 +274,7 @@ def _batches(triplets: _Triplets) -> Iterator[Entries]:
 
 
 def _sort_buckets(buckets: EntrySorter, triplets: _Triplets, duplicates: Duplicates) -> np.dtype[Any]:
-    """Sort each bucket by row and column, without duplicates; return the type that holds all values."""
+    """Sort each bucket (a range of rows) by row and column, and resolve duplicates; return the type that holds all values."""
     low, high, integers = np.inf, -np.inf, True
     for i in range(len(buckets.rows())):
         entries = buckets.read(i)
@@ -302,7 +302,7 @@ def _resolve_duplicates(entries: Entries, triplets: _Triplets, duplicates: Dupli
         raise triplets.duplicate_error(entries[i - 1], entries[i])
     merged: Entries = entries[ends - 1 if duplicates == "last" else starts]
     if duplicates in ("mean", "sum"):
-        with np.errstate(over="ignore"):  # the writer raises an error on infinite sums
+        with np.errstate(over="ignore"):  # the writer refuses infinite sums
             merged["value"] = np.add.reduceat(entries["value"], starts)
     if duplicates == "mean":
         merged["value"] /= ends - starts

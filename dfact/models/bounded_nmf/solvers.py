@@ -1,4 +1,7 @@
-"""Solvers of bounded non-negative factorization: updates of the loadings between passes, and initial loadings."""
+"""Solvers of bounded non-negative factorization: updates of the loadings between passes, and initial loadings.
+
+The variables ``Q`` hold the transpose Qᵀ (k+c, m) of the paper's loadings. R is the model [W, C]Qᵀ.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,25 +20,25 @@ from dfact.models.bounded_nmf.problem import Problem
 from dfact.models.parameters import resolve_seed
 from dfact.progress import Reporter, relative_change, remaining_change
 
-_SWEEPS, _TOLERANCE = 200, 1e-7  # for the loadings, of which there are few
-_RHO_START, _RHO_GROWTH, _RHO_END = 1 / 6, 1.03, 4.0
+_SWEEPS, _TOLERANCE = 200, 1e-7  # for the loadings; as these are few, they are solved nearly exactly
+_RHO_START, _RHO_GROWTH, _RHO_END = 1 / 6, 1.03, 4.0  # first and largest ρ as multiples of problem.rho; growth in a pass
 _RHO_GIVEN = 1 / 2  # with given loadings: near the optimum the multipliers of the bounds converge slowly while ρ is small
-_BOUNDS_MET = 1e-3  # share of the loss that the bounds may add to it when they are met well enough
+_BOUNDS_MET = 1e-3  # ratio to the loss of the bounds' terms of the Lagrangian up to which the bounds count as met
 _MOMENTUM_DELAY = 6  # Nesterov's weights have 3; a larger value slows the first iterations, in which a fit may lose a factor
-_MAX_MOMENTUM = 0.8  # of a step by which Q is extrapolated; with more, the multipliers of many active bounds converge slowly
-_MAX_MOMENTUM_BOUNDS_MET = 0.95  # while ρ is below its value, so that few bounds are active
-_SAMPLE_SHARE = 0.1  # of the partitions
+_MAX_MOMENTUM = 0.8  # of the last step of Q; with more, the multipliers of many active bounds converge slowly
+_MAX_MOMENTUM_BOUNDS_MET = 0.95  # the same while the bounds are met with a ρ below problem.rho: few are active
+_SAMPLE_SHARE = 0.1  # of the partitions, for the start
 _SAMPLE_PASSES, _SAMPLE_TOLERANCE = 80, 1e-5
 _MIN_RHO = 2**0.5
 _BALANCE = 5.0  # ratio of the residuals beyond which ρ changes
 
 
 class ADMM:
-    """The paper's algorithm 1, with Z = [W, C]Qᵀ split off; Z and its dual share one array of state.
+    """The paper's algorithm 1, with Z = R split off; Z and its dual A share one array of state.
 
     An adaptive ρ is doubled or halved when one of the residuals ‖Z − R‖ and ρ‖ΔZ‖ is five times the
-    other (Boyd et al. 2011, section 3.4.1). It stays at or above √2, where proposition 1 holds, and changes less and less
-    often, so that it converges. The spectral rule that the paper cites needs three more arrays of the data's size.
+    other (Boyd et al. 2011, section 3.4.1). It stays at or above √2, where the paper's proposition 1 holds, and changes less and
+    less often, so that it converges. The spectral rule that the paper cites needs three more arrays of the data's size.
     """
 
     def __init__(self, problem: Problem, row_start: RowStart, dtype: np.dtype[Any], *, adaptive: bool) -> None:
@@ -45,6 +48,7 @@ class ADMM:
         self._passes, self._next_change = 0, 4
 
     def broadcast(self, Q: NDArray[Any]) -> tuple[NDArray[Any], float, float]:
+        """Return the input of the next pass: Qᵀ, the ρ of the previous pass, and ρ."""
         return Q, self._previous_rho, self._rho
 
     def loadings(self, sums: Sums, Q: NDArray[Any]) -> NDArray[Any]:
@@ -57,22 +61,24 @@ class ADMM:
         return _solve(self.problem, sums, Q, rho)
 
     def _balance_rho(self, primal: float, dual: float) -> float:
+        """Return the next ρ, given ‖Z − R‖² and ‖ΔZ‖²."""
         ratio = np.sqrt(primal) / max(self._rho * np.sqrt(dual), np.finfo(float).tiny)
         factor = 2.0 if ratio > _BALANCE else 0.5 if ratio < 1 / _BALANCE else 1.0
         return max(_MIN_RHO, self._rho * factor)
 
     def next_point(self, Q: NDArray[Any]) -> NDArray[Any]:
+        """Return the loadings at which the next pass begins: the same, without extrapolation."""
         return Q
 
 
 class Splitless:
     """Majorization-minimization (MM) on an augmented Lagrangian that splits off the bounds of Z alone.
 
-    Missing entries are filled in by the model. A pass minimises a quadratic above the augmented Lagrangian
+    Missing entries are filled in by the model. A pass minimizes a quadratic majorizer of the augmented Lagrangian
     (see :func:`dfact.kernels.bound_fill.bound_fill`), in W and then in Q. Between passes Q is extrapolated along its last step
     with Nesterov's weights, which restart when the step reverses the extrapolation (O'Donoghue & Candès 2015, section 3.2).
-    ρ starts at a sixth of its value, and is raised by 3 % a pass, up to four times its value, while the bounds' terms of
-    the Lagrangian are more than a thousandth of the loss. The objective falls fastest while ρ is small. When ρ is too
+    ρ starts at a sixth of ``problem.rho``. While the bounds' terms of the Lagrangian exceed a thousandth of the loss, it
+    grows by 3 % in each pass, up to four times ``problem.rho``. The objective falls fastest while ρ is small. When ρ is too
     small for many active bounds, their multipliers oscillate, and the objective with them.
     """
 
@@ -102,7 +108,7 @@ class Splitless:
         layout: Layout,
         report: Reporter,
     ) -> tuple[Self, NDArray[Any]]:
-        """Make the solver. Return it with its initial loadings Qᵀ (k+c, m): those of a sample of the rows, if there are enough rows."""
+        """Make the solver. Return it with its initial loadings Qᵀ (k+c, m): those fitted to a sample of the rows, if there are enough."""
         partitions = layout.sample(_SAMPLE_SHARE)
         if not partitions:
             return cls(problem, row_start, dtype), Q
@@ -114,9 +120,11 @@ class Splitless:
         return cls(problem, RowStart.from_loadings(Q[: problem.k]), dtype, solver.rho), Q
 
     def broadcast(self, Q: NDArray[Any]) -> tuple[NDArray[Any], float]:
+        """Return the input of the next pass: Qᵀ and ρ."""
         return Q, self.rho
 
     def loadings(self, sums: Sums, Q: NDArray[Any]) -> NDArray[Any]:
+        """Return the next loadings, from the sums of a pass, and raise ρ unless the bounds are met."""
         loss = 0.5 * float(sums.squares)
         self._bounds_met = abs(float(sums.lagrangian) - loss) <= _BOUNDS_MET * loss
         if not self._bounds_met:
@@ -124,6 +132,7 @@ class Splitless:
         return _solve(self.problem, sums, Q, 1.0)
 
     def next_point(self, Q: NDArray[Any]) -> NDArray[Any]:
+        """Return the loadings extrapolated along their last step, at which the next pass begins."""
         previous, point = self._previous, self._point
         self._previous = self._point = Q
         if previous is not None and point is not None:
@@ -137,7 +146,7 @@ class Splitless:
 
 @dataclass(frozen=True)
 class Descent:
-    """Result of an alternation."""
+    """Result of :func:`descend`."""
 
     Q: NDArray[Any]
     """Last loadings (k+c, m)."""
@@ -151,6 +160,7 @@ class Descent:
 
 
 Measure = Callable[[Sequence[float]], float]
+"""Function that estimates from a history of objectives how far the last one is from the limit."""
 
 
 def descend(
@@ -162,7 +172,7 @@ def descend(
     report: Callable[[Sequence[float]], None] | None,
     measure: Measure = remaining_change,
 ) -> Descent:
-    """Alternate a pass over the rows with a solution for the loadings Qᵀ (k+c, m).
+    """Alternate between a pass over the rows and an update of the loadings Qᵀ (k+c, m).
 
     Stop when the ``measure`` of the objectives, and that of the augmented Lagrangians, is less than ``tol``. ``report`` is called
     with all objectives after each pass.
@@ -189,7 +199,7 @@ def descend(
 def initial_loadings(
     init: Any, random_state: Any, session: Session, dataset: Dataset, problem: Problem, n_covariates: int, dtype: np.dtype[Any]
 ) -> tuple[NDArray[Any], RowStart]:
-    """Return the initial loadings Qᵀ (k+c, m), those of confounders being 0, and the start of the rows.
+    """Return the initial loadings Qᵀ (k+c, m), with 0 for those of confounders, and the start of the rows.
 
     ``init`` is "nndsvd", "random" or loadings (k, m).
     """
@@ -212,7 +222,7 @@ def initial_loadings(
 
 
 def _solve(problem: Problem, sums: Sums, Q: NDArray[Any], weight: float) -> NDArray[Any]:
-    """Return the minimum over 0 ≤ Q ≤ q_max of weight/2 ‖B − [W, C]Q‖² + βγ·penalty(Q)."""
+    """Return the Qᵀ with 0 ≤ Q ≤ q_max that minimizes weight/2 ‖B − [W, C]Qᵀ‖² + βγ·penalty(Q), B being the target of the pass."""
     solution = Q.astype(np.float64)
     finite = np.isfinite(problem.q_max)
     tolerance = _TOLERANCE * (float(np.min(problem.q_max)) if finite.all() else 1.0)
