@@ -16,7 +16,7 @@ from dfact.data.dataset import KIND, Dataset, confounder_codes
 from dfact.data.sources.base import RowSource
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_values import complete_array, open_values
-from dfact.errors import DataError, DfactError, StoreError
+from dfact.errors import DfactError, StoreError
 from dfact.storage.groups import attributes, open_group, read_labels, read_numbers, write_array, write_labels
 from dfact.storage.location import Location, parse_location
 
@@ -83,7 +83,7 @@ def open_dataset(path: str | PathLike[str]) -> Dataset:
     """
     path = parse_location(path)
     if isinstance(path, Path) and path.is_file():
-        raise DataError(f"{path} is a file, expected a dataset; import it: dfact import {path} {path.stem}.zarr --items 'Q*'")
+        raise StoreError(f"{path} is a file, expected a dataset; import it: dfact import {path} {path.stem}.zarr --items 'Q*'")
     try:
         return _read_dataset(open_group(path, KIND), path)
     except DfactError:

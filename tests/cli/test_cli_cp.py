@@ -125,7 +125,7 @@ def test_select_saves_finished_work(data: Path, tmp_path: Path) -> None:
     options = ["--lambdas", "1,100", "--seed", "0", "-k", "3", "--checkpoint", str(tmp_path / "kept.zarr")]
     for name in ("first", "again"):
         assert main(["select", "cp", str(data), str(tmp_path / f"{name}.model"), *options]) == 0
-    assert {path.name for path in (tmp_path / "kept.zarr").iterdir()} == {"zarr.json", "whole", "seen"}
+    assert {path.name for path in (tmp_path / "kept.zarr").iterdir()} == {"zarr.json", "all", "training"}
     first, again = (dfact.load_model(tmp_path / f"{name}.model").components_ for name in ("first", "again"))
     np.testing.assert_array_equal(first, again)
 
@@ -143,15 +143,15 @@ from dfact.engine.checkpoint import CheckpointedSession
 save = CheckpointedSession._save
 def killed(session):
     save(session)
-    if "seen" in str(session._path):
+    if "training" in str(session._path):
         os._exit(9)
 CheckpointedSession._save = killed
 main(["run", sys.argv[1]])
 """
     assert subprocess.run([sys.executable, "-c", code, str(job)], capture_output=True, check=False).returncode == 9
     [kept] = tmp_path.glob("job.toml.state.*")
-    assert resume_point(kept / "whole") > 0
-    assert resume_point(kept / "seen") > 0
+    assert resume_point(kept / "all") > 0
+    assert resume_point(kept / "training") > 0
     assert main(["run", str(job)]) == 0
     assert not kept.exists()
     model = dfact.ElasticCP(3, random_state=0)

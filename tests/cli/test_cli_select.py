@@ -70,7 +70,7 @@ def test_on_a_cluster(data: Path, cluster: LocalCluster, capsys: pytest.CaptureF
         (["--blocks", "10"], 2, "'10' is not a number of row blocks and one of column blocks, expected such as 10x10"),
         (["--rule", "best"], 2, "'best' is not one of"),
         (["--folds", "1"], 1, "n_folds is 1, expected from 2"),
-        (["-k", "30"], 1, "n_components=30"),
+        (["-k", "30"], 1, "n_components is 30 in the grid"),
         (["--plot", "errors.gif"], 1, "expected one of .png"),
     ],
 )

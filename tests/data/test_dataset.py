@@ -369,7 +369,7 @@ def test_paths_without_a_dataset_are_refused(tmp_path):
     zarr.create_array(tmp_path / "array.zarr", shape=(2, 2), dtype="u1")
     for name, match in [
         ("gone.zarr", "does not exist"),
-        ("file.zarr", "is not a Zarr group"),
+        ("file.zarr", "is a file, expected a dataset; import it"),
         ("empty.zarr", "is not a Zarr group"),
         ("junk.zarr", "is not a Zarr group"),
         ("array.zarr", "is not a Zarr group"),

@@ -22,7 +22,11 @@ NEEDS_NONE = {
 
 
 def public_names() -> list[str]:
-    return [*dfact.__all__, *(f"selection.{name}" for name in dfact.selection.__all__)]
+    return [
+        *dfact.__all__,
+        *(f"selection.{name}" for name in dfact.selection.__all__),
+        *(f"report.{name}" for name in dfact.report.__all__),
+    ]
 
 
 def examples() -> Iterator[doctest.DocTest]:
@@ -56,7 +60,7 @@ def test_every_public_name_has_an_example() -> None:
         value = dfact
         for part in name.split("."):
             value = getattr(value, part)
-        home = value.__name__ if name == "selection" else f"{value.__module__}.{value.__qualname__}"
+        home = value.__name__ if name in ("report", "selection") else f"{value.__module__}.{value.__qualname__}"
         if home in EXAMPLES:
             documented.add(name)
     assert sorted(set(public_names()) - documented - NEEDS_NONE.keys()) == []

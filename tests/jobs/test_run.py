@@ -393,7 +393,7 @@ def test_renamed_keys_suggest_their_successors(tmp_path: Path, step: str, key: s
             '[[step]]\nrun = "report"\nmodel = "m.model"\nreport = "m.model/r.html"\n',
             "7: step 2 (report) writes m.model/r.html; one of ",
         ),
-        ('[[step]]\nrun = "fit gom"\ndata = "answers.zarr"\nmodel = "x/../answers.zarr"\noverwrite = true\n', ", which it reads"),
+        ('[[step]]\nrun = "fit gom"\ndata = "answers.zarr"\nmodel = "x/../answers.zarr"\noverwrite = true\n', ", which it also reads"),
         (
             '[[step]]\nrun = "fit gom"\ndata = "ftp://a/b"\nmodel = "n.model"\n',
             "9: fit gom: data: ftp://a/b is a URL with the scheme 'ftp'",

@@ -28,7 +28,7 @@ def test_text_lists_the_leading_items_with_their_texts(classes: dfact.GradeOfMem
 def test_memberships_are_drawn_for_two_or_three_classes(classes: dfact.GradeOfMembership) -> None:
     assert dfact.report.plot_memberships(classes).axes
     four = dfact.GradeOfMembership(n_components=4, random_state=0).fit(planted_answers(200, 12, 4, 1) + 1)
-    with pytest.raises(dfact.ParameterError, match="4 classes, expected 2 or 3"):
+    with pytest.raises(dfact.ParameterError, match="4 classes, expected 2 for a line or 3 for a triangle"):
         dfact.report.plot_memberships(four)
 
 

@@ -463,7 +463,7 @@ def test_a_path_without_a_dataset_is_refused(tmp_path: Path) -> None:
     with pytest.raises(dfact.StoreError, match="does not exist"):
         dfact.ICQF(2).fit(tmp_path / "nowhere.zarr")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(dfact.StoreError, match="no Zarr group"):
+    with pytest.raises(dfact.StoreError, match="is not a Zarr group"):
         dfact.ICQF(2).fit(tmp_path / "folder")
 
 

@@ -220,8 +220,8 @@ def test_the_mean_of_blocks_is_weighted_by_their_slices() -> None:
     begin = AdamaxState.initial([rng.standard_normal((2, size)) for size in (6, 5)])
     parts = [replace(begin.scaled(weight), squares=np.full(2, weight)) for weight in (2.0, 6.0)]
     for order in ((0, 1), (1, 0)):
-        total = AdamaxState.nothing().accumulator()
-        for part in (AdamaxState.nothing(), parts[order[0]], AdamaxState.nothing(), parts[order[1]]):
+        total = AdamaxState.empty().accumulator()
+        for part in (AdamaxState.empty(), parts[order[0]], AdamaxState.empty(), parts[order[1]]):
             total.add(part)
         mean = total.scaled(1 / float(total.weight))
         np.testing.assert_allclose(mean.factors, begin.factors)
