@@ -16,6 +16,7 @@ NEEDS_NONE = {
     "MemoryPlanError": "an error",
     "ParameterError": "an error",
     "StoreError": "an error",
+    "report": "a module, whose names have examples",
     "selection": "a module, whose names have examples",
 }
 """Public names that an example would say nothing about, with the reason."""

@@ -270,7 +270,7 @@ def test_passes_that_change_no_state_are_not_repeated(seed: int, tmp_path: Path)
 @pytest.mark.faults
 def test_killed_workers_do_not_change_the_bits(processes: Processes, tmp_path: Path, monkeypatch: Patch) -> None:
     """One between passes, one in a pass that changes no state, and one in a pass that does."""
-    monkeypatch.setattr("dfact.engine.cluster.watch.POLL_SECONDS", 0.2)  # the driver soon looks after workers that do not answer
+    monkeypatch.setattr("dfact.engine.cluster.watchdog.POLL_SECONDS", 0.2)  # the driver soon looks after workers that do not answer
     samples = [tuple(sorted({0, 12, 23, *drawn(np.random.default_rng(seed))})) for seed in range(6)]
 
     def passes(walk: Walk) -> list[Any]:

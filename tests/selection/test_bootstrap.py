@@ -362,7 +362,7 @@ def test_command_stores_the_stability(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["report", str(tmp_path / "m"), str(tmp_path / "r.html")]) == 0
     page = (tmp_path / "r.html").read_text()
     assert "5 refits on resampled participants" in page
-    assert "how many loadings have a 90% interval without 0" in page
+    assert "the number of loadings whose 90% interval excludes 0" in page
 
 
 def _full(*_: Any, **__: Any) -> None:
