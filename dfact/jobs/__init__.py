@@ -1,6 +1,6 @@
 """Jobs: check a TOML file of steps, run them, and record what is done.
 
-A step is a command of the command line. dfact's other rooms are imported inside the functions, so that a job is checked at once.
+A step is a command of the command line. What takes long to import is imported inside the functions, so that a job is checked at once.
 
     job_file      the steps of a TOML file, and the problems found in it
     runner        the loop over the steps, and the log
