@@ -69,8 +69,8 @@ class StochasticSolver:
 
     - The factors of a slice of mode 1 are not moved by Adamax. They are its optimum given the other modes, since the sample
       holds all data of the slice. No factors of mode 1 are stored between steps.
-    - The sample's solution ā of a vector of factors scales both parts of the penalty by the sample's share τ, not the ℓ1 part alone, which would
-      weight the other part I_1/s_1 times.
+    - The sample's solution ā, that of a vector of factors, scales both parts of the penalty by the sample's share τ, not the ℓ1
+      part alone, which would weight the other part I_1/s_1 times.
     - An entry becomes 0 if most of its recent ā are 0, not if any is: by chance, more and more entries would become 0.
     - The step is relative to a vector's length. It shrinks when the objective begins to rise, not the error, which must
       rise along a path. The objective is estimated on a fixed monitoring sample of slices.
