@@ -221,7 +221,7 @@ class SampledPass(Pass[Any, Any]):
 
 @dataclass(frozen=True)
 class SampledView(SampledPass):
-    """Another pass, restricted to some partitions."""
+    """Another pass, restricted to some partitions; the blocks that it skips keep their states."""
 
     pass_: Pass[Any, Any]
 
