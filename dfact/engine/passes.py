@@ -16,7 +16,8 @@ from dfact.data.statistics import as_float
 T = TypeVar("T")
 _SMALL_CODES = 2  # bytes of integers that every floating type holds exactly
 State = dict[str, NDArray[Any]]
-"""The arrays that a pass keeps for a block between passes, with rows last, (k, rows), or first, (rows, m)."""
+"""The arrays that a pass keeps for a block between passes, with the same names for all blocks. Their shapes are the pass's
+business, except that the rows of an array that :meth:`Session.rows` returns come last: (k, rows)."""
 
 
 class Workspace:
@@ -30,6 +31,7 @@ class Workspace:
         self._arrays: dict[str, NDArray[Any]] = {}
         self._lasting = 0
         self._made: dict[str, tuple[Any, Any]] = {}
+        """The broadcast and the result of the last call of :meth:`once` with each name."""
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """Return an uninitialized array in C order, in the memory of the last array of this name."""
@@ -60,7 +62,10 @@ class Workspace:
         self._lasting = 0
 
     def once(self, name: str, broadcast: Any, make: Callable[[], T]) -> T:
-        """Return the result of ``make``, which depends on this broadcast alone and is called at the first block of a pass only."""
+        """Return the result of ``make``, which depends on this broadcast alone and is called again only for another broadcast.
+
+        So each thread calls it once in a pass.
+        """
         cached = self._made.get(name)
         if cached is None or cached[0] is not broadcast:
             cached = self._made[name] = broadcast, make()
@@ -87,7 +92,11 @@ class Workspace:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A run of consecutive rows, the unit of a pass."""
+    """A run of consecutive rows, the unit of a pass.
+
+    Its entries come in four forms: ``stored`` as they were read; ``matrix`` in floating point; ``values``, the same as a dense
+    array; ``codes``, dense and in the smallest type, for kernels that decode missing entries themselves.
+    """
 
     stored: NDArray[Any] | sp.csr_array
     """The rows (rows, …) as the source stores them; read-only, as it may be the user's own array."""
@@ -146,7 +155,8 @@ class PartialSums:
 
     Sums run in block order and in double precision, whatever the block's own precision. A subclass that
     combines its fields differently, for example by the maximum, overrides ``add``. A checkpoint stores the sums under the name
-    that the class declares (``class Moments(PartialSums, name="moments")``), whichever module defines it.
+    that the class declares (``class Moments(PartialSums, name="moments")``), whichever module defines it; sums without a name
+    cannot be stored.
     """
 
     checkpoint_name: ClassVar[str | None] = None
@@ -211,7 +221,7 @@ class SampledPass(Pass[Any, Any]):
 
 @dataclass(frozen=True)
 class SampledView(SampledPass):
-    """Another pass, restricted to some partitions."""
+    """Another pass, restricted to some partitions; the blocks that it skips keep their states."""
 
     pass_: Pass[Any, Any]
 

@@ -1,1 +1,10 @@
-"""Jobs: check a TOML file of steps, run them, and record what is done."""
+"""Jobs: check a TOML file of steps, run them, and record what is done.
+
+A step is a command of the command line. What takes long to import is imported inside the functions, so that a job is checked at once.
+
+    job_file      the steps of a TOML file, and the problems found in it
+    runner        the loop over the steps, and the log
+    record        which steps are done, and why one has to run again
+    estimate      memory and time of a job before it runs
+    kubernetes    manifests that run a job on a cluster
+"""

@@ -1,4 +1,8 @@
-"""The record of a job: which steps are done, with digests of their settings, inputs and outputs."""
+"""The record of a job: which steps are done, with digests of their settings, inputs and outputs.
+
+The storage is imported inside the functions, as Zarr takes long to import. Not to be confused with :mod:`dfact.storage.records`,
+the format of checkpoints.
+"""
 
 import hashlib
 import json
@@ -24,11 +28,11 @@ RUNTIME_OPTIONS = (
     "checkpoint-every",
     "overwrite",
 )
-"""Options that change no result."""
+"""Options that change no result, and which the digest of a step's settings therefore leaves out."""
 
 
 def output_exists(location: Location) -> bool:
-    """Return whether a file, folder or store exists; imports the storage only when called."""
+    """Return whether a file, folder or store exists."""
     from dfact.storage.groups import exists
 
     return exists(location)
@@ -40,7 +44,16 @@ def utc_now() -> str:
 
 
 class Record:
-    """The steps of a job that are done, in the attributes of a Zarr group, keyed by command and first output."""
+    """The steps of a job that were begun or are done, in the attributes of a Zarr group, keyed by command and first output.
+
+    A step goes through :meth:`why_pending`, :meth:`begin` and :meth:`finish`, after the steps before it. What is recorded of it:
+
+    - ``digest``: of its settings and inputs
+    - ``outputs``: their names
+    - ``done``: false from the beginning of the step to its end, and again when its output is replaced
+    - ``written``: the digest of its outputs, null until it is done
+    - ``time``: of the last change
+    """
 
     def __init__(self, location: Location) -> None:
         from dfact.storage.groups import attributes, exists, open_group
@@ -48,7 +61,7 @@ class Record:
         self.location = location
         self._steps: dict[str, dict[str, Any]] = dict(attributes(open_group(location, KIND))["steps"]) if exists(location) else {}
         self._written: dict[str, str] = {}
-        """Digests of the outputs of the steps so far; stability changes the digest of its model."""
+        """Digests of the outputs of the steps so far, by the outputs' names; stability changes the digest of its model."""
         self._digests: dict[int, str] = {}
         """Digests of settings and inputs, by step number."""
         self._owner = uuid4().hex
@@ -68,7 +81,10 @@ class Record:
             raise StoreError("another process has claimed the job")
 
     def pending(self, steps: Sequence[Step]) -> dict[int, str]:
-        """Return, by number, why each step that is not done has to run, or the earlier step it depends on."""
+        """Return, by number, why each step that is not done has to run, or the earlier step it depends on.
+
+        That is a forecast: a step that depends on another one may turn out to be done once that one has run.
+        """
         todo: dict[int, str] = {}
         writers: dict[str, Step] = {}
         for step in steps:
@@ -82,7 +98,12 @@ class Record:
         return todo
 
     def why_pending(self, step: Step) -> str | None:
-        """Return why a step has to run, once the steps before it are done; None if it is done."""
+        """Return why a step has to run, once the steps before it are done; None if it is done.
+
+        This also stores the digest of its settings and inputs for :meth:`begin` and :meth:`finish`, and, for a step that is done,
+        the digest of its outputs, on which those of later steps depend. It may return None for a step whose outputs are complete
+        and which was killed before it recorded that.
+        """
         from dfact.storage.groups import is_complete
 
         digest = self._digests[step.number] = self._input_digest(step)
@@ -129,7 +150,7 @@ class Record:
         self._update(step, digest, done=False)
 
     def finish(self, step: Step) -> None:
-        """Record that a step is done, by this process or by one that was killed before it recorded that."""
+        """Record that a step is done, by this process or by one that was killed before it recorded that, unless it is recorded."""
         from dfact.storage.groups import remove
 
         if _key(step) in self._steps and self._steps[_key(step)]["done"]:

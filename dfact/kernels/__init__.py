@@ -4,4 +4,13 @@ Imports NumPy and Numba alone: no input or output, no Dask, no classes of dfact.
 
 Shape letters used in all kernels:
     n rows (participants) of a block, m columns (items), k components, c confounder columns.
+
+    bound_fill, admm                a step of the rows of ICQF in an iteration, by either solver
+    active_set, pivoting            a row of ICQF at its optimum: the loop over violated bounds, and the tableau it works on
+    box_qp, elastic_net             quadratic programs of many columns with one Gram matrix: in a box, with an ℓ1 penalty
+    expectile, expectile_dense      rows of expectile regression: any, and those with few missing entries
+    cp, samples, adamax             tensors: column updates, samples of slices, and their steps
+    kmeans                          assignment of points to centres
+    entries                         missing codes, column statistics, filling
+    jit                             the decorators that compile all kernels
 """

@@ -2,6 +2,9 @@
 
 The bounds of a row's few factors are on a tableau (:mod:`dfact.kernels.pivoting`). Among the bounds of its many entries,
 only those that an iterate has violated are checked, and only those that are active are on the tableau.
+
+:func:`solve_rows` is called from Python, :func:`solve_block` loops over the rows, :func:`solve_row` over the violated bounds of
+one row, and :func:`dfact.kernels.pivoting.enforce` over the steps that enforce one of them.
 """
 
 from typing import NamedTuple

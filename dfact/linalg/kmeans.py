@@ -1,4 +1,9 @@
-"""K-means of directions over all rows: a search on a sample of them, then Lloyd's iteration by passes."""
+"""K-means of directions over all rows: a search on a sample of them, then Lloyd's iteration by passes.
+
+:func:`kmeans` is the entry. It runs a search for each of several k: the points are the leading k coordinates of the rows' embedding
+(:class:`dfact.linalg.points.EmbedPass`), scaled to length 1, and k is also the number of clusters, the ``width`` of the search. A
+search has several solutions, of which one is chosen; the centres of all solutions are packed one below the other.
+"""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -33,8 +38,9 @@ _MAX_STEPS = 100
 Centers = NDArray[np.float64]
 """The centres (k, k) of one solution."""
 Evaluate = Callable[[Sequence[Centers]], "ClusterSums"]
+"""Function that assigns all points to the centres of these solutions, and returns the sums over the clusters."""
 Solutions = list[tuple[float, Centers]]
-"""Solutions as sums of squared distances and centres, the best first."""
+"""Solutions, each as its sum of squared distances and its centres."""
 
 
 @dataclass
@@ -174,7 +180,7 @@ def lloyd(evaluate: Evaluate, starts: Sequence[Centers], tolerance: float, max_s
 
 
 def search(X: NDArray[Any], seed: int, work: Workspace) -> Solutions:
-    """Find the best few clusterings of the directions of the points X (k, n) into k clusters.
+    """Find the best few clusterings of the directions of the points X (k, n) into k clusters, the best first.
 
     Lloyd's iteration runs from k-means++ starts, followed by rounds of trials: a centre of a good solution is moved to a point
     that k-means++ draws, far from the other centres (random swap clustering, Fränti 2018).
@@ -219,7 +225,7 @@ def _moved(points: NDArray[np.float64], centers: Centers, rng: np.random.Generat
 
 
 def _finalists(solutions: Solutions) -> Solutions:
-    """Return the best few solutions that differ from each other."""
+    """Return the best few solutions that differ from each other, the best first."""
     distinct: Solutions = []
     for inertia, centers in sorted(solutions, key=lambda solution: solution[0]):
         if not distinct or inertia - distinct[-1][0] > _SAME * inertia:
@@ -270,6 +276,6 @@ def search_bytes(n_rows: int, k: int) -> int:
 
 
 def nearest_rows(session: Session, centers: Sequence[Centers]) -> list[NDArray[np.int64]]:
-    """Return the numbers of the rows nearest to the centres (k,), for each search."""
+    """Return, for each search, the numbers (k,) of the rows nearest to its centres; −1 where a cluster has no member."""
     rows = session.run(NearestPass(), _Packed.pack(centers)).rows.astype(np.int64)
     return np.split(rows, np.cumsum([len(solution) for solution in centers])[:-1])

@@ -1,4 +1,7 @@
-"""Vertex hunting: the rows that span the others, by successive projection, by K-means, or on the margin of their cone."""
+"""Vertex hunting: the rows that span the others, by successive projection, or on the margin of their cone.
+
+The rows nearest to the centres of K-means, a third way, are those of :func:`dfact.linalg.kmeans.nearest_rows`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

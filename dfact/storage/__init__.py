@@ -1,1 +1,11 @@
-"""Storage: bytes in a folder or an object store, complete or absent."""
+"""Storage: bytes in a folder or an object store, complete or absent.
+
+Imports signals and errors alone. What the bytes mean is not known here.
+
+    location        a path, or a URL in an object store
+    files           files that are complete or absent, and temporary folders
+    zarr_stores     Zarr stores that report a missing chunk as an error
+    groups          Zarr groups that are complete or absent: datasets and models
+    array_stream    arrays as consecutive bytes
+    records         records of arrays that a computation resumes from: checkpoints
+"""

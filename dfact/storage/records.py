@@ -26,14 +26,16 @@ _PARTIAL = ".partial"  # Zarr's suffix of a file that is being written
 class Records:
     """A Zarr group at ``path`` with the records of some ``work``, each a group whose attributes are written last.
 
-    ``identity`` names everything that determines the records: a store with another identity is refused. ``seed`` is stored
-    with a new store; ``recorded_seed`` is the one that the store has.
+    ``work`` is the kind of computation, such as "fit", for messages. ``identity`` names everything that determines the records: a
+    store with another identity is refused. ``seed`` is stored with a new store; ``recorded_seed`` is the one that the store has.
+
+    The process that opened the records last is their owner. An earlier one notices that when it completes a record, and stops.
     """
 
     def __init__(self, path: str | PathLike[str], work: str, identity: Mapping[str, Any], seed: Any = None) -> None:
         kind = f"checkpoint of a {work}"
         self.location, self.owner = absolute(parse_location(path)), uuid4().hex
-        identity = json.loads(json.dumps(identity))
+        identity = json.loads(json.dumps(identity))  # as it is stored: tuples become lists
         with self.write_errors():
             store = open_store(self.location)
             if any(not name.endswith(_PARTIAL) for name in _names(store)):
@@ -156,7 +158,7 @@ def _names(store: Store, path: str = "") -> list[str]:
 
 
 def attributes_of(group: zarr.Group) -> Mapping[str, Any]:
-    """Return dfact's attributes of a group; an incomplete one has none."""
+    """Return dfact's attributes of a group; those of an incomplete one are empty, where ``groups.attributes`` raises KeyError."""
     attributes: Any = group.attrs.get(ATTRIBUTE, {})
     return attributes if isinstance(attributes, Mapping) else {}
 
@@ -167,6 +169,7 @@ def _describe(group: zarr.Group, **attributes: Any) -> None:
 
 @contextmanager
 def _write_errors(location: Location) -> Iterator[None]:
+    """Translate OSError into a StoreError that names the remedy."""
     try:
         yield
     except StoreError:

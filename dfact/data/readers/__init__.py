@@ -1,1 +1,10 @@
-"""File formats: one module for each, imported when a file of its format is opened."""
+"""File formats: one module for each.
+
+A reader knows where the columns and the rows of its file are, not what their values mean.
+
+    base           the contract of a table, and what its readers share
+    formats        the reader of a table, chosen by the suffix of its file
+    delimited      csv, tsv and txt, plain or gzipped
+    parquet        parquet
+    numpy_files    npy and npz: arrays, which are no tables; ``dfact import-array`` reads them
+"""

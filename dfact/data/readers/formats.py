@@ -1,4 +1,4 @@
-"""The format of a table, by the suffix of its file."""
+"""The reader of a table, by the suffix of its file: the one place that knows all formats."""
 
 from os import PathLike
 from pathlib import Path

@@ -1,4 +1,10 @@
-"""A worker's side of a session: its shard, and the calls that reach it over the worker's own connections."""
+"""A worker's side of a session: its shard, and the calls that reach it over the worker's own connections.
+
+The driver opens a host on each worker, and a task keeps it open. An epoch is an assignment of partitions to workers; calls of
+an earlier one are refused. A reply has one key, or none if there is nothing to tell: a result (``content``, or ``processed`` of
+a status); the ``error`` of a call; the partitions that a shard is ``lacking``; peers that are ``lost``, as they could not be
+reached; the ``stale`` epoch of the call; or the key of a host that is ``unknown`` to the process.
+"""
 
 import asyncio
 import threading
@@ -28,7 +34,7 @@ OPERATION = "dfact"
 Peer = tuple[str, str]
 """The address of a worker and the key of its host."""
 Share = tuple[str, str, list[tuple[int, int]]]
-"""A peer and its partitions, as runs of them."""
+"""The address and the key of a peer, and its partitions as runs (first, last + 1)."""
 _STATES_BYTES = 1 << 26  # maximum size of the states in one message between workers, unless a single partition has more
 _LEASE = 600.0  # seconds that a host without its task waits for a call before it closes
 _hosts: dict[str, "Host"] = {}
@@ -53,7 +59,8 @@ class Host:
     """A shard in a worker's process, with a thread that processes one call after the other.
 
     If a call fails at another worker, the reply names that worker, so that the driver can determine whether it
-    is lost. A host has no information on the partitions of others.
+    is lost. A host has no information on the partitions of others. ``resident_states`` and ``resident_values`` are the numbers
+    of partitions whose states and values may stay in memory.
     """
 
     def __init__(self, worker: "Worker", key: str, n_partitions: int, resident_states: int, resident_values: int) -> None:
@@ -95,7 +102,8 @@ class Host:
     ) -> dict[str, Any]:
         """Run passes on these partitions, and at the workers below. Returns the sums of the last pass, over ``parts`` partitions.
 
-        None stands for the same pass as the one before. With 0 ``parts`` no sums are wanted, as the passes are repeated.
+        ``numbers`` are those of the passes in the session, ``runs`` the partitions. A pass None is the same as the one before.
+        With 0 ``parts`` no sums are wanted, as the passes are repeated.
         """
         if not self._is_current(epoch):
             return {"stale": epoch}
@@ -128,6 +136,7 @@ class Host:
         return epoch == self._epoch
 
     def _run(self, entries: Sequence[tuple[int, bytes | None, bytes]], runs: Sequence[tuple[int, int]], parts: int) -> Any:
+        """Run passes on the shard. Returns its sums by node of the tree over the partitions, with a report; or a reply if it lacks some."""
         lacking = self._shard.retain([range(*run) for run in runs])
         if lacking:
             return {"lacking": [self.key, [(run.start, run.stop) for run in lacking]]}

@@ -192,7 +192,10 @@ class RowSums(PartialSums, name="bounded_nmf_rows"):
 
 @dataclass(frozen=True)
 class RowsPass(Pass[NDArray[Any], RowSums]):
-    """Factors of every row at their optimum given the loadings, independent of the previous state."""
+    """Factors of every row at their optimum given the loadings, independent of the previous state.
+
+    It runs at the end of a fit, and in ``transform``. The loop over one row's bounds is :func:`dfact.kernels.active_set.solve_row`.
+    """
 
     problem: Problem
     row_start: RowStart

@@ -1,4 +1,9 @@
-"""Algorithm 4: CP by Adamax on samples, in local steps on the workers that hold the slices, with averaged results."""
+"""Algorithm 4: CP by Adamax on samples, in local steps on the workers that hold the slices, with averaged results.
+
+The algorithm is that of the paper that :class:`dfact.ElasticCP` cites. Slices are those of mode 1, the rows of the data; the
+"others" are modes 2 to N. A step's formulas are in :func:`dfact.kernels.adamax.adamax_updates`, its code in
+:class:`dfact.models.cp.samples.LocalStepsPass`; here are the iterations, each one pass and the mean of its results.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -36,7 +41,7 @@ _SLICE_ENTRIES = 1 << 14  # maximum of entries of a slice of mode 1 that a step 
 
 
 def resolve_batch_sizes(batch_sizes: Sequence[int] | None, shape: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return s_n of every mode, none above its size, by default as documented for ElasticCP."""
+    """Return s_n, the number of slices of mode n in a step's sample, for every mode: at most its size, by default as in ElasticCP."""
     if batch_sizes is not None:
         if len(batch_sizes) != len(shape):
             raise ParameterError(f"batch_sizes is {batch_sizes!r}, expected {len(shape)} numbers, one for each mode")
@@ -54,6 +59,8 @@ def resolve_batch_sizes(batch_sizes: Sequence[int] | None, shape: Sequence[int],
 class StochasticSolver:
     """Algorithm 4 on samples Z(s_1, …, :, …, s_N), in local steps whose results are averaged.
 
+    A sample has s_n slices of mode n, except of the mode that it moves, of which it has all.
+
     An iteration is a pass over a block of each of a few partitions. Each block takes 25 Adamax steps from the same factors
     and moments, on samples of its own slices, and the next iteration begins at the weighted means of the results.
     One small sum thus serves 25 steps of all workers. The draws depend on the seed and the shape of the data alone.
@@ -62,8 +69,8 @@ class StochasticSolver:
 
     - The factors of a slice of mode 1 are not moved by Adamax. They are its optimum given the other modes, since the sample
       holds all data of the slice. No factors of mode 1 are stored between steps.
-    - The sample's solution ā scales both parts of the penalty by the sample's share τ, not the ℓ1 part alone, which would
-      weight the other part I_1/s_1 times.
+    - The sample's solution ā, that of a vector of factors, scales both parts of the penalty by the sample's share τ, not the ℓ1
+      part alone, which would weight the other part I_1/s_1 times.
     - An entry becomes 0 if most of its recent ā are 0, not if any is: by chance, more and more entries would become 0.
     - The step is relative to a vector's length. It shrinks when the objective begins to rise, not the error, which must
       rise along a path. The objective is estimated on a fixed monitoring sample of slices.
@@ -90,6 +97,7 @@ class StochasticSolver:
         self._source, self._shape, self._layout = source, shape, Layout.of(shape)
         self._sizes, self._step_size, self._exact = batch_sizes, step_size, exact
         self._rows_read = 0
+        # Of the partitions drawn, of the steps on them, and of the monitoring sample.
         self._seeds = [int(seeded(row_start.seed, len(shape), i).integers(1 << 62)) for i in range(3)]
         self._monitor_partitions = spread_partitions(self._layout.n_partitions, seeded(self._seeds[2]))
         self._n_monitor_rows = 0
@@ -121,6 +129,7 @@ class StochasticSolver:
         return objective
 
     def _restart(self, net: ElasticNet) -> None:
+        """Begin with another penalty, from the same factors: without moments, and with a new step size."""
         # The solution of another λ is a closer start.
         self._step = self._step_size * (1.0 if np.isnan(self._net.lam) else _DECAY)
         self._net, self._t, self._last = net, 0, np.inf
@@ -156,7 +165,10 @@ class StochasticSolver:
         self._others = split_modes(self._state.factors, self._shape)
 
     def _estimate(self) -> tuple[float, list[NDArray[np.float64]]]:
-        """Estimate the objective with all slices at their optimum, from the monitoring sample. Return it with all modes' norms."""
+        """Estimate the objective with all slices at their optimum, from the monitoring sample.
+
+        Return it with the penalty norms (2, R) of all modes.
+        """
         if not self._n_monitor_rows:
             self._n_monitor_rows = self._draw_monitor_rows()
         sums = self._session.run(MonitorPass(self._monitor_partitions, self._net), self._others)
@@ -171,6 +183,7 @@ class StochasticSolver:
         return int(self._session.run(pass_, None).count)
 
     def _balance(self, sizes: list[NDArray[np.float64]]) -> None:
+        """Distribute the scale of each component over the modes, and that of its moments, given the norms (2, R) of all modes."""
         scales, state = self._net.balancing_scales(np.stack(sizes)), self._state
         self._others = [A * c[:, None] for A, c in zip(self._others, scales[1:], strict=True)]
         wide = np.hstack([np.broadcast_to(c[:, None], A.shape) for A, c in zip(self._others, scales[1:], strict=True)])
@@ -183,6 +196,7 @@ class StochasticSolver:
         )
 
     def _final_rows(self) -> RowSums:
+        """Solve for the factors of every slice, which become the state, and return their sums."""
         rows = RowsPass(self._net, self._prior.rows, self._dtype)
         return self._session.run(
             FinalRowsPass(rows, FillPass(self._net, self._prior.rows, self._row_start, self._dtype)), khatri_rao(self._others)

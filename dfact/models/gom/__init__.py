@@ -1,1 +1,8 @@
-"""Grade of membership: GradeOfMembership."""
+"""Grade of membership: GradeOfMembership.
+
+    estimator    the steps of a fit, the memberships of new subjects, the checks
+    search       the pure subjects of each number of classes: which method hunts for them, and the projection made of them
+    passes       counts of the responses, and the memberships by the projection
+
+The hunt itself is in :mod:`dfact.linalg`: ``kmeans`` with ``nearest_rows``, the default; ``vertex_hunting`` otherwise.
+"""

@@ -16,6 +16,7 @@ from dfact.linalg.vertex_hunting import cone_vertices, successive_projection
 from dfact.models.gom.passes import MembershipSums, Regularized, ResponseCounts, Responses, SpanPass
 
 METHODS, VERTEX_METHODS = ("crsc", "srsc", "ssc", "srm"), ("kmeans", "svm-cone")
+"""The methods that the guide on classes describes; the second ones are for "crsc" alone."""
 _SVD_TOLERANCE = 1e-5
 
 
@@ -66,7 +67,10 @@ class Search:
     seed: int
 
     def directions(self, k: int) -> Directions:
-        """Find the K directions from which the candidates of up to K classes are made. A rank below K raises DataError."""
+        """Find the K directions from which the candidates of up to K classes are made. A rank below K raises DataError.
+
+        For "srm" this is also the hunt for pure subjects, which takes place among the responses themselves.
+        """
         if self.method == "srm":
             points = DataRows(self.dtype, self.responses)
             rows = successive_projection(self.session, [points], [k])[0]
@@ -111,6 +115,7 @@ class Search:
         return Candidate(np.asarray(np.linalg.solve(corners.T, basis.T).T), rows)
 
     def _pure_subjects(self, n_components: Sequence[int]) -> list[NDArray[np.int64]]:
+        """Hunt for the pure subjects of each number of classes among the embedded rows: corners of a simplex, or of a cone ("crsc")."""
         if self.method in ("srsc", "ssc"):
             return successive_projection(self.session, [Coordinates(k) for k in n_components], n_components)
         if self.vertex_hunting == "kmeans" and not self.expected:
