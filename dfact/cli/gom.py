@@ -9,7 +9,7 @@ gom_options = option_group(
         "--method",
         type=click.Choice(["crsc", "srsc", "ssc", "srm"]),
         default="crsc",
-        help="Search for pure subjects: in the cone (crsc) or the simplex (srsc) of regularised singular vectors, "
+        help="Search for pure subjects: in the cone (crsc) or the simplex (srsc) of regularized singular vectors, "
         "in plain singular vectors (ssc), or among the rows of responses (srm).",
     ),
     click.option(
@@ -19,7 +19,7 @@ gom_options = option_group(
         help="Method by which crsc finds the corners of the cone: K-means or a one-class SVM.",
     ),
     click.option(
-        "--tau", type=float, help="Regularisation of crsc and srsc.", show_default="highest response × the longer side of the data"
+        "--tau", type=float, help="Regularization of crsc and srsc.", show_default="highest response × the longer side of the data"
     ),
     click.option("--levels", "n_levels", type=float, help="Highest possible response.", show_default="highest response in the data"),
     click.option("--seed", "random_state", type=int, help="Seed of the K-means starts."),

@@ -67,7 +67,7 @@ def bootstrap(
 
     Some models determine their factors up to a rotation and choose that of the singular vectors (expectile
     factorization). Their factors with nearly equal singular values rotate among each other from sample to sample and are
-    reported as unstable. Intervals of penalised and of bounded loadings refer to the estimates, which the penalty
+    reported as unstable. Intervals of penalized and of bounded loadings refer to the estimates, which the penalty
     shrinks to 0: a loading that is 0 in nearly every refit has an interval of width 0.
 
     Parameters

@@ -43,7 +43,7 @@ class FactorAnalysis(Factorization):
     (like psych's ``cor.smooth``) with a warning.
 
     Scores are Thurstone's, the regression of the factors on the items, with the model's
-    correlations: f = ΦΛ_oᵀ(Λ_oΦΛ_oᵀ + Ψ_o)⁻¹z_o. z holds the standardised answers, and o the items that
+    correlations: f = ΦΛ_oᵀ(Λ_oΦΛ_oᵀ + Ψ_o)⁻¹z_o. z holds the standardized answers, and o the items that
     the row has answered, so nothing is imputed; a row with fewer answers has scores nearer to 0.
     Confounders of a dataset are not used.
 

@@ -63,7 +63,7 @@ class GradeOfMembership(Factorization):
         rows, as in the paper's tables; or the rows at the margin of the one-class SVM, as in
         the paper's text. The corners of expected responses lie on the margin exactly, and both methods take them there.
     tau : float, optional
-        Regularisation τ of "crsc" and "srsc"; by default M·max(N, J).
+        Regularization τ of "crsc" and "srsc"; by default M·max(N, J).
     n_levels : int, optional
         Highest response M; by default the maximum of the answer range.
     random_state : int, RandomState or None
@@ -232,7 +232,7 @@ class GradeOfMembership(Factorization):
         return counts
 
     def _resolve_tau(self, dataset: Dataset) -> float | None:
-        """Return τ, by default M·max(N, J); None for methods without regularisation."""
+        """Return τ, by default M·max(N, J); None for methods without regularization."""
         if self.method in ("ssc", "srm"):
             return None
         n, n_items = dataset.shape[0] - self.n_nonrespondents_, dataset.shape[1]
