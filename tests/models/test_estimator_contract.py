@@ -73,6 +73,6 @@ def cases() -> Iterator[Any]:
     "ignore:.*more parameters",
     "ignore:row .* has no observed entry",
 )
-@pytest.mark.parametrize(("estimator", "check"), cases())
+@pytest.mark.parametrize(("estimator", "check"), list(cases()))
 def test_scikit_learn_contract(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)
