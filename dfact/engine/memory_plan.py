@@ -13,7 +13,7 @@ from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import DaskRows
 from dfact.errors import MemoryPlanError, ParameterError
 
-_WORKER_BASELINE = 320 << 20  # of a Dask worker that has imported dfact and compiled its kernels
+_WORKER_BASELINE = 464 << 20  # of a Dask worker that has imported dfact and compiled its kernels itself, those of stochastic CP at most
 _LOCAL_GROWTH = 96 << 20  # of this process, by imports and compilation once passes run
 _DASK_TARGET = 0.6  # fraction of its limit at which a Dask worker starts to spill
 _SLACK = 1.1  # allocators keep a part of the freed memory
