@@ -11,7 +11,11 @@ from dfact.storage.location import Location, parse_location
 path_type = click.Path(path_type=Path)
 
 
-class LocationType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and dfact runs with 8.2
+class ParameterType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and dfact runs with 8.2
+    """Base of the parameter types."""
+
+
+class LocationType(ParameterType):
     """A local path or an object-store URL."""
 
     name = "location"
@@ -23,7 +27,7 @@ class LocationType(click.ParamType):  # type: ignore[type-arg]  # generic since 
             self.fail(str(error), param, ctx)
 
 
-class Numbers(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and dfact runs with 8.2
+class Numbers(ParameterType):
     """Numbers separated by commas; duplicates are dropped."""
 
     name = "numbers"
@@ -37,7 +41,7 @@ class Numbers(click.ParamType):  # type: ignore[type-arg]  # generic since click
             self.fail(f"{value!r} is not a list of numbers, expected such as 0.05,0.1,0.2", param, ctx)
 
 
-class Counts(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and dfact runs with 8.2
+class Counts(ParameterType):
     """Integers and ranges separated by commas: "2-5,8" is 2, 3, 4, 5 and 8; duplicates are dropped."""
 
     name = "numbers"
@@ -57,7 +61,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg]  # generic since click 
         return list(dict.fromkeys(counts))
 
 
-class BlockShape(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and dfact runs with 8.2
+class BlockShape(ParameterType):
     """Numbers of row blocks and column blocks, such as 10x10."""
 
     name = "rowsxcolumns"
@@ -71,7 +75,7 @@ class BlockShape(click.ParamType):  # type: ignore[type-arg]  # generic since cl
         return int(parts[0]), int(parts[1])
 
 
-class MatrixShape(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and dfact runs with 8.2
+class MatrixShape(ParameterType):
     """Numbers of rows and columns, such as 1000x300."""
 
     name = "shape"
@@ -85,7 +89,7 @@ class MatrixShape(click.ParamType):  # type: ignore[type-arg]  # generic since c
         return int(rows), int(columns)
 
 
-class NumberOrAdaptive(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and dfact runs with 8.2
+class NumberOrAdaptive(ParameterType):
     """A number, or the word ``adaptive``."""
 
     name = "number"
