@@ -5,9 +5,10 @@ Sums are added in the order of a fixed tree over the partitions, so every execut
 
     passes          the contract: a block, a pass, sums that add up
     session         the contract of where passes run
+    requests        what a solver, a generator, asks of a session
+    driver          one solver, or many whose passes share their reads
     executors       which executor a parameter names
     partitions      runs of blocks, read ahead of the pass
-    fused_passes    several passes on the same reads
     reduction       the order of all sums
     block_state     the state of each block: in memory, spilled, or in a checkpoint
     memory_plan     what a fit holds in memory, before it runs

@@ -9,8 +9,7 @@ holds ``steps-N``, the records of the steps from number N up to the next version
 step N. The attributes of the state are written last and complete the version; older states are then removed.
 """
 
-import threading
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
@@ -31,9 +30,8 @@ from dfact.storage.groups import open_store
 from dfact.storage.records import Records, RecordWriter, attributes_of, records_of
 
 P = TypeVar("P", bound=PartialSums)
-Record = tuple[dict[str, Any], list[NDArray[Any]]]
+Step = tuple[dict[str, Any], list[NDArray[Any]]]
 """A step as JSON, and the arrays to which the JSON refers by number."""
-_PASS = "pass"
 
 
 def resume_point(path: str | PathLike[str]) -> int:
@@ -85,9 +83,9 @@ class CheckpointedSession(Session):
 
     def __init__(self, session: CheckpointableSession, path: str | PathLike[str], every: int, identity: Mapping[str, str]) -> None:
         self._session, self._path, self._every, self._identity = session, path, every, identity
-        self._thread, self._lock, self._stack = threading.get_ident(), threading.Lock(), ExitStack()
-        self._counts: Counter[str] = Counter()
-        self._prefetched: dict[str, Record] = {}  # steps that were read and not replayed yet
+        self._stack = ExitStack()
+        self._replayed = 0  # number of steps
+        self._read: deque[Step] = deque()  # steps that were read and not replayed yet
         self._unread: list[str] = []  # names of the records with the steps after these
         self._new: list[dict[str, Any]] = []  # steps since the last version; their arrays are written already
         self._record: RecordWriter | None = None  # holds these arrays
@@ -114,34 +112,29 @@ class CheckpointedSession(Session):
 
     def run(self, pass_: Pass[Any, P], broadcast: Any) -> P:
         name = type(pass_).__name__
-        key, record = self._replay(_PASS)
-        if record is not None:
-            packed, arrays = record
-            if packed["pass"] != name:
-                raise self._diverged(key, packed["pass"], name)
+        step = self._replay("pass", name)
+        if step is not None:
+            packed, arrays = step
             sums: P = unpack(packed["sums"], arrays)
             return sums
-        if self._prefetched or self._unread:
-            raise self._diverged(key, "no pass", name)
         sums = self._session.run(pass_, broadcast)
-        with self._recording(key) as (step, put):
-            packed, count = pack(sums, put)
-            step.update(record={"pass": name, "sums": packed}, arrays=count)
+        with self._recording("pass", name) as (new, put):
+            packed, new["arrays"] = pack(sums, put)
+            new["sums"] = packed
         self._save_if_due()
         return sums
 
     def memo(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
-        key, record = self._replay(name)
-        if record is None:
-            computed = compute()
-            with self._recording(key) as (step, put):
-                for array in computed.values():
-                    put(array)
-                step.update(record={"names": list(computed)}, arrays=len(computed))
-            if threading.get_ident() == self._thread:  # threads of members leave it to the next pass
-                self._save_if_due()
-            return computed
-        return dict(zip(record[0]["names"], record[1], strict=True))
+        step = self._replay("memo", name)
+        if step is not None:
+            return dict(zip(step[0]["names"], step[1], strict=True))
+        computed = compute()
+        with self._recording("memo", name) as (new, put):
+            for array in computed.values():
+                put(array)
+            new.update(names=list(computed), arrays=len(computed))
+        self._save_if_due()
+        return computed
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
         self._assert_replayed()
@@ -152,33 +145,33 @@ class CheckpointedSession(Session):
         return self._session.write_rows(name, convert, target)
 
     def _assert_replayed(self) -> None:
-        assert not self._prefetched, "the state belongs to the last version, which the fit has not reached yet"
+        assert not self._read, "the state belongs to the last version, which the fit has not reached yet"
         assert not self._unread, "the state belongs to the last version, which the fit has not reached yet"
 
-    def _replay(self, name: str) -> tuple[str, Record | None]:
-        """Return the key of the next step with this name, and the step's record if the checkpoint holds it."""
-        with self._lock:
-            self._counts[name] += 1
-            key = f"{name}-{self._counts[name]}"
-            while key not in self._prefetched and self._unread:
-                self._prefetched |= self._read_steps(self._unread.pop(0))
-            return key, self._prefetched.pop(key, None)
+    def _replay(self, kind: str, name: str) -> Step | None:
+        """Return the next step if the checkpoint holds it: a pass, or the result of a computation, with this name."""
+        while not self._read and self._unread:
+            self._read.extend(self._read_steps(self._unread.pop(0)))
+        if not self._read:
+            return None
+        step, arrays = self._read.popleft()
+        self._replayed += 1
+        if (step["kind"], step["name"]) != (kind, name):
+            raise StoreError(
+                f"the fit diverged from checkpoint {self._records.location} at step {self._replayed}: recorded {step['name']}, computed "
+                f"{name}; it was written on another machine or with other versions of the libraries: delete the checkpoint to start over"
+            )
+        return step, arrays
 
     @contextmanager
-    def _recording(self, key: str) -> Iterator[tuple[dict[str, Any], Callable[[NDArray[Any]], None]]]:
+    def _recording(self, kind: str, name: str) -> Iterator[tuple[dict[str, Any], Callable[[NDArray[Any]], None]]]:
         """Yield a step to be filled in, and a function that writes its arrays at once, as their owner may change them later."""
-        with self._lock, self._records.write_errors():
+        with self._records.write_errors():
             if self._record is None:
                 self._record = self._begin_record("steps", self._version + 1)
-            step: dict[str, Any] = {"key": key}
+            step: dict[str, Any] = {"kind": kind, "name": name}
             yield step, self._record.append
             self._new.append(step)
-
-    def _diverged(self, key: str, recorded: str, computed: str) -> StoreError:
-        return StoreError(
-            f"the fit diverged from checkpoint {self._records.location} at step {key}: recorded {recorded}, computed {computed}; "
-            "it was written on another machine or with other versions of the libraries: delete the checkpoint to start over"
-        )
 
     def _restore(self) -> None:
         """Restore the session's state from the last version, and remove all records that do not belong to it."""
@@ -193,12 +186,10 @@ class CheckpointedSession(Session):
         for name in records_of(records.group).keys() - current:
             records.remove(name)
 
-    def _read_steps(self, name: str) -> dict[str, Record]:
+    def _read_steps(self, name: str) -> Iterator[Step]:
         attributes, arrays = self._records.read(name)
-        records: dict[str, Record] = {}
         for step in attributes["steps"]:
-            records[step["key"]] = step["record"], [next(arrays) for _ in range(step["arrays"])]
-        return records
+            yield step, [next(arrays) for _ in range(step["arrays"])]
 
     def _save_if_due(self) -> None:
         stop = signals.requested_signal()
@@ -215,7 +206,7 @@ class CheckpointedSession(Session):
 
     def _save(self) -> None:
         previous, version = self._state, self._version + len(self._new)
-        with self._lock, self._records.write_errors():
+        with self._records.write_errors():
             assert self._record is not None, "there are new steps"
             self._record.finish(steps=self._new)
             self._steps.append(self._record.name)

@@ -96,7 +96,7 @@ def estimate_seconds(model: "Factorization", dataset: "Dataset") -> float:
     from dfact.data.layout import Layout
     from dfact.data.statistics import as_float
     from dfact.engine.threads import single_threaded
-    from dfact.models.estimator import RUNTIME_PARAMETERS
+    from dfact.models.fit_task import RUNTIME_PARAMETERS
 
     layout = Layout.of(dataset.shape)
     n = min(dataset.shape[0], layout.chunk_rows)

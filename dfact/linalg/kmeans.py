@@ -6,7 +6,7 @@ search has several solutions, of which one is chosen; the centres of all solutio
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from dfact.engine.passes import Block, PartialSums, Pass, State, Workspace
-from dfact.engine.session import Session
+from dfact.engine.requests import RunPass, Solver, run
 from dfact.errors import DataError
 from dfact.kernels.kmeans import member_weights
 from dfact.linalg.points import EMBEDDING, Coordinates, RowMaximum, take
@@ -37,7 +37,6 @@ _MAX_STEPS = 100
 
 Centers = NDArray[np.float64]
 """The centres (k, k) of one solution."""
-Evaluate = Callable[[Sequence[Centers]], "ClusterSums"]
 """Function that assigns all points to the centres of these solutions, and returns the sums over the clusters."""
 Solutions = list[tuple[float, Centers]]
 """Solutions, each as its sum of squared distances and its centres."""
@@ -151,7 +150,7 @@ class _Packed:
         return ClusterSums(work.matmul(weights, X[: self.centers.shape[1]].T, name), counts)
 
 
-def lloyd(evaluate: Evaluate, starts: Sequence[Centers], tolerance: float, max_steps: int) -> Solutions:
+def lloyd(starts: Sequence[Centers], tolerance: float, max_steps: int) -> Solver[Solutions]:
     """Run Lloyd's iteration from each start, with Nesterov's momentum as long as it helps. Returns the solutions in that order.
 
     The squared distances of the directions x from the means of their clusters add up to Σ n − ‖Σx‖² / n over the clusters,
@@ -163,7 +162,7 @@ def lloyd(evaluate: Evaluate, starts: Sequence[Centers], tolerance: float, max_s
     for _ in range(max_steps):
         if not active:
             break
-        result = evaluate([centers[s] for s in active])
+        result = yield from run(LloydPass(), _Packed.pack([centers[s] for s in active]))
         ends, unconverged = np.cumsum([len(centers[s]) for s in active]), []
         for s, end in zip(active, ends, strict=True):
             k = len(centers[s])
@@ -191,19 +190,32 @@ def search(X: NDArray[Any], seed: int, work: Workspace) -> Solutions:
         raise DataError(f"{X.shape[1]} of {n} sampled rows have a direction, expected at least {k}, one for each cluster")
     blocks = [np.ascontiguousarray(X[:, first : first + _BLOCK]) for first in range(0, X.shape[1], _BLOCK)]
     points = X[:, :: max(1, X.shape[1] // _POINTS)].T.astype(np.float64)
-    evaluate = partial(_sum_of_blocks, blocks, work)
+    solve = partial(_solve_on_blocks, blocks, work)
     starts = [kmeans_plusplus(points, k, random_state=int(rng.integers(1 << 31)))[0] for _ in range(_STARTS)]
-    best = _finalists(lloyd(evaluate, starts, _SAMPLE_TOLERANCE, _MAX_STEPS))
+    best = _finalists(solve(lloyd(starts, _SAMPLE_TOLERANCE, _MAX_STEPS)))
     for number in range(_ROUNDS if k > 1 else 0):
         moved = _moved(points, best[number % min(2, len(best))][1], rng)
-        trials = _finalists(lloyd(evaluate, moved, 0.0, _TRIAL_STEPS))
+        trials = _finalists(solve(lloyd(moved, 0.0, _TRIAL_STEPS)))
         promising = [centers for inertia, centers in trials if inertia < (1 + _PROMISE) * best[-1][0]]
-        best = _finalists(best + lloyd(evaluate, promising, _SAMPLE_TOLERANCE, _MAX_STEPS))
+        best = _finalists(best + solve(lloyd(promising, _SAMPLE_TOLERANCE, _MAX_STEPS)))
     return best
 
 
-def _sum_of_blocks(blocks: Sequence[NDArray[Any]], work: Workspace, solutions: Sequence[Centers]) -> ClusterSums:
-    packed = _Packed.pack(solutions).astype(blocks[0].dtype)
+def _solve_on_blocks(blocks: Sequence[NDArray[Any]], work: Workspace, solver: Solver[Solutions]) -> Solutions:
+    """Run Lloyd's iteration on points in memory."""
+    sums: ClusterSums | None = None
+    while True:
+        try:
+            request = solver.send(sums)
+        except StopIteration as end:
+            solutions: Solutions = end.value
+            return solutions
+        assert isinstance(request, RunPass), "Lloyd's iteration requests nothing else"
+        sums = _sum_of_blocks(blocks, work, request.broadcast)
+
+
+def _sum_of_blocks(blocks: Sequence[NDArray[Any]], work: Workspace, packed: _Packed) -> ClusterSums:
+    packed = packed.astype(blocks[0].dtype)
     directions, counts = np.zeros(packed.centers.shape), np.zeros(len(packed.centers))
     for block in blocks:
         sums = packed.sums(block, work, "directions")
@@ -233,7 +245,7 @@ def _finalists(solutions: Solutions) -> Solutions:
     return distinct[:_FINALISTS]
 
 
-def kmeans(session: Session, widths: Sequence[int], n_rows: int, seed: int) -> list[Centers]:
+def kmeans(widths: Sequence[int], n_rows: int, seed: int) -> Solver[list[Centers]]:
     """Cluster the directions of each row's leading k coordinates into k clusters, for each k of the widths; returns centres (k, k).
 
     scikit-learn clusters up to 32768 rows. For more, :func:`search` finds solutions in a sample of that size, which then compete
@@ -241,18 +253,14 @@ def kmeans(session: Session, widths: Sequence[int], n_rows: int, seed: int) -> l
     """
     complete = n_rows <= _SAMPLE
     rows = np.arange(n_rows) if complete else np.sort(np.random.default_rng(seed).choice(n_rows, _SAMPLE, replace=False))
-    sample = take(session, Coordinates(max(widths)), rows).T
+    sample = (yield from take(Coordinates(max(widths)), rows)).T
     if complete:
         return [cluster_centers(_directions(sample[:k]).T, k, seed) for k in widths]
-    found = session.run(SearchPass(tuple(widths), n_rows, seed), sample.astype(np.float32))
+    found = yield from run(SearchPass(tuple(widths), n_rows, seed), sample.astype(np.float32))
     starts = [[found.centers[s, i, :k, :k] for i in range(int(found.counts[s]))] for s, k in enumerate(widths)]
-
-    def evaluate(solutions: Sequence[Centers]) -> ClusterSums:
-        return session.run(LloydPass(), _Packed.pack(solutions))
-
-    judged = iter(lloyd(evaluate, [centers for group in starts for centers in group], _TOLERANCE, _JUDGING_STEPS))
+    judged = iter((yield from lloyd([centers for group in starts for centers in group], _TOLERANCE, _JUDGING_STEPS)))
     best = [min((next(judged) for _ in group), key=lambda solution: solution[0])[1] for group in starts]
-    return [centers for _, centers in lloyd(evaluate, best, _TOLERANCE, _MAX_STEPS)]
+    return [centers for _, centers in (yield from lloyd(best, _TOLERANCE, _MAX_STEPS))]
 
 
 def _directions(X: NDArray[Any]) -> NDArray[Any]:
@@ -275,7 +283,7 @@ def search_bytes(n_rows: int, k: int) -> int:
     return k * (24 * min(n_rows, _SAMPLE) + 4 * _TRIALS * _BLOCK)
 
 
-def nearest_rows(session: Session, centers: Sequence[Centers]) -> list[NDArray[np.int64]]:
+def nearest_rows(centers: Sequence[Centers]) -> Solver[list[NDArray[np.int64]]]:
     """Return, for each search, the numbers (k,) of the rows nearest to its centres; −1 where a cluster has no member."""
-    rows = session.run(NearestPass(), _Packed.pack(centers)).rows.astype(np.int64)
+    rows = (yield from run(NearestPass(), _Packed.pack(centers))).rows.astype(np.int64)
     return np.split(rows, np.cumsum([len(solution) for solution in centers])[:-1])

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.engine.passes import Block, PartialSums, Pass, State
-from dfact.engine.session import Session
+from dfact.engine.requests import Solver, run
 from dfact.linalg.svd import Matrix, View
 
 EMBEDDING = "embedding"
@@ -120,11 +120,11 @@ class TakePass(Pass[NDArray[np.int64], Taken]):
         return state, Taken(dense(self.points.of(block, state)[chosen]))
 
 
-def take(session: Session, points: Points, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+def take(points: Points, rows: NDArray[np.int64]) -> Solver[NDArray[np.float64]]:
     """Return the points (r, d) of these rows."""
     unique, inverse = np.unique(rows, return_inverse=True)
-    taken: NDArray[np.float64] = session.run(TakePass(points), unique).points[inverse]
-    return taken
+    sums = yield from run(TakePass(points), unique)
+    return sums.points[inverse]
 
 
 def dense(M: Matrix) -> NDArray[Any]:

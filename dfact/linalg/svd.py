@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh, qr
 
 from dfact.engine.passes import Block, PartialSums, Pass, State
-from dfact.engine.session import Session
+from dfact.engine.requests import Solver, run
 from dfact.kernels.entries import filled
 
 _GRAM_COLUMNS = 512  # up to this number of columns, M'M costs no more than the passes of the block iteration
@@ -63,8 +63,8 @@ class SketchPass(Pass[NDArray[Any], GramSum]):
 
 
 def right_singular(
-    session: Session, n_columns: int, k: int, dtype: np.dtype[Any], *, view: View = zero_filled, tolerance: float = 1e-3
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    n_columns: int, k: int, dtype: np.dtype[Any], *, view: View = zero_filled, tolerance: float = 1e-3
+) -> Solver[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Return the k leading right singular vectors V (m, k) and values σ (k) of the viewed matrix M.
 
     Up to 512 columns they come from the Gram matrix, in one pass. Beyond, block Krylov iteration on a
@@ -73,10 +73,11 @@ def right_singular(
     start is fixed, so the result depends on the data alone. Each vector's largest entry is positive.
     """
     if n_columns <= max(_GRAM_COLUMNS, k + _OVERSAMPLING):
-        values, V = eigh(session.run(GramPass(dtype, view), None).gram, subset_by_index=(n_columns - k, n_columns - 1))
+        sums = yield from run(GramPass(dtype, view), None)
+        values, V = eigh(sums.gram, subset_by_index=(n_columns - k, n_columns - 1))
         V, values = V[:, ::-1], values[::-1]
     else:
-        V, values = _block_krylov(lambda block: session.run(SketchPass(dtype, view), block.astype(dtype)).gram, n_columns, k, tolerance)
+        V, values = yield from _block_krylov(SketchPass(dtype, view), n_columns, k, tolerance)
     return V * np.where(V[np.abs(V).argmax(axis=0), np.arange(k)] < 0, -1.0, 1.0), np.sqrt(np.maximum(values, 0))
 
 
@@ -85,15 +86,14 @@ def gram_size(n_columns: int, k: int) -> int:
     return n_columns * (n_columns if n_columns <= _GRAM_COLUMNS else k + _OVERSAMPLING)
 
 
-def _block_krylov(
-    product: Callable[[NDArray[Any]], NDArray[Any]], m: int, k: int, tolerance: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the k leading eigenvectors (m, k) and eigenvalues of a positive semidefinite matrix, given its product with a block."""
+def _block_krylov(product: SketchPass, m: int, k: int, tolerance: float) -> Solver[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Return the k leading eigenvectors (m, k) and eigenvalues of MᵀM, given the pass that multiplies it by a block."""
     block = qr(np.random.default_rng(0).standard_normal((m, k + _OVERSAMPLING)), mode="economic")[0]
     basis, products = np.empty((m, 0)), np.empty((m, 0))
     for _ in range(min(_MAX_PASSES, m // block.shape[1])):
         basis = np.hstack([basis, block])
-        products = np.hstack([products, product(block)])
+        sums = yield from run(product, block.astype(product.dtype))
+        products = np.hstack([products, sums.gram])
         projected = basis.T @ products
         values, vectors = eigh((projected + projected.T) / 2)
         values, vectors = np.maximum(values[::-1][:k], 0), vectors[:, ::-1][:, :k]
@@ -129,16 +129,16 @@ class SignNormsPass(Pass[NDArray[Any], SignNorms]):
 
 
 def nndsvd(
-    session: Session, n_columns: int, k: int, dtype: np.dtype[Any], *, view: View = zero_filled
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    n_columns: int, k: int, dtype: np.dtype[Any], *, view: View = zero_filled
+) -> Solver[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Compute the NNDSVD start of the viewed data (Boutsidis & Gallopoulos 2008).
 
     Returns the loadings (k, m) and P (m, k), which gives the rows' factors max(M P, 0). Each singular pair gets
     the sign whose parts of u and v have the larger product of norms.
     """
-    V, sigma = right_singular(session, n_columns, k, dtype, view=view)
+    V, sigma = yield from right_singular(n_columns, k, dtype, view=view)
     safe = np.where(sigma > 0, sigma, 1.0)
-    norms = session.run(SignNormsPass(dtype, view), (V / safe).astype(dtype))
+    norms = yield from run(SignNormsPass(dtype, view), (V / safe).astype(dtype))
     u = np.sqrt(np.stack([norms.positive, norms.negative]))  # (2, k)
     v = np.stack([np.linalg.norm(np.maximum(sign * V, 0), axis=0) for sign in (1, -1)])
     choice = (u * v).argmax(axis=0)

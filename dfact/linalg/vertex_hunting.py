@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from dfact.engine.passes import Block, Pass, State
-from dfact.engine.session import Session
+from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
 from dfact.linalg.kmeans import cluster_centers
 from dfact.linalg.points import Coordinates, Points, RowMaximum, Taken, row_maximum, squared_norms
@@ -44,7 +44,7 @@ class FarthestPass(Pass[Sequence[NDArray[np.float64] | None], RowMaximum]):
         return state, row_maximum(scores, matrices, block.start)
 
 
-def successive_projection(session: Session, points: Sequence[Points], counts: Sequence[int]) -> list[NDArray[np.int64]]:
+def successive_projection(points: Sequence[Points], counts: Sequence[int]) -> Solver[list[NDArray[np.int64]]]:
     """Return the row numbers of ``counts[s]`` vertices for each search s (Araújo et al. 2001), by one pass per vertex.
 
     Each step selects the row with the largest norm and projects all rows on its complement. Raises DataError if the rows span
@@ -56,7 +56,7 @@ def successive_projection(session: Session, points: Sequence[Points], counts: Se
     for step in range(max(counts)):
         active = [s for s in range(len(points)) if counts[s] > step]
         broadcast = [np.array(bases[s]) if step else None for s in active]
-        best = session.run(FarthestPass(tuple(points[s] for s in active)), broadcast)
+        best = yield from run(FarthestPass(tuple(points[s] for s in active)), broadcast)
         for s, score, row, point in zip(active, best.scores, best.rows, best.points, strict=True):
             largest[s] = max(largest[s], score)
             precision = np.finfo(points[s].dtype or np.float32).eps
@@ -92,7 +92,7 @@ class MarginPass(Pass[NDArray[np.float64], Taken]):
         return state, Taken(np.column_stack([block.start + rows, X[rows]]))
 
 
-def cone_normal(session: Session, points: Coordinates, precision: float) -> NDArray[np.float64]:
+def cone_normal(points: Coordinates, precision: float) -> Solver[NDArray[np.float64]]:
     """Compute the normal w of the cone's margin: minimise ½‖w‖² subject to xᵢ·w ≥ 1 for the unit points xᵢ of all rows.
 
     This is the one-class SVM in the hard-margin limit. It has only d unknowns, so it is solved on a
@@ -103,7 +103,7 @@ def cone_normal(session: Session, points: Coordinates, precision: float) -> NDAr
     w: NDArray[np.float64] = np.eye(points.k)[0]  # along the first singular vector all rows are positive
     working = np.empty((0, 1 + points.k))
     for _ in range(_ROUNDS):
-        low = session.run(MarginPass(points, points.k), w).points
+        low = (yield from run(MarginPass(points, points.k), w)).points
         if len(working) and (low[:, 1:] @ w).min() >= 1 - precision:
             break
         working = np.unique(np.vstack([working, low]), axis=0)
@@ -121,15 +121,15 @@ def least_distance(X: NDArray[np.float64]) -> NDArray[np.float64]:
     return w
 
 
-def cone_vertices(session: Session, points: Coordinates, n_rows: int, precision: float, seed: int) -> NDArray[np.int64]:
+def cone_vertices(points: Coordinates, n_rows: int, precision: float, seed: int) -> Solver[NDArray[np.int64]]:
     """Return the row numbers of the corners of the unit points' cone: SVM-cone (Mao, Sarkar & Chakrabarti 2018, algorithm 1).
 
     K-means groups the rows within δ of the margin into as many groups as points have coordinates, and the row nearest to each
     centre becomes a corner. Each δ of a grid contains a given fraction of all rows; the corners that span the largest volume
     are returned. Too small a δ misses a corner, too large a one moves the corners inward.
     """
-    w = cone_normal(session, points, precision)
-    pool = session.run(MarginPass(points, 8 * points.k, min(1.0, _POOL / n_rows)), w).points
+    w = yield from cone_normal(points, precision)
+    pool = (yield from run(MarginPass(points, 8 * points.k, min(1.0, _POOL / n_rows)), w)).points
     pool = pool[np.argsort(pool[:, 1:] @ w, kind="stable")]
     rows, X = pool[:, 0].astype(np.int64), pool[:, 1:]
     margins = X @ w - 1

@@ -1,6 +1,6 @@
 """Base class of all factorizations: scikit-learn's contract, checks of the data, memory plan, executor, row factors."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from os import PathLike
 from typing import Annotated, Any, ClassVar, Self
@@ -22,30 +22,29 @@ from dfact.data.lazy_results import compute_chunks
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import dask_array
 from dfact.data.validation import require_no_empty_columns, warn_unobserved_rows
-from dfact.engine.checkpoint import CheckpointedSession
+from dfact.engine.driver import drive
 from dfact.engine.executors import resolve_executor
-from dfact.engine.memory_plan import Footprint, Plan, make_plan
-from dfact.engine.partitions import partitions, rechunk_rows
-from dfact.engine.session import CheckpointableSession, Executor, Session, StateRows
+from dfact.engine.memory_plan import Footprint, Plan
+from dfact.engine.requests import Solver
+from dfact.engine.session import Session
 from dfact.errors import DataError, ParameterError
+from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape, Size, row_attributes
-from dfact.models.parameters import POSITIVE_INTEGER, check, describe_value, is_count
+from dfact.models.row_factors import gather_rows
 from dfact.models.traits import ModelTraits
 from dfact.progress import Iteration
-from dfact.storage.files import TemporaryFolder
-from dfact.storage.groups import WRITE_EMPTY_CHUNKS, compressor, create_array, open_store, write_chunk
 
 MODELS: dict[str, type["Factorization"]] = {}
 """All imported factorizations by name. A saved model names its class; see :func:`dfact.models.persistence.load_model`."""
 SAVED_TYPES: dict[str, type[Any]] = {}
 """Dataclasses by name that fitted attributes may hold."""
-RUNTIME_PARAMETERS = ("executor", "memory_limit", "callbacks", "checkpoint", "checkpoint_every")
-"""Parameters that do not affect the fitted model."""
 
 
 class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Base of the estimators. A subclass defines ``fit``, ``transform`` and its memory footprint (``_footprint``).
+    """Base of the estimators.
 
+    A subclass defines ``_prepare``, which checks the parameters and the data, ``solve``, a generator of passes, ``set_fitted``,
+    which stores the solution, ``transform``, and its memory footprint (``_footprint``).
     Fitted attributes are declared by their types; :mod:`dfact.models.fitted_schema` checks a loaded model against them.
     """
 
@@ -76,17 +75,50 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         MODELS[cls.__name__] = cls
         SAVED_TYPES.update({kind.__name__: kind for kind in cls.saved_types})
 
-    def fit(self, X: Any, y: None = None) -> Self:
-        """Fit the data X."""
+    def prepare(self, X: Any, **fit_inputs: Any) -> FitTask[Any]:
+        """Check the parameters and the data, and plan the fit; nothing runs, and the model does not change.
+
+        Further arguments are those of ``fit``. :meth:`fit_prepared` runs the fit.
+        """
+        return type(self)(**self.get_params(deep=False))._prepare(X, **fit_inputs)
+
+    def _prepare(self, X: Any) -> FitTask[Any]:
+        """Check the parameters and the data, set the attributes that describe the data, and return the task."""
         raise NotImplementedError  # each model's own
+
+    def solve(self, task: FitTask[Any]) -> Solver[Any]:
+        """Solve the task's problem: yield requests for passes, and return the solution, which ``set_fitted`` stores."""
+        raise NotImplementedError  # each model's own
+
+    def set_fitted(self, task: FitTask[Any], solution: Any) -> None:
+        """Set the fitted attributes. The rows' factors are read from the session, which is still open."""
+        raise NotImplementedError  # each model's own
+
+    def fit(self, X: Any, y: None = None, *, checkpoint: str | PathLike[str] | None = None) -> Self:
+        """Fit the data X: any array, path or Dataset; NaN is missing. ``checkpoint`` overrides the parameter."""
+        del y
+        return self.fit_prepared(self.prepare(X), checkpoint=checkpoint)
+
+    def fit_prepared(self, task: FitTask[Any], *, checkpoint: str | PathLike[str] | None = None) -> Self:
+        """Run the fit that ``prepare`` returned. ``checkpoint`` overrides the parameter."""
+        with task.open(checkpoint) as session:
+            self.finish(task, drive(self.solve(task), session))
+        return self
+
+    def finish(self, task: FitTask[Any], solution: Any) -> None:
+        """Set all fitted attributes: those that describe the data, and those of the solution."""
+        for name in [name for name in vars(self) if name.endswith("_") and not name.startswith("_")]:
+            delattr(self, name)  # of an earlier fit
+        for name, value in task.description.items():
+            setattr(self, name, value)
+        self.set_fitted(task, solution)
 
     def fit_transform(self, X: Any, y: None = None, **fit_inputs: Any) -> Any:
         """Fit, and return the factors of the same rows. Further arguments are those of ``fit``."""
-        return self.fit(X, y, **fit_inputs)._row_factors
+        return self.fit(X, y, **fit_inputs).row_factors()
 
-    @property
-    def _row_factors(self) -> Any:
-        """Factors of the fitted rows, equal to their ``transform``."""
+    def row_factors(self) -> Any:
+        """Return the factors of the fitted rows, equal to their ``transform``."""
         return self.factors_
 
     @property
@@ -201,38 +233,29 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         raise NotImplementedError  # each model's own
 
-    def _plan(self, dataset: Dataset, footprint: Footprint, memory_limit: int | str | None = None) -> tuple[Executor, Plan]:
-        executor = resolve_executor(self.executor, Layout.of(dataset.shape).n_partitions)
-        workers = executor.workers(self.memory_limit if memory_limit is None else memory_limit)
-        return executor, make_plan(dataset.source, self._working_dtype(dataset), footprint, workers)
-
-    def _open(self, dataset: Dataset, covariates: NDArray[Any] | None, footprint: Footprint) -> CheckpointableSession:
-        """Open a session on the dataset's partitions if the memory plan allows it."""
-        executor, plan = self._plan(dataset, footprint)
-        plan.check()
-        return executor.open(partitions(dataset.source, dataset.missing_code, covariates), plan)
-
-    def _open_to_fit(
+    def _task(
         self,
         dataset: Dataset,
-        covariates: NDArray[Any] | None,
-        footprint: Footprint,
-        checkpoint: str | PathLike[str] | None = None,
-        **extra_identity: Any,
-    ) -> Session:
-        """Open a session for a fit, with its checkpoint if it has one.
+        problem: Any = None,
+        *,
+        covariates: NDArray[Any] | None = None,
+        n_covariates: int = 0,
+        footprint: Footprint | None = None,
+        dtype: np.dtype[Any] | None = None,
+        **identity: Any,
+    ) -> FitTask[Any]:
+        """Return the task of a fit.
 
-        A checkpoint is bound to the data, the parameters, and ``extra_identity``, whatever else determines the fit.
+        ``covariates`` (n, …) go with the rows; ``n_covariates`` of them count in the model's footprint. ``identity`` is
+        whatever determines the fit besides data and parameters.
         """
-        session, path = self._open(dataset, covariates, footprint), self.checkpoint if checkpoint is None else checkpoint
-        if path is None:
-            return session
-        check(self, {"checkpoint_every": (is_count(self.checkpoint_every), POSITIVE_INTEGER)})
-        parameters = {name: value for name, value in self.get_params(deep=False).items() if name not in RUNTIME_PARAMETERS}
-        dtype = self._working_dtype(dataset).name
-        fitted = {"model": type(self).__name__, "data": dataset.fingerprint, "dtype": dtype, "covariates": covariates}
-        identity = {name: describe_value(value) for name, value in (fitted | parameters | extra_identity | fitted).items()}
-        return CheckpointedSession(session, path, self.checkpoint_every, identity)
+        dtype = self._working_dtype(dataset) if dtype is None else dtype
+        footprint = self._footprint(dataset.shape, n_covariates, dtype) if footprint is None else footprint
+        return FitTask(self, dataset, problem, dtype, footprint, covariates, identity)
+
+    def open_session(self, dataset: Dataset, **settings: Any) -> Session:
+        """Open a session on the data for a transform or the like, if the memory plan allows it."""
+        return self._task(dataset, **settings).open_session()
 
     def _check_parameters(self) -> None:
         """Refuse parameters that are invalid for any data."""
@@ -283,57 +306,4 @@ def plan(model: Factorization, data: Any, memory_limit: int | str | None = None)
     True
     """
     dataset = as_dataset(data, client=model._client(data))
-    covariates = model._covariate_columns(dataset)
-    return model._plan(dataset, model._footprint(dataset.shape, covariates, model._working_dtype(dataset)), memory_limit)[1]
-
-
-def gather_rows(
-    parts: Iterable[NDArray[Any]], shape: tuple[int, int], dtype: np.dtype[Any], *, stored: bool, out: str | PathLike[str] | None = None
-) -> NDArray[Any] | zarr.Array[Any]:
-    """Collect the row factors (n, k) of all partitions into an array, or into a Zarr array if the data is ``stored``.
-
-    The Zarr array is written to ``out``, a path or URL, and is complete or absent there. Without ``out`` it lies in a temporary
-    folder that is removed with the array. Workers of a cluster that can reach the location write their rows themselves.
-    """
-    if not stored and out is None:
-        result = np.empty(shape, dtype)
-        _write_rows(parts, result)
-        return result
-    settings: dict[str, Any] = {
-        "shape": shape,
-        "chunks": (min(Layout.of(shape).chunk_rows, shape[0]), shape[1]),
-        "dtype": dtype,
-        "compressors": compressor(dtype),
-        "dimension_names": ("row", "component"),
-    }
-    if out is not None:
-        with create_array(out, "rows", **settings) as array:
-            _write_rows(parts, array)
-        return zarr.open_array(open_store(out, read_only=True), mode="r")
-    folder = TemporaryFolder("factors")
-    path = folder.path / "factors.zarr"
-    written = zarr.create_array(path, config=WRITE_EMPTY_CHUNKS, **settings)
-    try:
-        _write_rows(parts, written)
-    except BaseException:
-        folder.remove()
-        raise
-    array = zarr.open_array(open_store(path, read_only=True), mode="r")
-    folder.remove_with(array)
-    return array
-
-
-def select_columns(rows: NDArray[Any], columns: slice | NDArray[np.intp]) -> NDArray[Any]:
-    """Return some of the columns; a function of its own, since workers unpickle it to convert the rows that they write."""
-    return rows[:, columns]
-
-
-def _write_rows(parts: Iterable[NDArray[Any]], target: Any) -> None:
-    if isinstance(target, zarr.Array):
-        if isinstance(parts, StateRows) and parts.write(target):
-            return
-        parts = rechunk_rows(parts, target.chunks[0])  # type: ignore[assignment]  # arrays in, arrays out
-    start = 0
-    for rows in parts:
-        write_chunk(target, start, rows)
-        start += len(rows)
+    return model._task(dataset, n_covariates=model._covariate_columns(dataset)).plan(memory_limit)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from dfact.engine.session import Session
+from dfact.engine.requests import Solver, memo
 from dfact.errors import ParameterError
 
 
@@ -34,11 +34,11 @@ POSITIVE_INTEGER = "an integer of at least 1"
 """Text of the values that :func:`is_count` accepts."""
 
 
-def resolve_seed(random_state: Any, session: Session) -> int:
+def resolve_seed(random_state: Any) -> Solver[int]:
     """Return a seed drawn from the random state; a fit resumed from a checkpoint has the seed recorded there."""
     # Drawn in any case, so that a generator's next fit gets the same seed as without an interruption.
     seed = check_random_state(random_state).randint(np.iinfo(np.int32).max)
-    return int(session.memo("seed", lambda: {"seed": np.asarray(seed)})["seed"])
+    return int((yield from memo("seed", lambda: {"seed": np.asarray(seed)}))["seed"])
 
 
 def describe_value(value: Any) -> str:

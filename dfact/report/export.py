@@ -76,7 +76,7 @@ def write_model_factors(
 ) -> None:
     """Write the factors, memberships or scores of the fitted rows with :func:`write_factors`."""
     order, labels = ComponentOrder.of(model), model.row_labels_
-    write_factors(path, model._row_factors, order.names(model), labels, order=order, overwrite=overwrite, progress=progress)
+    write_factors(path, model.row_factors(), order.names(model), labels, order=order, overwrite=overwrite, progress=progress)
 
 
 def write_loadings(model: Any, path: str | PathLike[str], *, below: float = 0.0, overwrite: bool = False) -> None:

@@ -62,7 +62,7 @@ def entries(model: Any, dataset: Dataset) -> Iterator[tuple[NDArray[np.float64],
     with single_threaded():  # products of blocks are too small to gain from more threads
         for rows in dataset.source.read_ranges(layout):
             chunk = dataset.source.read_native(rows.start, rows.stop)
-            factors = np.asarray(model._row_factors[rows])
+            factors = np.asarray(model.row_factors()[rows])
             for start in range(0, chunk.shape[0], layout.block_rows):
                 block = slice(start, min(start + layout.block_rows, chunk.shape[0]))
                 part: Any = as_float(chunk[block], dataset.missing_code, np.dtype(np.float64))

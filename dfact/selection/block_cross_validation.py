@@ -10,17 +10,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from dfact.data.coerce import as_dataset
-from dfact.data.confounders import ConfounderEncoding
 from dfact.data.dataset import Dataset
 from dfact.engine.executors import resolve_executor
 from dfact.engine.partitions import partitions
 from dfact.errors import DataError, MemoryPlanError, ParameterError
 from dfact.models.provenance import SelectionRecord
 from dfact.progress import Iteration, TimeLeft
-from dfact.selection.estimators import check_estimator, takes_confounders, with_parameters
+from dfact.selection.estimators import check_estimator
 from dfact.selection.fold_fits import FoldTask, GroupResult, WarmStarts
 from dfact.selection.folds import Folds, assign_all_folds, check_blocks, resolve_random_state, resolve_strata
 from dfact.selection.grid import Parameters, best_fit, expand, make_index, most_components, plan_fits
@@ -159,9 +157,7 @@ def _run(
     in_memory: bool | None,
 ) -> list[tuple[int, ...]]:
     """Compute the results that are not stored yet; return the numbers of the configurations in each group."""
-    covariates = _encode_covariates(model, dataset)
-    n_covariates = 0 if covariates is None else covariates.shape[1]
-    fits = plan_fits(model, configurations, dataset, n_covariates, restarts, store.seed)
+    fits, task = plan_fits(model, configurations, dataset, restarts, store.seed)
     groups: list[tuple[int, ...]] = [(i,) for i in range(len(configurations))]
     if isinstance(fits, WarmStarts):
         groups = [group.configurations for group in fits.groups]
@@ -172,9 +168,10 @@ def _run(
     ]
     tasks = [task for task in tasks if task.n_done < len(groups)]
     progress = _Progress(configurations, groups, store, len(folds) * folds[0].n_folds, callbacks)
-    dtype = model._working_dtype(dataset) if hasattr(model, "_working_dtype") else np.dtype("float64")
-    C = None if covariates is None else covariates.astype(dtype)
-    parts = partitions(dataset.source, dataset.missing_code, C)
+    if task is None:
+        parts, dtype = partitions(dataset.source, dataset.missing_code, None), np.dtype("float64")
+    else:
+        parts, dtype = task.partitions, task.dtype
     # Several fits run at once even if the data is a single partition.
     executor = resolve_executor(getattr(model, "executor", None), max(2, len(parts)))
     memory_limit = getattr(model, "memory_limit", None)
@@ -189,18 +186,10 @@ def _run(
     if in_memory or not isinstance(fits, WarmStarts):
         run_in_memory(fits, parts, dtype, folds, tasks, progress.keep, executor)
         return groups
-    largest = with_parameters(model, n_components=most_components(model, configurations))
-    footprint = largest._footprint(dataset.shape, n_covariates, dtype)
+    assert task is not None, "fits with warm starts were prepared"
     executor = resolve_executor(model.executor, len(parts))
-    run_on_shared_reads(fits, dataset.source, parts, footprint, folds, tasks, progress.keep, executor, memory_limit)
+    run_on_shared_reads(fits, task, folds, tasks, progress.keep, executor, memory_limit)
     return groups
-
-
-def _encode_covariates(model: Any, dataset: Dataset) -> NDArray[np.float64] | None:
-    """Return the encoded confounders (n, c), if the model takes any."""
-    if dataset.confounders is None or not takes_confounders(model):
-        return None
-    return ConfounderEncoding.fit(dataset.confounders).encode(dataset.confounders)
 
 
 def _check_size(k: int, folds: list[Folds]) -> None:

@@ -169,8 +169,9 @@ def _make_fits(model: Any, dataset: Dataset, confounders: Any, seed: int) -> Res
     # The row factors of refits are discarded, so they need neither labels nor a store.
     unlabelled = replace(dataset, confounders=frame, path=None, labels=None, stored_fingerprint=None)
     refit = with_parameters(model, executor=None, memory_limit=None, callbacks=())
-    encoded = None if frame is None else ConfounderEncoding.fit(frame).encode(frame)
-    return ResampleFits(refit, unlabelled, encoded, takes_weights(model), seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the fit itself has warned
+        return ResampleFits.make(refit, unlabelled, weighted=takes_weights(model), seed=seed)
 
 
 def _converged_start(model: Any, fits: ResampleFits, refits: "_Refits", matching: "_Matching") -> ResampleFits:

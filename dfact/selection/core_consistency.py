@@ -105,7 +105,7 @@ def core_consistency(model: Any, X: Any) -> float:
         raise ParameterError("the model has no component left, expected at least one; fit with a smaller lam")
     factors = _spread_scales([np.asarray(A, np.float64)[:, :rank] for A in model.factors_])
     dtype = np.dtype(np.float64)
-    with model._open(dataset, factors[0], model._footprint(dataset.shape, rank, dtype)) as session:
+    with model.open_session(dataset, covariates=factors[0], n_covariates=rank, dtype=dtype) as session:
         sums = session.run(ContractPass(dtype), khatri_rao([A.T for A in factors[1:]]))
     core = sums.cross.reshape(rank, *dataset.shape[1:])
     for A in factors[1:]:  # each contracts the second axis and appends its own

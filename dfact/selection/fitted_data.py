@@ -12,7 +12,7 @@ def fitted_dataset(model: Any, data: Any) -> Dataset:
     dataset = as_dataset(data)
     if model.traits.implicit == "missing":
         dataset = implicit_as_missing(dataset)
-    n, items = model._row_factors.shape[0], [str(label) for label in model.column_labels_]
+    n, items = model.row_factors().shape[0], [str(label) for label in model.column_labels_]
     slices = (len(items), *getattr(model, "slice_shape_", [0])[1:])
     if dataset.shape != (n, *slices):
         found, expected = ("×".join(map(str, shape)) for shape in (dataset.shape, (n, *slices)))

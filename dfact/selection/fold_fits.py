@@ -1,30 +1,32 @@
 """The fits of one fold of block cross-validation: a warm-started path, or an estimator's own fits."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.sources.dense import ArraySource
+from dfact.engine.driver import FusedSolver, drive
 from dfact.engine.executors import InlineExecutor
-from dfact.engine.fused_passes import FusedSession, Member, Members
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, Pass, State
-from dfact.engine.session import Session
+from dfact.engine.requests import RunPass, Solver, run, state_rows
 from dfact.errors import ParameterError
 from dfact.linalg.svd import nndsvd
 from dfact.models.bounded_nmf.passes import RowStart
+from dfact.models.bounded_nmf.problem import Problem
 from dfact.models.bounded_nmf.solvers import Splitless, descend
 from dfact.progress import relative_change
 from dfact.selection.estimators import with_parameters
 from dfact.selection.folds import Folds
-from dfact.selection.held_out_errors import SquaredErrorPass, SquaredErrors, sum_squared_errors
+from dfact.selection.held_out_errors import SquaredErrorPass, sum_squared_errors
 from dfact.selection.masks import FoldMask
 
+T = TypeVar("T")
 # Multiples of the model's tolerance: for the first β of a number of components, and for the others, which start from it.
 # With 3 and 1 it takes 1.6 times the passes, and errors on eqsq differ by a third of their standard error.
 _FIRST_TOLERANCE, _TOLERANCE = 5.0, 2.0
@@ -62,43 +64,37 @@ class FoldFits(Protocol):
     def run(self, M: NDArray[Any], C: NDArray[Any] | None, folds: Folds, task: FoldTask) -> Iterator[GroupResult]: ...
 
 
-class FoldSession(Protocol):
-    """A session on the data without the entries that a fold holds out."""
+class Scorer(Protocol):
+    """A solver of the error on the entries that a fold holds out, of the model of the last pass's factors and Qᵀ (k+c, m)."""
 
-    def run(self, pass_: Pass[Any, Any], broadcast: Any) -> Any: ...
-
-    def score(self, problem: Any, Q: NDArray[Any]) -> tuple[float, int]:
-        """Return Σ (M − R)² over the held-out entries and their number; R is the model of the last pass's factors and Qᵀ (k+c, m)."""
+    def __call__(self, problem: Problem, Q: NDArray[Any]) -> Solver[tuple[float, int]]:
+        """Return Σ (M − R)² over the held-out entries and their number."""
         ...
 
 
-class InMemoryFoldSession:
-    """A fold's session on a masked copy of the data, beside the held-out entries."""
+class InMemoryScorer:
+    """The error on held-out entries in memory: products of the rows and columns of the held-out blocks alone."""
 
-    def __init__(self, session: Session, M: NDArray[Any], folds: Folds, fold: int) -> None:
-        self._session = session
+    def __init__(self, M: NDArray[Any], folds: Folds, fold: int) -> None:
         positions = [(np.flatnonzero(folds.rows == block), np.flatnonzero(columns)) for block, columns in enumerate(folds.held_out(fold))]
         self._held_out = [(rows, columns, M[np.ix_(rows, columns)]) for rows, columns in positions]
 
-    def run(self, pass_: Any, broadcast: Any) -> Any:
-        return self._session.run(pass_, broadcast)
-
-    def score(self, problem: Any, Q: NDArray[Any]) -> tuple[float, int]:
-        X = np.concatenate(list(self._session.rows("factors")))
+    def __call__(self, problem: Problem, Q: NDArray[Any]) -> Solver[tuple[float, int]]:
+        X = np.concatenate(list((yield from state_rows("factors"))))
         lower, upper = (np.broadcast_to(bound, Q.shape[1]) for bound in (problem.lower, problem.upper))
         errors = [sum_squared_errors(M, X[rows] @ Q[:, columns], lower[columns], upper[columns]) for rows, columns, M in self._held_out]
         return sum(squares for squares, _ in errors), sum(count for _, count in errors)
 
 
-class FusedFoldSession(FusedSession):
-    """A fold's session whose passes are fused with those of other folds."""
+@dataclass(frozen=True)
+class PassScorer:
+    """The error on held-out entries by a pass over the data."""
 
-    def __init__(self, members: Members, name: str, folds: Folds, fold: int, dtype: np.dtype[Any]) -> None:
-        super().__init__(members, name, FoldMask(folds, fold, held_out=False))
-        self._members, self._held_out, self._dtype = members, FoldMask(folds, fold, held_out=True), dtype
+    held_out: FoldMask
+    dtype: np.dtype[Any]
 
-    def score(self, problem: Any, Q: NDArray[Any]) -> tuple[float, int]:
-        errors: SquaredErrors = self._members.request(Member(self.name, self._held_out, SquaredErrorPass(problem, self._dtype)), Q)
+    def __call__(self, problem: Problem, Q: NDArray[Any]) -> Solver[tuple[float, int]]:
+        errors = yield from run(SquaredErrorPass(problem, self.dtype), Q, self.held_out)
         return float(errors.squares), int(errors.count)
 
 
@@ -108,7 +104,7 @@ class GridGroup:
 
     configurations: tuple[int, ...]
     """Their numbers in the grid."""
-    problems: tuple[Any, ...]
+    problems: tuple[Problem, ...]
     continues: bool
     """Whether the previous group differs in the number of components alone, which is smaller there."""
 
@@ -143,11 +139,15 @@ class WarmStarts:
         executor, source = InlineExecutor(), ArraySource(training)
         plan = make_plan(source, training.dtype, Footprint(0, 0, 0, 0), executor.workers(None))
         with executor.open(partitions(source, None, C), plan) as session:
-            yield from self.run_in(InMemoryFoldSession(session, M, folds, task.fold), task)
+            path = WarmStartPath(self.groups, self.settings, InMemoryScorer(M, folds, task.fold), task)
+            while not path.finished:
+                yield drive(path.fit_group(), session)
 
-    def run_in(self, session: FoldSession, task: FoldTask) -> Iterator[GroupResult]:
-        """Fit in a session on the fold's data."""
-        return WarmStartPath(session, self.settings).run(self.groups, task.n_done, task.previous_loadings)
+    def fused(self, folds: Folds, task: FoldTask, keep: Callable[[GroupResult], None]) -> FusedSolver[None]:
+        """Return a solver that fits on reads that others share, and keeps each result."""
+        training, held_out = (FoldMask(folds, task.fold, held_out=held_out) for held_out in (False, True))
+        path = WarmStartPath(self.groups, self.settings, PassScorer(held_out, self.settings.dtype), task)
+        return FusedSolver(path.fit_groups(keep), training)
 
 
 def from_the_middle(values: Sequence[float]) -> list[int]:
@@ -169,30 +169,39 @@ class WarmStartPath:
     interrupted path resumes with the same numbers.
     """
 
-    def __init__(self, session: FoldSession, settings: PathSettings) -> None:
-        self._session, self._settings = session, settings
+    def __init__(self, groups: Sequence[GridGroup], settings: PathSettings, score: Scorer, task: FoldTask) -> None:
+        self._groups, self._settings, self._score = groups, settings, score
+        self._next, self._previous_loadings = task.n_done, task.previous_loadings
+        self._decomposition: tuple[NDArray[Any], NDArray[Any]] | None = None
 
-    def run(self, groups: Sequence[GridGroup], n_done: int, previous_loadings: NDArray[Any] | None) -> Iterator[GroupResult]:
-        """Fit the groups after the first ``n_done``, of which the last ended with ``previous_loadings``."""
-        s = self._settings
-        if n_done == len(groups):
-            return
-        session: Any = self._session
-        loadings, projection = nndsvd(session, s.n_columns, max(group.k for group in groups), s.dtype)
-        for number in range(n_done, len(groups)):
-            group = groups[number]
+    @property
+    def finished(self) -> bool:
+        """Whether all groups have been fitted."""
+        return self._next == len(self._groups)
+
+    def fit_groups(self, keep: Callable[[GroupResult], None]) -> Solver[None]:
+        """Fit the groups that are not finished, and keep each result."""
+        while not self.finished:
+            keep((yield from self.fit_group()))
+
+    def fit_group(self) -> Solver[GroupResult]:
+        """Fit the next group."""
+        s, number, group = self._settings, self._next, self._groups[self._next]
+        if self._decomposition is None:
+            self._decomposition = yield from nndsvd(s.n_columns, max(group.k for group in self._groups), s.dtype)
+        began = time.perf_counter()
+        loadings, projection = self._decomposition
+        Q, row_start = self._start_group(group, loadings, projection, self._previous_loadings if group.continues else None)
+        first, passes = yield from self._fit_first(group.problems[0], Q, row_start)
+        Q, scores = first, []
+        for i, problem in enumerate(group.problems):
+            if i:
+                Q, passes, _ = yield from self._fit(problem, Q, None, _TOLERANCE * s.tol)
+            squares, count = yield from self._score(problem, Q)
+            scores.append(Score(squares, count, time.perf_counter() - began, passes))
             began = time.perf_counter()
-            Q, row_start = self._start_group(group, loadings, projection, previous_loadings if group.continues else None)
-            first, passes = self._fit_first(group.problems[0], Q, row_start)
-            Q, scores = first, []
-            for i, problem in enumerate(group.problems):
-                if i:
-                    Q, passes, _ = self._fit(problem, Q, None, _TOLERANCE * s.tol)
-                squares, count = self._session.score(problem, Q)
-                scores.append(Score(squares, count, time.perf_counter() - began, passes))
-                began = time.perf_counter()
-            previous_loadings = first
-            yield number, scores, first
+        self._next, self._previous_loadings = number + 1, first
+        return number, scores, first
 
     def _start_group(
         self, group: GridGroup, loadings: NDArray[Any], projection: NDArray[Any], previous_loadings: NDArray[Any] | None
@@ -207,31 +216,31 @@ class WarmStartPath:
         Q[:previous_k], Q[k:] = previous_loadings[:previous_k], previous_loadings[previous_k:]
         return Q, RowStart.from_loadings(Q[:k])
 
-    def _fit_first(self, problem: Any, Q: NDArray[Any], row_start: RowStart) -> tuple[NDArray[Any], int]:
+    def _fit_first(self, problem: Problem, Q: NDArray[Any], row_start: RowStart) -> Solver[tuple[NDArray[Any], int]]:
         """Return the loadings of a group's first fit, from the start with the lowest objective, and the passes of all starts."""
         s, tol = self._settings, _FIRST_TOLERANCE * self._settings.tol
-        best, passes, lowest = self._fit(problem, Q, row_start, tol)
+        best, passes, lowest = yield from self._fit(problem, Q, row_start, tol)
         last = best
         for restart in range(s.restarts):
             seed = np.random.SeedSequence(s.seed, spawn_key=(problem.k, restart)).generate_state(1)[0]
             random = np.zeros_like(Q)
             top = np.minimum(problem.q_max, np.finfo(s.dtype).max)
             random[: problem.k] = np.random.default_rng(seed).uniform(0, top, (problem.k, s.n_columns))
-            last, n_passes, objective = self._fit(problem, random, RowStart(None, int(seed)), tol)
+            last, n_passes, objective = yield from self._fit(problem, random, RowStart(None, int(seed)), tol)
             passes += n_passes
             if objective < lowest:
                 best, lowest = last, objective
         if last is not best:  # the rows' factors belong to another start
-            best, n_passes, _ = self._fit(problem, best, RowStart.from_loadings(best[: problem.k]), tol)
+            best, n_passes, _ = yield from self._fit(problem, best, RowStart.from_loadings(best[: problem.k]), tol)
             passes += n_passes
         return best, passes
 
-    def _fit(self, problem: Any, Q: NDArray[Any], row_start: RowStart | None, tol: float) -> tuple[NDArray[Any], int, float]:
+    def _fit(self, problem: Problem, Q: NDArray[Any], row_start: RowStart | None, tol: float) -> Solver[tuple[NDArray[Any], int, float]]:
         """Return loadings, number of passes and objective of a fit; without a row start it starts from the previous fit's rows."""
         s = self._settings
         solver = Splitless(problem, RowStart(None) if row_start is None else row_start, s.dtype)
-        session: Any = self._session if row_start is None else _ResettingSession(self._session)
-        descent = descend(session, solver, Q, s.max_iter, tol, None, relative_change)
+        fit = descend(solver, Q, s.max_iter, tol, None, relative_change)
+        descent = yield from fit if row_start is None else _without_state(fit)
         return descent.Q, len(descent.objectives), descent.objectives[-1]
 
 
@@ -252,15 +261,18 @@ class ResetPass:
         return self.pass_.step(block, self.pass_.start(block), broadcast)
 
 
-class _ResettingSession:
-    """A session whose first pass discards the state of an earlier fit."""
-
-    def __init__(self, session: FoldSession) -> None:
-        self._session, self._reset = session, True
-
-    def run(self, pass_: Any, broadcast: Any) -> Any:
-        reset, self._reset = self._reset, False
-        return self._session.run(ResetPass(pass_) if reset else pass_, broadcast)
+def _without_state(solver: Solver[T]) -> Solver[T]:
+    """Run a solver whose first pass discards the state of an earlier fit."""
+    request = next(solver)
+    assert isinstance(request, RunPass), "a fit begins with a pass"
+    reply: Any = yield replace(request, pass_=ResetPass(request.pass_))
+    while True:
+        try:
+            request = solver.send(reply)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        reply = yield request
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,9 @@ import pandas as pd
 
 from dfact.data.dataset import Dataset
 from dfact.errors import ParameterError
+from dfact.models.bounded_nmf.problem import Problem
 from dfact.models.estimator import Factorization
+from dfact.models.fit_task import FitTask
 from dfact.selection.estimators import takes_confounders, with_parameters
 from dfact.selection.fold_fits import EstimatorFits, GridGroup, PathSettings, WarmStarts, from_the_middle
 
@@ -53,45 +55,50 @@ def most_components(model: Any, configurations: list[Parameters]) -> int:
 
 
 def plan_fits(
-    model: Any, configurations: list[Parameters], dataset: Dataset, n_covariates: int, restarts: int, seed: int
-) -> WarmStarts | EstimatorFits:
-    """Plan warm-started fits for models whose objective is a ``problem_`` of ICQF's kind, and the estimator's own fits for others.
+    model: Any, configurations: list[Parameters], dataset: Dataset, restarts: int, seed: int
+) -> tuple[WarmStarts | EstimatorFits, FitTask[Any] | None]:
+    """Plan warm-started fits for models whose problem is of ICQF's kind, and the estimator's own fits for others.
 
-    A fit of one iteration with the most components checks all parameters and the data, and sets the problem's constants.
+    Return them with the largest fit as it was prepared, which checks all parameters and the data; None for estimators that are
+    not part of dfact.
     """
-    parameters = model.get_params(deep=False)
-    if not {"n_components", "beta", "max_iter", "tol"} <= set(parameters):
-        return _plan_own_fits(model, configurations, restarts)
+    task: FitTask[Any] | None = None
+    groups: list[GridGroup] = []
+    for numbers in _kinds(configurations):
+        if not isinstance(model, Factorization):
+            break
+        changes = dict(configurations[numbers[0]])
+        if "n_components" in changes:
+            changes["n_components"] = most_components(model, [configurations[i] for i in numbers])
+        first: Any = with_parameters(model, **changes)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the fit with the best parameters warns again
+            prepared = first.prepare(dataset)
+        problem = prepared.problem
+        task = prepared if task is None or prepared.footprint.state_per_row > task.footprint.state_per_row else task
+        if not isinstance(problem, Problem):
+            break
+        defaults = {"n_components": problem.k, "beta": problem.beta}
+        groups += _make_groups(numbers, [defaults | configurations[i] for i in numbers], problem)
+    if task is None or not groups:
+        if restarts:
+            raise ParameterError(f"restarts is {restarts}, expected 0: a {type(model).__name__} is fitted from its own start alone")
+        return EstimatorFits(model, tuple(configurations)), task
+    n_covariates = 0 if task.covariates is None else task.covariates.shape[1]
+    settings = PathSettings(dataset.shape[1], n_covariates, task.dtype, float(model.tol), int(model.max_iter), restarts, seed)
+    return WarmStarts(tuple(groups), settings), task
+
+
+def _kinds(configurations: list[Parameters]) -> list[list[int]]:
+    """Return the numbers of the configurations that differ in the number of components and the penalty alone."""
     kinds: dict[str, list[int]] = {}
     for i, configuration in enumerate(configurations):
         fixed = {name: value for name, value in configuration.items() if name not in ("n_components", "beta")}
         kinds.setdefault(repr(fixed), []).append(i)
-    groups: list[GridGroup] = []
-    for numbers in kinds.values():
-        k = most_components(model, [configurations[i] for i in numbers])
-        first = with_parameters(model, **configurations[numbers[0]] | {"n_components": k, "max_iter": 1, "callbacks": ()})
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the fit with the best parameters warns again
-            first.fit(dataset)
-        problem = getattr(first, "problem_", None)
-        if problem is None:
-            return _plan_own_fits(model, configurations, restarts)
-        defaults = [
-            {"n_components": first.n_components if "n_components" not in configurations[i] else 0, "beta": model.beta} for i in numbers
-        ]
-        groups += _make_groups(numbers, [d | configurations[i] for d, i in zip(defaults, numbers, strict=True)], problem)
-    dtype = model._working_dtype(dataset)
-    settings = PathSettings(dataset.shape[1], n_covariates, dtype, float(model.tol), int(model.max_iter), restarts, seed)
-    return WarmStarts(tuple(groups), settings)
+    return list(kinds.values())
 
 
-def _plan_own_fits(model: Any, configurations: list[Parameters], restarts: int) -> EstimatorFits:
-    if restarts:
-        raise ParameterError(f"restarts is {restarts}, expected 0: a {type(model).__name__} is fitted from its own start alone")
-    return EstimatorFits(model, tuple(configurations))
-
-
-def _make_groups(numbers: list[int], configurations: list[Parameters], problem: Any) -> list[GridGroup]:
+def _make_groups(numbers: list[int], configurations: list[Parameters], problem: Problem) -> list[GridGroup]:
     """Return a group for each number of components, increasing, of configurations that differ in it and β alone."""
     groups: list[GridGroup] = []
     for k in sorted({int(c["n_components"]) for c in configurations}):

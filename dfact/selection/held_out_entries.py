@@ -4,7 +4,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from os import PathLike
@@ -15,14 +15,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
+from dfact.engine.driver import FusedSolver, drive_together
 from dfact.engine.executors import resolve_executor
-from dfact.engine.fused_passes import FusedSession, Members
 from dfact.engine.memory_plan import Footprint
-from dfact.engine.partitions import partitions
+from dfact.engine.requests import Solver, run
 from dfact.errors import DataError, ParameterError
-from dfact.models.estimator import RUNTIME_PARAMETERS
 from dfact.models.expectile.estimator import ExpectileMF
-from dfact.models.expectile.passes import original_units
+from dfact.models.expectile.passes import OriginalUnits
+from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask
 from dfact.models.parameters import POSITIVE_INTEGER, check, describe_value, is_count, is_in_range
 from dfact.models.provenance import SelectionRecord
 from dfact.progress import Iteration
@@ -123,20 +123,19 @@ def select_by_held_out(
     _check(model, holdout_fraction, error, bins, repeats)
     configurations = expand(model, grid)
     progress = _Progress(callbacks)
-    models = [_configure(model, parameters) for parameters in configurations]
-    fits = [EntryFit(progress.attach(one), repeat) for repeat in range(repeats) for one in models]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the fit with the best parameters warns again
-        dataset = with_parameters(model)._observed(X, reset=True)
+        dataset = model.prepare(X).dataset
+        tasks = [_configure(model, parameters).prepare(dataset).without_rows() for parameters in configurations]
+    fits = [EntryFit(progress.attach(task.model), task, repeat) for repeat in range(repeats) for task in tasks]
     unit = _largest_entry(dataset) if error == "absolute" else 1.0
     measure = ErrorMeasure(error, () if bins is None else tuple(float(edge) for edge in bins), unit)
     identity: dict[str, Any] = {"data": None if checkpoint is None else dataset.fingerprint, "model": describe_model(model)}
     identity |= {"grid": [describe_parameters(c) for c in configurations], "holdout_fraction": float(holdout_fraction)}
     identity |= {"error": error, "bins": describe_value(measure.edges), "repeats": int(repeats)}
     store = BatchResults(checkpoint, identity | {"seed": resolve_random_state(random_state)}, model.checkpoint_every)
-    entry_fits = EntryFits(dataset, measure, holdout_fraction, store, model._working_dtype(dataset), model.executor, model.memory_limit)
-    histograms = entry_fits.run(fits)
-    totals = [_sum(histograms[i :: len(models)]) for i in range(len(models))]
+    histograms = EntryFits(tasks[0], measure, holdout_fraction, store, model.executor, model.memory_limit).run(fits)
+    totals = [_sum(histograms[i :: len(tasks)]) for i in range(len(tasks))]
     if not all(total.counts.any() for total in totals):
         observed = int(dataset.statistics.observed.sum())
         raise DataError(
@@ -168,7 +167,6 @@ def _configure(model: ExpectileMF, parameters: Parameters) -> ExpectileMF:
     if common:
         raise ParameterError(f"grid has {common[0]!r}, expected parameters that may differ between fits; set it in the model")
     configuration: ExpectileMF = with_parameters(model, **parameters)
-    configuration._check_parameters()
     return configuration
 
 
@@ -207,7 +205,7 @@ class _Progress:
         self._limit = 0
         self._numbers: list[int] = []
 
-    def attach(self, model: ExpectileMF) -> ExpectileMF:
+    def attach(self, model: Any) -> ExpectileMF:
         """Return a copy of the model that reports its iterations here."""
         self._limit += int(model.max_iter)
         self._numbers.append(0)
@@ -222,16 +220,13 @@ class _Progress:
                 callback(Iteration(sum(self._numbers), self._limit, float("nan"), float("nan"), seconds, text))
 
 
-_Work = Callable[[Members, str], Results]
-"""Function that runs passes, which share reads with those of other members, under the given name."""
-
-
 @dataclass(frozen=True, eq=False)
 class EntryFit:
     """A fit of one configuration to the entries that are not held out in a repeat."""
 
     model: ExpectileMF
     """Model with the parameters of the configuration, not fitted."""
+    task: FitTask[OriginalUnits]
     repeat: int
 
 
@@ -239,20 +234,19 @@ class EntryFit:
 class EntryFits:
     """Fits to the entries that are not held out, and their errors on those that are, on shared reads of the data."""
 
-    dataset: Dataset
+    task: FitTask[OriginalUnits]
+    """The fit of any configuration: all have the same data and precision."""
     measure: ErrorMeasure
     holdout_fraction: float
     store: BatchResults
     """The store, which also holds the seed of the draws."""
-    dtype: np.dtype[Any]
     executor: Any
     memory_limit: int | str | None
 
     def run(self, fits: Sequence[EntryFit]) -> list[ErrorHistogram]:
         """Return the errors of each fit on the entries that its repeat holds out; fits of the same repeat must be contiguous."""
         starts = self._make_starts(fits)
-        work = [partial(self._fit, fit, starts.get(fit.repeat)) for fit in fits]
-        results = self._run_batches("errors", work, [self._footprint(fit.model) for fit in fits])
+        results = self._run_batches("errors", fits, lambda fit: self._fit(fit, starts.get(fit.repeat)))
         return [ErrorHistogram(*arrays) for arrays in results]
 
     def _make_starts(self, fits: Sequence[EntryFit]) -> dict[int, NDArray[np.float64]]:
@@ -260,46 +254,42 @@ class EntryFits:
         decomposed = [fit for fit in fits if isinstance(fit.model.init, str) and fit.model.init == "svd"]
         if not decomposed:
             return {}
-        largest = max((fit.model for fit in decomposed), key=lambda model: model.n_components)
+        largest = max(decomposed, key=lambda fit: fit.model.n_components)
         repeats = list(dict.fromkeys(fit.repeat for fit in decomposed))
-        work = [partial(self._start, largest, repeat) for repeat in repeats]
-        results = self._run_batches("starts", work, [self._footprint(largest)] * len(repeats))
+        results = self._run_batches("starts", [replace(largest, repeat=repeat) for repeat in repeats], self._start)
         return {repeat: start for repeat, (start,) in zip(repeats, results, strict=True)}
 
-    def _start(self, model: ExpectileMF, repeat: int, members: Members, name: str) -> Results:
-        session: Any = FusedSession(members, name, self._mask(repeat, held_out=False))
-        return [model._initial_factors(session, self.dataset, original_units(self.dataset), self.dtype)[1]]
+    def _start(self, fit: EntryFit) -> Solver[Results]:
+        _, Y = yield from fit.model.initial_factors(fit.task)
+        return [Y]
 
-    def _fit(self, fit: EntryFit, start: NDArray[np.float64] | None, members: Members, name: str) -> Results:
-        model, training, test = fit.model, self._mask(fit.repeat, held_out=False), self._mask(fit.repeat, held_out=True)
+    def _fit(self, fit: EntryFit, start: NDArray[np.float64] | None) -> Solver[Results]:
+        model, dtype = fit.model, fit.task.dtype
         if start is not None and isinstance(model.init, str) and model.init == "svd":
             model = with_parameters(model, init=start[:, : model.n_components].T)
-        session: Any = FusedSession(members, name, training)
-        model._solve(session, self.dataset, self.dtype)
-        pass_ = ErrorHistogramPass(original_units(self.dataset), self.measure, self.dtype)
-        histogram = FusedSession(members, name, test).run(pass_, model.column_factors_.astype(np.float64))
+        solution = yield from model.solve(fit.task)
+        pass_ = ErrorHistogramPass(fit.task.problem, self.measure, dtype)
+        histogram = yield from run(pass_, solution.column_factors.astype(np.float64), self._mask(fit.repeat, held_out=True))
         return [histogram.counts, histogram.zeros]
 
     def _mask(self, repeat: int, *, held_out: bool) -> EntryMask:
         return EntryMask(self.holdout_fraction, self.store.seed, repeat, held_out)
 
-    def _footprint(self, model: ExpectileMF) -> Footprint:
-        one = model._footprint(self.dataset.shape, 0, self.dtype)
-        return Footprint(one.state_per_row, one.work_per_row, one.broadcast + self.measure.nbytes, 0)
+    def _footprint(self, fit: EntryFit) -> Footprint:
+        one = fit.task.footprint
+        return replace(one, broadcast=one.broadcast + self.measure.nbytes)
 
-    def _run_batches(self, stage: str, work: Sequence[_Work], footprints: Sequence[Footprint]) -> list[Results]:
-        """Run the work in batches that share each read: as large as memory allows, but no larger than an interrupted batch."""
-        source = self.dataset.source
-        parts = partitions(source, self.dataset.missing_code, None)
-        executor = resolve_executor(self.executor, len(parts))
+    def _run_batches(self, stage: str, fits: Sequence[EntryFit], solver: Callable[[EntryFit], Solver[Results]]) -> list[Results]:
+        """Run the fits in batches that share each read: as large as memory allows, but no larger than an interrupted batch."""
+        source, dtype, parts = self.task.dataset.source, self.task.dtype, self.task.partitions
+        executor, footprints = resolve_executor(self.executor, len(parts)), [self._footprint(fit) for fit in fits]
         workers, results = executor.workers(self.memory_limit), self.store.results(stage)
-        while (first := len(results)) < len(work):
-            limit = self.store.pending_batch(stage, first) or len(work)
-            count, plan = largest_batch(source, self.dtype, footprints[first : first + limit], workers)
-            batch = work[first : first + count]
+        while (first := len(results)) < len(fits):
+            limit = self.store.pending_batch(stage, first) or len(fits)
+            count, plan = largest_batch(source, dtype, footprints[first : first + limit], workers)
             with self.store.checkpointed(executor.open(parts, plan), stage, first, count) as session:
-                members = Members(session, self.dtype)
-                batch_results = members.run([partial(one, members, f"{i:06d}") for i, one in enumerate(batch)])
+                batch = [FusedSolver(solver(fit), self._mask(fit.repeat, held_out=False)) for fit in fits[first : first + count]]
+                batch_results = drive_together(batch, session, dtype)
             self.store.add(stage, first, batch_results)
             results += batch_results
         return results

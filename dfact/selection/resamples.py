@@ -1,6 +1,5 @@
 """Refits of a model to bootstrap resamples of the rows, by its own fit in sessions whose blocks hold the drawn rows."""
 
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,16 +12,17 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
+from dfact.engine.driver import FusedSolver, drive_together, whole
 from dfact.engine.executors import InlineExecutor, resolve_executor
-from dfact.engine.fused_passes import FusedSession, Members, whole
 from dfact.engine.memory_plan import Footprint, WorkerResources, make_plan
-from dfact.engine.partitions import Partitions, partitions
 from dfact.engine.passes import Block
-from dfact.engine.session import Executor, Session
+from dfact.engine.requests import Solver
+from dfact.engine.session import Executor
 from dfact.engine.threads import single_threaded
 from dfact.errors import DataError
 from dfact.linalg.svd import Matrix
 from dfact.models.estimator import Factorization
+from dfact.models.fit_task import FitTask
 from dfact.selection.estimators import with_parameters
 from dfact.selection.scheduler import largest_batch
 
@@ -85,67 +85,40 @@ def _take_rows(block: Block, rows: NDArray[np.intp]) -> Matrix:
     return np.take(M, rows, axis=0, out=out, mode="clip")  # all rows exist; mode="raise" would make NumPy buffer the output
 
 
-class _LoadingsSession(FusedSession):
-    """A session of a fit whose row factors are not needed."""
-
-    def rows(self, name: str) -> Iterator[NDArray[Any]]:
-        yield from ()
-
-
-@dataclass(frozen=True, eq=False)
-class _SessionExecutor:
-    """An executor that returns an open session; the memory of all its fits has been planned together."""
-
-    session: Session
-
-    def workers(self, memory_limit: int | str | None) -> WorkerResources:
-        return WorkerResources("resample", 1, 1, sys.maxsize, 0)
-
-    def open(self, partitions: Partitions, plan: Any) -> Session:
-        return self.session
-
-
 @dataclass(frozen=True, eq=False)
 class ResampleFits:
     """Fits of a model to resamples of the rows of a dataset."""
 
     model: Factorization
     """Not fitted."""
-    dataset: Dataset
-    encoded: NDArray[np.float64] | None
-    """The confounders (n, c), as the model's fit encodes them."""
+    task: FitTask[Any]
+    """The fit to all rows, each once; with weights as the last covariate if the fit takes any."""
     weighted: bool
     """Whether the model's fit takes weights of rows."""
     seed: int
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.model._working_dtype(self.dataset)
+    @classmethod
+    def make(cls, model: Factorization, dataset: Dataset, *, weighted: bool, seed: int) -> "ResampleFits":
+        """Prepare the fits, whose row factors are not needed."""
+        task = model.prepare(dataset, **({"sample_weight": np.ones(dataset.shape[0])} if weighted else {}))
+        return cls(model, task.without_rows(), weighted, seed)
 
-    @property
-    def footprint(self) -> Footprint:
-        """Memory of one refit."""
-        footprint = self.model._footprint(self.dataset.shape, 0 if self.encoded is None else self.encoded.shape[1], self.dtype)
-        return replace(footprint, result_per_row=0)
-
-    def partitions(self) -> Partitions:
-        """Return partitions with the confounders as covariates and, if the fit takes weights, the weights as the last one."""
-        weights = np.ones(self.dataset.shape[0]) if self.weighted else None
-        covariates = [columns.astype(self.dtype) for columns in (self.encoded, weights) if columns is not None]
-        return partitions(self.dataset.source, self.dataset.missing_code, np.column_stack(covariates) if covariates else None)
-
-    def refit(self, members: Members, number: int) -> Refit:
-        """Return the loadings of a resample, or its error: an item may be constant or unanswered in it."""
-        n = self.dataset.shape[0]
-        view = whole if number == ALL_ROWS else Resample.draw(self.dataset.shape, self.seed, number, weighted=self.weighted)
-        changes: dict[str, Any] = {"executor": _SessionExecutor(_LoadingsSession(members, f"{number:06d}", view))}
+    def refit(self, number: int) -> FusedSolver[Refit]:
+        """Return the solver of a resample."""
+        shape = self.task.dataset.shape
+        view = whole if number == ALL_ROWS else Resample.draw(shape, self.seed, number, weighted=self.weighted)
+        changes: dict[str, Any] = {}
         if "random_state" in self.model.get_params(deep=False):
             changes["random_state"] = int(np.random.SeedSequence([self.seed, number + 1]).generate_state(1)[0] >> 1)
-        model: Any = with_parameters(self.model, **changes)
+        return FusedSolver(self._loadings(with_parameters(self.model, **changes)), view)
+
+    def _loadings(self, model: Factorization) -> Solver[Refit]:
+        """Return the loadings of a refit, or its error: an item may be constant or unanswered in a resample."""
         try:
-            model.fit(self.dataset, **({"sample_weight": np.ones(n)} if self.weighted else {}))
+            solution = yield from model.solve(self.task)
         except DataError as error:
             return error
+        model.finish(self.task, solution)
         return np.asarray(model.components_)
 
     def run(self, numbers: list[int], keep: Keep, executor: Any, memory_limit: int | str | None) -> None:
@@ -160,49 +133,44 @@ class ResampleFits:
 
     def _fits_in_memory(self, workers: WorkerResources, count: int) -> bool:
         """Whether the values, and for each thread the state and the working arrays of a refit, fit within the memory limit."""
-        one = self.footprint
-        states = min(count, workers.threads) * self.dataset.shape[0] * one.state_per_row
-        working = make_plan(self.dataset.source, self.dtype, one, workers).working
-        return workers.baseline + _nbytes(self.dataset) + states + working <= workers.limit
+        task, dataset = self.task, self.task.dataset
+        states = min(count, workers.threads) * dataset.shape[0] * task.footprint.state_per_row
+        working = make_plan(dataset.source, task.dtype, task.footprint, workers).working
+        return workers.baseline + _nbytes(dataset) + states + working <= workers.limit
 
     def _run_in_memory(self, numbers: list[int], keep: Keep, executor: Executor) -> None:
         executor.map(_refit_alone, numbers, self._load, keep, _refit_context)
 
     def _load(self) -> "ResampleFits":
         """Return a copy with the values in memory, in their stored type."""
-        source = self.dataset.source
-        if source.chunk_rows is not None:
-            source = source.to_memory()
-        return replace(self, dataset=replace(self.dataset, source=source))
-
-    def _refit_alone(self, number: int) -> list[Refit]:
-        """Refit in a session of its own."""
-        executor = InlineExecutor()
-        plan = make_plan(self.dataset.source, self.dtype, Footprint(0, 0, 0, 0), executor.workers(None))
-        with executor.open(self.partitions(), plan) as session:
-            members = Members(session, self.dtype)
-            return members.run([partial(self.refit, members, number)])
+        dataset = self.task.dataset
+        if dataset.source.chunk_rows is None:
+            return self
+        return replace(self, task=replace(self.task, dataset=replace(dataset, source=dataset.source.to_memory())))
 
     def _run_on_shared_reads(self, numbers: list[int], keep: Keep, executor: Any, memory_limit: int | str | None) -> None:
-        parts = self.partitions()
+        task, parts = self.task, self.task.partitions
         resolved, pending = resolve_executor(executor, len(parts)), list(numbers)
         workers = resolved.workers(memory_limit)
-
-        def work(members: Members, number: int) -> None:
-            keep(number, self.refit(members, number))
-
         with single_threaded():
             while pending:
-                count, plan = largest_batch(self.dataset.source, self.dtype, [self.footprint] * len(pending), workers)
+                count, plan = largest_batch(task.dataset.source, task.dtype, [task.footprint] * len(pending), workers)
                 batch, pending = pending[:count], pending[count:]
                 with resolved.open(parts, plan) as session:
-                    members = Members(session, self.dtype)
-                    members.run([partial(work, members, number) for number in batch])
+                    refits = [self.refit(number) for number in batch]
+                    drive_together(refits, session, task.dtype, partial(_keep_in_order, keep, batch))
+
+
+def _keep_in_order(keep: Keep, numbers: list[int], position: int, refit: Refit) -> None:
+    keep(numbers[position], refit)
 
 
 def _refit_alone(number: int, fits: ResampleFits) -> list[Refit]:
     """Refit to one resample, as a task of its own."""
-    return fits._refit_alone(number)
+    executor, task = InlineExecutor(), fits.task
+    plan = make_plan(task.dataset.source, task.dtype, Footprint(0, 0, 0, 0), executor.workers(None))
+    with executor.open(task.partitions, plan) as session:
+        return drive_together([fits.refit(number)], session, task.dtype)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dfact.engine.checkpoint import CheckpointedSession
 from dfact.engine.session import CheckpointableSession, Session
-from dfact.models.estimator import RUNTIME_PARAMETERS
+from dfact.models.fit_task import RUNTIME_PARAMETERS
 from dfact.models.parameters import describe_value
 from dfact.selection.fold_fits import Score
 from dfact.storage.location import Location, parse_location

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.sources.base import RowSource
-from dfact.engine.fused_passes import Members
+from dfact.engine.driver import drive_together
 from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan
 from dfact.engine.partitions import Partitions
 from dfact.engine.session import Executor
 from dfact.engine.threads import single_threaded
-from dfact.selection.fold_fits import FoldFits, FoldSession, FoldTask, FusedFoldSession, GroupResult, WarmStarts
+from dfact.models.fit_task import FitTask
+from dfact.selection.fold_fits import FoldFits, FoldTask, GroupResult, WarmStarts
 from dfact.selection.folds import Folds
 
 Keep = Callable[[FoldTask, GroupResult], None]
@@ -65,30 +66,21 @@ def fits_in_memory(shape: tuple[int, ...], dtype: np.dtype[Any], workers: Worker
 
 def run_on_shared_reads(
     fits: WarmStarts,
-    source: RowSource,
-    parts: Partitions,
-    footprint: Footprint,
+    fit: FitTask[Any],
     folds: Sequence[Folds],
     tasks: list[FoldTask],
     keep: Keep,
     executor: Executor,
     memory_limit: int | str | None,
 ) -> None:
-    """Run the tasks in batches that share their reads, each as large as the memory allows."""
-    dtype = fits.settings.dtype
-
-    def work(session: FoldSession, task: FoldTask) -> None:
-        for result in fits.run_in(session, task):
-            keep(task, result)
-
+    """Run the tasks in batches that share their reads, each as large as the memory allows; ``fit`` is the largest fit."""
+    source, dtype = fit.dataset.source, fit.dtype
     workers, pending = executor.workers(memory_limit), list(tasks)
     while pending:
-        count, plan = largest_batch(source, dtype, [footprint] * len(pending), workers)
+        count, plan = largest_batch(source, dtype, [fit.footprint] * len(pending), workers)
         batch, pending = pending[:count], pending[count:]
-        with executor.open(parts, plan) as session:
-            members = Members(session, dtype)
-            sessions = [FusedFoldSession(members, f"{i:06d}", folds[task.repeat], task.fold, dtype) for i, task in enumerate(batch)]
-            members.run([partial(work, session, task) for session, task in zip(sessions, batch, strict=True)])
+        with executor.open(fit.partitions, plan) as session:
+            drive_together([fits.fused(folds[task.repeat], task, partial(keep, task)) for task in batch], session, dtype)
 
 
 def largest_batch(source: RowSource, dtype: np.dtype[Any], fits: Sequence[Footprint], workers: WorkerResources) -> tuple[int, Plan]:

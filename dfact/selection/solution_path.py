@@ -20,7 +20,7 @@ from dfact.linalg.congruence import congruence, match
 from dfact.models.cp.elastic import ElasticCP
 from dfact.models.cp.path import PathStep, SolutionPath, checked_lambdas, relative_error
 from dfact.models.cp.problem import khatri_rao
-from dfact.models.estimator import RUNTIME_PARAMETERS
+from dfact.models.fit_task import RUNTIME_PARAMETERS
 from dfact.models.parameters import describe_value, is_in_range
 from dfact.models.provenance import SelectionRecord
 from dfact.selection.estimators import check_estimator, with_parameters
@@ -163,7 +163,7 @@ class _Paths:
         checkpoint: str | PathLike[str] | None,
     ) -> "_Paths":
         with _ignore_empty_slices():
-            with_parameters(model)._check_input(dataset)  # raises before a checkpoint is created for an invalid call
+            model.prepare(dataset)  # raises before a checkpoint is created for an invalid call
         identity: dict[str, Any] = {"data": None if checkpoint is None else dataset.fingerprint}
         parameters = model.get_params(deep=False).items()
         identity |= {name: describe_value(value) for name, value in parameters if name not in RUNTIME_PARAMETERS}

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 import dfact
 from dfact.data.sources.dense import ArraySource
 from dfact.engine.checkpoint import CheckpointedSession, pack, resume_point, unpack
+from dfact.engine.driver import FusedSums
 from dfact.engine.executors import resolve_executor
-from dfact.engine.fused_passes import FusedSums
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, PartialSums, Pass, State

@@ -36,8 +36,8 @@ from dfact.engine import partitions as partition_module
 from dfact.engine.block_state import PartitionStates, SpillFile
 from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.cluster.transport import Pickled
+from dfact.engine.driver import FusedPass, Member, whole
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor, resolve_executor
-from dfact.engine.fused_passes import FusedPass, Member, whole
 from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan, parse_bytes
 from dfact.engine.partitions import partitions, prefetch, reduce_blocks
 from dfact.engine.passes import Block, Pass, State, Workspace

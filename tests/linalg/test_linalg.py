@@ -13,6 +13,7 @@ from sklearn.cluster import KMeans
 from sklearn.svm import OneClassSVM
 
 from dfact.data.coerce import as_dataset
+from dfact.engine.driver import drive
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
@@ -62,7 +63,7 @@ def low_rank(n: int, m: int, k: int, noise: float, seed: int) -> NDArray[np.floa
 def test_right_singular_vectors_are_those_of_numpy(m: int, seed: int) -> None:
     X = low_rank(900, m, 4, 0.05, seed)
     with session(X) as opened:
-        V, sigma = right_singular(opened, m, 4, FLOAT64, tolerance=1e-6)
+        V, sigma = drive(right_singular(m, 4, FLOAT64, tolerance=1e-6), opened)
     _, expected, Vt = np.linalg.svd(X, full_matrices=False)
     np.testing.assert_allclose(sigma, expected[:4], rtol=1e-8)
     assert np.sin(subspace_angles(V, Vt[:4].T).max()) < 1e-4
@@ -78,7 +79,7 @@ def test_sparse_rows_give_the_singular_vectors_of_the_dense_ones(m: int) -> None
     found = []
     for matrix in (X, sp.csr_array(X)):
         with session(matrix) as opened:
-            found.append(right_singular(opened, m, 3, FLOAT64, tolerance=1e-8))
+            found.append(drive(right_singular(m, 3, FLOAT64, tolerance=1e-8), opened))
     np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-10)
     np.testing.assert_allclose(found[0][0], found[1][0], atol=1e-7)
 
@@ -86,7 +87,7 @@ def test_sparse_rows_give_the_singular_vectors_of_the_dense_ones(m: int) -> None
 def test_a_rank_below_the_number_of_vectors_is_seen_in_the_values() -> None:
     X = low_rank(300, 600, 3, 0.0, 2)
     with session(X) as opened:
-        _, sigma = right_singular(opened, 600, 5, FLOAT64)
+        _, sigma = drive(right_singular(600, 5, FLOAT64), opened)
     np.testing.assert_allclose(sigma[:3], np.linalg.svd(X)[1][:3], rtol=1e-8)
     assert sigma[3] < 1e-6 * sigma[0]
 
@@ -105,18 +106,18 @@ def plain_successive_projection(Y: NDArray[np.float64], k: int) -> list[int]:
 def test_successive_projection_selects_the_rows_of_a_reference_implementation(seed: int) -> None:
     Y = np.random.default_rng(seed).standard_normal((700, 6))
     with embedded(Y) as opened:
-        found = successive_projection(opened, [Coordinates(k) for k in (2, 4, 6)], [2, 4, 6])
+        found = drive(successive_projection([Coordinates(k) for k in (2, 4, 6)], [2, 4, 6]), opened)
         for k, rows in zip((2, 4, 6), found, strict=True):
             assert rows.tolist() == plain_successive_projection(Y[:, :k], k)
         for matrix in (Y, sp.csr_array(Y)):
             with session(matrix) as data:
-                rows = successive_projection(data, [DataRows(FLOAT64, zero_filled)], [5])[0]
+                rows = drive(successive_projection([DataRows(FLOAT64, zero_filled)], [5]), data)[0]
             assert rows.tolist() == plain_successive_projection(Y, 5)
 
 
 def test_successive_projection_reports_a_rank_that_is_too_low() -> None:
     with embedded(low_rank(300, 5, 2, 0.0, 0)) as opened, pytest.raises(DataError, match="span 2 dimensions, expected 4"):
-        successive_projection(opened, [Coordinates(5)], [4])
+        drive(successive_projection([Coordinates(5)], [4]), opened)
 
 
 def clustered(n: int, k: int, seed: int) -> NDArray[np.float64]:
@@ -144,8 +145,8 @@ def test_kmeans_by_passes_reaches_scikit_learns(seed: int, sample: int, monkeypa
     Y = clustered(3000, 4, seed)
     widths = [4, 1, 3]
     with embedded(Y) as opened:
-        centers = kmeans(opened, widths, len(Y), seed)
-        rows = nearest_rows(opened, centers)
+        centers = drive(kmeans(widths, len(Y), seed), opened)
+        rows = drive(nearest_rows(centers), opened)
     for k, found, nearest in zip(widths, centers, rows, strict=True):
         X = directions_of(Y, k)
         distances = squared_distances(X, found)
@@ -180,7 +181,7 @@ def test_a_search_needs_as_many_rows_as_clusters() -> None:
 def test_the_cones_normal_is_the_hard_margin_of_the_one_class_svm(seed: int) -> None:
     Y = clustered(400, 3, seed)
     with embedded(Y) as opened:
-        w = cone_normal(opened, Coordinates(3, unit=True), 1e-10)
+        w = drive(cone_normal(Coordinates(3, unit=True), 1e-10), opened)
     Y = Y[Y.any(axis=1)]
     X = Y / np.linalg.norm(Y, axis=1, keepdims=True)
     assert (X @ w).min() == pytest.approx(1, abs=1e-9)
@@ -214,8 +215,8 @@ def test_the_cones_corners_are_its_pure_rows(seed: int) -> None:
     mixed = rng.dirichlet([1, 1, 1], 500)
     Y = np.vstack([mixed, np.eye(3)[[0, 1, 2, 1]]]) @ corners * rng.uniform(0.5, 2, (504, 1))
     with embedded(Y) as opened:
-        rows = cone_vertices(opened, Coordinates(3, unit=True), len(Y), 1e-12, seed)
-        np.testing.assert_array_equal(take(opened, Coordinates(3), rows), Y[rows])
+        rows = drive(cone_vertices(Coordinates(3, unit=True), len(Y), 1e-12, seed), opened)
+        np.testing.assert_array_equal(drive(take(Coordinates(3), rows), opened), Y[rows])
     assert {frozenset({500}), frozenset({501, 503}), frozenset({502})} == {
         next(group for group in (frozenset({500}), frozenset({501, 503}), frozenset({502})) if row in group) for row in rows.tolist()
     }

@@ -6,7 +6,7 @@ Poisson factorization (Lee & Seung 2001, the multiplicative updates for the dive
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,8 +17,11 @@ from sklearn.base import clone
 import dfact
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import Block, PartialSums, State
+from dfact.engine.requests import Solver, run, state_rows
+from dfact.engine.session import StateRows
 from dfact.kernels.jit import kernel
-from dfact.models.estimator import Factorization, gather_rows
+from dfact.models.estimator import Factorization
+from dfact.models.fit_task import FitTask
 from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.models.traits import ModelTraits
 from dfact.progress import Reporter, relative_change
@@ -99,7 +102,7 @@ class PoissonMF(Factorization):
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def fit(self, X: Any, y: None = None) -> Self:
+    def _prepare(self, X: Any) -> FitTask[None]:
         tol = (is_in_range(self.tol, 0), "a number of at least 0")
         check(
             self,
@@ -109,21 +112,24 @@ class PoissonMF(Factorization):
                 "tol": tol,
             },
         )
-        dataset = self._dataset(X, None, reset=True)
-        dtype, (n, m) = self._working_dtype(dataset), dataset.shape
+        return self._task(self._dataset(X, None, reset=True))
+
+    def solve(self, task: FitTask[None]) -> Solver[tuple[NDArray[Any], list[float], StateRows]]:
+        m, dtype, report, history = task.dataset.shape[1], task.dtype, Reporter(self.callbacks, self.max_iter), []
         H = np.random.default_rng(self.random_state).uniform(0.5, 1.5, (self.n_components, m)).astype(dtype)
-        report, history = Reporter(self.callbacks, self.max_iter), []
-        with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
-            for _ in range(self.max_iter):
-                sums = session.run(PoissonPass(self.n_components, self.random_state, dtype), H)
-                history.append(float(sums.divergence))
-                report.iteration(history)
-                H = (H * sums.numerator / np.maximum(sums.denominator, np.finfo(dtype).tiny)).astype(dtype)
-                if abs(relative_change(history)) < self.tol:
-                    break
-            self.factors_ = gather_rows(session.rows("factors"), (n, self.n_components), dtype, stored=dataset.path is not None)
-        self.components_, self.n_iter_, self.objective_history_ = H, len(history), np.asarray(history)
-        return self
+        for _ in range(self.max_iter):
+            sums = yield from run(PoissonPass(self.n_components, self.random_state, dtype), H)
+            history.append(float(sums.divergence))
+            report.iteration(history)
+            H = (H * sums.numerator / np.maximum(sums.denominator, np.finfo(dtype).tiny)).astype(dtype)
+            if abs(relative_change(history)) < self.tol:
+                break
+        return H, history, (yield from state_rows("factors"))
+
+    def set_fitted(self, task: FitTask[None], solution: tuple[NDArray[Any], list[float], StateRows]) -> None:
+        self.components_, history, rows = solution
+        self.factors_ = task.gather(rows, self.n_components)
+        self.n_iter_, self.objective_history_ = len(history), np.asarray(history)
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         size, m, k = dtype.itemsize, shape[1], self.n_components

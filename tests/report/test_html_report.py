@@ -339,7 +339,7 @@ def test_every_model_has_a_report(tmp_path: Path) -> None:
 def test_errors_by_item(name: str) -> None:
     model, X = fits()[name]
     table = item_errors(model, fitted_dataset(model, X))
-    R = model.inverse_transform(np.asarray(model._row_factors, np.float64))
+    R = model.inverse_transform(np.asarray(model.row_factors(), np.float64))
     others = (0, *range(2, X.ndim))
     assert_allclose(table["observed"], (~np.isnan(X)).sum(axis=others))
     assert_allclose(table["rmse"], np.sqrt(np.nanmean((X - R) ** 2, axis=others)), rtol=1e-5)

@@ -17,7 +17,8 @@ from sklearn.base import BaseEstimator
 
 import dfact
 from dfact.data.synthetic import icqf_simulation
-from dfact.engine.fused_passes import FusedSession, Members
+from dfact.engine.driver import FusedSolver, drive_together
+from dfact.engine.requests import Solver, run
 from dfact.progress import Iteration
 from dfact.report.selection import error_plot, selection_text
 from dfact.selection import scheduler
@@ -343,16 +344,15 @@ def test_resume_without_a_seed_uses_the_recorded_one(answers: NDArray[np.float64
 
 
 def test_first_error_of_fused_fits_is_raised() -> None:
-    members = Members(None, np.dtype("float64"))  # type: ignore[arg-type]
+    def wait() -> Solver[None]:
+        yield from run(None, None)  # type: ignore[arg-type]
 
-    def wait(name: str) -> None:
-        FusedSession(members, name).run(None, None)  # type: ignore[arg-type]
-
-    def fail() -> None:
+    def fail() -> Solver[None]:
+        yield from ()
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        members.run([lambda: wait("a"), fail, lambda: wait("c")])
+        drive_together([FusedSolver(solver) for solver in (wait(), fail(), wait())], None, np.dtype("float64"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

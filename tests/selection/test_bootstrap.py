@@ -90,7 +90,7 @@ def test_refit_equals_a_fit_to_the_drawn_rows(name: str, n: int) -> None:
     M = answers(n, 12, n)
     model, weighted = models()[name].set_params(dtype="float64", executor="inline"), name in ("icqf", "admm")
     found: dict[int, Any] = {}
-    ResampleFits(model, as_dataset(M), None, weighted, 5).run([0, 1], found.__setitem__, "inline", None)
+    ResampleFits.make(model, as_dataset(M), weighted=weighted, seed=5).run([0, 1], found.__setitem__, "inline", None)
     for number in range(2):
         repeated = np.repeat(M, drawn_rows(M.shape, 5, number), axis=0)
         assert_allclose(found[number], model.fit(repeated).components_, rtol=1e-5, atol=1e-6)
@@ -102,8 +102,7 @@ def test_confounders_are_resampled_with_their_rows() -> None:
     M = np.clip(planted_answers(400, 10, 2, 0) + (groups["group"] == "a").to_numpy()[:, None], 0, 4)
     model = dfact.ICQF(2, bounds=(0, 4), q_max=4, dtype="float64").fit(M, confounders=groups)
     found: list[Refit] = []
-    encoded = model.confounder_encoding_.encode(as_dataset(M, groups).confounders)
-    ResampleFits(model, as_dataset(M, groups), encoded, True, 0).run([0], lambda _, refit: found.append(refit), "inline", None)
+    ResampleFits.make(model, as_dataset(M, groups), weighted=True, seed=0).run([0], lambda _, refit: found.append(refit), "inline", None)
     multiplicity = drawn_rows(M.shape, 0, 0)
     # The ages are scaled by all rows: weights do not change the scale.
     again = dfact.ICQF(2, bounds=(0, 4), q_max=4, dtype="float64").fit(M, confounders=groups, sample_weight=multiplicity)

@@ -175,10 +175,10 @@ def test_held_out_entries_do_not_affect_the_fit(solver: str) -> None:
     other[np.nonzero(held_out)[0][7], np.nonzero(held_out)[1][7]] = 1e9
     fitted = []
     for data in (X, other):
-        model = dfact.ExpectileMF(2, ridge=0.1, solver=solver)
-        dataset = model._observed(data, reset=True)
-        fits = EntryFits(dataset, ErrorMeasure("relative"), 0.1, BatchResults(None, {"seed": 5}, 10), np.dtype("float64"), "inline", None)
-        fit = EntryFit(dfact.ExpectileMF(2, ridge=0.1, solver=solver, init="svd"), 0)
+        model = dfact.ExpectileMF(2, ridge=0.1, solver=solver, init="svd")
+        task = model.prepare(data)
+        fits = EntryFits(task, ErrorMeasure("relative"), 0.1, BatchResults(None, {"seed": 5}, 10), "inline", None)
+        fit = EntryFit(model, task, 0)
         start = fits._make_starts([fit])[0]
         (histogram,) = fits.run([fit])
         fitted.append((start, histogram.counts))

@@ -44,12 +44,12 @@ def lost_at(number: int) -> Iterator[None]:
     """Interrupt the driver when any session requests this step."""
     replay, requested = CheckpointedSession._replay, 0
 
-    def counted(session: CheckpointedSession, name: str) -> Any:
+    def counted(session: CheckpointedSession, kind: str, name: str) -> Any:
         nonlocal requested
         requested += 1
         if requested == number:
             raise InterruptionError
-        return replay(session, name)
+        return replay(session, kind, name)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CheckpointedSession, "_replay", counted)
@@ -60,10 +60,10 @@ def steps_of(work: Callable[[], Any]) -> int:
     """Return the number of steps that all sessions of the work request."""
     replay, requested = CheckpointedSession._replay, 0
 
-    def counted(session: CheckpointedSession, name: str) -> Any:
+    def counted(session: CheckpointedSession, kind: str, name: str) -> Any:
         nonlocal requested
         requested += 1
-        return replay(session, name)
+        return replay(session, kind, name)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CheckpointedSession, "_replay", counted)

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 import dfact
 from dfact.data import layout
 from dfact.engine.block_state import SpillFile
-from dfact.models.estimator import Factorization
+from dfact.engine.memory_plan import Plan
+from dfact.models.fit_task import FitTask
 
 Array = NDArray[Any]
 
@@ -133,13 +134,12 @@ class EstimatorSuite:
         X = self.data()
         expected = self.fit(variant, X, executor="inline")
         written: list[Any] = []
-        plan, write = Factorization._plan, SpillFile.write
+        plan, write = FitTask._plan, SpillFile.write
 
-        def tight(model: Factorization, *arguments: Any) -> Any:
-            chosen, found = plan(model, *arguments)
-            return chosen, replace(found, resident_states=1, resident_values=1)
+        def tight(task: FitTask[Any], *arguments: Any) -> Plan:
+            return replace(plan(task, *arguments), resident_states=1, resident_values=1)
 
-        monkeypatch.setattr(Factorization, "_plan", tight)
+        monkeypatch.setattr(FitTask, "_plan", tight)
         monkeypatch.setattr(SpillFile, "write", lambda *arguments: written.append(arguments) or write(*arguments))
         if executor == "distributed":  # its workers write in processes of their own
             assert_same_fit(self.fit(variant, X, executor=request.getfixturevalue("client")), expected)

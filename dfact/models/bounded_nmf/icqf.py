@@ -13,16 +13,18 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.confounders import Confounder, ConfounderEncoding, as_frame
-from dfact.data.layout import Layout
 from dfact.engine.memory_plan import Footprint
+from dfact.engine.requests import Solver
 from dfact.engine.session import StateRows
 from dfact.errors import DataError
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart
 from dfact.models.bounded_nmf.problem import Problem, check_parameters, check_range, check_weights, make_problem
-from dfact.models.bounded_nmf.solvers import ADMM, Splitless, descend, initial_loadings
-from dfact.models.estimator import Factorization, gather_rows, select_columns
+from dfact.models.bounded_nmf.solvers import ADMM, Solution, Splitless, fit_loadings, initial_loadings, set_solution
+from dfact.models.estimator import Factorization
+from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
+from dfact.models.row_factors import select_columns
 from dfact.models.traits import ModelTraits
 from dfact.progress import Iteration, Reporter
 
@@ -212,43 +214,40 @@ class ICQF(Factorization):
         parameter.
         """
         del y
+        return self.fit_prepared(self.prepare(X, confounders=confounders, sample_weight=sample_weight), checkpoint=checkpoint)
+
+    def _prepare(self, X: Any, confounders: Any = None, sample_weight: Any = None) -> FitTask[Problem]:
         check_parameters(self)
         dataset = self._dataset(X, confounders, reset=True)
         weights = None if sample_weight is None else check_weights(sample_weight, dataset.shape[0])
         problem = make_problem(self, dataset, weights)
-        encoding = None if dataset.confounders is None else ConfounderEncoding.fit(dataset.confounders)
-        dtype = self._working_dtype(dataset)
-        self.confounder_encoding_ = encoding
+        self.confounder_encoding_ = None if dataset.confounders is None else ConfounderEncoding.fit(dataset.confounders)
         C = self._encode(dataset.confounders, dataset.shape[0])
-        n_covariates = 0 if C is None else C.shape[1]
-        covariates = [columns.astype(dtype) for columns in (C, weights) if columns is not None]
-        footprint = self._footprint(dataset.shape, n_covariates, dtype)
-        with self._open_to_fit(dataset, np.column_stack(covariates) if covariates else None, footprint, checkpoint) as session:
-            report = Reporter(self.callbacks, self.max_iter)
-            Q, row_start = initial_loadings(self.init, self.random_state, session, dataset, problem, n_covariates, dtype)
-            solver: ADMM | Splitless
-            if self.solver == "admm":
-                solver = ADMM(problem, row_start, dtype, adaptive=self.rho == "adaptive")
-            elif isinstance(self.init, str):
-                solver, Q = Splitless.with_sample_start(session, problem, Q, row_start, dtype, Layout.of(dataset.shape), report)
-            else:
-                solver = Splitless.from_given_loadings(problem, row_start, dtype)
-            descent = descend(session, solver, Q, self.max_iter, self.tol, report.iteration)
-            Q = descent.Q
-            sums = session.run(RowsPass(problem, RowStart.from_loadings(Q[: problem.k]), dtype), Q)
-            final = 0.5 * float(sums.squares) + problem.penalties(float(sums.penalty_w), Q)
-            self.objective_history_ = np.asarray([*descent.objectives, final])
-            self.lagrangian_history_ = np.asarray(descent.lagrangians)
-            self.n_iter_, self.converged_, self.remaining_ = len(descent.objectives), descent.converged, descent.remaining
-            self.explained_share_ = sums.explained_share()
-            _warn_unconverged(int(sums.unconverged))
-            shape = (dataset.shape[0], problem.k)
-            rows = StateRows(session, "factors", partial(select_columns, columns=slice(problem.k)))
-            self.factors_ = gather_rows(rows, shape, dtype, stored=dataset.path is not None)
-        self.components_ = Q[: problem.k].copy()
-        self.confounder_components_ = Q[problem.k :].copy()
-        self.problem_ = problem
-        return self
+        dtype = self._working_dtype(dataset)
+        columns = [values.astype(dtype) for values in (C, weights) if values is not None]
+        covariates = np.column_stack(columns) if columns else None
+        return self._task(dataset, problem, covariates=covariates, n_covariates=0 if C is None else C.shape[1])
+
+    def solve(self, task: FitTask[Problem]) -> Solver[Solution]:
+        problem, dtype, report = task.problem, task.dtype, Reporter(self.callbacks, self.max_iter)
+        n_covariates = 0 if task.covariates is None else task.covariates.shape[1] - problem.weighted  # the last one holds the weights
+        Q, row_start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, n_covariates, dtype)
+        solver: ADMM | Splitless
+        if self.solver == "admm":
+            solver = ADMM(problem, row_start, dtype, adaptive=self.rho == "adaptive")
+        elif isinstance(self.init, str):
+            solver, Q = yield from Splitless.with_sample_start(problem, Q, row_start, dtype, task.layout, report)
+        else:
+            solver = Splitless.from_given_loadings(problem, row_start, dtype)
+        return (yield from fit_loadings(solver, Q, self.max_iter, self.tol, report, dtype))
+
+    def set_fitted(self, task: FitTask[Problem], solution: Solution) -> None:
+        problem, descent = task.problem, solution.descent
+        set_solution(self, problem, solution)
+        self.lagrangian_history_ = np.asarray(descent.lagrangians)
+        self.confounder_components_ = descent.Q[problem.k :].copy()
+        _warn_unconverged(int(solution.sums.unconverged))
+        self.factors_ = task.gather(replace(solution.rows, convert=partial(select_columns, columns=slice(problem.k))), problem.k)
 
     def _check_parameters(self) -> None:
         check_parameters(self)
@@ -279,12 +278,12 @@ class ICQF(Factorization):
         check_range(dataset, problem)
         C = self._encode(dataset.confounders, dataset.shape[0])
         Q = np.vstack([self.components_, self.confounder_components_]).astype(dtype)
-        footprint = self._footprint(dataset.shape, 0 if C is None else C.shape[1], dtype)
         row_start = RowStart.from_loadings(Q[: problem.k])
-        with self._open(dataset, None if C is None else C.astype(dtype), footprint) as session:
+        task = self._task(dataset, problem, covariates=None if C is None else C.astype(dtype), n_covariates=0 if C is None else C.shape[1])
+        with task.open_session() as session:
             _warn_unconverged(int(session.run(RowsPass(problem, row_start, dtype), Q).unconverged))
             rows = StateRows(session, "factors", partial(select_columns, columns=slice(problem.k)))
-            return gather_rows(rows, (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None, out=out)
+            return task.gather(rows, problem.k, out)
 
     def inverse_transform(self, W: Any, *, confounders: Any = None) -> NDArray[Any]:
         """Return the model's answers [W, C]Qᵀ (n, m), clipped to the bounds, for factors W (n, k)."""

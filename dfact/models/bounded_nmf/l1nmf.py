@@ -2,22 +2,23 @@
 
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
-from dfact.data.layout import Layout
 from dfact.data.validation import locate_outside, require_finite
 from dfact.engine.memory_plan import Footprint
+from dfact.engine.requests import Solver
 from dfact.engine.session import StateRows
 from dfact.errors import DataError
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart, Sums
 from dfact.models.bounded_nmf.problem import Problem, check_size
-from dfact.models.bounded_nmf.solvers import Splitless, descend, initial_loadings
-from dfact.models.estimator import Factorization, gather_rows
+from dfact.models.bounded_nmf.solvers import Solution, Splitless, fit_loadings, initial_loadings, set_solution
+from dfact.models.estimator import Factorization
+from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
@@ -153,31 +154,22 @@ class L1NMF(Factorization):
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def fit(self, X: Any, y: None = None, *, checkpoint: str | PathLike[str] | None = None) -> Self:
-        """Fit the answers X (n, m): any array, path or Dataset; NaN is missing. ``checkpoint`` overrides the parameter."""
-        del y
+    def _prepare(self, X: Any) -> FitTask[Problem]:
         self._check_parameters()
         dataset = self._dataset(X, None, reset=True)
-        problem, dtype = self._make_problem(dataset), self._working_dtype(dataset)
-        with self._open_to_fit(dataset, None, self._footprint(dataset.shape, 0, dtype), checkpoint) as session:
-            report = Reporter(self.callbacks, self.max_iter)
-            Q, row_start = initial_loadings(self.init, self.random_state, session, dataset, problem, 0, dtype)
-            solver = _Solver(problem, row_start, dtype)
-            if isinstance(self.init, str):
-                solver, Q = _Solver.with_sample_start(session, problem, Q, row_start, dtype, Layout.of(dataset.shape), report)
-            descent = descend(session, solver, Q, self.max_iter, self.tol, report.iteration)
-            Q = descent.Q
-            sums = session.run(RowsPass(problem, RowStart.from_loadings(Q), dtype), Q)
-            self.factors_ = gather_rows(
-                StateRows(session, "factors"), (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None
-            )
-        objective = 0.5 * float(sums.squares) + problem.penalties(float(sums.penalty_w), Q)
-        self.objective_history_ = np.asarray([*descent.objectives, objective])
-        self.n_iter_, self.converged_, self.remaining_ = len(descent.objectives), descent.converged, descent.remaining
-        self.explained_share_ = sums.explained_share()
-        self.components_ = Q
-        self.problem_ = problem
-        return self
+        return self._task(dataset, self._make_problem(dataset))
+
+    def solve(self, task: FitTask[Problem]) -> Solver[Solution]:
+        report, problem = Reporter(self.callbacks, self.max_iter), task.problem
+        Q, row_start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, 0, task.dtype)
+        solver = _Solver(problem, row_start, task.dtype)
+        if isinstance(self.init, str):
+            solver, Q = yield from _Solver.with_sample_start(problem, Q, row_start, task.dtype, task.layout, report)
+        return (yield from fit_loadings(solver, Q, self.max_iter, self.tol, report, task.dtype))
+
+    def set_fitted(self, task: FitTask[Problem], solution: Solution) -> None:
+        set_solution(self, task.problem, solution)
+        self.factors_ = task.gather(solution.rows, task.problem.k)
 
     @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
@@ -189,13 +181,11 @@ class L1NMF(Factorization):
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
         _check_range(dataset)
-        problem, dtype = self.problem_, self._working_dtype(dataset)
-        Q = self.components_.astype(dtype)
-        with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
-            session.run(RowsPass(problem, RowStart.from_loadings(Q), dtype), Q)
-            return gather_rows(
-                StateRows(session, "factors"), (dataset.shape[0], problem.k), dtype, stored=dataset.path is not None, out=out
-            )
+        task = self._task(dataset, self.problem_)
+        Q = self.components_.astype(task.dtype)
+        with task.open_session() as session:
+            session.run(RowsPass(task.problem, RowStart.from_loadings(Q), task.dtype), Q)
+            return task.gather(StateRows(session, "factors"), len(Q), out)
 
     def inverse_transform(self, W: Any) -> NDArray[Any]:
         """Return the model's answers WQᵀ (n, m) for factors W (n, k)."""

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.engine.passes import SampledView
-from dfact.engine.session import Session
+from dfact.engine.requests import Solver, run, state_rows
+from dfact.engine.session import StateRows
 from dfact.linalg.svd import nndsvd
-from dfact.models.bounded_nmf.passes import ADMMPass, RowStart, SplitlessPass, Sums, WeightedRows
+from dfact.models.bounded_nmf.passes import ADMMPass, RowsPass, RowStart, RowSums, SplitlessPass, Sums, WeightedRows
 from dfact.models.bounded_nmf.problem import Problem
 from dfact.models.parameters import resolve_seed
 from dfact.progress import Reporter, relative_change, remaining_change
@@ -100,14 +101,13 @@ class Splitless:
     @classmethod
     def with_sample_start(
         cls,
-        session: Session,
         problem: Problem,
         Q: NDArray[Any],
         row_start: RowStart,
         dtype: np.dtype[Any],
         layout: Layout,
         report: Reporter,
-    ) -> tuple[Self, NDArray[Any]]:
+    ) -> Solver[tuple[Self, NDArray[Any]]]:
         """Make the solver. Return it with its initial loadings Qᵀ (k+c, m): those fitted to a sample of the rows, if there are enough."""
         partitions = layout.sample(_SAMPLE_SHARE)
         if not partitions:
@@ -116,7 +116,7 @@ class Splitless:
         share = sum(part.stop - part.start for part in rows) / layout.n_rows
         solver = cls(replace(problem, gamma=share * problem.gamma), row_start, dtype)
         solver.pass_ = SampledView(partitions, SplitlessPass(problem, row_start, dtype))
-        Q = descend(session, solver, Q, _SAMPLE_PASSES, _SAMPLE_TOLERANCE, report.on_sample, relative_change).Q
+        Q = (yield from descend(solver, Q, _SAMPLE_PASSES, _SAMPLE_TOLERANCE, report.on_sample, relative_change)).Q
         return cls(problem, RowStart.from_loadings(Q[: problem.k]), dtype, solver.rho), Q
 
     def broadcast(self, Q: NDArray[Any]) -> tuple[NDArray[Any], float]:
@@ -164,14 +164,13 @@ Measure = Callable[[Sequence[float]], float]
 
 
 def descend(
-    session: Session,
     solver: ADMM | Splitless,
     Q: NDArray[Any],
     max_iter: int,
     tol: float,
     report: Callable[[Sequence[float]], None] | None,
     measure: Measure = remaining_change,
-) -> Descent:
+) -> Solver[Descent]:
     """Alternate between a pass over the rows and an update of the loadings Qᵀ (k+c, m).
 
     Stop when the ``measure`` of the objectives, and that of the augmented Lagrangians, is less than ``tol``. ``report`` is called
@@ -182,7 +181,7 @@ def descend(
     lagrangians: list[float] = []
     remaining = float("nan")
     for _ in range(max_iter):
-        sums = session.run(solver.pass_, solver.broadcast(point))
+        sums = yield from run(solver.pass_, solver.broadcast(point))
         penalties = problem.penalties(float(sums.penalty_w), point)
         objectives.append(0.5 * float(sums.squares) + penalties)
         lagrangians.append(float(sums.lagrangian) + penalties)
@@ -196,22 +195,57 @@ def descend(
     return Descent(Q, objectives, lagrangians, converged=False, remaining=remaining)
 
 
+@dataclass(frozen=True)
+class Solution:
+    """The end of a fit: a descent, and the rows at their optimum given its loadings."""
+
+    descent: Descent
+    objective: float
+    """Objective of the model itself."""
+    sums: RowSums
+    """Sums of the pass that solved the rows."""
+    rows: StateRows
+    """Row factors [W, C] (n, k+c)."""
+
+
+def fit_loadings(
+    solver: ADMM | Splitless, Q: NDArray[Any], max_iter: int, tol: float, report: Reporter, dtype: np.dtype[Any]
+) -> Solver[Solution]:
+    """Descend from the loadings Qᵀ (k+c, m), then solve every row to its optimum."""
+    problem = solver.problem
+    descent = yield from descend(solver, Q, max_iter, tol, report.iteration)
+    Q = descent.Q
+    sums = yield from run(RowsPass(problem, RowStart.from_loadings(Q[: problem.k]), dtype), Q)
+    objective = 0.5 * float(sums.squares) + problem.penalties(float(sums.penalty_w), Q)
+    return Solution(descent, objective, sums, (yield from state_rows("factors")))
+
+
+def set_solution(model: Any, problem: Problem, solution: Solution) -> None:
+    """Set the fitted attributes that ICQF and L1NMF share, but for the factors of the rows."""
+    descent = solution.descent
+    model.objective_history_ = np.asarray([*descent.objectives, solution.objective])
+    model.n_iter_, model.converged_, model.remaining_ = len(descent.objectives), descent.converged, descent.remaining
+    model.explained_share_ = solution.sums.explained_share()
+    model.components_ = descent.Q[: problem.k].copy()
+    model.problem_ = problem
+
+
 def initial_loadings(
-    init: Any, random_state: Any, session: Session, dataset: Dataset, problem: Problem, n_covariates: int, dtype: np.dtype[Any]
-) -> tuple[NDArray[Any], RowStart]:
+    init: Any, random_state: Any, dataset: Dataset, problem: Problem, n_covariates: int, dtype: np.dtype[Any]
+) -> Solver[tuple[NDArray[Any], RowStart]]:
     """Return the initial loadings Qᵀ (k+c, m), with 0 for those of confounders, and the start of the rows.
 
     ``init`` is "nndsvd", "random" or loadings (k, m).
     """
     k, m = problem.k, dataset.shape[1]
     if isinstance(init, str) and init == "random":
-        seed = resolve_seed(random_state, session)
+        seed = yield from resolve_seed(random_state)
         # Loadings without an upper bound are drawn up to the highest answer.
         upper = np.minimum(problem.q_max, dataset.statistics.maximum.max())
         loadings = np.random.default_rng(seed).uniform(0, upper, (k, m))
         row_start = RowStart(None, seed)
     elif isinstance(init, str):
-        loadings, projection = nndsvd(session, m, k, dtype, view=WeightedRows(problem))
+        loadings, projection = yield from nndsvd(m, k, dtype, view=WeightedRows(problem))
         row_start = RowStart(projection)
     else:
         loadings = np.asarray(init, np.float64)

@@ -15,10 +15,11 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.data.dataset import Dataset
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.partitions import partitions
-from dfact.errors import DataError, DfactError
+from dfact.errors import DataError, DfactError, ParameterError
 from dfact.kernels.cp import subtract
 from dfact.models.cp.base import CPModel, explained_share, rows_footprint
 from dfact.models.cp.problem import ElasticNet, RowPrior, khatri_rao, unfold
+from dfact.models.fit_task import FitTask
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.progress import Iteration, Reporter, remaining_change
@@ -136,30 +137,34 @@ class CPALS(CPModel):
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def fit(self, X: Any, y: None = None) -> Self:
-        """Fit the tensor X (I_1, …, I_N): any array, path or Dataset; NaN is missing."""
-        del y
-        parafac = _parafac()
+    def _prepare(self, X: Any) -> FitTask[None]:
+        _parafac()
         self._check_parameters()
-        dataset = self._as_slices(X, reset=True)
-        dtype = self._working_dtype(dataset)
-        self._plan(dataset, self._footprint(dataset.shape, 0, dtype))[1].check()
-        Z = _values(dataset)
+        return self._task(self._as_slices(X, reset=True))
+
+    def fit_prepared(self, task: FitTask[None], *, checkpoint: str | PathLike[str] | None = None) -> Self:
+        """Run the fit, which TensorLy does in memory; it has no checkpoint."""
+        if checkpoint is not None:
+            raise ParameterError(f"checkpoint is {checkpoint!r}, expected None: TensorLy's iterations cannot be resumed")
+        task.plan().check()
+        Z = _values(task.dataset)
         iterations = _Iterations(Z, self.tol, Reporter(self.callbacks, self.max_iter))
-        self._iterate(parafac, Z.reshape(dataset.shape), iterations)
-        self.n_iter_, self.remaining_ = len(iterations.objectives) - 1, iterations.remaining
-        self.converged_ = iterations.remaining < self.tol
-        # Rounded to the precision of factors_, so that transform gives the same rows.
-        order = np.argsort(-_weights(iterations.factors), kind="stable")
-        others = [np.ascontiguousarray(A[:, order], dtype) for A in iterations.factors[1:]]
-        self.factors_ = [np.empty((0, len(order)), dtype), *others]
-        self.factors_[0] = np.asarray(self._least_squares(dataset, None))
-        self._set_weights(_weights([np.asarray(A, np.float64) for A in self.factors_]))
-        final = iterations.objective(self.factors_)
-        self.objective_history_ = np.asarray([*iterations.objectives, final])
-        norm = float(np.nansum(Z * Z))
-        self.explained_share_ = explained_share(2 * final, norm)
+        self._iterate(_parafac(), Z.reshape(task.dataset.shape), iterations)
+        self.finish(task, iterations)
         return self
+
+    def set_fitted(self, task: FitTask[None], solution: "_Iterations") -> None:
+        self.n_iter_, self.remaining_ = len(solution.objectives) - 1, solution.remaining
+        self.converged_ = solution.remaining < self.tol
+        # Rounded to the precision of factors_, so that transform gives the same rows.
+        order = np.argsort(-_weights(solution.factors), kind="stable")
+        others = [np.ascontiguousarray(A[:, order], task.dtype) for A in solution.factors[1:]]
+        self.factors_ = [np.empty((0, len(order)), task.dtype), *others]
+        self.factors_[0] = np.asarray(self._least_squares(task.dataset, None))
+        self._set_weights(_weights([np.asarray(A, np.float64) for A in self.factors_]))
+        final = solution.objective(self.factors_)
+        self.objective_history_ = np.asarray([*solution.objectives, final])
+        self.explained_share_ = explained_share(2 * final, solution.norm)
 
     def _iterate(self, parafac: Any, Z: NDArray[np.float64], iterations: "_Iterations") -> None:
         missing = np.isnan(Z)
@@ -221,6 +226,11 @@ class _Iterations:
         # The start is left out: the first iteration may raise its objective.
         self.remaining = remaining_change(self.objectives[1:])
         return self.remaining < self._tol
+
+    @property
+    def norm(self) -> float:
+        """‖Δ∘Z‖²."""
+        return float(np.nansum(self._Z * self._Z))
 
     def objective(self, factors: Sequence[NDArray[Any]]) -> float:
         """Return ½‖Δ∘(Z − X)‖²."""

@@ -20,8 +20,10 @@ from dfact.engine.session import StateRows
 from dfact.errors import DataError
 from dfact.models.cp.passes import FACTORS, GRAM_COLUMNS, RowsPass
 from dfact.models.cp.problem import ElasticNet, Factors, RowPrior, check_size, find_unobserved, khatri_rao, nonzero
-from dfact.models.estimator import Factorization, gather_rows, select_columns
+from dfact.models.estimator import Factorization
+from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import Shape
+from dfact.models.row_factors import select_columns
 from dfact.models.traits import ModelTraits, Vocabulary
 
 
@@ -83,8 +85,7 @@ class CPModel(Factorization):
         units = np.vstack([A / np.where(length > 0, length, 1) for A, length in zip(scaled, lengths, strict=True)])
         return pd.DataFrame(units, index=pd.Index(names, name="slice"), columns=self.get_feature_names_out())
 
-    @property
-    def _row_factors(self) -> Any:
+    def row_factors(self) -> Any:
         return self.factors_[0]
 
     def _as_slices(self, X: Any, *, reset: bool) -> Dataset:
@@ -113,11 +114,11 @@ class CPModel(Factorization):
 
         ``variances`` (n, 1) are those of the slices if ``prior`` takes given ones.
         """
-        dtype = self._working_dtype(dataset)
+        task = self._task(dataset, covariates=variances)
         H = khatri_rao([np.asarray(A, np.float64).T for A in self.factors_[1:]])
-        with self._open(dataset, variances, self._footprint(dataset.shape, 0, dtype)) as session:
-            warn_unconverged(int(session.run(RowsPass(net, prior, dtype), H).unconverged))
-            return gather_rows(StateRows(session, FACTORS), (dataset.shape[0], len(H)), dtype, stored=dataset.path is not None, out=out)
+        with task.open_session() as session:
+            warn_unconverged(int(session.run(RowsPass(net, prior, task.dtype), H).unconverged))
+            return task.gather(StateRows(session, FACTORS), len(H), out)
 
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
         """Warn of slices without any observed entry, whose factors are 0."""
@@ -153,16 +154,12 @@ def rows_footprint(shape: tuple[int, ...], k: int, dtype: np.dtype[Any]) -> Foot
     )
 
 
-def gather_factors(
-    rows: Iterable[NDArray[Any]], others: Factors, weights: NDArray[np.float64], dataset: Dataset, dtype: np.dtype[Any]
-) -> list[Any]:
+def gather_factors(rows: Iterable[NDArray[Any]], others: Factors, weights: NDArray[np.float64], task: FitTask[Any]) -> list[Any]:
     """Return the factors (I_n, R), largest component first."""
     order = np.argsort(-weights, kind="stable")
-    shape = (dataset.shape[0], len(order))
     reorder = partial(select_columns, columns=order)
     ordered = replace(rows, convert=reorder) if isinstance(rows, StateRows) else map(reorder, rows)
-    first = gather_rows(ordered, shape, dtype, stored=dataset.path is not None)
-    return [first, *(np.ascontiguousarray(A[order].T, dtype) for A in others)]
+    return [task.gather(ordered, len(order)), *(np.ascontiguousarray(A[order].T, task.dtype) for A in others)]
 
 
 def explained_share(squares: float, norm: float) -> float:

@@ -1,12 +1,13 @@
 """Block coordinate descent for CP in its two forms: by passes over the rows, and on the residual tensor in memory."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.session import Arrays, Session
+from dfact.engine.requests import Solver, memo, run, state_rows
+from dfact.engine.session import Arrays
 from dfact.kernels.cp import residual_sweep, subtract
 from dfact.kernels.elastic_net import column_updates
 from dfact.models.cp.passes import EPSILON, FACTORS, REFINED, FillPass, Point, RowStart, Sums, SupportCounts, SupportPass, extrapolate
@@ -19,7 +20,7 @@ _MOMENTUM_FALL = 0.02  # relative fall of the objective below which extrapolatio
 _LEAST_FALL = 0.1  # share of the last fall of the objective that an extrapolated point must bring
 
 
-class Solver(Protocol):
+class Descent(Protocol):
     """Descent on the objective, with its current factors (R, I_n)."""
 
     @property
@@ -27,39 +28,39 @@ class Solver(Protocol):
         """Factors of modes 2, …, N."""
         ...
 
-    def iterate(self, net: ElasticNet) -> float:
+    def iterate(self, net: ElasticNet) -> Solver[float]:
         """Update all modes once. Return the objective before the update."""
         ...
 
-    def evaluate(self) -> tuple[float, NDArray[np.float64]]:
+    def evaluate(self) -> Solver[tuple[float, NDArray[np.float64]]]:
         """Return ‖Δ∘(Z − X)‖² and the components' weights γ (R,). Called before the other methods after an iteration."""
         ...
 
-    def support_counts(self) -> SupportCounts:
+    def support_counts(self) -> Solver[SupportCounts]:
         """Count the zeros of each component in mode 1, and the changes of the support since the previous call."""
         ...
 
-    def refinement(self, supports: Factors) -> "Solver":
-        """Return a solver that continues from a copy, with mode 1 on its last counted support and the others on the given ones."""
+    def refinement(self, supports: Factors) -> "Descent":
+        """Return a descent that continues from a copy, with mode 1 on its last counted support and the others on the given ones."""
         ...
 
-    def rows(self) -> Iterator[NDArray[Any]]:
-        """Yield the factors of mode 1, rows first, by consecutive groups of rows."""
+    def rows(self) -> Solver[Iterable[NDArray[Any]]]:
+        """Return the factors of mode 1, rows first, by consecutive groups of rows."""
         ...
 
 
 def descend(
-    solver: Solver,
+    solver: Descent,
     net: ElasticNet,
     max_iter: int,
     tol: float,
     report: Reporter | None = None,
     measure: Callable[[Sequence[float]], float] = remaining_change,
-) -> tuple[list[float], bool]:
+) -> Solver[tuple[list[float], bool]]:
     """Iterate until the ``measure`` of the objectives is less than ``tol``. Return the objectives and whether it is."""
     objectives: list[float] = []
     for _ in range(max_iter):
-        objectives.append(solver.iterate(net))
+        objectives.append((yield from solver.iterate(net)))
         if report is not None:
             report.iteration(objectives)
         if measure(objectives) < tol:
@@ -78,10 +79,8 @@ class ImputingSolver:
     and the weights restart.
     """
 
-    def __init__(
-        self, session: Session, prior: Prior, row_start: RowStart, dtype: np.dtype[Any], others: Factors, supports: Factors | None = None
-    ) -> None:
-        self._session, self._prior, self._row_start, self._dtype = session, prior, row_start, dtype
+    def __init__(self, prior: Prior, row_start: RowStart, dtype: np.dtype[Any], others: Factors, supports: Factors | None = None) -> None:
+        self._prior, self._row_start, self._dtype = prior, row_start, dtype
         self._others = [A.copy() for A in others]
         self._supports = supports
         self._key = FACTORS if supports is None else REFINED
@@ -95,11 +94,11 @@ class ImputingSolver:
     def others(self) -> Factors:
         return self._others
 
-    def _run(self, net: ElasticNet, *, move: bool = True, weight: float = 0.0, back: bool = False) -> Sums:
+    def _run(self, net: ElasticNet, *, move: bool = True, weight: float = 0.0, back: bool = False) -> Solver[Sums]:
         H, gram = khatri_rao([A.astype(self._dtype) for A in self._others]), grams_product([A @ A.T for A in self._others])
         scales, self._scales = self._scales, np.ones_like(self._scales)
         pass_ = FillPass(net, self._prior.rows, self._row_start, self._dtype, self._key, move)
-        return self._session.run(pass_, Point(H, gram.astype(self._dtype), scales, weight, back))
+        return (yield from run(pass_, Point(H, gram.astype(self._dtype), scales, weight, back)))
 
     def shrink(self, gram: NDArray[np.float64], norm: float) -> None:
         """Scale the start X, with this A⁽¹⁾ᵀA⁽¹⁾, so that it is no larger than the data, whose squared norm is ``norm``.
@@ -113,16 +112,16 @@ class ImputingSolver:
     def _sizes(self) -> list[NDArray[np.float64]]:
         return [penalty_norms(A, variances) for A, variances in zip(self._others, self._prior.others, strict=True)]
 
-    def iterate(self, net: ElasticNet) -> float:
+    def iterate(self, net: ElasticNet) -> Solver[float]:
         if net != self._net:
             self._net, self._last, self._fall, self._steps = net, np.inf, np.inf, 0
         start, weight = self._others, min(_MAX_MOMENTUM, self._steps / (self._steps + _MOMENTUM_DELAY))
         if weight > 0:
             self._others = [extrapolate(A, B, weight, nonnegative=net.nonnegative) for A, B in zip(start, self._previous, strict=True)]
-        objective, sums = self._pass(net, weight=weight)
+        objective, sums = yield from self._pass(net, weight=weight)
         if weight > 0 and self._last - objective < _LEAST_FALL * self._fall:
             self._others, self._steps = start, 0
-            objective, sums = self._pass(net, back=True)
+            objective, sums = yield from self._pass(net, back=True)
         self._previous, self._fall, self._last = start, self._last - objective, objective
         self._steps = self._steps + 1 if self._fall < _MOMENTUM_FALL * objective else 0
         self._others = [A.copy() for A in self._others]
@@ -132,10 +131,10 @@ class ImputingSolver:
         self._others = [A * c[:, None] for A, c in zip(self._others, scales[1:], strict=True)]
         return objective
 
-    def _pass(self, net: ElasticNet, *, weight: float = 0.0, back: bool = False) -> tuple[float, Sums]:
+    def _pass(self, net: ElasticNet, *, weight: float = 0.0, back: bool = False) -> Solver[tuple[float, Sums]]:
         """Run a pass. Return the objective at its beginning, and its sums."""
         sizes = self._sizes()
-        sums = self._run(net, weight=weight, back=back)
+        sums = yield from self._run(net, weight=weight, back=back)
         return 0.5 * float(sums.squares) + net.penalty(sums.sizes[0] + sum(sizes)), sums
 
     def _update_others(self, net: ElasticNet, sums: Sums) -> None:
@@ -149,28 +148,29 @@ class ImputingSolver:
                 column_updates(A, U, G, net.ridge(self._prior.others[n]), net.l1, net.nonnegative, support, _INNER)
                 grams[n + 1] = A @ A.T
 
-    def evaluate(self) -> tuple[float, NDArray[np.float64]]:
-        sums = self._run(ElasticNet(0.0, 0.0), move=False)
+    def evaluate(self) -> Solver[tuple[float, NDArray[np.float64]]]:
+        sums = yield from self._run(ElasticNet(0.0, 0.0), move=False)
         return float(sums.squares), component_weights(sums.gram, self._others)
 
-    def support_counts(self) -> SupportCounts:
-        return self._session.run(SupportPass(), None)
+    def support_counts(self) -> Solver[SupportCounts]:
+        return (yield from run(SupportPass(), None))
 
     def refinement(self, supports: Factors) -> "ImputingSolver":
         others = [A * support for A, support in zip(self._others, supports, strict=True)]
-        return ImputingSolver(self._session, self._prior, self._row_start, self._dtype, others, supports)
+        return ImputingSolver(self._prior, self._row_start, self._dtype, others, supports)
 
-    def rows(self) -> Iterator[NDArray[Any]]:
-        return memoized_rows(self._session, self._key)
+    def rows(self) -> Solver[Iterable[NDArray[Any]]]:
+        return (yield from memoized_rows(self._key))
 
 
-def memoized_rows(session: Session, name: str) -> Iterator[NDArray[Any]]:
-    """Yield a state array, rows first, by consecutive groups of rows.
+def memoized_rows(name: str) -> Solver[Iterable[NDArray[Any]]]:
+    """Return a state array, rows first, by consecutive groups of rows.
 
     It is memoized: a path resumed from a checkpoint needs the array as it was here, not the later state of the checkpoint.
     """
-    groups = session.memo(name, lambda: {f"{i}": part for i, part in enumerate(session.rows(name))})
-    return iter(groups.values())
+    rows = yield from state_rows(name)
+    groups = yield from memo(name, lambda: {f"{i}": part for i, part in enumerate(rows)})
+    return groups.values()
 
 
 class MaskedSolver:
@@ -185,11 +185,9 @@ class MaskedSolver:
         sizes: Sequence[int],
         variances: NDArray[np.float64],
         A: NDArray[np.float64],
-        session: Session,
         support: NDArray[np.float64] | None = None,
     ) -> None:
         self._Z, self._sizes, self._variances, self._A = Z, np.asarray(sizes, np.int64), variances, A.copy()
-        self._session = session
         self._support = np.empty((0, 0)) if support is None else support
         self._counted_support = np.ones(A.shape, np.uint8)
 
@@ -205,8 +203,8 @@ class MaskedSolver:
         E = rows.T @ khatri_rao(others)
         return E, subtract(self._Z, E)
 
-    def iterate(self, net: ElasticNet) -> float:
-        result = self._session.memo("iteration", lambda: self._sweep(net))
+    def iterate(self, net: ElasticNet) -> Solver[float]:
+        result = yield from memo("iteration", lambda: self._sweep(net))
         self._A = result["factors"]
         return float(result["objective"])
 
@@ -220,11 +218,13 @@ class MaskedSolver:
         factors = np.hstack([A * c[:, None] for A, c in zip(modes, scales, strict=True)])
         return {"factors": factors, "objective": np.asarray(objective)}
 
-    def evaluate(self) -> tuple[float, NDArray[np.float64]]:
+    def evaluate(self) -> Solver[tuple[float, NDArray[np.float64]]]:
+        yield from ()
         rows, *others = self._modes(self._A)
         return self._residual()[1], component_weights(rows @ rows.T, others)
 
-    def support_counts(self) -> SupportCounts:
+    def support_counts(self) -> Solver[SupportCounts]:
+        yield from ()
         support = (np.abs(self._A) > EPSILON).astype(np.uint8)
         previous, self._counted_support = self._counted_support, support
         rows = slice(0, self._sizes[0])
@@ -232,7 +232,8 @@ class MaskedSolver:
 
     def refinement(self, supports: Factors) -> "MaskedSolver":
         support = np.hstack([self._counted_support[:, : self._sizes[0]], *supports]).astype(np.float64)
-        return MaskedSolver(self._Z, self._sizes.tolist(), self._variances, self._A * support, self._session, support)
+        return MaskedSolver(self._Z, self._sizes.tolist(), self._variances, self._A * support, support)
 
-    def rows(self) -> Iterator[NDArray[Any]]:
-        return iter([self._modes(self._A)[0].T])
+    def rows(self) -> Solver[Iterable[NDArray[Any]]]:
+        yield from ()
+        return [self._modes(self._A)[0].T]

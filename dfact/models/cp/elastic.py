@@ -1,26 +1,28 @@
 """ElasticCP: sparse and low-rank PARAFAC decomposition of tensors with missing entries."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from os import PathLike
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
+from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
+from dfact.engine.requests import Solver, run, state_rows
 from dfact.engine.session import StateRows
 from dfact.errors import DataError, ParameterError
 from dfact.models.cp.base import CPModel, explained_share, gather_factors, rows_footprint, warn_unconverged
-from dfact.models.cp.block_descent import Solver, descend
-from dfact.models.cp.passes import FACTORS, RowsPass
+from dfact.models.cp.block_descent import Descent, descend
+from dfact.models.cp.passes import FACTORS, RowsPass, RowSums
 from dfact.models.cp.path import PathStep, SolutionPath, checked_lambdas, trace_path
 from dfact.models.cp.problem import (
     ElasticNet,
+    Factors,
     Prior,
     RowPrior,
     check_parameters,
@@ -30,11 +32,32 @@ from dfact.models.cp.problem import (
     penalty_norms,
 )
 from dfact.models.cp.samples import monitor_rows
-from dfact.models.cp.starts import is_exact, make_solver, row_inputs, start_size
+from dfact.models.cp.starts import is_exact, make_descent, row_inputs, start_size
 from dfact.models.cp.stochastic import StochasticSolver, resolve_batch_sizes
+from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.progress import Iteration, Reporter, remaining_change
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The end of a descent, with every slice at its optimum."""
+
+    prior: Prior
+    objectives: list[float]
+    """Objective before each iteration."""
+    objective: float
+    """Objective of the model itself."""
+    converged: bool
+    read_share: float | None
+    """Share of the slices that a stochastic descent read."""
+    others: Factors
+    """Factors (R, I_n) of modes 2 to N."""
+    sums: RowSums
+    """Sums of the pass that solved the slices."""
+    rows: StateRows
+    """Factors of mode 1 (I_1, R)."""
 
 
 class ElasticCP(CPModel):
@@ -213,27 +236,39 @@ class ElasticCP(CPModel):
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def fit(self, X: Any, y: None = None, *, checkpoint: str | PathLike[str] | None = None) -> Self:
-        """Fit the tensor X (I_1, …, I_N): any array, path or Dataset; NaN is missing. ``checkpoint`` overrides the parameter."""
-        del y
-        dataset, dtype = self._check_input(X)
-        with self._open_to_fit(dataset, row_inputs(self, dataset, dtype), self._footprint(dataset.shape, 0, dtype), checkpoint) as session:
-            self.prior_, solver, _ = make_solver(self, session, dataset, dtype)
-            objectives, self.converged_ = descend(solver, self._net(), self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
-            # Rounded to the precision of factors_, so that transform gives the same rows.
-            others = [A.astype(dtype).astype(np.float64) for A in solver.others]
-            sums = session.run(RowsPass(self._net(), self.prior_.rows, dtype), khatri_rao(others))
-            sizes = sums.sizes + sum(penalty_norms(A, v) for A, v in zip(others, self.prior_.others, strict=True))
-            final = 0.5 * float(sums.squares) + self._net().penalty(sizes)
-            self.factors_ = gather_factors(StateRows(session, FACTORS), others, component_weights(sums.gram, others), dataset, dtype)
-        self.objective_history_ = np.asarray([*objectives, final])
+    def _prepare(self, X: Any) -> FitTask[ElasticNet]:
+        return self._checked(X)
+
+    def _checked(self, X: Any, **identity: Any) -> FitTask[ElasticNet]:
+        check_parameters(self)
+        dataset = self._as_slices(X, reset=True)
+        covariates = row_inputs(self, dataset, self._working_dtype(dataset))
+        return self._task(dataset, self._net(), covariates=covariates, **identity)
+
+    def solve(self, task: FitTask[ElasticNet]) -> Solver[Solution]:
+        net, dtype = task.problem, task.dtype
+        prior, solver, _ = yield from make_descent(self, task.dataset, dtype)
+        objectives, converged = yield from descend(solver, net, self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
+        # Rounded to the precision of factors_, so that transform gives the same rows.
+        others = [A.astype(dtype).astype(np.float64) for A in solver.others]
+        sums = yield from run(RowsPass(net, prior.rows, dtype), khatri_rao(others))
+        sizes = sums.sizes + sum(penalty_norms(A, v) for A, v in zip(others, prior.others, strict=True))
+        final = 0.5 * float(sums.squares) + net.penalty(sizes)
+        read_share = solver.read_share if isinstance(solver, StochasticSolver) else None
+        return Solution(prior, objectives, final, converged, read_share, others, sums, (yield from state_rows(FACTORS)))
+
+    def set_fitted(self, task: FitTask[ElasticNet], solution: Solution) -> None:
+        sums, objectives = solution.sums, solution.objectives
+        weights = component_weights(sums.gram, solution.others)
+        self.prior_, self.converged_ = solution.prior, solution.converged
+        self.factors_ = gather_factors(solution.rows, solution.others, weights, task)
+        self.objective_history_ = np.asarray([*objectives, solution.objective])
         self.n_iter_, self.remaining_ = len(objectives), remaining_change(objectives)
-        if isinstance(solver, StochasticSolver):
-            self.read_share_ = solver.read_share
+        if solution.read_share is not None:
+            self.read_share_ = solution.read_share
         self.explained_share_ = explained_share(float(sums.squares), float(sums.norm))
-        self._set_weights(component_weights(sums.gram, others))
+        self._set_weights(weights)
         warn_unconverged(int(sums.unconverged))
-        return self
 
     def path(
         self,
@@ -251,26 +286,33 @@ class ElasticCP(CPModel):
         last iteration; for stored data they are written to disk for every step. ``checkpoint`` overrides the parameter;
         it also holds the factors of every step.
         """
+        grid = checked_lambdas(lambdas)
         model = type(self)(**self.get_params(deep=False))
-        return model._path(X, checked_lambdas(lambdas), bool(refine), checkpoint)
+        task = model._checked(X, lambdas=grid, refine=bool(refine))
+        with task.open(checkpoint) as session:
+            prior, steps = drive(self._trace(task, grid, bool(refine)), session)
+        model.prior_ = prior
+        return SolutionPath(tuple(steps), model)
 
-    def _path(self, X: Any, lambdas: list[float], refine: bool, checkpoint: str | PathLike[str] | None) -> SolutionPath:
-        dataset, dtype = self._check_input(X)
+    def _trace(self, task: FitTask[ElasticNet], lambdas: list[float], refine: bool) -> Solver[tuple[Prior, list[PathStep]]]:
         report = Reporter(self.callbacks, len(lambdas))
-        steps: list[PathStep] = []
+        prior, solver, norm = yield from make_descent(self, task.dataset, task.dtype)
 
-        def gather(solver: Solver, weights: NDArray[np.float64]) -> list[Any]:
-            return gather_factors(solver.rows(), solver.others, weights, dataset, dtype)
+        def gather(descent: Descent, weights: NDArray[np.float64]) -> Solver[list[Any]]:
+            return gather_factors((yield from descent.rows()), descent.others, weights, task)
 
-        covariates, footprint = row_inputs(self, dataset, dtype), self._footprint(dataset.shape, 0, dtype)
-        with self._open_to_fit(dataset, covariates, footprint, checkpoint, lambdas=lambdas, refine=refine) as session:
-            self.prior_, solver, norm = make_solver(self, session, dataset, dtype)
-            for step in trace_path(
-                solver, self._net(), lambdas, norm=norm, max_iter=self.max_iter, tol=self.tol, refine=refine, gather=gather
-            ):
-                steps.append(step)
-                report.step(f"λ = {step.lam:g}, rank {step.rank}, {step.zeros} zeros")
-        return SolutionPath(tuple(steps), self)
+        steps = yield from trace_path(
+            solver,
+            task.problem,
+            lambdas,
+            norm=norm,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            refine=refine,
+            gather=gather,
+            report=lambda step: report.step(f"λ = {step.lam:g}, rank {step.rank}, {step.zeros} zeros"),
+        )
+        return prior, steps
 
     @lazy_of_dask
     def transform(self, X: Any, *, prior: Any = None, out: str | PathLike[str] | None = None) -> Any:
@@ -292,12 +334,6 @@ class ElasticCP(CPModel):
         if prior is not None:
             raise ParameterError("transform takes a prior only with a model whose prior was given as a list")
         return {}
-
-    def _check_input(self, X: Any) -> tuple[Dataset, np.dtype[Any]]:
-        """Check the parameters and the data to fit. Return the data and the working precision."""
-        check_parameters(self)
-        dataset = self._as_slices(X, reset=True)
-        return dataset, self._working_dtype(dataset)
 
     def _check_parameters(self) -> None:
         check_parameters(self)

@@ -1,6 +1,6 @@
 """Algorithm 3: CP solutions along increasing λ, each started from the previous one, and refined when the support changes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dfact.engine.requests import Solver
 from dfact.errors import ParameterError
 from dfact.models.cp.base import CPModel
-from dfact.models.cp.block_descent import Solver, descend
+from dfact.models.cp.block_descent import Descent, descend
 from dfact.models.cp.passes import EPSILON
 from dfact.models.cp.problem import ElasticNet, component_weights, nonzero
 from dfact.progress import relative_change, remaining_change
@@ -19,8 +20,8 @@ _REFINING_LAMBDA = 1e-8
 _REFINING_ITERATIONS = 100
 _ROWS_AT_ONCE = 1 << 16  # of stored factors
 
-Gather = Callable[[Solver, NDArray[np.float64]], list[Any]]
-"""Function that copies the factors (I_n, R) of a solver, with the components in the order of these weights."""
+Gather = Callable[[Descent, NDArray[np.float64]], Solver[list[Any]]]
+"""Solver that copies the factors (I_n, R) of a descent, with the components in the order of these weights."""
 
 
 def default_lambdas() -> NDArray[np.float64]:
@@ -101,21 +102,30 @@ class SolutionPath:
 
 
 def trace_path(
-    solver: Solver, net: ElasticNet, lambdas: Sequence[float], *, norm: float, max_iter: int, tol: float, refine: bool, gather: Gather
-) -> Iterator[PathStep]:
-    """Yield the steps of the path, up to the first at which all components are 0. ``norm`` is ‖Δ∘Z‖².
+    solver: Descent,
+    net: ElasticNet,
+    lambdas: Sequence[float],
+    *,
+    norm: float,
+    max_iter: int,
+    tol: float,
+    refine: bool,
+    gather: Gather,
+    report: Callable[[PathStep], None],
+) -> Solver[list[PathStep]]:
+    """Return the steps of the path, each reported when it is done, up to the first at which all components are 0. ``norm`` is ‖Δ∘Z‖².
 
     A fit ends when an iteration changes the objective by less than ``tol``: each starts near its solution, where a few
     iterations are enough, fewer than an estimate of the remaining distance needs.
     """
-    previous: PathStep | None = None
+    steps: list[PathStep] = []
     supports: list[NDArray[np.float64]] = []
     components = np.empty(0, np.bool_)
     for lam in lambdas:
         # Step 3: algorithm 1 from the last solution.
-        objectives, converged = descend(solver, replace(net, lam=float(lam)), max_iter, tol, measure=relative_change)
+        objectives, converged = yield from descend(solver, replace(net, lam=float(lam)), max_iter, tol, measure=relative_change)
         # Steps 4 and 5: weights, support, rank and number of zeros.
-        (squares, weights), counts = solver.evaluate(), solver.support_counts()
+        (squares, weights), counts = (yield from solver.evaluate()), (yield from solver.support_counts())
         previous_support = (components, supports)
         components, supports = nonzero(weights), [(np.abs(A) > EPSILON).astype(np.float64) for A in solver.others]
         zeros = counts.zeros + sum((support == 0).sum(axis=1) for support in supports)
@@ -126,27 +136,30 @@ def trace_path(
             relative_error(squares, norm),
             np.asarray(objectives),
             converged,
-            gather(solver, weights),
+            (yield from gather(solver, weights)),
         )
         # Step 6: algorithm 2 if the support has changed.
         if refine and components.any():
-            if previous is not None and _same_support(components, counts.changed, supports, previous_support):
+            if steps and _same_support(components, counts.changed, supports, previous_support):
                 names = ("refined", "refined_error", "refined_objectives", "refined_converged")
-                step = replace(step, **{name: getattr(previous, name) for name in names})
+                step = replace(step, **{name: getattr(steps[-1], name) for name in names})
             else:
-                step = _refined(step, solver.refinement(supports), net, norm, tol, gather)
-        previous = step
-        yield step
+                step = yield from _refined(step, solver.refinement(supports), net, norm, tol, gather)
+        steps.append(step)
+        report(step)
         if not components.any():
-            return
+            break
+    return steps
 
 
-def _refined(step: PathStep, solver: Solver, net: ElasticNet, norm: float, tol: float, gather: Gather) -> PathStep:
-    objectives, converged = descend(solver, replace(net, lam=_REFINING_LAMBDA), _REFINING_ITERATIONS, tol, measure=relative_change)
-    squares, weights = solver.evaluate()
+def _refined(step: PathStep, solver: Descent, net: ElasticNet, norm: float, tol: float, gather: Gather) -> Solver[PathStep]:
+    objectives, converged = yield from descend(
+        solver, replace(net, lam=_REFINING_LAMBDA), _REFINING_ITERATIONS, tol, measure=relative_change
+    )
+    squares, weights = yield from solver.evaluate()
     return replace(
         step,
-        refined=gather(solver, weights),
+        refined=(yield from gather(solver, weights)),
         refined_error=relative_error(squares, norm),
         refined_objectives=np.asarray(objectives),
         refined_converged=converged,

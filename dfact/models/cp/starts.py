@@ -10,9 +10,9 @@ from scipy.linalg import eigh
 
 from dfact.data.dataset import Dataset
 from dfact.engine.partitions import partitions
-from dfact.engine.session import Session
+from dfact.engine.requests import Solver, memo, run, state_rows
 from dfact.linalg.svd import gram_size, right_singular
-from dfact.models.cp.block_descent import ImputingSolver, MaskedSolver, Solver
+from dfact.models.cp.block_descent import Descent, ImputingSolver, MaskedSolver
 from dfact.models.cp.passes import FACTORS, RowStart, SlicesPass, SliceSums, UnfoldingsPass, filled_rows, random_factors
 from dfact.models.cp.problem import Factors, Prior, RowPrior, check_factors, check_variances, estimate_prior, find_unobserved, unfold
 from dfact.models.cp.stochastic import StochasticSolver, resolve_batch_sizes
@@ -40,33 +40,34 @@ def row_inputs(model: Any, dataset: Dataset, dtype: np.dtype[Any]) -> NDArray[An
     return np.hstack(covariates).astype(dtype) if covariates else None
 
 
-def make_solver(model: Any, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> tuple[Prior, Solver, float]:
-    """Make the model's solver at its start. Return the prior, the solver, and ‖Δ∘Z‖²."""
-    row_start, others = _initial_factors(model, session, dataset, dtype)
+def make_descent(model: Any, dataset: Dataset, dtype: np.dtype[Any]) -> Solver[tuple[Prior, Descent, float]]:
+    """Make the model's descent at its start. Return the prior, the descent, and ‖Δ∘Z‖²."""
+    row_start, others = yield from _initial_factors(model, dataset, dtype)
     for A, empty in zip(others, find_unobserved(dataset), strict=True):
         A[:, empty] = 0
     exact = is_exact(model, dataset.shape, dataset.missing_rate)
     rescaled = model.solver == "bcd" and isinstance(model.init, str) and (exact or dataset.missing_rate > 0)
     # A single pass computes everything about the data that the first iteration needs.
-    sums = session.run(SlicesPass(dtype, row_start if rescaled else None), None)
+    sums = yield from run(SlicesPass(dtype, row_start if rescaled else None), None)
     prior, norm = _make_prior(model, dataset, sums), float(sums.columns.sum())
     if model.solver == "stochastic":
         sizes = resolve_batch_sizes(model.batch_sizes, dataset.shape, model.n_components)
         masked = model.missing == "exact" or (model.missing == "auto" and dataset.missing_rate > _EXACT_MISSING)
-        return prior, StochasticSolver(session, dataset.source, prior, row_start, dtype, others, sizes, model.step_size, exact=masked), norm
-    solver = ImputingSolver(session, prior, row_start, dtype, others)
+        return prior, StochasticSolver(dataset.source, prior, row_start, dtype, others, sizes, model.step_size, exact=masked), norm
+    solver = ImputingSolver(prior, row_start, dtype, others)
     if rescaled:
         solver.shrink(sums.gram, norm / max(1 - dataset.missing_rate, 1e-12))
     if not exact:
         return prior, solver, norm
     # The exact solver starts from the mode 1 and the variances of the passes, so that both solvers start alike.
-    solver.evaluate()
-    state = session.memo("rows", lambda: {name: np.concatenate(list(session.rows(name))) for name in (FACTORS, "variances")})
+    yield from solver.evaluate()
+    arrays = {FACTORS: (yield from state_rows(FACTORS)), "variances": (yield from state_rows("variances"))}
+    state = yield from memo("rows", lambda: {name: np.concatenate(list(rows)) for name, rows in arrays.items()})
     rows, variances = (state[name].T.astype(np.float64) for name in (FACTORS, "variances"))
     parts = partitions(dataset.source, dataset.missing_code, None)
     Z = np.concatenate([unfold(block) for block in parts.blocks(np.dtype(np.float64))])
     factors = np.hstack([rows, *others])
-    return prior, MaskedSolver(Z, dataset.shape, np.concatenate([variances[0], *prior.others]), factors, session), norm
+    return prior, MaskedSolver(Z, dataset.shape, np.concatenate([variances[0], *prior.others]), factors), norm
 
 
 def _make_prior(model: Any, dataset: Dataset, sums: SliceSums) -> Prior:
@@ -80,10 +81,10 @@ def _make_prior(model: Any, dataset: Dataset, sums: SliceSums) -> Prior:
     return estimate_prior(model.n_components, shape, squares, dataset.statistics.observed.reshape(shape[1:]), float(sums.rows))
 
 
-def _initial_factors(model: Any, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> tuple[RowStart, Factors]:
+def _initial_factors(model: Any, dataset: Dataset, dtype: np.dtype[Any]) -> Solver[tuple[RowStart, Factors]]:
     """Return the start of mode 1, and the other modes' initial factors (R, I_n)."""
     k, shape, nonnegative = model.n_components, dataset.shape, model.nonnegative
-    seed = resolve_seed(model.random_state, session)
+    seed = yield from resolve_seed(model.random_state)
     if not isinstance(model.init, str):
         others = [np.ascontiguousarray(A.T) for A in check_factors(model.init, shape, k)[1:]]
         return RowStart(k, seed, nonnegative, from_covariates=True), [np.abs(A) if nonnegative else A for A in others]
@@ -91,15 +92,16 @@ def _initial_factors(model: Any, session: Session, dataset: Dataset, dtype: np.d
     others = [random_factors(stream, (k, size), nonnegative) for stream, size in zip(seeds, shape[1:], strict=True)]
     if model.init == "random":
         return RowStart(k, seed, nonnegative), others
-    return RowStart(k, seed, nonnegative, _nvecs(session, shape, others, dtype, nonnegative=nonnegative)), others
+    projection = yield from _nvecs(shape, others, dtype, nonnegative=nonnegative)
+    return RowStart(k, seed, nonnegative, projection), others
 
 
-def _nvecs(session: Session, shape: Sequence[int], others: Factors, dtype: np.dtype[Any], *, nonnegative: bool) -> NDArray[np.float64]:
+def _nvecs(shape: Sequence[int], others: Factors, dtype: np.dtype[Any], *, nonnegative: bool) -> Solver[NDArray[np.float64]]:
     """Overwrite the first components of the other modes (R, I_n) with singular vectors, as many as exist.
 
     Return the projection (m, j) of the data on those of mode 1.
     """
-    flat, start = session.run(UnfoldingsPass(dtype), None).grams, 0
+    flat, start = (yield from run(UnfoldingsPass(dtype), None)).grams, 0
     for A, size in zip(others, shape[1:], strict=True):
         j = min(len(A), size)
         gram = flat[start : start + size * size].reshape(size, size)
@@ -108,7 +110,7 @@ def _nvecs(session: Session, shape: Sequence[int], others: Factors, dtype: np.dt
         A[:j] = np.abs(vectors.T) if nonnegative else vectors.T
         start += size * size
     m = prod(shape[1:])
-    V, sigma = right_singular(session, m, min(len(others[0]), shape[0], m), dtype, view=filled_rows)
+    V, sigma = yield from right_singular(m, min(len(others[0]), shape[0], m), dtype, view=filled_rows)
     # The vector of a singular value of 0 would consist of rounding errors.
     strong = sigma > 1e-6 * sigma[0]
     return np.asarray(V[:, strong] / sigma[strong])

@@ -5,7 +5,7 @@ The algorithm is that of the paper that :class:`dfact.ElasticCP` cites. Slices a
 :class:`dfact.models.cp.samples.LocalStepsPass`; here are the iterations, each one pass and the mean of its results.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource
-from dfact.engine.session import Session
+from dfact.engine.requests import Solver, run
 from dfact.errors import ParameterError
 from dfact.kernels.adamax import BETA_1
 from dfact.models.cp.block_descent import ImputingSolver, memoized_rows
@@ -80,7 +80,6 @@ class StochasticSolver:
 
     def __init__(
         self,
-        session: Session,
         source: RowSource,
         prior: Prior,
         row_start: RowStart,
@@ -91,7 +90,7 @@ class StochasticSolver:
         *,
         exact: bool,
     ) -> None:
-        self._session, self._prior, self._row_start, self._dtype = session, prior, row_start, dtype
+        self._prior, self._row_start, self._dtype = prior, row_start, dtype
         self._others = [A.copy() for A in others]
         shape = source.shape
         self._source, self._shape, self._layout = source, shape, Layout.of(shape)
@@ -114,10 +113,10 @@ class StochasticSolver:
         """Slices of all chunks that the iterations have read, repeated reads included, as a share of all slices."""
         return self._rows_read / self._shape[0]
 
-    def iterate(self, net: ElasticNet) -> float:
+    def iterate(self, net: ElasticNet) -> Solver[float]:
         if net != self._net:
             self._restart(net)
-        objective, sizes = self._estimate()
+        objective, sizes = yield from self._estimate()
         if objective > self._last:
             self._step = _DECAY * min(self._step, self._full_step())
         self._last = objective
@@ -125,7 +124,7 @@ class StochasticSolver:
         if self._warmup:
             self._warmup -= 1
             net = replace(net, lam=_WARMUP_SHARE * net.lam)
-        self._take_steps(net)
+        yield from self._take_steps(net)
         return objective
 
     def _restart(self, net: ElasticNet) -> None:
@@ -140,7 +139,7 @@ class StochasticSolver:
         lengths = np.stack([np.linalg.norm(A, axis=1) for A in self._others])
         return float(np.divide(self._state.sizes, lengths, out=np.zeros_like(lengths), where=lengths > 0).max())
 
-    def _take_steps(self, net: ElasticNet) -> None:
+    def _take_steps(self, net: ElasticNet) -> Solver[None]:
         """Run local steps on a few partitions, and continue from the mean of their results."""
         self._iteration += 1
         partitions = spread_partitions(self._layout.n_partitions, seeded(self._seeds[0], self._iteration))
@@ -157,30 +156,30 @@ class StochasticSolver:
             exact=self._exact,
             dtype=self._dtype,
         )
-        sums = self._session.run(pass_, (self._state, self._step, self._t))
+        sums = yield from run(pass_, (self._state, self._step, self._t))
         self._rows_read += self._source.rows_decoded([self._layout.rows(i, i + 1) for i in partitions])
         self._state, self._t = sums.scaled(1 / float(sums.weight)), self._t + _STEPS
         # A mean of zeros and nonzeros is not 0, so all samples together decide which entries are.
         self._state.factors[self._state.zeros > 0.5 * (1 - BETA_1**self._t)] = 0
         self._others = split_modes(self._state.factors, self._shape)
 
-    def _estimate(self) -> tuple[float, list[NDArray[np.float64]]]:
+    def _estimate(self) -> Solver[tuple[float, list[NDArray[np.float64]]]]:
         """Estimate the objective with all slices at their optimum, from the monitoring sample.
 
         Return it with the penalty norms (2, R) of all modes.
         """
         if not self._n_monitor_rows:
-            self._n_monitor_rows = self._draw_monitor_rows()
-        sums = self._session.run(MonitorPass(self._monitor_partitions, self._net), self._others)
+            self._n_monitor_rows = yield from self._draw_monitor_rows()
+        sums = yield from run(MonitorPass(self._monitor_partitions, self._net), self._others)
         scale = self._shape[0] / self._n_monitor_rows
         sizes = [scale * sums.sizes, *(penalty_norms(A, v) for A, v in zip(self._others, self._prior.others, strict=True))]
         return 0.5 * scale * float(sums.squares) + self._net.penalty(sum(sizes, np.zeros_like(sums.sizes))), sizes
 
-    def _draw_monitor_rows(self) -> int:
+    def _draw_monitor_rows(self) -> Solver[int]:
         """Draw the monitoring sample, which stays with the state of its partitions. Return its number of slices."""
         rows = -(-monitor_rows(self._shape, self._sizes[0]) // len(self._monitor_partitions))
         pass_ = MonitorRowsPass(self._monitor_partitions, rows, self._seeds[2], self._prior.rows, self._layout, self._dtype)
-        return int(self._session.run(pass_, None).count)
+        return int((yield from run(pass_, None)).count)
 
     def _balance(self, sizes: list[NDArray[np.float64]]) -> None:
         """Distribute the scale of each component over the modes, and that of its moments, given the norms (2, R) of all modes."""
@@ -195,22 +194,21 @@ class StochasticSolver:
             squares=state.squares * scales[0] ** 2,
         )
 
-    def _final_rows(self) -> RowSums:
+    def _final_rows(self) -> Solver[RowSums]:
         """Solve for the factors of every slice, which become the state, and return their sums."""
         rows = RowsPass(self._net, self._prior.rows, self._dtype)
-        return self._session.run(
-            FinalRowsPass(rows, FillPass(self._net, self._prior.rows, self._row_start, self._dtype)), khatri_rao(self._others)
-        )
+        fill = FillPass(self._net, self._prior.rows, self._row_start, self._dtype)
+        return (yield from run(FinalRowsPass(rows, fill), khatri_rao(self._others)))
 
-    def evaluate(self) -> tuple[float, NDArray[np.float64]]:
-        sums = self._final_rows()
+    def evaluate(self) -> Solver[tuple[float, NDArray[np.float64]]]:
+        sums = yield from self._final_rows()
         return float(sums.squares), component_weights(sums.gram, self._others)
 
-    def support_counts(self) -> SupportCounts:
-        return self._session.run(SupportPass(), None)
+    def support_counts(self) -> Solver[SupportCounts]:
+        return (yield from run(SupportPass(), None))
 
     def refinement(self, supports: Factors) -> ImputingSolver:
-        return ImputingSolver(self._session, self._prior, self._row_start, self._dtype, self._others).refinement(supports)
+        return ImputingSolver(self._prior, self._row_start, self._dtype, self._others).refinement(supports)
 
-    def rows(self) -> Iterator[NDArray[Any]]:
-        return memoized_rows(self._session, FACTORS)
+    def rows(self) -> Solver[Iterable[NDArray[Any]]]:
+        return (yield from memoized_rows(FACTORS))

@@ -2,6 +2,7 @@
 # Long because its fits may share reads (fit_each) or take linear measurements, in addition to what every estimator documents.
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from typing import Annotated, Any, Self
@@ -14,17 +15,19 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.data.coerce import implicit_as_missing
 from dfact.data.dataset import Dataset
 from dfact.data.validation import require_finite, require_magnitude, warn_unobserved_columns, warn_unobserved_rows
-from dfact.engine.fused_passes import FusedSession, Members
+from dfact.engine.driver import FusedSolver, drive_together
 from dfact.engine.memory_plan import Footprint
-from dfact.engine.session import Session, StateRows
+from dfact.engine.requests import Solver, run, state_rows
+from dfact.engine.session import StateRows
 from dfact.engine.threads import single_threaded
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.svd import gram_size, right_singular
-from dfact.models.estimator import Factorization, gather_rows
+from dfact.models.estimator import Factorization
 from dfact.models.expectile.alternation import Alternation
 from dfact.models.expectile.measurements import Measurements
 from dfact.models.expectile.passes import ExactPass, Loss, OriginalUnits, Point, RowsPass, RowStart, SurrogatePass, original_units
 from dfact.models.expectile.sampled_start import start_on_sample
+from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range, resolve_seed
@@ -33,6 +36,43 @@ from dfact.progress import Iteration, Reporter, remaining_change
 
 _SPARSE = 0.4  # observed share up to which rows are solved exactly by default: a pass takes longer, but fewer are needed
 _START_TOLERANCE = 0.1  # of the singular vectors of the start
+
+
+@dataclass(eq=False)
+class _End:
+    """The end of the iterations: the objective is near its limit, or their number is."""
+
+    max_iter: int
+    tol: float
+    report: Reporter
+    n_iter: int = 0
+    converged: bool = False
+    remaining: float = float("nan")
+
+    @property
+    def reached(self) -> bool:
+        return self.converged or self.n_iter >= self.max_iter
+
+    def check(self, history: list[float]) -> None:
+        """Count an iteration, after which the ``history`` holds the objectives of its two half-steps."""
+        self.n_iter += 1
+        objectives = history[1::2]
+        self.report.iteration(objectives)
+        self.remaining = remaining_change(objectives, quarter=True)
+        self.converged = self.remaining < self.tol
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The end of an alternation, with every row at its minimum."""
+
+    history: NDArray[np.float64]
+    """Objective after each half-step, and of the model itself (last)."""
+    end: _End
+    column_factors: NDArray[Any]
+    """Y (m, k)."""
+    rows: StateRows
+    """X (n, k)."""
 
 
 class ExpectileMF(Factorization):
@@ -187,19 +227,6 @@ class ExpectileMF(Factorization):
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def fit(self, X: Any, y: None = None, *, checkpoint: str | PathLike[str] | None = None) -> Self:
-        """Fit the data X (n, m): any array, path or Dataset; NaN and implicit entries of a sparse matrix are missing.
-
-        ``checkpoint`` overrides the parameter.
-        """
-        del y
-        self._check_parameters()
-        dataset = self._observed(X, reset=True)
-        footprint = self._footprint(dataset.shape, 0, self._working_dtype(dataset))
-        with self._open_to_fit(dataset, None, footprint, checkpoint) as session:
-            self._fit(session, dataset)
-        return self
-
     def fit_each(self, X: Any, omegas: Sequence[float]) -> list[Self]:
         """Fit a model for each ω, with the other parameters of this one. The fits share each read of X, and write no checkpoint."""
         if np.ndim(omegas) != 1 or not len(omegas):
@@ -207,81 +234,71 @@ class ExpectileMF(Factorization):
         models = [type(self)(**self.get_params(deep=False) | {"omega": omega}) for omega in omegas]
         for model in models:
             model._check_parameters()
-        dataset = models[0]._observed(X, reset=True)
-        fitted = {name: value for name, value in vars(models[0]).items() if name.endswith("_")}
-        dtype = self._working_dtype(dataset)
-        with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype).scaled(len(models))) as session:
-            members = Members(session, dtype)
-            for model in models:
-                model.__dict__.update(fitted)
-            members.run([partial(model._fit, FusedSession(members, f"{i:06d}"), dataset) for i, model in enumerate(models)])
+        task = models[0].prepare(X)
+        with task.times(len(models)).open_session() as session:
+            solvers = [FusedSolver(model.solve(task)) for model in models]
+            drive_together(solvers, session, task.dtype, lambda number, solution: models[number].finish(task, solution))
         return models
 
-    def _fit(self, session: Session, dataset: Dataset) -> None:
-        dtype = self._working_dtype(dataset)
-        self._solve(session, dataset, dtype)
-        rows, shape = StateRows(session, "factors", partial(np.asarray, dtype=dtype)), (dataset.shape[0], self.n_components)
-        self.row_factors_ = gather_rows(rows, shape, dtype, stored=dataset.path is not None)
-        self.fingerprint_, self.row_labels_ = dataset.stored_fingerprint, dataset.label_source
+    def _prepare(self, X: Any) -> FitTask[OriginalUnits]:
+        self._check_parameters()
+        dataset = self._observed(X, reset=True)
+        return self._task(dataset, original_units(dataset))
 
-    def _solve(self, session: Session, dataset: Dataset, dtype: np.dtype[Any]) -> None:
-        """Solve for the columns' factors. The rows' factors are then the session's state "factors"."""
-        units = original_units(dataset)
-        row_start, Y = self._initial_factors(session, dataset, units, dtype)
-        problem = (units, Loss(self.omega, self.ridge), row_start, dtype)
-        pass_: Any = ExactPass(*problem) if self._is_exact(dataset) else SurrogatePass(*problem)
+    def solve(self, task: FitTask[OriginalUnits]) -> Solver[Solution]:
+        dtype = task.dtype
+        row_start, Y = yield from self.initial_factors(task)
+        problem = (task.problem, Loss(self.omega, self.ridge), row_start, dtype)
+        pass_: Any = ExactPass(*problem) if self._is_exact(task.dataset) else SurrogatePass(*problem)
         alternation = Alternation(pass_.loss, Y, dtype, orthogonalize=self.orthogonalize)
         report = Reporter(self.callbacks, self.max_iter)
-        pass_ = start_on_sample(session, pass_, alternation, dataset, report)
-        self._iterate(report, alternation.history, lambda: alternation.update(session.run(pass_, alternation.point)))
-        point, objective = self._finish(session, RowsPass(*problem), alternation)
-        self.column_factors_ = point.Y.astype(dtype)
-        self.objective_history_ = np.asarray([*alternation.history, objective])
+        pass_ = yield from start_on_sample(pass_, alternation, task.dataset, report)
+        end = self._end_of(report)
+        while not end.reached:
+            alternation.update((yield from run(pass_, alternation.point)))
+            end.check(alternation.history)
+        point, objective = yield from self._solve_rows(RowsPass(*problem), alternation)
+        return Solution(np.asarray([*alternation.history, objective]), end, point.Y.astype(dtype), (yield from state_rows("factors")))
 
-    def _iterate(self, report: Reporter, history: list[float], step: Callable[[], None]) -> None:
-        """Take steps, which append their objectives to the history, until the objective is near its limit."""
-        self.n_iter_, self.converged_ = 0, False
-        while self.n_iter_ < self.max_iter and not self.converged_:
-            self.n_iter_ += 1
-            step()
-            objectives = history[1::2]
-            report.iteration(objectives)
-            self.remaining_ = remaining_change(objectives, quarter=True)
-            self.converged_ = self.remaining_ < self.tol
+    def set_fitted(self, task: FitTask[OriginalUnits], solution: Solution) -> None:
+        self._set_end(solution.end, solution.history)
+        self.column_factors_ = solution.column_factors
+        self.row_factors_ = task.gather(replace(solution.rows, convert=partial(np.asarray, dtype=task.dtype)), self.n_components)
 
-    def _finish(self, session: Session, pass_: RowsPass, alternation: Alternation) -> tuple[Point, float]:
+    def _end_of(self, report: Reporter) -> "_End":
+        return _End(self.max_iter, self.tol, report)
+
+    def _set_end(self, end: "_End", history: NDArray[np.float64]) -> None:
+        self.objective_history_, self.n_iter_, self.converged_, self.remaining_ = history, end.n_iter, end.converged, end.remaining
+
+    def _solve_rows(self, pass_: RowsPass, alternation: Alternation) -> Solver[tuple[Point, float]]:
         """Bring every row to its minimum given the final columns' factors: those after the last step, or before it if it is rejected."""
         for point in alternation.end_points():
-            sums = session.run(pass_, point)
+            sums = yield from run(pass_, point)
             objective = float(sums.loss) + self.ridge * (float(sums.size) + float(np.vdot(point.Y, point.Y)))
             if alternation.accepts(objective):
                 break
         return point, objective
 
-    def _initial_factors(
-        self, session: Session, dataset: Dataset, units: OriginalUnits, dtype: np.dtype[Any]
-    ) -> tuple[RowStart, NDArray[np.float64]]:
+    def initial_factors(self, task: FitTask[OriginalUnits]) -> Solver[tuple[RowStart, NDArray[np.float64]]]:
         """Return the start of the rows' factors, and Y (m, k)."""
+        dataset, units = task.dataset, task.problem
         m, k = dataset.shape[1], self.n_components
         if isinstance(self.init, str) and self.init == "svd":
             rank = min(k, m)  # the other components begin at 0
-            V, sigma = right_singular(session, m, rank, dtype, view=units, tolerance=_START_TOLERANCE)
+            V, sigma = yield from right_singular(m, rank, task.dtype, view=units, tolerance=_START_TOLERANCE)
             root = np.sqrt(sigma / (1 - dataset.missing_rate))
             Y, projection = np.zeros((m, k)), np.zeros((m, k))
             Y[:, :rank] = V * root
             projection[:, :rank] = V * (root / np.where(sigma > 0, sigma, 1.0))
             return RowStart(units, projection), Y
         if isinstance(self.init, str):
-            seed = resolve_seed(self.random_state, session)
+            seed = yield from resolve_seed(self.random_state)
             statistics = dataset.statistics
             largest = max(-statistics.minimum.min(), statistics.maximum.max())
             Y = np.random.default_rng(seed).standard_normal((m, k)) * np.sqrt(largest / k)
         else:
-            if np.shape(self.init) != (k, m):
-                raise ParameterError(f"init has shape {np.shape(self.init)}, expected (n_components, n_features) = ({k}, {m})")
             Y = np.asarray(self.init, np.float64).T.copy()
-            if not np.isfinite(Y).all():
-                raise ParameterError("init holds NaN or infinity, expected finite factors")
         return RowStart(units, np.zeros((m, k))), Y
 
     def fit_measurements(self, A: Any, b: Any, shape: tuple[int, int]) -> Self:
@@ -297,12 +314,11 @@ class ExpectileMF(Factorization):
             X, Y = measurements.start(self.n_components)
             history = [measurements.objective(X, Y, loss)]
 
-            def step() -> None:
-                nonlocal X, Y
+            end = self._end_of(Reporter(self.callbacks, self.max_iter))
+            while not end.reached:
                 X, Y = measurements.alternate(X, Y, loss, history, orthogonalize=self.orthogonalize)
-
-            self._iterate(Reporter(self.callbacks, self.max_iter), history, step)
-        self.objective_history_ = np.asarray([*history, measurements.objective(X, Y, loss)])
+                end.check(history)
+        self._set_end(end, np.asarray([*history, measurements.objective(X, Y, loss)]))
         self.row_factors_, self.column_factors_ = X, Y
         self.n_features_in_ = shape[1]
         self.column_labels_ = np.arange(shape[1]).astype(str).astype(object)
@@ -318,13 +334,12 @@ class ExpectileMF(Factorization):
         """
         check_is_fitted(self)
         dataset = self._observed(X, reset=False)
-        units, dtype = original_units(dataset), self._working_dtype(dataset)
+        units, task = original_units(dataset), self._task(dataset)
         Y = self.column_factors_.astype(np.float64)
-        pass_ = RowsPass(units, Loss(self.omega, self.ridge), RowStart(units, np.zeros_like(Y)), dtype)
-        with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
+        pass_ = RowsPass(units, Loss(self.omega, self.ridge), RowStart(units, np.zeros_like(Y)), task.dtype)
+        with task.open_session() as session:
             session.run(pass_, Point(Y))
-            rows = StateRows(session, "factors", partial(np.asarray, dtype=dtype))
-            return gather_rows(rows, (dataset.shape[0], Y.shape[1]), dtype, stored=dataset.path is not None, out=out)
+            return task.gather(StateRows(session, "factors", partial(np.asarray, dtype=task.dtype)), Y.shape[1], out)
 
     def inverse_transform(self, factors: Any) -> NDArray[Any]:
         """Return the model's entries (n, m) for factors of the rows (n, k)."""
@@ -375,8 +390,18 @@ class ExpectileMF(Factorization):
         require_magnitude(dataset, self._working_dtype(dataset))
         warn_unobserved_rows(dataset)
         if reset:
+            self._check_init(dataset.shape[1])
             warn_unobserved_columns(dataset)
         return dataset
+
+    def _check_init(self, m: int) -> None:
+        if isinstance(self.init, str):
+            return
+        k = self.n_components
+        if np.shape(self.init) != (k, m):
+            raise ParameterError(f"init has shape {np.shape(self.init)}, expected (n_components, n_features) = ({k}, {m})")
+        if not np.isfinite(np.asarray(self.init, np.float64)).all():
+            raise ParameterError("init holds NaN or infinity, expected finite factors")
 
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
         """Do nothing: ``_observed`` checks after implicit entries have become missing."""

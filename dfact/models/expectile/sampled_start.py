@@ -9,7 +9,7 @@ import numpy as np
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.engine.passes import SampledView
-from dfact.engine.session import Session
+from dfact.engine.requests import Solver, run
 from dfact.models.expectile.alternation import Alternation
 from dfact.models.expectile.passes import ExactPass, Point, RowStart, SurrogatePass
 from dfact.progress import Reporter, relative_change
@@ -30,7 +30,7 @@ def sample_partitions(layout: Layout, n_rows: int) -> tuple[int, ...]:
     return layout.sample(1 / step)
 
 
-def start_on_sample(session: Session, pass_: K, alternation: Alternation, dataset: Dataset, report: Reporter) -> K:
+def start_on_sample(pass_: K, alternation: Alternation, dataset: Dataset, report: Reporter) -> Solver[K]:
     """Run passes over a sample of large data, which update ``alternation``. Return the pass over all rows that begins at their result.
 
     The sample's share s of the rows has the objective Σ ρ_ω + ridge·‖X‖² + s·ridge·‖Y‖². With X·s^-¼ and Y·s^¼ that is the
@@ -48,7 +48,7 @@ def start_on_sample(session: Session, pass_: K, alternation: Alternation, datase
     sample = alternation.restart_from(loss, Y * scale)
     sampled = SampledView(partitions, replace(pass_, loss=loss, row_start=RowStart(units, pass_.row_start.projection / scale)))
     for _ in range(_PASSES):
-        sample.update(session.run(sampled, sample.point))
+        sample.update((yield from run(sampled, sample.point)))
         objectives = sample.history[1::2]
         report.on_sample(objectives)
         if relative_change(objectives) < _TOLERANCE and not sample.rejected:

@@ -13,13 +13,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
 from dfact.data.validation import require_finite, require_no_empty_columns
+from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
-from dfact.engine.session import Session, StateRows
+from dfact.engine.requests import Solver, run, state_rows
+from dfact.engine.session import StateRows
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.correlation import MomentsPass, is_indefinite, smoothed
 from dfact.linalg.minres import LOWEST, explained, minres, ordered, promax, varimax
-from dfact.models.estimator import Factorization, gather_rows
+from dfact.models.estimator import Factorization
 from dfact.models.factor_analysis.passes import ScorePass, Scorer
+from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import Shape
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
@@ -27,6 +30,52 @@ from dfact.models.traits import ModelTraits
 from dfact.progress import Iteration, Reporter
 
 _N_STEPS = 3  # reported to the callbacks
+
+
+@dataclass(frozen=True)
+class Correlations:
+    """Correlations and moments of the items."""
+
+    R: NDArray[np.float64]
+    """Correlations of the items (m, m)."""
+    n: int
+    """Number of rows from which they were computed."""
+    mean: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    """Mean and standard deviation of each item's answers (m)."""
+    smoothed: bool
+    """Whether R had negative eigenvalues and was smoothed."""
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Rotated factors of the correlations."""
+
+    pattern: NDArray[np.float64]
+    """Loadings Λ (m, k)."""
+    correlations: NDArray[np.float64]
+    """Correlations Φ of the factors (k, k)."""
+    communalities: NDArray[np.float64]
+    uniquenesses: NDArray[np.float64]
+    """Communality and uniqueness of each item (m,)."""
+    rmsr: float
+    """Root mean square of the residual correlations."""
+    n_iter: int
+    converged: bool
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Factors with the scores of the rows."""
+
+    correlations: Correlations
+    factors: Factors
+    components: NDArray[Any]
+    """Λᵀ (k, m) in the working precision."""
+    nonrespondents: int
+    """Number of rows without any answer."""
+    rows: StateRows
+    """Scores (n, k)."""
 
 
 class FactorAnalysis(Factorization):
@@ -171,37 +220,51 @@ class FactorAnalysis(Factorization):
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def fit(self, X: Any, y: None = None) -> Self:
-        """Fit the answers X (n, m): any array, path or Dataset; NaN is missing."""
-        del y
+    def _prepare(self, X: Any) -> FitTask[None]:
+        return self._checked(X, self.n_components)
+
+    def _checked(self, X: Any, least: int) -> FitTask[None]:
+        """Check the parameters and the data, which must have correlations from which ``least`` factors can be extracted."""
         self._check_parameters()
         dataset = self._dataset(X, None, reset=True)
-        _check_answers(dataset, self.n_components)
-        dtype, shape = self._working_dtype(dataset), (dataset.shape[0], self.n_components)
+        _check_answers(dataset, least)
+        return self._task(dataset)
+
+    def solve(self, task: FitTask[None]) -> Solver[Solution]:
         report = Reporter(self.callbacks, _N_STEPS)
-        with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
-            correlations = self._correlate(session, dataset)
-            report.step("correlations")
-            self._extract(correlations.R, dtype)
-            report.step("factors")
-            self.mean_, self.scale_ = correlations.mean, correlations.scale
-            _warn_nonrespondents(int(session.run(ScorePass(dtype), self._scorer()).nonrespondents), dataset.shape[0])
-            self.factors_ = gather_rows(StateRows(session, "factors"), shape, dtype, stored=dataset.path is not None)
+        correlations = yield from self._correlate(task)
+        report.step("correlations")
+        factors = self._extract(correlations.R, task)
+        report.step("factors")
+        pattern, Phi = factors.pattern, factors.correlations
+        components = np.ascontiguousarray(pattern.T, task.dtype)
+        scorer = Scorer.from_loadings(components, factors.uniquenesses, Phi, correlations.mean, correlations.scale)
+        sums = yield from run(ScorePass(task.dtype), scorer)
         report.step("scores")
+        return Solution(correlations, factors, components, int(sums.nonrespondents), (yield from state_rows("factors")))
+
+    def set_fitted(self, task: FitTask[None], solution: Solution) -> None:
+        correlations, factors = solution.correlations, solution.factors
+        self.components_ = solution.components
+        self.factor_correlations_, self.communalities_ = factors.correlations, factors.communalities
+        self.uniquenesses_, self.rmsr_ = factors.uniquenesses, factors.rmsr
+        self.explained_share_ = float(factors.communalities.mean())
+        self.n_iter_, self.converged_ = factors.n_iter, factors.converged
+        self.mean_, self.scale_ = correlations.mean, correlations.scale
         self.correlations_, self.n_observations_, self.smoothed_ = correlations.R, correlations.n, correlations.smoothed
-        return self
+        _warn_nonrespondents(solution.nonrespondents, task.dataset.shape[0])
+        self.factors_ = task.gather(solution.rows, self.n_components)
 
-    def correlate(self, X: Any) -> "Correlations":
+    def correlate(self, X: Any) -> Correlations:
         """Compute the correlations from which ``fit`` extracts factors, by one pass over X (n, m)."""
-        self._check_parameters()
-        dataset = self._dataset(X, None, reset=True)
-        _check_answers(dataset, 1)
-        with self._open(dataset, None, self._footprint(dataset.shape, 0, self._working_dtype(dataset))) as session:
-            return self._correlate(session, dataset)
+        task = type(self)(**self.get_params(deep=False))._checked(X, 1)
+        with task.open_session() as session:
+            return drive(self._correlate(task), session)
 
-    def _correlate(self, session: Session, dataset: Dataset) -> "Correlations":
+    def _correlate(self, task: FitTask[None]) -> Solver[Correlations]:
+        dataset = task.dataset
         shift = (dataset.statistics.minimum + dataset.statistics.maximum) / 2
-        moments = session.run(MomentsPass(self._working_dtype(dataset), self.missing == "listwise"), shift)
+        moments = yield from run(MomentsPass(task.dtype, self.missing == "listwise"), shift)
         n = int(moments.rows)
         if n < 2:
             raise DataError(f"{n} of {dataset.shape[0]} rows have all answers, expected at least 2; use missing='pairwise'")
@@ -218,7 +281,7 @@ class FactorAnalysis(Factorization):
         warnings.warn(message, UserWarning, stacklevel=3)
         return Correlations(smoothed(R), n, mean, scale, smoothed=True)
 
-    def _extract(self, R: NDArray[np.float64], dtype: np.dtype[Any]) -> None:
+    def _extract(self, R: NDArray[np.float64], task: FitTask[None]) -> Factors:
         """Extract and rotate the factors of the correlations R."""
         m, k = len(R), self.n_components
         if (m - k) ** 2 < m + k:
@@ -229,20 +292,18 @@ class FactorAnalysis(Factorization):
             pattern, Phi = promax(pattern, self.kappa)
         elif self.rotation == "varimax" and k > 1:
             pattern, _ = varimax(pattern)
-        pattern, self.factor_correlations_ = ordered(pattern, Phi)
-        self.components_ = np.ascontiguousarray(pattern.T, dtype)
-        self.communalities_ = np.einsum("jr,rs,js->j", pattern, self.factor_correlations_, pattern)
-        self.uniquenesses_ = np.maximum(1 - self.communalities_, LOWEST)
-        self.n_iter_, self.converged_ = extraction.n_iter, extraction.converged
-        self.explained_share_ = float(self.communalities_.mean())
-        error = R - pattern @ self.factor_correlations_ @ pattern.T
-        self.rmsr_ = float(np.sqrt(np.mean(error[~np.eye(m, dtype=bool)] ** 2)))
+        pattern, Phi = ordered(pattern, Phi)
+        communalities = np.einsum("jr,rs,js->j", pattern, Phi, pattern)
+        error = R - pattern @ Phi @ pattern.T
+        rmsr = float(np.sqrt(np.mean(error[~np.eye(m, dtype=bool)] ** 2)))
         heywood = np.flatnonzero(extraction.uniquenesses <= LOWEST)
         if heywood.size:
-            items = ", ".join(repr(str(self.column_labels_[j])) for j in heywood[:5])
+            items = ", ".join(repr(str(task.dataset.column_labels[j])) for j in heywood[:5])
             warnings.warn(
                 f"the uniqueness of {items} is at its limit {LOWEST} (Heywood case): try fewer factors", UserWarning, stacklevel=3
             )
+        uniquenesses = np.maximum(1 - communalities, LOWEST)
+        return Factors(pattern, Phi, communalities, uniquenesses, rmsr, extraction.n_iter, extraction.converged)
 
     @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
@@ -254,11 +315,11 @@ class FactorAnalysis(Factorization):
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
         require_finite(dataset)
-        dtype = self._working_dtype(dataset)
-        with self._open(dataset, None, self._footprint(dataset.shape, 0, dtype)) as session:
-            _warn_nonrespondents(int(session.run(ScorePass(dtype), self._scorer()).nonrespondents), dataset.shape[0])
-            shape = (dataset.shape[0], len(self.components_))
-            return gather_rows(StateRows(session, "factors"), shape, dtype, stored=dataset.path is not None, out=out)
+        task = self._task(dataset)
+        scorer = Scorer.from_loadings(self.components_, self.uniquenesses_, self.factor_correlations_, self.mean_, self.scale_)
+        with task.open_session() as session:
+            _warn_nonrespondents(int(session.run(ScorePass(task.dtype), scorer).nonrespondents), dataset.shape[0])
+            return task.gather(StateRows(session, "factors"), len(self.components_), out)
 
     def inverse_transform(self, scores: Any) -> NDArray[Any]:
         """Return the model's expected answers (n, m) for factor scores (n, k)."""
@@ -278,9 +339,6 @@ class FactorAnalysis(Factorization):
         share = variance / self.components_.shape[1]
         columns = {"variance": variance, "share": share, "cumulative": share.cumsum()}
         return pd.DataFrame(columns, index=pd.Index(self.get_feature_names_out(), name="factor"))
-
-    def _scorer(self) -> Scorer:
-        return Scorer.from_loadings(self.components_, self.uniquenesses_, self.factor_correlations_, self.mean_, self.scale_)
 
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
         """Refuse items without any answer in a fit. Rows without any answer are reported with the scores."""
@@ -309,21 +367,6 @@ class FactorAnalysis(Factorization):
             broadcast=8 * (4 * m * m + m * k * k),
             result_per_row=size * k,
         )
-
-
-@dataclass(frozen=True)
-class Correlations:
-    """Correlations and moments of the items."""
-
-    R: NDArray[np.float64]
-    """Correlations of the items (m, m)."""
-    n: int
-    """Number of rows from which they were computed."""
-    mean: NDArray[np.float64]
-    scale: NDArray[np.float64]
-    """Mean and standard deviation of each item's answers (m)."""
-    smoothed: bool
-    """Whether R had negative eigenvalues and was smoothed."""
 
 
 def _check_answers(dataset: Dataset, k: int) -> None:

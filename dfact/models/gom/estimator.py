@@ -2,8 +2,9 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from os import PathLike
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -12,15 +13,18 @@ from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
 from dfact.data.validation import locate_noninteger, locate_outside, require_no_empty_columns
+from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
-from dfact.engine.session import Session, StateRows
+from dfact.engine.requests import Solver, run, state_rows
+from dfact.engine.session import StateRows
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.kmeans import search_bytes
 from dfact.linalg.svd import gram_size
-from dfact.models.estimator import Factorization, gather_rows
+from dfact.models.estimator import Factorization
+from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import Shape
-from dfact.models.gom.passes import PURE, MembershipPass, MembershipSums, ResponseCounts, ResponsePass, Responses
-from dfact.models.gom.search import METHODS, VERTEX_METHODS, Candidate, Search
+from dfact.models.gom.passes import PURE, MembershipPass, ResponsePass, Responses
+from dfact.models.gom.search import METHODS, VERTEX_METHODS, Problem, Search, Solution
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range, resolve_seed
 from dfact.models.traits import ModelTraits, Vocabulary
@@ -178,84 +182,84 @@ class GradeOfMembership(Factorization):
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def fit(self, X: Any, y: None = None, *, checkpoint: str | PathLike[str] | None = None) -> Self:
-        """Fit the responses X (N, J): any array, path or Dataset. ``checkpoint`` overrides the parameter."""
-        del y
-        self.fit_candidates(X, [self.n_components], checkpoint=checkpoint)
-        return self
-
-    @property
-    def _row_factors(self) -> Any:
-        return self.memberships_
-
     def fit_candidates(self, X: Any, n_components: Sequence[int], *, checkpoint: str | PathLike[str] | None = None) -> list[float]:
         """Fit with the one of these numbers of classes whose memberships have the highest modularity (the first of equals).
 
         Return the modularity of each. All share the singular vectors, the passes of the search, and one pass for their scores.
         """
-        self._check_parameters(n_components)
+        task = self.prepare(X, n_components=n_components)
+        with task.open(checkpoint) as session:
+            solution = drive(self.solve(task), session)
+            self.finish(task, solution)
+        return solution.scores
+
+    def row_factors(self) -> Any:
+        return self.memberships_
+
+    def _prepare(self, X: Any, n_components: Sequence[int] | None = None) -> FitTask[Problem]:
+        candidates = [self.n_components] if n_components is None else list(n_components)
+        self._check_parameters(candidates)
         dataset = self._dataset(X, None, reset=True)
-        self._check_size(dataset, n_components)
+        self._check_size(dataset, candidates)
         self.n_levels_ = self._resolve_levels(dataset)
-        dtype, responses, n = self._working_dtype(dataset), _responses(dataset), dataset.shape[0]
-        report = Reporter(self.callbacks, _N_STEPS)
-        footprint, identity = self._footprint_for(dataset.shape, n_components, dtype), {"n_components": list(n_components)}
-        with self._open_to_fit(dataset, None, footprint, checkpoint, **identity) as session:
-            counts = self._count_responses(session, ResponsePass(dtype, responses), n, max(n_components))
-            report.step("responses")
-            expected = bool(counts.fractional)
-            tau, seed = self._resolve_tau(dataset), self._resolve_seed(session)
-            search = Search(session, responses, dtype, dataset.shape, expected, self.method, self.vertex_hunting, tau, seed)
-            directions = search.directions(max(n_components))
-            if expected and not search.spans_rows(directions):
-                raise DataError(f"{locate_noninteger(dataset)}, expected whole numbers from 0 (no response) to {self.n_levels_:g}")
-            report.step("singular vectors")
-            candidates = search.candidates(directions, n_components)
-            report.step("pure subjects")
-            sums = session.run(MembershipPass(dtype, responses, keep=False), [c.projection for c in candidates])
-            scored = [c.with_score(part, counts) for c, part in zip(candidates, sums.split(n_components), strict=True)]
-            best = max(scored, key=lambda candidate: candidate.modularity)
-            report.step("modularity")
-            sums = session.run(MembershipPass(dtype, responses, keep=True), [best.projection])
-            shape = (n, len(best.pure_subjects))
-            self.memberships_ = gather_rows(StateRows(session, "factors"), shape, dtype, stored=dataset.path is not None)
+        problem = Problem(candidates, self.n_levels_, _responses(dataset))
+        footprint = self._footprint_for(dataset.shape, candidates, self._working_dtype(dataset))
+        return self._task(dataset, problem, footprint=footprint, n_components=candidates)
+
+    def solve(self, task: FitTask[Problem]) -> Solver[Solution]:
+        problem, dataset, dtype = task.problem, task.dataset, task.dtype
+        report, largest = Reporter(self.callbacks, _N_STEPS), max(problem.n_components)
+        counts = yield from run(ResponsePass(dtype, problem.responses), None)
+        n = dataset.shape[0] - int(counts.nonrespondents)
+        if n < largest:
+            raise DataError(f"{n} of {dataset.shape[0]} subjects have any response, expected at least n_components={largest}")
+        report.step("responses")
+        expected = bool(counts.fractional)
+        tau, seed = self._resolve_tau(problem.levels, n, dataset.shape[1]), (yield from self._resolve_seed())
+        search = Search(problem.responses, dtype, dataset.shape, expected, self.method, self.vertex_hunting, tau, seed)
+        directions = yield from search.directions(largest)
+        if expected and not (yield from search.spans_rows(directions)):
+            raise DataError(f"{locate_noninteger(dataset)}, expected whole numbers from 0 (no response) to {problem.levels:g}")
+        report.step("singular vectors")
+        candidates = yield from search.candidates(directions, problem.n_components)
+        report.step("pure subjects")
+        sums = yield from run(MembershipPass(dtype, problem.responses, keep=False), [c.projection for c in candidates])
+        scored = [c.with_score(part, counts) for c, part in zip(candidates, sums.split(problem.n_components), strict=True)]
+        best = max(scored, key=lambda candidate: candidate.modularity)
+        report.step("modularity")
+        sums = yield from run(MembershipPass(dtype, problem.responses, keep=True), [best.projection])
         report.step("memberships")
-        self._set_fitted(best, sums, counts, dataset)
-        return [candidate.modularity for candidate in scored]
+        components = np.clip(np.linalg.solve(sums.gram, sums.cross.T), 0, problem.levels).astype(dtype)
+        best = replace(best, modularity=best.with_score(sums, counts).modularity)
+        return Solution([c.modularity for c in scored], best, components, sums, n, (yield from state_rows("factors")))
 
-    def _count_responses(self, session: Session, pass_: ResponsePass, n: int, largest: int) -> ResponseCounts:
-        counts = session.run(pass_, None)
-        self.n_nonrespondents_ = int(counts.nonrespondents)
-        if n - self.n_nonrespondents_ < largest:
-            raise DataError(f"{n - self.n_nonrespondents_} of {n} subjects have any response, expected at least n_components={largest}")
-        _warn_nonrespondents(self.n_nonrespondents_, n)
-        return counts
-
-    def _resolve_tau(self, dataset: Dataset) -> float | None:
-        """Return τ, by default M·max(N, J); None for methods without regularization."""
-        if self.method in ("ssc", "srm"):
-            return None
-        n, n_items = dataset.shape[0] - self.n_nonrespondents_, dataset.shape[1]
-        return self.n_levels_ * max(n, n_items) if self.tau is None else float(self.tau)
-
-    def _resolve_seed(self, session: Session) -> int:
-        seed = self.random_state
-        return int(seed) if isinstance(seed, (int, np.integer)) else resolve_seed(seed, session)
-
-    def _set_fitted(self, best: Candidate, sums: MembershipSums, counts: ResponseCounts, dataset: Dataset) -> None:
-        n = dataset.shape[0] - self.n_nonrespondents_
-        self.components_ = np.clip(np.linalg.solve(sums.gram, sums.cross.T), 0, self.n_levels_).astype(self.memberships_.dtype)
+    def set_fitted(self, task: FitTask[Problem], solution: Solution) -> None:
+        best, sums, n = solution.best, solution.sums, solution.n_respondents
+        self.n_nonrespondents_ = task.dataset.shape[0] - n
+        _warn_nonrespondents(self.n_nonrespondents_, task.dataset.shape[0])
+        self.memberships_ = task.gather(solution.rows, len(best.pure_subjects))
+        self.components_ = solution.components
         self.projection_ = best.projection
         self.pure_subjects_ = best.pure_subjects
-        self.modularity_ = best.with_score(sums, counts).modularity
+        self.modularity_ = best.modularity
         self.highly_pure_share_ = float(sums.highly_pure[0] / n)
         self.highly_mixed_share_ = float(sums.highly_mixed[0] / n)
         alone = np.flatnonzero(sums.pure <= 1)
         if alone.size:
             names = self.get_feature_names_out()
-            classes = ", ".join(f"{names[k]} ({dataset.row_labels[best.pure_subjects[k]]!r})" for k in alone)
+            classes = ", ".join(f"{names[k]} ({task.dataset.row_labels[best.pure_subjects[k]]!r})" for k in alone)
             found = f"only the subject that defines the class has a membership of {PURE} or more in {classes}"
             warnings.warn(f"{found}; a class depends on its pure subjects: try fewer classes or another method", UserWarning, stacklevel=5)
+
+    def _resolve_tau(self, levels: float, n: int, n_items: int) -> float | None:
+        """Return τ, by default M·max(N, J); None for methods without regularization."""
+        if self.method in ("ssc", "srm"):
+            return None
+        return levels * max(n, n_items) if self.tau is None else float(self.tau)
+
+    def _resolve_seed(self) -> Solver[int]:
+        seed = self.random_state
+        return int(seed) if isinstance(seed, (int, np.integer)) else (yield from resolve_seed(seed))
 
     @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
@@ -267,11 +271,12 @@ class GradeOfMembership(Factorization):
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
         self._check_range(dataset, self.n_levels_)
-        dtype, k = self._working_dtype(dataset), len(self.components_)
-        with self._open(dataset, None, self._footprint_for(dataset.shape, [k], dtype)) as session:
-            sums = session.run(MembershipPass(dtype, _responses(dataset), keep=True), [self.projection_])
+        k = len(self.components_)
+        task = self._task(dataset, footprint=self._footprint_for(dataset.shape, [k], self._working_dtype(dataset)))
+        with task.open_session() as session:
+            sums = session.run(MembershipPass(task.dtype, _responses(dataset), keep=True), [self.projection_])
             _warn_nonrespondents(int(sums.nonrespondents), dataset.shape[0])
-            return gather_rows(StateRows(session, "factors"), (dataset.shape[0], k), dtype, stored=dataset.path is not None, out=out)
+            return task.gather(StateRows(session, "factors"), k, out)
 
     def inverse_transform(self, memberships: Any) -> NDArray[Any]:
         """Return the expected responses ΠΘᵀ (N, J) for memberships Π (N, K)."""

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.session import Session
+from dfact.engine.requests import Solver, run
+from dfact.engine.session import StateRows
 from dfact.errors import DataError
 from dfact.linalg.kmeans import kmeans, nearest_rows
 from dfact.linalg.points import Coordinates, DataRows, EmbedPass, take
@@ -42,6 +43,33 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Problem:
+    """The search for the classes of one of several numbers."""
+
+    n_components: list[int]
+    """Candidate numbers of classes."""
+    levels: float
+    """Highest possible response M."""
+    responses: Responses
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The candidate with the highest modularity."""
+
+    scores: list[float]
+    """Modularity of each candidate."""
+    best: Candidate
+    components: NDArray[Any]
+    """Θᵀ (K, J)."""
+    sums: MembershipSums
+    """Sums of the pass that computed the memberships."""
+    n_respondents: int
+    rows: StateRows
+    """Memberships Π (N, K)."""
+
+
+@dataclass(frozen=True)
 class Directions:
     """Basis of the span of the responses' rows."""
 
@@ -53,9 +81,8 @@ class Directions:
 
 @dataclass(frozen=True)
 class Search:
-    """Search for pure subjects in the responses of one session."""
+    """Search for pure subjects in the responses."""
 
-    session: Session
     responses: Responses
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -66,61 +93,67 @@ class Search:
     tau: float | None
     seed: int
 
-    def directions(self, k: int) -> Directions:
+    def directions(self, k: int) -> Solver[Directions]:
         """Find the K directions from which the candidates of up to K classes are made. A rank below K raises DataError.
 
         For "srm" this is also the hunt for pure subjects, which takes place among the responses themselves.
         """
         if self.method == "srm":
             points = DataRows(self.dtype, self.responses)
-            rows = successive_projection(self.session, [points], [k])[0]
-            return Directions(take(self.session, points, rows).T, rows)
-        V, sigma = self._singular(k)
+            [rows] = yield from successive_projection([points], [k])
+            return Directions((yield from take(points, rows)).T, rows)
+        V, sigma = yield from self._singular(k)
         return Directions(V / sigma)
 
-    def _singular(self, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _singular(self, k: int) -> Solver[tuple[NDArray[np.float64], NDArray[np.float64]]]:
         """Compute singular vectors and values, in double precision if single cannot distinguish the last value from 0."""
         view: View = self.responses if self.tau is None else Regularized(self.responses, self.tau)
         for dtype in dict.fromkeys((self.dtype, np.dtype(np.float64))):
-            V, sigma = right_singular(self.session, self.shape[1], k, dtype, view=view, tolerance=_SVD_TOLERANCE)
+            V, sigma = yield from right_singular(self.shape[1], k, dtype, view=view, tolerance=_SVD_TOLERANCE)
             floor = np.sqrt(100 * np.finfo(dtype).eps) * sigma[0]
             if sigma[-1] > floor:
                 return V, sigma
         raise DataError(f"the responses have rank {int((sigma > floor).sum())}, expected at least n_components={k}; fit fewer classes")
 
-    def spans_rows(self, directions: Directions) -> bool:
+    def spans_rows(self, directions: Directions) -> Solver[bool]:
         """Return whether the rows of the responses lie in the span of the directions, as those of expected responses of this rank do."""
         basis = np.linalg.qr(directions.basis)[0]
-        sums = self.session.run(SpanPass(self.dtype, self.responses), basis.astype(self.dtype))
+        sums = yield from run(SpanPass(self.dtype, self.responses), basis.astype(self.dtype))
         return bool(1 - sums.inside / sums.all <= np.sqrt(np.finfo(self.dtype).eps))
 
-    def candidates(self, directions: Directions, n_components: Sequence[int]) -> list[Candidate]:
+    def candidates(self, directions: Directions, n_components: Sequence[int]) -> Solver[list[Candidate]]:
         """Find the pure subjects and the projection for each number of classes."""
         basis, rows = directions.basis, directions.pure_subjects
         if rows is not None:
             return [Candidate(np.asarray(np.linalg.pinv(basis[:, :k].T)), rows[:k]) for k in n_components]
-        self.session.run(EmbedPass(self.dtype, self.responses), basis.astype(self.dtype))
-        return [self._candidate(basis[:, :k], rows) for k, rows in zip(n_components, self._pure_subjects(n_components), strict=True)]
+        yield from run(EmbedPass(self.dtype, self.responses), basis.astype(self.dtype))
+        candidates = []
+        for k, subjects in zip(n_components, (yield from self._pure_subjects(n_components)), strict=True):
+            candidates.append((yield from self._candidate(basis[:, :k], subjects)))
+        return candidates
 
-    def _candidate(self, basis: NDArray[np.float64], rows: NDArray[np.int64]) -> Candidate:
+    def _candidate(self, basis: NDArray[np.float64], rows: NDArray[np.int64]) -> Solver[Candidate]:
         """Make the candidate with P = VΣ⁻¹·Y(I, :)⁻¹ for the pure subjects I, with Y = R VΣ⁻¹.
 
         Y differs from U and from D_τ^(½)U by factors of the rows alone, which cancel when the rows are scaled
         to sum to 1. The factors 1/‖U(I, :)‖ and D_τ(I, I)^(−½) of algorithm 2 are those that turn U*(I, :) into Y(I, :).
         """
         k = basis.shape[1]
-        corners = take(self.session, Coordinates(k), rows) if (rows >= 0).all() else np.zeros((k, k))
+        corners = (yield from take(Coordinates(k), rows)) if (rows >= 0).all() else np.zeros((k, k))
         if np.linalg.matrix_rank(corners) < k:
             raise DataError(f"the subjects fall into fewer than {k} distinct groups; fit fewer classes than n_components={k}")
         return Candidate(np.asarray(np.linalg.solve(corners.T, basis.T).T), rows)
 
-    def _pure_subjects(self, n_components: Sequence[int]) -> list[NDArray[np.int64]]:
+    def _pure_subjects(self, n_components: Sequence[int]) -> Solver[list[NDArray[np.int64]]]:
         """Hunt for the pure subjects of each number of classes among the embedded rows: corners of a simplex, or of a cone ("crsc")."""
         if self.method in ("srsc", "ssc"):
-            return successive_projection(self.session, [Coordinates(k) for k in n_components], n_components)
+            return (yield from successive_projection([Coordinates(k) for k in n_components], n_components))
         if self.vertex_hunting == "kmeans" and not self.expected:
-            return nearest_rows(self.session, kmeans(self.session, n_components, self.shape[0], self.seed))
+            return (yield from nearest_rows((yield from kmeans(n_components, self.shape[0], self.seed))))
         points = [Coordinates(k, unit=True) for k in n_components]
         # Corners of expected responses lie on the margin itself; grouping them with nearby rows would move them.
         precision = 100 * float(np.finfo(self.dtype).eps)
-        return [cone_vertices(self.session, search, self.shape[0], precision, self.seed) for search in points]
+        vertices = []
+        for search in points:
+            vertices.append((yield from cone_vertices(search, self.shape[0], precision, self.seed)))  # noqa: PERF401  # no list can yield
+        return vertices

@@ -84,7 +84,7 @@ class ReportContext:
     @cached_property
     def statistics(self) -> RowStatistics:
         """Statistics of the row factors."""
-        return RowStatistics.of(self.signed_model._row_factors)
+        return RowStatistics.of(self.signed_model.row_factors())
 
     @cached_property
     def signed_model(self) -> Any:

@@ -122,7 +122,7 @@ def _render_page(context: ReportContext) -> str:
     style, script = ((page / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     k, name = len(context.names), type(context.model).__name__
-    n, m = context.model._row_factors.shape[0], len(context.model.column_labels_)
+    n, m = context.model.row_factors().shape[0], len(context.model.column_labels_)
     words = context.words
     shape = f"{n} {words.rows} × {m} {words.items}"
     if hasattr(context.model, "slice_shape_"):

@@ -1,0 +1,185 @@
+"""Drivers of solvers: one on its own, or many on the same data, whose passes are fused to share one read of every block."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Self, TypeVar
+
+import numpy as np
+
+from dfact.engine.passes import Block, PartialSums, Pass, SampledPass, State
+from dfact.engine.requests import BlockView, Memo, ReadState, RunPass, Solver
+from dfact.engine.session import Session, StateRows
+
+T = TypeVar("T")
+
+
+def drive(solver: Solver[T], session: Session) -> T:
+    """Run a solver in a session and return its result."""
+    reply: Any = None
+    while True:
+        try:
+            request = solver.send(reply)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        reply = session.run(_viewed(request), request.broadcast) if isinstance(request, RunPass) else _answer(request, session, "")
+
+
+def _answer(request: Memo | ReadState, session: Session, prefix: str) -> Any:
+    """Answer a request that runs no pass; ``prefix`` distinguishes the solvers that share the session."""
+    if isinstance(request, Memo):
+        return session.memo(prefix + request.name, request.compute)
+    return StateRows(session, prefix + request.name)
+
+
+@dataclass(frozen=True)
+class ViewedPass(Pass[Any, Any]):
+    """Another pass on a view of each block."""
+
+    view: BlockView
+    pass_: Pass[Any, Any]
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        return self.pass_.dtype
+
+    def start(self, block: Block) -> State | None:
+        return self.pass_.start(self.view(block))
+
+    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State | None, Any]:
+        return self.pass_.step(self.view(block), state, broadcast)
+
+
+def _viewed(request: RunPass) -> Pass[Any, Any]:
+    return request.pass_ if request.view is None else ViewedPass(request.view, request.pass_)
+
+
+def whole(block: Block) -> Block:
+    """Return the block itself."""
+    return block
+
+
+@dataclass(frozen=True)
+class FusedSolver(Generic[T]):
+    """One of the solvers that share their reads."""
+
+    solver: Solver[T]
+    view: BlockView = whole
+    """Its view of the data."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One of the passes that are fused."""
+
+    name: str
+    """Name of the solver."""
+    view: BlockView
+    pass_: Pass[Any, Any]
+
+
+@dataclass
+class FusedSums(PartialSums, name="fused"):
+    """The sums of each member."""
+
+    parts: list[Any]
+
+    def accumulator(self) -> Self:
+        return type(self)([part.accumulator() for part in self.parts])
+
+    def add(self, other: Self) -> None:
+        for part, other_part in zip(self.parts, other.parts, strict=True):
+            part.add(other_part)
+
+
+@dataclass(frozen=True)
+class FusedPass(Pass[Sequence[Any], FusedSums]):
+    """The passes of several members on one read of each block. State: the arrays of each member, under names with its own as prefix."""
+
+    members: tuple[Member, ...]
+    dtype: np.dtype[Any] | None
+
+    def step(self, block: Block, state: State | None, broadcast: Sequence[Any]) -> tuple[State | None, FusedSums]:
+        # Members without a pass have finished, so their state is dropped.
+        old = state or {}
+        new: State = {}
+        parts = []
+        view: BlockView | None = None
+        for member, member_broadcast in zip(self.members, broadcast, strict=True):
+            prefix = f"{member.name}."
+            member_state: State | None = {
+                name.removeprefix(prefix): array for name, array in old.items() if name.startswith(prefix)
+            } or None
+            if member.view != view:  # consecutive members with the same view share the viewed block
+                view, viewed = member.view, member.view(block)
+            if member_state is None:
+                member_state = member.pass_.start(viewed)
+            member_state, part = member.pass_.step(viewed, member_state, member_broadcast)
+            new |= {prefix + name: array for name, array in (member_state or {}).items()}
+            parts.append(part)
+        return new or None, FusedSums(parts)
+
+
+@dataclass(frozen=True)
+class SampledFusedPass(SampledPass):
+    """The passes of several members over the same sample; the state of the other members stays as it is."""
+
+    fused: FusedPass
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        return self.fused.dtype
+
+    def step(self, block: Block, state: State | None, broadcast: Sequence[Any]) -> tuple[State | None, FusedSums]:
+        new, parts = self.fused.step(block, state, broadcast)
+        names = {member.name for member in self.fused.members}
+        others = {name: array for name, array in (state or {}).items() if name.split(".")[0] not in names}
+        return others | (new or {}) or None, parts
+
+
+def drive_together(
+    solvers: Sequence[FusedSolver[T]],
+    session: Session,
+    dtype: np.dtype[Any],
+    on_result: Callable[[int, T], None] = lambda _, __: None,
+) -> list[T]:
+    """Run solvers that share their reads, with blocks of this type, and return their results.
+
+    Each fused pass consists of the next pass of every solver. ``on_result(number, result)`` is called when a solver ends, before
+    the next fused pass, which drops the solver's state.
+    """
+    results: dict[int, T] = {}
+    requests: dict[int, RunPass] = {}
+
+    def advance(number: int, reply: Any) -> None:
+        """Send a reply to a solver and answer its requests, up to the next one for a pass."""
+        while True:
+            try:
+                request = solvers[number].solver.send(reply)
+            except StopIteration as end:
+                results[number] = end.value
+                on_result(number, end.value)
+                return
+            if isinstance(request, RunPass):
+                requests[number] = request
+                return
+            reply = _answer(request, session, f"{_name(number)}.")
+
+    for number in range(len(solvers)):
+        advance(number, None)
+    while requests:
+        numbers = sorted(requests)
+        # Sampled passes first: a pass over all blocks waits until all solvers have requested one.
+        samples = [pass_.partitions for number in numbers if isinstance(pass_ := requests[number].pass_, SampledPass)]
+        if samples:
+            numbers = [n for n in numbers if isinstance(pass_ := requests[n].pass_, SampledPass) and pass_.partitions == samples[0]]
+        members = tuple(Member(_name(n), requests[n].view or solvers[n].view, requests[n].pass_) for n in numbers)
+        fused = FusedPass(members, dtype)
+        sums = session.run(SampledFusedPass(samples[0], fused) if samples else fused, [requests.pop(n).broadcast for n in numbers])
+        for number, part in zip(numbers, sums.parts, strict=True):
+            advance(number, part)
+    return [results[number] for number in range(len(solvers))]
+
+
+def _name(number: int) -> str:
+    return f"{number:06d}"

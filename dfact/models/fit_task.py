@@ -1,0 +1,120 @@
+"""A fit that is checked and planned, before anything runs."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from dfact.data.dataset import Dataset
+from dfact.data.layout import Layout
+from dfact.engine.checkpoint import CheckpointedSession
+from dfact.engine.executors import resolve_executor
+from dfact.engine.memory_plan import Footprint, Plan, make_plan
+from dfact.engine.partitions import Partitions, partitions
+from dfact.engine.session import CheckpointableSession, Executor, Session
+from dfact.errors import ParameterError
+from dfact.models.parameters import POSITIVE_INTEGER, describe_value, is_count
+from dfact.models.row_factors import gather_rows
+
+RUNTIME_PARAMETERS = ("executor", "memory_limit", "callbacks", "checkpoint", "checkpoint_every")
+"""Parameters that do not affect the fitted model."""
+
+Q = TypeVar("Q")
+_CHECKPOINT_EVERY = 10  # passes, for models without the parameter
+
+
+class Estimator(Protocol):
+    """An estimator, as far as a task needs it."""
+
+    executor: Any
+    memory_limit: int | str | None
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class FitTask(Generic[Q]):
+    """A fit that is checked and planned."""
+
+    model: Estimator
+    """A copy of the estimator with the attributes that describe the data."""
+    dataset: Dataset
+    problem: Q
+    """The objective with its constants, as far as parameters and data determine it."""
+    dtype: np.dtype[Any]
+    """The working precision."""
+    footprint: Footprint
+    covariates: NDArray[Any] | None
+    """Values (n, …) that go with the rows, such as encoded confounders."""
+    extra_identity: Mapping[str, Any]
+    """Whatever determines the fit besides data and parameters, by name."""
+    wants_rows: bool = True
+    """Whether the factors of the rows are gathered; if not, the fitted model has those of no row."""
+
+    @property
+    def layout(self) -> Layout:
+        """Blocks and partitions of the data."""
+        return Layout.of(self.dataset.shape)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The fitted attributes that describe the data."""
+        return {name: value for name, value in vars(self.model).items() if name.endswith("_") and not name.startswith("_")}
+
+    @property
+    def partitions(self) -> Partitions:
+        """The rows with their covariates."""
+        return partitions(self.dataset.source, self.dataset.missing_code, self.covariates)
+
+    def without_rows(self) -> Self:
+        """Return the task of a fit whose row factors are not gathered."""
+        return replace(self, footprint=replace(self.footprint, result_per_row=0), wants_rows=False)
+
+    def times(self, count: int) -> Self:
+        """Return the task with the footprint of ``count`` such fits at once."""
+        return replace(self, footprint=self.footprint.scaled(count))
+
+    def plan(self, memory_limit: int | str | None = None) -> Plan:
+        """Plan memory and disk space; ``memory_limit`` replaces that of the model."""
+        return self._plan(self._executor(), memory_limit)
+
+    def _executor(self) -> Executor:
+        return resolve_executor(self.model.executor, self.layout.n_partitions)
+
+    def _plan(self, executor: Executor, memory_limit: int | str | None) -> Plan:
+        workers = executor.workers(self.model.memory_limit if memory_limit is None else memory_limit)
+        return make_plan(self.dataset.source, self.dtype, self.footprint, workers)
+
+    def open_session(self) -> CheckpointableSession:
+        """Open a session on the data if the memory plan allows it."""
+        executor = self._executor()
+        plan = self._plan(executor, None)
+        plan.check()
+        return executor.open(self.partitions, plan)
+
+    def open(self, checkpoint: str | PathLike[str] | None = None) -> Session:
+        """Open a session for the fit, with its checkpoint: the one given, else that of the model, if it has one."""
+        session, path = self.open_session(), getattr(self.model, "checkpoint", None) if checkpoint is None else checkpoint
+        if path is None:
+            return session
+        every = getattr(self.model, "checkpoint_every", _CHECKPOINT_EVERY)
+        if not is_count(every):
+            raise ParameterError(f"checkpoint_every is {every!r}, expected {POSITIVE_INTEGER}")
+        return CheckpointedSession(session, path, every, self._identity())
+
+    def _identity(self) -> dict[str, str]:
+        """Describe everything that determines the fit."""
+        parameters = {name: value for name, value in self.model.get_params(deep=False).items() if name not in RUNTIME_PARAMETERS}
+        fitted: dict[str, Any] = {"model": type(self.model).__name__, "data": self.dataset.fingerprint}
+        fitted |= {"dtype": self.dtype.name, "covariates": self.covariates}
+        return {name: describe_value(value) for name, value in (fitted | parameters | dict(self.extra_identity) | fitted).items()}
+
+    def gather(self, rows: Iterable[NDArray[Any]], k: int, out: str | PathLike[str] | None = None) -> NDArray[Any] | zarr.Array[Any]:
+        """Collect the row factors (n, k) into an array, or into a Zarr array if the data is stored: at ``out`` or a temporary one."""
+        if not self.wants_rows:
+            return np.empty((0, k), self.dtype)
+        return gather_rows(rows, (self.dataset.shape[0], k), self.dtype, stored=self.dataset.path is not None, out=out)

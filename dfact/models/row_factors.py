@@ -1,0 +1,67 @@
+"""Row factors as an array, or as a Zarr array that workers may write themselves."""
+
+from collections.abc import Iterable
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from dfact.data.layout import Layout
+from dfact.engine.partitions import rechunk_rows
+from dfact.engine.session import StateRows
+from dfact.storage.files import TemporaryFolder
+from dfact.storage.groups import WRITE_EMPTY_CHUNKS, compressor, create_array, open_store, write_chunk
+
+
+def gather_rows(
+    parts: Iterable[NDArray[Any]], shape: tuple[int, int], dtype: np.dtype[Any], *, stored: bool, out: str | PathLike[str] | None = None
+) -> NDArray[Any] | zarr.Array[Any]:
+    """Collect the row factors (n, k) of all partitions into an array, or into a Zarr array if the data is ``stored``.
+
+    The Zarr array is written to ``out``, a path or URL, and is complete or absent there. Without ``out`` it lies in a temporary
+    folder that is removed with the array. Workers of a cluster that can reach the location write their rows themselves.
+    """
+    if not stored and out is None:
+        result = np.empty(shape, dtype)
+        _write_rows(parts, result)
+        return result
+    settings: dict[str, Any] = {
+        "shape": shape,
+        "chunks": (min(Layout.of(shape).chunk_rows, shape[0]), shape[1]),
+        "dtype": dtype,
+        "compressors": compressor(dtype),
+        "dimension_names": ("row", "component"),
+    }
+    if out is not None:
+        with create_array(out, "rows", **settings) as array:
+            _write_rows(parts, array)
+        return zarr.open_array(open_store(out, read_only=True), mode="r")
+    folder = TemporaryFolder("factors")
+    path = folder.path / "factors.zarr"
+    written = zarr.create_array(path, config=WRITE_EMPTY_CHUNKS, **settings)
+    try:
+        _write_rows(parts, written)
+    except BaseException:
+        folder.remove()
+        raise
+    array = zarr.open_array(open_store(path, read_only=True), mode="r")
+    folder.remove_with(array)
+    return array
+
+
+def select_columns(rows: NDArray[Any], columns: slice | NDArray[np.intp]) -> NDArray[Any]:
+    """Return some of the columns; a function of its own, since workers unpickle it to convert the rows that they write."""
+    return rows[:, columns]
+
+
+def _write_rows(parts: Iterable[NDArray[Any]], target: Any) -> None:
+    if isinstance(target, zarr.Array):
+        if isinstance(parts, StateRows) and parts.write(target):
+            return
+        parts = rechunk_rows(parts, target.chunks[0])  # type: ignore[assignment]  # arrays in, arrays out
+    start = 0
+    for rows in parts:
+        write_chunk(target, start, rows)
+        start += len(rows)
