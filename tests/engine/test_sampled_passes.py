@@ -254,10 +254,10 @@ def test_passes_that_change_no_state_are_not_repeated(seed: int, tmp_path: Path)
     expected = Counter[tuple[int, int]]()
     with inside(4) as client, opened(DistributedExecutor(client)) as session:
         for n, pass_ in enumerate(passes):
-            if n and len(session._members.owners) > 1 and rng.random() < 0.5:
-                victim = session._members.owners[int(rng.integers(len(session._members.owners)))]
+            if n and len(session._workers.owners) > 1 and rng.random() < 0.5:
+                victim = session._workers.owners[int(rng.integers(len(session._workers.owners)))]
                 expected += repeated(passes[:n], held(session, victim.address)) - repeated(passes[:saved], set(EVERYTHING))
-                session._members.remove([victim])
+                session._workers.remove([victim])
             sums += take(session, [pass_], n + 1)
             expected += Counter((n + 1, i) for i in visits_of(pass_))
             if n == 4:

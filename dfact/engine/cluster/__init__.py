@@ -2,8 +2,8 @@
 
 connection   the driver's client of a running cluster
 session      passes, recovery of lost workers, balance; the executor
-members      the workers of a session: joining, calls, losses
-host         a worker's side: its shard, and the calls that reach it
+workers      the workers of a session: joining, calls, losses
+worker_shard the worker's side: its shard, and the calls that reach it
 placement    the owners of partitions, and the tree of calls
 journal      the passes since the last checkpoint, to recompute lost partitions
 rows         rows that workers write to a Zarr array
