@@ -176,7 +176,7 @@ def _run(
     C = None if covariates is None else covariates.astype(dtype)
     parts = partitions(dataset.source, dataset.missing_code, C)
     # Several fits run at once even if the data is a single partition.
-    executor = resolve_executor(getattr(model, "executor", None), max(2, len(parts)))
+    executor = resolve_executor(getattr(model, "executor", None), max(2, len(parts)), tasks=True)
     memory_limit = getattr(model, "memory_limit", None)
     if in_memory is None:
         in_memory = fits_in_memory(dataset.shape, dtype, executor.workers(memory_limit))

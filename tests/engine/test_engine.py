@@ -281,6 +281,30 @@ def test_executor_is_chosen_by_partitions_and_client(client: Client) -> None:
         resolve_executor("gpu", 1)
 
 
+def test_executor_without_a_method_is_refused() -> None:
+    class Passes(InlineExecutor):
+        """An executor of passes alone."""
+
+        map: Any = None
+
+        def __repr__(self) -> str:
+            return "Passes()"
+
+    class Tasks(Passes):
+        open: Any = None
+
+    executor = Passes()
+    assert resolve_executor(executor, 1) is executor
+    with pytest.raises(
+        dfact.ParameterError, match=r"executor is Passes\(\) without the method 'map', expected one with workers, open, map"
+    ):
+        resolve_executor(executor, 1, tasks=True)
+    with pytest.raises(dfact.ParameterError, match="without the method 'map'"):
+        dfact.selection.block_cross_validate(dfact.ICQF(2, executor=executor), values(0, 40, 8), {"n_components": [1, 2]}, (2, 2), 2)
+    with pytest.raises(dfact.ParameterError, match="without the method 'open', expected one with workers, open; add it"):
+        resolve_executor(Tasks(), 1)
+
+
 def test_number_of_threads_is_dasks() -> None:
     with dask.config.set(num_workers=5):
         assert ThreadsExecutor().threads == 5
