@@ -39,10 +39,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if item.config.getoption("strict_tier") and item.get_closest_marker("quick") and report.passed and call.when == "call":
-        if call.duration > QUICK_SECONDS:
-            report.outcome = "failed"
-            report.longrepr = f"{item.nodeid} took {call.duration:.1f} s, expected at most {QUICK_SECONDS:g} s; make it smaller or mark it as slow"
+    checked = item.config.getoption("strict_tier") and item.get_closest_marker("quick") and report.passed and call.when == "call"
+    if checked and call.duration > QUICK_SECONDS:
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{item.nodeid} took {call.duration:.1f} s, expected at most {QUICK_SECONDS:g} s; make it smaller or mark it as slow"
+        )
     return report
 
 

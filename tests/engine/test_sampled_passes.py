@@ -177,19 +177,19 @@ def test_a_pass_processes_its_partitions_and_adds_them_up_by_position(executor: 
 def test_mixed_passes_give_the_same_bits_everywhere(executor: Executor, seed: int, sources: Sources) -> None:
     plans = [(128, 0, 99), (512, 5, 99), (512, 0, 0), (50, 99, 99), (300, 0, 3), (0, 0, 99), (0, 99, 3), (1, 0, 2)]
     expected = inline(passes := mixed(seed))
-    for rows, room, states in plans[seed % 2 :: 2]:
-        assert course(opened(executor, sources[rows], resident_values=room, resident_states=states), passes) == expected
+    for rows, resident, states in plans[seed % 2 :: 2]:
+        assert course(opened(executor, sources[rows], resident_values=resident, resident_states=states), passes) == expected
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("room", [0, 99])
-def test_dask_arrays_give_the_bits_of_those_in_memory(room: int, monkeypatch: Patch) -> None:
+@pytest.mark.parametrize("resident", [0, 99])
+def test_dask_arrays_give_the_bits_of_those_in_memory(resident: int, monkeypatch: Patch) -> None:
     monkeypatch.setattr(dask_rows, "_CHUNK_BYTES", (1 << 10, 1 << 13))
     with inside(3) as client:
         with tiny_partitions():
             source, _ = dask_rows.persist_rows(da.from_array(values(), chunks=(400, 9)), client)
         assert len(source.chunks) > 3
-        assert course(opened(DistributedExecutor(client), source, resident_values=room), mixed(room)) == inline(mixed(room))
+        assert course(opened(DistributedExecutor(client), source, resident_values=resident), mixed(resident)) == inline(mixed(resident))
 
 
 @pytest.mark.parametrize("resident_states", [1, 99])
