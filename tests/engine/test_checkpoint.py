@@ -189,15 +189,15 @@ def test_the_checkpoint_of_a_fit_takes_the_parameter_s_place(tmp_path: Path) -> 
         kept(tmp_path / "unused.zarr", checkpoint_every=0).fit(X)
 
 
-@pytest.mark.parametrize("place", [5, "", 0.5, b"x", ["x"]])
-def test_a_checkpoint_without_a_location_is_refused(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("location", [5, "", 0.5, b"x", ["x"]])
+def test_a_checkpoint_without_a_location_is_refused(location: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     X = planted_answers(60, 10, 2, 0)
     kinds = (dfact.ICQF, dfact.L1NMF, dfact.GradeOfMembership, dfact.ExpectileMF, dfact.ElasticCP)
-    fits: list[Any] = [lambda kind=kind: kind(2, checkpoint=place).fit(X) for kind in kinds]
-    fits.append(lambda: dfact.ICQF(2).fit(X, checkpoint=place))
-    fits.append(lambda: dfact.selection.block_cross_validate(dfact.ICQF(), X, {"n_components": [2]}, checkpoint=place))
-    fits.append(lambda: dfact.selection.bootstrap(dfact.ICQF(2).fit(X), X, 2, checkpoint=place))
+    fits: list[Any] = [lambda kind=kind: kind(2, checkpoint=location).fit(X) for kind in kinds]
+    fits.append(lambda: dfact.ICQF(2).fit(X, checkpoint=location))
+    fits.append(lambda: dfact.selection.block_cross_validate(dfact.ICQF(), X, {"n_components": [2]}, checkpoint=location))
+    fits.append(lambda: dfact.selection.bootstrap(dfact.ICQF(2).fit(X), X, 2, checkpoint=location))
     for fit in fits:
         with pytest.raises(ParameterError, match=r"the location is .*, expected a path or a URL such as s3://bucket/prefix"):
             fit()
@@ -373,12 +373,12 @@ def test_a_record_of_which_only_the_folder_exists_is_ignored(tmp_path: Path) -> 
     with pytest.raises(InterruptionError):
         kept(path, callbacks=[interrupted(7)]).fit(X)
     reached = resume_point(path)
-    torn = [path / "state-000099-killed", path / "steps-000099-killed"]
-    for folder in torn:
+    incomplete = [path / "state-000099-killed", path / "steps-000099-killed"]
+    for folder in incomplete:
         folder.mkdir()
     assert resume_point(path) == reached > 0
     same(kept(path).fit(X), kept(path).set_params(checkpoint=None).fit(X))
-    assert not any(folder.exists() for folder in torn)
+    assert not any(folder.exists() for folder in incomplete)
 
 
 @pytest.mark.faults

@@ -82,7 +82,7 @@ class Kill:
 class Walk:
     """A pass whose sums follow from all passes before and from the order of sums; it overwrites its state.
 
-    In ``folder`` it notes what it visits. What is shared is the pass's number.
+    In ``folder`` it notes the partitions that it runs on. The broadcast is the pass's number.
     """
 
     folder: str = ""
@@ -90,7 +90,7 @@ class Walk:
     fails: int = 0
     """The number of the pass that raises an error."""
     poison: int = -1
-    """The partition that kills each worker that visits it, in pass 3."""
+    """The partition that kills each worker that runs on it, in pass 3."""
     pause: float = 0.0
     dtype: np.dtype[Any] = FLOAT32
 

@@ -398,12 +398,12 @@ def test_spilled_state_is_read_unchanged(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     file = SpillFile()
     others = file.write([{"a": np.arange(7.0)}])
-    place = file.write([ARRAYS, ARRAYS])
+    written = file.write([ARRAYS, ARRAYS])
     smaller = file.write([{"a": np.zeros(3)}], others)
     larger = file.write([{"a": np.zeros(10_000)}], smaller)
     assert smaller.offset == others.offset
     assert larger.offset != others.offset
-    found = file.read(place)
+    found = file.read(written)
     assert len(found) == 2
     for state in found:
         assert state is not None
@@ -412,9 +412,9 @@ def test_spilled_state_is_read_unchanged(tmp_path: Path, monkeypatch: pytest.Mon
             np.testing.assert_array_equal(state[name], array, strict=True)
             assert state[name].flags.f_contiguous == array.flags.f_contiguous
     [path] = tmp_path.glob("dfact-*/*.state")
-    os.truncate(path, place.offset + 5)
+    os.truncate(path, written.offset + 5)
     with pytest.raises(dfact.StoreError, match=r"cannot read the solver's state from .*: \d+ bytes are missing at its end"):
-        file.read(place)
+        file.read(written)
     file.close()
     assert not list(tmp_path.iterdir())
 

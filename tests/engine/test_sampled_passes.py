@@ -237,14 +237,14 @@ def test_a_checkpoint_of_some_states_resumes_on_other_executors(executor: Execut
         assert np.concatenate(list(session.rows("x"))).tobytes() == rows
 
 
-def visits_of(pass_: Any) -> set[int]:
+def partitions_of(pass_: Any) -> set[int]:
     return set(getattr(pass_, "partitions", EVERYTHING))
 
 
 def repeated(passes: Sequence[Any], lost: set[int]) -> Counter[tuple[int, int]]:
     """Return the passes that are repeated for partitions that are lost after these passes."""
     changing = [(number, pass_) for number, pass_ in enumerate(passes, 1) if not isinstance(pass_, Peek)]
-    return Counter((number, i) for number, pass_ in changing for i in lost & visits_of(pass_))
+    return Counter((number, i) for number, pass_ in changing for i in lost & partitions_of(pass_))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -259,7 +259,7 @@ def test_passes_that_change_no_state_are_not_repeated(seed: int, tmp_path: Path)
                 expected += repeated(passes[:n], held(session, victim.address)) - repeated(passes[:saved], set(EVERYTHING))
                 session._workers.remove([victim])
             sums += take(session, [pass_], n + 1)
-            expected += Counter((n + 1, i) for i in visits_of(pass_))
+            expected += Counter((n + 1, i) for i in partitions_of(pass_))
             if n == 4:
                 session.save(zarr.create_group(tmp_path / "state.zarr"))
                 saved = n + 1
