@@ -9,7 +9,7 @@ a solver (the loop over passes) and an estimator (scikit-learn's contract). Fami
     cp                 ElasticCP and CPALS
     factor_analysis    FactorAnalysis
     estimator          the base of all estimators
-    traits             facts about a model that other layers ask for
+    traits             facts about a model that other rooms ask for
     catalogue          the one list of models
     persistence        saving and loading; fitted_schema declares what is saved
 """
