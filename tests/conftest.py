@@ -3,7 +3,7 @@
 import random
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,6 +28,24 @@ FURTHER = {"seed", "variant", "chunk_rows", "chunks", "rows"}
 """Parameters of which the quick tier takes the first value."""
 OUTSIDE = {"cluster", "process", "faults", "object_store", "browser", "root", "slow", "further"}
 """Markers of tests outside the quick tier."""
+QUICK_SECONDS = 2.0
+"""Time that a test of the quick tier may take without its fixtures; checked on demand, as it depends on the machine."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--strict-tier", action="store_true", help=f"fail tests of the quick tier that take more than {QUICK_SECONDS:g} s")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    checked = item.config.getoption("strict_tier") and item.get_closest_marker("quick") and report.passed and call.when == "call"
+    if checked and call.duration > QUICK_SECONDS:
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{item.nodeid} took {call.duration:.1f} s, expected at most {QUICK_SECONDS:g} s; make it smaller or mark it as slow"
+        )
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -100,12 +100,12 @@ def stability(data: dict[str, tuple[NDArray[np.float32], int]], repetitions: int
 def _stability(name: str, M: NDArray[np.float32], k: int, tol: float, repetitions: int) -> Iterator[dict[str, Any]]:
     makes = {method: partial(make, **({} if method == "FA" else {"tol": tol, "max_iter": 1500})) for method, make in MODELS.items()}
     full = {method: make(k).fit(M).components_ for method, make in makes.items()}
-    for place, share in enumerate(SHARES):
+    for position, share in enumerate(SHARES):
         row: dict[str, Any] = {"data": name, "tol": tol, "share": share}
         samples = [M[_sample(len(M), share, seed)] for seed in range(repetitions)]
         for method, make in makes.items():
             found = [matched(full[method], make(k).fit(sample).components_, method == "FA") for sample in samples]
-            row |= {method: np.mean(found), f"sd {method}": np.std(found), f"paper {method}": TABLE_2[method][place]}
+            row |= {method: np.mean(found), f"sd {method}": np.std(found), f"paper {method}": TABLE_2[method][position]}
         yield row
 
 
@@ -228,7 +228,7 @@ CHOOSERS: dict[str, Chooser] = {
 def table_1(n_sets: int, ks: Sequence[int], methods: Sequence[str] = tuple(CHOOSERS)) -> Thresholds:
     """Compute the mean |k − 10| over simulated datasets, beside the paper's."""
     rows: list[dict[str, Any]] = []
-    for place, noise in enumerate(NOISES):
+    for position, noise in enumerate(NOISES):
         data = [icqf_simulation(noise, seed).M for seed in range(n_sets)]
         for method in methods:
             began = time.perf_counter()
@@ -236,7 +236,7 @@ def table_1(n_sets: int, ks: Sequence[int], methods: Sequence[str] = tuple(CHOOS
             seconds = (time.perf_counter() - began) / n_sets
             off = np.abs(found - TRUE)
             error = off.std(ddof=1) / n_sets**0.5 if n_sets > 1 else float("nan")
-            row = {"noise": noise, "method": method, "mean |k-10|": off.mean(), "se": error, "paper": TABLE_1[method][place]}
+            row = {"noise": noise, "method": method, "mean |k-10|": off.mean(), "se": error, "paper": TABLE_1[method][position]}
             rows.append(row | {"fewest": int(found.min()), "most": int(found.max()), "sets": n_sets, "seconds a set": seconds})
     thresholds = _table_1_bars({(row["noise"], row["method"]): float(row["mean |k-10|"]) for row in rows})
     report("icqf_paper_table_1", rows, thresholds)

@@ -310,11 +310,11 @@ def balls(objects: int = 20, views: int = 72, size: int = 20) -> Images:
     y, x = np.meshgrid(*2 * [np.linspace(-1, 1, size)], indexing="ij")
     for start in range(0, len(images), views):
         n = rng.integers(4, 10)
-        places, radii, shades = rng.uniform(-0.6, 0.6, (n, 3)), rng.uniform(0.1, 0.3, n), rng.uniform(0.3, 1, n)
+        centres, radii, shades = rng.uniform(-0.6, 0.6, (n, 3)), rng.uniform(0.1, 0.3, n), rng.uniform(0.3, 1, n)
         for view in range(views):
-            turned = (places[:, 0] + 1j * places[:, 2]) * np.exp(2j * np.pi * view / views)
+            turned = (centres[:, 0] + 1j * centres[:, 2]) * np.exp(2j * np.pi * view / views)
             for i in np.argsort(turned.imag):  # from the back
-                far = ((x - turned.real[i]) ** 2 + (y - places[i, 1]) ** 2) / radii[i] ** 2
+                far = ((x - turned.real[i]) ** 2 + (y - centres[i, 1]) ** 2) / radii[i] ** 2
                 images[start + view][far < 1] = shades[i] * np.sqrt(1 - far[far < 1])
     return images, np.repeat(np.arange(objects), views)
 

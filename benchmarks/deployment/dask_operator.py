@@ -76,7 +76,7 @@ def story() -> tuple[list[dict[str, Any]], list[tuple[str, bool]]]:
     rows = [{"kind": found["kind"], "name": found["metadata"]["name"]} for found in created]
     bare = [_without_the_servers(found) for found in created]
     wrong = problems([manifest for manifest in rendered if manifest["kind"] != "DaskJob"] + bare)
-    refused = [told for version in VERSIONS for told in schema_problems(bare, version, {})]
+    refused = [problem for version in VERSIONS for problem in schema_problems(bare, version, {})]
     runner = f"{core}/pods/{job['metadata']['name']}-runner"
     thresholds = [("what it created is safe and agrees", not wrong), ("Kubernetes would take what it created", not refused)]
     print(*wrong, *refused, sep="\n")

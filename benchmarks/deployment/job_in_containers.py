@@ -168,7 +168,7 @@ def _hardened(job: Job) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rebuild", action="store_true", help="build the image anew")
+    parser.add_argument("--rebuild", action="store_true", help="build the image again")
     rebuild = parser.parse_args().rebuild
     possible, reason = available()
     if not possible:

@@ -70,17 +70,17 @@ def _patched(old: Object, operations: list[Object]) -> Object:
     new: Object = json.loads(json.dumps(old))
     for operation in operations:
         *path, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
-        place: Any = new
+        target: Any = new
         for part in path:
-            place = place[int(part)] if isinstance(place, list) else place.setdefault(part, {})
-        key: Any = (len(place) if last == "-" else int(last)) if isinstance(place, list) else last
+            target = target[int(part)] if isinstance(target, list) else target.setdefault(part, {})
+        key: Any = (len(target) if last == "-" else int(last)) if isinstance(target, list) else last
         if operation["op"] == "remove":
-            del place[key]
-        elif operation["op"] == "add" and isinstance(place, list):
-            place.insert(key, operation["value"])
+            del target[key]
+        elif operation["op"] == "add" and isinstance(target, list):
+            target.insert(key, operation["value"])
         elif operation["op"] in ("add", "replace"):
-            place[key] = operation["value"]
-        elif operation["op"] == "test" and (place[key] if isinstance(place, list) else place.get(key)) != operation["value"]:
+            target[key] = operation["value"]
+        elif operation["op"] == "test" and (target[key] if isinstance(target, list) else target.get(key)) != operation["value"]:
             raise web.HTTPUnprocessableEntity
     return new
 

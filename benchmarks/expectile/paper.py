@@ -58,18 +58,18 @@ def skewed(repetitions: int, size: int = 1000) -> tuple[Thresholds, Curves]:
             rng = np.random.default_rng(seed)
             planted = rng.random((size, COMPONENTS)) @ rng.random((size, COMPONENTS)).T
             observed = rng.random(planted.shape) < rate
-            places = np.nonzero(observed)
-            noise = 0.5 * rng.chisquare(3, len(places[0]))
-            X = sp.csr_array((planted[places] + noise, places), shape=planted.shape)
+            positions = np.nonzero(observed)
+            noise = 0.5 * rng.chisquare(3, len(positions[0]))
+            X = sp.csr_array((planted[positions] + noise, positions), shape=planted.shape)
             for model in _fixed(SKEWED_RIDGE).fit_each(X, SKEWED_OMEGAS):
                 errors = np.abs(model.row_factors_ @ model.components_ / planted - 1)[~observed]
                 found[model.omega].append(np.quantile(errors, SHARES))
-        for place, (omega, each) in enumerate(found.items()):
+        for position, (omega, each) in enumerate(found.items()):
             curves[rate, omega] = np.mean(each, axis=0)
             median, q25, q75 = (curves[rate, omega][round(share * (len(SHARES) - 1))] for share in (0.5, 0.25, 0.75))
             spread = np.std([one[len(SHARES) // 2] for one in each])
             row = {"R": rate, "omega": omega, "median": median, "sd": spread, "q25": q25, "q75": q75}
-            rows.append(row | {"prototype": PROTOTYPE[rate][place], "prototype here": PROTOTYPE_HERE[rate][place]})
+            rows.append(row | {"prototype": PROTOTYPE[rate][position], "prototype here": PROTOTYPE_HERE[rate][position]})
     thresholds = _skewed_bars(rows)
     report("emf_paper_skewed", rows, thresholds)
     return thresholds, curves
@@ -135,9 +135,9 @@ def _chosen(X: NDArray[np.float64], seed: int, grid: dict[str, Any]) -> list[dfa
 
 def _error_row(model: dfact.ExpectileMF, test: NDArray[np.float64]) -> dict[str, float]:
     """Return median and interquartile range of the errors, for all entries and by bins of the true value."""
-    places = np.nonzero(~np.isnan(test))
-    b = test[places]
-    errors = np.abs(model.predict(*places) - b) / b
+    positions = np.nonzero(~np.isnan(test))
+    b = test[positions]
+    errors = np.abs(model.predict(*positions) - b) / b
     row: dict[str, float] = {"omega": model.omega, "k": model.n_components, "ridge": model.ridge}
     seens = {"all": np.full(len(b), fill_value=True)}
     seens |= {f"{low:g}-{high:g} s": (b >= low) & (b < high) for low, high in pairwise(EDGES)}

@@ -31,12 +31,12 @@ CRITERIA: dict[str, Callable[[NDArray[np.float64], int], FactorCount]] = {
 def table_1(n_data_sets: int) -> Thresholds:
     rows: list[dict[str, Any]] = []
     thresholds: Thresholds = []
-    for place, noise in enumerate(NOISES):
+    for position, noise in enumerate(NOISES):
         correlations = [np.corrcoef(icqf_simulation(noise, seed).M, rowvar=False) for seed in range(n_data_sets)]
         for name, criterion in CRITERIA.items():
             found = np.array([criterion(R, seed).n_factors for seed, R in enumerate(correlations)])
             errors = np.abs(found - TRUE)
-            paper = PAPER.get(name, (None, None, None))[place]
+            paper = PAPER.get(name, (None, None, None))[position]
             standard_error = errors.std(ddof=1) / np.sqrt(len(errors)) if len(errors) > 1 else float("nan")
             row = {"noise": noise, "criterion": name, "error": errors.mean(), "standard_error": standard_error, "paper": paper}
             rows.append({**row, "fewest": int(found.min()), "most": int(found.max())})

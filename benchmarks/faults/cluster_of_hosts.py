@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import dfact
-from benchmarks.faults.fits import visits_by_worker
+from benchmarks.faults.fits import partitions_by_worker
 from benchmarks.faults.namespaces import Hosts
 from dfact.data.layout import Layout
 
@@ -69,7 +69,7 @@ class Ended:
     """When each iteration was done."""
     at: float = float("nan")
     """When it ended."""
-    visits: dict[str, int] = field(default_factory=dict)
+    partitions: dict[str, int] = field(default_factory=dict)
     """Partitions visited by each worker that is still there, by the worker's address."""
 
     @property
@@ -131,8 +131,8 @@ class Cluster:
     def worker(self, name: str, certificates: Certificates | None = None, *options: str) -> None:
         """Start a worker on the host of its name; ``certificates`` are the cluster's unless given."""
         here = ["--host", self.hosts.address(name), "--name", name, "--nthreads", "1", "--memory-limit", "2GiB"]
-        places = ["--no-dashboard", "--dashboard-address", "127.0.0.1:0", "--local-directory", str(self.hosts.folder)]
-        own = [*here, *places, *(options or ("--no-nanny", "--death-timeout", "120"))]
+        local_options = ["--no-dashboard", "--dashboard-address", "127.0.0.1:0", "--local-directory", str(self.hosts.folder)]
+        own = [*here, *local_options, *(options or ("--no-nanny", "--death-timeout", "120"))]
         self._start(name, "worker", [self.address, *own], certificates or self.certificates)
 
     def _start(self, name: str, what: str, options: list[str], certificates: Certificates | None) -> None:
@@ -206,7 +206,7 @@ def drive(
         model = model_of(iterations, executor=client, callbacks=[done], **kept)
         model.fit(data)
         seconds = time.monotonic() - began
-        say(digest=digest(model), seconds=seconds, at=time.monotonic(), visits=visits_by_worker(client))
+        say(digest=digest(model), seconds=seconds, at=time.monotonic(), partitions=partitions_by_worker(client))
     except BaseException as error:
         say(error=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}", seconds=time.monotonic() - began, at=time.monotonic())
     os._exit(0)  # a client that has lost its scheduler closes slowly

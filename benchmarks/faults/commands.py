@@ -101,8 +101,8 @@ class Stored(ABC):
 
     def _prepare(self) -> None:
         """Restore the state before the command."""
-        for place in (self.model, self.checkpoint):
-            shutil.rmtree(place, ignore_errors=True)
+        for store in (self.model, self.checkpoint):
+            shutil.rmtree(store, ignore_errors=True)
 
     def run(self, settings: dict[str, Any] | None = None) -> Command:
         """Start the command, which is the same each time."""
@@ -161,9 +161,9 @@ class StoredBootstrap(Stored):
         return super().lost() + (not whole)
 
 
-def size_of(places: Iterable[Path]) -> int:
+def size_of(stores: Iterable[Path]) -> int:
     """Return the bytes of files and folders; an empty one counts as one."""
-    return sum(max(1, sum(file.lstat().st_size for file in [place, *place.rglob("*")] if file.is_file())) for place in places)
+    return sum(max(1, sum(file.lstat().st_size for file in [store, *store.rglob("*")] if file.is_file())) for store in stores)
 
 
 def _command(log: str, folder: str, arguments: list[str], pause: float, settings: dict[str, Any], last_words: str) -> None:

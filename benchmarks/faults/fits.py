@@ -219,13 +219,13 @@ def joined(client: Client, n_workers: int, behind: int) -> Callable[[Any], None]
     return wait
 
 
-def visits_by_worker(client: Client) -> dict[str, int]:
+def partitions_by_worker(client: Client) -> dict[str, int]:
     """Return the number of partitions that each worker has run."""
 
-    async def visits(dask_worker: Any) -> int:
+    async def processed(dask_worker: Any) -> int:
         return int((await dask_worker.get_metrics()).get("dfact partitions", 0))
 
-    found: dict[str, int] = client.run(visits)
+    found: dict[str, int] = client.run(processed)
     return found
 
 

@@ -34,7 +34,7 @@ class Fault:
     name: str
     strike: Callable[[Cluster], None]
     mend: Callable[[Cluster], None] | None = None
-    """Join again what was cut; processes are ended and started anew in any case."""
+    """Join again what was cut; processes are ended and restarted in any case."""
     settings: dict[str, str] = field(default_factory=dict)
     """Dask's, on all hosts."""
     workers: tuple[str, ...] = ("a", "b")
@@ -149,7 +149,7 @@ def a_cluster(fault: Fault, tls: bool) -> Iterator[Cluster]:
         yield Cluster(hosts, Certificates.make(hosts.folder / "own") if tls else None, fault.settings)
 
 
-def begun(fault: Fault, cluster: Cluster, data: Path) -> Fit:
+def start_fit(fault: Fault, cluster: Cluster, data: Path) -> Fit:
     """Start the fit on a new scheduler with new workers."""
     cluster.scheduler()
     for name in fault.workers:
@@ -160,7 +160,7 @@ def begun(fault: Fault, cluster: Cluster, data: Path) -> Fit:
 def suffer(fault: Fault, data: Path, expected: str, *, tls: bool) -> dict[str, Any]:
     """Run a fit with a fault on new hosts; return a row of the table."""
     with a_cluster(fault, tls) as cluster:
-        fit = begun(fault, cluster, data)
+        fit = start_fit(fault, cluster, data)
         fit.reached(3)
         struck = time.monotonic()
         fault.strike(cluster)
@@ -171,7 +171,7 @@ def suffer(fault: Fault, data: Path, expected: str, *, tls: bool) -> dict[str, A
             cluster.end()
             if fault.mend:
                 fault.mend(cluster)
-            resumed = begun(fault, cluster, data).ended()
+            resumed = start_fit(fault, cluster, data).ended()
         last, names = resumed or ended, {cluster.hosts.address(name): name for name in cluster.hosts.names}
         return {
             "protocol": "tls" if tls else "tcp",
@@ -181,7 +181,7 @@ def suffer(fault: Fault, data: Path, expected: str, *, tls: bool) -> dict[str, A
             "resumed": "" if resumed is None else resumed.error or "finished",
             "equal": last.digest == expected,
             "lost": ended.longest_wait - float(np.median(np.diff(ended.times))),
-            "visits": {names[address.split("//")[1].split(":")[0]]: count for address, count in sorted(last.visits.items())},
+            "partitions": {names[address.split("//")[1].split(":")[0]]: count for address, count in sorted(last.partitions.items())},
         }
 
 
@@ -191,14 +191,14 @@ def row_of(fault: Fault, data: Path, expected: str, *, tls: bool) -> dict[str, A
         return suffer(fault, data, expected, tls=tls)
     except Exception as error:
         said = f"{UNENDED} what it is about: {type(error).__name__}: {' '.join(str(error).split())}"
-        return {"protocol": "tls" if tls else "tcp", "fault": fault.name, "ended": said, "equal": False, "visits": {}}
+        return {"protocol": "tls" if tls else "tcp", "fault": fault.name, "ended": said, "equal": False, "partitions": {}}
 
 
 def make_thresholds(fault: Fault, row: dict[str, Any]) -> list[tuple[str, bool]]:
     """Return the thresholds for a row."""
     what = f"{fault.name}, {row['protocol']}"
     held = [(f"{what}: completes, or ends with a message", not row["ended"].startswith(UNENDED)), (f"{what}: the same bits", row["equal"])]
-    return held + [(f"{what}: {name} took part", row["visits"].get(name, 0) > 0) for name in fault.used]
+    return held + [(f"{what}: {name} took part", row["partitions"].get(name, 0) > 0) for name in fault.used]
 
 
 def main() -> int:

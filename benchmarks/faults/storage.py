@@ -61,14 +61,14 @@ def resumed(
     expected = bits(fit().fit(data))
     undisturbed = time.monotonic() - began
     kept, at = {"checkpoint": checkpoint, "checkpoint_every": 3}, int(rng.integers(1, 15))
-    began, told = time.monotonic(), False
+    began, reported = time.monotonic(), False
     try:
         fit(**kept, callbacks=[lambda done: strike() if done.number == at else None]).fit(data)
     except StoreError as error:
-        told = said in str(error)
+        reported = said in str(error)
     mend()
     found = bits(fit(**kept).fit(data))
-    return Outcome(told, differing(found, expected), time.monotonic() - began - undisturbed)
+    return Outcome(reported, differing(found, expected), time.monotonic() - began - undisturbed)
 
 
 def lose(chunk: Path) -> None:
@@ -112,14 +112,14 @@ def damaged_checkpoint(damage: Callable[[Path], None], tries: int, rng: Random) 
             undisturbed = time.monotonic() - began
             chunks = [path for path in sorted(checkpoint.glob("*/*/*")) if path.is_file()]
             damage(chunks[rng.integers(len(chunks))])
-            began, told = time.monotonic(), False
+            began, reported = time.monotonic(), False
             try:
                 long_fit(checkpoint=checkpoint).fit(X)
             except StoreError as error:
-                told = "is missing or damaged" in str(error)
+                reported = "is missing or damaged" in str(error)
             shutil.rmtree(checkpoint)
             found = bits(long_fit(checkpoint=checkpoint).fit(X))
-            outcomes.append(Outcome(told, differing(found, expected), time.monotonic() - began - undisturbed))
+            outcomes.append(Outcome(reported, differing(found, expected), time.monotonic() - began - undisturbed))
     return outcomes
 
 
@@ -209,7 +209,7 @@ FAULTS: dict[str, Callable[[int, Random], list[Outcome]]] = {
         for name, f in (("lost", lose), ("cut", truncate), ("flipped", flip))
     },
     **{
-        f"chunk of the checkpoint {name}, begun anew": partial(damaged_checkpoint, damage)
+        f"chunk of the checkpoint {name}, started over": partial(damaged_checkpoint, damage)
         for name, damage in (("lost", lose), ("cut", truncate), ("flipped", flip))
     },
     "disk full, resumed": partial(troubled_disk, "little", "enough", "the disk is full"),

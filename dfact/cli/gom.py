@@ -9,8 +9,8 @@ gom_options = option_group(
         "--method",
         type=click.Choice(["crsc", "srsc", "ssc", "srm"]),
         default="crsc",
-        help="Search for pure subjects: in the cone (crsc) or the simplex (srsc) of regularized singular vectors, "
-        "in plain singular vectors (ssc), or among the rows of responses (srm).",
+        help="Search for pure subjects: cone or simplex regularized spectral clustering (crsc, srsc), "
+        "simplex spectral clustering without regularization (ssc), or simplex of the response matrix (srm).",
     ),
     click.option(
         "--vertex-hunting",

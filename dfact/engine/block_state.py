@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dfact.engine.passes import State
 from dfact.errors import StoreError
-from dfact.storage.array_stream import StreamReader, StreamWriter, bytes_of, corruption_errors, stored_size
+from dfact.storage.array_stream import StreamReader, StreamWriter, bytes_of, corruption_errors, encoded_size
 from dfact.storage.files import TemporaryFolder
 
 
@@ -48,7 +48,7 @@ class CheckpointedState:
                 read = 0
                 while read < size:
                     blocks.append({name: reader.get() for name in self.names})
-                    read += sum(stored_size(array) for array in blocks[-1].values())
+                    read += sum(encoded_size(array) for array in blocks[-1].values())
                 yield blocks
 
     def describe(self) -> dict[str, Any]:

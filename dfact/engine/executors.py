@@ -149,8 +149,8 @@ def _map_on_threads(
                 stopped.set()
 
 
-def resolve_executor(executor: Any, n_partitions: int) -> Executor:
-    """Return the executor that a parameter names.
+def resolve_executor(executor: Any, n_partitions: int, *, tasks: bool = False) -> Executor:
+    """Return the executor that a parameter names. With ``tasks`` it must be able to map over tasks too, not only to run passes.
 
     None stands for inline if there is one partition, else for the cluster of the active Dask client or, without a client, for
     threads. Other values are "inline", "threads", "distributed" (the active client), a ``distributed.Client``, or an Executor.
@@ -171,6 +171,10 @@ def resolve_executor(executor: Any, n_partitions: int) -> Executor:
         return DistributedExecutor(client)
     if hasattr(executor, "scheduler_info"):
         return DistributedExecutor(executor)
-    if hasattr(executor, "open") and hasattr(executor, "workers"):
+    methods = ("workers", "open", "map") if tasks else ("workers", "open")
+    missing = [name for name in methods if not callable(getattr(executor, name, None))]
+    if not missing:
         return executor  # type: ignore[no-any-return]  # it has an executor's methods
+    if len(missing) < len(methods):
+        raise ParameterError(f"executor is {executor!r} without the method {missing[0]!r}, expected one with {', '.join(methods)}; add it")
     raise ParameterError(f"executor is {executor!r}, expected None, 'inline', 'threads', 'distributed' or a distributed.Client")

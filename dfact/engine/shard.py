@@ -101,9 +101,9 @@ class Shard:
         self._runs.sort(key=lambda run: run.partitions.first)
         self._done |= dict.fromkeys(partitions.numbers, done)
 
-    def put(self, number: int, blocks: BlockStates) -> None:
+    def put(self, partition: int, blocks: BlockStates) -> None:
         """Set the states of a partition's blocks."""
-        self._states.put(number, blocks)
+        self._states.put(partition, blocks)
 
     def restore(self, saved: CheckpointedState) -> None:
         """Set the states of consecutive partitions from a checkpoint."""
@@ -111,49 +111,49 @@ class Shard:
 
     def retain(self, runs: Sequence[range]) -> list[range]:
         """Drop all partitions except these, and return those of them that the shard lacks."""
-        wanted = {number for run in runs for number in run}
+        wanted = {partition for run in runs for partition in run}
         for run in consecutive(self._done.keys() - wanted):
             self._drop(run)
         return consecutive(wanted - self._done.keys())
 
-    def _drop(self, numbers: range) -> None:
+    def _drop(self, dropped: range) -> None:
         remaining: list[_ReadRun] = []
         for run in self._runs:
             p = run.partitions
-            pieces = [(p.first, min(p.last, numbers.start)), (max(p.first, numbers.stop), p.last)]
+            pieces = [(p.first, min(p.last, dropped.start)), (max(p.first, dropped.stop), p.last)]
             remaining += [_ReadRun(p.part(a, b), run.resident) for a, b in pieces if a < b]
             self._free_values += run.resident * (len(p) - sum(b - a for a, b in pieces if a < b))
         self._runs = remaining
-        for number in numbers:
-            self._done.pop(number, None)
-            self._states.drop(number)
+        for partition in dropped:
+            self._done.pop(partition, None)
+            self._states.drop(partition)
 
-    def lags(self, number: int) -> bool:
+    def lags(self, pass_number: int) -> bool:
         """Return whether the pass with this number is still to run on any partition."""
-        return any(done == number - 1 for done in self._done.values())
+        return any(done == pass_number - 1 for done in self._done.values())
 
-    def sums(self, number: int) -> dict[Node, Any]:
+    def sums(self, pass_number: int) -> dict[Node, Any]:
         """Return the sums of the pass with this number over the shard's partitions, or nothing if it is not the last."""
-        return self._sums.nodes if number == self._pass else {}
+        return self._sums.nodes if pass_number == self._pass else {}
 
-    def run(self, number: int, pass_: Pass[Any, P], broadcast: Any, *, wanted: bool = True) -> None:
+    def run(self, pass_number: int, pass_: Pass[Any, P], broadcast: Any, *, wanted: bool = True) -> None:
         """Run the pass with this number on the partitions on which it has not run yet.
 
         An earlier pass may be repeated for the partitions of a lost worker; its sums are not kept. A sampled pass that does not change
         the states is skipped unless its sums are ``wanted``.
         """
-        began, current = time.perf_counter(), number >= self._pass
-        numbers = pass_partitions(pass_, self._n)
-        if number > self._pass:
-            self._pass, self._sums = number, TreeSum(len(numbers))
-        sums = self._sums if current else TreeSum[P](len(numbers))
+        began, current = time.perf_counter(), pass_number >= self._pass
+        sampled = pass_partitions(pass_, self._n)
+        if pass_number > self._pass:
+            self._pass, self._sums = pass_number, TreeSum(len(sampled))
+        sums = self._sums if current else TreeSum[P](len(sampled))
         if isinstance(pass_, SampledPass):
-            self._skip(number, set(numbers) if wanted or pass_.changes_state else set[int]())
-        leaves = {number: leaf for leaf, number in enumerate(numbers)}
-        todo = self._todo(number)
+            self._skip(pass_number, set(sampled) if wanted or pass_.changes_state else set[int]())
+        leaves = {partition: leaf for leaf, partition in enumerate(sampled)}
+        todo = self._todo(pass_number)
 
         def work(item: _WorkItem) -> None:
-            self._process(item, number, pass_, broadcast, sums, leaves)
+            self._process(item, pass_number, pass_, broadcast, sums, leaves)
 
         # The next item's chunk is read while the current one is processed. Items of several chunks prefetch their own chunks; those
         # of a sample are short and read as a whole.
@@ -164,15 +164,15 @@ class Shard:
         if rows:
             self.rows_per_second = rows / max(time.perf_counter() - began, 1e-9)
 
-    def _skip(self, number: int, sampled: set[int]) -> None:
+    def _skip(self, pass_number: int, sampled: set[int]) -> None:
         """Mark the pass as done on those partitions that are not ``sampled``."""
-        self._done |= {i: number for i, done in self._done.items() if done == number - 1 and i not in sampled}
+        self._done |= {i: pass_number for i, done in self._done.items() if done == pass_number - 1 and i not in sampled}
 
-    def _todo(self, number: int) -> list[_WorkItem]:
+    def _todo(self, pass_number: int) -> list[_WorkItem]:
         """Return the partitions on which this pass is still to run, grouped by the runs in which they are read."""
         todo = []
         for run in self._runs:
-            lacking = consecutive(i for i in run.partitions.numbers if self._done[i] == number - 1)
+            lacking = consecutive(i for i in run.partitions.numbers if self._done[i] == pass_number - 1)
             todo += [_WorkItem(run, run.partitions.part(part[0], part[-1] + 1)) for part in lacking]
         return todo
 
@@ -195,7 +195,7 @@ class Shard:
             item.partitions = run.partitions.part(part.first, part.last)
 
     def _process(
-        self, item: _WorkItem, number: int, pass_: Pass[Any, P], broadcast: Any, sums: TreeSum[P], leaves: Mapping[int, int]
+        self, item: _WorkItem, pass_number: int, pass_: Pass[Any, P], broadcast: Any, sums: TreeSum[P], leaves: Mapping[int, int]
     ) -> None:
         if pass_.dtype is not None:
             self._load_resident(item)
@@ -207,7 +207,7 @@ class Shard:
                 total = reduce_blocks(islice(blocks, n_blocks), pass_, broadcast, self._states.take(i, n_blocks), new.append)
                 if not isinstance(pass_, SampledPass) or pass_.changes_state:
                     self._states.put(i, new)
-                self._done[i] = number
+                self._done[i] = pass_number
                 sums.add((0, leaves[i]), total)
                 self.n_processed = next(self._counter)
 
@@ -279,17 +279,17 @@ class Shard:
 
     def states(self, first: int, last: int) -> Iterator[tuple[int, BlockStates]]:
         """Yield the numbers and block states of those of the partitions ``first`` to ``last`` − 1 that have a state."""
-        for number in range(first, last):
-            blocks: BlockStates = list(self._states.block_states(number))
+        for partition in range(first, last):
+            blocks: BlockStates = list(self._states.block_states(partition))
             if blocks:
-                yield number, blocks
+                yield partition, blocks
 
     def save(self, group: zarr.Group, stream: str) -> list[CheckpointedState]:
         """Copy the states of all partitions to a checkpoint, as a few streams with this prefix."""
         saved: list[CheckpointedState] = []
 
-        def work(numbers: range) -> None:
-            state = self._states.save(numbers, group, f"{stream}-{numbers[0]:06d}")
+        def work(part: range) -> None:
+            state = self._states.save(part, group, f"{stream}-{part[0]:06d}")
             if state is not None:
                 saved.append(state)
 

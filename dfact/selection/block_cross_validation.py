@@ -173,7 +173,7 @@ def _run(
     else:
         parts, dtype = task.partitions, task.dtype
     # Several fits run at once even if the data is a single partition.
-    executor = resolve_executor(getattr(model, "executor", None), max(2, len(parts)))
+    executor = resolve_executor(getattr(model, "executor", None), max(2, len(parts)), tasks=True)
     memory_limit = getattr(model, "memory_limit", None)
     if in_memory is None:
         in_memory = fits_in_memory(dataset.shape, dtype, executor.workers(memory_limit))

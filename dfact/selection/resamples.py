@@ -123,7 +123,7 @@ class ResampleFits:
 
     def run(self, numbers: list[int], keep: Keep, executor: Any, memory_limit: int | str | None) -> None:
         """Refit to the resamples of these numbers: each as a task on data in memory, or together on shared reads of stored data."""
-        resolved = resolve_executor(executor, 2)  # several refits at once, even if the data is a single partition
+        resolved = resolve_executor(executor, 2, tasks=True)  # several refits at once, even if the data is a single partition
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the fit itself has warned
             if self._fits_in_memory(resolved.workers(memory_limit), len(numbers)):

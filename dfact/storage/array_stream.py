@@ -151,7 +151,7 @@ def write_array(file: Writable, array: NDArray[Any]) -> None:
     file.write(bytes_of(np.ascontiguousarray(array.T if _is_transposed(array) else array)))
 
 
-def stored_size(array: NDArray[Any]) -> int:
+def encoded_size(array: NDArray[Any]) -> int:
     """Return the number of bytes that :func:`write_array` writes for an array."""
     return _LENGTH.size + len(_header(array)) + array.nbytes
 

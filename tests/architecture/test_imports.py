@@ -2,11 +2,22 @@
 
 from pathlib import Path
 
-from tests.architecture.rooms import FORBIDDEN, IMPORT_FAMILIES, LEVELS, LIBRARIES, family, imported, imported_modules, level, modules, room
+from tests.architecture.layers import (
+    FORBIDDEN,
+    IMPORT_FAMILIES,
+    LEVELS,
+    LIBRARIES,
+    family,
+    imported,
+    imported_modules,
+    layer,
+    level,
+    modules,
+)
 
 
-def test_every_module_lies_in_a_room() -> None:
-    assert {room(path) for path in modules().values()} <= {name for rooms in LEVELS for name in rooms}
+def test_every_module_lies_in_a_layer() -> None:
+    assert {layer(path) for path in modules().values()} <= {name for layers in LEVELS for name in layers}
 
 
 def test_imports_only_go_down() -> None:
@@ -15,18 +26,18 @@ def test_imports_only_go_down() -> None:
         for name, path in modules().items()
         for target in sorted(imported(path))
         if target.startswith("dfact.")
-        if not (room(path) == (other := target.split(".")[1]) or level(other) < level(room(path)))
+        if not (layer(path) == (other := target.split(".")[1]) or level(other) < level(layer(path)))
     ]
     assert offenders == []
 
 
-def test_rooms_import_no_other_libraries_than_theirs() -> None:
+def test_layers_import_no_other_libraries_than_theirs() -> None:
     offenders = []
     for name, path in modules().items():
         libraries = {target.split(".")[0] for target in imported(path)} - {"dfact"}
-        allowed = LIBRARIES.get(room(path), libraries)
+        allowed = LIBRARIES.get(layer(path), libraries)
         offenders += [
-            f"{name} imports {library}" for library in sorted((libraries - allowed) | (libraries & FORBIDDEN.get(room(path), set())))
+            f"{name} imports {library}" for library in sorted((libraries - allowed) | (libraries & FORBIDDEN.get(layer(path), set())))
         ]
     assert offenders == []
 
@@ -34,8 +45,8 @@ def test_rooms_import_no_other_libraries_than_theirs() -> None:
 def test_no_family_of_models_imports_another() -> None:
     offenders = []
     for name, path in modules().items():
-        if room(path) == "models" and name not in IMPORT_FAMILIES:
-            others = {target: family(target) for target in imported_modules(path) if room(target) == "models"}
+        if layer(path) == "models" and name not in IMPORT_FAMILIES:
+            others = {target: family(target) for target in imported_modules(path) if layer(target) == "models"}
             offenders += [
                 f"{name} imports {target.name} of {other}" for target, other in others.items() if other not in {None, family(path)}
             ]

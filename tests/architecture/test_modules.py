@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from tests.architecture.rooms import ROOT, modules
+from tests.architecture.layers import ROOT, modules
 
 LIMIT = 600
 WITHOUT_REASON = 400

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.rooms import ROOT, parsed
+from tests.architecture.layers import ROOT, parsed
 
 GUIDES = [
     *sorted((ROOT / "guides").glob("*.md")),

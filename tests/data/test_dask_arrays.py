@@ -255,13 +255,13 @@ def test_errors_of_the_graph_are_raised_unchanged(client: Client) -> None:
 
 def test_invalid_dask_arrays_are_refused(client: Client) -> None:
     X = da.from_array(answers(), chunks=(1000, M))
-    for place in (client, None):
+    for origin in (client, None):
         with pytest.raises(dfact.DataError, match=r"unknown sizes, expected known sizes; call X\.compute_chunk_sizes"):
-            as_dataset(X[X[:, 0] > 0], client=place)
+            as_dataset(X[X[:, 0] > 0], client=origin)
         with pytest.raises(dfact.DataError, match=r"X holds <U1"):
-            as_dataset(da.from_array(np.full((4, 3), "a")), client=place)
+            as_dataset(da.from_array(np.full((4, 3), "a")), client=origin)
         with pytest.raises(dfact.DataError, match="expected rows"):
-            as_dataset(X[:, 0], client=place)
+            as_dataset(X[:, 0], client=origin)
     with pytest.raises(dfact.DataError, match=r"chunks of numpy\.ma\.\w*\.?MaskedArray"):
         as_dataset(da.ma.masked_invalid(X), client=client)
     with pytest.raises(dfact.DataError, match=r"of float32, expected .* of float64 as declared"):
@@ -334,13 +334,13 @@ def fitted() -> Callable[[str], tuple[Any, np.ndarray, dict[str, Any], np.ndarra
 
     def get(name: str) -> Any:
         if name not in known:
-            make, data, told = CASES[name]
+            make, data, inputs = CASES[name]
             X = data()
-            model = make().fit(X, **{key: value for key, value in told.items() if key == "confounders"})
+            model = make().fit(X, **{key: value for key, value in inputs.items() if key == "confounders"})
             new = X[::-1].copy()
             new[2048:4096] = np.nan  # a chunk in which nobody has answered
             new = np.nan_to_num(new) if name == "GradeOfMembership" else new
-            known[name] = model, new, told, model.transform(new, **told)
+            known[name] = model, new, inputs, model.transform(new, **inputs)
         return known[name]
 
     return get
@@ -352,11 +352,11 @@ Fitted = Callable[[str], tuple[Any, np.ndarray, dict[str, Any], np.ndarray]]
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("rows", [500, 3000, N])
 def test_transform_is_lazy_and_gives_the_same_bits(fitted: Fitted, name: str, rows: int) -> None:
-    model, X, told, expected = fitted(name)
+    model, X, inputs, expected = fitted(name)
     lazy = da.from_array(X, chunks=(rows, *(2 for _ in X.shape[1:])))
     calls: list[int] = []
     counted = lazy.map_blocks(lambda block: calls.append(1) or block, dtype=lazy.dtype, meta=lazy._meta)
-    found = model.transform(counted, **told)
+    found = model.transform(counted, **inputs)
     assert not calls
     assert isinstance(found, da.Array)
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
@@ -368,8 +368,8 @@ def test_transform_is_lazy_and_gives_the_same_bits(fitted: Fitted, name: str, ro
 
 @pytest.mark.parametrize("name", CASES)
 def test_transform_on_a_cluster(client: Client, fitted: Fitted, name: str) -> None:
-    model, X, told, expected = fitted(name)
-    found = model.transform(client.persist(da.from_array(X, chunks=(1500, *X.shape[1:]))), **told)
+    model, X, inputs, expected = fitted(name)
+    found = model.transform(client.persist(da.from_array(X, chunks=(1500, *X.shape[1:]))), **inputs)
     np.testing.assert_array_equal(client.compute(found).result(), expected)
 
 
@@ -381,28 +381,28 @@ def test_pickled_model_holds_no_rows(fitted: Fitted, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["L1NMF", "ElasticCP with a prior"])
-@pytest.mark.parametrize("place", ["here", "active", "given"])
-def test_transform_to_a_store(client: Client, fitted: Fitted, tmp_path: Path, name: str, place: str) -> None:
-    model, X, told, expected = fitted(name)
-    model = pickle.loads(pickle.dumps(model)).set_params(executor=client if place == "given" else None)
+@pytest.mark.parametrize("origin", ["here", "active", "given"])
+def test_transform_to_a_store(client: Client, fitted: Fitted, tmp_path: Path, name: str, origin: str) -> None:
+    model, X, inputs, expected = fitted(name)
+    model = pickle.loads(pickle.dumps(model)).set_params(executor=client if origin == "given" else None)
     lazy = da.from_array(X, chunks=(1500, *X.shape[1:]))
-    if place == "active":
+    if origin == "active":
         with client.as_current():
-            found = model.transform(lazy, out=tmp_path / "W.zarr", **told)
+            found = model.transform(lazy, out=tmp_path / "W.zarr", **inputs)
     else:
-        found = model.transform(lazy, out=tmp_path / "W.zarr", **told)
+        found = model.transform(lazy, out=tmp_path / "W.zarr", **inputs)
     assert isinstance(found, zarr.Array)
     np.testing.assert_array_equal(found[:], expected)
     with pytest.raises(dfact.StoreError, match="exists"):
-        model.transform(lazy, out=tmp_path / "W.zarr", **told)
+        model.transform(lazy, out=tmp_path / "W.zarr", **inputs)
 
 
 def test_transform_of_xarray_and_of_stored_models(fitted: Fitted, tmp_path: Path) -> None:
-    model, X, told, expected = fitted("ICQF with confounders")
+    model, X, inputs, expected = fitted("ICQF with confounders")
     dfact.save_model(model, tmp_path / "model")
     again = dfact.load_model(tmp_path / "model").set_output(transform="default")
     labelled = xr.DataArray(da.from_array(X, chunks=(1500, M)), dims=("row", "item"), coords={"row": [f"r{i}" for i in range(N)]})
-    np.testing.assert_array_equal(again.transform(labelled, **told).compute(), expected)
+    np.testing.assert_array_equal(again.transform(labelled, **inputs).compute(), expected)
 
 
 def test_a_chunk_without_rows(fitted: Fitted) -> None:
@@ -414,14 +414,14 @@ def test_a_chunk_without_rows(fitted: Fitted) -> None:
 
 
 def test_errors_of_shape_are_raised_at_once(fitted: Fitted) -> None:
-    model, X, told, _ = fitted("ICQF with confounders")
+    model, X, inputs, _ = fitted("ICQF with confounders")
     lazy = da.from_array(X)
     refused: list[tuple[Any, dict[str, Any], str]] = [
-        (lazy[:, 1:], told, "X has 10 items, the model was fitted on 11"),
-        (lazy[:, :, None], told, "X has 3 modes"),
-        (lazy[:, 0], told, "expected rows"),
-        (lazy.astype("U3"), told, "X holds <U3"),
-        (lazy[lazy[:, 0] > 0], told, "unknown sizes"),
+        (lazy[:, 1:], inputs, "X has 10 items, the model was fitted on 11"),
+        (lazy[:, :, None], inputs, "X has 3 modes"),
+        (lazy[:, 0], inputs, "expected rows"),
+        (lazy.astype("U3"), inputs, "X holds <U3"),
+        (lazy[lazy[:, 0] > 0], inputs, "unknown sizes"),
         (lazy, {}, "the model was fitted with confounders"),
         (lazy, {"confounders": groups()[:5]}, "confounders have 5 rows"),
         (lazy, {"confounders": groups()[["age"]]}, r"pass also \['group'\]"),

@@ -57,18 +57,18 @@ def full(seed):
 
 class TestLocalStore(ZarrStoreSuite):
     @pytest.fixture
-    def place(self, tmp_path: Path) -> str:
+    def location(self, tmp_path: Path) -> str:
         return str(tmp_path / "stores")
 
-    def keys(self, place: str) -> list[str]:
-        return sorted(path.relative_to(place).as_posix() for path in Path(place).rglob("*") if path.is_file())
+    def keys(self, location: str) -> list[str]:
+        return sorted(path.relative_to(location).as_posix() for path in Path(location).rglob("*") if path.is_file())
 
-    def put(self, place: str, content: bytes) -> None:
-        Path(place).parent.mkdir(parents=True)
-        Path(place).write_bytes(content)
+    def put(self, location: str, content: bytes) -> None:
+        Path(location).parent.mkdir(parents=True)
+        Path(location).write_bytes(content)
 
-    def remove(self, place: str) -> None:
-        Path(place).unlink()
+    def remove(self, location: str) -> None:
+        Path(location).unlink()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -448,13 +448,13 @@ def test_file_size_limit_is_reported(tmp_path):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)]
+    location = tmp_path / "disk"
+    location.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(location)]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("a file system of 3 MB cannot be mounted here (needs root)")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    yield location
+    subprocess.run(["umount", str(location)], check=True)
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -506,9 +506,9 @@ def test_writer_accepts_rows_in_batches_of_any_size(tmp_path):
     array = answers(0)
     labels = np.array([f"Q{j}" for j in range(6)], dtype=object)
     prints = set()
-    for i, pieces in enumerate([[120], [1] * 120, [100, 20], [0, 64, 0, 56]]):
+    for i, sizes in enumerate([[120], [1] * 120, [100, 20], [0, 64, 0, 56]]):
         with dataset_writer(tmp_path / f"{i}.zarr", (120, 6), np.dtype(np.uint8), missing_code=5, column_labels=labels, name="X") as writer:
-            for rows in np.split(array, np.cumsum(pieces)[:-1]):
+            for rows in np.split(array, np.cumsum(sizes)[:-1]):
                 writer.append(rows)
             writer.finish()
         prints.add(open_dataset(tmp_path / f"{i}.zarr").fingerprint)

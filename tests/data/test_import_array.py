@@ -67,7 +67,7 @@ def test_all_kinds_of_arrays_give_the_same_dataset(tmp_path, seed, shape, dtype)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_many_chunks(tmp_path, seed):
-    """More rows than a chunk holds, fed in pieces that fit none of its borders."""
+    """More rows than a chunk holds, fed in batches that fit none of its borders."""
     n, m = 3 * Layout.of((40_000, 300)).chunk_rows + 7, 300
     array = np.random.default_rng(seed).integers(0, 200, (n, m), dtype=np.uint8)
     done = []
@@ -339,9 +339,9 @@ def test_sparse_dataset_equals_the_dense_one(tmp_path, seed, dtype, cut, request
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("piece", [1, 37, 1000])
-def test_statistics_of_sparse_matrices(monkeypatch, seed, piece):
-    monkeypatch.setattr(sparse_module, "_READ_ENTRIES", piece)
+@pytest.mark.parametrize("entries", [1, 37, 1000])
+def test_statistics_of_sparse_matrices(monkeypatch, seed, entries):
+    monkeypatch.setattr(sparse_module, "_READ_ENTRIES", entries)
     X = sparse(seed, (83, 7), "float32", density=0.6)
     X.data[X.indptr[5] : X.indptr[6]] = np.nan
     full = sp.csr_array(np.full((2, 7), np.nan, np.float32))

@@ -416,8 +416,8 @@ print(int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
 def test_memory_does_not_grow_with_the_triplets(tmp_path: Path, name: str, by: str) -> None:
     peaks = []
     for n in (200_000, 2_000_000):
-        places = np.random.default_rng(0).choice(6_000_000, n, replace=False)
-        table = pa.table({"row": places // 3000, "column": places % 3000, "value": (places % 97) / 4})
+        positions = np.random.default_rng(0).choice(6_000_000, n, replace=False)
+        table = pa.table({"row": positions // 3000, "column": positions % 3000, "value": (positions % 97) / 4})
         source = tmp_path / f"{n}{name}"
         if name == "t.csv":
             pa.csv.write_csv(table, source)

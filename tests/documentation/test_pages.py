@@ -251,22 +251,22 @@ def test_pages_name_every_command() -> None:
     assert [name for name in cli.commands if f"dfact {name}" not in text] == []
 
 
-def test_the_map_of_rooms_is_true() -> None:
-    """README's last section names every room with the first line of its docstring."""
+def test_the_map_of_layers_is_true() -> None:
+    """README's last section names every layer with the first line of its docstring."""
     package = ROOT / "dfact"
     table = TEXTS["README"].rpartition("\n## ")[2]
     shown = dict(re.findall(r"(?m)^\| `(\w+)` \| (.+) \|$", table))
-    rooms = {path.parent.name: path for path in package.glob("*/__init__.py")}
-    rooms |= {path.stem: path for path in package.glob("*.py") if path.stem != "__init__"}
-    documented = {name: path.read_text().partition("\n")[0].strip('"').removesuffix(".") for name, path in rooms.items()}
+    layers = {path.parent.name: path for path in package.glob("*/__init__.py")}
+    layers |= {path.stem: path for path in package.glob("*.py") if path.stem != "__init__"}
+    documented = {name: path.read_text().partition("\n")[0].strip('"').removesuffix(".") for name, path in layers.items()}
     guides = shown.pop("guides")
     assert (package / "guides").is_dir()
     assert guides
     assert shown == documented
 
 
-def test_maps_in_docstrings_of_rooms_name_modules() -> None:
-    """The lines of a room's map begin with names of its modules and packages."""
+def test_maps_in_docstrings_of_layers_name_modules() -> None:
+    """The lines of a layer's map begin with names of its modules and packages."""
     package = ROOT / "dfact"
     missing = []
     for path in sorted(package.glob("*/__init__.py")):

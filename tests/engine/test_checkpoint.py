@@ -1,6 +1,5 @@
 """Checkpoints: an interrupted fit resumes, and ends with the same bits."""
 
-import errno
 import json
 import os
 import re
@@ -27,7 +26,6 @@ from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, PartialSums, Pass, State
 from dfact.errors import ParameterError, StoreError
-from dfact.storage.records import Records
 from tests.conftest import planted_answers
 from tests.models.cp.test_elastic_cp import many_partitions
 
@@ -191,15 +189,15 @@ def test_the_checkpoint_of_a_fit_takes_the_parameter_s_place(tmp_path: Path) -> 
         kept(tmp_path / "unused.zarr", checkpoint_every=0).fit(X)
 
 
-@pytest.mark.parametrize("place", [5, "", 0.5, b"x", ["x"]])
-def test_a_checkpoint_without_a_location_is_refused(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("location", [5, "", 0.5, b"x", ["x"]])
+def test_a_checkpoint_without_a_location_is_refused(location: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     X = planted_answers(60, 10, 2, 0)
     kinds = (dfact.ICQF, dfact.L1NMF, dfact.GradeOfMembership, dfact.ExpectileMF, dfact.ElasticCP)
-    fits: list[Any] = [lambda kind=kind: kind(2, checkpoint=place).fit(X) for kind in kinds]
-    fits.append(lambda: dfact.ICQF(2).fit(X, checkpoint=place))
-    fits.append(lambda: dfact.selection.block_cross_validate(dfact.ICQF(), X, {"n_components": [2]}, checkpoint=place))
-    fits.append(lambda: dfact.selection.bootstrap(dfact.ICQF(2).fit(X), X, 2, checkpoint=place))
+    fits: list[Any] = [lambda kind=kind: kind(2, checkpoint=location).fit(X) for kind in kinds]
+    fits.append(lambda: dfact.ICQF(2).fit(X, checkpoint=location))
+    fits.append(lambda: dfact.selection.block_cross_validate(dfact.ICQF(), X, {"n_components": [2]}, checkpoint=location))
+    fits.append(lambda: dfact.selection.bootstrap(dfact.ICQF(2).fit(X), X, 2, checkpoint=location))
     for fit in fits:
         with pytest.raises(ParameterError, match=r"the location is .*, expected a path or a URL such as s3://bucket/prefix"):
             fit()
@@ -375,12 +373,12 @@ def test_a_record_of_which_only_the_folder_exists_is_ignored(tmp_path: Path) -> 
     with pytest.raises(InterruptionError):
         kept(path, callbacks=[interrupted(7)]).fit(X)
     reached = resume_point(path)
-    torn = [path / "state-000099-killed", path / "steps-000099-killed"]
-    for folder in torn:
+    incomplete = [path / "state-000099-killed", path / "steps-000099-killed"]
+    for folder in incomplete:
         folder.mkdir()
     assert resume_point(path) == reached > 0
     same(kept(path).fit(X), kept(path).set_params(checkpoint=None).fit(X))
-    assert not any(folder.exists() for folder in torn)
+    assert not any(folder.exists() for folder in incomplete)
 
 
 @pytest.mark.faults
@@ -409,36 +407,6 @@ def test_fits_that_start_at_the_same_time_with_one_checkpoint(tmp_path: Path) ->
         fits = [pool.submit(kept(tmp_path / "checkpoint.zarr").fit, X) for _ in range(4)]
     errors = [fit.exception() for fit in fits]
     assert all(error is None or isinstance(error, StoreError) for error in errors), errors
-
-
-def test_a_record_is_removed_though_another_process_still_writes_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    records = Records(tmp_path / "checkpoint.zarr", "fit", {})
-    record = tmp_path / "checkpoint.zarr" / records.begin("steps-000001-old").name
-    assert record.is_dir()
-
-    def disturbed(path: Path) -> None:
-        monkeypatch.undo()
-        raise OSError(errno.ENOTEMPTY, "Directory not empty", str(path))
-
-    monkeypatch.setattr(shutil, "rmtree", disturbed)
-    records.remove(record.name)
-    assert not record.exists()
-
-
-def test_a_record_finished_during_a_takeover_is_ignored(tmp_path: Path) -> None:
-    records = Records(tmp_path / "checkpoint.zarr", "fit", {})
-    record, check = records.begin("state-000001-old"), records.check_owner
-
-    def taken_over_behind_it() -> None:
-        check()
-        records.check_owner = check  # type: ignore[method-assign]
-        Records(tmp_path / "checkpoint.zarr", "fit", {}).remove(record.name)
-
-    records.check_owner = taken_over_behind_it  # type: ignore[method-assign]
-    record.append(np.arange(3))
-    with pytest.raises(StoreError, match="another process has resumed"):
-        record.finish(steps=[], states=[])
-    assert Records(tmp_path / "checkpoint.zarr", "fit", {}).names() == []
 
 
 def test_a_precision_may_be_given_as_a_class(tmp_path: Path) -> None:

@@ -27,16 +27,16 @@ from benchmarks.faults.fits import SELECTIONS, Processes, answers, bits, long_fi
 from dfact.data import layout
 from dfact.data.layout import Layout
 from dfact.data.sources.dense import ArraySource
-from dfact.engine.cluster import host as host_module
-from dfact.engine.cluster import members as members_module
 from dfact.engine.cluster import watchdog as watch
-from dfact.engine.cluster.host import Host
+from dfact.engine.cluster import worker_shard as shard_module
+from dfact.engine.cluster import workers as workers_module
 from dfact.engine.cluster.journal import Journal
-from dfact.engine.cluster.members import Members, MembersLost
 from dfact.engine.cluster.meter import FIGURES
 from dfact.engine.cluster.placement import split, tree, without
 from dfact.engine.cluster.session import ClusterSession, DistributedExecutor
 from dfact.engine.cluster.transport import packed
+from dfact.engine.cluster.worker_shard import WorkerShard
+from dfact.engine.cluster.workers import SessionWorkers, WorkersLost
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
@@ -82,7 +82,7 @@ class Kill:
 class Walk:
     """A pass whose sums follow from all passes before and from the order of sums; it overwrites its state.
 
-    In ``folder`` it notes what it visits. What is shared is the pass's number.
+    In ``folder`` it notes the partitions that it runs on. The broadcast is the pass's number.
     """
 
     folder: str = ""
@@ -90,7 +90,7 @@ class Walk:
     fails: int = 0
     """The number of the pass that raises an error."""
     poison: int = -1
-    """The partition that kills each worker that visits it, in pass 3."""
+    """The partition that kills each worker that runs on it, in pass 3."""
     pause: float = 0.0
     dtype: np.dtype[Any] = FLOAT32
 
@@ -253,14 +253,14 @@ def inside(n_workers: int, threads: int = 1) -> Iterator[Client]:
         yield client
 
 
-def hosts_of(client: Client) -> dict[str, int]:
-    """Hosts that are open in each worker's process."""
-    found: dict[str, int] = client.run(open_hosts)
+def shards_of(client: Client) -> dict[str, int]:
+    """Shards that are open in each worker's process."""
+    found: dict[str, int] = client.run(open_shards)
     return found
 
 
-def open_hosts(dask_worker: Any) -> int:
-    return sum(host.worker is dask_worker for host in host_module._hosts.values())
+def open_shards(dask_worker: Any) -> int:
+    return sum(shard.worker is dask_worker for shard in shard_module._shards.values())
 
 
 @pytest.fixture(scope="module")
@@ -289,7 +289,7 @@ def alive(processes: Processes) -> list[str]:
 
 def owner(session: ClusterSession, partition: int) -> str:
     """The address of the worker that owns a partition."""
-    return next(m.address for m in session._members.owners for run in m.runs if partition in run)
+    return next(w.address for w in session._workers.owners for run in w.runs if partition in run)
 
 
 def stem(client: Client, address: str) -> str:
@@ -323,7 +323,7 @@ def test_with_fewer_partitions_than_workers_some_get_none() -> None:
     assert split([range(5)], [3.0]) == [[range(5)]]
 
 
-def test_runs_without_excluded_numbers() -> None:
+def test_runs_without_excluded_partitions() -> None:
     assert without([range(10)], [range(2, 4), range(3, 5), range(9, 12)]) == [range(2), range(5, 9)]
     assert without([range(3), range(5, 7)], []) == [range(3), range(5, 7)]
     assert without([range(3)], [range(3)]) == []
@@ -515,7 +515,7 @@ class TestLosses:
             assert tree(list(range(6)), list(range(0, 24, 4))) == (0, [(4, [(5, [])]), (1, []), (2, []), (3, [])])
             assert course_of(session, pass_, 7) == inline(7)
             assert kills_done(tmp_path) == 3
-            assert len(session._members.owners) == 3
+            assert len(session._workers.owners) == 3
 
     def test_several_at_once(self, processes: Processes, tmp_path: Path) -> None:
         pass_ = Walk(str(tmp_path), tuple(Kill(3, partition) for partition in (0, 9, 23)))
@@ -525,15 +525,15 @@ class TestLosses:
 
     def test_many_in_the_same_pass(self, processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         # As when a provider takes back most of its machines, one after the other: no partition has anything to do with it.
-        remove, lost, names = Members.remove, list[str](), dict[str, str]()
+        remove, lost, names = SessionWorkers.remove, list[str](), dict[str, str]()
 
-        def removed(self: Members, members: Any) -> None:
+        def removed(self: SessionWorkers, members: Any) -> None:
             remove(self, members)
-            lost.extend(member.address for member in members)
+            lost.extend(worker.address for worker in members)
             if members and len(lost) < 4:
                 processes.kill(names[self.owners[-(len(lost) % 2)].address])
 
-        monkeypatch.setattr(Members, "remove", removed)
+        monkeypatch.setattr(SessionWorkers, "remove", removed)
         with workers(processes, 6) as client, on(client) as session:
             names |= {address: worker["name"] for address, worker in client.scheduler_info(n_workers=-1)["workers"].items()}
             sums = take(session, Walk(), [1, 2])
@@ -549,7 +549,7 @@ class TestLosses:
             sums += take(session, pass_, [2, 3, 4, 5])
             assert (sums, rows_of(session)) == inline(5)
             assert kills_done(tmp_path) == 2
-            assert len(session._members.owners) == 1
+            assert len(session._workers.owners) == 1
             assert lost < again(tmp_path)
 
     def test_all_and_new_ones_join(self, processes: Processes, tmp_path: Path) -> None:
@@ -578,7 +578,7 @@ class TestLosses:
             sums += take(session, Walk(str(tmp_path)), [3])
             client.run(doom, "rows", workers=[owner(session, 0)])
             assert (sums, rows_of(session)) == inline(3)
-            assert len(session._members.owners) == 1
+            assert len(session._workers.owners) == 1
             counts = processed_partitions(tmp_path)
             assert {counts[number, 12] for number in (1, 2)} == {2}  # from the start, as the checkpoint was not whole
             assert counts[1, 0] == counts[2, 0] == 1  # from the checkpoint
@@ -626,7 +626,7 @@ def course_of(session: ClusterSession, pass_: Any, n: int) -> tuple[list[bytes],
 
 def held(session: ClusterSession, address: str) -> set[int]:
     """The partitions of a worker."""
-    return {number for m in session._members.owners if m.address == address for run in m.runs for number in run}
+    return {number for w in session._workers.owners if w.address == address for run in w.runs for number in run}
 
 
 def doom(method: str) -> None:
@@ -650,8 +650,8 @@ def new_worker(processes: Processes, client: Client, session: ClusterSession) ->
 def soon_balanced(session: ClusterSession) -> None:
     """Before its next pass it looks for new workers; whatever their speed was, all get the same."""
     session._next_poll = 0.0
-    for member in session._members.all:
-        member.speed = 1.0
+    for worker in session._workers.all:
+        worker.speed = 1.0
 
 
 @contextmanager
@@ -699,19 +699,19 @@ class TestMoves:
             sums = take(session, Walk(str(tmp_path)), [1, 2])
             new_worker(processes, client, session)
             sums += take(session, Walk(str(tmp_path)), [3, 4])
-            assert len(session._members.owners) == 3
+            assert len(session._workers.owners) == 3
             assert (sums, rows_of(session)) == inline(4)
             assert not again(tmp_path)
 
     def test_states_of_many_messages(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setattr(host_module, "_STATES_BYTES", 2000)
+        monkeypatch.setattr(shard_module, "_STATES_BYTES", 2000)
         with inside(1) as client, on(client) as session:
             sums = take(session, Walk(str(tmp_path)), [1, 2])
             client.cluster.scale(3)
             client.wait_for_workers(3)
             soon_balanced(session)
             sums += take(session, Walk(str(tmp_path)), [3])
-            assert [m.load for m in session._members.owners] == [8, 8, 8]
+            assert [w.load for w in session._workers.owners] == [8, 8, 8]
             assert (sums, rows_of(session)) == inline(3)
             assert not again(tmp_path)
 
@@ -734,26 +734,26 @@ class TestMoves:
                 retiring.join()
             sums += take(session, pass_, [4])
             assert (sums, rows_of(session)) == inline(4)
-            assert retired not in {m.address for m in session._members.owners}
+            assert retired not in {w.address for w in session._workers.owners}
 
 
 @dataclass(frozen=True)
 class Closing(Walk):
-    """A pass in whose midst the host on one worker is closed, as when Dask retires the worker."""
+    """A pass in whose midst the shard on one worker is closed, as when Dask retires the worker."""
 
     address: str = ""
 
     def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State, Sums]:
         if (int(broadcast), block.index) == (2, 20) and not (marker := Path(self.folder) / "closed").exists():
             marker.touch()
-            # This process may also have hosts of an earlier test's session that have yet to close.
-            [host] = [h for h in host_module._hosts.values() if h.worker.address == self.address]
-            asyncio.run_coroutine_threadsafe(host.close(), host.worker.loop.asyncio_loop)
-            assert host.closed.wait(WAIT)
+            # This process may also have shards of an earlier test's session that have yet to close.
+            [shard] = [s for s in shard_module._shards.values() if s.worker.address == self.address]
+            asyncio.run_coroutine_threadsafe(shard.close(), shard.worker.loop.asyncio_loop)
+            assert shard.closed.wait(WAIT)
         return super().step(block, state, broadcast)
 
 
-def test_a_host_that_closes_during_a_pass(tmp_path: Path) -> None:
+def test_a_shard_that_closes_during_a_pass(tmp_path: Path) -> None:
     with inside(3) as client, on(client) as session:
         sums = take(session, Walk(), [1])
         sums += take(session, Closing(str(tmp_path), address=owner(session, 10)), [2, 3])
@@ -764,16 +764,16 @@ def test_a_host_that_closes_during_a_pass(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("call", ["run", "give"])
 def test_a_worker_that_is_closed_while_it_calls_others(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    call_peer, closing = Host.call_peer, list[Any]()
+    call_shard, closing = WorkerShard.call_shard, list[Any]()
 
-    async def called(self: Host, peer: tuple[str, str], name: str, **message: Any) -> Any:
+    async def called(self: WorkerShard, shard: tuple[str, str], name: str, **message: Any) -> Any:
         if name == call and not closing:
             closing.append(asyncio.ensure_future(self.worker.close()))
             await asyncio.sleep(0)  # now it is closing
             await self.worker.rpc.close()
-        return await call_peer(self, peer, name, **message)
+        return await call_shard(self, shard, name, **message)
 
-    monkeypatch.setattr(Host, "call_peer", called)
+    monkeypatch.setattr(WorkerShard, "call_shard", called)
     with inside(3) as client, on(client) as session:
         sums = take(session, Walk(), [1, 2])
         if call == "give":
@@ -782,29 +782,29 @@ def test_a_worker_that_is_closed_while_it_calls_others(call: str, monkeypatch: p
             soon_balanced(session)
         sums += take(session, Walk(), [3])
         assert closing
-        assert not session._members.star
+        assert not session._workers.star
         assert (sums, rows_of(session)) == inline(3)
 
 
 @pytest.mark.slow
 def test_a_second_loss_while_partitions_are_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    call_peer, call_each, given = Host.call_peer, Members.call_each, list[str]()
+    call_shard, call_each, given = WorkerShard.call_shard, SessionWorkers.call_each, list[str]()
 
-    async def called(self: Host, peer: tuple[str, str], call: str, **message: Any) -> Any:
-        if call == "give" and peer[0] == upper:  # the newcomer has the partitions, but not yet their state
-            given.append(peer[0])
-            await host_module._hosts[peer[1]].close()
-            return {"lost": [peer]}
-        return await call_peer(self, peer, call, **message)
+    async def called(self: WorkerShard, shard: tuple[str, str], call: str, **message: Any) -> Any:
+        if call == "give" and shard[0] == upper:  # the newcomer has the partitions, but not yet their state
+            given.append(shard[0])
+            await shard_module._shards[shard[1]].close()
+            return {"lost": [shard]}
+        return await call_shard(self, shard, call, **message)
 
-    def called_each(self: Members, call: str, messages: Any) -> Any:
+    def called_each(self: SessionWorkers, call: str, messages: Any) -> Any:
         if call == "add" and len(given) == 1:
             given.append("")
-            raise MembersLost([member for member in self.all if member.address == lower])  # before any of them has got it
+            raise WorkersLost([worker for worker in self.all if worker.address == lower])  # before any of them has got it
         return call_each(self, call, messages)
 
-    monkeypatch.setattr(Host, "call_peer", called)
-    monkeypatch.setattr(Members, "call_each", called_each)
+    monkeypatch.setattr(WorkerShard, "call_shard", called)
+    monkeypatch.setattr(SessionWorkers, "call_each", called_each)
     with inside(2) as client, on(client) as session:
         sums = take(session, Walk(), [1, 2])
         lower, upper = owner(session, 0), owner(session, 23)
@@ -819,44 +819,44 @@ def test_a_second_loss_while_partitions_are_taken_over(monkeypatch: pytest.Monke
 def test_partitions_of_a_lost_worker_are_divided_among_old_and_new_workers() -> None:
     with inside(3) as client, on(client) as session:
         take(session, Walk(), [1, 2])
-        for member, speed in zip(session._members.owners, (1e6, float("nan"), 1e6), strict=True):
-            member.speed = speed  # partitions a second; of one that has just joined it is not known
-        session._members.remove(session._members.owners[:1])
+        for worker, speed in zip(session._workers.owners, (1e6, float("nan"), 1e6), strict=True):
+            worker.speed = speed  # partitions a second; of one that has just joined it is not known
+        session._workers.remove(session._workers.owners[:1])
         take(session, Walk(), [3])
-        assert [member.load for member in session._members.owners] == [12, 12]
+        assert [worker.load for worker in session._workers.owners] == [12, 12]
 
 
 def test_partitions_that_no_worker_survives_end_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def called_each(self: Members, *_: Any) -> Any:
-        raise MembersLost(self.all)
+    def called_each(self: SessionWorkers, *_: Any) -> Any:
+        raise WorkersLost(self.all)
 
-    monkeypatch.setattr(Members, "call_each", called_each)
+    monkeypatch.setattr(SessionWorkers, "call_each", called_each)
     with inside(2) as client, on(client) as session, pytest.raises(ClusterError, match="lost in the same pass, 4"):
         take(session, Walk(), [1])
 
 
 def test_a_stale_move_stores_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_module, "_STATES_BYTES", 2000)
-    call_peer, epochs = Host.call_peer, list[int]()
+    monkeypatch.setattr(shard_module, "_STATES_BYTES", 2000)
+    call_shard, epochs = WorkerShard.call_shard, list[int]()
 
-    async def called(self: Host, peer: tuple[str, str], call: str, **message: Any) -> Any:
-        reply = await call_peer(self, peer, call, **message)
+    async def called(self: WorkerShard, shard: tuple[str, str], call: str, **message: Any) -> Any:
+        reply = await call_shard(self, shard, call, **message)
         if call == "give":
             epochs.append(self._epoch)
             if len(epochs) == 3:
                 self._is_current(self._epoch + 1)
         return reply
 
-    monkeypatch.setattr(Host, "call_peer", called)
+    monkeypatch.setattr(WorkerShard, "call_shard", called)
     with inside(2) as client, on(client) as session:
         take(session, Walk(), [1])
-        one, other = session._members.owners
-        host = host_module._hosts[one.key]
+        one, other = session._workers.owners
+        shard = shard_module._shards[one.key]
         content = packed((session._partitions.part(12, 24), 1))
         epoch = session._epoch
-        assert client.sync(session._members._reach, one, "take", epoch=epoch, content=content, source=other.peer) == {"stale": epoch}
+        assert client.sync(session._workers._reach, one, "take", epoch=epoch, content=content, source=other.shard) == {"stale": epoch}
         assert len(epochs) == 3
-        assert len([i for i in range(12, 24) if host._shard._states._states.get(i)]) == 4
+        assert len([i for i in range(12, 24) if shard._shard._states._states.get(i)]) == 4
 
 
 # Workers that cannot reach each other, and messages that come late
@@ -865,33 +865,33 @@ def test_a_stale_move_stores_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.faults
 @pytest.mark.parametrize("victim", [1, 4])
 def test_workers_that_cannot_reach_each_other(victim: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    call_peer = Host.call_peer
+    call_shard = WorkerShard.call_shard
     cut = list[str]()
 
-    async def called(self: Host, peer: tuple[str, str], call: str, **message: Any) -> Any:
-        return {"lost": [peer]} if peer[0] in cut else await call_peer(self, peer, call, **message)
+    async def called(self: WorkerShard, shard: tuple[str, str], call: str, **message: Any) -> Any:
+        return {"lost": [shard]} if shard[0] in cut else await call_shard(self, shard, call, **message)
 
-    monkeypatch.setattr(Host, "call_peer", called)
+    monkeypatch.setattr(WorkerShard, "call_shard", called)
     with inside(6) as client, on(client) as session:
         sums = take(session, Walk(str(tmp_path)), [1])
-        cut.append(session._members.owners[victim].address)
+        cut.append(session._workers.owners[victim].address)
         sums += take(session, Walk(str(tmp_path)), [2, 3])
-        assert session._members.star
+        assert session._workers.star
         assert (sums, rows_of(session)) == inline(3)
         assert not again(tmp_path)
 
 
 def call(client: Client, session: ClusterSession, partition: int, method: str, **message: Any) -> Any:
-    """What a host answers to a call as a driver or a worker sends it."""
-    member = next(m for m in session._members.owners if any(partition in run for run in m.runs))
-    return client.sync(session._members._reach, member, method, **message)
+    """What a shard answers to a call as a driver or a worker sends it."""
+    worker = next(w for w in session._workers.owners if any(partition in run for run in w.runs))
+    return client.sync(session._workers._reach, worker, method, **message)
 
 
 def test_a_message_of_an_earlier_assignment_is_ignored(tmp_path: Path) -> None:
     pass_ = Walk(str(tmp_path))
     with inside(2) as client, on(client) as session:
         sums = take(session, pass_, [1])
-        message: dict[str, Any] = {"numbers": [2], "below": [], "parts": N_PARTITIONS}
+        message: dict[str, Any] = {"pass_numbers": [2], "below": [], "parts": N_PARTITIONS}
         message |= {"passes": [packed(Walk(str(tmp_path), fails=2))], "broadcasts": [packed(np.float32(2))]}
         session._start_epoch()
         sums += take(session, pass_, [2])
@@ -904,11 +904,11 @@ def test_a_message_of_an_earlier_assignment_is_ignored(tmp_path: Path) -> None:
         assert not again(tmp_path)
 
 
-def test_a_host_reports_partitions_that_it_lacks_and_receives_them(tmp_path: Path) -> None:
+def test_a_shard_reports_partitions_that_it_lacks_and_receives_them(tmp_path: Path) -> None:
     with inside(3) as client, on(client) as session:
         sums = take(session, Walk(str(tmp_path)), [1, 2])
-        for member in session._members.owners[:2]:
-            host_module._hosts[member.key]._shard._drop(range(6, 10))
+        for worker in session._workers.owners[:2]:
+            shard_module._shards[worker.key]._shard._drop(range(6, 10))
         sums += take(session, Walk(str(tmp_path)), [3])
         assert (sums, rows_of(session)) == inline(3)
         assert again(tmp_path) == {6, 7, 8, 9}
@@ -918,7 +918,7 @@ def test_a_host_reports_partitions_that_it_lacks_and_receives_them(tmp_path: Pat
 
 
 @pytest.mark.parametrize("plan", [{}, {"resident_states": 0}], ids=["in memory", "spilled"])
-def test_an_error_reaches_the_caller_and_all_hosts_close(plan: dict[str, int], client: Client, tmp_path: Path) -> None:
+def test_an_error_reaches_the_caller_and_all_shards_close(plan: dict[str, int], client: Client, tmp_path: Path) -> None:
     def scratch() -> list[str]:
         return sorted(path.name for path in Path(tempfile.gettempdir()).glob("dfact-state-*"))
 
@@ -927,11 +927,11 @@ def test_an_error_reaches_the_caller_and_all_hosts_close(plan: dict[str, int], c
         for _ in range(2):
             with on(client, **plan) as session:
                 take(session, Walk(), [1, 2])
-                assert set(hosts_of(client).values()) == {1}
+                assert set(shards_of(client).values()) == {1}
                 assert len(list(tmp_path.glob("dfact-state-*"))) == (2 if plan else 0)
                 with pytest.raises(ValueError, match=r"block .* is bad"):
                     take(session, Walk(fails=3), [3])
-            until(lambda: not any(hosts_of(client).values()))
+            until(lambda: not any(shards_of(client).values()))
             until(lambda: not client.run_on_scheduler(tasks))
             assert not list(tmp_path.glob("dfact-*"))
         assert course(on(client), Walk(), 3) == inline(3)
@@ -970,7 +970,7 @@ def test_workers_that_cannot_join(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(*_: Any, **__: Any) -> None:
         raise ModuleNotFoundError("No module named 'dfact'")
 
-    monkeypatch.setattr(members_module, "open_host", refuse)
+    monkeypatch.setattr(workers_module, "open_shard", refuse)
     with dask.config.set({"dfact.worker-timeout": "1s"}), inside(2) as client, on(client) as session:  # noqa: SIM117
         with pytest.raises(ClusterError, match=r"no worker .*could join.*No module named 'dfact'"):
             take(session, Walk(), [1])
@@ -1019,15 +1019,15 @@ def test_a_client_that_is_closed_in_a_session() -> None:
             with session:
                 take(session, Walk(), [1])
                 until(lambda: all(client.run(all_held).values()))
-                session._members._client.close()
+                session._workers._client.close()
                 session._next_poll = look
                 with pytest.raises(ClusterError, match="the Dask scheduler is lost: the client was closed"):
                     take(session, Walk(), [2])
-        until(lambda: not any(hosts_of(client).values()))
+        until(lambda: not any(shards_of(client).values()))
 
 
 def all_held(dask_worker: Any) -> bool:
-    held_ones: list[bool] = [host.task_started for host in host_module._hosts.values() if host.worker is dask_worker]
+    held_ones: list[bool] = [shard.task_started for shard in shard_module._shards.values() if shard.worker is dask_worker]
     return all(held_ones)
 
 
@@ -1045,11 +1045,11 @@ with Client({processes.address!r}) as client, on(client) as session:
     with workers(processes, 2) as client, subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as driver:
         assert driver.stdout is not None
         assert driver.stdout.readline() == "1\n"
-        assert set(hosts_of(client).values()) == {1}
+        assert set(shards_of(client).values()) == {1}
         until(lambda: all(client.run(all_held).values()))
         driver.kill()
         driver.wait()
-        until(lambda: not any(hosts_of(client).values()))
+        until(lambda: not any(shards_of(client).values()))
         until(lambda: not client.run_on_scheduler(tasks))
 
 
@@ -1096,4 +1096,4 @@ def test_clusters_that_adapt_and_shrink() -> None:
             sums = take(session, Walk(pause=0.01), [1, 2, 3])
             assert (sums, rows_of(session)) == inline(3)
             # The worker that holds a shard is not idle, so it stays.
-            assert {m.address for m in session._members.owners} <= set(client.scheduler_info(n_workers=-1)["workers"])
+            assert {w.address for w in session._workers.owners} <= set(client.scheduler_info(n_workers=-1)["workers"])

@@ -3,10 +3,6 @@
 import errno
 import io
 import os
-import pickle
-import subprocess
-import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -45,9 +41,8 @@ from dfact.engine.reduction import TreeSum, tree_sum
 from dfact.engine.session import Executor
 from dfact.engine.threads import single_threaded
 from dfact.progress import Iteration, Progress, TimeLeft
-from dfact.storage import array_stream as streams
-from dfact.storage.files import TemporaryFolder
 from tests.conftest import planted_answers
+from tests.suites.arrays import ARRAYS
 from tests.suites.session import FLOAT32, FOOTPRINT, DriftPass, SessionSuite, Sums, cut_small, run, sparse_values, values
 
 
@@ -145,31 +140,6 @@ def test_sparse_blocks_stay_sparse_and_each_range_is_read_once(tmp_path: Path, m
     assert (loaded.source.values != X[loaded.rows]).nnz == 0
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("most", [1, 30, 500, 10**6])
-def test_row_ranges_do_not_exceed_the_limit_of_one_read(seed: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sparse, "_READ_ENTRIES", most)
-    X = sparse_values(seed, n=400)
-    pieces = list(CSRSource(X).read_ranges())
-    assert (pieces[0].start, pieces[-1].stop) == (0, 400)
-    assert all(a.stop == b.start for a, b in pairwise(pieces))
-    assert all(X[piece].nnz <= most or piece.stop - piece.start == 1 for piece in pieces)
-    assert list(CSRSource(X).read_ranges(Layout.of(X.shape))) == pieces
-
-
-@pytest.mark.slow
-def test_a_part_of_a_source_is_pickled_without_the_rest(tmp_path: Path) -> None:
-    X = sp.random_array((200_000, 40), density=0.1, rng=np.random.default_rng(0), format="csr")
-    stored = dfact.import_array(X, tmp_path / "d.zarr").source
-    in_memory = CSRSource(X).slice(slice(1000, 1100))
-    assert len(pickle.dumps(in_memory)) < 20_000
-    for source in (in_memory, stored.slice(slice(1000, 1100)), stored.slice(slice(900, None)).slice(slice(100, 200))):
-        sent = pickle.dumps(source)
-        assert len(sent) < 20_000
-        assert (pickle.loads(sent).read_native(0, 100) != X[1000:1100]).nnz == 0
-    assert stored.location == tmp_path / "d.zarr"
-
-
 @pytest.mark.usefixtures("small_partitions")
 def test_chunks_are_decoded_once_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     X = values(0)
@@ -240,15 +210,6 @@ def test_partitions_keep_many_workers_evenly_busy(shape: tuple[int, ...], worker
     assert n / (workers * -(-n // workers)) > 0.8
 
 
-@pytest.mark.parametrize("chunk", [3, 10, 64])
-def test_reads_follow_the_chunks_of_the_array(chunk: int, tmp_path: Path) -> None:
-    array = zarr.create_array(tmp_path / "x", data=np.arange(200).reshape(100, 2), chunks=(chunk, 2))
-    source = ZarrSource(array).slice(slice(17, 93))
-    spans = list(source.read_ranges(Layout.of(source.shape)))
-    np.testing.assert_array_equal(np.concatenate([source.read(s.start, s.stop) for s in spans]), np.arange(200).reshape(100, 2)[17:93])
-    assert all((17 + s.start) // chunk == (17 + s.stop - 1) // chunk for s in spans)
-
-
 def test_blas_has_one_thread_inside_and_its_own_outside() -> None:
     before = [p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"]
     with single_threaded(), single_threaded():
@@ -279,6 +240,30 @@ def test_executor_is_chosen_by_partitions_and_client(client: Client) -> None:
         resolve_executor("distributed", 1)
     with pytest.raises(dfact.ParameterError, match="'gpu'"):
         resolve_executor("gpu", 1)
+
+
+def test_executor_without_a_method_is_refused() -> None:
+    class Passes(InlineExecutor):
+        """An executor of passes alone."""
+
+        map: Any = None
+
+        def __repr__(self) -> str:
+            return "Passes()"
+
+    class Tasks(Passes):
+        open: Any = None
+
+    executor = Passes()
+    assert resolve_executor(executor, 1) is executor
+    with pytest.raises(
+        dfact.ParameterError, match=r"executor is Passes\(\) without the method 'map', expected one with workers, open, map"
+    ):
+        resolve_executor(executor, 1, tasks=True)
+    with pytest.raises(dfact.ParameterError, match="without the method 'map'"):
+        dfact.selection.block_cross_validate(dfact.ICQF(2, executor=executor), values(0, 40, 8), {"n_components": [1, 2]}, (2, 2), 2)
+    with pytest.raises(dfact.ParameterError, match="without the method 'open', expected one with workers, open; add it"):
+        resolve_executor(Tasks(), 1)
 
 
 def test_number_of_threads_is_dasks() -> None:
@@ -407,30 +392,18 @@ def test_blocks_do_not_depend_on_the_chunks_per_partition() -> None:
         np.testing.assert_array_equal(np.concatenate(blocks), X)
 
 
-ARRAYS = {
-    "by rows": np.arange(12.0).reshape(3, 4),
-    "by columns": np.asfortranarray(np.arange(12, dtype=np.float32).reshape(3, 4)),
-    "every second": np.arange(24).reshape(4, 6)[::2, ::2],
-    "one number": np.asarray(0.1),
-    "nothing": np.empty((0, 5), np.uint8),
-    "words": np.asarray(["Ä", "b"]),
-    "truths": np.asarray([True, False]),
-    "three modes": np.arange(24.0).reshape(2, 3, 4).transpose(2, 1, 0),
-}
-
-
 def test_spilled_state_is_read_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # CPython's parser fails now and then where several threads parse literals, and a pass reads in many.
     monkeypatch.setattr("ast.parse", None)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     file = SpillFile()
     others = file.write([{"a": np.arange(7.0)}])
-    place = file.write([ARRAYS, ARRAYS])
+    written = file.write([ARRAYS, ARRAYS])
     smaller = file.write([{"a": np.zeros(3)}], others)
     larger = file.write([{"a": np.zeros(10_000)}], smaller)
     assert smaller.offset == others.offset
     assert larger.offset != others.offset
-    found = file.read(place)
+    found = file.read(written)
     assert len(found) == 2
     for state in found:
         assert state is not None
@@ -439,9 +412,9 @@ def test_spilled_state_is_read_unchanged(tmp_path: Path, monkeypatch: pytest.Mon
             np.testing.assert_array_equal(state[name], array, strict=True)
             assert state[name].flags.f_contiguous == array.flags.f_contiguous
     [path] = tmp_path.glob("dfact-*/*.state")
-    os.truncate(path, place.offset + 5)
+    os.truncate(path, written.offset + 5)
     with pytest.raises(dfact.StoreError, match=r"cannot read the solver's state from .*: \d+ bytes are missing at its end"):
-        file.read(place)
+        file.read(written)
     file.close()
     assert not list(tmp_path.iterdir())
 
@@ -486,20 +459,6 @@ def test_a_full_disk_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     file.close()
 
 
-@pytest.mark.parametrize("piece", [1, 7, 100, 1 << 20])
-def test_streams_are_read_unchanged(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ast.parse", None)
-    monkeypatch.setattr(streams, "_SEGMENT_BYTES", piece)
-    group = zarr.open_group(zarr.storage.MemoryStore(), mode="w").create_group("a")
-    writer = streams.StreamWriter(group, "s")
-    for array in ARRAYS.values():
-        writer.append(array)
-    found = list(streams.read_stream(group, "s", writer.close()))
-    for array, expected in zip(found, ARRAYS.values(), strict=True):
-        np.testing.assert_array_equal(array, expected, strict=True)
-        assert array.flags.f_contiguous == expected.flags.f_contiguous
-
-
 def binary(parts: list[NDArray[Any]]) -> NDArray[Any]:
     """The sum in the order of a binary tree, as its definition says."""
     while len(parts) > 1:
@@ -539,30 +498,6 @@ def test_blocks_of_a_pass_over_the_state_alone_have_the_right_number_of_rows() -
     rows = [block.values.shape for block in parts.blocks(None)]
     assert rows == [(len(block.values), 0) for block in parts.blocks(FLOAT32)]
     assert rows[-1][0] < rows[0][0], "the last block is a short one"
-
-
-@pytest.mark.process
-@pytest.mark.faults
-def test_temporary_folders_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    ours, lost = TemporaryFolder("state"), tmp_path / "lost"
-    code = (
-        "import os; from dfact.storage.files import TemporaryFolder; "
-        "print(TemporaryFolder('state').path, flush=True); os.kill(os.getpid(), 9)"
-    )
-    with lost.open("w") as out:
-        subprocess.run([sys.executable, "-c", code], check=False, stdout=out, env=os.environ | {"TMPDIR": str(tmp_path)})
-    abandoned = Path(lost.read_text().strip())
-    assert abandoned.is_dir()
-    other = tmp_path / "dfact-of-mine"  # not one of these
-    other.mkdir()
-    second = TemporaryFolder("state")
-    assert not abandoned.exists()
-    assert ours.path.is_dir()
-    assert other.is_dir()
-    second.remove()
-    ours.remove()
-    assert sorted(tmp_path.iterdir()) == [other, lost]
 
 
 def test_the_driver_of_a_cluster_computes_with_one_blas_thread(client: Client) -> None:

@@ -1,7 +1,6 @@
 """Signals to stop: obeyed once, wherever they come, and taken for nothing else."""
 
 import os
-import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ from dfact.engine.checkpoint import CheckpointedSession, resume_point
 from dfact.errors import StoppedError
 from dfact.signals import defer_stop, handle_signals, requested_signal, shield
 from dfact.storage import groups as store
-from dfact.storage.files import TemporaryFolder
-from dfact.storage.groups import read_errors, remove
 from tests.conftest import planted_answers
 from tests.engine.test_checkpoint import same
 
@@ -24,13 +21,6 @@ pytestmark = pytest.mark.faults
 
 def send(number: int) -> None:
     os.kill(os.getpid(), number)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_not_mistaken_for_damaged_data(number: int) -> None:
-    with handle_signals(), pytest.raises(StoppedError) as found, read_errors("a store"):
-        send(number)
-    assert found.value.signal == number
 
 
 def test_a_deferred_signal_that_was_not_checked_stops_at_the_end() -> None:
@@ -87,34 +77,3 @@ def test_a_fit_that_is_stopped_after_saving_its_model_is_complete(at: str, tmp_p
     assert main(["fit", "icqf", str(data), str(model), "-k", "3", "--max-iter", "4", "--checkpoint", str(checkpoint)]) == 0
     assert dfact.load_model(model).n_iter_ == 4
     assert not checkpoint.exists()
-
-
-def test_a_folder_is_removed_whatever_signal_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    scratch, rmtree = TemporaryFolder("state"), shutil.rmtree
-
-    def signalled(*arguments: Any, **settings: Any) -> None:
-        send(signal.SIGTERM)
-        rmtree(*arguments, **settings)
-
-    monkeypatch.setattr(shutil, "rmtree", signalled)
-    with handle_signals():
-        scratch.remove()
-    assert not scratch.path.exists()
-
-
-def test_a_store_whose_removal_is_interrupted_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint of which half is left would be refused."""
-    place = tmp_path / "a.zarr"
-    dfact.import_array(planted_answers(200, 20, 3, 0, 0.1), place)
-
-    def killed(path: Path) -> None:
-        (path / "zarr.json").unlink()
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as context:
-        context.setattr(shutil, "rmtree", killed)
-        with pytest.raises(KeyboardInterrupt):
-            remove(place)
-    assert [path.name for path in tmp_path.iterdir()] == ["a.zarr.incomplete"]
-    remove(place)
-    assert list(tmp_path.iterdir()) == []

@@ -36,8 +36,8 @@ def measurements() -> Any:
 def ratings() -> Any:
     rng = np.random.default_rng(0)
     n, m, stored = 60_000, 400, 1_500_000
-    places = np.unique(rng.integers(0, n * m, stored))
-    return sp.csr_array((rng.integers(1, 6, len(places)).astype(np.float32), np.divmod(places, m)), shape=(n, m))
+    positions = np.unique(rng.integers(0, n * m, stored))
+    return sp.csr_array((rng.integers(1, 6, len(positions)).astype(np.float32), np.divmod(positions, m)), shape=(n, m))
 
 
 def memberships() -> Any:

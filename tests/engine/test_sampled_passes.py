@@ -177,19 +177,19 @@ def test_a_pass_processes_its_partitions_and_adds_them_up_by_position(executor: 
 def test_mixed_passes_give_the_same_bits_everywhere(executor: Executor, seed: int, sources: Sources) -> None:
     plans = [(128, 0, 99), (512, 5, 99), (512, 0, 0), (50, 99, 99), (300, 0, 3), (0, 0, 99), (0, 99, 3), (1, 0, 2)]
     expected = inline(passes := mixed(seed))
-    for rows, room, states in plans[seed % 2 :: 2]:
-        assert course(opened(executor, sources[rows], resident_values=room, resident_states=states), passes) == expected
+    for rows, resident, states in plans[seed % 2 :: 2]:
+        assert course(opened(executor, sources[rows], resident_values=resident, resident_states=states), passes) == expected
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("room", [0, 99])
-def test_dask_arrays_give_the_bits_of_those_in_memory(room: int, monkeypatch: Patch) -> None:
+@pytest.mark.parametrize("resident", [0, 99])
+def test_dask_arrays_give_the_bits_of_those_in_memory(resident: int, monkeypatch: Patch) -> None:
     monkeypatch.setattr(dask_rows, "_CHUNK_BYTES", (1 << 10, 1 << 13))
     with inside(3) as client:
         with tiny_partitions():
             source, _ = dask_rows.persist_rows(da.from_array(values(), chunks=(400, 9)), client)
         assert len(source.chunks) > 3
-        assert course(opened(DistributedExecutor(client), source, resident_values=room), mixed(room)) == inline(mixed(room))
+        assert course(opened(DistributedExecutor(client), source, resident_values=resident), mixed(resident)) == inline(mixed(resident))
 
 
 @pytest.mark.parametrize("resident_states", [1, 99])
@@ -237,14 +237,14 @@ def test_a_checkpoint_of_some_states_resumes_on_other_executors(executor: Execut
         assert np.concatenate(list(session.rows("x"))).tobytes() == rows
 
 
-def visits_of(pass_: Any) -> set[int]:
+def partitions_of(pass_: Any) -> set[int]:
     return set(getattr(pass_, "partitions", EVERYTHING))
 
 
 def repeated(passes: Sequence[Any], lost: set[int]) -> Counter[tuple[int, int]]:
     """Return the passes that are repeated for partitions that are lost after these passes."""
     changing = [(number, pass_) for number, pass_ in enumerate(passes, 1) if not isinstance(pass_, Peek)]
-    return Counter((number, i) for number, pass_ in changing for i in lost & visits_of(pass_))
+    return Counter((number, i) for number, pass_ in changing for i in lost & partitions_of(pass_))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -254,12 +254,12 @@ def test_passes_that_change_no_state_are_not_repeated(seed: int, tmp_path: Path)
     expected = Counter[tuple[int, int]]()
     with inside(4) as client, opened(DistributedExecutor(client)) as session:
         for n, pass_ in enumerate(passes):
-            if n and len(session._members.owners) > 1 and rng.random() < 0.5:
-                victim = session._members.owners[int(rng.integers(len(session._members.owners)))]
+            if n and len(session._workers.owners) > 1 and rng.random() < 0.5:
+                victim = session._workers.owners[int(rng.integers(len(session._workers.owners)))]
                 expected += repeated(passes[:n], held(session, victim.address)) - repeated(passes[:saved], set(EVERYTHING))
-                session._members.remove([victim])
+                session._workers.remove([victim])
             sums += take(session, [pass_], n + 1)
-            expected += Counter((n + 1, i) for i in visits_of(pass_))
+            expected += Counter((n + 1, i) for i in partitions_of(pass_))
             if n == 4:
                 session.save(zarr.create_group(tmp_path / "state.zarr"))
                 saved = n + 1

@@ -26,8 +26,8 @@ from benchmarks.faults.fits import (
     bits,
     joined,
     long_fit,
+    partitions_by_worker,
     small_partitions,
-    visits_by_worker,
 )
 from dfact.data import layout
 from dfact.engine.checkpoint import resume_point
@@ -123,7 +123,7 @@ def test_a_worker_that_joins_is_used(processes: Processes, client: Client, monke
     assert bits(model) == bits(dfact.ICQF(3, max_iter=9, tol=0, executor="inline").fit(X))
     names = {address: worker["name"] for address, worker in client.scheduler_info()["workers"].items()}
     [newcomer] = set(names.values()) - before
-    processed_partitions = {names[address]: count for address, count in visits_by_worker(client).items()}
+    processed_partitions = {names[address]: count for address, count in partitions_by_worker(client).items()}
     assert processed_partitions[newcomer] >= 10
     processes.kill(newcomer)
 

@@ -145,8 +145,8 @@ def test_factors_damaged_after_loading_are_named(X: NDArray[np.float64], tmp_pat
     ids=str,
 )
 def test_array_of_another_shape_is_refused(dense: Path, edit: dict[str, Any]) -> None:
-    place = dense / "values" / "zarr.json"
-    place.write_text(json.dumps({**json.loads(place.read_text()), **edit}))
+    metadata = dense / "values" / "zarr.json"
+    metadata.write_text(json.dumps({**json.loads(metadata.read_text()), **edit}))
     with pytest.raises(StoreError, match=r"dense.zarr"):
         dfact.open_dataset(dense)
 

@@ -42,7 +42,7 @@ def test_a_step_is_that_of_the_dense_augmented_lagrangian(
     M.flags.writeable = False
     k, free, beta, tolerance = 6, 5, 0.1, 1e-4 if dtype == np.float32 else 1e-11
     lower, upper, counts = np.full(m, 0.8, dtype), np.linspace(2.2, 2.3, m, dtype=dtype), rng.uniform(0, 2, n).astype(dtype)
-    dense, places, values = Dense(M, lower, upper), np.empty(0, np.int32), np.empty(0, dtype)
+    dense, positions, values = Dense(M, lower, upper), np.empty(0, np.int32), np.empty(0, dtype)
     rows = tile_rows(n, k, m)
     assert (rows < n) == (n == 900)
     assert tile_rows(n, 50, 2000) == n
@@ -59,8 +59,8 @@ def test_a_step_is_that_of_the_dense_augmented_lagrangian(
         H = Q[:free] @ B.T - (0 if squared else strength)
         (fista if accelerated else coordinate_descent)(expected, H, G, free, squared * strength, np.full(n, 0.9), 3, 0.0)
 
-        new_places, new_values, Qt = np.empty(M.size, np.int32), np.empty(M.size, dtype), np.ascontiguousarray(Q[:free].T)
-        old, limits, new = (places, values), (lower, upper, rho), (new_places, new_values, gram, cross)
+        new_positions, new_values, Qt = np.empty(M.size, np.int32), np.empty(M.size, dtype), np.ascontiguousarray(Q[:free].T)
+        old, limits, new = (positions, values), (lower, upper, rho), (new_positions, new_values, gram, cross)
         given, settings = (Q, Qt, Q @ Q.T, *old, *limits), (beta, squared, 0.9, 3, accelerated, counts, target)
         again = tuple(array.copy() for array in (X, *new))
         found = bounded_step(M, np.nan, X, *given, *settings, *new)
@@ -68,7 +68,7 @@ def test_a_step_is_that_of_the_dense_augmented_lagrangian(
         np.testing.assert_array_equal(again[0], X)
         np.testing.assert_array_equal(again[-1], cross)
         squares, penalty, penalty_w, count = found
-        places, values = new_places[:count], new_values[:count]
+        positions, values = new_positions[:count], new_values[:count]
         np.testing.assert_allclose(X, expected, atol=10 * tolerance)
         assert squares == pytest.approx(counts @ np.where(dense.observed, np.square(dense.answers - R), 0).sum(axis=1), rel=tolerance)
         assert penalty == pytest.approx(counts @ bounds, rel=10 * tolerance)
@@ -77,6 +77,6 @@ def test_a_step_is_that_of_the_dense_augmented_lagrangian(
         np.testing.assert_allclose(gram, weighted @ expected.T, rtol=10 * tolerance)
         np.testing.assert_allclose(cross, weighted @ B, rtol=10 * tolerance)
         sparse = np.zeros(M.size)
-        sparse[places] = values
+        sparse[positions] = values
         np.testing.assert_allclose(sparse.reshape(M.shape), dense.A, atol=10 * tolerance)
-        assert (np.diff(places) > 0).all()
+        assert (np.diff(positions) > 0).all()

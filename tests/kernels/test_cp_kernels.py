@@ -134,12 +134,12 @@ def plain_sweep(Z: Array, factors: list[Array], ridges: list[Array], l1: float, 
 
 def scattered(arrays: list[Array], rng: np.random.Generator) -> list[Array]:
     """Copies in a common buffer: in any order, near each other, at any multiple of 8 bytes."""
-    buffer, place, copies = np.empty(sum(array.nbytes + 400 for array in arrays), np.uint8), 0, list(arrays)
+    buffer, position, copies = np.empty(sum(array.nbytes + 400 for array in arrays), np.uint8), 0, list(arrays)
     for i in rng.permutation(len(arrays)):
-        place += 8 * int(rng.integers(0, 40))
-        copies[i] = buffer[place : place + arrays[i].nbytes].view(arrays[i].dtype).reshape(arrays[i].shape)
+        position += 8 * int(rng.integers(0, 40))
+        copies[i] = buffer[position : position + arrays[i].nbytes].view(arrays[i].dtype).reshape(arrays[i].shape)
         copies[i][...] = arrays[i]
-        place += -(-arrays[i].nbytes // 8) * 8
+        position += -(-arrays[i].nbytes // 8) * 8
     return copies
 
 

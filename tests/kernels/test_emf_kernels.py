@@ -24,8 +24,8 @@ def problem(seed: int, n: int = 12, m: int = 60, k: int = 4, observed: float = 0
     rng = np.random.default_rng(seed)
     Y = rng.standard_normal((m, k))
     V = rng.standard_normal((n, k)) @ Y.T + rng.exponential(2, (n, m))
-    places = np.nonzero(rng.random((n, m)) < observed)
-    return sp.csr_array((V[places], places), shape=(n, m)), Y
+    positions = np.nonzero(rng.random((n, m)) < observed)
+    return sp.csr_array((V[positions], positions), shape=(n, m)), Y
 
 
 def solve(A: Any, Y: NDArray[np.float64], omega: float, ridge: float, X: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:

@@ -37,10 +37,10 @@ class Recorder:
     def __call__(self, *arguments: Any) -> Any:
         kind = tuple((a.dtype, *(min(size, 2) for size in a.shape)) if isinstance(a, np.ndarray) else type(a) for a in arguments)
         self._seen[kind] += 1
-        place, kept = self._rng.integers(self._seen[kind]), self.kept[kind]
-        if place < _CALLS:
+        position, kept = self._rng.integers(self._seen[kind]), self.kept[kind]
+        if position < _CALLS:
             copies = tuple(np.copy(a) if isinstance(a, np.ndarray) else a for a in arguments)
-            kept[place:] = [copies, *kept[place + 1 :]]
+            kept[position:] = [copies, *kept[position + 1 :]]
         return self.kernel(*arguments)
 
 

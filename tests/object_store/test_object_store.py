@@ -291,33 +291,33 @@ with create_group({address!r}, "dataset") as group:
 
 class TestObjectStore(ZarrStoreSuite):
     @pytest.fixture
-    def place(self, bucket: str) -> str:
+    def location(self, bucket: str) -> str:
         return bucket
 
-    def keys(self, place: str) -> list[str]:
-        return StrictObjectStore(place).keys()
+    def keys(self, location: str) -> list[str]:
+        return StrictObjectStore(location).keys()
 
-    def put(self, place: str, content: bytes) -> None:
-        assert send(int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2]), "PUT", f"/{place.removeprefix('s3://')}", content)[0] == 200
+    def put(self, location: str, content: bytes) -> None:
+        assert send(int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2]), "PUT", f"/{location.removeprefix('s3://')}", content)[0] == 200
 
-    def remove(self, place: str) -> None:
-        store, _, key = place.partition(".zarr/")
+    def remove(self, location: str) -> None:
+        store, _, key = location.partition(".zarr/")
         StrictObjectStore(f"{store}.zarr").remove([key])
 
     def reach(self, client: Client) -> None:
         client.run(os.environ.update, settings(int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2])))
 
-    def test_what_is_still_to_be_read_is_not_replaced(self, X: NDArray[np.float64], place: str) -> None:
+    def test_what_is_still_to_be_read_is_not_replaced(self, X: NDArray[np.float64], location: str) -> None:
         labels = np.arange(100).astype(str).astype(object)
-        one, two = (dfact.import_array(X[:100], f"{place}/{name}.zarr", row_labels=labels) for name in ("one", "two"))
-        values = zarr.open_group(open_store(f"{place}/two.zarr", read_only=True), mode="r")["values"]
+        one, two = (dfact.import_array(X[:100], f"{location}/{name}.zarr", row_labels=labels) for name in ("one", "two"))
+        values = zarr.open_group(open_store(f"{location}/two.zarr", read_only=True), mode="r")["values"]
         for write in (
-            lambda: dfact.join_datasets([one, two], f"{place}/one.zarr", overwrite=True),
-            lambda: dfact.import_array(values, f"{place}/two.zarr", overwrite=True),
+            lambda: dfact.join_datasets([one, two], f"{location}/one.zarr", overwrite=True),
+            lambda: dfact.import_array(values, f"{location}/two.zarr", overwrite=True),
         ):
             with pytest.raises(StoreError, match="is a source of its own replacement"):
                 write()
-        assert dfact.open_dataset(f"{place}/one.zarr").shape == dfact.open_dataset(f"{place}/two.zarr").shape == (100, M)
+        assert dfact.open_dataset(f"{location}/one.zarr").shape == dfact.open_dataset(f"{location}/two.zarr").shape == (100, M)
 
 
 def test_what_is_replaced_is_refused_meanwhile(X: NDArray[np.float64], bucket: str) -> None:

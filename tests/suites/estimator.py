@@ -63,8 +63,8 @@ class EstimatorSuite:
         """Rows enough for several partitions, NaN where missing, in single precision."""
         raise NotImplementedError
 
-    def known(self, n: int) -> dict[str, Any]:
-        """Whatever else is known of the first n rows."""
+    def fit_inputs(self, n: int) -> dict[str, Any]:
+        """Further inputs of a fit to the first n rows."""
         del n
         return {}
 
@@ -79,18 +79,18 @@ class EstimatorSuite:
         for name, size in zip(("_BLOCK_ENTRIES", "_CHUNK_ENTRIES", "_PARTITION_ENTRIES"), self.entries, strict=True):
             monkeypatch.setattr(layout, name, size)
 
-    def make(self, variant: dict[str, Any], **further: Any) -> Any:
-        return type(self).model(**{**self.parameters, **variant, **further})
+    def make(self, variant: dict[str, Any], **changes: Any) -> Any:
+        return type(self).model(**{**self.parameters, **variant, **changes})
 
-    def fit(self, variant: dict[str, Any], X: Any, **further: Any) -> Any:
-        known = {} if isinstance(X, dfact.Dataset) else self.known(X.shape[0])
-        return self.make(variant, **further).fit(X, **known)
+    def fit(self, variant: dict[str, Any], X: Any, **changes: Any) -> Any:
+        inputs = {} if isinstance(X, dfact.Dataset) else self.fit_inputs(X.shape[0])
+        return self.make(variant, **changes).fit(X, **inputs)
 
     def stored(self, X: Array, path: Path) -> dfact.Dataset:
-        known = self.known(X.shape[0])
+        inputs = self.fit_inputs(X.shape[0])
         if not self.codes:
-            return dfact.import_array(X, path, **known)
-        return dfact.import_array(np.where(np.isnan(X), 255, X).astype(np.uint8), path, missing=255, **known)
+            return dfact.import_array(X, path, **inputs)
+        return dfact.import_array(np.where(np.isnan(X), 255, X).astype(np.uint8), path, missing=255, **inputs)
 
     def row_factors(self, model: Any) -> Any:
         found = getattr(model, self.rows)
@@ -106,7 +106,7 @@ class EstimatorSuite:
         dataset = self.stored(X, tmp_path / "d.zarr")
         assert dfact.plan(self.make(variant), dataset).n_partitions > 1
         where = request.getfixturevalue("client") if executor == "distributed" else executor
-        expected, model = (self.fit(variant, dataset, executor=place) for place in ("inline", where))
+        expected, model = (self.fit(variant, dataset, executor=name) for name in ("inline", where))
         assert isinstance(self.row_factors(expected), zarr.Array) is self.stores_rows
         assert self.row_factors(expected).dtype == np.float32
         assert_same_fit(model, expected)
@@ -160,8 +160,8 @@ class EstimatorSuite:
         assert loaded.get_params() == model.get_params()
         assert isinstance(self.row_factors(loaded), zarr.Array) is (in_store and self.stores_rows)
         if self.transforms:
-            known = {} if in_store else self.known(X.shape[0])
-            np.testing.assert_array_equal(np.asarray(loaded.transform(data, **known)), np.asarray(model.transform(data, **known)))
+            inputs = {} if in_store else self.fit_inputs(X.shape[0])
+            np.testing.assert_array_equal(np.asarray(loaded.transform(data, **inputs)), np.asarray(model.transform(data, **inputs)))
         for name in self.derived:
             pd.testing.assert_frame_equal(getattr(loaded, name), getattr(model, name))
 

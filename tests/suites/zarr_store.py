@@ -19,49 +19,49 @@ def answers() -> NDArray[np.float64]:
 
 
 class ZarrStoreSuite:
-    """A subclass has a fixture ``place``, under which stores are named, and reaches what lies there without dfact."""
+    """A subclass has a fixture ``location``, under which stores are named, and reaches what lies there without dfact."""
 
-    def keys(self, place: str) -> list[str]:
-        """Everything that lies under the place."""
+    def keys(self, location: str) -> list[str]:
+        """Everything that lies under the location."""
         raise NotImplementedError
 
-    def put(self, place: str, content: bytes) -> None:
+    def put(self, location: str, content: bytes) -> None:
         raise NotImplementedError
 
-    def remove(self, place: str) -> None:
+    def remove(self, location: str) -> None:
         raise NotImplementedError
 
     def reach(self, client: Client) -> None:
         """Let the workers of a cluster read what lies there."""
 
     @pytest.mark.faults
-    def test_a_failed_writer_removes_what_it_wrote(self, place: str) -> None:
+    def test_a_failed_writer_removes_what_it_wrote(self, location: str) -> None:
         bad = answers()
         bad[-1, 0] = np.inf
         with pytest.raises(dfact.DataError, match="row 999"):
-            dfact.import_array(bad, f"{place}/x.zarr")
-        assert self.keys(f"{place}/x.zarr") == []
+            dfact.import_array(bad, f"{location}/x.zarr")
+        assert self.keys(f"{location}/x.zarr") == []
 
-    def test_what_is_there_is_replaced_only_when_asked(self, place: str) -> None:
+    def test_what_is_there_is_replaced_only_when_asked(self, location: str) -> None:
         X = answers()
-        dfact.import_array(X[:100], f"{place}/x.zarr")
+        dfact.import_array(X[:100], f"{location}/x.zarr")
         with pytest.raises(StoreError, match="exists already"):
-            dfact.import_array(X[:50], f"{place}/x.zarr")
-        assert dfact.open_dataset(f"{place}/x.zarr").shape == (100, M)
-        assert dfact.import_array(X[:50], f"{place}/x.zarr", overwrite=True).shape == (50, M)
-        assert dfact.open_dataset(f"{place}/x.zarr").shape == (50, M)
+            dfact.import_array(X[:50], f"{location}/x.zarr")
+        assert dfact.open_dataset(f"{location}/x.zarr").shape == (100, M)
+        assert dfact.import_array(X[:50], f"{location}/x.zarr", overwrite=True).shape == (50, M)
+        assert dfact.open_dataset(f"{location}/x.zarr").shape == (50, M)
 
-    def test_what_is_not_ours_is_never_removed(self, place: str) -> None:
-        self.put(f"{place}/x.zarr/notes.txt", b"mine")
+    def test_what_is_not_ours_is_never_removed(self, location: str) -> None:
+        self.put(f"{location}/x.zarr/notes.txt", b"mine")
         with pytest.raises(StoreError, match="is not a dfact store"):
-            dfact.import_array(np.ones((5, 2)), f"{place}/x.zarr", overwrite=True)
-        assert self.keys(f"{place}/x.zarr") == ["notes.txt"]
+            dfact.import_array(np.ones((5, 2)), f"{location}/x.zarr", overwrite=True)
+        assert self.keys(f"{location}/x.zarr") == ["notes.txt"]
 
     @pytest.mark.faults
     @pytest.mark.parametrize("executor", ["inline", "threads", "distributed"])
-    def test_a_chunk_lost_after_opening(self, executor: str, place: str, request: pytest.FixtureRequest) -> None:
-        dataset = dfact.import_array(answers(), f"{place}/x.zarr")
-        self.remove(f"{place}/x.zarr/values/c/0/0")
+    def test_a_chunk_lost_after_opening(self, executor: str, location: str, request: pytest.FixtureRequest) -> None:
+        dataset = dfact.import_array(answers(), f"{location}/x.zarr")
+        self.remove(f"{location}/x.zarr/values/c/0/0")
         where: Any = executor
         if executor == "distributed":
             where = request.getfixturevalue("client")
@@ -69,4 +69,4 @@ class ZarrStoreSuite:
         with pytest.raises(StoreError, match=r"cannot read rows .* of .*/x.zarr/values: its chunk values/c/0/0 is missing"):
             dfact.ICQF(K, max_iter=3, random_state=1, executor=where).fit(dataset)
         with pytest.raises(StoreError, match="has 0 chunks, expected 1"):
-            dfact.open_dataset(f"{place}/x.zarr")
+            dfact.open_dataset(f"{location}/x.zarr")

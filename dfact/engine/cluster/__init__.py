@@ -1,13 +1,13 @@
 """Passes on a Dask cluster: a shard on each worker, and the driver's session that coordinates them.
 
-connection   the driver's client of a running cluster
-session      passes, recovery of lost workers, balance; the executor
-members      the workers of a session: joining, calls, losses
-host         a worker's side: its shard, and the calls that reach it
-placement    the owners of partitions, and the tree of calls
-journal      the passes since the last checkpoint, to recompute lost partitions
-rows         rows that workers write to a Zarr array
-watchdog     waits with limits, and errors of lost clusters
-transport    pickled payloads
+connection    the driver's client of a running cluster
+session       passes, recovery of lost workers, balance; the executor
+workers       the workers of a session: joining, calls, losses
+worker_shard  the worker's side: its shard, and the calls that reach it
+placement     the owners of partitions, and the tree of calls
+journal       the passes since the last checkpoint, to recompute lost partitions
+rows          rows that workers write to a Zarr array
+watchdog      waits with limits, and errors of lost clusters
+transport     pickled payloads
 demand, memory, meter   adaptive scaling, the allocator, figures for the dashboard
 """

@@ -34,5 +34,5 @@ def demand(client: "Client", threads: int) -> Iterator[None]:
         client.cancel(waiting)
 
 
-def _never(number: int) -> None:
+def _never(_: int) -> None:
     """Do nothing; no worker has the resource to run this."""

@@ -46,20 +46,20 @@ class Journal:
         self._pass = pass_
         self._entries.append((stored, self._write(broadcast)))
 
-    def __getitem__(self, number: int) -> tuple[bytes, bytes]:
+    def __getitem__(self, pass_number: int) -> tuple[bytes, bytes]:
         """Return the pass with this number and its broadcast."""
-        pass_, broadcast = self._entries[number - self.base - 1]
+        pass_, broadcast = self._entries[pass_number - self.base - 1]
         return self._read(pass_), self._read(broadcast)
 
     def batches(self, last: int) -> Iterator[range]:
         """Yield the numbers of all passes up to ``last``, as many at once as fit into one message."""
         first, size = self.base + 1, 0
-        for number in range(self.base + 1, last + 1):
-            pass_, broadcast = self._entries[number - self.base - 1]
+        for pass_number in range(self.base + 1, last + 1):
+            pass_, broadcast = self._entries[pass_number - self.base - 1]
             size += pass_.size + broadcast.size
-            if size >= _BATCH_BYTES or number == last:
-                yield range(first, number + 1)
-                first, size = number + 1, 0
+            if size >= _BATCH_BYTES or pass_number == last:
+                yield range(first, pass_number + 1)
+                first, size = pass_number + 1, 0
 
     def clear(self, base: int) -> None:
         """Remove all passes up to the number ``base``: a checkpoint holds the state after it, or there is no state."""

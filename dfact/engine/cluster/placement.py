@@ -24,19 +24,19 @@ def split(runs: Sequence[range], weights: Sequence[float]) -> list[list[range]]:
     Shares begin at multiples of the largest power of two that their balance allows. So a worker returns the sums of few nodes
     of the tree over the partitions, often of one.
     """
-    numbers = np.concatenate([np.asarray(run, np.int64) for run in runs]) if runs else np.empty(0, np.int64)
+    partitions = np.concatenate([np.asarray(run, np.int64) for run in runs]) if runs else np.empty(0, np.int64)
     shares = np.cumsum([0.0, *weights]) / sum(weights)
-    edges = np.rint(shares * len(numbers)).astype(int)
+    edges = np.rint(shares * len(partitions)).astype(int)
     longest = (1 + _IMBALANCE * min(1, len(weights) / _MANY_WORKERS)) * _longest(edges, weights)
     size = 2
-    while size <= len(numbers):
-        starts = np.flatnonzero(np.diff(numbers // size, prepend=-1))  # positions of the multiples of the size
-        units = np.append(starts, len(numbers))
+    while size <= len(partitions):
+        starts = np.flatnonzero(np.diff(partitions // size, prepend=-1))  # positions of the multiples of the size
+        units = np.append(starts, len(partitions))
         coarser = units[np.rint(shares * len(starts)).astype(int)]
         if _longest(coarser, weights) <= longest:
             edges = coarser
         size *= 2
-    return [consecutive(numbers[a:b].tolist()) for a, b in pairwise(edges.tolist())]
+    return [consecutive(partitions[a:b].tolist()) for a, b in pairwise(edges.tolist())]
 
 
 def _longest(edges: NDArray[Any], weights: Sequence[float]) -> float:
@@ -44,9 +44,9 @@ def _longest(edges: NDArray[Any], weights: Sequence[float]) -> float:
 
 
 def without(runs: Sequence[range], others: Sequence[range]) -> list[range]:
-    """Return the numbers of the runs that are in none of the others."""
-    excluded = {number for other in others for number in other}
-    return consecutive(number for run in runs for number in run if number not in excluded)
+    """Return the partitions of the runs that are in none of the others."""
+    excluded = {partition for other in others for partition in other}
+    return consecutive(partition for run in runs for partition in run if partition not in excluded)
 
 
 def tree(items: Sequence[T], firsts: Sequence[int]) -> Tree[T]:

@@ -15,7 +15,7 @@ from zarr.core.sync import sync
 from dfact.storage.groups import write_chunk
 
 ChunkOfRows = tuple[int, int, Sequence[tuple[str, str, int, int]]]
-"""The first row of a chunk, the row after its last, and their owners: address and key of a worker and its run of partitions."""
+"""The first row of a chunk, the row after its last, and their owners: address of a worker, key of its shard, a run of its partitions."""
 
 
 @dataclass(frozen=True)

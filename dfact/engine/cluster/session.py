@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from dfact.engine.block_state import CheckpointedState
 from dfact.engine.cluster.demand import demand
-from dfact.engine.cluster.host import Report, Share
 from dfact.engine.cluster.journal import Journal
-from dfact.engine.cluster.members import Member, Members, MembersLost, Retry
 from dfact.engine.cluster.placement import Tree, split, tree, without
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, marker
 from dfact.engine.cluster.transport import Pickled, packed, unpacked
 from dfact.engine.cluster.watchdog import Watchdog
+from dfact.engine.cluster.worker_shard import Report, Share
+from dfact.engine.cluster.workers import Retry, SessionWorker, SessionWorkers, WorkersLost
 from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers
 from dfact.engine.partitions import Partitions
 from dfact.engine.passes import PartialSums, Pass, pass_partitions
@@ -61,12 +61,12 @@ class ClusterSession(CheckpointableSession):
 
     def __init__(self, client: "Client", partitions: Partitions, plan: Plan) -> None:
         self._client, self._partitions = client, partitions
-        self._members = Members(client, (len(partitions), plan.resident_states, plan.resident_values))
+        self._workers = SessionWorkers(client, (len(partitions), plan.resident_states, plan.resident_values))
         self._journal = Journal()
         self._saved: list[CheckpointedState] = []
         self._done = self._epoch = 0
         self._sent = b""
-        """The pickled pass that all members have received."""
+        """The pickled pass that all workers have received."""
         self._behind = False
         """Whether passes must be repeated for some partitions."""
         self._uneven_passes = self._cooldown = 0
@@ -79,8 +79,8 @@ class ClusterSession(CheckpointableSession):
             # The driver's own matrix products would give other bits with more threads.
             stack.enter_context(single_threaded())
             stack.enter_context(demand(self._client, len(self._partitions) // _PARTITIONS_PER_THREAD))
-            stack.callback(self._members.close)
-            self._members.add_workers(self._members.workers())
+            stack.callback(self._workers.close)
+            self._workers.add(self._workers.available())
             self._stack = stack.pop_all()
         return self
 
@@ -111,10 +111,10 @@ class ClusterSession(CheckpointableSession):
             yield rows
 
     def _rows(self, name: str, first: int, count: int) -> tuple[int, NDArray[Any]]:
-        """Return the number of partitions fetched, all of one member and at most ``count``, and their rows."""
-        member, run = next((m, run) for m in self._members.all for run in m.runs if first in run)
+        """Return the number of partitions fetched, all of one worker and at most ``count``, and their rows."""
+        worker, run = next((m, run) for m in self._workers.all for run in m.runs if first in run)
         last = min(first + count, run.stop)
-        return last - first, unpacked(self._members.call(member, "rows", name=name, first=first, last=last))
+        return last - first, unpacked(self._workers.call(worker, "rows", name=name, first=first, last=last))
 
     def write_rows(self, name: str, convert: Callable[[NDArray[Any]], NDArray[Any]], target: zarr.Array[Any]) -> bool:
         rows = WrittenRows(name, convert, target, self._partitions.layout.partition_rows)
@@ -122,29 +122,29 @@ class ClusterSession(CheckpointableSession):
             return self._with_recovery(partial(self._write, rows, marker_name))
 
     def _write(self, rows: WrittenRows, marker_name: str) -> bool:
-        """Let the members write the rows, each the chunks whose first row it owns; returns False if they cannot reach all they need."""
-        owners = self._members.owners
+        """Let the workers write the rows, each the chunks whose first row it owns; returns False if they cannot reach all they need."""
+        owners = self._workers.owners
         probe = {"content": packed((rows.target, marker_name))}
-        if self._members.star or not all(map(unpacked, self._members.call_all("reaches", dict.fromkeys(owners, probe)).values())):
+        if self._workers.star or not all(map(unpacked, self._workers.call_all("reaches", dict.fromkeys(owners, probe)).values())):
             return False
-        pieces = sorted(((run.start, run.stop, member) for member in owners for run in member.runs), key=lambda piece: piece[0])
+        pieces = sorted(((run.start, run.stop, worker) for worker in owners for run in worker.runs), key=lambda piece: piece[0])
         n, step, size = rows.target.shape[0], rows.target.chunks[0], rows.partition_rows
-        chunks: dict[Member, list[ChunkOfRows]] = {}
+        chunks: dict[SessionWorker, list[ChunkOfRows]] = {}
         for start in range(0, n, step):
             stop = min(start + step, n)
             first, last = start // size, -(-stop // size)
-            sources = [(*member.peer, max(a, first), min(b, last)) for a, b, member in pieces if a < last and first < b]
-            chunks.setdefault(next(member for a, b, member in pieces if a <= first < b), []).append((start, stop, sources))
+            sources = [(*worker.shard, max(a, first), min(b, last)) for a, b, worker in pieces if a < last and first < b]
+            chunks.setdefault(next(worker for a, b, worker in pieces if a <= first < b), []).append((start, stop, sources))
         content = packed(rows)
-        self._members.call_all("write", {member: {"content": content, "chunks": owned} for member, owned in chunks.items()})
+        self._workers.call_all("write", {worker: {"content": content, "chunks": owned} for worker, owned in chunks.items()})
         return True
 
     def save(self, group: zarr.Group) -> list[CheckpointedState]:
         def save_states() -> list[CheckpointedState]:
             # Streams have unique names: a worker that counts as lost may still be writing.
-            content, owners = packed(group), self._members.owners
-            calls = {member: {"content": content, "stream": f"{i}-{uuid4().hex}"} for i, member in enumerate(owners)}
-            saved = [description for reply in self._members.call_all("save", calls).values() for description in unpacked(reply)]
+            content, owners = packed(group), self._workers.owners
+            calls = {worker: {"content": content, "stream": f"{i}-{uuid4().hex}"} for i, worker in enumerate(owners)}
+            saved = [description for reply in self._workers.call_all("save", calls).values() for description in unpacked(reply)]
             return [CheckpointedState.from_description(group, description) for description in saved]
 
         self._saved = self._with_recovery(save_states)
@@ -152,35 +152,35 @@ class ClusterSession(CheckpointableSession):
         return self._saved
 
     def restore(self, states: Sequence[CheckpointedState]) -> None:
-        assert not self._members.owners, "no pass has run yet"
+        assert not self._workers.owners, "no pass has run yet"
         self._saved = list(states)
 
-    def _run_passes(self, numbers: Sequence[int], parts: int) -> tuple[TreeSum[Any], Report]:
+    def _run_passes(self, pass_numbers: Sequence[int], parts: int) -> tuple[TreeSum[Any], Report]:
         """Run passes of the journal on the partitions that lack them. Returns the sums of the last, over ``parts`` partitions.
 
         With 0 ``parts`` no sums are wanted.
         """
         sums, report = TreeSum[Any](parts), Report({}, stateless=True)
-        shares: list[Share] = [(*member.peer, [(run.start, run.stop) for run in member.runs]) for member in self._members.owners]
+        shares: list[Share] = [(*worker.shard, [(run.start, run.stop) for run in worker.runs]) for worker in self._workers.owners]
         firsts = [runs[0][0] for *_, runs in shares]
-        trees: list[Tree[Share]] = [(share, []) for share in shares] if self._members.star else [tree(shares, firsts)]
-        entries = [self._journal[number] for number in numbers]
+        trees: list[Tree[Share]] = [(share, []) for share in shares] if self._workers.star else [tree(shares, firsts)]
+        entries = [self._journal[pass_number] for pass_number in pass_numbers]
         sent = [self._sent, *(pass_ for pass_, _ in entries)]
-        message: dict[str, Any] = {"epoch": self._epoch, "numbers": list(numbers), "parts": parts}
+        message: dict[str, Any] = {"epoch": self._epoch, "pass_numbers": list(pass_numbers), "parts": parts}
         message["passes"] = [None if pass_ == previous else pass_ for (pass_, _), previous in zip(entries, sent, strict=False)]
         message["broadcasts"] = [broadcast for _, broadcast in entries]
-        calls = {self._members.by_key(key): {"runs": runs, "below": below, **message} for (_, key, runs), below in trees}
-        for reply in self._members.call_all("run", calls).values():
-            nodes, member_report = unpacked(reply)
+        calls = {self._workers.by_key(key): {"runs": runs, "below": below, **message} for (_, key, runs), below in trees}
+        for reply in self._workers.call_all("run", calls).values():
+            nodes, worker_report = unpacked(reply)
             sums.update(nodes)
-            report.update(member_report)
+            report.update(worker_report)
         self._sent = sent[-1]
         return sums, report
 
     # Recovery
 
     def _with_recovery(self, action: Callable[[], T]) -> T:
-        """Return the action's result, after bringing all partitions to the last pass; repeat it when members are lost meanwhile."""
+        """Return the action's result, after bringing all partitions to the last pass; repeat it when workers are lost meanwhile."""
         from dask import config
 
         losses, allowed = Counter[int](), int(config.get("distributed.scheduler.allowed-failures", 3))
@@ -188,10 +188,10 @@ class ClusterSession(CheckpointableSession):
             try:
                 self._recover()
                 return action()
-            except MembersLost as lost:
+            except WorkersLost as lost:
                 # Counted by partition: many workers may be lost independently, but not all workers that own the same partition.
-                losses.update(number for member in lost.members for run in member.runs for number in run)
-                self._members.remove(lost.members)
+                losses.update(partition for worker in lost.workers for run in worker.runs for partition in run)
+                self._workers.remove(lost.workers)
                 count = max(losses.values(), default=0)
                 if count > allowed:
                     raise ClusterError(
@@ -201,44 +201,44 @@ class ClusterSession(CheckpointableSession):
                 logger.warning("%s", error)
 
     def _recover(self) -> None:
-        """Assign partitions without an owner to the members, and repeat the journal's passes for them."""
+        """Assign partitions without an owner to the workers, and repeat the journal's passes for them."""
         everything = [range(len(self._partitions))]
-        orphans = without(everything, [run for member in self._members.all for run in member.runs])
+        orphans = without(everything, [run for worker in self._workers.all for run in worker.runs])
         if orphans:
             self._assign(orphans)
         if self._behind:
-            for numbers in self._journal.batches(self._done):
-                self._run_passes(numbers, 0)
+            for pass_numbers in self._journal.batches(self._done):
+                self._run_passes(pass_numbers, 0)
             self._behind = False
 
     def _assign(self, orphans: list[range]) -> None:
-        """Divide partitions among the members."""
-        self._members.wait_for_some()
-        members, weights = self._weights()
+        """Divide partitions among the workers."""
+        self._workers.wait_for_some()
+        workers, weights = self._weights()
         shares = split(orphans, weights)
         self._start_epoch()
         self._behind = True
         calls = {
-            member: [{"epoch": self._epoch, "content": packed(self._initial_state(run))} for run in share]
-            for member, share in zip(members, shares, strict=True)
+            worker: [{"epoch": self._epoch, "content": packed(self._initial_state(run))} for run in share]
+            for worker, share in zip(workers, shares, strict=True)
             if share
         }
-        # Runs are updated once all members have their partitions: those that a host got in an earlier, failed move may lack states.
+        # Runs are updated once all workers have their partitions: those that a shard got in an earlier, failed move may lack states.
         owned = {
-            member: consecutive(number for run in [*member.runs, *share] for number in run)
-            for member, share in zip(members, shares, strict=True)
+            worker: consecutive(partition for run in [*worker.runs, *share] for partition in run)
+            for worker, share in zip(workers, shares, strict=True)
         }
         try:
-            self._members.call_each("add", calls)
-        except MembersLost as lost:
-            for member in lost.members:  # these partitions may be the cause of the loss
-                member.runs = owned[member]
+            self._workers.call_each("add", calls)
+        except WorkersLost as lost:
+            for worker in lost.workers:  # these partitions may be the cause of the loss
+                worker.runs = owned[worker]
             raise
-        for member, runs in owned.items():
-            member.runs = runs
+        for worker, runs in owned.items():
+            worker.runs = runs
 
     def _start_epoch(self) -> None:
-        """Start a new assignment of partitions; members ignore calls that were sent under an earlier one."""
+        """Start a new assignment of partitions; workers ignore calls that were sent under an earlier one."""
         self._epoch += 1
         self._sent = b""
 
@@ -256,74 +256,74 @@ class ClusterSession(CheckpointableSession):
         joined = False
         if time.monotonic() >= self._next_poll:
             self._next_poll = time.monotonic() + _POLL_WORKERS_SECONDS
-            previous, workers = len(self._members.all), self._members.workers()
-            self._members.remove_missing(workers)
-            self._members.add_workers(workers)
-            joined = previous < len(self._members.all)
-        if self._members.owners and (joined or (self._uneven_passes >= _MIN_PASSES and self._cooldown <= 0)):
+            previous, available = len(self._workers.all), self._workers.available()
+            self._workers.remove_missing(available)
+            self._workers.add(available)
+            joined = previous < len(self._workers.all)
+        if self._workers.owners and (joined or (self._uneven_passes >= _MIN_PASSES and self._cooldown <= 0)):
             try:
                 self._rebalance()
-            except MembersLost as lost:
-                self._members.remove(lost.members)
+            except WorkersLost as lost:
+                self._workers.remove(lost.workers)
 
     def _update_speeds(self, report: Report) -> None:
-        """Update the members' speeds, and count consecutive passes in which the slowest member delayed the others."""
-        owners = self._members.owners
-        for member in owners:
-            processed, seconds = report.seconds.get(member.key, (0, 0.0))
-            if processed and processed == member.load:
+        """Update the workers' speeds, and count consecutive passes in which the slowest worker delayed the others."""
+        owners = self._workers.owners
+        for worker in owners:
+            processed, seconds = report.seconds.get(worker.key, (0, 0.0))
+            if processed and processed == worker.load:
                 speed = processed / max(seconds, 1e-6)
-                member.speed = speed if np.isnan(member.speed) else member.speed + _SMOOTHING * (speed - member.speed)
-        if any(np.isnan(member.speed) for member in owners):
+                worker.speed = speed if np.isnan(worker.speed) else worker.speed + _SMOOTHING * (speed - worker.speed)
+        if any(np.isnan(worker.speed) for worker in owners):
             return
-        slowest = max(member.load / member.speed for member in owners)
-        ideal = len(self._partitions) / sum(member.speed for member in owners)
-        partition = max(1 / member.speed for member in owners)  # time of a single partition, which cannot be divided
-        uneven = slowest > max(_IMBALANCE * ideal, ideal + partition, ideal + _MIN_GAIN_SECONDS)
+        slowest = max(worker.load / worker.speed for worker in owners)
+        ideal = len(self._partitions) / sum(worker.speed for worker in owners)
+        single = max(1 / worker.speed for worker in owners)  # time of a single partition, which cannot be divided
+        uneven = slowest > max(_IMBALANCE * ideal, ideal + single, ideal + _MIN_GAIN_SECONDS)
         self._uneven_passes = self._uneven_passes + 1 if uneven else 0
 
     def _rebalance(self) -> None:
-        """Distribute the partitions over the members in proportion to their speed."""
-        members, weights = self._weights()
+        """Distribute the partitions over the workers in proportion to their speed."""
+        workers, weights = self._weights()
         shares = split([range(len(self._partitions))], weights)
         moves = {
-            member: [
+            worker: [
                 (source, range(max(owned.start, run.start), min(owned.stop, run.stop)))
-                for run in without(share, member.runs)
-                for source in members
+                for run in without(share, worker.runs)
+                for source in workers
                 for owned in source.runs
-                if source is not member and owned.start < run.stop and run.start < owned.stop
+                if source is not worker and owned.start < run.stop and run.start < owned.stop
             ]
-            for member, share in zip(members, shares, strict=True)
+            for worker, share in zip(workers, shares, strict=True)
         }
         self._uneven_passes, self._cooldown = 0, _COOLDOWN
         self._start_epoch()
         calls = {
-            member: [
-                {"epoch": self._epoch, "content": packed((self._partitions.part(run.start, run.stop), self._done)), "source": source.peer}
+            worker: [
+                {"epoch": self._epoch, "content": packed((self._partitions.part(run.start, run.stop), self._done)), "source": source.shard}
                 for source, run in taken
             ]
-            for member, taken in moves.items()
+            for worker, taken in moves.items()
             if taken
         }
         try:
-            self._members.call_each("take", calls)
+            self._workers.call_each("take", calls)
         except Retry as error:
             logger.warning("%s; partitions do not move", error)  # the next pass drops those that have been copied
             return
-        for member, share in zip(members, shares, strict=True):
-            member.runs = share
+        for worker, share in zip(workers, shares, strict=True):
+            worker.runs = share
 
-    def _weights(self) -> tuple[list[Member], list[float]]:
-        """Return the members in the order of their partitions, and their speeds; members without partitions are in the middle,
+    def _weights(self) -> tuple[list[SessionWorker], list[float]]:
+        """Return the workers in the order of their partitions, and their speeds; workers without partitions are in the middle,
         where they displace the fewest.
         """
-        members = self._members.owners
-        middle = len(members) // 2
-        members[middle:middle] = [member for member in self._members.all if not member.runs]
-        speeds = [member.speed / member.threads for member in members if not np.isnan(member.speed)]
+        workers = self._workers.owners
+        middle = len(workers) // 2
+        workers[middle:middle] = [worker for worker in self._workers.all if not worker.runs]
+        speeds = [worker.speed / worker.threads for worker in workers if not np.isnan(worker.speed)]
         median = float(np.median(speeds)) if speeds else 1.0
-        return members, [member.threads * median if np.isnan(member.speed) else member.speed for member in members]
+        return workers, [worker.threads * median if np.isnan(worker.speed) else worker.speed for worker in workers]
 
 
 class DistributedExecutor:
@@ -360,9 +360,9 @@ class DistributedExecutor:
             data = self.client.submit(load, pure=False)
             futures = [self.client.submit(_run_task, Pickled((function, task, context)), data, pure=False) for task in tasks]
         try:
-            for number, results in Watchdog(self.client, progress=False).completed(futures):
+            for i, results in Watchdog(self.client, progress=False).completed(futures):
                 for result in results:
-                    on_result(tasks[number], result)
+                    on_result(tasks[i], result)
         finally:
             self.client.cancel(futures)
 

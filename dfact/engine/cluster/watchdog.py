@@ -41,14 +41,14 @@ class Watchdog:
         return results
 
     def completed(self, futures: Sequence["Future"]) -> Iterator[tuple[int, Any]]:
-        """Yield the results as the futures finish, each with its number."""
+        """Yield the results as the futures finish, each with its position."""
         from distributed import as_completed
 
-        numbers, stream = {future.key: i for i, future in enumerate(futures)}, as_completed(futures, loop=self._client.loop)
+        positions, stream = {future.key: i for i, future in enumerate(futures)}, as_completed(futures, loop=self._client.loop)
         for _ in futures:
             with cluster_errors():
                 future = self._client.sync(self._wait, stream.__anext__(), futures)
-            yield numbers[future.key], self.gather([future])[0]
+            yield positions[future.key], self.gather([future])[0]
 
     async def _gather(self, futures: list["Future"], watched: list["Future"]) -> Any:
         return await self._wait(self._client.gather(futures, asynchronous=True), watched)

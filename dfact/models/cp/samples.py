@@ -83,7 +83,7 @@ class MonitorSums(PartialSums, name="cp_monitor"):
 
     squares: NDArray[Any]
     """‖Δ∘(Z − X)‖²."""
-    sizes: NDArray[Any]
+    norms: NDArray[Any]
     """aᵀR₁⁻¹a and ‖a‖₁ of their factors (2, R), which give the penalty."""
 
 
@@ -99,9 +99,9 @@ class MonitorPass(SampledPass):
         """``broadcast`` holds the factors of the other modes (R, I_n)."""
         assert state is not None
         net, values, observed, variances = self.net, state[_MONITOR], state[_MONITOR_OBSERVED], state[_MONITOR_VARIANCES][0]
-        A, sizes = np.hstack(broadcast), np.array([A.shape[1] for A in broadcast])
-        X = optimal_slices(values, observed, A, sizes, net.ridge(variances), net.l1, net.nonnegative, _ROW_TOLERANCE)
-        squares = residual_squares(X, values, observed, A, sizes)
+        A, mode_sizes = np.hstack(broadcast), np.array([A.shape[1] for A in broadcast])
+        X = optimal_slices(values, observed, A, mode_sizes, net.ridge(variances), net.l1, net.nonnegative, _ROW_TOLERANCE)
+        squares = residual_squares(X, values, observed, A, mode_sizes)
         return state, MonitorSums(np.asarray(squares), penalty_norms(X, variances))
 
 
@@ -146,8 +146,8 @@ class AdamaxState(PartialSums, name="cp_adamax"):
     """M (R, ΣI_n)."""
     zeros: NDArray[Any]
     """Z (R, ΣI_n)."""
-    sizes: NDArray[Any]
-    """S (N−1, R)."""
+    distances: NDArray[Any]
+    """S (N−1, R), the largest recent distances from the solution of a sample."""
     squares: NDArray[Any]
     """‖a_r⁽¹⁾‖² (R), a moving average over the samples; negative before the first."""
     weight: NDArray[Any]
@@ -204,13 +204,13 @@ class LocalStepsPass(SampledPass):
         initial, step_size, t = broadcast
         rng, V = seeded(self.seed, self.number, 1, block.index), unfold(block)
         local = _LocalSteps(self, initial, Sample(V, self.prior.rows.variances(block, _WIDE), block.work))
-        size = min(self.batch_sizes[0], len(V))
+        batch_size = min(self.batch_sizes[0], len(V))
         batches: list[NDArray[np.int64]] = []
         for i in range(self.steps):
             if not batches:
-                batches = np.array_split(rng.permutation(len(V)), -(-len(V) // size))
+                batches = np.array_split(rng.permutation(len(V)), -(-len(V) // batch_size))
             local.take_step(np.sort(batches.pop()), self._draw_columns(rng), step_size, t + i + 1)
-        return state, local.result().scaled(size)
+        return state, local.result().scaled(batch_size)
 
     def _is_drawn(self, block: Block) -> bool:
         """Return whether the block is the one drawn from its partition; the chance of a block is its share of the rows."""
@@ -252,7 +252,7 @@ class _LocalSteps:
     def __init__(self, pass_: LocalStepsPass, initial: AdamaxState, sample: Sample) -> None:
         self._pass, self._sample = pass_, sample
         self._others, self._M, self._Z = (split_modes(array, pass_.shape) for array in (initial.factors, initial.moments, initial.zeros))
-        self._S, self._squares = initial.sizes.copy(), initial.squares.copy()
+        self._S, self._squares = initial.distances.copy(), initial.squares.copy()
         self._ridges = [pass_.net.ridge(variances) for variances in pass_.prior.others]
 
     def result(self) -> AdamaxState:
@@ -271,19 +271,21 @@ class _LocalSteps:
         products: Any = None
         for n, A in enumerate(self._others):
             taken: DrawnSlices = [None if i == n else s for i, s in enumerate(drawn)]
-            factors, sizes = self._take_factors(taken)
+            factors, mode_sizes = self._take_factors(taken)
             if products is None or not all_columns:  # without a draw they are the same for all modes
-                products = contracted_slices(X, *self._entries(batch, taken), factors, sizes, self._pass.exact)
-            U, G = subproblem(n, X, products[0], products[1], factors, sizes)
+                products = contracted_slices(X, *self._entries(batch, taken), factors, mode_sizes, self._pass.exact)
+            U, G = subproblem(n, X, products[0], products[1], factors, mode_sizes)
             shares = rows_share if all_columns else rows_share * self._columns_share(taken)
             moments = self._M[n], self._S[n], self._Z[n]
             adamax_updates(A, U, G, self._ridges[n], net.l1, shares, net.nonnegative, step_size, t, *moments)
 
     def _optimal_rows(self, batch: Batch, variances: NDArray[np.float64], drawn: DrawnSlices) -> NDArray[np.float64]:
         """Return the factors (R, rows) of slices at their optimum on the entries drawn, with the penalty scaled by their share."""
-        net, (values, observed), (A, sizes) = self._pass.net, self._entries(batch, drawn), self._take_factors(drawn)
+        net, (values, observed), (A, mode_sizes) = self._pass.net, self._entries(batch, drawn), self._take_factors(drawn)
         share = values.shape[1] / prod(self._pass.shape[1:])
-        return optimal_slices(values, observed, A, sizes, share * net.ridge(variances), share * net.l1, net.nonnegative, _ROW_TOLERANCE)
+        return optimal_slices(
+            values, observed, A, mode_sizes, share * net.ridge(variances), share * net.l1, net.nonnegative, _ROW_TOLERANCE
+        )
 
     def _take_factors(self, drawn: DrawnSlices) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return the factors of the slices drawn from modes 2 to N side by side, and the number of slices of each mode."""

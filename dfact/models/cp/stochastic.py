@@ -46,14 +46,14 @@ def resolve_batch_sizes(batch_sizes: Sequence[int] | None, shape: Sequence[int],
         if len(batch_sizes) != len(shape):
             raise ParameterError(f"batch_sizes is {batch_sizes!r}, expected {len(shape)} numbers, one for each mode")
         return tuple(min(int(s), size) for s, size in zip(batch_sizes, shape, strict=True))
-    sizes = list(shape[1:])
-    while prod(sizes) > _SLICE_ENTRIES and max(sizes) > 1:
-        n = int(np.argmax(sizes))
-        sizes[n] = -(-sizes[n] // 2)
+    drawn = list(shape[1:])
+    while prod(drawn) > _SLICE_ENTRIES and max(drawn) > 1:
+        n = int(np.argmax(drawn))
+        drawn[n] = -(-drawn[n] // 2)
     # A slice of any other mode must have more entries in the sample than factors.
-    entries = min(prod(sizes[:n] + sizes[n + 1 :]) for n in range(len(sizes)))
-    rows = max(_BATCH_ROWS, _BATCH_ENTRIES // prod(sizes), -(-4 * rank // entries))
-    return (min(rows, -(-shape[0] // 2)), *sizes)
+    entries = min(prod(drawn[:n] + drawn[n + 1 :]) for n in range(len(drawn)))
+    rows = max(_BATCH_ROWS, _BATCH_ENTRIES // prod(drawn), -(-4 * rank // entries))
+    return (min(rows, -(-shape[0] // 2)), *drawn)
 
 
 class StochasticSolver:
@@ -94,7 +94,7 @@ class StochasticSolver:
         self._others = [A.copy() for A in others]
         shape = source.shape
         self._source, self._shape, self._layout = source, shape, Layout.of(shape)
-        self._sizes, self._step_size, self._exact = batch_sizes, step_size, exact
+        self._batch_sizes, self._step_size, self._exact = batch_sizes, step_size, exact
         self._rows_read = 0
         # Of the partitions drawn, of the steps on them, and of the monitoring sample.
         self._seeds = [int(seeded(row_start.seed, len(shape), i).integers(1 << 62)) for i in range(3)]
@@ -116,11 +116,11 @@ class StochasticSolver:
     def iterate(self, net: ElasticNet) -> Solver[float]:
         if net != self._net:
             self._restart(net)
-        objective, sizes = yield from self._estimate()
+        objective, norms = yield from self._estimate()
         if objective > self._last:
             self._step = _DECAY * min(self._step, self._full_step())
         self._last = objective
-        self._balance(sizes)
+        self._balance(norms)
         if self._warmup:
             self._warmup -= 1
             net = replace(net, lam=_WARMUP_SHARE * net.lam)
@@ -137,7 +137,7 @@ class StochasticSolver:
     def _full_step(self) -> float:
         """Return the least step size at which every step ends at its sample's solution."""
         lengths = np.stack([np.linalg.norm(A, axis=1) for A in self._others])
-        return float(np.divide(self._state.sizes, lengths, out=np.zeros_like(lengths), where=lengths > 0).max())
+        return float(np.divide(self._state.distances, lengths, out=np.zeros_like(lengths), where=lengths > 0).max())
 
     def _take_steps(self, net: ElasticNet) -> Solver[None]:
         """Run local steps on a few partitions, and continue from the mean of their results."""
@@ -147,7 +147,7 @@ class StochasticSolver:
             partitions=partitions,
             number=self._iteration,
             steps=_STEPS,
-            batch_sizes=self._sizes,
+            batch_sizes=self._batch_sizes,
             net=net,
             prior=self._prior,
             seed=self._seeds[1],
@@ -172,25 +172,25 @@ class StochasticSolver:
             self._n_monitor_rows = yield from self._draw_monitor_rows()
         sums = yield from run(MonitorPass(self._monitor_partitions, self._net), self._others)
         scale = self._shape[0] / self._n_monitor_rows
-        sizes = [scale * sums.sizes, *(penalty_norms(A, v) for A, v in zip(self._others, self._prior.others, strict=True))]
-        return 0.5 * scale * float(sums.squares) + self._net.penalty(sum(sizes, np.zeros_like(sums.sizes))), sizes
+        norms = [scale * sums.norms, *(penalty_norms(A, v) for A, v in zip(self._others, self._prior.others, strict=True))]
+        return 0.5 * scale * float(sums.squares) + self._net.penalty(sum(norms, np.zeros_like(sums.norms))), norms
 
     def _draw_monitor_rows(self) -> Solver[int]:
         """Draw the monitoring sample, which stays with the state of its partitions. Return its number of slices."""
-        rows = -(-monitor_rows(self._shape, self._sizes[0]) // len(self._monitor_partitions))
+        rows = -(-monitor_rows(self._shape, self._batch_sizes[0]) // len(self._monitor_partitions))
         pass_ = MonitorRowsPass(self._monitor_partitions, rows, self._seeds[2], self._prior.rows, self._layout, self._dtype)
         return int((yield from run(pass_, None)).count)
 
-    def _balance(self, sizes: list[NDArray[np.float64]]) -> None:
+    def _balance(self, norms: list[NDArray[np.float64]]) -> None:
         """Distribute the scale of each component over the modes, and that of its moments, given the norms (2, R) of all modes."""
-        scales, state = self._net.balancing_scales(np.stack(sizes)), self._state
+        scales, state = self._net.balancing_scales(np.stack(norms)), self._state
         self._others = [A * c[:, None] for A, c in zip(self._others, scales[1:], strict=True)]
         wide = np.hstack([np.broadcast_to(c[:, None], A.shape) for A, c in zip(self._others, scales[1:], strict=True)])
         self._state = replace(
             state,
             factors=np.hstack(self._others),
             moments=state.moments * wide,
-            sizes=state.sizes * scales[1:],
+            distances=state.distances * scales[1:],
             squares=state.squares * scales[0] ** 2,
         )
 

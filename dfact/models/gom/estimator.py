@@ -48,10 +48,12 @@ class GradeOfMembership(Factorization):
     All methods find K pure subjects I among the rows Y of a matrix. Π is Z = max(0, Y·Y(I, :)⁻¹), scaled
     to rows of sum 1. With D_τ the row sums of R plus τ and U the K leading left singular vectors:
 
-    - "crsc": of L_τ = D_τ^(−½)R; pure subjects at the corners of the cone of U's rows (algorithm 2);
-    - "srsc": of L_τ; at the corners of the simplex of D_τ^(½)U, by successive projection (algorithm 1);
-    - "ssc": of R; at the corners of the simplex of U (algorithm 3);
-    - "srm": of the rows of R themselves, Y(I, :)⁻¹ being the pseudo-inverse (algorithm 4).
+    - "crsc", cone regularized spectral clustering: of L_τ = D_τ^(−½)R; pure subjects at the corners of the cone of U's
+      rows (algorithm 2);
+    - "srsc", simplex regularized spectral clustering: of L_τ; at the corners of the simplex of D_τ^(½)U, by
+      successive projection (algorithm 1);
+    - "ssc", simplex spectral clustering: of R; at the corners of the simplex of U (algorithm 3);
+    - "srm", simplex response matrix: of the rows of R themselves, Y(I, :)⁻¹ being the pseudo-inverse (algorithm 4).
 
     Each of these is one projection of the responses, Z = max(0, R P), which ``transform`` applies to
     new subjects with the items fixed. Θ = RᵀΠ(ΠᵀΠ)⁻¹, clipped to [0, M]. Classes are ordered by

@@ -330,7 +330,7 @@ class TestEstimator(EstimatorSuite):
     def data(self) -> Array:
         return planted_answers(5_000, 30, 3, seed=3, missing=0.1).astype(np.float32)
 
-    def known(self, n: int) -> dict[str, Any]:
+    def fit_inputs(self, n: int) -> dict[str, Any]:
         return {"confounders": pd.DataFrame({"age": np.random.default_rng(0).normal(40, 9, 5_000)[:n]})}
 
 

@@ -1,9 +1,9 @@
-"""A worker's side of a session: its shard, and the calls that reach it over the worker's own connections.
+"""The worker's side of a session: its shard, and the calls that reach it over the worker's own connections.
 
-The driver opens a host on each worker, and a task keeps it open. An epoch is an assignment of partitions to workers; calls of
+The driver opens a shard on each worker, and a task keeps it open. An epoch is an assignment of partitions to workers; calls of
 an earlier one are refused. A reply has one key, or none if there is nothing to tell: a result (``content``, or ``processed`` of
-a status); the ``error`` of a call; the partitions that a shard is ``lacking``; peers that are ``lost``, as they could not be
-reached; the ``stale`` epoch of the call; or the key of a host that is ``unknown`` to the process.
+a status); the ``error`` of a call; the partitions that a shard is ``lacking``; shards that are ``lost``, as their workers could
+not be reached; the ``stale`` epoch of the call; or the key of a shard that is ``unknown`` to the process.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 OPERATION = "dfact"
 """Name of the handler that is added to those of a Dask worker."""
-Peer = tuple[str, str]
-"""The address of a worker and the key of its host."""
+ShardAddress = tuple[str, str]
+"""The address of a worker and the key of its shard."""
 Share = tuple[str, str, list[tuple[int, int]]]
-"""The address and the key of a peer, and its partitions as runs (first, last + 1)."""
+"""The address of a worker, the key of its shard, and its partitions as runs (first, last + 1)."""
 _STATES_BYTES = 1 << 26  # maximum size of the states in one message between workers, unless a single partition has more
-_LEASE = 600.0  # seconds that a host without its task waits for a call before it closes
-_hosts: dict[str, "Host"] = {}
+_LEASE = 600.0  # seconds that a shard without its task waits for a call before it closes
+_shards: dict[str, "WorkerShard"] = {}
 _expiring: set[Any] = set()  # strong references: the event loop holds tasks weakly
 
 
@@ -46,7 +46,7 @@ class Report:
     """Timing and state of the workers that ran a pass, reported to the driver."""
 
     seconds: dict[str, tuple[int, float]]
-    """Number of partitions processed in the pass and seconds taken, by key of the host."""
+    """Number of partitions processed in the pass and seconds taken, by key of the shard."""
     stateless: bool
     """Whether no partition has a state after the pass."""
 
@@ -55,11 +55,11 @@ class Report:
         self.stateless &= other.stateless
 
 
-class Host:
+class WorkerShard:
     """A shard in a worker's process, with a thread that processes one call after the other.
 
     If a call fails at another worker, the reply names that worker, so that the driver can determine whether it
-    is lost. A host has no information on the partitions of others. ``resident_states`` and ``resident_values`` are the numbers
+    is lost. It has no information on the partitions of others. ``resident_states`` and ``resident_values`` are the numbers
     of partitions whose states and values may stay in memory.
     """
 
@@ -78,10 +78,10 @@ class Host:
         """Enter the shard, on the thread that processes all calls."""
         keep_freed_memory()
         await self._do(self._shard.__enter__)
-        _hosts[self.key] = self
+        _shards[self.key] = self
 
     async def expire(self) -> None:
-        """Close the host if its task does not start in time, for example because the driver was lost before."""
+        """Close the shard if its task does not start in time, for example because the driver was lost before."""
         while not (self.task_started or self.closed.is_set()):
             await asyncio.sleep(_LEASE / 10)
             if not self.task_started and time.monotonic() - self._last_call > _LEASE:
@@ -92,7 +92,7 @@ class Host:
     async def run(
         self,
         epoch: int,
-        numbers: Sequence[int],
+        pass_numbers: Sequence[int],
         passes: Sequence[bytes | None],
         broadcasts: Sequence[bytes],
         runs: Sequence[tuple[int, int]],
@@ -102,21 +102,21 @@ class Host:
     ) -> dict[str, Any]:
         """Run passes on these partitions, and at the workers below. Returns the sums of the last pass, over ``parts`` partitions.
 
-        ``numbers`` are those of the passes in the session, ``runs`` the partitions. A pass None is the same as the one before.
+        ``pass_numbers`` count the passes of the session, ``runs`` the partitions. A pass None is the same as the one before.
         With 0 ``parts`` no sums are wanted, as the passes are repeated.
         """
         if not self._is_current(epoch):
             return {"stale": epoch}
-        work = partial(self._run, list(zip(numbers, passes, broadcasts, strict=True)), runs, parts)
+        work = partial(self._run, list(zip(pass_numbers, passes, broadcasts, strict=True)), runs, parts)
         if not below:
             return await self._do(lambda: self._finish(work()))
-        message: dict[str, Any] = {"epoch": epoch, "numbers": numbers, "passes": passes, "broadcasts": broadcasts, "parts": parts}
+        message: dict[str, Any] = {"epoch": epoch, "pass_numbers": pass_numbers, "passes": passes, "broadcasts": broadcasts, "parts": parts}
         local = asyncio.ensure_future(self._do(work))
         # Retrieves an error, so that asyncio does not report it as never retrieved when another call has failed first.
         local.add_done_callback(lambda task: task.cancelled() or task.exception())
         remote = [
-            asyncio.ensure_future(self.call_peer((address, key), "run", runs=peer_runs, below=subtrees, **message))
-            for (address, key, peer_runs), subtrees in below
+            asyncio.ensure_future(self.call_shard((address, key), "run", runs=shard_runs, below=subtrees, **message))
+            for (address, key, shard_runs), subtrees in below
         ]
         try:
             combined: tuple[TreeSum[Any], Report] | None = None
@@ -141,11 +141,11 @@ class Host:
         if lacking:
             return {"lacking": [self.key, [(run.start, run.stop) for run in lacking]]}
         began, previous = time.perf_counter(), self._shard.n_processed
-        for number, pass_, broadcast in entries:
+        for pass_number, pass_, broadcast in entries:
             if pass_ is not None:
                 self._pass = unpacked(pass_)
-            if self._shard.lags(number):
-                self._shard.run(number, self._pass, unpacked(broadcast), wanted=parts > 0)
+            if self._shard.lags(pass_number):
+                self._shard.run(pass_number, self._pass, unpacked(broadcast), wanted=parts > 0)
         processed = self._shard.n_processed - previous
         self._meter.passes += len(entries)
         self._meter.partitions += processed
@@ -154,7 +154,7 @@ class Host:
         return nodes, Report({self.key: (processed, time.perf_counter() - began)}, self._shard.stateless)
 
     def _combine(self, combined: tuple[TreeSum[Any], Report] | None, reply: Any, parts: int) -> tuple[TreeSum[Any], Report]:
-        """Add the sums of this host, or of one below, to those collected so far."""
+        """Add the sums of this shard, or of one below, to those collected so far."""
         if isinstance(reply, dict):
             nodes, report = unpacked(reply["content"])
         else:  # the shard's sums are copied, as the pass may be requested again
@@ -185,13 +185,13 @@ class Host:
         for state in states:
             self._shard.restore(state)
 
-    async def take(self, epoch: int, content: bytes, source: Peer) -> dict[str, Any]:
+    async def take(self, epoch: int, content: bytes, source: ShardAddress) -> dict[str, Any]:
         """Take over partitions with their states from another worker, which drops them at the next pass."""
         if not self._is_current(epoch):
             return {"stale": epoch}
         first, last = await self._do(self._take, content)
         while first < last:
-            reply = await self.call_peer(tuple(source), "give", first=first, last=last)  # type: ignore[arg-type]  # msgpack turns the pair into a list
+            reply = await self.call_shard(tuple(source), "give", first=first, last=last)  # type: ignore[arg-type]  # msgpack turns the pair into a list
             if "content" not in reply:
                 return reply
             if epoch != self._epoch:  # another worker may own them by now, or this one once more
@@ -206,8 +206,8 @@ class Host:
 
     def _put(self, content: bytes) -> int:
         states, last = unpacked(content)
-        for number, blocks in states:
-            self._shard.put(number, blocks)
+        for partition, blocks in states:
+            self._shard.put(partition, blocks)
         return int(last)
 
     async def give(self, first: int, last: int) -> dict[str, Any]:
@@ -216,12 +216,12 @@ class Host:
 
     def _give(self, first: int, last: int) -> Any:
         states, size = [], 0
-        for number in range(first, last):
-            partition = list(self._shard.states(number, number + 1))
-            states += partition
-            size += sum(array.nbytes for _, blocks in partition for state in blocks for array in (state or {}).values())
+        for partition in range(first, last):
+            added = list(self._shard.states(partition, partition + 1))
+            states += added
+            size += sum(array.nbytes for _, blocks in added for state in blocks for array in (state or {}).values())
             if size >= _STATES_BYTES:
-                return serialized(packed((states, number + 1)))
+                return serialized(packed((states, partition + 1)))
         return serialized(packed((states, last)))
 
     async def rows(self, name: str, first: int, last: int) -> dict[str, Any]:
@@ -241,7 +241,7 @@ class Host:
                 if key == self.key:
                     parts.append(await self._do(self._shard.rows, written.name, first, last))
                     continue
-                reply = await self.call_peer((address, key), "rows", name=written.name, first=first, last=last)
+                reply = await self.call_shard((address, key), "rows", name=written.name, first=first, last=last)
                 if "content" not in reply:
                     return reply
                 parts.append(unpacked(reply["content"]))
@@ -261,7 +261,7 @@ class Host:
         """Stop the shard, even in a pass, and close it."""
         if not self.closed.is_set():
             self.closed.set()
-            _hosts.pop(self.key, None)
+            _shards.pop(self.key, None)
             self._shard.stop()
             await asyncio.get_running_loop().run_in_executor(self._control, self._shard.__exit__)
             self._control.shutdown(wait=False)
@@ -275,20 +275,20 @@ class Host:
 
     @property
     def leaving(self) -> bool:
-        """Whether the host or its worker is being closed, so that an error may not come from the pass."""
+        """Whether the shard or its worker is being closed, so that an error may not come from the pass."""
         return self.closed.is_set() or self.worker.status.name in {"closing", "closed"}
 
-    async def call_peer(self, peer: Peer, call: str, **message: Any) -> dict[str, Any]:
+    async def call_shard(self, shard: ShardAddress, call: str, **message: Any) -> dict[str, Any]:
         """Call another worker. If it cannot be reached, the reply names it as lost."""
-        address, key = peer
+        address, key = shard
         content = as_message(message)
         try:
-            reply: dict[str, Any] | None = await getattr(self.worker.rpc(address), OPERATION)(host=key, call=call, message=content)
+            reply: dict[str, Any] | None = await getattr(self.worker.rpc(address), OPERATION)(key=key, call=call, message=content)
         except OSError:
             if self.leaving:
                 raise  # this worker's connections are closed, and the other may be alive
-            return {"lost": [peer]}
-        return {"lost": [peer]} if reply is None or "unknown" in reply else reply  # None: another process has the address
+            return {"lost": [shard]}
+        return {"lost": [shard]} if reply is None or "unknown" in reply else reply  # None: another process has the address
 
     def _fetch(self, keys: Sequence[Hashable]) -> Mapping[Hashable, Any]:
         """Return the results of Dask's tasks from this worker or from others; called on the shard's threads."""
@@ -359,16 +359,16 @@ def as_message(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: wrap(value) for name, value in arguments.items()}
 
 
-async def handle(host: str, call: str, message: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer a call to one of the hosts of this process; the reply contains an error of a pass as it was raised."""
-    called = _hosts.get(host)
+async def handle(key: str, call: str, message: Mapping[str, Any]) -> dict[str, Any]:
+    """Answer a call to one of the shards of this process; the reply contains an error of a pass as it was raised."""
+    called = _shards.get(key)
     if called is None:
-        return {"unknown": host}
+        return {"unknown": key}
     try:
         reply: dict[str, Any] = await getattr(called, call)(**message)
     except Exception as error:
         if called.leaving:  # for example because the worker is retired during a pass
-            return {"unknown": host}
+            return {"unknown": key}
         return {"error": serialized(_packed_error(error))}
     return reply
 
@@ -382,19 +382,19 @@ def _packed_error(error: Exception) -> bytes:
     return content
 
 
-async def open_host(key: str, n_partitions: int, resident_states: int, resident_values: int, *, dask_worker: "Worker") -> None:
-    """Open a host in a worker; Dask runs this on its event loop."""
+async def open_shard(key: str, n_partitions: int, resident_states: int, resident_values: int, *, dask_worker: "Worker") -> None:
+    """Open a shard in a worker; Dask runs this on its event loop."""
     dask_worker.handlers.setdefault(OPERATION, handle)
     show_figures(dask_worker)
-    host = Host(dask_worker, key, n_partitions, resident_states, resident_values)
-    await host.open()
-    expiring = asyncio.ensure_future(host.expire())
+    shard = WorkerShard(dask_worker, key, n_partitions, resident_states, resident_values)
+    await shard.open()
+    expiring = asyncio.ensure_future(shard.expire())
     _expiring.add(expiring)
     expiring.add_done_callback(_expiring.discard)
 
 
-def keep_host(key: str) -> None:
+def keep_shard(key: str) -> None:
     """Run as a task as long as the session and its driver exist. The task shows Dask that the worker is busy."""
-    host = _hosts.get(key)
-    if host is not None:
-        host.wait_closed()
+    shard = _shards.get(key)
+    if shard is not None:
+        shard.wait_closed()

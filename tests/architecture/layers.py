@@ -1,4 +1,4 @@
-"""The rooms of the package and what each of them may import: the table that a move of modules edits."""
+"""The layers of the package, its folders and modules, and what each may import: the table that a move of modules edits."""
 
 import ast
 from collections.abc import Iterator
@@ -21,11 +21,11 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("report", "jobs"),
     ("cli",),
 )
-"""Rooms from the lowest level to the highest. A room imports itself and the levels below it, no other room of its own level."""
+"""Layers from the lowest level to the highest. A layer imports itself and the levels below it, no other layer of its own level."""
 LIBRARIES: dict[str, set[str]] = {"kernels": {"numpy", "numba", "collections", "typing"}}
-"""Everything besides dfact that a room may import, for rooms that may not import what they like."""
+"""Everything besides dfact that a layer may import, for layers that may not import what they like."""
 FORBIDDEN: dict[str, set[str]] = {"models": {"dask", "distributed"}}
-"""Libraries that a room must not import."""
+"""Libraries that a layer must not import."""
 IMPORT_FAMILIES = {"models/persistence.py", "models/catalogue.py"}
 """Modules of ``models`` that may import every family."""
 
@@ -35,12 +35,12 @@ def modules() -> dict[str, Path]:
     return {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__.py"}
 
 
-def room(path: Path) -> str:
+def layer(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
 def level(name: str) -> int:
-    return next(i for i, rooms in enumerate(LEVELS) if name in rooms)
+    return next(i for i, layers in enumerate(LEVELS) if name in layers)
 
 
 def family(path: Path) -> str | None:
@@ -77,8 +77,8 @@ def _imported(path: Path) -> Iterator[str]:
 def _file_of(name: str) -> Path | None:
     if not name.startswith("dfact."):
         return None
-    place = ROOT.joinpath(*name.split(".")[1:])
-    return next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()), None)
+    base = ROOT.joinpath(*name.split(".")[1:])
+    return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
 
 
 def imported_modules(path: Path) -> set[Path]:

@@ -1,0 +1,246 @@
+"""The workers of a session: joining, calls, and the detection of lost ones."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from dfact.engine.cluster.placement import without
+from dfact.engine.cluster.transport import unpacked
+from dfact.engine.cluster.watchdog import POLL_SECONDS, Watchdog, cluster_errors
+from dfact.engine.cluster.worker_shard import OPERATION, ShardAddress, as_message, keep_shard, open_shard
+from dfact.errors import ClusterError
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+_JOIN_TIMEOUT = 10.0  # seconds that a worker may take to join before the others start without it
+_RETRY_SECONDS = 60.0  # seconds before another attempt
+logger = logging.getLogger("dfact.cluster")
+
+
+@dataclass(eq=False)
+class SessionWorker:
+    """A worker that has joined the session, as the driver sees it."""
+
+    address: str
+    threads: int
+    key: str
+    task: "Future | None" = None
+    """The task that keeps the shard open."""
+    runs: list[range] = field(default_factory=list)
+    """Its partitions."""
+    speed: float = float("nan")
+    """Recent speed in partitions per second."""
+
+    @property
+    def shard(self) -> ShardAddress:
+        return self.address, self.key
+
+    @property
+    def load(self) -> int:
+        """Number of its partitions."""
+        return sum(map(len, self.runs))
+
+
+class WorkersLost(Exception):  # noqa: N818  # not an error: the remaining workers take over
+    """Raised when workers are lost, whose partitions must be recomputed."""
+
+    def __init__(self, workers: Sequence[SessionWorker]) -> None:
+        super().__init__(", ".join(worker.address for worker in workers))
+        self.workers = workers
+
+
+class Retry(Exception):  # noqa: N818  # not an error: the call is repeated
+    """Raised when no worker is lost, but a call must be repeated with other partitions or another tree of calls."""
+
+
+class SessionWorkers:
+    """The workers that have joined a session, by their addresses."""
+
+    def __init__(self, client: "Client", size: tuple[int, int, int]) -> None:
+        """Initialize; ``size`` is the number of partitions, and the numbers of those whose states and values a worker may keep."""
+        self._client, self._size, self._watch = client, size, Watchdog(client)
+        self._joined: dict[str, SessionWorker] = {}
+        self._refused: dict[str, float] = {}
+        """Times of the next attempt for workers that could not join."""
+        self.star = False
+        """Whether the driver calls each worker directly, as workers cannot reach each other."""
+
+    @property
+    def all(self) -> list[SessionWorker]:
+        """All workers that have joined."""
+        return list(self._joined.values())
+
+    @property
+    def owners(self) -> list[SessionWorker]:
+        """The workers with partitions, in the order of their partitions."""
+        return sorted((worker for worker in self._joined.values() if worker.runs), key=lambda worker: worker.runs[0].start)
+
+    def by_key(self, key: str) -> SessionWorker:
+        return next(worker for worker in self._joined.values() if worker.key == key)
+
+    def available(self) -> dict[str, int]:
+        """Return the addresses of the cluster's workers with their threads; empty if the scheduler does not answer."""
+        workers: dict[str, int] | None = self._client.sync(self._watch.workers)
+        return workers or {}
+
+    def add(self, available: dict[str, int]) -> str:
+        """Open shards on workers that have not joined yet. Returns the reason why one of them could not join, if any."""
+        now, refused = time.monotonic(), ""
+        joining = sorted(w for w in available.keys() - self._joined.keys() if self._refused.get(w, 0) <= now)
+        new = [SessionWorker(address, available[address], f"dfact-shard-{uuid4().hex}") for address in joining]
+
+        async def join(worker: SessionWorker) -> SessionWorker:
+            await asyncio.wait_for(self._client.run(open_shard, worker.key, *self._size, workers=[worker.address]), _JOIN_TIMEOUT)
+            return worker
+
+        async def join_all() -> list[SessionWorker | BaseException]:
+            return await asyncio.gather(*map(join, new), return_exceptions=True)
+
+        for candidate, worker in zip(new, self._client.sync(join_all) if new else (), strict=True):
+            if isinstance(worker, SessionWorker):
+                where = {"workers": [worker.address], "allow_other_workers": False, "pure": False, "key": worker.key}
+                worker.task = self._client.submit(keep_shard, worker.key, priority=10, **where)
+                self._joined[worker.address] = worker
+            else:
+                refused = f"{candidate.address}: {str(worker) or type(worker).__name__}"
+                logger.warning("A worker cannot join: %s", refused)
+                self._refused[candidate.address] = time.monotonic() + _RETRY_SECONDS
+        return refused
+
+    def remove(self, workers: Sequence[SessionWorker]) -> None:
+        """Remove lost workers."""
+        for worker in workers:
+            logger.warning("Worker %s is lost; the others recompute its partitions", worker.address)
+            if self._joined.pop(worker.address, None) is not None and worker.task is not None:
+                worker.task.release()
+
+    def remove_missing(self, available: dict[str, int]) -> None:
+        """Remove the workers that are no longer ``available``. Without any, the scheduler did not answer."""
+        if available:
+            self.remove([worker for address, worker in self._joined.items() if address not in available])
+
+    def wait_for_some(self) -> list[SessionWorker]:
+        """Return all workers that have joined; without any, wait for workers that join, at most for the watchdog's ``worker_timeout``."""
+        wait, began = self._watch.worker_timeout, time.monotonic()
+        while not self._joined:
+            available = self._watch.some_workers()
+            self._refused.clear()
+            refused = self.add(available)
+            if refused and not self._joined:
+                if time.monotonic() - began > wait:
+                    raise ClusterError(f"for {wait:g} s no worker of the Dask cluster could join: {refused}")
+                time.sleep(min(1.0, wait / 4))
+        return list(self._joined.values())
+
+    def close(self) -> None:
+        workers, self._joined = list(self._joined.values()), {}
+
+        async def close() -> None:
+            calls = [asyncio.ensure_future(self._reach(worker, "close")) for worker in workers]
+            for call in (await asyncio.wait(calls, timeout=POLL_SECONDS))[1] if calls else ():
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+
+        with suppress(Exception):  # workers that the call does not reach detect that their task is released
+            self._client.sync(close)
+        for worker in workers:
+            if worker.task is not None:
+                worker.task.release()
+
+    async def _reach(self, worker: SessionWorker, call: str, **message: Any) -> dict[str, Any]:
+        """Call a worker through the scheduler, which reaches all workers; the driver may not."""
+        content = {"op": OPERATION, "key": worker.key, "call": call, "message": as_message(message)}
+        if self._client.scheduler is None:
+            raise ClusterError("the Dask scheduler is lost: the client was closed")
+        reply: dict[str, Any] | None = await self._client.scheduler.proxy(worker=worker.address, msg=content)
+        return {"unknown": worker.key} if reply is None else reply  # None: another process has the address now
+
+    async def _call(self, worker: SessionWorker, call: str, message: dict[str, Any]) -> Any:
+        """Call a worker and return its reply's content. Raises WorkersLost if it, or another one that it calls, is lost."""
+        while True:
+            try:
+                reply = await self._reach(worker, call, **message)
+            except OSError:
+                reply = {"lost": [worker.shard]}
+            if "error" in reply:
+                raise unpacked(reply["error"])
+            if "unknown" in reply:
+                raise WorkersLost([worker])
+            if "lacking" in reply:
+                key, runs = reply["lacking"]
+                lacking = self.by_key(key)
+                lacking.runs = without(lacking.runs, [range(*run) for run in runs])
+                raise Retry(f"Worker {lacking.address} lacks {sum(len(range(*run)) for run in runs)} of its partitions")
+            if "lost" not in reply:
+                return reply.get("content")
+            await self._examine([self.by_key(key) for _, key in reply["lost"]])
+            if call in {"take", "write"} or (call == "run" and not self.star):
+                # All are alive, so two of them cannot reach each other, but the scheduler reaches all.
+                self.star = True
+                raise Retry("Workers cannot reach each other; the driver calls each of them itself")
+
+    async def _examine(self, suspects: Sequence[SessionWorker]) -> None:
+        """Wait until it is clear whether workers that could not be reached are lost; raises WorkersLost if they are."""
+        for worker in suspects:
+            while True:
+                await asyncio.sleep(0.1)  # the scheduler may not have detected the loss yet
+                self._check_scheduler()
+                available = await self._watch.workers()
+                if available is not None and worker.address not in available:
+                    raise WorkersLost([worker])
+                with suppress(OSError):
+                    if "unknown" in await self._reach(worker, "status"):
+                        raise WorkersLost([worker])
+                    break
+
+    def _check_scheduler(self) -> None:
+        released = any(worker.task is not None and worker.task.status == "cancelled" for worker in self._joined.values())
+        if self._client.status != "running" or released:
+            raise ClusterError("the Dask scheduler is lost: the connection to it was closed")
+
+    def _check_joined(self, available: dict[str, int]) -> None:
+        self._check_scheduler()
+        lost = [worker for address, worker in self._joined.items() if address not in available]
+        if lost:
+            raise WorkersLost(lost)
+
+    async def _n_processed(self) -> int:
+        """Return the number of partitions processed so far by those workers that answer."""
+        calls = [asyncio.ensure_future(self._reach(worker, "status")) for worker in self._joined.values()]
+        for call in (await asyncio.wait(calls, timeout=POLL_SECONDS))[1] if calls else ():
+            call.cancel()
+        replies = await asyncio.gather(*calls, return_exceptions=True)
+        return sum(reply.get("processed", 0) for reply in replies if isinstance(reply, dict))
+
+    def call(self, worker: SessionWorker, call: str, **message: Any) -> Any:
+        """Call a worker; returns its reply."""
+        return self.call_all(call, {worker: message})[worker]
+
+    def call_all(self, call: str, messages: dict[SessionWorker, dict[str, Any]]) -> dict[SessionWorker, Any]:
+        """Call several workers, each with its message; returns their replies."""
+        return {m: replies[0] for m, replies in self.call_each(call, {m: [message] for m, message in messages.items()}).items()}
+
+    def call_each(self, call: str, messages: dict[SessionWorker, list[dict[str, Any]]]) -> dict[SessionWorker, list[Any]]:
+        """Call several workers, each with its messages one after the other; returns their replies."""
+
+        async def call_one(worker: SessionWorker) -> list[Any]:
+            return [await self._call(worker, call, message) for message in messages[worker]]
+
+        async def call_workers() -> list[list[Any]]:
+            tasks = [asyncio.ensure_future(call_one(worker)) for worker in messages]
+            try:
+                return await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+        with cluster_errors():
+            replies = self._client.sync(self._watch.wait, call_workers(), self._n_processed, self._check_joined)
+        return dict(zip(messages, replies, strict=True))
