@@ -106,8 +106,7 @@ def _run_fits(
     from dfact.progress import Progress
     from dfact.report.presenters.base import model_text
 
-    footprint = estimator._footprint(dataset.shape, 0, estimator._working_dtype(dataset))
-    planned = estimator._plan(dataset, footprint.scaled(len(omegas)))[1]
+    planned = estimator.prepare(dataset).times(len(omegas)).plan()
     if path is None or planned.spilled:
         click.echo(planned)
     planned.check()

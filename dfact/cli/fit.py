@@ -230,13 +230,13 @@ def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, p
     """Fit the model and write it to ``path``; without a path, only print the plan."""
     from dfact.cli.model_output import model_output
     from dfact.engine.checkpoint import resume_point
-    from dfact.models.estimator import plan
     from dfact.progress import Progress
     from dfact.report.presenters.base import model_text
     from dfact.signals import shield
     from dfact.storage.groups import remove
 
-    planned = plan(model, dataset)
+    task = model.prepare(dataset)
+    planned = task.plan()
     if path is None or planned.spilled:
         click.echo(planned)
     planned.check()
@@ -248,7 +248,7 @@ def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, p
     with ExitStack() as stack:
         with model_output(path, plot, overwrite=overwrite) as write:
             with closing(Progress("fit")) as progress:
-                model.set_params(callbacks=[progress]).fit(dataset)
+                model.set_params(callbacks=[progress]).fit_prepared(task)
             stack.enter_context(shield())  # a command stopped after the model exists would be refused when it is run again
             write(model)
         if checkpoint is not None:
