@@ -49,6 +49,7 @@ def peak_bytes() -> int:
 
 def fit(n: int) -> dict[str, Any]:
     """Fit and transform on a cluster of two workers; return the peaks of driver and workers."""
+    from dask import config
     from distributed import Client, LocalCluster
 
     import dfact
@@ -56,6 +57,7 @@ def fit(n: int) -> dict[str, Any]:
     X = generated(n)
     limit = max(2 << 30, int(X.nbytes * 0.95))
     with (
+        config.set({"distributed.worker.multiprocessing-method": "forkserver"}),  # which imports once for both
         LocalCluster(n_workers=2, threads_per_worker=1, memory_limit=limit, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster) as client,
     ):

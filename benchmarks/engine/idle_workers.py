@@ -6,7 +6,6 @@ time is the overhead of passes.
 
 import asyncio
 import logging
-import multiprocessing
 import os
 import threading
 import time
@@ -22,6 +21,7 @@ from dask import config
 from distributed import Client, Scheduler, Worker
 from numpy.typing import NDArray
 
+from benchmarks.faults.fits import FORKSERVER
 from dfact.data.layout import Layout
 from dfact.data.sources.dense import ArraySource
 from dfact.engine.cluster.session import ClusterSession
@@ -155,9 +155,8 @@ class IdleCluster:
     """A scheduler in its own process, a client, and workers that join on request."""
 
     def __enter__(self) -> Self:
-        self._context = multiprocessing.get_context("spawn")
-        ours, theirs = self._context.Pipe()
-        self._scheduler = self._context.Process(target=_run_scheduler, args=(theirs,), daemon=True)
+        ours, theirs = FORKSERVER.Pipe()
+        self._scheduler = FORKSERVER.Process(target=_run_scheduler, args=(theirs,), daemon=True)
         self._scheduler.start()
         self.processes: list[BaseProcess] = []
         self.workers = 0
@@ -176,7 +175,7 @@ class IdleCluster:
         new = workers - self.workers
         counts = [len(part) for part in np.array_split(np.arange(new), min(processes or new, new))] if new else []
         for count in counts:
-            self.processes.append(self._context.Process(target=_run_workers, args=(self._data_uri, count), daemon=True))
+            self.processes.append(FORKSERVER.Process(target=_run_workers, args=(self._data_uri, count), daemon=True))
             self.processes[-1].start()
         self.workers = workers
         if new:

@@ -139,7 +139,7 @@ def held_out_selection(executor: Any, callbacks: Any = ()) -> Any:
 def bootstrap(executor: Any, callbacks: Any = ()) -> Any:
     """Compute the stability of an ICQF by refits of a few passes."""
     model = dfact.ICQF(3, max_iter=8, tol=0).fit(answers(0)).set_params(executor=executor)
-    found = dfact.selection.bootstrap(model, answers(0), 12, warm_start=False, random_state=0, callbacks=callbacks)
+    found = dfact.selection.bootstrap(model, answers(0), 4, warm_start=False, random_state=0, callbacks=callbacks)
     return SimpleNamespace(stability_=found)
 
 

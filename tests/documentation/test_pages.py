@@ -27,6 +27,26 @@ from tests.object_store.test_object_store import bucket, server  # noqa: F401  #
 
 EXAMPLE = ["AS", "SC", "AD", "DO"]
 ALL_BLOCKS = [block for blocks in SECTIONS.values() for block in blocks]
+LONG = {
+    "README: A five-minute tour",
+    "README: The same in Python",
+    "classes: classes",
+    "clusters: Dask arrays",
+    "clusters: clusters",
+    "expectiles: expectiles",
+    "failures: failures",
+    "formats: Object stores",
+    "formats: formats",
+    "import: A table of answers",
+    "jobs: jobs",
+    "selection: Blocks of answers",
+    "selection: Criteria on all the data",
+    "selection: selection",
+    "stability: stability",
+    "tensors: How many components",
+    "tensors: tensors",
+}
+"""Sections that take too long for the quick tier."""
 
 
 # The reader's data
@@ -119,7 +139,7 @@ def compare(block: Block, printed: str) -> None:
     np.testing.assert_allclose([float(figure) for figure in found.groups()], figures, rtol=0.02, atol=0.002, err_msg=block.where)
 
 
-@pytest.mark.parametrize("name", SECTIONS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in SECTIONS])
 def test_section(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = SECTIONS[name]
@@ -150,6 +170,10 @@ def test_section(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, req
 def test_no_block_is_left_out_without_a_reason() -> None:
     text = "\n".join(block.text for block in ALL_BLOCKS)
     assert [part for part in ELSEWHERE if part not in text] == [], "reasons without a block"
+
+
+def test_long_sections_exist() -> None:
+    assert SECTIONS.keys() >= LONG
 
 
 # Names in sentences

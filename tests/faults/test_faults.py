@@ -114,7 +114,7 @@ def test_a_killed_worker_that_its_nanny_restarts() -> None:
 
 
 def test_a_worker_that_joins_is_used(processes: Processes, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 10)
+    monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 11)
     X = answers(2)
     assert dfact.plan(long_fit(), X).n_partitions > 30
     before = {worker["name"] for worker in client.scheduler_info()["workers"].values()}
