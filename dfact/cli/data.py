@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from dfact.cli.options import choice_option, example, list_option, overwrite_option, read_dataset
+from dfact.cli.options import choice, example, list_option, overwrite_option, read_dataset
 from dfact.cli.types import MatrixShape
 from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
 from dfact.storage.location import Location
@@ -66,7 +66,7 @@ def confounder_kinds(_: click.Context, __: click.Parameter, values: tuple[str, .
     help="Lowest and highest valid answer; others raise an error.",
     show_default="range of the data",
 )
-@choice_option("--empty-rows", "error drop", "Treatment of rows without any answer: an error, or drop them.")
+@choice("--empty-rows", "error drop", "Treatment of rows without any answer: an error, or drop them.")
 @click.option("--delimiter", metavar="CHARACTER", help="Separator of the cells.", show_default="by the ending: .csv, .tsv or .txt")
 @overwrite_option
 def import_command(source: Path, destination: Location, no_shift: bool, **settings: Any) -> None:
@@ -92,7 +92,7 @@ def import_command(source: Path, destination: Location, no_shift: bool, **settin
 @list_option(
     "--missing", "Codes of missing entries, such as -9; NaN is always missing. Repeatable or separated by commas.", metavar="CODES"
 )
-@choice_option("--empty-rows", "error drop", "Treatment of rows without any entry: an error, or drop them.")
+@choice("--empty-rows", "error drop", "Treatment of rows without any entry: an error, or drop them.")
 @overwrite_option
 def import_array_command(
     source: Path, destination: Location, missing: list[str], overwrite: bool, empty_rows: Any, **keys: str | None
@@ -131,7 +131,7 @@ def import_array_command(
     type=MatrixShape(),
     help="Shape of the dataset, for tables that number rows and columns from 0. Without it, their names become labels.",
 )
-@choice_option("--duplicates", "error mean first last sum", "Treatment of several values for the same row and column.")
+@choice("--duplicates", "error mean first last sum", "Treatment of several values for the same row and column.")
 @list_option(
     "--missing", "Codes of missing values, such as -9; empty cells are always missing. Repeatable or separated by commas.", metavar="CODES"
 )
@@ -155,7 +155,7 @@ def import_triplets_command(source: Path, destination: Location, **settings: Any
 @click.command(epilog=example("dfact join cohort.zarr phq9.zarr gad7.zarr ipip.zarr"))
 @click.argument("destination", metavar="DEST", type=OutputLocation())
 @click.argument("datasets", metavar="DATASET DATASET...", type=InputLocation(), nargs=-1)
-@choice_option("--how", "outer inner", "Keep participants who are in any dataset (outer), or in all of them (inner).")
+@choice("--how", "outer inner", "Keep participants who are in any dataset (outer), or in all of them (inner).")
 @click.option("--prefix", is_flag=True, help="Prefix every item with the name of its dataset, not only items that several datasets have.")
 @overwrite_option
 def join(destination: Location, datasets: tuple[Location, ...], **settings: Any) -> None:

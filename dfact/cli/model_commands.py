@@ -23,10 +23,10 @@ from dfact.cli.options import (
     executor_for,
     option_group,
     overwrite_option,
+    plan_option,
     read_dataset,
     results_checkpoint_option,
 )
-from dfact.cli.types import Counts, Numbers
 from dfact.jobs.declarations import FittingCommand, InputLocation, OutputLocation, with_value
 from dfact.models.catalogue import CATALOGUE, Entry
 from dfact.storage.location import Location
@@ -80,32 +80,7 @@ class ModelSpec:
     """Parameters of the model without an option, with the reason."""
 
 
-plan_option = click.option("--plan", "plan_only", is_flag=True, help="Print the memory plan of the fit and exit.")
-max_iter_option = click.option("--max-iter", default=200, help="Maximum number of iterations.")
-tol_option = click.option(
-    "--tol", default=1e-4, help="Stop when the estimated relative distance of the objective from its limit falls below this value."
-)
 _confounders_option = click.option("--no-confounders", is_flag=True, help="Ignore the confounders of the dataset.")
-
-
-def components_option(default: int | str, help_text: str = "Number of factors.", **settings: Any) -> Option:
-    """Return the option of the number of components."""
-    return click.option("-k", "--components", "n_components", default=default, help=help_text, **settings)
-
-
-def component_numbers_option(help_text: str = "Candidate numbers of factors.") -> Option:
-    """Return the option of candidates for the number of components."""
-    return components_option("2-10", help_text, metavar="NUMBERS", type=Counts())
-
-
-def numbers_option(flag: str, help_text: str, **settings: Any) -> Option:
-    """Return an option of several numbers."""
-    return click.option(flag, metavar="NUMBERS", type=Numbers(), help=help_text, **settings)
-
-
-def seed_option(help_text: str) -> Option:
-    """Return the option of the seed of random numbers."""
-    return click.option("--seed", "random_state", type=int, help=help_text)
 
 
 def _plot_option(subject: str = "the loadings of the items", each: str | None = None) -> Option:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dfact.cli.types import Counts, Numbers
 from dfact.jobs.declarations import LocationType
 from dfact.storage.location import Location, absolute
 
@@ -26,7 +27,7 @@ memory_option = click.option(
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace existing outputs.")
 
 
-def choice_option(flag: str, choices: str, help_text: str, **settings: Any) -> Option:
+def choice(flag: str, choices: str, help_text: str, **settings: Any) -> Option:
     """Return an option whose choices are separated by spaces; ``none`` stands for None.
 
     The first choice is the default, unless ``show_default`` describes another one.
@@ -40,15 +41,38 @@ def _none_to_null(_: click.Context, __: click.Parameter, value: str | None) -> s
     return None if value == "none" else value
 
 
-executor_option = choice_option(
+def components(default: int | str, help_text: str = "Number of factors.", **settings: Any) -> Option:
+    """Return the option of the number of components."""
+    return click.option("-k", "--components", "n_components", default=default, help=help_text, **settings)
+
+
+def component_numbers(help_text: str = "Candidate numbers of factors.") -> Option:
+    """Return the option of candidates for the number of components."""
+    return components("2-10", help_text, metavar="NUMBERS", type=Counts())
+
+
+def numbers(flag: str, help_text: str, **settings: Any) -> Option:
+    """Return an option of several numbers."""
+    return click.option(flag, metavar="NUMBERS", type=Numbers(), help=help_text, **settings)
+
+
+def seed(help_text: str) -> Option:
+    """Return the option of the seed of random numbers."""
+    return click.option("--seed", "random_state", type=int, help=help_text)
+
+
+plan_option = click.option("--plan", "plan_only", is_flag=True, help="Print the memory plan of the fit and exit.")
+max_iter_option = click.option("--max-iter", default=200, help="Maximum number of iterations.")
+tol_option = click.option(
+    "--tol", default=1e-4, help="Stop when the estimated relative distance of the objective from its limit falls below this value."
+)
+executor_option = choice(
     "--executor",
     "inline threads",
     "Run in one thread, or in one for each core of this machine.",
     show_default="chosen by the size of the data",
 )
-_dtype_option = choice_option(
-    "--dtype", "float32 float64", "Floating-point precision of the computation.", show_default="float32 for answers"
-)
+_dtype_option = choice("--dtype", "float32 float64", "Floating-point precision of the computation.", show_default="float32 for answers")
 
 
 def option_group(*options: Option) -> Option:

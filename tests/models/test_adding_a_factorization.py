@@ -17,15 +17,8 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 import dfact
-from dfact.cli.model_commands import (
-    ModelSpec,
-    SelectSpec,
-    component_numbers_option,
-    components_option,
-    fit_command,
-    max_iter_option,
-    select_command,
-)
+from dfact.cli.model_commands import ModelSpec, SelectSpec, fit_command, select_command
+from dfact.cli.options import component_numbers, components, max_iter_option
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import Block, PartialSums, State
 from dfact.jobs.estimate import largest_estimator
@@ -137,9 +130,9 @@ class PoissonMF(Factorization):
 # 4. Its commands: options, and the function that selects.
 OPTIONS = [max_iter_option, click.option("--tol", default=1e-5), click.option("--seed", "random_state", default=0)]
 CROSS_VALIDATION = "dfact.selection.block_cross_validation:block_cross_validate"
-SELECT = SelectSpec(CROSS_VALIDATION, "Number of factors of counts.", [component_numbers_option(), *OPTIONS], grid=["n_components"])
+SELECT = SelectSpec(CROSS_VALIDATION, "Number of factors of counts.", [component_numbers(), *OPTIONS], grid=["n_components"])
 SPEC = ModelSpec(
-    Entry("PoissonMF", __name__, "poisson"), "Poisson factorization of counts.", [components_option(3), *OPTIONS], SELECT, checkpoint=False
+    Entry("PoissonMF", __name__, "poisson"), "Poisson factorization of counts.", [components(3), *OPTIONS], SELECT, checkpoint=False
 )
 
 

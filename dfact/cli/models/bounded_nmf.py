@@ -2,25 +2,21 @@
 
 import click
 
-from dfact.cli.model_commands import (
-    ModelSpec,
-    SelectSpec,
-    component_numbers_option,
-    components_option,
-    max_iter_option,
-    numbers_option,
-    seed_option,
-    tol_option,
-)
-from dfact.cli.options import choice_option
+from dfact.cli.model_commands import ModelSpec, SelectSpec
+from dfact.cli.options import choice, component_numbers, components, max_iter_option, numbers, seed, tol_option
 from dfact.cli.types import BlockShape, NumberOrAdaptive
 from dfact.models.catalogue import BY_COMMAND
 
-_init = choice_option("--init", "nndsvd random", "Initial loadings.")
-_seed = seed_option("Seed of random initial loadings.")
-_q_max = click.option("--q-max", type=float, help="Upper bound of the loadings.", show_default="highest answer")
-_w_max = click.option("--w-max", default=1.0, help="Upper bound of the factors.")
-_WARM_STARTS = "the fits of a selection are warm-started by the splitless solver"
+_DESCENT = (
+    max_iter_option,
+    tol_option,
+    choice("--init", "nndsvd random", "Initial loadings."),
+    seed("Seed of random initial loadings."),
+)
+_BOUNDS = (
+    click.option("--q-max", type=float, help="Upper bound of the loadings.", show_default="highest answer"),
+    click.option("--w-max", default=1.0, help="Upper bound of the factors."),
+)
 
 _select_icqf = SelectSpec(
     "dfact.selection.block_cross_validation:block_cross_validate",
@@ -31,9 +27,9 @@ _select_icqf = SelectSpec(
     """,
     example=("dfact select icqf survey.zarr survey.model -k 2-10", "    --beta 0.05,0.1,0.2 --rule 1se --seed 0 --plot errors.png"),
     options=[
-        component_numbers_option(),
-        numbers_option("--beta", "Candidate weights of the sparsity penalties.", default="0.1"),
-        choice_option(
+        component_numbers(),
+        numbers("--beta", "Candidate weights of the sparsity penalties.", default="0.1"),
+        choice(
             "--rule",
             "lowest 1se knee",
             "The lowest error, the fewest factors within one standard error of it, or the number where the error stops falling "
@@ -45,20 +41,16 @@ _select_icqf = SelectSpec(
         click.option("--folds", "n_folds", default=10, help="Number of folds to which the blocks are assigned."),
         click.option("--repeats", default=1, help="Number of times the blocks are assigned to folds."),
         click.option("--restarts", default=0, help="Number of random starts of each fit, beside the default start."),
-        seed_option("Seed of the folds and of the random starts."),
-        _q_max,
-        _w_max,
+        seed("Seed of the folds and of the random starts."),
+        *_BOUNDS,
         click.option("--tol", default=1e-4, help="Stop when the relative change of the objective falls below this value."),
     ],
     grid=("n_components", "beta"),
     plot=("dfact.report.selection:error_plot", "the error over the number of factors"),
-    left_out=dict.fromkeys(("penalty", "solver", "inner", "rho", "init", "max_iter"), _WARM_STARTS)
-    | {
-        "bounds": "taken from the complete data",
-        "stratify": "by the confounders of the dataset",
-        "confounders": "those of the dataset",
-        "in_memory": "if the data fits",
-    },
+    left_out=dict.fromkeys(("penalty", "inner", "rho", "bounds", "max_iter"), "the default serves every candidate")
+    | dict.fromkeys(("solver", "init"), "the fits to the folds have their own")
+    | dict.fromkeys(("confounders", "stratify"), "the dataset has its confounders")
+    | {"in_memory": "the memory limit decides"},
 )
 
 SPECS = (
@@ -71,15 +63,15 @@ SPECS = (
         """,
         example=["dfact fit icqf survey.zarr survey.model -k 6"],
         options=[
-            components_option(8),
+            components(8),
             click.option("--beta", default=0.1, help="Weight of the penalties on factors and loadings."),
-            choice_option("--penalty", "l1 l2", "l1 for sparse factors and loadings, l2 for small ones."),
-            choice_option(
+            choice("--penalty", "l1 l2", "l1 for sparse factors and loadings, l2 for small ones."),
+            choice(
                 "--solver",
                 "splitless admm",
                 "Optimization method: MM on the augmented Lagrangian (splitless), or the paper's admm, which needs more passes.",
             ),
-            choice_option("--inner", "cd fista", "Solver of the subproblems: coordinate descent or accelerated proximal gradient."),
+            choice("--inner", "cd fista", "Solver of the subproblems: coordinate descent or accelerated proximal gradient."),
             click.option(
                 "--rho",
                 default="3",
@@ -87,12 +79,8 @@ SPECS = (
                 type=NumberOrAdaptive(),
                 help="Penalty parameter of the augmented Lagrangian; admm also takes 'adaptive'.",
             ),
-            max_iter_option,
-            tol_option,
-            _init,
-            _seed,
-            _q_max,
-            _w_max,
+            *_DESCENT,
+            *_BOUNDS,
             click.option(
                 "--bounds",
                 type=float,
@@ -113,13 +101,6 @@ SPECS = (
         not used.
         """,
         example=["dfact fit l1nmf survey.zarr survey.model -k 6"],
-        options=[
-            components_option(8),
-            click.option("--beta", default=0.1, help="Weight of the sparsity penalties."),
-            max_iter_option,
-            tol_option,
-            _init,
-            _seed,
-        ],
+        options=[components(8), click.option("--beta", default=0.1, help="Weight of the sparsity penalties."), *_DESCENT],
     ),
 )

@@ -2,26 +2,16 @@
 
 import click
 
-from dfact.cli.model_commands import (
-    ModelSpec,
-    SelectSpec,
-    component_numbers_option,
-    components_option,
-    max_iter_option,
-    numbers_option,
-    seed_option,
-    tol_option,
-)
-from dfact.cli.options import choice_option, results_checkpoint_option
+from dfact.cli.model_commands import ModelSpec, SelectSpec
+from dfact.cli.options import choice, component_numbers, components, max_iter_option, numbers, results_checkpoint_option, seed, tol_option
 from dfact.models.catalogue import BY_COMMAND
 
-_solver = choice_option(
-    "--solver",
-    "exact surrogate",
-    "Solver of the rows; both reach the same minimum.",
-    show_default="exact up to 40 % observed",
+_DESCENT = (
+    choice("--solver", "exact surrogate", "Solver of the rows; both reach the same minimum.", show_default="exact up to 40 % observed"),
+    max_iter_option,
+    tol_option,
 )
-_ORTHOGONALIZE = {"orthogonalize": "without it, the fit takes more iterations"}
+_ORTHOGONALIZE = {"orthogonalize": "the transformation minimises the ridge's term"}
 
 SPECS = (
     ModelSpec(
@@ -36,14 +26,12 @@ SPECS = (
         """,
         example=("dfact fit emf times.zarr times.model -k 10 --omega 0.1,0.5,0.9", "    --ridge 0.1"),
         options=[
-            components_option(10, "Number of components; dfact select emf chooses it."),
-            numbers_option("--omega", "Expectiles between 0 and 1; one model is fitted for each.", default="0.5"),
+            components(10, "Number of components; dfact select emf chooses it."),
+            numbers("--omega", "Expectiles between 0 and 1; one model is fitted for each.", default="0.5"),
             click.option("--ridge", default=1e-8, help="Weight of the factors' squares; noisy data with few entries need more."),
-            choice_option("--init", "svd random", "Initial factors."),
-            seed_option("Seed of random initial factors."),
-            _solver,
-            max_iter_option,
-            tol_option,
+            choice("--init", "svd random", "Initial factors."),
+            seed("Seed of random initial factors."),
+            *_DESCENT,
         ],
         each="omega",
         left_out=_ORTHOGONALIZE,
@@ -60,21 +48,19 @@ SPECS = (
                 "    --ridge 0.01,0.1,1 --omega 0.1,0.5 --bins 0,0.3,3.1,20 --seed 0",
             ),
             options=[
-                component_numbers_option("Candidate numbers of components."),
-                numbers_option("--ridge", "Candidate weights of the factors' squares.", default="0.01,0.1,1"),
-                numbers_option("--omega", "Candidate expectiles between 0 and 1.", default="0.5"),
+                component_numbers("Candidate numbers of components."),
+                numbers("--ridge", "Candidate weights of the factors' squares.", default="0.01,0.1,1"),
+                numbers("--omega", "Candidate expectiles between 0 and 1.", default="0.5"),
                 click.option("--holdout-fraction", default=0.1, help="Fraction of the observed entries to hold out."),
-                choice_option("--error", "relative absolute", "Error of a held-out entry."),
-                numbers_option("--bins", "Edges of bins of the true value; the table adds the median error of each."),
+                choice("--error", "relative absolute", "Error of a held-out entry."),
+                numbers("--bins", "Edges of bins of the true value; the table adds the median error of each."),
                 click.option("--repeats", default=1, help="Number of times entries are drawn and held out."),
-                seed_option("Seed of the held-out entries."),
+                seed("Seed of the held-out entries."),
                 results_checkpoint_option,
-                _solver,
-                max_iter_option,
-                tol_option,
+                *_DESCENT,
             ],
             grid=("n_components", "ridge", "omega"),
-            left_out=_ORTHOGONALIZE | {"init": "all candidates start from the singular vectors"},
+            left_out=_ORTHOGONALIZE | {"init": "candidates start from one decomposition"},
         ),
     ),
 )

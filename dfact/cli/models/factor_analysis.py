@@ -2,11 +2,11 @@
 
 import click
 
-from dfact.cli.model_commands import ModelSpec, components_option
-from dfact.cli.options import choice_option
+from dfact.cli.model_commands import ModelSpec
+from dfact.cli.options import choice, components
 from dfact.models.catalogue import BY_COMMAND
 
-_CONVERGENCE = "minimum residuals take seconds to converge"
+_CONVERGENCE = "the extraction reads the correlations alone and converges in seconds"
 
 SPECS = (
     ModelSpec(
@@ -18,12 +18,12 @@ SPECS = (
         """,
         example=["dfact fit fa survey.zarr survey.model -k 6"],
         options=[
-            components_option(3),
-            choice_option(
+            components(3),
+            choice(
                 "--rotation", "promax varimax none", "Rotation of the factors: promax for correlated, varimax for uncorrelated factors."
             ),
             click.option("--kappa", default=4.0, help="Power to which promax raises the loadings."),
-            choice_option(
+            choice(
                 "--missing",
                 "pairwise listwise",
                 "Correlations from participants who answered both items (pairwise) or all items (listwise).",

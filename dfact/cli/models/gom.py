@@ -2,23 +2,23 @@
 
 import click
 
-from dfact.cli.model_commands import ModelSpec, SelectSpec, component_numbers_option, components_option, plan_option, seed_option
-from dfact.cli.options import checkpoint_options, choice_option, results_checkpoint_option
+from dfact.cli.model_commands import ModelSpec, SelectSpec
+from dfact.cli.options import checkpoint_options, choice, component_numbers, components, plan_option, results_checkpoint_option, seed
 from dfact.models.catalogue import BY_COMMAND
 
 _OPTIONS = (
-    choice_option(
+    choice(
         "--method",
         "crsc srsc ssc srm",
         "Search for pure subjects: in the cone (crsc) or the simplex (srsc) of regularized singular vectors, "
         "in plain singular vectors (ssc), or among the rows of responses (srm).",
     ),
-    choice_option("--vertex-hunting", "kmeans svm-cone", "Method by which crsc finds the corners of the cone: K-means or a one-class SVM."),
+    choice("--vertex-hunting", "kmeans svm-cone", "Method by which crsc finds the corners of the cone: K-means or a one-class SVM."),
     click.option(
         "--tau", type=float, help="Regularization of crsc and srsc.", show_default="highest response × the longer side of the data"
     ),
     click.option("--levels", "n_levels", type=float, help="Highest possible response.", show_default="highest response in the data"),
-    seed_option("Seed of the K-means starts."),
+    seed("Seed of the K-means starts."),
 )
 
 SPECS = (
@@ -30,7 +30,7 @@ SPECS = (
         responses. Responses of 0 and missing entries count as no response. Confounders are not used.
         """,
         example=["dfact fit gom survey.zarr survey.model -k 3"],
-        options=[components_option(3, "Number of classes; dfact select gom chooses it."), checkpoint_options, plan_option, *_OPTIONS],
+        options=[components(3, "Number of classes; dfact select gom chooses it."), checkpoint_options, plan_option, *_OPTIONS],
         select=SelectSpec(
             "dfact.selection.modularity:select_by_modularity",
             """Grade of membership: the number of classes.
@@ -40,7 +40,7 @@ SPECS = (
             """,
             example=["dfact select gom survey.zarr survey.model --components 2-10"],
             options=[
-                component_numbers_option("Candidate numbers of classes."),
+                component_numbers("Candidate numbers of classes."),
                 results_checkpoint_option,
                 *_OPTIONS,
             ],
