@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from dfact.cli.options import example, list_option, overwrite_option, read_dataset
-from dfact.cli.types import MatrixShape, location_type, path_type
+from dfact.cli.options import choice, example, list_option, overwrite_option, read_dataset
+from dfact.cli.types import MatrixShape
+from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
 from dfact.storage.location import Location
 
 _KINDS = ("categorical", "continuous")
@@ -29,8 +30,8 @@ def confounder_kinds(_: click.Context, __: click.Parameter, values: tuple[str, .
         "  --confounder age:continuous --confounder sex:categorical",
     ),
 )
-@click.argument("source", type=path_type)
-@click.argument("destination", metavar="DEST", type=location_type)
+@click.argument("source", type=InputPath())
+@click.argument("destination", metavar="DEST", type=OutputLocation())
 @list_option(
     "--items",
     "Columns with the answers: names or patterns such as 'Q*'; repeatable or separated by commas.",
@@ -65,12 +66,7 @@ def confounder_kinds(_: click.Context, __: click.Parameter, values: tuple[str, .
     help="Lowest and highest valid answer; others raise an error.",
     show_default="range of the data",
 )
-@click.option(
-    "--empty-rows",
-    type=click.Choice(["error", "drop"]),
-    default="error",
-    help="Treatment of rows without any answer: an error, or drop them.",
-)
+@choice("--empty-rows", "error drop", "Treatment of rows without any answer: an error, or drop them.")
 @click.option("--delimiter", metavar="CHARACTER", help="Separator of the cells.", show_default="by the ending: .csv, .tsv or .txt")
 @overwrite_option
 def import_command(source: Path, destination: Location, no_shift: bool, **settings: Any) -> None:
@@ -88,20 +84,15 @@ def import_command(source: Path, destination: Location, no_shift: bool, **settin
 
 
 @click.command("import-array", epilog=example("dfact import-array amino.npz amino.zarr --key X"))
-@click.argument("source", type=path_type)
-@click.argument("destination", metavar="DEST", type=location_type)
+@click.argument("source", type=InputPath())
+@click.argument("destination", metavar="DEST", type=OutputLocation())
 @click.option("--key", metavar="NAME", help="Name of the array in an .npz file.", show_default="the only array")
 @click.option("--row-labels", metavar="NAME", help="Array of the .npz file with the labels of the first mode.")
 @click.option("--column-labels", metavar="NAME", help="Array of the .npz file with the labels of the second mode.")
 @list_option(
     "--missing", "Codes of missing entries, such as -9; NaN is always missing. Repeatable or separated by commas.", metavar="CODES"
 )
-@click.option(
-    "--empty-rows",
-    type=click.Choice(["error", "drop"]),
-    default="error",
-    help="Treatment of rows without any entry: an error, or drop them.",
-)
+@choice("--empty-rows", "error drop", "Treatment of rows without any entry: an error, or drop them.")
 @overwrite_option
 def import_array_command(
     source: Path, destination: Location, missing: list[str], overwrite: bool, empty_rows: Any, **keys: str | None
@@ -129,8 +120,8 @@ def import_array_command(
 
 
 @click.command("import-triplets", epilog=example("dfact import-triplets ratings.csv ratings.zarr --row user --column film --value stars"))
-@click.argument("source", type=path_type)
-@click.argument("destination", metavar="DEST", type=location_type)
+@click.argument("source", type=InputPath())
+@click.argument("destination", metavar="DEST", type=OutputLocation())
 @click.option("--row", metavar="NAME", default="row", help="Column with the rows of the entries.")
 @click.option("--column", metavar="NAME", default="column", help="Column with the columns of the entries.")
 @click.option("--value", metavar="NAME", default="value", help="Column with the values of the entries.")
@@ -140,12 +131,7 @@ def import_array_command(
     type=MatrixShape(),
     help="Shape of the dataset, for tables that number rows and columns from 0. Without it, their names become labels.",
 )
-@click.option(
-    "--duplicates",
-    type=click.Choice(["error", "mean", "first", "last", "sum"]),
-    default="error",
-    help="Treatment of several values for the same row and column.",
-)
+@choice("--duplicates", "error mean first last sum", "Treatment of several values for the same row and column.")
 @list_option(
     "--missing", "Codes of missing values, such as -9; empty cells are always missing. Repeatable or separated by commas.", metavar="CODES"
 )
@@ -167,14 +153,9 @@ def import_triplets_command(source: Path, destination: Location, **settings: Any
 
 
 @click.command(epilog=example("dfact join cohort.zarr phq9.zarr gad7.zarr ipip.zarr"))
-@click.argument("destination", metavar="DEST", type=location_type)
-@click.argument("datasets", metavar="DATASET DATASET...", type=location_type, nargs=-1)
-@click.option(
-    "--how",
-    type=click.Choice(["outer", "inner"]),
-    default="outer",
-    help="Keep participants who are in any dataset (outer), or in all of them (inner).",
-)
+@click.argument("destination", metavar="DEST", type=OutputLocation())
+@click.argument("datasets", metavar="DATASET DATASET...", type=InputLocation(), nargs=-1)
+@choice("--how", "outer inner", "Keep participants who are in any dataset (outer), or in all of them (inner).")
 @click.option("--prefix", is_flag=True, help="Prefix every item with the name of its dataset, not only items that several datasets have.")
 @overwrite_option
 def join(destination: Location, datasets: tuple[Location, ...], **settings: Any) -> None:

@@ -1,24 +1,22 @@
 """``dfact export``."""
 
-from collections.abc import Sequence
 from contextlib import closing
 
 import click
 
-from dfact.cli.options import ending_among, example, overwrite_option
-from dfact.cli.types import location_type
+from dfact.cli.options import example, overwrite_option
+from dfact.jobs.declarations import InputLocation, OutputLocation
 from dfact.storage.location import Location
 
 
-def _formats(context: click.Context) -> Sequence[str]:
-    from dfact.report.export import FORMATS, TABLES
-
-    return FORMATS if context.params.get("table", "factors") == "factors" else TABLES  # absent if its own value is invalid
+def _formats(context: click.Context) -> str:
+    has_zarr = context.params.get("table", "factors") == "factors"  # absent if its own value is invalid
+    return f"dfact.report.export:{'FORMATS' if has_zarr else 'TABLES'}"
 
 
 @click.command(epilog=example("dfact export survey.model loadings.csv --suppress 0.1"))
-@click.argument("model", type=location_type)
-@click.argument("out", type=location_type, callback=ending_among(_formats))
+@click.argument("model", type=InputLocation())
+@click.argument("out", type=OutputLocation(_formats))
 @click.option(
     "--table",
     type=click.Choice(["loadings", "factors", "confounders"]),

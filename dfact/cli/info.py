@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfact.cli.options import example, read_dataset
-from dfact.cli.types import location_type
+from dfact.jobs.declarations import InputLocation
 from dfact.storage.location import Location
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog=example("dfact info survey.zarr"))
-@click.argument("path", type=location_type)
+@click.argument("path", type=InputLocation())
 @click.option("-n", "--top", type=click.IntRange(1), default=5, help="Number of items listed for each factor or class of a model.")
 def info(path: Location, top: int) -> None:
     """Print a summary of a dataset or a model."""

@@ -10,18 +10,15 @@ from typing import Any, TextIO
 import click
 
 import dfact
-from dfact.cli.cp import fit_cp, select_cp
 from dfact.cli.data import import_array_command, import_command, import_triplets_command, join
 from dfact.cli.demo import demo
 from dfact.cli.deploy import deploy
-from dfact.cli.emf import fit_emf, select_emf
 from dfact.cli.export import export
-from dfact.cli.fit import fit
 from dfact.cli.help import help_command
 from dfact.cli.info import info
+from dfact.cli.model_commands import fit_command, model_specs, select_command
 from dfact.cli.report import report
 from dfact.cli.run import run
-from dfact.cli.select import select
 from dfact.cli.stability import stability
 from dfact.cli.transform import transform
 from dfact.errors import DfactError, StoppedError
@@ -52,6 +49,16 @@ def cli(debug: bool) -> None:
     """
 
 
+@click.group()
+def fit() -> None:
+    """Fit a model to a dataset."""
+
+
+@click.group()
+def select() -> None:
+    """Choose the parameters of a model by the data."""
+
+
 for command in (
     demo,
     import_command,
@@ -70,10 +77,10 @@ for command in (
     help_command,
 ):
     cli.add_command(command)
-fit.add_command(fit_emf)
-fit.add_command(fit_cp)
-select.add_command(select_emf)
-select.add_command(select_cp)
+for spec in model_specs():
+    fit.add_command(fit_command(spec))
+    if spec.select is not None:
+        select.add_command(select_command(spec, spec.select))
 
 
 def main(arguments: list[str] | None = None) -> int:

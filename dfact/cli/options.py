@@ -1,12 +1,13 @@
 """Options that several commands share, the connection to a cluster, and datasets."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfact.cli.types import location_type
+from dfact.cli.types import Counts, Numbers
+from dfact.jobs.declarations import LocationType
 from dfact.storage.location import Location, absolute
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     from dfact.data.dataset import Dataset
 
+Option = Callable[[Any], Any]
+"""A decorator that adds one or more options to a command."""
 _TLS = {"ca_file": "tls_ca_file", "cert": "tls_client_cert", "key": "tls_client_key"}
 """Names of the options --tls-… and of Dask's settings."""
 
@@ -22,51 +25,57 @@ memory_option = click.option(
     "--memory-limit", metavar="SIZE", help="Memory limit of each process, such as 4GiB.", show_default="most of the free memory"
 )
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace existing outputs.")
+
+
+def choice(flag: str, choices: str, help_text: str, **settings: Any) -> Option:
+    """Return an option whose choices are separated by spaces; ``none`` stands for None.
+
+    The first choice is the default, unless ``show_default`` describes another one.
+    """
+    names = choices.split()
+    settings = settings if "show_default" in settings else {"default": names[0], **settings}
+    return click.option(flag, type=click.Choice(names), callback=_none_to_null, help=help_text, **settings)
+
+
+def _none_to_null(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    return None if value == "none" else value
+
+
+def components(default: int | str, help_text: str = "Number of factors.", **settings: Any) -> Option:
+    """Return the option of the number of components."""
+    return click.option("-k", "--components", "n_components", default=default, help=help_text, **settings)
+
+
+def component_numbers(help_text: str = "Candidate numbers of factors.") -> Option:
+    """Return the option of candidates for the number of components."""
+    return components("2-10", help_text, metavar="NUMBERS", type=Counts())
+
+
+def numbers(flag: str, help_text: str, **settings: Any) -> Option:
+    """Return an option of several numbers."""
+    return click.option(flag, metavar="NUMBERS", type=Numbers(), help=help_text, **settings)
+
+
+def seed(help_text: str) -> Option:
+    """Return the option of the seed of random numbers."""
+    return click.option("--seed", "random_state", type=int, help=help_text)
+
+
 plan_option = click.option("--plan", "plan_only", is_flag=True, help="Print the memory plan of the fit and exit.")
-
-
-def ending_among(formats: Callable[[click.Context], Sequence[str]]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Return a callback that checks the ending of an output while options are parsed, so that a job fails before its first step."""
-
-    def check(context: click.Context, _: click.Parameter, location: Location | None) -> Location | None:
-        if location is not None:
-            from dfact.report.export import check_ending
-
-            check_ending(location, formats(context))
-        return location
-
-    return check
-
-
-def _plot_formats(_: click.Context) -> Sequence[str]:
-    from dfact.report.plots import FORMATS
-
-    return FORMATS
-
-
-plot_ending = ending_among(_plot_formats)
-plot_option = click.option(
-    "--plot",
-    metavar="FILE",
-    type=location_type,
-    callback=plot_ending,
-    help="Plot the loadings of the items to a .png, .pdf or .svg file; needs Matplotlib.",
+max_iter_option = click.option("--max-iter", default=200, help="Maximum number of iterations.")
+tol_option = click.option(
+    "--tol", default=1e-4, help="Stop when the estimated relative distance of the objective from its limit falls below this value."
 )
-executor_option = click.option(
+executor_option = choice(
     "--executor",
-    type=click.Choice(["inline", "threads"]),
-    help="Run in one thread, or in one for each core of this machine.",
+    "inline threads",
+    "Run in one thread, or in one for each core of this machine.",
     show_default="chosen by the size of the data",
 )
-_dtype_option = click.option(
-    "--dtype",
-    type=click.Choice(["float32", "float64"]),
-    help="Floating-point precision of the computation.",
-    show_default="float32 for answers",
-)
+_dtype_option = choice("--dtype", "float32 float64", "Floating-point precision of the computation.", show_default="float32 for answers")
 
 
-def option_group(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def option_group(*options: Option) -> Option:
     """Combine several options into one decorator, in their order."""
 
     def decorate(command: Any) -> Any:
@@ -77,7 +86,7 @@ def option_group(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return decorate
 
 
-def _tls_option(name: str, help_text: str) -> Callable[[Any], Any]:
+def _tls_option(name: str, help_text: str) -> Option:
     """Return an option whose value :func:`cluster` reads from the context, so that commands need not pass it on."""
 
     def store(context: click.Context, _: click.Parameter, value: str | None) -> None:
@@ -112,14 +121,17 @@ scheduler_option = option_group(
 checkpoint_options = option_group(
     click.option(
         "--checkpoint",
-        type=location_type,
+        type=LocationType(),
         metavar="STORE",
         help="Save progress to this store and resume from it after an interruption. Deleted once the model is written.",
     ),
     click.option("--checkpoint-every", type=int, default=10, metavar="PASSES", help="Number of passes between two checkpoint versions."),
 )
 results_checkpoint_option = click.option(
-    "--checkpoint", type=location_type, metavar="STORE", help="Save finished fits to this store and resume from them after an interruption."
+    "--checkpoint",
+    type=LocationType(),
+    metavar="STORE",
+    help="Save finished fits to this store and resume from them after an interruption.",
 )
 """Option of commands that run many fits; their checkpoint is not deleted."""
 computing_options = option_group(_dtype_option, memory_option, executor_option, scheduler_option)
@@ -178,7 +190,7 @@ def split_list(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -
     return [entry.strip() for value in values for entry in value.split(",") if entry.strip()]
 
 
-def list_option(name: str, help_text: str, **settings: Any) -> Callable[[Any], Any]:
+def list_option(name: str, help_text: str, **settings: Any) -> Option:
     """Return a repeatable option whose values may be separated by commas."""
     return click.option(name, multiple=True, callback=split_list, show_default=False, help=help_text, **settings)
 

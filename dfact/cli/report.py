@@ -1,27 +1,20 @@
 """``dfact report``."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from dfact.cli.options import ending_among, example, overwrite_option, read_dataset
-from dfact.cli.types import location_type, path_type
+from dfact.cli.options import example, overwrite_option, read_dataset
 from dfact.data.codebook import read_items
+from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
 from dfact.storage.location import Location
 
 
-def _formats(_: click.Context) -> Sequence[str]:
-    from dfact.report.html.page import FORMATS
-
-    return FORMATS
-
-
 @click.command(epilog=example("dfact report survey.model survey.html --data survey.zarr"))
-@click.argument("model", type=location_type)
-@click.argument("out", metavar="REPORT", type=location_type, callback=ending_among(_formats))
-@click.option("--data", type=location_type, metavar="DATASET", help="Dataset of the fit: adds missing rates and errors by item.")
-@click.option("--items", type=path_type, metavar="FILE", help="Csv file with a column item and columns text, group or both.")
+@click.argument("model", type=InputLocation())
+@click.argument("out", metavar="REPORT", type=OutputLocation("dfact.report.html.page:FORMATS"))
+@click.option("--data", type=InputLocation(), metavar="DATASET", help="Dataset of the fit: adds missing rates and errors by item.")
+@click.option("--items", type=InputPath(), metavar="FILE", help="Csv file with a column item and columns text, group or both.")
 @overwrite_option
 def report(model: Location, out: Path, data: Location | None, items: Path | None, overwrite: bool) -> None:
     """Write a report of a model as an HTML page.

@@ -14,13 +14,13 @@ from dfact.cli.options import (
     results_checkpoint_option,
     scheduler_option,
 )
-from dfact.cli.types import location_type
+from dfact.jobs.declarations import InputLocation, UpdatedLocation
 from dfact.storage.location import Location
 
 
 @click.command(epilog=example("dfact stability survey.model survey.zarr --seed 0"))
-@click.argument("model", type=location_type)
-@click.argument("data", type=location_type)
+@click.argument("model", type=UpdatedLocation())
+@click.argument("data", type=InputLocation())
 @click.option("--resamples", "n_resamples", type=int, default=100, help="Number of refits.")
 @click.option("--level", type=float, default=0.95, help="Coverage of the intervals, a fraction of the refits.")
 @click.option("--cold-start", is_flag=True, help="Start each refit from the model's own start, not from its loadings; takes longer.")

@@ -1,25 +1,18 @@
 """``dfact transform``."""
 
-from collections.abc import Sequence
 from contextlib import closing
 
 import click
 
-from dfact.cli.options import cluster, ending_among, example, memory_option, overwrite_option, read_dataset, scheduler_option
-from dfact.cli.types import location_type
+from dfact.cli.options import cluster, example, memory_option, overwrite_option, read_dataset, scheduler_option
+from dfact.jobs.declarations import InputLocation, OutputLocation
 from dfact.storage.location import Location
 
 
-def _formats(_: click.Context) -> Sequence[str]:
-    from dfact.report.export import FORMATS
-
-    return FORMATS
-
-
 @click.command(epilog=example("dfact transform survey.model new.zarr factors.csv"))
-@click.argument("model", type=location_type)
-@click.argument("data", type=location_type)
-@click.argument("out", type=location_type, callback=ending_among(_formats))
+@click.argument("model", type=InputLocation())
+@click.argument("data", type=InputLocation())
+@click.argument("out", type=OutputLocation("dfact.report.export:FORMATS"))
 @memory_option
 @scheduler_option
 @overwrite_option

@@ -5,26 +5,9 @@ from typing import Any
 
 import click
 
-from dfact.errors import ParameterError
-from dfact.storage.location import Location, parse_location
+from dfact.jobs.declarations import ParameterType
 
 path_type = click.Path(path_type=Path)
-
-
-class ParameterType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4, and dfact runs with 8.2
-    """Base of the parameter types."""
-
-
-class LocationType(ParameterType):
-    """A local path or an object-store URL."""
-
-    name = "location"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Location:
-        try:
-            return parse_location(value)
-        except ParameterError as error:
-            self.fail(str(error), param, ctx)
 
 
 class Numbers(ParameterType):
@@ -101,8 +84,3 @@ class NumberOrAdaptive(ParameterType):
             return float(value)
         except ValueError:
             self.fail(f"{value!r} is not valid, expected a number or 'adaptive'", param, ctx)
-
-
-location_type = LocationType()
-numbers_type = Numbers()
-counts_type = Counts()

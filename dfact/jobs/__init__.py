@@ -2,6 +2,7 @@
 
 A step is a command of the command line. What takes long to import is imported inside the functions, so that a job is checked at once.
 
+    declarations  what commands declare to jobs: inputs, outputs, fits
     job_file      the steps of a TOML file, and the problems found in it
     runner        the loop over the steps, and the log
     record        which steps are done, and why one has to run again

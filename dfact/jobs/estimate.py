@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfact.errors import DfactError
+from dfact.jobs.declarations import FittingCommand
 from dfact.jobs.job_file import Step
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 Connect = Callable[[str | None], AbstractContextManager["Client | None"]]
 """Connects to the scheduler at an address; without an address the client is None."""
 _TRIAL_ITERATIONS = 4
-_GRIDS = ("n_components", "beta", "ridge", "omega")
-"""Parameters for which a selection tries several values."""
 
 
 def print_estimate(steps: Sequence[Step], todo: Mapping[int, str], connect: Connect) -> bool:
@@ -33,7 +32,7 @@ def print_estimate(steps: Sequence[Step], todo: Mapping[int, str], connect: Conn
     success = True
     for step in steps:
         click.echo(f"{step.title}: {todo.get(step.number, 'already done')}, writes {', '.join(map(str, step.outputs))}")
-        if step.number in todo and step.name.startswith(("fit ", "select ")):
+        if step.number in todo and isinstance(step.command, FittingCommand):
             data = step.parameters["data"]
             if str(data) in written or not exists(data):
                 click.echo(f"  memory and time can be estimated once {data} exists")
@@ -70,22 +69,15 @@ def _print_fit(step: Step, data: Any, connect: Connect) -> bool:
 
 def largest_estimator(step: Step) -> "tuple[Factorization, int]":
     """Return the largest model that a step fits, and the number of its fits."""
-    from dfact.models.catalogue import BY_COMMAND
-
-    model: Callable[..., Any] = BY_COMMAND[step.name.split()[1]].load()
-    arguments = dict(step.parameters)
-    if "omegas" in arguments:
-        arguments["omega"] = arguments.pop("omegas")
-    grids = {name: value for name in _GRIDS if isinstance(value := arguments.get(name), list)}
-    arguments |= {name: max(values) if name == "n_components" else values[0] for name, values in grids.items()}
+    command, parameters = step.command, step.parameters
+    assert isinstance(command, FittingCommand), "only commands that fit are planned"
+    model: Callable[..., Factorization] = command.load()
     accepted = signature(model).parameters
-    parameters = {name: value for name, value in arguments.items() if name in accepted and value is not None and name != "checkpoint"}
-    if parameters.get("rotation") == "none":
-        parameters["rotation"] = None
-    n_fits = 1 if step.name == "select gom" else prod(len(values) for values in grids.values())
-    if step.name.startswith("select "):
-        n_fits *= int(step.parameters.get("n_folds") or 1) * int(step.parameters.get("repeats") or 1)
-    return model(**parameters), n_fits
+    arguments = {name: value for name, value in parameters.items() if name in accepted and name != "checkpoint"}
+    candidates = {name: value for name, value in arguments.items() if isinstance(value, list)}
+    arguments |= {name: max(values) if name == "n_components" else values[0] for name, values in candidates.items()}
+    n_fits = 1 if command.one_fit else prod(len(values) for values in candidates.values())
+    return model(**arguments), n_fits * parameters.get("n_folds", 1) * parameters.get("repeats", 1)
 
 
 def estimate_seconds(model: "Factorization", dataset: "Dataset") -> float:

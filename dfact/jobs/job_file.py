@@ -13,23 +13,12 @@ from typing import Any
 import click
 
 from dfact.errors import DfactError, ParameterError
+from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation, UpdatedLocation
 from dfact.storage.location import Location
 
-_OUTPUTS = ("destination", "out", "model", "plot")
-"""Parameters that name outputs; ``model`` is an input of the commands in ``_READERS``."""
-_READERS = ("transform", "report", "export", "stability")
-_INPUTS = ("source", "data", "datasets", "items")
 _RUN = "run"
 _RENAMED = {"hunt": "vertex-hunting", "share": "holdout-fraction", "fresh": "cold-start", "what": "table"}
 """Keys whose successors are spelled too differently for a close match."""
-
-
-def with_omega(path: Location, omega: float) -> Location:
-    """Insert ω before the suffix: ``times-0.1.model`` for ``times.model``."""
-    if isinstance(path, str):
-        parent, _, name = path.rpartition("/")
-        return f"{parent}/{with_omega(Path(name), omega)}"
-    return path.with_name(f"{path.stem}-{omega}{path.suffix}")
 
 
 @dataclass(frozen=True)
@@ -49,22 +38,34 @@ class Step:
 
     @property
     def inputs(self) -> list[Location]:
-        """Files and stores that the step reads."""
-        names = (*_INPUTS, "model") if self.name in _READERS else _INPUTS
-        # The items of an import are patterns, those of a report a file.
-        values = [self.parameters.get(name) for name in names if name != "items" or self.name == "report"]
-        return [path for value in values if value is not None for path in (value if isinstance(value, tuple) else (value,))]
+        """Files and stores that the step reads, a dataset before the model that it is applied to."""
+        return [path for paths in reversed(self._locations(InputLocation, InputPath, UpdatedLocation)) for path in paths]
+
+    @property
+    def created(self) -> list[Location]:
+        """Files and stores that the step creates or replaces."""
+        return [path for paths in self._locations(OutputLocation) for path in paths]
 
     @property
     def outputs(self) -> list[Location]:
-        """Files and stores that the step writes."""
-        if self.name == "stability":
-            return [self.parameters["model"]]
-        omegas = self.parameters.get("omegas")
-        paths = [self.parameters.get(name) for name in _OUTPUTS if name != "model" or self.name not in _READERS]
-        if self.name == "fit emf" and omegas is not None and len(omegas) > 1:
-            return [with_omega(path, omega) for path in paths if path is not None for omega in omegas]
-        return [path for path in paths if path is not None]
+        """Files and stores that the step creates, replaces or updates."""
+        return [path for paths in self._locations(OutputLocation, UpdatedLocation) for path in paths]
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether the step can have a checkpoint: its command has one, and it does not write an output for each of several values."""
+        return "checkpoint" in self.parameters and all(len(paths) == 1 for paths in self._locations(OutputLocation))
+
+    def _locations(self, *kinds: type[object]) -> list[Sequence[Location]]:
+        """Return the locations of each parameter of these types that has a value."""
+        found: list[Sequence[Location]] = []
+        for parameter in self.command.params:
+            value = self.parameters.get(parameter.name or "")
+            if value is not None and isinstance(parameter.type, OutputLocation):
+                value = parameter.type.outputs(value, self.parameters)
+            if value is not None and isinstance(parameter.type, kinds):
+                found.append([value] if isinstance(value, (Path, str)) else value)
+        return found
 
     @property
     def title(self) -> str:
@@ -217,7 +218,7 @@ def _command_names(commands: click.Group, prefix: str = "") -> Iterator[str]:
     for name, command in commands.commands.items():
         if isinstance(command, click.Group):
             yield from _command_names(command, f"{prefix}{name} ")
-        elif any(parameter.name in _OUTPUTS for parameter in command.params) and name != "info":
+        elif any(isinstance(parameter.type, (OutputLocation, UpdatedLocation)) for parameter in command.params):
             yield prefix + name
 
 
@@ -241,7 +242,7 @@ def _find_conflicts(steps: Sequence[Step]) -> list[Problem]:
             writer = writers.get(name)
             if name not in written and writer is not None and writer.number > step.number:
                 problems.append(Problem(step.line, f"{step.title} reads {path}, which {writer.title} writes after it"))
-        for path in step.outputs if step.name != "stability" else ():
+        for path in step.created:
             name = job_path(path)
             if name in inputs:
                 problems.append(Problem(step.line, f"{step.title} writes {path}, which it also reads"))

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import click
 
 from dfact.errors import DfactError, MemoryPlanError, ParameterError, StoreError
+from dfact.jobs.declarations import FittingCommand
 from dfact.jobs.job_file import Problem, Step
 from dfact.storage.location import Location, parse_location
 
@@ -85,7 +86,7 @@ def pod_memory(steps: Sequence[Step], pods: PlannedWorkers, requested: str | Non
     written: set[str] = set()
     largest, unplanned = 0, []
     for step in steps:
-        if step.name.startswith(("fit ", "select ")):
+        if isinstance(step.command, FittingCommand):
             data = step.parameters["data"]
             if str(data) in written or not _is_readable(data):
                 unplanned.append(step)

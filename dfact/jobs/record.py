@@ -115,7 +115,7 @@ class Record:
         if not all(is_complete(output) for output in step.outputs):
             return "not finished yet" if not recorded["done"] else "its output has been removed"
         # A complete output may be older than the interrupted step where that replaces or updates it.
-        if not recorded["done"] and (step.name == "stability" or step.parameters.get("overwrite")):
+        if not recorded["done"] and (step.created != step.outputs or step.parameters.get("overwrite")):
             return "not finished yet"
         self._written |= dict.fromkeys(recorded["outputs"], recorded["written"] if recorded["done"] else self._output_digest(step))
         return None
@@ -137,16 +137,15 @@ class Record:
         recorded, digest = self._steps.get(_key(step)), self._digests[step.number]
         if recorded is not None and recorded["digest"] != digest:
             remove(self._checkpoint(step))
-        if step.name != "stability":
-            for output in filter(self.wrote, step.outputs):
-                if isinstance(output, Path) and output.is_file():
-                    output.unlink()
-                    continue
-                if isinstance(output, Path) and output.exists() and kind_at(output) is None:
-                    raise StoreError(f"{step.title} would replace {output}, which is no longer a dfact store; move it away")
-                remove(output)
-                # The stability stored in a model is removed with it.
-                self._steps |= {key: {**done, "done": False} for key, done in self._steps.items() if job_path(output) in done["outputs"]}
+        for output in filter(self.wrote, step.created):
+            if isinstance(output, Path) and output.is_file():
+                output.unlink()
+                continue
+            if isinstance(output, Path) and output.exists() and kind_at(output) is None:
+                raise StoreError(f"{step.title} would replace {output}, which is no longer a dfact store; move it away")
+            remove(output)
+            # The stability stored in a model is removed with it.
+            self._steps |= {key: {**done, "done": False} for key, done in self._steps.items() if job_path(output) in done["outputs"]}
         self._update(step, digest, done=False)
 
     def finish(self, step: Step) -> None:
@@ -168,7 +167,7 @@ class Record:
     def parameters(self, step: Step) -> dict[str, Any]:
         """Return the parameters to run a step with: a checkpoint beside the record is added if it can have one and names none."""
         parameters = dict(step.parameters)
-        if parameters.get("checkpoint", "") is None and len(parameters.get("omegas") or ()) < 2:
+        if step.is_resumable and parameters["checkpoint"] is None:
             parameters["checkpoint"] = self._checkpoint(step)
         return parameters
 

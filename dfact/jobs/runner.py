@@ -23,8 +23,8 @@ def find_problems(steps: Sequence[Step], record: Record) -> Iterator[Problem]:
         for path in step.inputs:
             if job_path(path) not in written and not output_exists(path):
                 yield Problem(step.line, f"{step.title} reads {path}, which does not exist and which no earlier step writes")
-        if step.name != "stability" and not step.parameters.get("overwrite"):
-            for path in step.outputs:
+        if not step.parameters.get("overwrite"):
+            for path in step.created:
                 if output_exists(path) and not record.wrote(path):
                     conflict = f"{step.title} writes {path}, which exists and is not an output of this job"
                     yield Problem(step.line, f"{conflict}; remove it, or set overwrite = true in the step")

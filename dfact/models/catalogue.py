@@ -22,6 +22,11 @@ class Entry:
     command: str | None
     """Name of its commands, as in ``dfact fit icqf``; None for a model without commands."""
 
+    @property
+    def family(self) -> str:
+        """Folder of its module, and name of the module of its commands in ``dfact.cli.models``."""
+        return self.module.split(".")[2]
+
     def load(self) -> "type[Factorization]":
         """Import the class."""
         model: type[Factorization] = getattr(import_module(self.module), self.name)

@@ -22,7 +22,7 @@ from dfact.errors import ParameterError, StoreError
 from dfact.report.component_order import ComponentOrder
 from dfact.storage.files import atomic_file
 from dfact.storage.groups import WRITE_EMPTY_CHUNKS, compressor, create_group, ensure_absent, write_labels
-from dfact.storage.location import Location, parse_location
+from dfact.storage.location import Location, check_ending, parse_location
 
 KIND = "factors"
 FORMATS = (".csv", ".parquet", ".zarr")
@@ -111,15 +111,6 @@ def _write_items(path: str | PathLike[str], table: pd.DataFrame, below: float, o
     values = table.to_numpy()
     with _table(path, [str(name) for name in table], values.dtype, "item") as write:
         write(0, table.index.to_numpy(dtype=object).astype(str).astype(object), np.where(np.abs(values) < below, np.nan, values))
-
-
-def check_ending(location: Location, formats: Sequence[str] = FORMATS) -> None:
-    """Raise an error if the ending of a location is not one of the formats."""
-    ending = Path(location).suffix
-    if ending not in formats:
-        raise ParameterError(f"{location} ends in {ending!r}, expected one of {', '.join(formats)}")
-    if isinstance(location, str) and ending != ".zarr":
-        raise ParameterError(f"{location} is in an object store, expected a local path; only .zarr is written to object stores")
 
 
 def check_destination(location: Location, *, overwrite: bool, formats: Sequence[str] = FORMATS) -> None:

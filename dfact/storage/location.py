@@ -1,6 +1,7 @@
 """Locations of stores: a path on this machine, or a URL in an object store, which no ``Path`` can hold."""
 
 import re
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
@@ -47,3 +48,12 @@ def absolute(location: Location) -> Location:
 def stem(location: Location) -> str:
     """Return the last part without its suffix."""
     return Path(location).stem
+
+
+def check_ending(location: Location, formats: Sequence[str]) -> None:
+    """Raise an error if the ending of a location is not one of the formats."""
+    ending = Path(location).suffix
+    if ending not in formats:
+        raise ParameterError(f"{location} ends in {ending!r}, expected one of {', '.join(formats)}")
+    if isinstance(location, str) and ending != ".zarr":
+        raise ParameterError(f"{location} is in an object store, expected a local path; only .zarr is written to object stores")

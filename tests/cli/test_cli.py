@@ -232,14 +232,6 @@ def test_info_of_a_model(model: Path, data: Path, capsys: pytest.CaptureFixture[
 # fit
 
 
-def test_defaults_match_the_class() -> None:
-    defaults = dfact.ICQF().get_params()
-    with cli.commands["fit"].commands["icqf"].make_context("icqf", ["data", "model"]) as context:  # type: ignore[attr-defined]
-        broadcast = set(context.params) & set(defaults)
-        assert len(broadcast) >= 13
-        assert {name: context.params[name] for name in broadcast} == {name: defaults[name] for name in broadcast}
-
-
 @pytest.mark.slow
 def test_fit_passes_all_options_to_the_estimator(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "m.model"

@@ -60,13 +60,6 @@ def test_help_imports_no_heavy_module(command: str) -> None:
     subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=200, check=True)
 
 
-def test_defaults_match_the_class() -> None:
-    defaults = dfact.ElasticCP().get_params()
-    with cli.commands["fit"].commands["cp"].make_context("cp", ["data", "model"]) as context:  # type: ignore[attr-defined]
-        for name in set(defaults) & set(context.params):
-            assert context.params[name] == defaults[name], name
-
-
 def test_import(file: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     X = np.load(file)["X"]
     dataset = dfact.open_dataset(data)

@@ -15,7 +15,7 @@ from distributed import LocalCluster
 import dfact
 from dfact.cli.main import cli, main
 from dfact.engine.executors import LocalSession
-from dfact.jobs.job_file import with_omega
+from dfact.jobs.declarations import with_value
 
 
 @pytest.fixture(scope="module")
@@ -54,16 +54,6 @@ def test_help_imports_no_heavy_module(command: str) -> None:
     subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=200, check=True)
 
 
-def test_options_match_the_class() -> None:
-    defaults = dfact.ExpectileMF().get_params()
-    emf = cli.commands["fit"].commands["emf"]  # type: ignore[attr-defined]
-    with emf.make_context("emf", ["data", "model"]) as context:
-        assert context.params.pop("omegas") == [defaults.pop("omega")]
-        assert set(defaults) - set(context.params) == {"callbacks", "orthogonalize"}
-        for name in set(defaults) & set(context.params):
-            assert context.params[name] == defaults[name], name
-
-
 def test_fit_equals_the_library(data: Path, model: Path) -> None:
     expected = dfact.ExpectileMF(2, omega=0.1, ridge=0.1).fit(dfact.open_dataset(data))
     found = dfact.load_model(model)
@@ -100,9 +90,9 @@ def test_several_omegas(data: Path, model: Path, tmp_path: Path, capsys: pytest.
     assert "t-0.1.model exists already" in capsys.readouterr().err
 
 
-def test_names_with_omega() -> None:
-    assert with_omega(Path("a/b.model"), 0.25) == Path("a/b-0.25.model")
-    assert with_omega(Path("b"), 0.5) == Path("b-0.5")
+def test_names_with_value() -> None:
+    assert with_value(Path("a/b.model"), 0.25) == Path("a/b-0.25.model")
+    assert with_value(Path("b"), 0.5) == Path("b-0.5")
 
 
 @pytest.mark.parametrize("omega", ["0.5", "0.1,0.5,0.9"])

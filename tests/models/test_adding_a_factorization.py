@@ -1,4 +1,4 @@
-"""Example of a new factorization, as the documentation describes it: a kernel, a pass, an estimator; all else is inherited.
+"""Example of a new factorization, as the documentation describes it: a kernel, a pass, an estimator, its commands; all else is inherited.
 
 Poisson factorization (Lee & Seung 2001, the multiplicative updates for the divergence) of counts, NaN where missing.
 """
@@ -8,23 +8,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import click
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from click.testing import CliRunner
 from numpy.typing import NDArray
 from sklearn.base import clone
 
 import dfact
+from dfact.cli.model_commands import ModelSpec, SelectSpec, fit_command, select_command
+from dfact.cli.options import component_numbers, components, max_iter_option
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import Block, PartialSums, State
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.engine.session import StateRows
+from dfact.jobs.estimate import largest_estimator
+from dfact.jobs.job_file import Step
 from dfact.kernels.jit import kernel
+from dfact.models.catalogue import Entry
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.models.traits import ModelTraits
 from dfact.progress import Reporter, relative_change
+from dfact.report.html.page import write_report
 from dfact.report.presenters.base import items_plot, model_text
 from tests.suites.estimator import EstimatorSuite
 
@@ -37,10 +45,9 @@ def ratios(V: NDArray[np.floating], R: NDArray[np.floating], seen: NDArray[np.fl
     for i in range(V.shape[0]):
         for j in range(V.shape[1]):
             v, r = V[i, j], R[i, j]
-            known = v == v
-            seen[i, j] = 1 if known else 0
-            R[i, j] = v / r if known else 0
-            divergence += r - v * np.log(r) if known else 0
+            seen[i, j] = v == v
+            R[i, j] = v / r if v == v else 0
+            divergence += r - v * np.log(r) if v == v else 0
     return divergence
 
 
@@ -93,25 +100,12 @@ class PoissonMF(Factorization):
         callbacks: Any = (),
         dtype: Any = None,
     ) -> None:
-        self.n_components = n_components
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.executor = executor
-        self.memory_limit = memory_limit
-        self.callbacks = callbacks
-        self.dtype = dtype
+        self.n_components, self.max_iter, self.tol, self.random_state = n_components, max_iter, tol, random_state
+        self.executor, self.memory_limit, self.callbacks, self.dtype = executor, memory_limit, callbacks, dtype
 
     def _prepare(self, X: Any) -> FitTask[None]:
-        tol = (is_in_range(self.tol, 0), "a number of at least 0")
-        check(
-            self,
-            {
-                "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
-                "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
-                "tol": tol,
-            },
-        )
+        counts = {name: (is_count(getattr(self, name)), POSITIVE_INTEGER) for name in ("n_components", "max_iter")}
+        check(self, counts | {"tol": (is_in_range(self.tol, 0), "a number of at least 0")})
         return self._task(self._dataset(X, None, reset=True))
 
     def solve(self, task: FitTask[None]) -> Solver[tuple[NDArray[Any], list[float], StateRows]]:
@@ -131,12 +125,24 @@ class PoissonMF(Factorization):
         self.factors_ = task.gather(rows, self.n_components)
         self.n_iter_, self.objective_history_ = len(history), np.asarray(history)
 
+    def inverse_transform(self, W: Any) -> NDArray[Any]:
+        return np.asarray(W @ self.components_)
+
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         size, m, k = dtype.itemsize, shape[1], self.n_components
         return Footprint(state_per_row=size * k, work_per_row=2 * size * m, broadcast=8 * 3 * k * m, result_per_row=size * k)
 
 
-# 4. Its tests: mathematics first, then the functions that every factorization inherits.
+# 4. Its commands: options, and the function that selects.
+OPTIONS = [max_iter_option, click.option("--tol", default=1e-5), click.option("--seed", "random_state", default=0)]
+CROSS_VALIDATION = "dfact.selection.block_cross_validation:block_cross_validate"
+SELECT = SelectSpec(CROSS_VALIDATION, "Number of factors of counts.", [component_numbers(), *OPTIONS], grid=["n_components"])
+SPEC = ModelSpec(
+    Entry("PoissonMF", __name__, "poisson"), "Poisson factorization of counts.", [components(3), *OPTIONS], SELECT, checkpoint=False
+)
+
+
+# 5. Its tests: mathematics first, then the functions that every factorization inherits.
 def counts(seed: int, n: int = 400, m: int = 30, k: int = 3) -> NDArray[np.float64]:
     rng = np.random.default_rng(seed)
     V = rng.poisson(rng.gamma(1, 1, (n, k)) @ rng.gamma(1, 3, (k, m))).astype(float)
@@ -189,3 +195,27 @@ def test_a_new_model_inherits_the_shared_functions(tmp_path: Path) -> None:
         warnings.simplefilter("always")
         PoissonMF(max_iter=1).fit(V)
     assert any("row 5 has no observed entry" in str(warning.message) for warning in caught)
+
+
+def test_a_new_model_has_commands_a_report_and_a_bootstrap(tmp_path: Path) -> None:
+    dfact.import_array(counts(0), tmp_path / "counts.zarr")
+    data, fitted, chosen = (str(tmp_path / name) for name in ("counts.zarr", "fitted.model", "chosen.model"))
+    result = CliRunner().invoke(fit_command(SPEC), [data, fitted, "-k", "3", "--max-iter", "20", "--plot", f"{fitted}.svg"])
+    assert result.exit_code == 0, result.output
+    assert "PoissonMF, 3 factors of 400 participants" in result.output
+    assert Path(f"{fitted}.svg").read_text().startswith("<?xml")
+    model = dfact.load_model(fitted)
+    np.testing.assert_array_equal(model.components_, PoissonMF(3, max_iter=20).fit(data).components_)
+    result = CliRunner().invoke(select_command(SPEC, SELECT), [data, chosen, "-k", "1,3", "--max-iter", "20", "--tol", "0"])
+    assert result.exit_code == 0, result.output
+    assert "PoissonMF, 3 factors of 400 participants" in result.output
+    assert dfact.load_model(chosen).selection_.values == [[1], [3]]
+    model.stability_ = dfact.selection.bootstrap(model, data, 3, random_state=0)
+    assert model.stability_.similarity.shape == (3, 3)
+    assert np.median(model.stability_.similarity) > 0.9
+    write_report(model, tmp_path / "report.html", dfact.open_dataset(data))
+    page = (tmp_path / "report.html").read_text()
+    assert "poissonmf2" in page
+    assert "similarit" in page
+    step = Step(1, 1, "select poisson", select_command(SPEC, SELECT), {}, {"n_components": [2, 5], "max_iter": 9})
+    assert (largest_estimator(step)[0].get_params()["n_components"], largest_estimator(step)[1]) == (5, 2)

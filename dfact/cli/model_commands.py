@@ -1,0 +1,266 @@
+"""The commands ``fit`` and ``select`` of each model, built from its specification.
+
+A specification imports no model, so that ``dfact fit --help`` is fast. Defaults stand in it, equal to those of the estimator.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dfact.cli.options import (
+    Option,
+    checkpoint_options,
+    computing_options,
+    example,
+    executor_for,
+    option_group,
+    overwrite_option,
+    plan_option,
+    read_dataset,
+    results_checkpoint_option,
+)
+from dfact.jobs.declarations import FittingCommand, InputLocation, OutputLocation, with_value
+from dfact.models.catalogue import CATALOGUE, Entry
+from dfact.storage.location import Location
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from dfact.data.dataset import Dataset
+    from dfact.models.estimator import Factorization
+
+
+@dataclass(frozen=True)
+class SelectSpec:
+    """The specification of a ``select`` command."""
+
+    search: str
+    """Function that chooses the parameters, such as ``dfact.selection.modularity:select_by_modularity``."""
+    help: str
+    options: Sequence[Option]
+    """The command's own options; shared options that are not among them follow. The search gets those that it has, else the model."""
+    example: Sequence[str] = ()
+    grid: Sequence[str] = ()
+    """Parameters whose candidates are the ``grid`` of the search."""
+    for_both: Sequence[str] = ()
+    """Parameters that the model gets as well as the search."""
+    plot: tuple[str, str] | None = None
+    """Function that plots the selection, and what it plots, for the help; by default the items of the chosen model are plotted."""
+    one_fit: bool = False
+    """Whether all candidates take about as long as the fit of the largest."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Parameters of the model and the search without an option, with the reason."""
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """The specification of the commands of a model."""
+
+    entry: Entry
+    help: str
+    options: Sequence[Option]
+    """The options of ``fit``; shared options that are not among them follow."""
+    select: SelectSpec | None = None
+    example: Sequence[str] = ()
+    checkpoint: bool = True
+    """Whether the model has checkpoints."""
+    confounders: bool = False
+    """Whether the model uses confounders."""
+    each: str | None = None
+    """Parameter of which ``fit`` takes several values: the estimator's ``fit_each`` fits a model for each."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Parameters of the model without an option, with the reason."""
+
+
+_confounders_option = click.option("--no-confounders", is_flag=True, help="Ignore the confounders of the dataset.")
+
+
+def _plot_option(subject: str = "the loadings of the items", each: str | None = None) -> Option:
+    kind = OutputLocation("dfact.report.plots:FORMATS", each=each)
+    return click.option("--plot", metavar="FILE", type=kind, help=f"Plot {subject} to a .png, .pdf or .svg file; needs Matplotlib.")
+
+
+def model_specs() -> Iterator[ModelSpec]:
+    """Yield the specifications of the models in the catalogue, family by family."""
+    for family in dict.fromkeys(entry.family for entry in CATALOGUE if entry.command):
+        yield from import_module(f"dfact.cli.models.{family}").SPECS
+
+
+def fit_command(spec: ModelSpec) -> click.Command:
+    """Build the command ``fit`` of a model."""
+
+    def run(
+        data: Location,
+        model: Location | None,
+        executor: str | None,
+        scheduler: str | None,
+        plan_only: bool,
+        plot: Path | None,
+        overwrite: bool,
+        no_confounders: bool = False,
+        **parameters: Any,
+    ) -> None:
+        if model is None and not plan_only:
+            raise click.UsageError("Missing argument 'MODEL': the path of the fitted model.")
+        values = parameters[spec.each] if spec.each else []
+        if len(values) > 1 and parameters["checkpoint"] is not None:
+            raise click.UsageError(
+                f"--checkpoint is given with {len(values)} values of --{spec.each}, expected one value; run a command for each."
+            )
+        parameters |= {spec.each: values[0]} if spec.each else {}
+        path = None if plan_only else model
+        with executor_for(executor, scheduler) as resolved:
+            dataset = _read(data, no_confounders)
+            estimator: Any = spec.entry.load()(**parameters, executor=resolved)
+            if len(values) > 1:
+                run_fits(estimator, dataset, values, path, plot, overwrite)
+            else:
+                run_fit(estimator, dataset, path, plot, overwrite)
+
+    shared = [computing_options, *([checkpoint_options] if spec.checkpoint else ()), *([_confounders_option] if spec.confounders else ())]
+    shared += [plan_option, _plot_option(each=spec.each), overwrite_option]
+    return _command(spec, spec, run, shared, spec.each)
+
+
+def select_command(spec: ModelSpec, select: SelectSpec) -> click.Command:
+    """Build the command ``select`` of a model."""
+
+    def run(
+        data: Location,
+        model: Location | None,
+        executor: str | None,
+        scheduler: str | None,
+        plot: Path | None,
+        overwrite: bool,
+        no_confounders: bool = False,
+        **parameters: Any,
+    ) -> None:
+        from dfact.progress import Progress
+        from dfact.report.presenters.base import model_text
+        from dfact.report.selection import selection_text
+
+        search = resolve_name(select.search)
+        accepted = signature(search).parameters
+        settings: dict[str, Any] = {"grid": {name: parameters.pop(name) for name in select.grid}} if select.grid else {}
+        settings |= {name: parameters.pop(name) for name in list(parameters) if name in accepted}
+        parameters |= {name: settings[name] for name in select.for_both}
+        with executor_for(executor, scheduler) as resolved:
+            dataset = _read(data, no_confounders)
+            with model_output(model, plot, overwrite=overwrite) as write:
+                with closing(Progress("select")) as progress:
+                    (settings if "callbacks" in accepted else parameters)["callbacks"] = [progress]
+                    selection = search(spec.entry.load()(**parameters, executor=resolved), dataset, **settings)
+                write(selection.model, partial(resolve_name(select.plot[0]), selection) if select.plot else None)
+        click.echo(f"{selection_text(selection)}\n\n{model_text(selection.model)}")
+
+    shared = [results_checkpoint_option, computing_options, *([_confounders_option] if spec.confounders else ())]
+    shared += [_plot_option(*select.plot[1:] if select.plot else ()), overwrite_option]
+    return _command(spec, select, run, shared, one_fit=select.one_fit)
+
+
+def _command(
+    spec: ModelSpec,
+    part: ModelSpec | SelectSpec,
+    function: Callable[..., None],
+    shared: Sequence[Option],
+    each: str | None = None,
+    **settings: Any,
+) -> click.Command:
+    data = click.argument("data", type=InputLocation())
+    model = click.argument("model", type=OutputLocation(each=each), required=False)
+    options = [*part.options, *(option for option in shared if option not in part.options)]
+    settings |= {"epilog": example(*part.example)} if part.example else {}
+    command = click.command(spec.entry.command, cls=FittingCommand, load=spec.entry.load, help=part.help, **settings)
+    return command(option_group(data, model, *options)(function))
+
+
+def _read(data: Location, no_confounders: bool) -> "Dataset":
+    dataset = read_dataset(data)
+    return dataset.with_confounders(None) if no_confounders else dataset
+
+
+def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, plot: Path | None, overwrite: bool) -> None:
+    """Fit the model and write it to ``path``; without a path, only print the plan."""
+    from dfact.engine.checkpoint import resume_point
+    from dfact.progress import Progress
+    from dfact.report.presenters.base import model_text
+    from dfact.signals import shield
+    from dfact.storage.groups import remove
+
+    task = model.prepare(dataset)
+    planned = task.plan()
+    if path is None or planned.spilled:
+        click.echo(planned)
+    planned.check()
+    if path is None:
+        return
+    checkpoint = getattr(model, "checkpoint", None)
+    if checkpoint is not None and (done := resume_point(checkpoint)):
+        click.echo(f"Resuming from step {done} of {checkpoint}.", err=True)
+    with ExitStack() as stack:
+        with model_output(path, plot, overwrite=overwrite) as write:
+            with closing(Progress("fit")) as progress:
+                model.set_params(callbacks=[progress]).fit_prepared(task)
+            stack.enter_context(shield())  # a command stopped after the model exists would be refused when it is run again
+            write(model)
+        if checkpoint is not None:
+            remove(checkpoint)
+        click.echo(model_text(model))
+
+
+def run_fits(
+    estimator: Any, dataset: "Dataset", values: Sequence[float], path: Location | None, plot: Path | None, overwrite: bool
+) -> None:
+    """Fit and write a model for each value, on the same reads of the data; without a path, only print the plan."""
+    from dfact.progress import Progress
+    from dfact.report.presenters.base import model_text
+
+    planned = estimator.prepare(dataset).times(len(values)).plan()
+    if path is None or planned.spilled:
+        click.echo(planned)
+    planned.check()
+    if path is None:
+        return
+    paths = [(with_value(path, value), None if plot is None else Path(with_value(plot, value))) for value in values]
+    with ExitStack() as stack:
+        writes = [stack.enter_context(model_output(*outputs, overwrite=overwrite)) for outputs in paths]
+        with closing(Progress("fit")) as progress:
+            models = estimator.set_params(callbacks=[progress]).fit_each(dataset, values)
+        for write, fitted in zip(writes, models, strict=True):
+            write(fitted)
+    click.echo("\n\n".join(f"{output}\n{model_text(fitted)}" for (output, _), fitted in zip(paths, models, strict=True)))
+
+
+@contextmanager
+def model_output(model: Location | None, plot: Path | None, *, overwrite: bool) -> Iterator[Callable[..., None]]:
+    """Create the outputs before the work, so that errors in their paths appear at once; yield a function that writes the fitted model.
+
+    That function also takes one that draws the plot, by default of the model's items.
+    """
+    from dfact.models.persistence import KIND, write_model
+    from dfact.report.plots import save_figure
+    from dfact.report.presenters.base import items_plot
+    from dfact.report.selection import check_plot
+    from dfact.storage.groups import create_group
+
+    if plot is not None:
+        check_plot(plot, overwrite=overwrite)
+    drawings: list[Callable[[], Figure]] = []
+    with nullcontext() if model is None else create_group(model, KIND, overwrite=overwrite) as group:
+
+        def write(fitted: "Factorization", draw: "Callable[[], Figure] | None" = None) -> None:
+            drawings.append(draw or partial(items_plot, fitted))
+            if group is not None:
+                write_model(group, fitted)
+
+        yield write
+    if plot is not None:  # after the model is complete, which a failing plot must not remove
+        save_figure(drawings[0](), plot)

@@ -1,0 +1,66 @@
+"""``dfact fit emf`` and ``dfact select emf``."""
+
+import click
+
+from dfact.cli.model_commands import ModelSpec, SelectSpec
+from dfact.cli.options import choice, component_numbers, components, max_iter_option, numbers, results_checkpoint_option, seed, tol_option
+from dfact.models.catalogue import BY_COMMAND
+
+_DESCENT = (
+    choice("--solver", "exact surrogate", "Solver of the rows; both reach the same minimum.", show_default="exact up to 40 % observed"),
+    max_iter_option,
+    tol_option,
+)
+_ORTHOGONALIZE = {"orthogonalize": "the transformation minimises the ridge's term"}
+
+SPECS = (
+    ModelSpec(
+        BY_COMMAND["emf"],
+        """Expectile matrix factorization.
+
+        For skewed, partly observed data: components of rows and columns predict the expectile at omega of each entry. The
+        expectile at 0.5 is the mean; lower values move the model to the dense, lower side of data that are skewed to the right.
+
+        Several omegas are fitted on the same reads of the data. The name of each model, and of each plot, then contains its omega:
+        times-0.1.model for times.model. Confounders are not used.
+        """,
+        example=("dfact fit emf times.zarr times.model -k 10 --omega 0.1,0.5,0.9", "    --ridge 0.1"),
+        options=[
+            components(10, "Number of components; dfact select emf chooses it."),
+            numbers("--omega", "Expectiles between 0 and 1; one model is fitted for each.", default="0.5"),
+            click.option("--ridge", default=1e-8, help="Weight of the factors' squares; noisy data with few entries need more."),
+            choice("--init", "svd random", "Initial factors."),
+            seed("Seed of random initial factors."),
+            *_DESCENT,
+        ],
+        each="omega",
+        left_out=_ORTHOGONALIZE,
+        select=SelectSpec(
+            "dfact.selection.held_out_entries:select_by_held_out",
+            """Expectile matrix factorization: components, ridge, expectile.
+
+            Chooses the parameters with the lowest median error of held-out entries, which are drawn at random. All candidates are
+            fitted to the other entries on the same reads of the data. A model with the chosen parameters is fitted to all entries and
+            written to MODEL, if that is given.
+            """,
+            example=(
+                "dfact select emf times.zarr times.model -k 2-10",
+                "    --ridge 0.01,0.1,1 --omega 0.1,0.5 --bins 0,0.3,3.1,20 --seed 0",
+            ),
+            options=[
+                component_numbers("Candidate numbers of components."),
+                numbers("--ridge", "Candidate weights of the factors' squares.", default="0.01,0.1,1"),
+                numbers("--omega", "Candidate expectiles between 0 and 1.", default="0.5"),
+                click.option("--holdout-fraction", default=0.1, help="Fraction of the observed entries to hold out."),
+                choice("--error", "relative absolute", "Error of a held-out entry."),
+                numbers("--bins", "Edges of bins of the true value; the table adds the median error of each."),
+                click.option("--repeats", default=1, help="Number of times entries are drawn and held out."),
+                seed("Seed of the held-out entries."),
+                results_checkpoint_option,
+                *_DESCENT,
+            ],
+            grid=("n_components", "ridge", "omega"),
+            left_out=_ORTHOGONALIZE | {"init": "candidates start from one decomposition"},
+        ),
+    ),
+)

@@ -1,0 +1,50 @@
+"""``dfact fit gom`` and ``dfact select gom``."""
+
+import click
+
+from dfact.cli.model_commands import ModelSpec, SelectSpec
+from dfact.cli.options import checkpoint_options, choice, component_numbers, components, plan_option, results_checkpoint_option, seed
+from dfact.models.catalogue import BY_COMMAND
+
+_OPTIONS = (
+    choice(
+        "--method",
+        "crsc srsc ssc srm",
+        "Search for pure subjects: cone or simplex regularized spectral clustering (crsc, srsc), "
+        "simplex spectral clustering without regularization (ssc), or simplex of the response matrix (srm).",
+    ),
+    choice("--vertex-hunting", "kmeans svm-cone", "Method by which crsc finds the corners of the cone: K-means or a one-class SVM."),
+    click.option(
+        "--tau", type=float, help="Regularization of crsc and srsc.", show_default="highest response × the longer side of the data"
+    ),
+    click.option("--levels", "n_levels", type=float, help="Highest possible response.", show_default="highest response in the data"),
+    seed("Seed of the K-means starts."),
+)
+
+SPECS = (
+    ModelSpec(
+        BY_COMMAND["gom"],
+        """Grade of membership in classes.
+
+        For categorical answers: each participant has memberships in latent classes that sum to 1, and each class has expected
+        responses. Responses of 0 and missing entries count as no response. Confounders are not used.
+        """,
+        example=["dfact fit gom survey.zarr survey.model -k 3"],
+        options=[components(3, "Number of classes; dfact select gom chooses it."), checkpoint_options, plan_option, *_OPTIONS],
+        select=SelectSpec(
+            "dfact.selection.modularity:select_by_modularity",
+            """Grade of membership: the number of classes.
+
+            Chooses the number of classes whose memberships separate the participants best, by fuzzy modularity. The model with that
+            number of classes is written to MODEL, if that is given.
+            """,
+            example=["dfact select gom survey.zarr survey.model --components 2-10"],
+            options=[
+                component_numbers("Candidate numbers of classes."),
+                results_checkpoint_option,
+                *_OPTIONS,
+            ],
+            one_fit=True,
+        ),
+    ),
+)
