@@ -13,18 +13,16 @@ import pandas as pd
 
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
-from dfact.engine.executors import resolve_executor
-from dfact.engine.partitions import partitions
-from dfact.errors import DataError, MemoryPlanError, ParameterError
+from dfact.errors import DataError, ParameterError
 from dfact.models.provenance import SelectionRecord
 from dfact.progress import Iteration, TimeLeft
 from dfact.selection.estimators import check_estimator
-from dfact.selection.fold_fits import FoldTask, GroupResult, WarmStarts
+from dfact.selection.fold_fits import EstimatorFits, FoldTask, GroupResult, WarmStarts
 from dfact.selection.folds import Folds, assign_all_folds, check_blocks, resolve_random_state, resolve_strata
 from dfact.selection.grid import Parameters, best_fit, expand, make_index, most_components, plan_fits
 from dfact.selection.result import RULES, Selection, choose
 from dfact.selection.results_store import KeyedResults, describe_model, describe_parameters
-from dfact.selection.scheduler import fits_in_memory, run_in_memory, run_on_shared_reads
+from dfact.selection.scheduler import run_fits
 
 
 def block_cross_validate(
@@ -157,7 +155,7 @@ def _run(
     in_memory: bool | None,
 ) -> list[tuple[int, ...]]:
     """Compute the results that are not stored yet; return the numbers of the configurations in each group."""
-    fits, task = plan_fits(model, configurations, dataset, restarts, store.seed)
+    fits = plan_fits(model, configurations, dataset, folds, restarts, store.seed)
     groups: list[tuple[int, ...]] = [(i,) for i in range(len(configurations))]
     if isinstance(fits, WarmStarts):
         groups = [group.configurations for group in fits.groups]
@@ -168,27 +166,10 @@ def _run(
     ]
     tasks = [task for task in tasks if task.n_done < len(groups)]
     progress = _Progress(configurations, groups, store, len(folds) * folds[0].n_folds, callbacks)
-    if task is None:
-        parts, dtype = partitions(dataset.source, dataset.missing_code, None), np.dtype("float64")
-    else:
-        parts, dtype = task.partitions, task.dtype
-    # Several fits run at once even if the data is a single partition.
-    executor = resolve_executor(getattr(model, "executor", None), max(2, len(parts)), tasks=True)
-    memory_limit = getattr(model, "memory_limit", None)
-    if in_memory is None:
-        in_memory = fits_in_memory(dataset.shape, dtype, executor.workers(memory_limit))
-        if not in_memory and not isinstance(fits, WarmStarts):
-            raise MemoryPlanError(
-                f"the data does not fit in memory, which separate fits of a {type(model).__name__} to each fold need; raise memory_limit"
-            )
-    if not tasks:
-        return groups
-    if in_memory or not isinstance(fits, WarmStarts):
-        run_in_memory(fits, parts, dtype, folds, tasks, progress.keep, executor)
-        return groups
-    assert task is not None, "fits with warm starts were prepared"
-    executor = resolve_executor(model.executor, len(parts))
-    run_on_shared_reads(fits, task, folds, tasks, progress.keep, executor, memory_limit)
+    if in_memory is not None and isinstance(fits, EstimatorFits):
+        in_memory = True
+    if tasks:
+        run_fits(fits, tasks, progress.keep, getattr(model, "executor", None), getattr(model, "memory_limit", None), in_memory=in_memory)
     return groups
 
 

@@ -26,6 +26,7 @@ from dfact.selection.fitted_data import fitted_dataset
 from dfact.selection.folds import resolve_random_state
 from dfact.selection.resamples import ALL_ROWS, Refit, ResampleFits
 from dfact.selection.results_store import KeyedResults, describe_model
+from dfact.selection.scheduler import run_fits
 
 _SAME_FACTOR = 0.95  # similarity from which two factors count as the same
 _TOLERANCE = 2e-5  # of warm-started refits; their loadings then have moved 90 to 98 % of the way on eqsq, big5, sd3 and ecr
@@ -136,7 +137,7 @@ def bootstrap(
     if refits.pending:
         if warm_start and "init" in model.get_params(deep=False):
             fits = _converged_start(model, fits, refits, matching)
-        fits.run(refits.pending, refits.keep, model.executor, model.memory_limit)
+        run_fits(fits, refits.pending, refits.keep, model.executor, model.memory_limit)
     return _summarize(matching, refits.loadings(), level)
 
 
@@ -178,7 +179,7 @@ def _converged_start(model: Any, fits: ResampleFits, refits: "_Refits", matching
     """Fit the model further to all rows, and return the fits with its loadings as their common start."""
     warm = with_parameters(fits.model, init=np.asarray(model.components_, np.float64), tol=min(_TOLERANCE, model.tol))
     fits = replace(fits, model=warm)
-    fits.run([ALL_ROWS], refits.keep, model.executor, model.memory_limit)
+    run_fits(fits, [ALL_ROWS], refits.keep, model.executor, model.memory_limit)
     start = refits.start()
     nonzero = matching.loadings.any(axis=1)  # a penalty may have left a factor without loadings
     similarity = np.where(nonzero, matching.match(start)[0], 1.0)

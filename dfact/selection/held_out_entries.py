@@ -15,10 +15,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
-from dfact.engine.driver import FusedSolver, drive_together
+from dfact.engine.driver import FusedSolver
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run
+from dfact.engine.session import CheckpointableSession, Executor, Session
 from dfact.errors import DataError, ParameterError
 from dfact.models.expectile.estimator import ExpectileMF
 from dfact.models.expectile.passes import OriginalUnits
@@ -33,7 +34,7 @@ from dfact.selection.held_out_errors import ERRORS, ErrorHistogram, ErrorHistogr
 from dfact.selection.masks import EntryMask
 from dfact.selection.result import Selection
 from dfact.selection.results_store import BatchResults, Results, describe_model, describe_parameters
-from dfact.selection.scheduler import largest_batch
+from dfact.selection.scheduler import Batches, run_on_shared_reads
 
 _COMMON = (*RUNTIME_PARAMETERS, "dtype")  # parameters that are the same for all fits
 
@@ -134,7 +135,8 @@ def select_by_held_out(
     identity |= {"grid": [describe_parameters(c) for c in configurations], "holdout_fraction": float(holdout_fraction)}
     identity |= {"error": error, "bins": describe_value(measure.edges), "repeats": int(repeats)}
     store = BatchResults(checkpoint, identity | {"seed": resolve_random_state(random_state)}, model.checkpoint_every)
-    histograms = EntryFits(tasks[0], measure, holdout_fraction, store, model.executor, model.memory_limit).run(fits)
+    entry_fits = EntryFits(tasks[0], measure, holdout_fraction, store.seed)
+    histograms = held_out_histograms(entry_fits, fits, store, model.executor, model.memory_limit)
     totals = [_sum(histograms[i :: len(tasks)]) for i in range(len(tasks))]
     if not all(total.counts.any() for total in totals):
         observed = int(dataset.statistics.observed.sum())
@@ -229,67 +231,86 @@ class EntryFit:
     task: FitTask[OriginalUnits]
     repeat: int
 
+    @property
+    def is_decomposed(self) -> bool:
+        """Whether the fit starts from a singular value decomposition, which fits of a repeat share."""
+        return isinstance(self.model.init, str) and self.model.init == "svd"
+
 
 @dataclass(frozen=True, eq=False)
 class EntryFits:
-    """Fits to the entries that are not held out, and their errors on those that are, on shared reads of the data."""
+    """Fits to the entries that are not held out, and their errors on those that are; fits of :mod:`dfact.selection.scheduler`."""
 
     task: FitTask[OriginalUnits]
     """The fit of any configuration: all have the same data and precision."""
     measure: ErrorMeasure
     holdout_fraction: float
-    store: BatchResults
-    """The store, which also holds the seed of the draws."""
-    executor: Any
-    memory_limit: int | str | None
+    seed: int
+    """Seed of the draws."""
+    starts: Mapping[int, NDArray[np.float64]] | None = None
+    """Columns' factors (m, k) of the largest start by repeat, of which other fits take the first columns; None to compute these."""
 
-    def run(self, fits: Sequence[EntryFit]) -> list[ErrorHistogram]:
-        """Return the errors of each fit on the entries that its repeat holds out; fits of the same repeat must be contiguous."""
-        starts = self._make_starts(fits)
-        results = self._run_batches("errors", fits, lambda fit: self._fit(fit, starts.get(fit.repeat)))
-        return [ErrorHistogram(*arrays) for arrays in results]
+    def footprint(self, which: EntryFit) -> Footprint:
+        """Return what a fit holds in memory."""
+        one = which.task.footprint
+        return replace(one, broadcast=one.broadcast + self.measure.nbytes)
 
-    def _make_starts(self, fits: Sequence[EntryFit]) -> dict[int, NDArray[np.float64]]:
-        """Return for each repeat the columns' factors (m, k) of the largest start, of which other fits take the first columns."""
-        decomposed = [fit for fit in fits if isinstance(fit.model.init, str) and fit.model.init == "svd"]
-        if not decomposed:
-            return {}
-        largest = max(decomposed, key=lambda fit: fit.model.n_components)
-        repeats = list(dict.fromkeys(fit.repeat for fit in decomposed))
-        results = self._run_batches("starts", [replace(largest, repeat=repeat) for repeat in repeats], self._start)
-        return {repeat: start for repeat, (start,) in zip(repeats, results, strict=True)}
+    def shared(self, which: EntryFit, keep: Callable[[Results], None]) -> FusedSolver[None]:
+        """Return the solver of a fit, with the mask of its repeat as the view of the data."""
+        solver = self._start(which, keep) if self.starts is None else self._fit(which, self.starts.get(which.repeat), keep)
+        return FusedSolver(solver, self._mask(which.repeat, held_out=False))
 
-    def _start(self, fit: EntryFit) -> Solver[Results]:
+    def _start(self, fit: EntryFit, keep: Callable[[Results], None]) -> Solver[None]:
         _, Y = yield from fit.model.initial_factors(fit.task)
-        return [Y]
+        keep([Y])
 
-    def _fit(self, fit: EntryFit, start: NDArray[np.float64] | None) -> Solver[Results]:
+    def _fit(self, fit: EntryFit, start: NDArray[np.float64] | None, keep: Callable[[Results], None]) -> Solver[None]:
         model, dtype = fit.model, fit.task.dtype
-        if start is not None and isinstance(model.init, str) and model.init == "svd":
+        if start is not None and fit.is_decomposed:
             model = with_parameters(model, init=start[:, : model.n_components].T)
         solution = yield from model.solve(fit.task)
         pass_ = ErrorHistogramPass(fit.task.problem, self.measure, dtype)
         histogram = yield from run(pass_, solution.column_factors.astype(np.float64), self._mask(fit.repeat, held_out=True))
-        return [histogram.counts, histogram.zeros]
+        keep([histogram.counts, histogram.zeros])
 
     def _mask(self, repeat: int, *, held_out: bool) -> EntryMask:
-        return EntryMask(self.holdout_fraction, self.store.seed, repeat, held_out)
+        return EntryMask(self.holdout_fraction, self.seed, repeat, held_out)
 
-    def _footprint(self, fit: EntryFit) -> Footprint:
-        one = fit.task.footprint
-        return replace(one, broadcast=one.broadcast + self.measure.nbytes)
 
-    def _run_batches(self, stage: str, fits: Sequence[EntryFit], solver: Callable[[EntryFit], Solver[Results]]) -> list[Results]:
-        """Run the fits in batches that share each read: as large as memory allows, but no larger than an interrupted batch."""
-        source, dtype, parts = self.task.dataset.source, self.task.dtype, self.task.partitions
-        executor, footprints = resolve_executor(self.executor, len(parts)), [self._footprint(fit) for fit in fits]
-        workers, results = executor.workers(self.memory_limit), self.store.results(stage)
-        while (first := len(results)) < len(fits):
-            limit = self.store.pending_batch(stage, first) or len(fits)
-            count, plan = largest_batch(source, dtype, footprints[first : first + limit], workers)
-            with self.store.checkpointed(executor.open(parts, plan), stage, first, count) as session:
-                batch = [FusedSolver(solver(fit), self._mask(fit.repeat, held_out=False)) for fit in fits[first : first + count]]
-                batch_results = drive_together(batch, session, dtype)
-            self.store.add(stage, first, batch_results)
-            results += batch_results
-        return results
+def held_out_histograms(
+    fits: EntryFits, which: Sequence[EntryFit], store: BatchResults, executor: Any, memory_limit: int | str | None
+) -> list[ErrorHistogram]:
+    """Return the errors of each fit on the entries that its repeat holds out."""
+    resolved = resolve_executor(executor, len(fits.task.partitions))
+    decomposed, starts = [fit for fit in which if fit.is_decomposed], {}
+    if decomposed:
+        largest = max(decomposed, key=lambda fit: fit.model.n_components)
+        begun = [replace(largest, repeat=repeat) for repeat in dict.fromkeys(fit.repeat for fit in decomposed)]
+        results = _RecordedBatches(store, "starts").run(fits, begun, resolved, memory_limit)
+        starts = {fit.repeat: start for fit, (start,) in zip(begun, results, strict=True)}
+    results = _RecordedBatches(store, "errors").run(replace(fits, starts=starts), which, resolved, memory_limit)
+    return [ErrorHistogram(*arrays) for arrays in results]
+
+
+class _RecordedBatches(Batches):
+    """The batches of a stage, whose results go to the store with their checkpoints."""
+
+    def __init__(self, store: BatchResults, stage: str) -> None:
+        self._store, self._stage = store, stage
+        self._results: dict[EntryFit, Results] = {}
+
+    def run(self, fits: EntryFits, which: Sequence[EntryFit], executor: Executor, memory_limit: int | str | None) -> list[Results]:
+        """Run the fits that the store lacks, and return the results of all."""
+        done = self._store.results(self._stage)
+        self._which, self._results = which, dict(zip(which, done, strict=False))
+        run_on_shared_reads(fits, which, self._results.__setitem__, executor, memory_limit, first=len(done), batches=self)
+        return [self._results[fit] for fit in which]
+
+    def pending(self, first: int) -> int | None:
+        return self._store.pending_batch(self._stage, first)
+
+    def opened(self, session: CheckpointableSession, first: int, count: int) -> Session:
+        return self._store.checkpointed(session, self._stage, first, count)
+
+    def finished(self, first: int, count: int) -> None:
+        self._store.add(self._stage, first, [self._results[fit] for fit in self._which[first : first + count]])
