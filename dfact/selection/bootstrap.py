@@ -1,7 +1,6 @@
 """Stability of a fitted model's loadings over refits to bootstrap resamples of the rows."""
 
 import threading
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from dfact.linalg.congruence import congruence, match
 from dfact.models.estimator import Factorization
 from dfact.models.parameters import describe_value, is_in_range
 from dfact.models.provenance import Stability
-from dfact.progress import Iteration, TimeLeft
+from dfact.progress import Iteration, Reporter, TimeLeft
 from dfact.selection.estimators import takes_weights, with_parameters
 from dfact.selection.fitted_data import fitted_dataset
 from dfact.selection.folds import resolve_random_state
@@ -193,11 +192,10 @@ class _Refits:
     """The finished refits; stores them and reports progress. Thread-safe."""
 
     def __init__(self, store: KeyedResults, count: int, callbacks: Sequence[Callable[[Iteration], None]]) -> None:
-        self._store, self._count, self._callbacks = store, count, callbacks
+        self._store, self._count = store, count
         self._failed: dict[int, DataError] = {}
-        self._lock, self._began = threading.Lock(), time.perf_counter()
-        self.pending = [number for number in range(count) if (number, 0, 0) not in store.entries]
-        self._done, self._left = 0, TimeLeft(count)
+        self.pending = [number for number in range(count) if (number,) not in store.entries]
+        self._lock, self._left, self._reporter = threading.Lock(), TimeLeft(count), Reporter(callbacks, count)
         self._start: Refit | None = None
 
     def start(self) -> NDArray[Any]:
@@ -216,12 +214,9 @@ class _Refits:
             if isinstance(refit, DataError):
                 self._failed[number] = refit
             else:
-                self._store.add((number, 0, 0), [], refit)
-            self._done += 1
-            done, seconds = self._count - len(self.pending) + self._done, time.perf_counter() - self._began
-            step = self._left.text(done)
-            for callback in self._callbacks:
-                callback(Iteration(done, self._count, float("nan"), float("nan"), seconds, step))
+                self._store.add((number,), [refit])
+            done = len(self._store.entries) + len(self._failed)
+            self._reporter.reached(done, self._left.text(done))
 
     def loadings(self) -> list[NDArray[Any] | None]:
         """Return the loadings of each refit, None for those that failed."""
@@ -233,7 +228,7 @@ class _Refits:
             if self._count - len(self._failed) < 2:
                 raise DataError(f"{failed}; expected at least 2 that can be fitted")
             warnings.warn(failed, UserWarning, stacklevel=3)
-        return [None if i in self._failed else self._store.entries[i, 0, 0][1] for i in range(self._count)]
+        return [None if i in self._failed else self._store.entries[i,][0] for i in range(self._count)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,5 @@
 """Selection of the parameters of an expectile matrix factorization by the errors on held-out entries."""
 
-import threading
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +24,7 @@ from dfact.models.expectile.passes import OriginalUnits
 from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask
 from dfact.models.parameters import POSITIVE_INTEGER, check, describe_value, is_count, is_in_range
 from dfact.models.provenance import SelectionRecord
-from dfact.progress import Iteration
+from dfact.progress import Iteration, Reporter
 from dfact.selection.estimators import with_parameters
 from dfact.selection.folds import resolve_random_state
 from dfact.selection.grid import Parameters, expand, make_index
@@ -123,11 +121,11 @@ def select_by_held_out(
     """
     _check(model, holdout_fraction, error, bins, repeats)
     configurations = expand(model, grid)
-    progress = _Progress(callbacks)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the fit with the best parameters warns again
         dataset = model.prepare(X).dataset
         tasks = [_configure(model, parameters).prepare(dataset).without_rows() for parameters in configurations]
+    progress = _Progress(callbacks, repeats * sum(int(task.model.get_params()["max_iter"]) for task in tasks))
     fits = [EntryFit(progress.attach(task.model), task, repeat) for repeat in range(repeats) for task in tasks]
     unit = _largest_entry(dataset) if error == "absolute" else 1.0
     measure = ErrorMeasure(error, () if bins is None else tuple(float(edge) for edge in bins), unit)
@@ -200,26 +198,21 @@ def _tabulate(configurations: list[Parameters], measure: ErrorMeasure, totals: l
 
 
 class _Progress:
-    """Combined progress of all fits, reported to callbacks. Thread-safe."""
+    """Combined progress of all fits, reported to callbacks."""
 
-    def __init__(self, callbacks: Sequence[Callable[[Iteration], None]]) -> None:
-        self._callbacks, self._began, self._lock = callbacks, time.perf_counter(), threading.Lock()
-        self._limit = 0
+    def __init__(self, callbacks: Sequence[Callable[[Iteration], None]], limit: int) -> None:
+        self._reporter = Reporter(callbacks, limit)
         self._numbers: list[int] = []
 
     def attach(self, model: Any) -> ExpectileMF:
         """Return a copy of the model that reports its iterations here."""
-        self._limit += int(model.max_iter)
         self._numbers.append(0)
         attached: ExpectileMF = with_parameters(model, callbacks=[partial(self._report, len(self._numbers) - 1)])
         return attached
 
     def _report(self, fit: int, iteration: Iteration) -> None:
-        with self._lock:
-            self._numbers[fit] = iteration.number
-            seconds, text = time.perf_counter() - self._began, f"{len(self._numbers)} fits, iteration {iteration.number}"
-            for callback in self._callbacks:
-                callback(Iteration(sum(self._numbers), self._limit, float("nan"), float("nan"), seconds, text))
+        self._numbers[fit] = iteration.number
+        self._reporter.reached(sum(self._numbers), f"{len(self._numbers)} fits, iteration {iteration.number}")
 
 
 @dataclass(frozen=True, eq=False)
