@@ -27,6 +27,7 @@ from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dense import ArraySource
 from dfact.data.synthetic import gom_simulation
+from dfact.engine.driver import drive
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
@@ -77,7 +78,7 @@ def ours(source: RowSource, k: int, *, small_memory: bool = False) -> Triples:
     if small_memory:
         plan = replace(plan, state_in_memory=0, cached_partitions=0)
     with executor.open(partitions(source, None, None), plan) as session:
-        V, sigma = right_singular(session, m, k, dtype)
+        V, sigma = drive(right_singular(m, k, dtype), session)
         session.run(EmbedPass(dtype, zero_filled), (V / sigma).astype(dtype))
         return np.concatenate(list(session.rows(EMBEDDING))), V
 
