@@ -185,7 +185,7 @@ def kmeans_speed(n: int, widths: list[int], repeats: int) -> dict[str, float]:
     with executor.open(partitions(source, None, None), plan) as session:
         session.run(EmbedPass(dtype, zero_filled), np.eye(max(widths), dtype=dtype))
         centers = np.zeros((sum(widths), max(widths)), dtype)
-        solvers = {"kmeans": lambda: kmeans(session, widths, n, 0), "products": lambda: session.run(ProductsPass(), centers)}
+        solvers = {"kmeans": lambda: drive(kmeans(widths, n, 0), session), "products": lambda: session.run(ProductsPass(), centers)}
         return side_by_side(solvers, repeats)
 
 
