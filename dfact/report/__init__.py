@@ -10,15 +10,18 @@ is that family's presenter. Everything else reads the model's traits and works f
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from dfact.models.estimator import Factorization
+    from dfact.models.gom.estimator import GradeOfMembership
+
 __all__ = ["plot_memberships", "text"]
 
 
-def text(model: Any, top: int = 5, texts: Mapping[str, str] | None = None) -> str:
+def text(model: "Factorization", top: int = 5, texts: Mapping[str, str] | None = None) -> str:
     """Describe a fitted model: its size, the figures of its fit, and the leading items of each component.
 
     Parameters
@@ -52,7 +55,7 @@ def text(model: Any, top: int = 5, texts: Mapping[str, str] | None = None) -> st
     return model_text(model, top, texts)
 
 
-def plot_memberships(model: Any) -> "Figure":
+def plot_memberships(model: "GradeOfMembership") -> "Figure":
     """Draw the subjects of a grade of membership between its 2 classes (on a line) or 3 classes (in a triangle).
 
     Up to 2000 subjects are drawn as points, more as a histogram or a density.

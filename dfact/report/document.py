@@ -100,6 +100,15 @@ class Section:
     blocks: Sequence[Block]
 
 
+@dataclass(frozen=True)
+class Document:
+    """A report on a model of the class ``kind``."""
+
+    kind: str
+    title: str
+    sections: Sequence[Section]
+
+
 def make_table(frame: pd.DataFrame, caption: str, *, shaded: Sequence[Any] = (), formats: Mapping[str, str] | None = None) -> Table:
     """Convert a data frame, with its index as names of the rows.
 

@@ -1,12 +1,13 @@
 """Plots that several families of models share, with Matplotlib (the optional extra ``plot``)."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from dfact.errors import DfactError
+from dfact.models.estimator import Factorization
 from dfact.storage.files import atomic_file
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def save_figure(figure: "Figure", path: Path) -> None:
         figure.savefig(partial, format=path.suffix[1:])
 
 
-def loadings_heatmap(model: Any) -> "Figure":
+def loadings_heatmap(model: Factorization) -> "Figure":
     """Plot non-negative loadings, items × factors, as a heat map, with items grouped by the factor on which they load most.
 
     Save the figure with ``figure.savefig("loadings.png")``.
@@ -41,7 +42,7 @@ def loadings_heatmap(model: Any) -> "Figure":
     return heatmap(model.loadings_.iloc[order], "item", "loading")
 
 
-def signed_heatmap(model: Any) -> "Figure":
+def signed_heatmap(model: Factorization) -> "Figure":
     """Plot loadings of either sign, items × factors, as a heat map white at 0, with items grouped by the factor on which they load most."""
     sizes = model.loadings_.abs().to_numpy()
     order = np.lexsort((-sizes.max(axis=1), sizes.argmax(axis=1)))
