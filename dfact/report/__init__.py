@@ -3,7 +3,7 @@
 Imports selection and everything below it; draws with Matplotlib and writes HTML. What a report shows of a family of models
 is that family's presenter. Everything else reads the model's traits and works for any model.
 
-    presenters    tables, plots and sections of each family of models
+    presenters    the document of a model: sections for all, and tables, plots and sections of each family
     html          one page of a document; knows nothing of models
     export        loadings and factors as csv, parquet and Zarr
     plots         the canvas: figures in inches, saved completely or not at all

@@ -37,7 +37,6 @@ class Card:
     """A component with its items: numbers, names and texts."""
 
     title: str
-    note: str
     rows: Sequence[tuple[str, str, str]]
 
 

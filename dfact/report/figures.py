@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import leaves_list, linkage
 
 from dfact.models.provenance import Stability
-from dfact.report.plots import heatmap, new_figure
+from dfact.report.plots import center_colors, heatmap, new_figure
 from dfact.report.row_statistics import RowStatistics
 
 if TYPE_CHECKING:
@@ -57,10 +57,7 @@ def items_heatmap(loadings: pd.DataFrame, groups: Groups, value: str, maximum: f
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
     if (loadings < 0).any(axis=None):
-        (image,) = axes.images
-        largest = float(np.abs(loadings.to_numpy()).max())
-        image.set_cmap("RdBu_r")
-        image.set_clim(-largest, largest)
+        center_colors(figure, float(np.abs(loadings.to_numpy()).max()))
     if groups:
         ends = np.cumsum([size for _, size in groups])
         for end in ends[:-1]:

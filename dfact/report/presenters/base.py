@@ -115,7 +115,7 @@ class Presenter(Generic[M]):
                 notes = [f"({abs(value):.2f} {'above' if value > 0 else 'below'} the others)" for value in rows["difference"]]
                 texts = [f"{text} {note}".lstrip() for text, note in zip(texts, notes, strict=True)]
             numbers = [style.format(value) for value in rows["loading"]]
-            cards.append(Card(name, "", list(zip(numbers, rows["item"], texts, strict=True))))
+            cards.append(Card(name, list(zip(numbers, rows["item"], texts, strict=True))))
         return Cards(cards)
 
     def summary(self) -> Lines:
@@ -194,16 +194,10 @@ class Presenter(Generic[M]):
         return None
 
 
-def check_model(model: object) -> None:
-    """Raise an error if an object is no factorization."""
-    if not isinstance(model, Factorization):
-        names = ", ".join(_PRESENTERS)
-        raise ParameterError(f"a {type(model).__name__} cannot be presented, expected a fitted model, such as {names}")
-
-
 def find_presenter(model: Factorization) -> type[Presenter[Factorization]]:
     """Return the class of presenters of a model; models that are not part of dfact get the plain one."""
-    check_model(model)
+    if not isinstance(model, Factorization):
+        raise ParameterError(f"a {type(model).__name__} cannot be presented, expected a fitted model, such as {', '.join(_PRESENTERS)}")
     if (name := type(model).__name__) not in _PRESENTERS:
         return Presenter
     module, class_name = _PRESENTERS[name]

@@ -11,19 +11,9 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.models.cp.path import SolutionPath
 from dfact.models.estimator import Factorization
 from dfact.models.persistence import load_model, running_versions, saved_versions
-from dfact.report.document import (
-    Block,
-    DefinitionList,
-    Document,
-    Drawing,
-    Section,
-    Text,
-    make_table,
-    number_format,
-    with_intervals,
-)
+from dfact.report.document import Block, DefinitionList, Document, Drawing, Section, Text, make_table, number_format, with_intervals
 from dfact.report.figures import distributions_figure, errors_figure, history_figure, stability_figure
-from dfact.report.presenters.base import MAX_ITEMS, TOP, Presenter, check_model, find_presenter
+from dfact.report.presenters.base import MAX_ITEMS, TOP, Presenter, find_presenter
 from dfact.report.presenters.cp.presenter import solutions_section
 from dfact.report.reconstruction import item_errors
 from dfact.report.row_statistics import RowStatistics
@@ -45,11 +35,11 @@ def make_document(
     if isinstance(model, (str, PathLike)):
         fitted, versions = load_model(model), saved_versions(model)
     else:
-        check_model(model)
-        check_is_fitted(model)
         fitted, versions = model, running_versions()
+    kind = find_presenter(fitted)
+    check_is_fitted(fitted)
     dataset = None if data is None else fitted_dataset(fitted, data)
-    presenter = find_presenter(fitted)(fitted, dataset, versions, texts or {}, groups or {})
+    presenter = kind(fitted, dataset, versions, texts or {}, groups or {})
     words, k = presenter.words, len(presenter.names)
     sections = [
         overview(presenter),
@@ -139,13 +129,12 @@ def distributions(presenter: _Presenter) -> Section:
     """Show the distributions and correlations of the row factors."""
     words, names = presenter.words, presenter.names
     factors, statistics = presenter.factors, RowStatistics.of(presenter.model.row_factors(), presenter.row_signs())
-    alt = f"Histograms of the {factors} of {statistics.n} {words.rows}; the table below has their means, ranges and shares at 0."
-    drawing = Drawing(
-        lambda: distributions_figure(statistics, names, words.rows), alt, f"Distributions of the {factors} of {statistics.n} {words.rows}."
-    )
+    described = f"{factors} of {statistics.n} {words.rows}"
+    alt = f"Histograms of the {described}; the table below has their means, ranges and shares at 0."
+    drawing = Drawing(lambda: distributions_figure(statistics, names, words.rows), alt, f"Distributions of the {described}.")
     table = statistics.table(names).rename_axis(words.component)
     blocks: list[Block] = [drawing] if statistics.n >= _MIN_HISTOGRAM_ROWS else []
-    blocks.append(make_table(table, f"Statistics of the {factors} of {statistics.n} {words.rows}", formats={"share at 0": "{:.1%}"}))
+    blocks.append(make_table(table, f"Statistics of the {described}", formats={"share at 0": "{:.1%}"}))
     if len(names) > 1:
         correlations = pd.DataFrame(statistics.correlations, index=pd.Index(names, name=words.component), columns=names)
         blocks.append(make_table(correlations, f"Correlations of the {factors} over the {words.rows}", shaded=names))
@@ -207,12 +196,9 @@ def stability(presenter: _Presenter) -> Section | None:
 def parameters(presenter: _Presenter) -> Section:
     """List the parameters of the model."""
     model = presenter.model
-    values = {name: value for name, value in model.get_params(deep=False).items() if name not in _NOT_SHOWN}
+    values = {name: _format_value(value) for name, value in model.get_params(deep=False).items() if name not in _NOT_SHOWN}
     defaults = type(model)().get_params(deep=False)
-    rows = [
-        (name, _format_value(value), "default" if _format_value(value) == _format_value(defaults[name]) else "set")
-        for name, value in values.items()
-    ]
+    rows = [(name, text, "default" if text == _format_value(defaults[name]) else "set") for name, text in values.items()]
     table = pd.DataFrame(rows, columns=["parameter", "value", "set or default"]).set_index("parameter")
     return Section("parameters", "Parameters", [make_table(table, f"Parameters of the {type(model).__name__}")])
 
