@@ -113,7 +113,7 @@ class Presenter(Generic[M]):
             texts = [self.texts.get(item, "") for item in rows["item"]]
             if "difference" in rows:
                 notes = [f"({abs(value):.2f} {'above' if value > 0 else 'below'} the others)" for value in rows["difference"]]
-                texts = [f"{text} {note}".lstrip() for text, note in zip(texts, notes, strict=True)]
+                texts = [f"{text} {note}" if text else note for text, note in zip(texts, notes, strict=True)]
             numbers = [style.format(value) for value in rows["loading"]]
             cards.append(Card(name, list(zip(numbers, rows["item"], texts, strict=True))))
         return Cards(cards)
