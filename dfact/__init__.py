@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dfact.models.gom.estimator import GradeOfMembership
     from dfact.models.persistence import load_model, save_model
     from dfact.progress import Progress
-    from dfact.report.html.page import write_report
+    from dfact.report.write import write_report
 
 __version__ = "0.1.0"
 __all__ = [
@@ -67,7 +67,7 @@ _MODULES = {entry.name: entry.module for entry in CATALOGUE} | {
     "open_dataset": "dfact.data.stored_dataset",
     "plan": "dfact.models.estimator",
     "save_model": "dfact.models.persistence",
-    "write_report": "dfact.report.html.page",
+    "write_report": "dfact.report.write",
 }
 
 

@@ -12,7 +12,7 @@ from dfact.storage.location import Location
 
 @click.command(epilog=example("dfact report survey.model survey.html --data survey.zarr"))
 @click.argument("model", type=InputLocation())
-@click.argument("out", metavar="REPORT", type=OutputLocation("dfact.report.html.page:FORMATS"))
+@click.argument("out", metavar="REPORT", type=OutputLocation("dfact.report.write:FORMATS"))
 @click.option("--data", type=InputLocation(), metavar="DATASET", help="Dataset of the fit: adds missing rates and errors by item.")
 @click.option("--items", type=InputPath(), metavar="FILE", help="Csv file with a column item and columns text, group or both.")
 @overwrite_option
@@ -23,7 +23,7 @@ def report(model: Location, out: Path, data: Location | None, items: Path | None
     loadings as a heat map and a sortable table, and the distributions and correlations of the factors. It adds confounders,
     convergence, the selection and the stability, if MODEL has them. Needs Matplotlib.
     """
-    from dfact.report.html.page import write_report
+    from dfact.report.write import write_report
 
     texts, groups = ({}, {}) if items is None else read_items(items)
     dataset = None if data is None else read_dataset(data)

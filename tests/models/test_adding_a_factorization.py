@@ -32,8 +32,8 @@ from dfact.models.fit_task import FitTask
 from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.models.traits import ModelTraits
 from dfact.progress import Reporter, relative_change
-from dfact.report.html.page import write_report
 from dfact.report.presenters.base import items_plot, model_text
+from dfact.report.write import write_report
 from tests.suites.estimator import EstimatorSuite
 
 
