@@ -110,7 +110,7 @@ class CheckpointedSession(Session):
         if kind is None:
             self._save_if_due()  # a signal may have come after the last pass
 
-    def run(self, pass_: Pass[Any, P], broadcast: Any) -> P:
+    def run(self, pass_: Pass[Any, Any, P], broadcast: Any) -> P:
         name = type(pass_).__name__
         step = self._replay("pass", name)
         if step is not None:

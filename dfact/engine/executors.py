@@ -47,7 +47,7 @@ class LocalSession(CheckpointableSession):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._shard.__exit__(kind, error, trace)
 
-    def run(self, pass_: Pass[Any, P], broadcast: Any) -> P:
+    def run(self, pass_: Pass[Any, Any, P], broadcast: Any) -> P:
         self._pass += 1
         self._shard.run(self._pass, pass_, broadcast)
         [total] = self._shard.sums(self._pass).values()

@@ -31,7 +31,7 @@ class Session(Protocol):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         return
 
-    def run(self, pass_: Pass[Any, P], broadcast: Any) -> P:
+    def run(self, pass_: Pass[Any, Any, P], broadcast: Any) -> P:
         """Run a pass over all rows and return its sums, added up in the order of a fixed tree."""
         ...
 

@@ -89,7 +89,7 @@ class ClusterSession(CheckpointableSession):
 
     # Passes
 
-    def run(self, pass_: Pass[Any, P], broadcast: Any) -> P:
+    def run(self, pass_: Pass[Any, Any, P], broadcast: Any) -> P:
         self._update_workers()
         self._journal.append(packed(pass_), packed(broadcast))
         parts = len(pass_partitions(pass_, len(self._partitions)))
