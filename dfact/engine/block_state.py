@@ -38,8 +38,6 @@ class BlockState:
         """Make the state from its stored arrays."""
         others = dict(arrays)
         own = {name: others.pop(stored) for stored, name in _declared(cls) if stored in others}
-        missing = {f.name for f in fields(cls) if f.default is f.default_factory} - own.keys()
-        assert not missing, f"no pass has kept the state {', '.join(sorted(missing))} yet"
         return cls(**own, others=others)
 
     def arrays(self) -> StateArrays:

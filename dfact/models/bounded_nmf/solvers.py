@@ -177,11 +177,12 @@ def descend(
     with all objectives after each pass.
     """
     problem, point = solver.problem, Q
+    pass_: Pass[Any, Any, Sums] = solver.pass_
     objectives: list[float] = []
     lagrangians: list[float] = []
     remaining = float("nan")
     for _ in range(max_iter):
-        sums = yield from run(solver.pass_, solver.broadcast(point))
+        sums = yield from run(pass_, solver.broadcast(point))
         penalties = problem.penalties(float(sums.penalty_w), point)
         objectives.append(0.5 * float(sums.squares) + penalties)
         lagrangians.append(float(sums.lagrangian) + penalties)
