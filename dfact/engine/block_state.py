@@ -4,7 +4,7 @@ import errno
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -26,8 +26,9 @@ BlockStates = list[StateArrays]
 class BlockState:
     """Base class of the states that passes keep for a block from pass to pass.
 
-    A subclass declares the arrays that its passes use. They are stored under the names of its fields; a field that is
-    None is not stored. ``BlockState`` itself is the state of a pass that uses no array and leaves those of other passes alone.
+    A subclass declares the arrays that its passes use. They are stored under the names of its fields, with blanks for
+    underscores; a field that is None is not stored. ``BlockState`` itself is the state of a pass that uses no array and
+    leaves those of other passes alone.
     """
 
     others: StateArrays = field(default_factory=dict, kw_only=True)
@@ -36,14 +37,19 @@ class BlockState:
     @classmethod
     def of(cls, arrays: StateArrays) -> Self:
         """Make the state from its stored arrays."""
-        others = dict(arrays)
-        own = {name: others.pop(stored) for stored, name in _declared(cls) if stored in others}
+        own, others = StateArrays(), StateArrays()
+        for stored, array in arrays.items():
+            name = stored.replace(" ", "_")
+            if name in cls.__dataclass_fields__:
+                own[name] = array
+            else:
+                others[stored] = array
         return cls(**own, others=others)
 
     def arrays(self) -> StateArrays:
         """Return the arrays to store."""
-        own = {stored: getattr(self, name) for stored, name in _declared(type(self))}
-        return {stored: array for stored, array in own.items() if array is not None} | self.others
+        own = {name.replace("_", " "): array for name, array in vars(self).items() if array is not None and name != "others"}
+        return own | self.others if self.others else own
 
 
 @dataclass
@@ -52,11 +58,6 @@ class RowFactors(BlockState):
 
     factors: NDArray[Any]
     """(k, rows)."""
-
-
-def _declared(state_type: type[BlockState]) -> list[tuple[str, str]]:
-    """Return the stored and the declared name of each array: underscores are stored as blanks."""
-    return [(f.name.replace("_", " "), f.name) for f in fields(state_type) if f.name != "others"]
 
 
 @dataclass(frozen=True)

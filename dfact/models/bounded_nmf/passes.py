@@ -1,6 +1,6 @@
 """Passes of bounded non-negative factorization: an iteration of either solver, and the rows at their optimum given the loadings."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -179,7 +179,7 @@ class SplitlessPass(Pass[SplitlessState, tuple[NDArray[Any], float], Sums]):
         squares, bounds, penalty_w, count = bounded_step(
             M, missing, X, Q, Qt, gram, *old, lower, upper, rho, p.beta, squared, w_max, _SWEEPS, accelerated, s, *new
         )
-        state = replace(state, positions=positions[:count].copy(), multipliers=multipliers[:count].copy())
+        state.positions, state.multipliers = positions[:count].copy(), multipliers[:count].copy()
         lagrangian = 0.5 * squares + bounds
         return state, Sums(new_gram, cross, np.asarray(squares), np.asarray(lagrangian), np.asarray(penalty_w), np.empty(0))
 
