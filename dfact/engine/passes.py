@@ -196,7 +196,7 @@ class Pass(Protocol[State, Broadcast_contra, Sums_co]):
 
     @property
     def state_type(self) -> type[State]:
-        """The class of its states."""
+        """The class of its states. Without one of its own, a pass gets what other passes have kept as :class:`BlockState`."""
         return BlockState  # type: ignore[return-value]  # the State of passes that do not set another class
 
     def start(self, block: Block) -> State:
