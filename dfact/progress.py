@@ -48,6 +48,11 @@ class Reporter:
         self._number += 1
         self._notify(float("nan"), float("nan"), step)
 
+    def reached(self, number: int, step: str) -> None:
+        """Report that this number of steps is done, of work that minimises no objective."""
+        self._number = number
+        self._notify(float("nan"), float("nan"), step)
+
     def on_sample(self, history: Sequence[float]) -> None:
         """Report a pass over a sample of the rows, before the first iteration."""
         self._notify(float("nan"), float("nan"), f"pass {len(history)} over a sample of the rows")

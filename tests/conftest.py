@@ -49,8 +49,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests by their fixtures, further seeds and the like as such, and everything else as quick; begin with the slowest files."""
+    repeated = [item for item in items if repeats_on_a_cluster(item)]
+    if repeated:
+        items[:] = [item for item in items if item not in set(repeated)]
+        config.hook.pytest_deselected(items=repeated)
     costs = Counter[Path]()
     for item in items:
         for marker, fixtures in FIXTURES.items():
@@ -66,6 +70,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not outside:
             item.add_marker("quick")
     items.sort(key=lambda item: -costs[item.path])  # a long file that begins last would keep one worker busy alone
+
+
+def repeats_on_a_cluster(item: pytest.Item) -> bool:
+    """A test of a model's further variant on a cluster: its passes are distributed as those of the first variant are."""
+    case = getattr(item, "callspec", None)
+    return case is not None and case.indices.get("variant", 0) > 0 and "distributed" in case.params.values()
 
 
 @pytest.fixture(scope="session")

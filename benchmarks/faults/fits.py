@@ -98,11 +98,12 @@ class Solver:
 
 
 _ITERATES = {"max_iter": 8, "tol": 0}
+_RANDOM_START = _ITERATES | {"init": "random"}  # no passes over a sample before the first iteration
 _EXPECTILE = _ITERATES | {"omega": 0.2, "ridge": 0.1}
 SOLVERS = {
-    "ICQF splitless": Solver(dfact.ICQF, answers, _ITERATES | {"solver": "splitless"}),
-    "ICQF admm": Solver(dfact.ICQF, answers, _ITERATES | {"solver": "admm"}),
-    "L1NMF": Solver(dfact.L1NMF, answers),
+    "ICQF splitless": Solver(dfact.ICQF, answers, _RANDOM_START | {"solver": "splitless"}),
+    "ICQF admm": Solver(dfact.ICQF, answers, _RANDOM_START | {"solver": "admm"}),
+    "L1NMF": Solver(dfact.L1NMF, answers, _RANDOM_START),
     "GradeOfMembership crsc": Solver(dfact.GradeOfMembership, memberships, {"method": "crsc"}, last=4),
     "ExpectileMF exact": Solver(dfact.ExpectileMF, skewed, _EXPECTILE | {"solver": "exact"}),
     "ExpectileMF surrogate": Solver(dfact.ExpectileMF, skewed, _EXPECTILE | {"solver": "surrogate"}),
@@ -120,7 +121,7 @@ def block_selection(**settings: Any) -> Callable[..., Any]:
     """Return a function that runs block cross-validation of ICQF."""
 
     def run(executor: Any, callbacks: Any = ()) -> Any:
-        model = dfact.ICQF(max_iter=6, executor=executor)
+        model = dfact.ICQF(max_iter=6, init="random", random_state=0, executor=executor)
         grid = {"n_components": [2, 3]}
         return dfact.selection.block_cross_validate(
             model, answers(0), grid, n_blocks=(3, 3), n_folds=3, random_state=0, callbacks=callbacks, **settings
@@ -138,7 +139,7 @@ def held_out_selection(executor: Any, callbacks: Any = ()) -> Any:
 
 def bootstrap(executor: Any, callbacks: Any = ()) -> Any:
     """Compute the stability of an ICQF by refits of a few passes."""
-    model = dfact.ICQF(3, max_iter=8, tol=0).fit(answers(0)).set_params(executor=executor)
+    model = dfact.ICQF(3, max_iter=8, tol=0, init="random", random_state=0).fit(answers(0)).set_params(executor=executor)
     found = dfact.selection.bootstrap(model, answers(0), 4, warm_start=False, random_state=0, callbacks=callbacks)
     return SimpleNamespace(stability_=found)
 
@@ -246,7 +247,7 @@ class Processes:
     """A Dask scheduler and workers without nannies on loopback, each in its own process; they end with the ``with`` block."""
 
     def __init__(self, folder: Path, settings: dict[str, Any] | None = None, pause: float = 0) -> None:
-        self._given, self._pause = (str(folder), settings or {}), pause
+        self._given, self.pause = (str(folder), settings or {}), pause
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             self._port = int(found.getsockname()[1])
@@ -272,7 +273,7 @@ class Processes:
     def start_worker(self) -> str:
         """Start another worker; return its name."""
         name = f"worker-{next(self._numbers)}"
-        self._start(name, _work, self.address, name, self._pause)
+        self._start(name, _work, self.address, name, self.pause)
         return name
 
     def _start(self, name: str, target: Callable[..., None], *arguments: Any) -> None:

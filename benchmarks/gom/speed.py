@@ -27,6 +27,7 @@ from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dense import ArraySource
 from dfact.data.synthetic import gom_simulation
+from dfact.engine.driver import drive
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
@@ -75,9 +76,9 @@ def ours(source: RowSource, k: int, *, small_memory: bool = False) -> Triples:
     footprint = Footprint(dtype.itemsize * k, dtype.itemsize * (m + k), 8 * (gram_size(m, k) + m * k), dtype.itemsize * k)
     plan = make_plan(source, dtype, footprint, executor.workers(None))
     if small_memory:
-        plan = replace(plan, state_in_memory=0, cached_partitions=0)
+        plan = replace(plan, resident_states=0, resident_values=0)
     with executor.open(partitions(source, None, None), plan) as session:
-        V, sigma = right_singular(session, m, k, dtype)
+        V, sigma = drive(right_singular(m, k, dtype), session)
         session.run(EmbedPass(dtype, zero_filled), (V / sigma).astype(dtype))
         return np.concatenate(list(session.rows("embedding"))), V
 
@@ -184,7 +185,7 @@ def kmeans_speed(n: int, widths: list[int], repeats: int) -> dict[str, float]:
     with executor.open(partitions(source, None, None), plan) as session:
         session.run(EmbedPass(dtype, zero_filled), np.eye(max(widths), dtype=dtype))
         centers = np.zeros((sum(widths), max(widths)), dtype)
-        solvers = {"kmeans": lambda: kmeans(session, widths, n, 0), "products": lambda: session.run(ProductsPass(), centers)}
+        solvers = {"kmeans": lambda: drive(kmeans(widths, n, 0), session), "products": lambda: session.run(ProductsPass(), centers)}
         return side_by_side(solvers, repeats)
 
 

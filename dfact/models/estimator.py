@@ -124,8 +124,13 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     @property
     def loadings_(self) -> pd.DataFrame:
         """Loadings as a table, items × components."""
-        items: pd.Index[Any] = pd.Index(self.column_labels_, name="item")
-        return pd.DataFrame(self.components_.T, index=items, columns=self.get_feature_names_out())
+        return pd.DataFrame(self.components_.T, index=self._items, columns=self.get_feature_names_out())
+
+    @property
+    def _items(self) -> "pd.Index[Any]":
+        """Labels of the columns as an index, named as the model calls a column."""
+        items: pd.Index[Any] = pd.Index(self.column_labels_, name=self.traits.vocabulary.items.removesuffix("s"))
+        return items
 
     def _dataset(self, X: Any, confounders: Any, *, reset: bool) -> Dataset:
         """Return X as a dataset. Set the number and the names of its columns (``reset``), or check them."""

@@ -3,22 +3,25 @@
 Imports selection and everything below it; draws with Matplotlib and writes HTML. What a report shows of a family of models
 is that family's presenter. Everything else reads the model's traits and works for any model.
 
-    presenters    tables, plots and sections of each family of models
+    presenters    the document of a model: sections for all, and tables, plots and sections of each family
     html          one page of a document; knows nothing of models
     export        loadings and factors as csv, parquet and Zarr
     plots         the canvas: figures in inches, saved completely or not at all
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from dfact.models.estimator import Factorization
+    from dfact.models.gom.estimator import GradeOfMembership
+
 __all__ = ["plot_memberships", "text"]
 
 
-def text(model: Any, top: int = 5, texts: Mapping[str, str] | None = None) -> str:
+def text(model: "Factorization", top: int = 5, texts: Mapping[str, str] | None = None) -> str:
     """Describe a fitted model: its size, the figures of its fit, and the leading items of each component.
 
     Parameters
@@ -52,7 +55,7 @@ def text(model: Any, top: int = 5, texts: Mapping[str, str] | None = None) -> st
     return model_text(model, top, texts)
 
 
-def plot_memberships(model: Any) -> "Figure":
+def plot_memberships(model: "GradeOfMembership") -> "Figure":
     """Draw the subjects of a grade of membership between its 2 classes (on a line) or 3 classes (in a triangle).
 
     Up to 2000 subjects are drawn as points, more as a histogram or a density.

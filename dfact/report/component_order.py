@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dfact.models.estimator import Factorization
 from dfact.report.tables import row_chunks
 
 
@@ -31,7 +32,7 @@ class ComponentOrder:
     """Signs of the loadings (k,), in the model's order; one array for each mode from the second on."""
 
     @classmethod
-    def of(cls, model: Any) -> "ComponentOrder":
+    def of(cls, model: Factorization) -> "ComponentOrder":
         """Determine the order and signs of a model; row factors in a store are read in chunks."""
         k = len(model.get_feature_names_out())
         if model.traits.ordered:
@@ -44,11 +45,11 @@ class ComponentOrder:
         sign = _column_signs(model.components_.T)
         return cls(np.argsort(-squared_norms, kind="stable"), sign, [sign])
 
-    def names(self, model: Any) -> list[str]:
+    def names(self, model: Factorization) -> list[str]:
         """Return the names of the components in this order."""
         return [str(model.get_feature_names_out()[a]) for a in self.order]
 
-    def loadings(self, model: Any) -> pd.DataFrame:
+    def loadings(self, model: Factorization) -> pd.DataFrame:
         """Return ``loadings_`` with this order and these signs."""
         sizes = [A.shape[0] for A in model.factors_[1:]] if model.traits.tensor else [len(model.loadings_)]
         signs = np.repeat(np.asarray(self.signs), sizes, axis=0)

@@ -37,7 +37,6 @@ class Card:
     """A component with its items: numbers, names and texts."""
 
     title: str
-    note: str
     rows: Sequence[tuple[str, str, str]]
 
 
@@ -98,6 +97,15 @@ class Section:
     name: str
     title: str
     blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A report on a model of the class ``kind``."""
+
+    kind: str
+    title: str
+    sections: Sequence[Section]
 
 
 def make_table(frame: pd.DataFrame, caption: str, *, shaded: Sequence[Any] = (), formats: Mapping[str, str] | None = None) -> Table:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
 from dfact.errors import ParameterError, StoreError
+from dfact.models.estimator import Factorization
 from dfact.report.component_order import ComponentOrder
 from dfact.storage.files import atomic_file
 from dfact.storage.groups import WRITE_EMPTY_CHUNKS, compressor, create_group, ensure_absent, write_labels
@@ -72,14 +73,14 @@ def write_factors(
 
 
 def write_model_factors(
-    model: Any, path: str | PathLike[str], *, overwrite: bool = False, progress: Callable[[int, int], None] | None = None
+    model: Factorization, path: str | PathLike[str], *, overwrite: bool = False, progress: Callable[[int, int], None] | None = None
 ) -> None:
     """Write the factors, memberships or scores of the fitted rows with :func:`write_factors`."""
     order, labels = ComponentOrder.of(model), model.row_labels_
     write_factors(path, model.row_factors(), order.names(model), labels, order=order, overwrite=overwrite, progress=progress)
 
 
-def write_loadings(model: Any, path: str | PathLike[str], *, below: float = 0.0, overwrite: bool = False) -> None:
+def write_loadings(model: Factorization, path: str | PathLike[str], *, below: float = 0.0, overwrite: bool = False) -> None:
     """Write the loadings (the item parameters of a grade of membership) to a .csv or .parquet.
 
     The table has a column ``item`` with the labels and one for each factor. Loadings with an absolute value less than
@@ -95,7 +96,7 @@ def write_loadings(model: Any, path: str | PathLike[str], *, below: float = 0.0,
     _write_items(path, ComponentOrder.of(model).loadings(model), below, overwrite)
 
 
-def write_confounder_loadings(model: Any, path: str | PathLike[str], *, below: float = 0.0, overwrite: bool = False) -> None:
+def write_confounder_loadings(model: Factorization, path: str | PathLike[str], *, below: float = 0.0, overwrite: bool = False) -> None:
     """Write the loadings on the encoded confounder columns, as :func:`write_loadings` does."""
     if getattr(model, "confounder_encoding_", None) is None:
         raise ParameterError(f"the {type(model).__name__} was fitted without confounders, expected a model with loadings on them")

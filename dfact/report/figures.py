@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import leaves_list, linkage
 
 from dfact.models.provenance import Stability
-from dfact.report.plots import heatmap, new_figure
+from dfact.report.plots import center_colors, heatmap, new_figure
 from dfact.report.row_statistics import RowStatistics
 
 if TYPE_CHECKING:
@@ -57,10 +57,7 @@ def items_heatmap(loadings: pd.DataFrame, groups: Groups, value: str, maximum: f
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
     if (loadings < 0).any(axis=None):
-        (image,) = axes.images
-        largest = float(np.abs(loadings.to_numpy()).max())
-        image.set_cmap("RdBu_r")
-        image.set_clim(-largest, largest)
+        center_colors(figure, float(np.abs(loadings.to_numpy()).max()))
     if groups:
         ends = np.cumsum([size for _, size in groups])
         for end in ends[:-1]:
@@ -125,22 +122,6 @@ def errors_figure(values: "pd.Series[Any]", label: str, along: NDArray[Any] | No
     return figure
 
 
-def bins_figure(table: pd.DataFrame) -> "Figure":
-    """Plot the median relative error of each bin with its quartiles, on a logarithmic scale if they differ by a factor above 30."""
-    figure = new_figure(7, 3.2)
-    axes = figure.add_subplot()
-    finite = table[np.isfinite(table["upper quartile"])]
-    positions = np.arange(len(finite))
-    axes.vlines(positions, finite["lower quartile"], finite["upper quartile"], color="#999999", linewidth=3)
-    axes.plot(positions, finite["median"], "o", markersize=7)
-    lowest = float(finite["lower quartile"].min())
-    if lowest > 0 and finite["upper quartile"].max() > 30 * lowest:
-        axes.set_yscale("log")
-    axes.set_xticks(positions, [str(label) for label in finite.index], rotation=30, ha="right")
-    axes.set(xlabel="size of the entry", ylabel="relative error")
-    return figure
-
-
 def stability_figure(stability: Stability, names: list[str]) -> "Figure":
     """Plot the similarity of each refit's factors to the model's, with bars at the medians."""
     k = len(names)
@@ -156,20 +137,4 @@ def stability_figure(stability: Stability, names: list[str]) -> "Figure":
     axes.set_ylim(k - 0.5, -0.5)
     axes.set_xlabel(f"similarity of {stability.n_refits} refits")
     axes.set_xlim(min(0.0, float(np.nanmin(stability.similarity, initial=1))), 1.02)
-    return figure
-
-
-def classes_figure(table: pd.DataFrame, levels: tuple[str, str, str]) -> "Figure":
-    """Plot the share of subjects with their highest membership in each class, by purity."""
-    figure = new_figure(7, 0.9 + 0.42 * len(table))
-    axes = figure.add_subplot()
-    left = np.zeros(len(table))
-    for level, column in zip(levels, ("pure_share", "moderate_share", "mixed_share"), strict=True):
-        axes.barh(np.arange(len(table)), table[column], 0.65, left, label=level)
-        left += table[column].to_numpy()
-    axes.set_yticks(range(len(table)), [str(name) for name in table.index])
-    axes.invert_yaxis()
-    axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-    axes.set_xlabel("share of the subjects")
-    figure.legend(loc="outside upper center", ncols=3)
     return figure

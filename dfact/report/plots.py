@@ -1,12 +1,13 @@
 """Plots that several families of models share, with Matplotlib (the optional extra ``plot``)."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from dfact.errors import DfactError
+from dfact.models.estimator import Factorization
 from dfact.storage.files import atomic_file
 
 if TYPE_CHECKING:
@@ -31,25 +32,28 @@ def save_figure(figure: "Figure", path: Path) -> None:
         figure.savefig(partial, format=path.suffix[1:])
 
 
-def loadings_heatmap(model: Any) -> "Figure":
-    """Plot non-negative loadings, items × factors, as a heat map, with items grouped by the factor on which they load most.
+def loadings_heatmap(model: Factorization) -> "Figure":
+    """Plot loadings, items × factors, as a heat map, with items grouped by the factor on which they load most.
 
     Save the figure with ``figure.savefig("loadings.png")``.
     """
-    values = model.loadings_.to_numpy()
-    order = np.lexsort((-values.max(axis=1), values.argmax(axis=1)))
+    sizes = model.loadings_.abs().to_numpy()
+    order = np.lexsort((-sizes.max(axis=1), sizes.argmax(axis=1)))
     return heatmap(model.loadings_.iloc[order], "item", "loading")
 
 
-def signed_heatmap(model: Any) -> "Figure":
-    """Plot loadings of either sign, items × factors, as a heat map white at 0, with items grouped by the factor on which they load most."""
-    sizes = model.loadings_.abs().to_numpy()
-    order = np.lexsort((-sizes.max(axis=1), sizes.argmax(axis=1)))
-    figure = heatmap(model.loadings_.iloc[order], "item", "loading")
+def signed_heatmap(model: Factorization) -> "Figure":
+    """Plot loadings of either sign as :func:`loadings_heatmap` does, but white at 0."""
+    figure = loadings_heatmap(model)
+    center_colors(figure, model.loadings_.abs().to_numpy().max())
+    return figure
+
+
+def center_colors(figure: "Figure", largest: float) -> None:
+    """Colour a heat map from ``-largest`` to ``largest``, white at 0."""
     (image,) = figure.axes[0].images
     image.set_cmap("RdBu_r")
-    image.set_clim(-sizes.max(), sizes.max())
-    return figure
+    image.set_clim(-largest, largest)
 
 
 def heatmap(table: pd.DataFrame, rows: str, value: str, maximum: float | None = None) -> "Figure":

@@ -1,8 +1,6 @@
-"""Reconstruction errors of a model on the data it was fitted to, by item and by the size of the entries."""
+"""Reconstruction errors of a model on the data it was fitted to, by item."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,12 +13,10 @@ from dfact.data.sources.sparse import to_dense
 from dfact.data.statistics import as_float
 from dfact.engine.threads import single_threaded
 from dfact.errors import DataError
-from dfact.selection.held_out_errors import ErrorHistogram, ErrorMeasure
-
-_QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99)  # of the sizes of the entries, where bins end
+from dfact.models.estimator import Factorization
 
 
-def item_errors(model: Any, dataset: Dataset) -> pd.DataFrame:
+def item_errors(model: Factorization, dataset: Dataset) -> pd.DataFrame:
     """Return for each item the number ``observed``, the share ``missing``, ``mean``, ``deviation``, ``rmse`` and ``explained``.
 
     ``mean`` and ``deviation`` are those of the answers, ``rmse`` is the root mean squared error of the model's answers, and
@@ -53,7 +49,7 @@ def item_errors(model: Any, dataset: Dataset) -> pd.DataFrame:
     return table
 
 
-def entries(model: Any, dataset: Dataset) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+def entries(model: Factorization, dataset: Dataset) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Yield blocks of the data (rows, …), NaN where missing, and their reconstruction; both in the units of the answers.
 
     Rows without factors are missing.
@@ -72,7 +68,7 @@ def entries(model: Any, dataset: Dataset) -> Iterator[tuple[NDArray[np.float64],
                 yield M, R if model.traits.original_units else R + offset
 
 
-def _reconstruct(model: Any, factors: NDArray[Any], dataset: Dataset, rows: slice) -> NDArray[np.float64]:
+def _reconstruct(model: Factorization, factors: NDArray[Any], dataset: Dataset, rows: slice) -> NDArray[np.float64]:
     """Return the model's entries of a range of rows; zeros for a model without ``inverse_transform``."""
     if not hasattr(model, "inverse_transform"):
         return np.zeros((len(factors), *dataset.shape[1:]))
@@ -84,60 +80,3 @@ def _reconstruct(model: Any, factors: NDArray[Any], dataset: Dataset, rows: slic
             f"the data has no confounders, expected {list(model.confounder_encoding_.names)}; the model was fitted with confounders"
         )
     return np.asarray(model.inverse_transform(factors, confounders=dataset.confounders.iloc[rows]))
-
-
-@dataclass(frozen=True, eq=False)
-class BinErrors:
-    """Errors of the entries in bins by their size."""
-
-    edges: tuple[float, ...]
-    table: pd.DataFrame
-    """Bins with their number of ``entries``, quartiles and ``median`` of |b̂ − b|/|b|, and ``absolute``, the median |b̂ − b|."""
-
-    @classmethod
-    def of(cls, model: Any, dataset: Dataset) -> "BinErrors":
-        """Compute bins that end at quantiles of |b|, then relative and absolute errors, in three reads. Quantiles are exact to 0.1 %."""
-        statistics, offset = dataset.statistics, dataset.offset
-        observed = statistics.observed > 0
-        largest = max(np.abs(limit + offset)[observed].max() for limit in (statistics.minimum, statistics.maximum))
-        size = ErrorMeasure("absolute", unit=float(largest) or 1.0)
-        sizes = _sum(size.count(b, np.zeros_like(b)) for b, _ in _sizes(model, dataset))
-        inner = size.quantiles(sizes.counts.sum(axis=0), _QUANTILES)
-        edges = (0.0, *_distinct(inner), np.inf)
-        measures = ErrorMeasure("relative", edges), ErrorMeasure("absolute", edges, size.unit)
-        totals = [_sum(measure.count(b, R) for b, R in _sizes(model, dataset)) for measure in measures]
-        rows = []
-        for i in range(len(edges) - 1):
-            relative, absolute = (total.counts[i] for total in totals)
-            median, low, high = measures[0].quantiles(relative, (0.5, 0.25, 0.75))
-            (distance,) = measures[1].quantiles(absolute, (0.5,))
-            rows.append(
-                {"entries": int(absolute.sum()), "lower quartile": low, "median": median, "upper quartile": high, "absolute": distance}
-            )
-        names = [f"{low:.3g} to {high:.3g}" if high < np.inf else f"from {low:.3g}" for low, high in pairwise(edges)]
-        return cls(edges, pd.DataFrame(rows, index=pd.Index(names, name="size of the entry")))
-
-
-def _sizes(model: Any, dataset: Dataset) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Yield the sizes |b| of the observed entries, and their reconstruction with the same change of sign."""
-    for M, R in entries(model, dataset):
-        observed = ~np.isnan(M)
-        b = M[observed]
-        sign = np.where(b < 0, -1.0, 1.0)
-        yield b * sign, R[observed] * sign
-
-
-def _distinct(numbers: list[float]) -> Iterator[float]:
-    """Yield the positive ones of increasing numbers that exceed their predecessor by more than 1 %."""
-    last = 0.0
-    for number in numbers:
-        if last * 1.01 < number < np.inf:
-            last = number
-            yield number
-
-
-def _sum(parts: Iterator[ErrorHistogram]) -> ErrorHistogram:
-    total = next(parts).accumulator()
-    for part in parts:
-        total.add(part)
-    return total

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pandas.api.types import is_numeric_dtype
 
 from dfact.data.layout import Layout
+from dfact.models.estimator import Factorization
 
 Texts = Mapping[str, str] | None
 """Texts of items by their labels."""
@@ -24,7 +25,7 @@ def row_chunks(rows: Any) -> Iterator[NDArray[Any]]:
         yield np.asarray(rows[start : start + step])
 
 
-def largest_items(model: Any, n: int = 5, texts: Texts = None) -> pd.DataFrame:
+def largest_items(model: Factorization, n: int = 5, texts: Texts = None) -> pd.DataFrame:
     """Return the items with the largest loadings of either sign: columns ``factor``, ``item``, ``loading``, and ``text`` if given."""
     rows = [(name, str(item), float(values[item])) for name, values in model.loadings_.items() for item in values.abs().nlargest(n).index]
     return with_texts(pd.DataFrame(rows, columns=["factor", "item", "loading"]), texts)
@@ -35,14 +36,15 @@ def with_texts(table: pd.DataFrame, texts: Texts) -> pd.DataFrame:
     return table if texts is None else table.assign(text=[texts.get(item, "") for item in table["item"]])
 
 
-def convergence_text(model: Any) -> str:
+def convergence_text(model: Factorization) -> str:
     """Describe the iterations of a fit."""
     return f"{'converged' if model.converged_ else 'stopped before it converged,'} after {model.n_iter_} iterations"
 
 
-def remaining_text(remaining: float) -> str:
-    """Describe the estimated distance of the objective from its limit; an empty text without an estimate."""
-    return "" if isnan(remaining) else f", estimated within {100 * remaining:.1g}% of its limit"
+def fit_line(model: Factorization, remaining: float) -> tuple[str, str]:
+    """Describe the iterations, the objective, and its estimated distance from its limit (NaN without an estimate)."""
+    distance = "" if isnan(remaining) else f", estimated within {100 * remaining:.1g}% of its limit"
+    return "fit", f"{convergence_text(model)}, objective {model.objective_history_[-1]:.6g}{distance}"
 
 
 def under_headings(headings: list[str], names: list[str], items: pd.DataFrame, column: str = "factor") -> str:

@@ -1,7 +1,6 @@
 """Parameters of any model by block cross-validation."""
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 from hashlib import blake2b
@@ -10,21 +9,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
-from dfact.engine.executors import resolve_executor
-from dfact.engine.partitions import partitions
-from dfact.errors import DataError, MemoryPlanError, ParameterError
+from dfact.errors import DataError, ParameterError
 from dfact.models.provenance import SelectionRecord
-from dfact.progress import Iteration, TimeLeft
+from dfact.progress import Iteration, Reporter, TimeLeft
 from dfact.selection.estimators import check_estimator
-from dfact.selection.fold_fits import FoldTask, GroupResult, WarmStarts
+from dfact.selection.fold_fits import EstimatorFits, FoldTask, GroupResult, WarmStarts
 from dfact.selection.folds import Folds, assign_all_folds, check_blocks, resolve_random_state, resolve_strata
 from dfact.selection.grid import Parameters, best_fit, expand, make_index, most_components, plan_fits
 from dfact.selection.result import RULES, Selection, choose
 from dfact.selection.results_store import KeyedResults, describe_model, describe_parameters
-from dfact.selection.scheduler import fits_in_memory, run_in_memory, run_on_shared_reads
+from dfact.selection.scheduler import run_fits
 
 
 def block_cross_validate(
@@ -157,39 +155,30 @@ def _run(
     in_memory: bool | None,
 ) -> list[tuple[int, ...]]:
     """Compute the results that are not stored yet; return the numbers of the configurations in each group."""
-    fits, task = plan_fits(model, configurations, dataset, restarts, store.seed)
+    fits = plan_fits(model, configurations, dataset, folds, restarts, store.seed)
     groups: list[tuple[int, ...]] = [(i,) for i in range(len(configurations))]
     if isinstance(fits, WarmStarts):
         groups = [group.configurations for group in fits.groups]
     tasks = [
-        FoldTask(repeat, fold, *store.finished_groups(repeat, fold))
+        FoldTask(repeat, fold, *_finished_groups(store, repeat, fold))
         for repeat, repeat_folds in enumerate(folds)
         for fold in range(repeat_folds.n_folds)
     ]
     tasks = [task for task in tasks if task.n_done < len(groups)]
     progress = _Progress(configurations, groups, store, len(folds) * folds[0].n_folds, callbacks)
-    if task is None:
-        parts, dtype = partitions(dataset.source, dataset.missing_code, None), np.dtype("float64")
-    else:
-        parts, dtype = task.partitions, task.dtype
-    # Several fits run at once even if the data is a single partition.
-    executor = resolve_executor(getattr(model, "executor", None), max(2, len(parts)), tasks=True)
-    memory_limit = getattr(model, "memory_limit", None)
-    if in_memory is None:
-        in_memory = fits_in_memory(dataset.shape, dtype, executor.workers(memory_limit))
-        if not in_memory and not isinstance(fits, WarmStarts):
-            raise MemoryPlanError(
-                f"the data does not fit in memory, which separate fits of a {type(model).__name__} to each fold need; raise memory_limit"
-            )
-    if not tasks:
-        return groups
-    if in_memory or not isinstance(fits, WarmStarts):
-        run_in_memory(fits, parts, dtype, folds, tasks, progress.keep, executor)
-        return groups
-    assert task is not None, "fits with warm starts were prepared"
-    executor = resolve_executor(model.executor, len(parts))
-    run_on_shared_reads(fits, task, folds, tasks, progress.keep, executor, memory_limit)
+    if in_memory is not None and isinstance(fits, EstimatorFits):
+        in_memory = True
+    if tasks:
+        run_fits(fits, tasks, progress.keep, getattr(model, "executor", None), getattr(model, "memory_limit", None), in_memory=in_memory)
     return groups
+
+
+def _finished_groups(store: KeyedResults, repeat: int, fold: int) -> tuple[int, NDArray[Any] | None]:
+    """Return the number of the fold's groups finished without a gap, and the loadings of the last."""
+    number = 0
+    while (repeat, fold, number) in store.entries:
+        number += 1
+    return number, store.entries[repeat, fold, number - 1][1] if number else None
 
 
 def _check_size(k: int, folds: list[Folds]) -> None:
@@ -211,28 +200,22 @@ class _Progress:
         n_tasks: int,
         callbacks: Sequence[Callable[[Iteration], None]],
     ) -> None:
-        self._configurations, self._groups, self._store, self._callbacks = configurations, groups, store, callbacks
-        self._limit = n_tasks * len(configurations)
+        self._configurations, self._groups, self._store = configurations, groups, store
         self._weights = [sum(float(configurations[i].get("n_components", 1)) for i in numbers) for numbers in groups]
-        self._left, self._began = TimeLeft(n_tasks * sum(self._weights)), time.perf_counter()
+        self._left, self._reporter = TimeLeft(n_tasks * sum(self._weights)), Reporter(callbacks, n_tasks * len(configurations))
         self._lock = threading.Lock()
 
     def keep(self, task: FoldTask, result: GroupResult) -> None:
         """Store a result of a fold and report it."""
         group, scores, loadings = result
-        with self._lock:
-            self._store.add((task.repeat, task.fold, group), scores, loadings)
-            self._report(task, group)
-
-    def _report(self, task: FoldTask, group: int) -> None:
-        seconds = time.perf_counter() - self._began
-        # The time of a fit grows with its number of components.
-        finished = sum(self._weights[key[2]] for key in self._store.entries)
         parameters = describe_parameters(self._configurations[self._groups[group][0]])
-        step = ", ".join(filter(None, [f"fold {task.fold + 1}", parameters, self._left.text(finished)]))
-        number = sum(len(self._groups[key[2]]) for key in self._store.entries)
-        for callback in self._callbacks:
-            callback(Iteration(number, self._limit, float("nan"), float("nan"), seconds, step))
+        with self._lock:
+            self._store.add((task.repeat, task.fold, group), [np.asarray([astuple(score) for score in scores], float), loadings])
+            finished = [key[2] for key in self._store.entries]
+            # The time of a fit grows with its number of components.
+            left = self._left.text(sum(self._weights[number] for number in finished))
+            step = ", ".join(filter(None, [f"fold {task.fold + 1}", parameters, left]))
+            self._reporter.reached(sum(len(self._groups[number]) for number in finished), step)
 
 
 def _tabulate(configurations: list[Parameters], groups: list[tuple[int, ...]], store: KeyedResults) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -240,7 +223,7 @@ def _tabulate(configurations: list[Parameters], groups: list[tuple[int, ...]], s
     columns = sorted({key[:2] for key in store.entries})
     scores = np.empty((len(configurations), len(columns), 4))
     for (repeat, fold, group), (group_scores, _) in store.entries.items():
-        scores[list(groups[group]), columns.index((repeat, fold))] = [astuple(score) for score in group_scores]
+        scores[list(groups[group]), columns.index((repeat, fold))] = group_scores
     squares, count, seconds, passes = np.moveaxis(scores, 2, 0)
     if not count.any(axis=0).sum() > 0:
         raise DataError("no fold holds out an answer, expected data with answers")

@@ -1,7 +1,6 @@
 """Stability of a fitted model's loadings over refits to bootstrap resamples of the rows."""
 
 import threading
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,12 +19,13 @@ from dfact.linalg.congruence import congruence, match
 from dfact.models.estimator import Factorization
 from dfact.models.parameters import describe_value, is_in_range
 from dfact.models.provenance import Stability
-from dfact.progress import Iteration, TimeLeft
+from dfact.progress import Iteration, Reporter, TimeLeft
 from dfact.selection.estimators import takes_weights, with_parameters
 from dfact.selection.fitted_data import fitted_dataset
 from dfact.selection.folds import resolve_random_state
 from dfact.selection.resamples import ALL_ROWS, Refit, ResampleFits
 from dfact.selection.results_store import KeyedResults, describe_model
+from dfact.selection.scheduler import run_fits
 
 _SAME_FACTOR = 0.95  # similarity from which two factors count as the same
 _TOLERANCE = 2e-5  # of warm-started refits; their loadings then have moved 90 to 98 % of the way on eqsq, big5, sd3 and ecr
@@ -136,7 +136,7 @@ def bootstrap(
     if refits.pending:
         if warm_start and "init" in model.get_params(deep=False):
             fits = _converged_start(model, fits, refits, matching)
-        fits.run(refits.pending, refits.keep, model.executor, model.memory_limit)
+        run_fits(fits, refits.pending, refits.keep, model.executor, model.memory_limit)
     return _summarize(matching, refits.loadings(), level)
 
 
@@ -178,7 +178,7 @@ def _converged_start(model: Any, fits: ResampleFits, refits: "_Refits", matching
     """Fit the model further to all rows, and return the fits with its loadings as their common start."""
     warm = with_parameters(fits.model, init=np.asarray(model.components_, np.float64), tol=min(_TOLERANCE, model.tol))
     fits = replace(fits, model=warm)
-    fits.run([ALL_ROWS], refits.keep, model.executor, model.memory_limit)
+    run_fits(fits, [ALL_ROWS], refits.keep, model.executor, model.memory_limit)
     start = refits.start()
     nonzero = matching.loadings.any(axis=1)  # a penalty may have left a factor without loadings
     similarity = np.where(nonzero, matching.match(start)[0], 1.0)
@@ -192,11 +192,10 @@ class _Refits:
     """The finished refits; stores them and reports progress. Thread-safe."""
 
     def __init__(self, store: KeyedResults, count: int, callbacks: Sequence[Callable[[Iteration], None]]) -> None:
-        self._store, self._count, self._callbacks = store, count, callbacks
+        self._store, self._count = store, count
         self._failed: dict[int, DataError] = {}
-        self._lock, self._began = threading.Lock(), time.perf_counter()
-        self.pending = [number for number in range(count) if (number, 0, 0) not in store.entries]
-        self._done, self._left = 0, TimeLeft(count)
+        self.pending = [number for number in range(count) if (number,) not in store.entries]
+        self._lock, self._left, self._reporter = threading.Lock(), TimeLeft(count), Reporter(callbacks, count)
         self._start: Refit | None = None
 
     def start(self) -> NDArray[Any]:
@@ -215,12 +214,9 @@ class _Refits:
             if isinstance(refit, DataError):
                 self._failed[number] = refit
             else:
-                self._store.add((number, 0, 0), [], refit)
-            self._done += 1
-            done, seconds = self._count - len(self.pending) + self._done, time.perf_counter() - self._began
-            step = self._left.text(done)
-            for callback in self._callbacks:
-                callback(Iteration(done, self._count, float("nan"), float("nan"), seconds, step))
+                self._store.add((number,), [refit])
+            done = len(self._store.entries) + len(self._failed)
+            self._reporter.reached(done, self._left.text(done))
 
     def loadings(self) -> list[NDArray[Any] | None]:
         """Return the loadings of each refit, None for those that failed."""
@@ -232,7 +228,7 @@ class _Refits:
             if self._count - len(self._failed) < 2:
                 raise DataError(f"{failed}; expected at least 2 that can be fitted")
             warnings.warn(failed, UserWarning, stacklevel=3)
-        return [None if i in self._failed else self._store.entries[i, 0, 0][1] for i in range(self._count)]
+        return [None if i in self._failed else self._store.entries[i,][0] for i in range(self._count)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +13,16 @@ from dfact.data.sources.dense import ArraySource
 from dfact.engine.block_state import BlockState
 from dfact.engine.driver import FusedSolver, drive
 from dfact.engine.executors import InlineExecutor
-from dfact.engine.memory_plan import Footprint, make_plan
+from dfact.engine.memory_plan import Footprint, WorkerResources, make_plan
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, Broadcast_contra, Pass, Sums_co
 from dfact.engine.requests import RunPass, Solver, run, state_rows
-from dfact.errors import ParameterError
+from dfact.errors import MemoryPlanError, ParameterError
 from dfact.linalg.svd import nndsvd
 from dfact.models.bounded_nmf.passes import RowStart
 from dfact.models.bounded_nmf.problem import Problem
 from dfact.models.bounded_nmf.solvers import Splitless, descend
+from dfact.models.fit_task import FitTask
 from dfact.progress import relative_change
 from dfact.selection.estimators import with_parameters
 from dfact.selection.folds import Folds
@@ -59,10 +61,29 @@ class FoldTask:
     """Loadings from which the next group starts."""
 
 
-class FoldFits(Protocol):
-    """A way of fitting the configurations to the data of a fold in memory."""
+@dataclass(frozen=True, eq=False)
+class FoldFits:
+    """Base of the fits of all folds; those of :mod:`dfact.selection.scheduler`, by fold."""
 
-    def run(self, M: NDArray[Any], C: NDArray[Any] | None, folds: Folds, task: FoldTask) -> Iterator[GroupResult]: ...
+    ignored_warnings: ClassVar[str] = "row .* no observed entry"
+    task: FitTask[Any]
+    """The largest fit, to all of the data."""
+    folds: Sequence[Folds]
+    """The folds of each repeat."""
+
+    def footprint(self, which: FoldTask) -> Footprint:
+        """Return what the fits of a fold hold in memory."""
+        return self.task.footprint
+
+    def fits_in_memory(self, count: int, workers: WorkerResources) -> bool:
+        """Whether the data, and for each thread a copy of it with the working arrays of a fit, fit within the memory limit."""
+        size = int(np.prod(self.task.dataset.shape)) * self.task.dtype.itemsize
+        return workers.baseline + size * (1 + 2 * workers.threads) <= workers.limit
+
+    def load_values(self) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        """Return the values (n, m), NaN where missing, and the covariates of all rows."""
+        parts = self.task.partitions
+        return np.concatenate([block.values for block in parts.blocks(self.task.dtype)]), parts.covariates
 
 
 class Scorer(Protocol):
@@ -128,27 +149,40 @@ class PathSettings:
 
 
 @dataclass(frozen=True, eq=False)
-class WarmStarts:
+class WarmStarts(FoldFits):
     """Fits by passes, each from the solution of the previous one."""
 
     groups: tuple[GridGroup, ...]
     settings: PathSettings
 
-    def run(self, M: NDArray[Any], C: NDArray[Any] | None, folds: Folds, task: FoldTask) -> Iterator[GroupResult]:
-        """Fit to a copy of the data in memory."""
-        training = FoldMask(folds, task.fold, held_out=False).apply(M)
-        executor, source = InlineExecutor(), ArraySource(training)
-        plan = make_plan(source, training.dtype, Footprint(0, 0, 0, 0), executor.workers(None))
-        with executor.open(partitions(source, None, C), plan) as session:
-            path = WarmStartPath(self.groups, self.settings, InMemoryScorer(M, folds, task.fold), task)
-            while not path.finished:
-                yield drive(path.fit_group(), session)
-
-    def fused(self, folds: Folds, task: FoldTask, keep: Callable[[GroupResult], None]) -> FusedSolver[None]:
-        """Return a solver that fits on reads that others share, and keeps each result."""
-        training, held_out = (FoldMask(folds, task.fold, held_out=held_out) for held_out in (False, True))
-        path = WarmStartPath(self.groups, self.settings, PassScorer(held_out, self.settings.dtype), task)
+    def shared(self, which: FoldTask, keep: Callable[[GroupResult], None]) -> FusedSolver[None]:
+        """Return the solver of a fold's fits, with the fold's mask as the view of the data."""
+        training, held_out = (FoldMask(self.folds[which.repeat], which.fold, held_out=held_out) for held_out in (False, True))
+        path = WarmStartPath(self.groups, self.settings, PassScorer(held_out, self.settings.dtype), which)
         return FusedSolver(path.fit_groups(keep), training)
+
+    def loaded(self) -> Callable[[FoldTask], Iterator[GroupResult]]:
+        """Load the values; return the function that fits to masked copies of them."""
+        return partial(_fit_in_memory, *self.load_values(), self.folds, self.groups, self.settings)
+
+
+def _fit_in_memory(
+    M: NDArray[Any],
+    C: NDArray[Any] | None,
+    folds: Sequence[Folds],
+    groups: tuple[GridGroup, ...],
+    settings: PathSettings,
+    which: FoldTask,
+) -> Iterator[GroupResult]:
+    """Fit to a copy of the data without the entries that a fold holds out, which are scored apart."""
+    mask = FoldMask(folds[which.repeat], which.fold, held_out=False)
+    training = mask.apply(M)
+    executor, source = InlineExecutor(), ArraySource(training)
+    plan = make_plan(source, training.dtype, Footprint(0, 0, 0, 0), executor.workers(None))
+    with executor.open(partitions(source, None, C), plan) as session:
+        path = WarmStartPath(groups, settings, InMemoryScorer(M, mask.folds, which.fold), which)
+        while not path.finished:
+            yield drive(path.fit_group(), session)
 
 
 def from_the_middle(values: Sequence[float]) -> list[int]:
@@ -274,26 +308,40 @@ def _without_state(solver: Solver[T]) -> Solver[T]:
 
 
 @dataclass(frozen=True, eq=False)
-class EstimatorFits:
+class EstimatorFits(FoldFits):
     """Fits by an estimator's own ``fit``, for estimators that accept NaN and rebuild data by ``inverse_transform`` of ``factors_``."""
 
     model: Any
     configurations: tuple[Mapping[str, Any], ...]
 
-    def run(self, M: NDArray[Any], C: NDArray[Any] | None, folds: Folds, task: FoldTask) -> Iterator[GroupResult]:
-        """Fit without the columns of which the fold leaves no answer; their answers are modelled as 0."""
-        held_out = folds.held_out(task.fold)[folds.rows]
-        training = np.where(held_out, np.nan, M).astype(M.dtype)
-        has_answers = ~np.isnan(training).all(axis=0)
-        test = np.where(held_out, M, np.nan)
-        for number in range(task.n_done, len(self.configurations)):
-            began = time.perf_counter()
-            inline = {"executor": "inline"} if "executor" in self.model.get_params(deep=False) else {}
-            model = with_parameters(self.model, **self.configurations[number], **inline)
-            model.fit(np.ascontiguousarray(training[:, has_answers]))
-            if not hasattr(model, "factors_"):
-                raise ParameterError(f"a fitted {type(model).__name__} has no factors_, expected an estimator that sets it, such as ICQF()")
-            R = np.zeros(M.shape, M.dtype)
-            R[:, has_answers] = model.inverse_transform(np.asarray(model.factors_))
-            squares, count = sum_squared_errors(test, R, -np.inf, np.inf)
-            yield number, [Score(squares, count, time.perf_counter() - began, getattr(model, "n_iter_", 0))], np.empty(0)
+    def shared(self, which: FoldTask, keep: Callable[[GroupResult], None]) -> FusedSolver[None]:
+        """Refuse to share reads, as each estimator reads the data itself."""
+        raise MemoryPlanError(
+            f"the data does not fit in memory, which separate fits of a {type(self.model).__name__} to each fold need; raise memory_limit"
+        )
+
+    def loaded(self) -> Callable[[FoldTask], Iterator[GroupResult]]:
+        """Load the values; return the function that fits the estimator to masked copies of them."""
+        return partial(_fit_estimators, self.load_values()[0], self.folds, self.model, self.configurations)
+
+
+def _fit_estimators(
+    M: NDArray[Any], folds: Sequence[Folds], model: Any, configurations: tuple[Mapping[str, Any], ...], which: FoldTask
+) -> Iterator[GroupResult]:
+    """Fit without the columns of which the fold leaves no answer; their answers are modelled as 0."""
+    of_repeat = folds[which.repeat]
+    held_out = of_repeat.held_out(which.fold)[of_repeat.rows]
+    training = np.where(held_out, np.nan, M).astype(M.dtype)
+    has_answers = ~np.isnan(training).all(axis=0)
+    test = np.where(held_out, M, np.nan)
+    for number in range(which.n_done, len(configurations)):
+        began = time.perf_counter()
+        inline = {"executor": "inline"} if "executor" in model.get_params(deep=False) else {}
+        fitted = with_parameters(model, **configurations[number], **inline)
+        fitted.fit(np.ascontiguousarray(training[:, has_answers]))
+        if not hasattr(fitted, "factors_"):
+            raise ParameterError(f"a fitted {type(fitted).__name__} has no factors_, expected an estimator that sets it, such as ICQF()")
+        R = np.zeros(M.shape, M.dtype)
+        R[:, has_answers] = fitted.inverse_transform(np.asarray(fitted.factors_))
+        squares, count = sum_squared_errors(test, R, -np.inf, np.inf)
+        yield number, [Score(squares, count, time.perf_counter() - began, getattr(fitted, "n_iter_", 0))], np.empty(0)

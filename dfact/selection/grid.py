@@ -2,7 +2,7 @@
 
 import itertools
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +10,14 @@ import numpy as np
 import pandas as pd
 
 from dfact.data.dataset import Dataset
+from dfact.engine.memory_plan import Footprint
 from dfact.errors import ParameterError
 from dfact.models.bounded_nmf.problem import Problem
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.selection.estimators import takes_confounders, with_parameters
 from dfact.selection.fold_fits import EstimatorFits, GridGroup, PathSettings, WarmStarts, from_the_middle
+from dfact.selection.folds import Folds
 
 Parameters = dict[str, Any]
 
@@ -55,14 +57,15 @@ def most_components(model: Any, configurations: list[Parameters]) -> int:
 
 
 def plan_fits(
-    model: Any, configurations: list[Parameters], dataset: Dataset, restarts: int, seed: int
-) -> tuple[WarmStarts | EstimatorFits, FitTask[Any] | None]:
+    model: Any, configurations: list[Parameters], dataset: Dataset, folds: Sequence[Folds], restarts: int, seed: int
+) -> WarmStarts | EstimatorFits:
     """Plan warm-started fits for models whose problem is of ICQF's kind, and the estimator's own fits for others.
 
-    Return them with the largest fit as it was prepared, which checks all parameters and the data; None for estimators that are
-    not part of dfact.
+    The fits with the most components are prepared, which checks all parameters and the data.
     """
-    task: FitTask[Any] | None = None
+    here = {"executor": None, "callbacks": ()}  # what belongs to this process; workers get the rest
+    model = with_parameters(model, **{name: value for name, value in here.items() if name in model.get_params(deep=False)})
+    task: FitTask[Any] = FitTask(model, dataset, None, np.dtype("float64"), Footprint(0, 0, 0, 0), None, {})
     groups: list[GridGroup] = []
     for numbers in _kinds(configurations):
         if not isinstance(model, Factorization):
@@ -74,19 +77,20 @@ def plan_fits(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the fit with the best parameters warns again
             prepared = first.prepare(dataset)
+        if prepared.footprint.state_per_row > task.footprint.state_per_row:
+            task = prepared
         problem = prepared.problem
-        task = prepared if task is None or prepared.footprint.state_per_row > task.footprint.state_per_row else task
         if not isinstance(problem, Problem):
             break
         defaults = {"n_components": problem.k, "beta": problem.beta}
         groups += _make_groups(numbers, [defaults | configurations[i] for i in numbers], problem)
-    if task is None or not groups:
+    if not groups:
         if restarts:
             raise ParameterError(f"restarts is {restarts}, expected 0: a {type(model).__name__} is fitted from its own start alone")
-        return EstimatorFits(model, tuple(configurations)), task
+        return EstimatorFits(task, folds, model, tuple(configurations))
     n_covariates = 0 if task.covariates is None else task.covariates.shape[1]
     settings = PathSettings(dataset.shape[1], n_covariates, task.dtype, float(model.tol), int(model.max_iter), restarts, seed)
-    return WarmStarts(tuple(groups), settings), task
+    return WarmStarts(task, folds, tuple(groups), settings)
 
 
 def _kinds(configurations: list[Parameters]) -> list[list[int]]:

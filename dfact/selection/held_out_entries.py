@@ -1,7 +1,5 @@
 """Selection of the parameters of an expectile matrix factorization by the errors on held-out entries."""
 
-import threading
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,17 +13,18 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
-from dfact.engine.driver import FusedSolver, drive_together
+from dfact.engine.driver import FusedSolver
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run
+from dfact.engine.session import CheckpointableSession, Executor, Session
 from dfact.errors import DataError, ParameterError
 from dfact.models.expectile.estimator import ExpectileMF
 from dfact.models.expectile.passes import OriginalUnits
 from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask
 from dfact.models.parameters import POSITIVE_INTEGER, check, describe_value, is_count, is_in_range
 from dfact.models.provenance import SelectionRecord
-from dfact.progress import Iteration
+from dfact.progress import Iteration, Reporter
 from dfact.selection.estimators import with_parameters
 from dfact.selection.folds import resolve_random_state
 from dfact.selection.grid import Parameters, expand, make_index
@@ -33,7 +32,7 @@ from dfact.selection.held_out_errors import ERRORS, ErrorHistogram, ErrorHistogr
 from dfact.selection.masks import EntryMask
 from dfact.selection.result import Selection
 from dfact.selection.results_store import BatchResults, Results, describe_model, describe_parameters
-from dfact.selection.scheduler import largest_batch
+from dfact.selection.scheduler import Batches, run_on_shared_reads
 
 _COMMON = (*RUNTIME_PARAMETERS, "dtype")  # parameters that are the same for all fits
 
@@ -122,11 +121,11 @@ def select_by_held_out(
     """
     _check(model, holdout_fraction, error, bins, repeats)
     configurations = expand(model, grid)
-    progress = _Progress(callbacks)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the fit with the best parameters warns again
         dataset = model.prepare(X).dataset
         tasks = [_configure(model, parameters).prepare(dataset).without_rows() for parameters in configurations]
+    progress = _Progress(callbacks, repeats * sum(int(task.model.get_params()["max_iter"]) for task in tasks))
     fits = [EntryFit(progress.attach(task.model), task, repeat) for repeat in range(repeats) for task in tasks]
     unit = _largest_entry(dataset) if error == "absolute" else 1.0
     measure = ErrorMeasure(error, () if bins is None else tuple(float(edge) for edge in bins), unit)
@@ -134,7 +133,8 @@ def select_by_held_out(
     identity |= {"grid": [describe_parameters(c) for c in configurations], "holdout_fraction": float(holdout_fraction)}
     identity |= {"error": error, "bins": describe_value(measure.edges), "repeats": int(repeats)}
     store = BatchResults(checkpoint, identity | {"seed": resolve_random_state(random_state)}, model.checkpoint_every)
-    histograms = EntryFits(tasks[0], measure, holdout_fraction, store, model.executor, model.memory_limit).run(fits)
+    entry_fits = EntryFits(tasks[0], measure, holdout_fraction, store.seed)
+    histograms = held_out_histograms(entry_fits, fits, store, model.executor, model.memory_limit)
     totals = [_sum(histograms[i :: len(tasks)]) for i in range(len(tasks))]
     if not all(total.counts.any() for total in totals):
         observed = int(dataset.statistics.observed.sum())
@@ -198,26 +198,21 @@ def _tabulate(configurations: list[Parameters], measure: ErrorMeasure, totals: l
 
 
 class _Progress:
-    """Combined progress of all fits, reported to callbacks. Thread-safe."""
+    """Combined progress of all fits, reported to callbacks."""
 
-    def __init__(self, callbacks: Sequence[Callable[[Iteration], None]]) -> None:
-        self._callbacks, self._began, self._lock = callbacks, time.perf_counter(), threading.Lock()
-        self._limit = 0
+    def __init__(self, callbacks: Sequence[Callable[[Iteration], None]], limit: int) -> None:
+        self._reporter = Reporter(callbacks, limit)
         self._numbers: list[int] = []
 
     def attach(self, model: Any) -> ExpectileMF:
         """Return a copy of the model that reports its iterations here."""
-        self._limit += int(model.max_iter)
         self._numbers.append(0)
         attached: ExpectileMF = with_parameters(model, callbacks=[partial(self._report, len(self._numbers) - 1)])
         return attached
 
     def _report(self, fit: int, iteration: Iteration) -> None:
-        with self._lock:
-            self._numbers[fit] = iteration.number
-            seconds, text = time.perf_counter() - self._began, f"{len(self._numbers)} fits, iteration {iteration.number}"
-            for callback in self._callbacks:
-                callback(Iteration(sum(self._numbers), self._limit, float("nan"), float("nan"), seconds, text))
+        self._numbers[fit] = iteration.number
+        self._reporter.reached(sum(self._numbers), f"{len(self._numbers)} fits, iteration {iteration.number}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,67 +224,86 @@ class EntryFit:
     task: FitTask[OriginalUnits]
     repeat: int
 
+    @property
+    def is_decomposed(self) -> bool:
+        """Whether the fit starts from a singular value decomposition, which fits of a repeat share."""
+        return isinstance(self.model.init, str) and self.model.init == "svd"
+
 
 @dataclass(frozen=True, eq=False)
 class EntryFits:
-    """Fits to the entries that are not held out, and their errors on those that are, on shared reads of the data."""
+    """Fits to the entries that are not held out, and their errors on those that are; fits of :mod:`dfact.selection.scheduler`."""
 
     task: FitTask[OriginalUnits]
     """The fit of any configuration: all have the same data and precision."""
     measure: ErrorMeasure
     holdout_fraction: float
-    store: BatchResults
-    """The store, which also holds the seed of the draws."""
-    executor: Any
-    memory_limit: int | str | None
+    seed: int
+    """Seed of the draws."""
+    starts: Mapping[int, NDArray[np.float64]] | None = None
+    """Columns' factors (m, k) of the largest start by repeat, of which other fits take the first columns; None to compute these."""
 
-    def run(self, fits: Sequence[EntryFit]) -> list[ErrorHistogram]:
-        """Return the errors of each fit on the entries that its repeat holds out; fits of the same repeat must be contiguous."""
-        starts = self._make_starts(fits)
-        results = self._run_batches("errors", fits, lambda fit: self._fit(fit, starts.get(fit.repeat)))
-        return [ErrorHistogram(*arrays) for arrays in results]
+    def footprint(self, which: EntryFit) -> Footprint:
+        """Return what a fit holds in memory."""
+        one = which.task.footprint
+        return replace(one, broadcast=one.broadcast + self.measure.nbytes)
 
-    def _make_starts(self, fits: Sequence[EntryFit]) -> dict[int, NDArray[np.float64]]:
-        """Return for each repeat the columns' factors (m, k) of the largest start, of which other fits take the first columns."""
-        decomposed = [fit for fit in fits if isinstance(fit.model.init, str) and fit.model.init == "svd"]
-        if not decomposed:
-            return {}
-        largest = max(decomposed, key=lambda fit: fit.model.n_components)
-        repeats = list(dict.fromkeys(fit.repeat for fit in decomposed))
-        results = self._run_batches("starts", [replace(largest, repeat=repeat) for repeat in repeats], self._start)
-        return {repeat: start for repeat, (start,) in zip(repeats, results, strict=True)}
+    def shared(self, which: EntryFit, keep: Callable[[Results], None]) -> FusedSolver[None]:
+        """Return the solver of a fit, with the mask of its repeat as the view of the data."""
+        solver = self._start(which, keep) if self.starts is None else self._fit(which, self.starts.get(which.repeat), keep)
+        return FusedSolver(solver, self._mask(which.repeat, held_out=False))
 
-    def _start(self, fit: EntryFit) -> Solver[Results]:
+    def _start(self, fit: EntryFit, keep: Callable[[Results], None]) -> Solver[None]:
         _, Y = yield from fit.model.initial_factors(fit.task)
-        return [Y]
+        keep([Y])
 
-    def _fit(self, fit: EntryFit, start: NDArray[np.float64] | None) -> Solver[Results]:
+    def _fit(self, fit: EntryFit, start: NDArray[np.float64] | None, keep: Callable[[Results], None]) -> Solver[None]:
         model, dtype = fit.model, fit.task.dtype
-        if start is not None and isinstance(model.init, str) and model.init == "svd":
+        if start is not None and fit.is_decomposed:
             model = with_parameters(model, init=start[:, : model.n_components].T)
         solution = yield from model.solve(fit.task)
         pass_ = ErrorHistogramPass(fit.task.problem, self.measure, dtype)
         histogram = yield from run(pass_, solution.column_factors.astype(np.float64), self._mask(fit.repeat, held_out=True))
-        return [histogram.counts, histogram.zeros]
+        keep([histogram.counts, histogram.zeros])
 
     def _mask(self, repeat: int, *, held_out: bool) -> EntryMask:
-        return EntryMask(self.holdout_fraction, self.store.seed, repeat, held_out)
+        return EntryMask(self.holdout_fraction, self.seed, repeat, held_out)
 
-    def _footprint(self, fit: EntryFit) -> Footprint:
-        one = fit.task.footprint
-        return replace(one, broadcast=one.broadcast + self.measure.nbytes)
 
-    def _run_batches(self, stage: str, fits: Sequence[EntryFit], solver: Callable[[EntryFit], Solver[Results]]) -> list[Results]:
-        """Run the fits in batches that share each read: as large as memory allows, but no larger than an interrupted batch."""
-        source, dtype, parts = self.task.dataset.source, self.task.dtype, self.task.partitions
-        executor, footprints = resolve_executor(self.executor, len(parts)), [self._footprint(fit) for fit in fits]
-        workers, results = executor.workers(self.memory_limit), self.store.results(stage)
-        while (first := len(results)) < len(fits):
-            limit = self.store.pending_batch(stage, first) or len(fits)
-            count, plan = largest_batch(source, dtype, footprints[first : first + limit], workers)
-            with self.store.checkpointed(executor.open(parts, plan), stage, first, count) as session:
-                batch = [FusedSolver(solver(fit), self._mask(fit.repeat, held_out=False)) for fit in fits[first : first + count]]
-                batch_results = drive_together(batch, session, dtype)
-            self.store.add(stage, first, batch_results)
-            results += batch_results
-        return results
+def held_out_histograms(
+    fits: EntryFits, which: Sequence[EntryFit], store: BatchResults, executor: Any, memory_limit: int | str | None
+) -> list[ErrorHistogram]:
+    """Return the errors of each fit on the entries that its repeat holds out."""
+    resolved = resolve_executor(executor, len(fits.task.partitions))
+    decomposed, starts = [fit for fit in which if fit.is_decomposed], {}
+    if decomposed:
+        largest = max(decomposed, key=lambda fit: fit.model.n_components)
+        begun = [replace(largest, repeat=repeat) for repeat in dict.fromkeys(fit.repeat for fit in decomposed)]
+        results = _RecordedBatches(store, "starts").run(fits, begun, resolved, memory_limit)
+        starts = {fit.repeat: start for fit, (start,) in zip(begun, results, strict=True)}
+    results = _RecordedBatches(store, "errors").run(replace(fits, starts=starts), which, resolved, memory_limit)
+    return [ErrorHistogram(*arrays) for arrays in results]
+
+
+class _RecordedBatches(Batches):
+    """The batches of a stage, whose results go to the store with their checkpoints."""
+
+    def __init__(self, store: BatchResults, stage: str) -> None:
+        self._store, self._stage = store, stage
+        self._results: dict[EntryFit, Results] = {}
+
+    def run(self, fits: EntryFits, which: Sequence[EntryFit], executor: Executor, memory_limit: int | str | None) -> list[Results]:
+        """Run the fits that the store lacks, and return the results of all."""
+        done = self._store.results(self._stage)
+        self._which, self._results = which, dict(zip(which, done, strict=False))
+        run_on_shared_reads(fits, which, self._results.__setitem__, executor, memory_limit, first=len(done), batches=self)
+        return [self._results[fit] for fit in which]
+
+    def pending(self, first: int) -> int | None:
+        return self._store.pending_batch(self._stage, first)
+
+    def opened(self, session: CheckpointableSession, first: int, count: int) -> Session:
+        return self._store.checkpointed(session, self._stage, first, count)
+
+    def finished(self, first: int, count: int) -> None:
+        self._store.add(self._stage, first, [self._results[fit] for fit in self._which[first : first + count]])

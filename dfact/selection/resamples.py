@@ -1,11 +1,8 @@
 """Refits of a model to bootstrap resamples of the rows, by its own fit in sessions whose blocks hold the drawn rows."""
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,18 +10,15 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.engine.driver import FusedSolver, drive_together, whole
-from dfact.engine.executors import InlineExecutor, resolve_executor
+from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, WorkerResources, make_plan
 from dfact.engine.passes import Block
 from dfact.engine.requests import Solver
-from dfact.engine.session import Executor
-from dfact.engine.threads import single_threaded
 from dfact.errors import DataError
 from dfact.linalg.svd import Matrix
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.selection.estimators import with_parameters
-from dfact.selection.scheduler import largest_batch
 
 Refit = NDArray[Any] | DataError
 """The loadings (k, m), or the error of a resample that cannot be fitted."""
@@ -87,8 +81,9 @@ def _take_rows(block: Block, rows: NDArray[np.intp]) -> Matrix:
 
 @dataclass(frozen=True, eq=False)
 class ResampleFits:
-    """Fits of a model to resamples of the rows of a dataset."""
+    """Fits of a model to resamples of the rows of a dataset; those of :mod:`dfact.selection.scheduler`, by number of the resample."""
 
+    ignored_warnings: ClassVar[str] = ""  # all: the fit itself has warned
     model: Factorization
     """Not fitted."""
     task: FitTask[Any]
@@ -103,82 +98,48 @@ class ResampleFits:
         task = model.prepare(dataset, **({"sample_weight": np.ones(dataset.shape[0])} if weighted else {}))
         return cls(model, task.without_rows(), weighted, seed)
 
-    def refit(self, number: int) -> FusedSolver[Refit]:
+    def footprint(self, which: int) -> Footprint:
+        """Return what a refit holds in memory."""
+        return self.task.footprint
+
+    def shared(self, which: int, keep: Callable[[Refit], None]) -> FusedSolver[None]:
         """Return the solver of a resample."""
         shape = self.task.dataset.shape
-        view = whole if number == ALL_ROWS else Resample.draw(shape, self.seed, number, weighted=self.weighted)
+        view = whole if which == ALL_ROWS else Resample.draw(shape, self.seed, which, weighted=self.weighted)
         changes: dict[str, Any] = {}
         if "random_state" in self.model.get_params(deep=False):
-            changes["random_state"] = int(np.random.SeedSequence([self.seed, number + 1]).generate_state(1)[0] >> 1)
-        return FusedSolver(self._loadings(with_parameters(self.model, **changes)), view)
+            changes["random_state"] = int(np.random.SeedSequence([self.seed, which + 1]).generate_state(1)[0] >> 1)
+        return FusedSolver(self._refit(with_parameters(self.model, **changes), keep), view)
 
-    def _loadings(self, model: Factorization) -> Solver[Refit]:
-        """Return the loadings of a refit, or its error: an item may be constant or unanswered in a resample."""
+    def _refit(self, model: Factorization, keep: Callable[[Refit], None]) -> Solver[None]:
+        """Keep the loadings of a refit, or its error: an item may be constant or unanswered in a resample."""
         try:
             solution = yield from model.solve(self.task)
         except DataError as error:
-            return error
+            keep(error)
+            return
         model.finish(self.task, solution)
-        return np.asarray(model.components_)
+        keep(np.asarray(model.components_))
 
-    def run(self, numbers: list[int], keep: Keep, executor: Any, memory_limit: int | str | None) -> None:
-        """Refit to the resamples of these numbers: each as a task on data in memory, or together on shared reads of stored data."""
-        resolved = resolve_executor(executor, 2, tasks=True)  # several refits at once, even if the data is a single partition
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the fit itself has warned
-            if self._fits_in_memory(resolved.workers(memory_limit), len(numbers)):
-                self._run_in_memory(numbers, keep, resolved)
-            else:
-                self._run_on_shared_reads(numbers, keep, executor, memory_limit)
-
-    def _fits_in_memory(self, workers: WorkerResources, count: int) -> bool:
+    def fits_in_memory(self, count: int, workers: WorkerResources) -> bool:
         """Whether the values, and for each thread the state and the working arrays of a refit, fit within the memory limit."""
         task, dataset = self.task, self.task.dataset
         states = min(count, workers.threads) * dataset.shape[0] * task.footprint.state_per_row
         working = make_plan(dataset.source, task.dtype, task.footprint, workers).working
         return workers.baseline + _nbytes(dataset) + states + working <= workers.limit
 
-    def _run_in_memory(self, numbers: list[int], keep: Keep, executor: Executor) -> None:
-        executor.map(_refit_alone, numbers, self._load, keep, _refit_context)
-
-    def _load(self) -> "ResampleFits":
-        """Return a copy with the values in memory, in their stored type."""
+    def loaded(self) -> Callable[[int], list[Refit]]:
+        """Load the values, in their stored type; return the function that refits to a resample of them."""
         dataset = self.task.dataset
-        if dataset.source.chunk_rows is None:
-            return self
-        return replace(self, task=replace(self.task, dataset=replace(dataset, source=dataset.source.to_memory())))
+        source = dataset.source if dataset.source.chunk_rows is None else dataset.source.to_memory()
+        return replace(self, task=replace(self.task, dataset=replace(dataset, source=source)))._refit_alone
 
-    def _run_on_shared_reads(self, numbers: list[int], keep: Keep, executor: Any, memory_limit: int | str | None) -> None:
-        task, parts = self.task, self.task.partitions
-        resolved, pending = resolve_executor(executor, len(parts)), list(numbers)
-        workers = resolved.workers(memory_limit)
-        with single_threaded():
-            while pending:
-                count, plan = largest_batch(task.dataset.source, task.dtype, [task.footprint] * len(pending), workers)
-                batch, pending = pending[:count], pending[count:]
-                with resolved.open(parts, plan) as session:
-                    refits = [self.refit(number) for number in batch]
-                    drive_together(refits, session, task.dtype, partial(_keep_in_order, keep, batch))
-
-
-def _keep_in_order(keep: Keep, numbers: list[int], position: int, refit: Refit) -> None:
-    keep(numbers[position], refit)
-
-
-def _refit_alone(number: int, fits: ResampleFits) -> list[Refit]:
-    """Refit to one resample, as a task of its own."""
-    executor, task = InlineExecutor(), fits.task
-    plan = make_plan(task.dataset.source, task.dtype, Footprint(0, 0, 0, 0), executor.workers(None))
-    with executor.open(task.partitions, plan) as session:
-        return drive_together([fits.refit(number)], session, task.dtype)
-
-
-@contextmanager
-def _refit_context() -> Iterator[None]:
-    """Ignore warnings, and use one BLAS thread."""
-    with warnings.catch_warnings(), single_threaded():
-        warnings.simplefilter("ignore", UserWarning)
-        yield
+    def _refit_alone(self, which: int) -> list[Refit]:
+        executor, task, refits = InlineExecutor(), self.task, list[Refit]()
+        plan = make_plan(task.dataset.source, task.dtype, Footprint(0, 0, 0, 0), executor.workers(None))
+        with executor.open(task.partitions, plan) as session:
+            drive_together([self.shared(which, refits.append)], session, task.dtype)
+        return refits
 
 
 def _nbytes(dataset: Dataset) -> int:

@@ -1,7 +1,6 @@
 """Finished results of a selection in a store, from which it resumes after an interruption."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
 from os import PathLike
 from typing import Any
 
@@ -12,14 +11,12 @@ from dfact.engine.checkpoint import CheckpointedSession
 from dfact.engine.session import CheckpointableSession, Session
 from dfact.models.fit_task import RUNTIME_PARAMETERS
 from dfact.models.parameters import describe_value
-from dfact.selection.fold_fits import Score
 from dfact.storage.location import Location, parse_location
 from dfact.storage.records import Records
 
-Key = tuple[int, int, int]
-"""Repeat, fold, and number of the group of configurations."""
+Key = tuple[int, ...]
 Results = Sequence[NDArray[Any]]
-"""The arrays that a fit of a batch returns."""
+"""The arrays that a fit returns."""
 
 
 def describe_parameters(parameters: Mapping[str, Any]) -> str:
@@ -54,33 +51,21 @@ class ResultsStore:
 
 
 class KeyedResults(ResultsStore):
-    """Results by key: the scores of a group of configurations, and loadings."""
+    """The arrays of finished fits by key, which says which fit it is."""
 
     def __init__(self, path: str | PathLike[str] | None, identity: Mapping[str, Any]) -> None:
         super().__init__(path, identity)
-        self.entries: dict[Key, tuple[list[Score], NDArray[Any]]] = {}
+        self.entries: dict[Key, Results] = {}
         if self._records is not None:
             for name in self._records.names():
-                self._read(self._records, name)
+                attributes, arrays = self._records.read(name)
+                self.entries[tuple(attributes["key"])] = list(arrays)
 
-    def _read(self, records: Records, name: str) -> None:
-        attributes, arrays = records.read(name)
-        scores, loadings = arrays
-        repeat, fold, group = attributes["key"]
-        self.entries[repeat, fold, group] = [Score(float(a), int(b), float(c), int(d)) for a, b, c, d in scores], loadings
-
-    def add(self, key: Key, scores: list[Score], loadings: NDArray[Any]) -> None:
-        self.entries[key] = scores, loadings
+    def add(self, key: Key, results: Results) -> None:
+        """Store the results of a fit."""
+        self.entries[key] = results
         if self._records is not None:
-            rows = np.asarray([astuple(score) for score in scores], float)
-            self._records.write("{}-{}-{}".format(*key), [rows, loadings], key=key)
-
-    def finished_groups(self, repeat: int, fold: int) -> tuple[int, NDArray[Any] | None]:
-        """Return the number of the fold's groups finished without a gap, and the loadings of the last."""
-        number = 0
-        while (repeat, fold, number) in self.entries:
-            number += 1
-        return number, self.entries[repeat, fold, number - 1][1] if number else None
+            self._records.write("-".join(map(str, key)), results, key=key)
 
 
 class BatchResults(ResultsStore):

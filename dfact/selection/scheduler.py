@@ -1,86 +1,133 @@
-"""Run tasks in memory, each on its own copy of the data, or fused on shared reads of the stored data."""
+"""Run many fits of one dataset: each on its own in memory, or together on shared reads, as many at once as the memory allows."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dfact.data.sources.base import RowSource
-from dfact.engine.driver import drive_together
+from dfact.engine.driver import FusedSolver, drive_together
+from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan
-from dfact.engine.partitions import Partitions
-from dfact.engine.session import Executor
+from dfact.engine.session import CheckpointableSession, Executor, Session
 from dfact.engine.threads import single_threaded
 from dfact.models.fit_task import FitTask
-from dfact.selection.fold_fits import FoldFits, FoldTask, GroupResult, WarmStarts
-from dfact.selection.folds import Folds
 
-Keep = Callable[[FoldTask, GroupResult], None]
-"""Called with each result of a task, from the threads of several."""
-
-
-def load(parts: Partitions, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Return the values (n, m), NaN where missing, and the covariates of all rows."""
-    return np.concatenate([block.values for block in parts.blocks(dtype)]), parts.covariates
+T = TypeVar("T")
+R = TypeVar("R")
+T_contra = TypeVar("T_contra", contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
 
 
-def run_in_memory(
-    fits: FoldFits,
-    parts: Partitions,
-    dtype: np.dtype[Any],
-    folds: Sequence[Folds],
-    tasks: list[FoldTask],
-    keep: Keep,
-    executor: Executor,
+class SharedFits(Protocol[T_contra, R_co]):
+    """Fits of one kind that can share their reads: T says which, and each has one or several results R."""
+
+    @property
+    def task(self) -> FitTask[Any]:
+        """The data and the precision of all fits."""
+        ...
+
+    def footprint(self, which: T_contra) -> Footprint:
+        """Return what a fit holds in memory on shared reads."""
+        ...
+
+    def shared(self, which: T_contra, keep: Callable[[R_co], None]) -> FusedSolver[None]:
+        """Return the solver of a fit that shares its reads with others; it keeps its results as they come."""
+        ...
+
+
+class Fits(SharedFits[T_contra, R_co], Protocol):
+    """Fits that can also run in memory, each on its own."""
+
+    ignored_warnings: ClassVar[str]
+    """Pattern of the warnings that concern a part of the data alone."""
+
+    def fits_in_memory(self, count: int, workers: WorkerResources) -> bool:
+        """Return whether ``count`` fits can run in memory, one on each thread."""
+        ...
+
+    def loaded(self) -> Callable[[T_contra], Iterable[R_co]]:
+        """Load the data. Return a function that runs a fit and yields its results."""
+        ...
+
+
+class Batches:
+    """Batches of fits that share their reads. A subclass records them, so that an interrupted batch resumes."""
+
+    def pending(self, first: int) -> int | None:
+        """Return the size of the interrupted batch that begins with fit number ``first``; None if there is none."""
+        return None
+
+    def opened(self, session: CheckpointableSession, first: int, count: int) -> Session:
+        """Return the session of a batch, with its checkpoint."""
+        return session
+
+    def finished(self, first: int, count: int) -> None:
+        """Record that a batch has finished."""
+
+
+def run_fits(
+    fits: Fits[T, R],
+    which: Sequence[T],
+    keep: Callable[[T, R], None],
+    executor: Any,
+    memory_limit: int | str | None,
+    *,
+    in_memory: bool | None = None,
 ) -> None:
-    """Run each task on its own, on threads or on workers."""
-    pairs = [(task, folds[task.repeat]) for task in tasks]
-    executor.map(partial(_run_task, fits), pairs, partial(load, parts, dtype), lambda pair, result: keep(pair[0], result), _fit_context)
+    """Run the fits in memory if they fit, each as a task of its own, else on shared reads; ``in_memory`` overrides the choice.
+
+    ``keep`` is called with each result, from the threads of several fits.
+    """
+    tasks = resolve_executor(executor, 2, tasks=True)  # several fits run at once even if the data is a single partition
+    if fits.fits_in_memory(len(which), tasks.workers(memory_limit)) if in_memory is None else in_memory:
+        tasks.map(_run_alone, which, fits.loaded, keep, partial(_fit_context, fits.ignored_warnings))
+        return
+    with _fit_context(fits.ignored_warnings):
+        run_on_shared_reads(fits, which, keep, resolve_executor(executor, len(fits.task.partitions)), memory_limit)
 
 
-def _run_task(fits: FoldFits, pair: tuple[FoldTask, Folds], data: tuple[NDArray[Any], NDArray[Any] | None]) -> Iterator[GroupResult]:
-    task, folds = pair
-    return fits.run(*data, folds, task)
+def _run_alone(which: T, run: Callable[[T], Iterable[R]]) -> Iterable[R]:
+    return run(which)
 
 
 @contextmanager
-def _fit_context() -> Iterator[None]:
-    """Use one BLAS thread, and ignore warnings about rows of which a fold leaves no answer.
+def _fit_context(ignored_warnings: str) -> Iterator[None]:
+    """Use one BLAS thread, and ignore some warnings.
 
     The context encloses all threads, as warning filters belong to the process: two threads would undo each other's.
     """
     with single_threaded(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "row .* no observed entry", UserWarning)
+        warnings.filterwarnings("ignore", ignored_warnings, UserWarning)
         yield
 
 
-def fits_in_memory(shape: tuple[int, ...], dtype: np.dtype[Any], workers: WorkerResources) -> bool:
-    """Whether the data, and for each thread a copy of it with the working arrays of a fit, fit within the memory limit."""
-    size = shape[0] * shape[1] * dtype.itemsize
-    return workers.baseline + size * (1 + 2 * workers.threads) <= workers.limit
-
-
 def run_on_shared_reads(
-    fits: WarmStarts,
-    fit: FitTask[Any],
-    folds: Sequence[Folds],
-    tasks: list[FoldTask],
-    keep: Keep,
+    fits: SharedFits[T, R],
+    which: Sequence[T],
+    keep: Callable[[T, R], None],
     executor: Executor,
     memory_limit: int | str | None,
+    *,
+    first: int = 0,
+    batches: Batches | None = None,
 ) -> None:
-    """Run the tasks in batches that share their reads, each as large as the memory allows; ``fit`` is the largest fit."""
-    source, dtype = fit.dataset.source, fit.dtype
-    workers, pending = executor.workers(memory_limit), list(tasks)
-    while pending:
-        count, plan = largest_batch(source, dtype, [fit.footprint] * len(pending), workers)
-        batch, pending = pending[:count], pending[count:]
-        with executor.open(fit.partitions, plan) as session:
-            drive_together([fits.fused(folds[task.repeat], task, partial(keep, task)) for task in batch], session, dtype)
+    """Run the fits from number ``first`` on in batches that share each read, as large as the memory allows.
+
+    A batch is no larger than an interrupted one that resumes.
+    """
+    task, batches = fits.task, batches or Batches()
+    workers, footprints = executor.workers(memory_limit), [fits.footprint(one) for one in which]
+    while first < len(which):
+        limit = batches.pending(first) or len(which)
+        count, plan = largest_batch(task.dataset.source, task.dtype, footprints[first : first + limit], workers)
+        with batches.opened(executor.open(task.partitions, plan), first, count) as session:
+            drive_together([fits.shared(one, partial(keep, one)) for one in which[first : first + count]], session, task.dtype)
+        batches.finished(first, count)
+        first += count
 
 
 def largest_batch(source: RowSource, dtype: np.dtype[Any], fits: Sequence[Footprint], workers: WorkerResources) -> tuple[int, Plan]:

@@ -415,7 +415,7 @@ print(int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
 @pytest.mark.parametrize(("name", "by"), [("t.csv", "labels"), ("t.csv", "numbers"), ("t.parquet", "labels")])
 def test_memory_does_not_grow_with_the_triplets(tmp_path: Path, name: str, by: str) -> None:
     peaks = []
-    for n in (200_000, 2_000_000):
+    for n in (200_000, 1_200_000):
         positions = np.random.default_rng(0).choice(6_000_000, n, replace=False)
         table = pa.table({"row": positions // 3000, "column": positions % 3000, "value": (positions % 97) / 4})
         source = tmp_path / f"{n}{name}"
@@ -426,7 +426,7 @@ def test_memory_does_not_grow_with_the_triplets(tmp_path: Path, name: str, by: s
         arguments = [sys.executable, "-c", _PEAK, str(source), str(tmp_path / f"{n}.zarr"), by]
         environment = os.environ | {"TMPDIR": str(tmp_path)}
         peaks.append(float(subprocess.run(arguments, check=True, capture_output=True, text=True, env=environment).stdout))
-    assert peaks[1] < peaks[0] + 36, peaks  # 1.8 million entries more are 43 MB, and sorting them takes as much again
+    assert peaks[1] < peaks[0] + 20, peaks  # a million entries more are 24 MB, and sorting them takes as much again
 
 
 # ---------------------------------------------------------------- the command

@@ -521,7 +521,7 @@ class TestLosses:
             assert tree(list(range(6)), list(range(0, 24, 4))) == (0, [(4, [(5, [])]), (1, []), (2, []), (3, [])])
             assert course_of(session, pass_, 7) == inline(7)
             assert kills_done(tmp_path) == 3
-            assert len(session._workers.owners) == 3
+            assert len(session._workers.all) == 3  # not the owners: a worker that others delay may get no partition
 
     def test_several_at_once(self, processes: Processes, tmp_path: Path) -> None:
         pass_ = Walk(str(tmp_path), tuple(Kill(3, partition) for partition in (0, 9, 23)))

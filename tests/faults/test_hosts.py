@@ -43,17 +43,18 @@ def seconds_lost(ended: Ended, struck: list[float]) -> list[float]:
     return [max(times[i + 1] - times[i] for i in range(begin, max(end, begin + 1))) for begin, end in itertools.pairwise(begins)]
 
 
-@pytest.mark.parametrize("protocol", ["tcp", "tls"])
-def test_a_host_that_is_cut_off_then_killed_then_cut_off_for_good(protocol: str, undisturbed: tuple[Path, str]) -> None:
+# Only what encryption may change runs over TLS, too: the loss of a worker, and certificates of another authority.
+@pytest.mark.parametrize(("protocol", "workers"), [("tcp", "abc"), ("tls", "ab")])
+def test_a_host_that_is_cut_off_then_killed_then_cut_off_for_good(protocol: str, workers: str, undisturbed: tuple[Path, str]) -> None:
     data, expected = undisturbed
-    with Hosts(["scheduler", "driver", "a", "b", "c", "d"]) as hosts:
+    with Hosts(["scheduler", "driver", *workers, "d"]) as hosts:
         own = Certificates.make(hosts.folder / "own") if protocol == "tls" else None
         foreign = Certificates.make(hosts.folder / "foreign")
         cluster = Cluster(hosts, own, SHORT_TIMEOUT)
         cluster.scheduler()
-        for name in "abc":
+        for name in workers:
             cluster.worker(name)
-        fit = cluster.fit(data, ITERATIONS, 3)
+        fit = cluster.fit(data, ITERATIONS, len(workers))
         struck: list[float] = []
 
         def strike(iteration: int, fault: Callable[[], None]) -> None:
@@ -66,7 +67,8 @@ def test_a_host_that_is_cut_off_then_killed_then_cut_off_for_good(protocol: str,
             time.sleep(2)
             hosts.restore("a")
 
-        strike(3, cut_and_restore)
+        if protocol == "tcp":
+            strike(3, cut_and_restore)
         strike(7, lambda: cluster.processes["b"].send_signal(signal.SIGKILL))
         if protocol == "tcp":
             strike(11, lambda: hosts.cut("c"))
@@ -78,10 +80,10 @@ def test_a_host_that_is_cut_off_then_killed_then_cut_off_for_good(protocol: str,
     assert (ended.error, ended.digest) == ("", expected)
     assert refused.error.startswith("FatalCommClosedError: TLS certificate does not match" if own else "RuntimeError: encryption required")
     lost = seconds_lost(ended, struck)
-    assert 1 < lost[0] < 60
-    assert lost[1] < 60
+    assert max(lost) < 60
     if protocol == "tcp":
-        assert 9 < lost[2] < 60  # the timeout is 11 s
+        assert lost[0] > 1
+        assert lost[2] > 9  # the timeout is 11 s
 
 
 def test_hosts_that_are_cut_off_from_each_other_alone() -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -153,6 +154,13 @@ def bucket(server: int, monkeypatch: pytest.MonkeyPatch) -> str:
 def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """The proxy between client and server; few and short retries keep the test fast."""
     monkeypatch.setattr(stores, "RETRIES", 2)
+    from_url: Any = pytest.importorskip("obstore.store").from_url
+    waits = {"init_backoff": timedelta(milliseconds=1), "max_backoff": timedelta(milliseconds=2), "base": 2}
+
+    def with_short_waits(url: str, *, retry_config: dict[str, Any]) -> Any:
+        return from_url(url, retry_config=retry_config | {"backoff": waits})
+
+    monkeypatch.setattr("obstore.store.from_url", with_short_waits)
     with Proxy(server) as found:
         thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
@@ -406,7 +414,7 @@ def test_fit_resumes_from_a_checkpoint_in_the_store(X: NDArray[np.float64], loca
         icqf(**parameters, beta=0.2, checkpoint=address).fit(local)
     grid = {"n_components": [1, 2]}
     selections = [
-        dfact.selection.block_cross_validate(icqf(), X, grid, (3, 3), 3, random_state=0, checkpoint=f"{bucket}/select.checkpoint")
+        dfact.selection.block_cross_validate(icqf(), X, grid, (2, 2), 2, random_state=0, checkpoint=f"{bucket}/select.checkpoint")
         for _ in range(2)
     ]
     assert selections[0].folds.equals(selections[1].folds)

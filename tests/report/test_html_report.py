@@ -25,10 +25,11 @@ from dfact.models.provenance import Stability
 from dfact.report import row_statistics
 from dfact.report.document import make_table, number_format
 from dfact.report.figures import order_by_similarity
-from dfact.report.html.context import ReportContext
 from dfact.report.html.images import COLORS
-from dfact.report.html.sections import selection as selection_section
-from dfact.report.reconstruction import BinErrors, item_errors
+from dfact.report.presenters.base import find_presenter
+from dfact.report.presenters.expectile import BinErrors
+from dfact.report.presenters.sections import selection as selection_section
+from dfact.report.reconstruction import item_errors
 from dfact.report.row_statistics import RowStatistics
 from dfact.selection.fitted_data import fitted_dataset
 from tests.conftest import REAL_DATA, planted_answers
@@ -446,7 +447,8 @@ def test_selected_model_records_its_selection(tmp_path: Path) -> None:
         assert dict(zip(choice.names, choice.values[choice.best], strict=True)) == selection.best_params
         assert choice.rule == rule
         assert_allclose(choice.scores, selection.table[choice.criterion])
-        section = selection_section(ReportContext(dfact.load_model(tmp_path / f"{i}"), None, {}))
+        model = dfact.load_model(tmp_path / f"{i}")
+        section = selection_section(find_presenter(model)(model))
         assert section is not None
         assert f"{len(selection.table)} candidates were compared" in section.blocks[0].text  # type: ignore[union-attr]
     assert_allclose(chosen[0].model.selection_.errors, chosen[0].table["se"])  # type: ignore[attr-defined]

@@ -145,7 +145,7 @@ second: 40.0% of the memberships, 1 highly pure, 1 highly mixed
 
 def test_summary_text(small: Any) -> None:
     assert (
-        align_columns([*GoMPresenter().summary(small), ("data", "fingerprint 0")])
+        align_columns([*GoMPresenter(small).summary(), ("data", "fingerprint 0")])
         == """\
 model    SimpleNamespace, 2 classes of 7 subjects × 3 items, responses 0 to 4
 fit      method srsc; modularity 0.01235

@@ -9,8 +9,7 @@ import pytest
 
 import dfact
 from dfact.report.presenters.base import items_plot
-from dfact.report.presenters.cp.plots import axis_values, modes_plot, path_plot
-from dfact.report.presenters.cp.tables import mode_table
+from dfact.report.presenters.cp.plots import axis_values, mode_table, modes_plot, path_plot
 from dfact.selection.result import Selection
 from dfact.selection.solution_path import select_on_path
 

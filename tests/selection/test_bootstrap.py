@@ -22,6 +22,7 @@ from dfact.progress import Iteration
 from dfact.selection import bootstrap
 from dfact.selection.bootstrap import _Matching
 from dfact.selection.resamples import Refit, Resample, ResampleFits
+from dfact.selection.scheduler import run_fits
 from tests.conftest import planted_answers
 from tests.models.test_adding_a_factorization import PoissonMF, counts
 
@@ -90,7 +91,7 @@ def test_refit_equals_a_fit_to_the_drawn_rows(name: str, n: int) -> None:
     M = answers(n, 12, n)
     model, weighted = models()[name].set_params(dtype="float64", executor="inline"), name in ("icqf", "admm")
     found: dict[int, Any] = {}
-    ResampleFits.make(model, as_dataset(M), weighted=weighted, seed=5).run([0, 1], found.__setitem__, "inline", None)
+    run_fits(ResampleFits.make(model, as_dataset(M), weighted=weighted, seed=5), [0, 1], found.__setitem__, "inline", None)
     for number in range(2):
         repeated = np.repeat(M, drawn_rows(M.shape, 5, number), axis=0)
         assert_allclose(found[number], model.fit(repeated).components_, rtol=1e-5, atol=1e-6)
@@ -102,7 +103,8 @@ def test_confounders_are_resampled_with_their_rows() -> None:
     M = np.clip(planted_answers(400, 10, 2, 0) + (groups["group"] == "a").to_numpy()[:, None], 0, 4)
     model = dfact.ICQF(2, bounds=(0, 4), q_max=4, dtype="float64").fit(M, confounders=groups)
     found: list[Refit] = []
-    ResampleFits.make(model, as_dataset(M, groups), weighted=True, seed=0).run([0], lambda _, refit: found.append(refit), "inline", None)
+    fits = ResampleFits.make(model, as_dataset(M, groups), weighted=True, seed=0)
+    run_fits(fits, [0], lambda _, refit: found.append(refit), "inline", None)
     multiplicity = drawn_rows(M.shape, 0, 0)
     # The ages are scaled by all rows: weights do not change the scale.
     again = dfact.ICQF(2, bounds=(0, 4), q_max=4, dtype="float64").fit(M, confounders=groups, sample_weight=multiplicity)
@@ -233,7 +235,7 @@ def test_executors_and_stores_give_the_same_bits(name: str, tmp_path: Path, clie
     in_memory = M.astype(np.float32)
     cold = bootstrap(model.set_params(executor="threads"), in_memory, 3, random_state=0, warm_start=False)
     # Fused on shared reads.
-    monkeypatch.setattr(ResampleFits, "_fits_in_memory", lambda *_: False)
+    monkeypatch.setattr(ResampleFits, "fits_in_memory", lambda *_: False)
     for executor in ("inline", "threads", client):
         assert same(cold, bootstrap(model.set_params(executor=executor), dataset, 3, random_state=0, warm_start=False))
 

@@ -14,15 +14,17 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.data.sources.dense import ZarrSource
+from dfact.engine.executors import resolve_executor
 from dfact.engine.passes import Block
 from dfact.progress import Iteration
 from dfact.report.selection import selection_text
-from dfact.selection import held_out_entries
-from dfact.selection.held_out_entries import EntryFit, EntryFits, select_by_held_out
+from dfact.selection import scheduler
+from dfact.selection.held_out_entries import EntryFit, EntryFits, held_out_histograms, select_by_held_out
 from dfact.selection.held_out_errors import ErrorMeasure
 from dfact.selection.masks import EntryMask
 from dfact.selection.result import Selection
 from dfact.selection.results_store import BatchResults
+from dfact.selection.scheduler import run_on_shared_reads
 
 GRID: dict[str, Any] = {"n_components": [1, 2, 4], "omega": [0.1, 0.5]}
 
@@ -177,11 +179,11 @@ def test_held_out_entries_do_not_affect_the_fit(solver: str) -> None:
     for data in (X, other):
         model = dfact.ExpectileMF(2, ridge=0.1, solver=solver, init="svd")
         task = model.prepare(data)
-        fits = EntryFits(task, ErrorMeasure("relative"), 0.1, BatchResults(None, {"seed": 5}, 10), "inline", None)
-        fit = EntryFit(model, task, 0)
-        start = fits._make_starts([fit])[0]
-        (histogram,) = fits.run([fit])
-        fitted.append((start, histogram.counts))
+        fits, fit = EntryFits(task, ErrorMeasure("relative"), 0.1, 5), EntryFit(model, task, 0)
+        starts: list[Any] = []
+        run_on_shared_reads(fits, [fit], lambda _, start, starts=starts: starts.extend(start), resolve_executor("inline", 1), None)
+        [histogram] = held_out_histograms(fits, [fit], BatchResults(None, {"seed": 5}, 10), "inline", None)
+        fitted.append((starts[0], histogram.counts))
     np.testing.assert_array_equal(fitted[0][0], fitted[1][0])
     # All errors but that of the entry itself are the same.
     assert np.abs(fitted[0][1] - fitted[1][1]).sum() == 2
@@ -222,7 +224,7 @@ def test_sparse_and_dense_data_agree() -> None:
 def test_configurations_share_each_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = dfact.import_array(planted(7), tmp_path / "x.zarr")
     reads: list[int] = []
-    largest_batch, read = held_out_entries.largest_batch, ZarrSource.read
+    largest_batch, read = scheduler.largest_batch, ZarrSource.read
 
     def without_cache(*args: Any) -> Any:
         count, plan = largest_batch(*args)
@@ -232,7 +234,7 @@ def test_configurations_share_each_read(tmp_path: Path, monkeypatch: pytest.Monk
         reads.append(start)
         return read(self, start, stop)
 
-    monkeypatch.setattr(held_out_entries, "largest_batch", without_cache)
+    monkeypatch.setattr(scheduler, "largest_batch", without_cache)
     monkeypatch.setattr(ZarrSource, "read", counted)
 
     def count(grid: dict[str, Any], **settings: Any) -> int:
@@ -248,14 +250,14 @@ def test_configurations_share_each_read(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_short_memory_runs_fewer_fits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[int] = []
-    X, largest_batch = planted(8), held_out_entries.largest_batch
+    X, largest_batch = planted(8), scheduler.largest_batch
     expected = select(X)
 
     def four(source: Any, dtype: Any, fits: Any, workers: Any) -> Any:
         counts.append(len(fits))
         return largest_batch(source, dtype, fits[:4], workers)
 
-    monkeypatch.setattr(held_out_entries, "largest_batch", four)
+    monkeypatch.setattr(scheduler, "largest_batch", four)
     pd.testing.assert_frame_equal(select(X).table, expected.table)
     assert counts == [1, 6, 2]
 

@@ -12,7 +12,7 @@ from distributed import Client
 import dfact
 from dfact.engine.checkpoint import resume_point
 from dfact.engine.executors import LocalSession
-from dfact.selection import held_out_entries
+from dfact.selection import scheduler
 from dfact.selection.held_out_entries import select_by_held_out
 from dfact.selection.result import Selection
 from dfact.selection.results_store import BatchResults
@@ -75,12 +75,10 @@ def same(one: Selection, other: Selection) -> None:
 def limit_batches(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Limit the memory to this number of fits at once."""
     largest_batch = limit_batches.largest_batch  # type: ignore[attr-defined]
-    monkeypatch.setattr(
-        held_out_entries, "largest_batch", lambda source, dtype, fits, workers: largest_batch(source, dtype, fits[:size], workers)
-    )
+    monkeypatch.setattr(scheduler, "largest_batch", lambda source, dtype, fits, workers: largest_batch(source, dtype, fits[:size], workers))
 
 
-limit_batches.largest_batch = held_out_entries.largest_batch  # type: ignore[attr-defined]
+limit_batches.largest_batch = scheduler.largest_batch  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow

@@ -297,11 +297,7 @@ class ICQF(Factorization):
     def confounder_loadings_(self) -> pd.DataFrame:
         """Loadings of the confounders as a table, items × encoded confounder columns."""
         columns = [] if self.confounder_encoding_ is None else list(self.confounder_encoding_.columns)
-        return pd.DataFrame(self.confounder_components_.T, index=self._items(), columns=columns)
-
-    def _items(self) -> pd.Index:
-        items: pd.Index[Any] = pd.Index(self.column_labels_, name="item")
-        return items
+        return pd.DataFrame(self.confounder_components_.T, index=self._items, columns=columns)
 
     def _encode(self, frame: pd.DataFrame | None, n_rows: int) -> NDArray[np.float64] | None:
         if self.confounder_encoding_ is None:

@@ -50,7 +50,7 @@ class Descent(Protocol):
 
 
 def descend(
-    solver: Descent,
+    descent: Descent,
     net: ElasticNet,
     max_iter: int,
     tol: float,
@@ -60,7 +60,7 @@ def descend(
     """Iterate until the ``measure`` of the objectives is less than ``tol``. Return the objectives and whether it is."""
     objectives: list[float] = []
     for _ in range(max_iter):
-        objectives.append((yield from solver.iterate(net)))
+        objectives.append((yield from descent.iterate(net)))
         if report is not None:
             report.iteration(objectives)
         if measure(objectives) < tol:
@@ -68,7 +68,7 @@ def descend(
     return objectives, False
 
 
-class ImputingSolver:
+class ImputingDescent:
     """Descent by one pass over the rows in each iteration, with missing entries filled in by the model.
 
     A pass updates mode 1 and contracts the filled data with it, which is all that
@@ -155,9 +155,9 @@ class ImputingSolver:
     def support_counts(self) -> Solver[SupportCounts]:
         return (yield from run(SupportPass(), None))
 
-    def refinement(self, supports: Factors) -> "ImputingSolver":
+    def refinement(self, supports: Factors) -> "ImputingDescent":
         others = [A * support for A, support in zip(self._others, supports, strict=True)]
-        return ImputingSolver(self._prior, self._row_start, self._dtype, others, supports)
+        return ImputingDescent(self._prior, self._row_start, self._dtype, others, supports)
 
     def rows(self) -> Solver[Iterable[NDArray[Any]]]:
         return (yield from memoized_rows(self._key))
@@ -173,7 +173,7 @@ def memoized_rows(name: str) -> Solver[Iterable[NDArray[Any]]]:
     return groups.values()
 
 
-class MaskedSolver:
+class MaskedDescent:
     """Algorithm 1, or algorithm 2 on a support, as printed: on the residual tensor, with the mask in every column update.
 
     In memory and in double precision: Z flat by rows (I_1, I_2⋯I_N), NaN where missing; all factors side by side (R, ΣI_n).
@@ -230,9 +230,9 @@ class MaskedSolver:
         rows = slice(0, self._sizes[0])
         return SupportCounts((support[:, rows] == 0).sum(axis=1), (support != previous)[:, rows].sum(axis=1))
 
-    def refinement(self, supports: Factors) -> "MaskedSolver":
+    def refinement(self, supports: Factors) -> "MaskedDescent":
         support = np.hstack([self._counted_support[:, : self._sizes[0]], *supports]).astype(np.float64)
-        return MaskedSolver(self._Z, self._sizes.tolist(), self._variances, self._A * support, support)
+        return MaskedDescent(self._Z, self._sizes.tolist(), self._variances, self._A * support, support)
 
     def rows(self) -> Solver[Iterable[NDArray[Any]]]:
         yield from ()

@@ -33,7 +33,7 @@ from dfact.models.cp.problem import (
 )
 from dfact.models.cp.samples import monitor_rows
 from dfact.models.cp.starts import is_exact, make_descent, row_inputs, start_size
-from dfact.models.cp.stochastic import StochasticSolver, resolve_batch_sizes
+from dfact.models.cp.stochastic import StochasticDescent, resolve_batch_sizes
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL
 from dfact.models.lazy_transform import lazy_of_dask
@@ -247,14 +247,14 @@ class ElasticCP(CPModel):
 
     def solve(self, task: FitTask[ElasticNet]) -> Solver[Solution]:
         net, dtype = task.problem, task.dtype
-        prior, solver, _ = yield from make_descent(self, task.dataset, dtype)
-        objectives, converged = yield from descend(solver, net, self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
+        prior, descent, _ = yield from make_descent(self, task.dataset, dtype)
+        objectives, converged = yield from descend(descent, net, self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
         # Rounded to the precision of factors_, so that transform gives the same rows.
-        others = [A.astype(dtype).astype(np.float64) for A in solver.others]
+        others = [A.astype(dtype).astype(np.float64) for A in descent.others]
         sums = yield from run(RowsPass(net, prior.rows, dtype), khatri_rao(others))
         sizes = sums.sizes + sum(penalty_norms(A, v) for A, v in zip(others, prior.others, strict=True))
         final = 0.5 * float(sums.squares) + net.penalty(sizes)
-        read_share = solver.read_share if isinstance(solver, StochasticSolver) else None
+        read_share = descent.read_share if isinstance(descent, StochasticDescent) else None
         return Solution(prior, objectives, final, converged, read_share, others, sums, (yield from state_rows(FACTORS)))
 
     def set_fitted(self, task: FitTask[ElasticNet], solution: Solution) -> None:
@@ -296,13 +296,13 @@ class ElasticCP(CPModel):
 
     def _trace(self, task: FitTask[ElasticNet], lambdas: list[float], refine: bool) -> Solver[tuple[Prior, list[PathStep]]]:
         report = Reporter(self.callbacks, len(lambdas))
-        prior, solver, norm = yield from make_descent(self, task.dataset, task.dtype)
+        prior, descent, norm = yield from make_descent(self, task.dataset, task.dtype)
 
         def gather(descent: Descent, weights: NDArray[np.float64]) -> Solver[list[Any]]:
             return gather_factors((yield from descent.rows()), descent.others, weights, task)
 
         steps = yield from trace_path(
-            solver,
+            descent,
             task.problem,
             lambdas,
             norm=norm,

@@ -102,7 +102,7 @@ class SolutionPath:
 
 
 def trace_path(
-    solver: Descent,
+    descent: Descent,
     net: ElasticNet,
     lambdas: Sequence[float],
     *,
@@ -123,11 +123,11 @@ def trace_path(
     components = np.empty(0, np.bool_)
     for lam in lambdas:
         # Step 3: algorithm 1 from the last solution.
-        objectives, converged = yield from descend(solver, replace(net, lam=float(lam)), max_iter, tol, measure=relative_change)
+        objectives, converged = yield from descend(descent, replace(net, lam=float(lam)), max_iter, tol, measure=relative_change)
         # Steps 4 and 5: weights, support, rank and number of zeros.
-        (squares, weights), counts = (yield from solver.evaluate()), (yield from solver.support_counts())
+        (squares, weights), counts = (yield from descent.evaluate()), (yield from descent.support_counts())
         previous_support = (components, supports)
-        components, supports = nonzero(weights), [(np.abs(A) > EPSILON).astype(np.float64) for A in solver.others]
+        components, supports = nonzero(weights), [(np.abs(A) > EPSILON).astype(np.float64) for A in descent.others]
         zeros = counts.zeros + sum((support == 0).sum(axis=1) for support in supports)
         step = PathStep(
             float(lam),
@@ -136,7 +136,7 @@ def trace_path(
             relative_error(squares, norm),
             np.asarray(objectives),
             converged,
-            (yield from gather(solver, weights)),
+            (yield from gather(descent, weights)),
         )
         # Step 6: algorithm 2 if the support has changed.
         if refine and components.any():
@@ -144,7 +144,7 @@ def trace_path(
                 names = ("refined", "refined_error", "refined_objectives", "refined_converged")
                 step = replace(step, **{name: getattr(steps[-1], name) for name in names})
             else:
-                step = yield from _refined(step, solver.refinement(supports), net, norm, tol, gather)
+                step = yield from _refined(step, descent.refinement(supports), net, norm, tol, gather)
         steps.append(step)
         report(step)
         if not components.any():
@@ -152,14 +152,14 @@ def trace_path(
     return steps
 
 
-def _refined(step: PathStep, solver: Descent, net: ElasticNet, norm: float, tol: float, gather: Gather) -> Solver[PathStep]:
+def _refined(step: PathStep, descent: Descent, net: ElasticNet, norm: float, tol: float, gather: Gather) -> Solver[PathStep]:
     objectives, converged = yield from descend(
-        solver, replace(net, lam=_REFINING_LAMBDA), _REFINING_ITERATIONS, tol, measure=relative_change
+        descent, replace(net, lam=_REFINING_LAMBDA), _REFINING_ITERATIONS, tol, measure=relative_change
     )
-    squares, weights = yield from solver.evaluate()
+    squares, weights = yield from descent.evaluate()
     return replace(
         step,
-        refined=(yield from gather(solver, weights)),
+        refined=(yield from gather(descent, weights)),
         refined_error=relative_error(squares, norm),
         refined_objectives=np.asarray(objectives),
         refined_converged=converged,

@@ -12,10 +12,10 @@ from dfact.data.dataset import Dataset
 from dfact.engine.partitions import partitions
 from dfact.engine.requests import Solver, memo, run, state_rows
 from dfact.linalg.svd import gram_size, right_singular
-from dfact.models.cp.block_descent import Descent, ImputingSolver, MaskedSolver
+from dfact.models.cp.block_descent import Descent, ImputingDescent, MaskedDescent
 from dfact.models.cp.passes import FACTORS, RowStart, SlicesPass, SliceSums, UnfoldingsPass, filled_rows, random_factors
 from dfact.models.cp.problem import Factors, Prior, RowPrior, check_factors, check_variances, estimate_prior, find_unobserved, unfold
-from dfact.models.cp.stochastic import StochasticSolver, resolve_batch_sizes
+from dfact.models.cp.stochastic import StochasticDescent, resolve_batch_sizes
 from dfact.models.parameters import resolve_seed
 
 _EXACT_ENTRIES = 1 << 20  # up to which a residual tensor fits roughly into a second-level cache
@@ -67,21 +67,21 @@ def make_descent(model: Parameters, dataset: Dataset, dtype: np.dtype[Any]) -> S
     if model.solver == "stochastic":
         sizes = resolve_batch_sizes(model.batch_sizes, dataset.shape, model.n_components)
         masked = model.missing == "exact" or (model.missing == "auto" and dataset.missing_rate > _EXACT_MISSING)
-        return prior, StochasticSolver(dataset.source, prior, row_start, dtype, others, sizes, model.step_size, exact=masked), norm
-    solver = ImputingSolver(prior, row_start, dtype, others)
+        return prior, StochasticDescent(dataset.source, prior, row_start, dtype, others, sizes, model.step_size, exact=masked), norm
+    descent = ImputingDescent(prior, row_start, dtype, others)
     if rescaled:
-        solver.shrink(sums.gram, norm / max(1 - dataset.missing_rate, 1e-12))
+        descent.shrink(sums.gram, norm / max(1 - dataset.missing_rate, 1e-12))
     if not exact:
-        return prior, solver, norm
+        return prior, descent, norm
     # The exact solver starts from the mode 1 and the variances of the passes, so that both solvers start alike.
-    yield from solver.evaluate()
+    yield from descent.evaluate()
     arrays = {FACTORS: (yield from state_rows(FACTORS)), "variances": (yield from state_rows("variances"))}
     state = yield from memo("rows", lambda: {name: np.concatenate(list(rows)) for name, rows in arrays.items()})
     rows, variances = (state[name].T.astype(np.float64) for name in (FACTORS, "variances"))
     parts = partitions(dataset.source, dataset.missing_code, None)
     Z = np.concatenate([unfold(block) for block in parts.blocks(np.dtype(np.float64))])
     factors = np.hstack([rows, *others])
-    return prior, MaskedSolver(Z, dataset.shape, np.concatenate([variances[0], *prior.others]), factors), norm
+    return prior, MaskedDescent(Z, dataset.shape, np.concatenate([variances[0], *prior.others]), factors), norm
 
 
 def _make_prior(model: Parameters, dataset: Dataset, sums: SliceSums) -> Prior:

@@ -18,7 +18,7 @@ from dfact.data.sources.base import RowSource
 from dfact.engine.requests import Solver, run
 from dfact.errors import ParameterError
 from dfact.kernels.adamax import BETA_1
-from dfact.models.cp.block_descent import ImputingSolver, memoized_rows
+from dfact.models.cp.block_descent import ImputingDescent, memoized_rows
 from dfact.models.cp.passes import FACTORS, FillPass, RowsPass, RowStart, RowSums, SupportCounts, SupportPass
 from dfact.models.cp.problem import ElasticNet, Factors, Prior, component_weights, khatri_rao, penalty_norms
 from dfact.models.cp.samples import (
@@ -56,7 +56,7 @@ def resolve_batch_sizes(batch_sizes: Sequence[int] | None, shape: Sequence[int],
     return (min(rows, -(-shape[0] // 2)), *drawn)
 
 
-class StochasticSolver:
+class StochasticDescent:
     """Algorithm 4 on samples Z(s_1, …, :, …, s_N), in local steps whose results are averaged.
 
     A sample has s_n slices of mode n, except of the mode that it moves, of which it has all.
@@ -207,8 +207,8 @@ class StochasticSolver:
     def support_counts(self) -> Solver[SupportCounts]:
         return (yield from run(SupportPass(), None))
 
-    def refinement(self, supports: Factors) -> ImputingSolver:
-        return ImputingSolver(self._prior, self._row_start, self._dtype, self._others).refinement(supports)
+    def refinement(self, supports: Factors) -> ImputingDescent:
+        return ImputingDescent(self._prior, self._row_start, self._dtype, self._others).refinement(supports)
 
     def rows(self) -> Solver[Iterable[NDArray[Any]]]:
         return (yield from memoized_rows(FACTORS))

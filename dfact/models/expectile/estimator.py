@@ -8,7 +8,6 @@ from os import PathLike
 from typing import Annotated, Any, Self
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
@@ -374,12 +373,6 @@ class ExpectileMF(Factorization):
     def factors_(self) -> Any:
         """Factors of the rows, under the name that all factorizations share."""
         return self.row_factors_
-
-    @property
-    def loadings_(self) -> pd.DataFrame:
-        """Factors of the columns as a table, columns × components."""
-        columns: pd.Index[Any] = pd.Index(self.column_labels_, name="column")
-        return pd.DataFrame(self.column_factors_, index=columns, columns=self.get_feature_names_out())
 
     def _observed(self, X: Any, *, reset: bool) -> Dataset:
         """Return X with its implicit entries as missing. Refuse infinite entries, and warn of unobserved rows and columns."""

@@ -294,8 +294,7 @@ class GradeOfMembership(Factorization):
     @property
     def item_parameters_(self) -> pd.DataFrame:
         """Θ as a table, items × classes."""
-        items: pd.Index[Any] = pd.Index(self.column_labels_, name="item")
-        return pd.DataFrame(self.components_.T, index=items, columns=self.get_feature_names_out())
+        return self.loadings_
 
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
         """Refuse items without any answer in a fit. The fit counts subjects without an answer as nonrespondents."""

@@ -153,7 +153,7 @@ class Search:
         points = [Coordinates(k, unit=True) for k in n_components]
         # Corners of expected responses lie on the margin itself; grouping them with nearby rows would move them.
         precision = 100 * float(np.finfo(self.dtype).eps)
-        vertices = []
+        vertices: list[NDArray[np.int64]] = []
         for search in points:
-            vertices.append((yield from cone_vertices(search, self.shape[0], precision, self.seed)))  # noqa: PERF401  # no list can yield
+            vertices += [(yield from cone_vertices(search, self.shape[0], precision, self.seed))]
         return vertices

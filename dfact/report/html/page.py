@@ -2,65 +2,38 @@
 
 import base64
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.resources import files
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from dfact.models.cp.path import SolutionPath
-from dfact.models.persistence import load_model, running_versions, saved_versions
-from dfact.report.document import Drawing, Section
+from dfact.report.document import Document, Drawing, Section
 from dfact.report.export import check_destination
-from dfact.report.html.context import ReportContext, check_model
 from dfact.report.html.images import render
-from dfact.report.html.item_sections import confounders, loadings, solutions, top_items
-from dfact.report.html.sections import (
-    convergence,
-    distributions,
-    errors,
-    family_errors,
-    family_rows,
-    overview,
-    parameters,
-    selection,
-    stability,
-)
 from dfact.report.plots import new_figure
-from dfact.selection.fitted_data import fitted_dataset
+from dfact.report.presenters.sections import make_document
 from dfact.storage.files import atomic_file
 
+if TYPE_CHECKING:
+    from dfact.models.cp.path import SolutionPath
+    from dfact.models.estimator import Factorization
+
 FORMATS = (".html", ".htm")
-_SECTIONS: tuple[Callable[[ReportContext], Section | None], ...] = (
-    overview,
-    top_items,
-    loadings,
-    confounders,
-    family_rows,
-    distributions,
-    errors,
-    family_errors,
-    stability,
-    selection,
-    solutions,
-    convergence,
-    parameters,
-)
-"""Sections in the order of the page; each returns None if it does not apply to the model."""
 
 
 def write_report(
-    model: Any,
+    model: "Factorization | str | PathLike[str]",
     path: str | PathLike[str],
     data: Any = None,
     *,
     texts: Mapping[str, str] | None = None,
     groups: Mapping[str, str] | None = None,
-    solutions: SolutionPath | None = None,
+    solutions: "SolutionPath | None" = None,
     overwrite: bool = False,
 ) -> None:
     """Write a report of a fitted model as one HTML file, atomically.
@@ -107,35 +80,25 @@ def write_report(
     path = Path(path)
     check_destination(path, overwrite=overwrite, formats=FORMATS)
     new_figure(1, 1)  # raises an error before the work if Matplotlib is not installed
-    stored = isinstance(model, (str, PathLike))
-    versions = saved_versions(model) if stored else running_versions()
-    fitted = load_model(model) if stored else check_model(model)
-    dataset = None if data is None else fitted_dataset(fitted, data)
-    page = _render_page(ReportContext(fitted, dataset, versions, texts or {}, groups or {}, solutions))
+    document = make_document(model, data, texts, groups, solutions)
     with atomic_file(path) as partial:
-        partial.write_bytes(page.encode("utf-8", "replace"))
+        partial.write_bytes(_render_page(document).encode("utf-8", "replace"))
 
 
-def _render_page(context: ReportContext) -> str:
+def _render_page(document: Document) -> str:
     """Render the page. Its policy allows only its own style and script, by their digests, and images as data URIs."""
     page = files("dfact.report.html.assets")
     style, script = ((page / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    k, name = len(context.names), type(context.model).__name__
-    n, m = context.model.row_factors().shape[0], len(context.model.column_labels_)
-    words = context.words
-    shape = f"{n} {words.rows} × {m} {words.items}"
-    if hasattr(context.model, "slice_shape_"):
-        shape = f"a tensor {' × '.join(map(str, (n, *context.model.slice_shape_)))}"
     return environment.from_string((page / "report.html").read_text(encoding="utf-8")).render(
-        title=f"{k} {words.components if k > 1 else words.component} of {shape}",
-        kind=name,
+        title=document.title,
+        kind=document.kind,
         version=version("dfact"),
         style=Markup(style),  # style and script are dfact's own files
         style_hash=_digest(style),
         script=Markup(script),
         script_hash=_digest(script),
-        sections=[_with_images(section) for make in _SECTIONS if (section := make(context)) is not None],
+        sections=[_with_images(section) for section in document.sections],
     )
 
 

@@ -1,21 +1,32 @@
 """The presentation of any model, and the presenter of each class of models."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from dfact.data.dataset import Dataset
 from dfact.errors import ParameterError
 from dfact.models.estimator import Factorization
-from dfact.report.document import Section
+from dfact.models.provenance import SelectionRecord
+from dfact.models.traits import Vocabulary
+from dfact.report.component_order import ComponentOrder
+from dfact.report.document import Block, Card, Cards, Drawing, Section
+from dfact.report.figures import Groups, items_heatmap, order_by_similarity
 from dfact.report.plots import signed_heatmap
+from dfact.report.selection import ERROR_LABEL, score_plot
 from dfact.report.tables import Lines, Texts, align_columns, largest_items, under_headings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from dfact.data.dataset import Dataset
-
+TOP = 8  # items of each component in a report
+MAX_ITEMS = 2000  # in tables and heat maps; clustering takes memory quadratic in their number
 _PRESENTERS = {
     "ICQF": ("bounded_nmf", "ICQFPresenter"),
     "L1NMF": ("bounded_nmf", "L1NMFPresenter"),
@@ -26,87 +37,185 @@ _PRESENTERS = {
     "FactorAnalysis": ("factor_analysis", "FactorAnalysisPresenter"),
 }
 """Module and class of the presenter, by the name of the model's class; imported when needed."""
+M = TypeVar("M", bound=Factorization)
 
 
-class Presenter:
-    """The plain presentation of a model; each family of models overrides what it shows differently."""
+@dataclass(frozen=True, eq=False)
+class Presenter(Generic[M]):
+    """The plain presentation of a fitted model; each family of models overrides what it shows differently.
 
+    Texts need the model alone. A report also shows its data, if given, and the texts and groups of its items; derived tables
+    are computed once.
+    """
+
+    model: M
+    dataset: Dataset | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+    groups: Mapping[str, str] = field(default_factory=dict)
     rows: ClassVar[str] = "{k} factors of {n} rows"
     """Description of the output of ``transform``."""
+    factors: ClassVar[str] = "factors"
+    """Word for the row factors."""
+    item: ClassVar[str] = "item"
+    """Words for one item."""
 
-    def summary(self, model: Any) -> Lines:
+    def __post_init__(self) -> None:
+        for name, labels in (("texts", self.texts), ("groups", self.groups)):
+            if labels and not set(items := self.model.loadings_.index.astype(str)) & set(labels):
+                found, expected = (", ".join(list(some)[:5]) for some in (labels, items))
+                raise ParameterError(f"{name} are for {found}, …, which are not items of the model; expected some of {expected}, …")
+
+    @property
+    def words(self) -> Vocabulary:
+        """Words for the parts of the model."""
+        return self.model.traits.vocabulary
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of the components."""
+        return [str(name) for name in self.model.get_feature_names_out()]
+
+    @cached_property
+    def all_loadings(self) -> pd.DataFrame:
+        """Loadings of all items, with the signs of the exported tables and the components in the order of the model."""
+        return ComponentOrder.of(self.model).loadings(self.model)[list(self.model.get_feature_names_out())]
+
+    @cached_property
+    def shown(self) -> NDArray[np.intp]:
+        """Positions of the items in the report: all, or those with the largest loadings."""
+        sizes = self.all_loadings.abs().max(axis=1).to_numpy()
+        return np.sort(np.argsort(-sizes, kind="stable")[:MAX_ITEMS])
+
+    @property
+    def loadings(self) -> pd.DataFrame:
+        """Loadings of the items in the report."""
+        return self.all_loadings.iloc[self.shown]
+
+    @cached_property
+    def order(self) -> tuple[NDArray[np.intp], Groups]:
+        """Order of the items in the report, similar ones together, and their groups."""
+        return order_by_similarity(self.loadings, dict(self.groups))
+
+    def with_texts(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Insert the texts and groups of the items as first columns, if there are any."""
+        out = table.copy()
+        for name, labels in (("group", self.groups), ("text", self.texts)):
+            if labels:
+                out.insert(0, name, [labels.get(str(item), "") for item in table.index])
+        return out
+
+    def item_cards(self, names: Sequence[str], table: pd.DataFrame, style: str) -> Cards:
+        """Return a card of the items, loadings and any differences of each name in the column ``factor`` of a table."""
+        cards = []
+        for name in names:
+            rows = table[table["factor"] == name]
+            texts = [self.texts.get(item, "") for item in rows["item"]]
+            if "difference" in rows:
+                notes = [f"({abs(value):.2f} {'above' if value > 0 else 'below'} the others)" for value in rows["difference"]]
+                texts = [f"{text} {note}" if text else note for text, note in zip(texts, notes, strict=True)]
+            numbers = [style.format(value) for value in rows["loading"]]
+            cards.append(Card(name, list(zip(numbers, rows["item"], texts, strict=True))))
+        return Cards(cards)
+
+    def summary(self) -> Lines:
         """Describe the size and the fit."""
-        lines = [model_line(model)]
-        if hasattr(model, "objective_history_"):
-            lines.append(("fit", f"{model.n_iter_} iterations, objective {model.objective_history_[-1]:.6g}"))
+        lines = [self.model_line()]
+        if hasattr(self.model, "objective_history_"):
+            lines.append(("fit", f"{self.model.n_iter_} iterations, objective {self.model.objective_history_[-1]:.6g}"))
         return lines
 
-    def sections(self, model: Any, top: int, texts: Texts) -> list[str]:
+    def model_line(self) -> tuple[str, str]:
+        """Describe the class and the size of the model."""
+        n, k = self.model.factors_.shape
+        return "model", f"{type(self.model).__name__}, {k} factors of {n} participants × {len(self.model.column_labels_)} items"
+
+    def size_text(self) -> str:
+        """Describe the size of the data."""
+        return f"{self.model.row_factors().shape[0]} {self.words.rows} × {len(self.model.column_labels_)} {self.words.items}"
+
+    def component_texts(self, top: int, texts: Texts) -> list[str]:
         """List the ``top`` items of each component."""
-        names = [str(name) for name in model.get_feature_names_out()]
-        return [under_headings(names, names, largest_items(model, top, texts))]
+        return [under_headings(self.names, self.names, largest_items(self.model, top, texts))]
 
-    def items_plot(self, model: Any) -> "Figure":
+    def items_plot(self) -> "Figure":
         """Plot the loadings of the items."""
-        return signed_heatmap(model)
+        return signed_heatmap(self.model)
 
-    def top_items(self, model: Any, loadings: pd.DataFrame, n: int) -> tuple[str, pd.DataFrame]:
+    def top_items(self, n: int) -> tuple[str, pd.DataFrame]:
         """Describe and list the items that characterize each component: columns ``factor``, ``item``, ``loading``.
 
-        ``loadings`` (items, components) have the signs of the exported tables. A column ``difference`` may follow.
+        Loadings have the signs of the exported tables. A column ``difference`` may follow.
         """
-        rows = [(name, str(item), float(values[item])) for name, values in loadings.items() for item in values.abs().nlargest(n).index]
-        words = model.traits.vocabulary
-        about = f"The {words.items} with the largest {words.loading} of either sign."
+        about = f"The {self.words.items} with the largest {self.words.loading} of either sign."
+        columns = self.all_loadings.items()
+        rows = [(name, str(item), float(values[item])) for name, values in columns for item in values.abs().nlargest(n).index]
         return about, pd.DataFrame(rows, columns=["factor", "item", "loading"])
 
-    def scale_maximum(self, model: Any) -> float | None:
+    def scale_maximum(self) -> float | None:
         """Return the end of the color scale of loadings; None for the largest of them."""
         return None
 
-    def rows_section(self, model: Any) -> Section | None:
-        """Return a section on the rows that only this family has."""
+    def loadings_drawing(self) -> Drawing:
+        """Draw the loadings of the items in the report."""
+        words, (order, groups) = self.words, self.order
+        table, maximum = self.loadings.iloc[order], self.scale_maximum()
+        similar = "in their groups, similar ones together" if groups else "similar ones together"
+        alt = f"Heat map of {len(table)} {words.items} and {table.shape[1]} {words.components}; the table below has the same numbers."
+        caption = f"{words.loadings}; {words.items} {similar}."
+        return Drawing(lambda: items_heatmap(table, groups, words.loading, maximum), alt, caption)
+
+    def selection_drawing(self, record: SelectionRecord, best: Mapping[str, Any], alt: str) -> Drawing:
+        """Draw the scores of the candidates of a selection that chose the parameters ``best``."""
+        table = record.table.set_index(record.names)
+        error = "standard error" if "standard error" in table else None
+        label = ERROR_LABEL if record.criterion == "error" else record.criterion.replace("_", " ")
+        bars = " Bars show one standard error." if error else ""
+        return Drawing(lambda: score_plot(table, best, record.criterion, error, label), alt, f"Score of each candidate.{bars}")
+
+    def item_axis(self, labels: "pd.Index[Any]") -> NDArray[np.float64] | None:
+        """Return numbers along which values of the items are drawn as a line; None for items without an order."""
         return None
 
-    def errors_section(self, model: Any, dataset: "Dataset") -> Section | None:
+    def component_section(self) -> Section | None:
+        """Return a section on the components that only this family has."""
+        return None
+
+    def row_signs(self) -> NDArray[np.float64] | float:
+        """Return the signs of the row factors in the report."""
+        return 1.0
+
+    def row_tables(self) -> list[Block]:
+        """Return tables on the rows that only this family has."""
+        return []
+
+    def errors_section(self, dataset: Dataset) -> Section | None:
         """Return a section on errors that only this family has."""
         return None
 
 
-def find_presenter(model: Any) -> Presenter:
-    """Return the presenter of a model; models that are not part of dfact get the plain one."""
+def find_presenter(model: Factorization) -> type[Presenter[Factorization]]:
+    """Return the class of presenters of a model; models that are not part of dfact get the plain one."""
     if not isinstance(model, Factorization):
-        names = ", ".join(_PRESENTERS)
-        raise ParameterError(f"a {type(model).__name__} cannot be presented, expected a fitted model, such as {names}")
+        raise ParameterError(f"a {type(model).__name__} cannot be presented, expected a fitted model, such as {', '.join(_PRESENTERS)}")
     if (name := type(model).__name__) not in _PRESENTERS:
-        return Presenter()
+        return Presenter
     module, class_name = _PRESENTERS[name]
-    presenter: Presenter = getattr(import_module(f"dfact.report.presenters.{module}"), class_name)()
+    presenter: type[Presenter[Factorization]] = getattr(import_module(f"dfact.report.presenters.{module}"), class_name)
     return presenter
 
 
-def model_text(model: Any, top: int = 5, texts: Texts = None, extra: tuple[tuple[str, str], ...] = ()) -> str:
+def model_text(model: Factorization, top: int = 5, texts: Texts = None, extra: tuple[tuple[str, str], ...] = ()) -> str:
     """Return the summary of a fitted model with ``extra`` lines (name, text), and the ``top`` items of each component."""
-    presenter = find_presenter(model)
-    return "\n\n".join([align_columns([*presenter.summary(model), *extra]), *presenter.sections(model, top, texts)])
+    presenter = find_presenter(model)(model)
+    return "\n\n".join([align_columns([*presenter.summary(), *extra]), *presenter.component_texts(top, texts)])
 
 
-def summary_lines(model: Any) -> Lines:
-    """Describe the size and the fit of a model."""
-    return find_presenter(model).summary(model)
-
-
-def rows_text(model: Any, n_rows: int) -> str:
+def rows_text(model: Factorization, n_rows: int) -> str:
     """Describe the output of ``transform`` for this number of rows."""
     return find_presenter(model).rows.format(k=len(model.components_), n=n_rows)
 
 
-def items_plot(model: Any) -> "Figure":
+def items_plot(model: Factorization) -> "Figure":
     """Plot the loadings of the items."""
-    return find_presenter(model).items_plot(model)
-
-
-def model_line(model: Any) -> tuple[str, str]:
-    """Describe the class and the size of a model."""
-    n, k = model.factors_.shape
-    return "model", f"{type(model).__name__}, {k} factors of {n} participants × {len(model.column_labels_)} items"
+    return find_presenter(model)(model).items_plot()

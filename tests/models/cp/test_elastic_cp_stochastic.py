@@ -319,7 +319,7 @@ def test_the_result_depends_on_the_seed_alone(missing: str, client: Client, eigh
 @pytest.mark.slow
 @pytest.mark.usefixtures("many_partitions")
 def test_it_reads_a_quarter_of_the_data_of_block_coordinate_descent(tmp_path: Path) -> None:
-    X = answers(120_000, 3)
+    X = answers(15_000, 3)
     dfact.import_array(np.where(np.isnan(X), 255, X).astype(np.uint8), tmp_path / "d.zarr", missing=255)
     dataset = counted(tmp_path / "d.zarr")
     settings: dict[str, Any] = {"n_components": 3, "lam": 3.0, "random_state": 1}

@@ -278,8 +278,7 @@ TABLE_5 = {"ipip_ascado": (0.6036, 0.2112, 0.002), "kims": (0.6040, 0.1947, 0.00
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("name", list(TABLE_4))
+@pytest.mark.parametrize(("name", "dtype"), [*((name, "float64") for name in TABLE_4), ("ipip_ascado", "float32"), ("kims", "float32")])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.filterwarnings(ALONE)
 def test_the_papers_tables(name: str, method: str, dtype: str, questionnaires: Path) -> None:

@@ -1,18 +1,19 @@
-"""Plots of CP decompositions, with Matplotlib (the optional extra ``plot``): the factors of each mode and the solution path."""
+"""Tables and plots of CP decompositions, with Matplotlib (the optional extra ``plot``): the factors of each mode and the solution path."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.errors import ParameterError
+from dfact.models.cp.base import CPModel
 from dfact.models.cp.path import SolutionPath
 from dfact.report.plots import new_figure
-from dfact.report.presenters.cp.tables import mode_table
 from dfact.selection.result import Selection
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
 _MAX_BARS = 12  # slices; a mode with as many or fewer is drawn as bars even if its labels are numbers
@@ -33,7 +34,21 @@ def axis_values(labels: Any) -> NDArray[np.float64] | None:
     return numbers if len(numbers) > _MAX_BARS and (np.diff(numbers) > 0).all() else None
 
 
-def modes_plot(model: Any) -> "Figure":
+def mode_table(model: CPModel, mode: int, signs: NDArray[np.float64] | float = 1.0) -> pd.DataFrame:
+    """Return slices × components of a mode, counted from 0, with these signs and vectors scaled to length 1.
+
+    ``weights_`` holds the product of the scales. Modes 1 and 2 have their labels, other modes numbers.
+    """
+    A = np.asarray(model.factors_[mode]) * signs
+    labels = {0: model.row_labels_, 1: model.column_labels_}.get(mode)
+    lengths = np.linalg.norm(A, axis=0)
+    index: pd.Index[Any] = pd.RangeIndex(len(A)) if labels is None else pd.Index(np.asarray(labels[:], dtype=object).astype(str))
+    return pd.DataFrame(
+        A / np.where(lengths > 0, lengths, 1), index=index.rename(f"mode {mode + 1}"), columns=model.get_feature_names_out()
+    )
+
+
+def modes_plot(model: CPModel, signs: Sequence[NDArray[np.float64]] | None = None) -> "Figure":
     """Plot the vectors of each mode scaled to length 1, in a panel for each mode with up to 5000 slices, as lines or bars.
 
     :func:`axis_values` decides between lines and bars. Save the figure with ``figure.savefig("modes.png")``.
@@ -43,7 +58,7 @@ def modes_plot(model: Any) -> "Figure":
     figure = new_figure(8, 0.5 + 2.6 * max(1, len(shown)))
     panels = figure.subplots(max(1, len(shown)), 1, squeeze=False)[:, 0]
     for axes, n in zip(panels, shown, strict=False):
-        _draw(axes, mode_table(model, n).iloc[:, : model.rank_])
+        _draw(axes, mode_table(model, n, 1.0 if signs is None else signs[n]).iloc[:, : model.rank_])
         axes.set_title(f"mode {n + 1}")
         axes.axhline(0, color="0.6", linewidth=0.8)
     handles, names = panels[0].get_legend_handles_labels()
@@ -52,7 +67,7 @@ def modes_plot(model: Any) -> "Figure":
     return figure
 
 
-def _draw(axes: Any, table: "pd.DataFrame") -> None:
+def _draw(axes: Any, table: pd.DataFrame) -> None:
     positions = axis_values(table.index)
     if positions is not None:
         for name, values in table.items():
@@ -101,7 +116,7 @@ def solutions_plot(path: SolutionPath) -> "Figure":
     return _plot_along_lambda(table, [[("rank", "rank")], [("zeros", "zeros")], errors])
 
 
-def _plot_along_lambda(table: "pd.DataFrame", panels: list[list[tuple[str, str]]]) -> "Figure":
+def _plot_along_lambda(table: pd.DataFrame, panels: list[list[tuple[str, str]]]) -> "Figure":
     """Plot each list of columns with their labels in a panel, over the λ of the index."""
     figure = new_figure(7, 2 * len(panels) + 0.5)
     positive = table.index[table.index > 0]

@@ -1,28 +1,51 @@
 """The presentation of CP decompositions."""
 
+from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dfact.models.cp.base import CPModel
+from dfact.models.cp.path import SolutionPath
+from dfact.models.provenance import SelectionRecord
+from dfact.report.component_order import ComponentOrder
+from dfact.report.document import Drawing, Section, make_table
+from dfact.report.figures import Groups
 from dfact.report.presenters.base import Presenter
-from dfact.report.presenters.cp.plots import modes_plot
-from dfact.report.tables import Lines, Texts, convergence_text, largest_items, remaining_text, under_headings
+from dfact.report.presenters.cp.plots import axis_values, modes_plot, path_plot, solutions_plot
+from dfact.report.tables import Lines, Texts, fit_line, largest_items, under_headings
+from dfact.selection.result import Selection
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class CPPresenter(Presenter):
+class CPPresenter(Presenter[CPModel]):
     """The presentation of ElasticCP and CPALS."""
 
     rows = "weights of {n} slices in {k} components"
+    factors = "row factors"
+    item = "slice of mode 2"
 
-    def summary(self, model: Any) -> Lines:
+    @cached_property
+    def order(self) -> tuple[NDArray[np.intp], Groups]:
+        """Slices in their own order, mode by mode."""
+        return np.arange(len(self.shown)), []
+
+    def size_text(self) -> str:
+        return f"a tensor {' × '.join(map(str, (len(self.model.factors_[0]), *self.model.slice_shape_)))}"
+
+    def summary(self) -> Lines:
+        model = self.model
         sizes = "×".join(str(A.shape[0]) for A in model.factors_)
         columns = model.factors_[1:]
         zeros = sum(int((A[:, : model.rank_] == 0).sum()) for A in columns) / max(1, sum(len(A) * model.rank_ for A in columns))
-        objective = f"objective {model.objective_history_[-1]:.6g}{remaining_text(model.remaining_)}"
         lines = [
             ("model", f"{type(model).__name__}, {model.rank_} of {len(model.weights_)} components left, of a tensor {sizes}"),
-            ("fit", f"{convergence_text(model)}, {objective}"),
+            fit_line(model, model.remaining_),
             ("explained", f"{model.explained_share_:.2%} of the sum of squares"),
             ("sparsity", f"{zeros:.1%} of the entries of the vectors of modes 2 to {len(model.factors_)} are zero"),
         ]
@@ -32,10 +55,39 @@ class CPPresenter(Presenter):
             lines.insert(1, ("penalty", f"lambda {model.lam:g}, share of l1 {model.l1_ratio:g}"))
         return lines
 
-    def sections(self, model: Any, top: int, texts: Texts) -> list[str]:
+    def component_texts(self, top: int, texts: Texts) -> list[str]:
+        model = self.model
         names = list(model.get_feature_names_out()[: model.rank_])
         headings = [f"{name}: weight {weight:.4g}" for name, weight in zip(names, model.weights_, strict=False)]
         return [under_headings(headings, names, largest_items(model, top, texts))]
 
-    def items_plot(self, model: Any) -> "Figure":
-        return modes_plot(model)
+    def items_plot(self) -> "Figure":
+        return modes_plot(self.model)
+
+    def loadings_drawing(self) -> Drawing:
+        model, order = self.model, ComponentOrder.of(self.model)
+        sizes = " × ".join(str(A.shape[0]) for A in model.factors_)
+        alt = f"Vectors of {model.rank_} components in each mode of a tensor {sizes}."
+        return Drawing(lambda: modes_plot(model, [order.row_signs, *order.signs]), alt, "Vectors of each mode, scaled to length 1.")
+
+    def selection_drawing(self, record: SelectionRecord, best: Mapping[str, Any], alt: str) -> Drawing:
+        if record.names != ["lam"]:
+            return super().selection_drawing(record, best, alt)
+        table = record.table.set_index("lam")[["rank", "zeros", "relative_error", record.criterion]]
+        path = Selection(table, dict(best), self.model)
+        return Drawing(lambda: path_plot(path), alt, "Rank, zeros and error over λ; the line marks the chosen λ.")
+
+    def item_axis(self, labels: "pd.Index[Any]") -> NDArray[np.float64] | None:
+        return axis_values(labels)
+
+    def row_signs(self) -> NDArray[np.float64]:
+        return ComponentOrder.of(self.model).row_signs
+
+
+def solutions_section(path: SolutionPath) -> Section:
+    """Show a solution path."""
+    table = path.table.set_index("lambda")
+    alt = f"Rank, zeros and relative error of {len(table)} solutions along increasing λ."
+    caption = "Solutions along increasing λ: the number of remaining components, their zeros, and the error."
+    drawing = Drawing(lambda: solutions_plot(path), alt, caption)
+    return Section("path", "Solution path", [drawing, make_table(table, "The steps of the path", formats={"rank": "{:.0f}"})])

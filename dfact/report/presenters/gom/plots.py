@@ -8,6 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.errors import ParameterError
+from dfact.models.gom.estimator import GradeOfMembership
 from dfact.models.gom.passes import MIXED, PURE
 from dfact.report.plots import heatmap, new_figure
 from dfact.report.presenters.gom.tables import LEVELS, purity_level, respondents, subject_labels
@@ -27,7 +28,7 @@ _COLORS, _MARKERS = (
 _CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
 
 
-def membership_plot(model: Any) -> "Figure":
+def membership_plot(model: GradeOfMembership) -> "Figure":
     """Plot the memberships of all subjects in 2 classes (on a line) or 3 (in a triangle), coloured by purity.
 
     Up to 2000 subjects are drawn as points, more as a histogram or a density. Save the figure with
@@ -45,12 +46,12 @@ def membership_plot(model: Any) -> "Figure":
     return _binary(model) if k == 2 else _ternary(model)
 
 
-def item_heatmap(model: Any) -> "Figure":
+def item_heatmap(model: GradeOfMembership) -> "Figure":
     """Plot the item parameters Θ, items × classes, as a heat map on the scale of the responses."""
     return heatmap(model.item_parameters_, "item", "expected response", model.n_levels_)
 
 
-def memberships_heatmap(model: Any, rows: Sequence[int] | None = None) -> "Figure":
+def memberships_heatmap(model: GradeOfMembership, rows: Sequence[int] | None = None) -> "Figure":
     """Plot the memberships of the subjects with these row numbers as a heat map; by default of the first 30.
 
     Subjects without any response are grey.
@@ -65,7 +66,23 @@ def memberships_heatmap(model: Any, rows: Sequence[int] | None = None) -> "Figur
     return heatmap(table, "subject", "membership", 1.0)
 
 
-def _binary(model: Any) -> "Figure":
+def classes_figure(table: pd.DataFrame) -> "Figure":
+    """Plot the share of subjects with their highest membership in each class, by purity."""
+    figure = new_figure(7, 0.9 + 0.42 * len(table))
+    axes = figure.add_subplot()
+    left = np.zeros(len(table))
+    for level, column in zip(LEVELS, ("pure_share", "moderate_share", "mixed_share"), strict=True):
+        axes.barh(np.arange(len(table)), table[column], 0.65, left, label=level)
+        left += table[column].to_numpy()
+    axes.set_yticks(range(len(table)), [str(name) for name in table.index])
+    axes.invert_yaxis()
+    axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    axes.set_xlabel("share of the subjects")
+    figure.legend(loc="outside upper center", ncols=3)
+    return figure
+
+
+def _binary(model: GradeOfMembership) -> "Figure":
     first, second = model.get_feature_names_out()
     as_points = model.memberships_.shape[0] <= _MAX_POINTS
     figure = new_figure(8, 4.5 if as_points else 3.5)
@@ -92,7 +109,7 @@ def _binary(model: Any) -> "Figure":
     return figure
 
 
-def _ternary(model: Any) -> "Figure":
+def _ternary(model: GradeOfMembership) -> "Figure":
     figure = new_figure(8, 7)
     axes = figure.add_subplot(aspect="equal", frame_on=False, xticks=[], yticks=[])
     axes.plot(*_CORNERS[[0, 1, 2, 0]].T, color="black", linewidth=1, zorder=0)
@@ -118,7 +135,7 @@ def _draw_points(axes: "Axes", points: NDArray[Any], level: NDArray[np.int64]) -
     ]
 
 
-def _draw_density(figure: "Figure", axes: "Axes", model: Any) -> NDArray[np.int64]:
+def _draw_density(figure: "Figure", axes: "Axes", model: GradeOfMembership) -> NDArray[np.int64]:
     """Draw small triangles coloured by their numbers of subjects; triangles tile the large one without cut cells at its edges.
 
     Returns the number of subjects of each purity level.

@@ -1,16 +1,16 @@
 """The presentation of a grade of membership."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
+from dfact.models.gom.estimator import GradeOfMembership
 from dfact.models.gom.passes import MIXED, PURE
 from dfact.report.document import Drawing, Section, make_table
-from dfact.report.figures import classes_figure
 from dfact.report.presenters.base import Presenter
-from dfact.report.presenters.gom.plots import item_heatmap, membership_plot
-from dfact.report.presenters.gom.tables import LEVELS, class_table, classes_text, distinctive_items, highest_items, respondents
+from dfact.report.presenters.gom.plots import classes_figure, item_heatmap, membership_plot
+from dfact.report.presenters.gom.tables import class_table, classes_text, distinctive_items, highest_items, respondents
 from dfact.report.tables import Lines, Texts
 
 if TYPE_CHECKING:
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 _MAX_PLOTTED = 3  # classes, in a triangle
 
 
-class GoMPresenter(Presenter):
+class GoMPresenter(Presenter[GradeOfMembership]):
     """The presentation of a grade of membership."""
 
     rows = "memberships of {n} subjects in {k} classes"
+    factors = "memberships"
 
-    def summary(self, model: Any) -> Lines:
+    def summary(self) -> Lines:
+        model = self.model
         n, k = model.memberships_.shape
         size = f"{n} subjects × {len(model.column_labels_)} items"
         pure, mixed = f"{model.highly_pure_share_:.1%} of the subjects", f"{model.highly_mixed_share_:.1%}"
@@ -38,24 +40,25 @@ class GoMPresenter(Presenter):
             lines.append(("missing", f"{model.n_nonrespondents_} subjects without any response: their memberships are NaN"))
         return lines
 
-    def sections(self, model: Any, top: int, texts: Texts) -> list[str]:
-        return [classes_text(model, top, texts)]
+    def component_texts(self, top: int, texts: Texts) -> list[str]:
+        return [classes_text(self.model, top, texts)]
 
-    def items_plot(self, model: Any) -> "Figure":
-        return item_heatmap(model)
+    def items_plot(self) -> "Figure":
+        return item_heatmap(self.model)
 
-    def top_items(self, model: Any, loadings: pd.DataFrame, n: int) -> tuple[str, pd.DataFrame]:
-        if len(model.components_) == 1:
-            about, table = "The items with the highest expected responses.", highest_items(model, n)
+    def top_items(self, n: int) -> tuple[str, pd.DataFrame]:
+        if len(self.model.components_) == 1:
+            about, table = "The items with the highest expected responses.", highest_items(self.model, n)
         else:
             about = "The items whose expected response in a class differs most from that in the other classes."
-            table = distinctive_items(model, n)
+            table = distinctive_items(self.model, n)
         return about, table.rename(columns={"class": "factor", "response": "loading"})
 
-    def scale_maximum(self, model: Any) -> float | None:
-        return float(model.n_levels_)
+    def scale_maximum(self) -> float | None:
+        return float(self.model.n_levels_)
 
-    def rows_section(self, model: Any) -> Section | None:
+    def component_section(self) -> Section | None:
+        model = self.model
         table = class_table(model)
         table["moderate_share"] = _largest_share(table, model) - table["pure_share"] - table["mixed_share"]
         k = len(table)
@@ -65,7 +68,7 @@ class GoMPresenter(Presenter):
             drawing = Drawing(lambda: membership_plot(model), f"The subjects {layout}. {shares}", f"Memberships of the subjects, {layout}.")
         else:
             caption = "The subjects by the class of their highest membership, and their purity."
-            drawing = Drawing(lambda: classes_figure(table, LEVELS), shares, caption)
+            drawing = Drawing(lambda: classes_figure(table), shares, caption)
         columns = ["size", "share", "pure", "pure_share", "mixed", "mixed_share", "pure_subject"]
         formats = dict.fromkeys(("share", "pure share", "mixed share"), "{:.1%}")
         renamed = table[columns].rename(columns=lambda name: name.replace("_", " "))
@@ -73,7 +76,7 @@ class GoMPresenter(Presenter):
         return Section("classes", "The classes", [drawing, make_table(renamed, caption, formats=formats)])
 
 
-def _largest_share(table: pd.DataFrame, model: Any) -> "pd.Series[float]":
+def _largest_share(table: pd.DataFrame, model: GradeOfMembership) -> "pd.Series[float]":
     """Return for each class the share of the subjects with a response whose highest membership it has."""
     counts = np.zeros(len(table))
     for Pi in respondents(model):

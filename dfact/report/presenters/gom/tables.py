@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dfact.models.gom.estimator import GradeOfMembership
 from dfact.models.gom.passes import MIXED, PURE
 from dfact.report.tables import Texts, indented, row_chunks, table_text, with_texts
 
@@ -14,7 +15,7 @@ LEVELS = ("highly pure", "moderately pure", "highly mixed")
 """Purity of a subject, by its highest membership: at least 0.9, between 0.7 and 0.9, at most 0.7."""
 
 
-def class_table(model: Any) -> pd.DataFrame:
+def class_table(model: GradeOfMembership) -> pd.DataFrame:
     """Return for each class its ``size`` (sum of memberships) and ``share``, its pure and mixed subjects, and its ``pure_subject``.
 
     ``pure`` and ``mixed`` count the highly pure and the highly mixed subjects with their highest
@@ -33,7 +34,7 @@ def class_table(model: Any) -> pd.DataFrame:
     return pd.DataFrame(columns, index=pd.Index(model.get_feature_names_out(), name="class"))
 
 
-def respondents(model: Any) -> Iterator[NDArray[Any]]:
+def respondents(model: GradeOfMembership) -> Iterator[NDArray[Any]]:
     """Yield chunks of the memberships (rows, K) of subjects with any response."""
     for Pi in row_chunks(model.memberships_):
         yield Pi[~np.isnan(Pi[:, 0])]
@@ -45,12 +46,12 @@ def purity_level(memberships: NDArray[Any]) -> NDArray[np.int64]:
     return np.where(highest >= PURE, 0, np.where(highest <= MIXED, 2, 1))
 
 
-def subject_labels(model: Any, rows: Any) -> list[str]:
+def subject_labels(model: GradeOfMembership, rows: Any) -> list[str]:
     """Return the labels of these row numbers, or the numbers if subjects have no labels."""
     return [str(row if model.row_labels_ is None else model.row_labels_[int(row)]) for row in rows]
 
 
-def highest_items(model: Any, n: int = 5, texts: Texts = None) -> pd.DataFrame:
+def highest_items(model: GradeOfMembership, n: int = 5, texts: Texts = None) -> pd.DataFrame:
     """Return the items with the highest responses in each class: columns ``class``, ``item``, ``response``, and ``text`` if given."""
     Theta = model.item_parameters_
     rows = [
@@ -61,7 +62,7 @@ def highest_items(model: Any, n: int = 5, texts: Texts = None) -> pd.DataFrame:
     return with_texts(pd.DataFrame(rows, columns=["class", "item", "response"]), texts)
 
 
-def distinctive_items(model: Any, n: int = 5, texts: Texts = None) -> pd.DataFrame:
+def distinctive_items(model: GradeOfMembership, n: int = 5, texts: Texts = None) -> pd.DataFrame:
     """Return the items that separate each class most from the others: the columns of :func:`highest_items`, and ``difference``.
 
     ``difference`` is the response in the class minus the mean of those in the other classes. A model
@@ -79,7 +80,7 @@ def distinctive_items(model: Any, n: int = 5, texts: Texts = None) -> pd.DataFra
     return with_texts(pd.DataFrame(rows, columns=["class", "item", "response", "difference"]), texts)
 
 
-def classes_text(model: Any, n: int = 5, texts: Texts = None) -> str:
+def classes_text(model: GradeOfMembership, n: int = 5, texts: Texts = None) -> str:
     """List the size and subjects of each class, and its items: the highest, and the most distinctive ones."""
     tables = {
         "highest responses": highest_items(model, n, texts),

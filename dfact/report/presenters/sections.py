@@ -1,26 +1,68 @@
-"""Sections of an HTML report on the fit: the model and its data, convergence, selection, rows, errors, stability, parameters."""
+"""The document of a report: the sections that all models share, between those of the presenter of the model."""
 
+from collections.abc import Mapping
+from os import PathLike
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.utils.validation import check_is_fitted
 
-from dfact.report.document import Block, DefinitionList, Drawing, Section, Text, make_table, number_format, with_intervals
+from dfact.models.cp.path import SolutionPath
+from dfact.models.estimator import Factorization
+from dfact.models.persistence import load_model, running_versions, saved_versions
+from dfact.report.document import Block, DefinitionList, Document, Drawing, Section, Text, make_table, number_format, with_intervals
 from dfact.report.figures import distributions_figure, errors_figure, history_figure, stability_figure
-from dfact.report.html.context import MAX_ITEMS, ReportContext
-from dfact.report.presenters.cp.plots import axis_values, path_plot
+from dfact.report.presenters.base import MAX_ITEMS, TOP, Presenter, find_presenter
+from dfact.report.presenters.cp.presenter import solutions_section
 from dfact.report.reconstruction import item_errors
-from dfact.report.selection import ERROR_LABEL, score_plot
-from dfact.selection.result import Selection
+from dfact.report.row_statistics import RowStatistics
+from dfact.selection.fitted_data import fitted_dataset
 
 _NOT_SHOWN = ("executor", "callbacks")  # parameters that belong to the process that fitted
 _MIN_HISTOGRAM_ROWS = 20
+_Presenter = Presenter[Factorization]
 
 
-def overview(context: ReportContext) -> Section:
+def make_document(
+    model: Factorization | str | PathLike[str],
+    data: Any = None,
+    texts: Mapping[str, str] | None = None,
+    groups: Mapping[str, str] | None = None,
+    solutions: SolutionPath | None = None,
+) -> Document:
+    """Describe a fitted model, or a saved one by its path, with the data it was fitted to if given."""
+    if isinstance(model, (str, PathLike)):
+        fitted, versions = load_model(model), saved_versions(model)
+    else:
+        fitted, versions = model, running_versions()
+    kind = find_presenter(fitted)
+    check_is_fitted(fitted)
+    dataset = None if data is None else fitted_dataset(fitted, data)
+    presenter = kind(fitted, dataset, versions, texts or {}, groups or {})
+    words, k = presenter.words, len(presenter.names)
+    sections = [
+        overview(presenter),
+        top_items(presenter),
+        loadings(presenter),
+        presenter.component_section(),
+        distributions(presenter),
+        errors(presenter),
+        None if dataset is None else presenter.errors_section(dataset),
+        stability(presenter),
+        selection(presenter),
+        None if solutions is None else solutions_section(solutions),
+        convergence(presenter),
+        parameters(presenter),
+    ]
+    title = f"{k} {words.components if k > 1 else words.component} of {presenter.size_text()}"
+    return Document(type(fitted).__name__, title, [section for section in sections if section is not None])
+
+
+def overview(presenter: _Presenter) -> Section:
     """Describe the model and its data."""
-    model, dataset = context.model, context.dataset
-    facts = [(name.capitalize(), text) for name, text in context.presenter.summary(model)]
+    model, dataset = presenter.model, presenter.dataset
+    facts = [(name.capitalize(), text) for name, text in presenter.summary()]
     fingerprint = f"fingerprint {model.fingerprint_}" if model.fingerprint_ else "no fingerprint: not an unchanged stored dataset"
     facts.append(("Data", fingerprint))
     if dataset is not None:
@@ -29,88 +71,88 @@ def overview(context: ReportContext) -> Section:
             facts.append(("Confounders", ", ".join(str(name) for name in dataset.confounders)))
     else:
         facts.append(("Missing", "unknown: the report was written without the data"))
-    facts.append(("Written by", ", ".join(f"{package} {version}" for package, version in context.versions.items())))
+    facts.append(("Written by", ", ".join(f"{package} {version}" for package, version in presenter.versions.items())))
     return Section("overview", "What was fitted", [DefinitionList(facts)])
 
 
-def convergence(context: ReportContext) -> Section | None:
+def top_items(presenter: _Presenter) -> Section:
+    """Describe each component by its items."""
+    about, table = presenter.top_items(TOP)
+    cards = presenter.item_cards(presenter.names, table, number_format(table["loading"].to_numpy(np.float64)))
+    return Section("top", f"What the {presenter.words.components} are", [Text(about), cards])
+
+
+def loadings(presenter: _Presenter) -> Section:
+    """Show the loadings as a plot and as a sortable table."""
+    words = presenter.words
+    table = presenter.loadings.iloc[presenter.order[0]]
+    blocks: list[Block] = []
+    if len(table) < len(presenter.all_loadings):
+        blocks.append(Text(f"The {len(table)} of {len(presenter.all_loadings)} {words.items} with the largest {words.loading}s are shown."))
+    blocks.append(presenter.loadings_drawing())
+    shown = presenter.with_texts(table)
+    blocks.append(make_table(shown, f"{words.loadings}, {len(table)} {words.items}", shaded=list(table)))
+    return Section("loadings", words.loadings, blocks)
+
+
+def convergence(presenter: _Presenter) -> Section | None:
     """Show the history of the objective."""
-    history = getattr(context.model, "objective_history_", None)
+    history = getattr(presenter.model, "objective_history_", None)
     if history is None or len(history) < 2:
         return None
     history = np.asarray(history, np.float64)
-    lagrangians = getattr(context.model, "lagrangian_history_", None)
+    lagrangians = getattr(presenter.model, "lagrangian_history_", None)
     alt = f"Line of the objective over {len(history)} steps, from {history[0]:.4g} to {history[-1]:.4g}."
     caption = "The objective at the start and after each step. The last point is that of the model itself, with every row at its optimum."
     return Section("convergence", "Convergence", [Drawing(lambda: history_figure(history, lagrangians), alt, caption)])
 
 
-def selection(context: ReportContext) -> Section | None:
+def selection(presenter: _Presenter) -> Section | None:
     """Show the candidates of the selection that set the parameters, if there was one."""
-    record = getattr(context.model, "selection_", None)
+    record = getattr(presenter.model, "selection_", None)
     if record is None:
         return None
     best = dict(zip(record.names, record.values[record.best], strict=True))
     chosen = ", ".join(f"{name} = {value}" for name, value in best.items())
     criterion = record.criterion.replace("_", " ")
     about = f"{len(record.values)} candidates were compared by {criterion}; the rule “{record.rule}” chose {chosen}."
-    table = record.table.set_index(record.names)
-    renamed = table.rename(columns={"standard error": "se"})
     span = f"from {np.nanmin(record.scores):.4g} to {np.nanmax(record.scores):.4g}"
     alt = f"{record.criterion} of {len(record.values)} candidates, {span}; chosen: {chosen}."
-    if context.model.traits.tensor and record.names == ["lam"]:
-        path = Selection(renamed[["rank", "zeros", "relative_error", record.criterion]], best, context.model)
-        drawing = Drawing(lambda: path_plot(path), alt, "Rank, zeros and error over λ; the line marks the chosen λ.")
-    else:
-        error = "se" if "se" in renamed else None
-        label = ERROR_LABEL if record.criterion == "error" else criterion
-        bars = " Bars show one standard error." if error else ""
-        drawing = Drawing(lambda: score_plot(renamed, best, record.criterion, error, label), alt, f"Score of each candidate.{bars}")
+    drawing = presenter.selection_drawing(record, best, alt)
     flat = record.table.assign(chosen=["chosen" if i == record.best else "" for i in range(len(record.values))])
     formats = dict.fromkeys((record.criterion, "standard error"), "{:.5g}")
     candidates = make_table(flat.set_index(record.names[0]), "The candidates", formats=formats)
     return Section("selection", "How it was chosen", [Text(about), drawing, candidates])
 
 
-def distributions(context: ReportContext) -> Section:
+def distributions(presenter: _Presenter) -> Section:
     """Show the distributions and correlations of the row factors."""
-    words, statistics, names = context.words, context.statistics, context.names
-    factors = {"class": "memberships", "component": "row factors"}.get(words.component, "factors")
-    alt = f"Histograms of the {factors} of {statistics.n} {words.rows}; the table below has their means, ranges and shares at 0."
-    drawing = Drawing(
-        lambda: distributions_figure(statistics, names, words.rows), alt, f"Distributions of the {factors} of {statistics.n} {words.rows}."
-    )
+    words, names = presenter.words, presenter.names
+    factors, statistics = presenter.factors, RowStatistics.of(presenter.model.row_factors(), presenter.row_signs())
+    described = f"{factors} of {statistics.n} {words.rows}"
+    alt = f"Histograms of the {described}; the table below has their means, ranges and shares at 0."
+    drawing = Drawing(lambda: distributions_figure(statistics, names, words.rows), alt, f"Distributions of the {described}.")
     table = statistics.table(names).rename_axis(words.component)
     blocks: list[Block] = [drawing] if statistics.n >= _MIN_HISTOGRAM_ROWS else []
-    blocks.append(make_table(table, f"Statistics of the {factors} of {statistics.n} {words.rows}", formats={"share at 0": "{:.1%}"}))
+    blocks.append(make_table(table, f"Statistics of the {described}", formats={"share at 0": "{:.1%}"}))
     if len(names) > 1:
         correlations = pd.DataFrame(statistics.correlations, index=pd.Index(names, name=words.component), columns=names)
         blocks.append(make_table(correlations, f"Correlations of the {factors} over the {words.rows}", shaded=names))
-    estimated = getattr(context.model, "factor_correlations_", None)
-    if estimated is not None and len(names) > 1 and context.model.rotation == "promax":
-        table = pd.DataFrame(estimated, index=pd.Index(names, name=words.component), columns=names)
-        blocks.append(
-            make_table(table, "Correlations of the factors as estimated by the rotation (of the factors, not the scores)", shaded=names)
-        )
+    blocks += presenter.row_tables()
     return Section("rows", f"The {words.rows}", blocks)
 
 
-def family_rows(context: ReportContext) -> Section | None:
-    """Return the section on rows that only this family of models has."""
-    return context.presenter.rows_section(context.model)
-
-
-def errors(context: ReportContext) -> Section | None:
+def errors(presenter: _Presenter) -> Section | None:
     """Show how well each item is reconstructed, and its share of missing entries."""
-    if context.dataset is None:
+    if presenter.dataset is None:
         return None
-    words = context.words
-    table = item_errors(context.model, context.dataset).rename_axis(words.items.removesuffix("s"))
+    words = presenter.words
+    table = item_errors(presenter.model, presenter.dataset).rename_axis(words.items.removesuffix("s"))
     order = np.argsort(-table["explained"].fillna(-np.inf).to_numpy(), kind="stable") if "explained" in table else np.arange(len(table))
     shown = table.iloc[order[:MAX_ITEMS]]
     blocks: list[Block] = []
     if "explained" in table and table["explained"].notna().any():
-        along = axis_values(table.index) if context.model.traits.tensor else None
+        along = presenter.item_axis(table.index)
         span = f"from {table['explained'].min():.0%} to {table['explained'].max():.0%}"
         alt = f"Explained share of the variance of {len(table)} {words.items}, {span}."
         caption = (
@@ -120,22 +162,16 @@ def errors(context: ReportContext) -> Section | None:
     if len(shown) < len(table):
         blocks.append(Text(f"The table has {len(shown)} of {len(table)} {words.items}."))
     caption = "Answers and errors by item: observed, share missing, mean and standard deviation of the answers, root mean squared error"
-    blocks.append(make_table(context.with_texts(shown), caption, formats={"missing": "{:.1%}", "explained": "{:.1%}"}))
-    unit = {"columns": "column", "slices": "slice of mode 2"}.get(words.items, "item")
-    return Section("errors", f"Errors by {unit}", blocks)
+    blocks.append(make_table(presenter.with_texts(shown), caption, formats={"missing": "{:.1%}", "explained": "{:.1%}"}))
+    return Section("errors", f"Errors by {presenter.item}", blocks)
 
 
-def family_errors(context: ReportContext) -> Section | None:
-    """Return the section on errors that only this family of models has."""
-    return None if context.dataset is None else context.presenter.errors_section(context.model, context.dataset)
-
-
-def stability(context: ReportContext) -> Section | None:
+def stability(presenter: _Presenter) -> Section | None:
     """Show how the model varies over refits, if that was computed."""
-    result = getattr(context.model, "stability_", None)
+    result = getattr(presenter.model, "stability_", None)
     if result is None:
         return None
-    names, words, shown = context.names, context.words, context.shown
+    names, words, shown = presenter.names, presenter.words, presenter.shown
     medians = np.nanmedian(result.similarity, axis=0)
     about = f"{result.n_refits} refits on resampled {words.rows}, with their {words.components} matched to the model's."
     texts = ", ".join(f"{name} has the median {value:.2f}" for name, value in zip(names, medians, strict=True))
@@ -149,23 +185,20 @@ def stability(context: ReportContext) -> Section | None:
     )
     formats = {"median": "{:.3f}", "5 %": "{:.3f}", "loadings": "{:.0f}"}
     summary = make_table(result.summary(names).rename_axis(words.component), caption, formats=formats)
-    order = shown[context.order[0]]
+    order = shown[presenter.order[0]]
     mean, low, high = (pd.DataFrame(part[:, order].T, columns=names) for part in (result.mean, result.low, result.high))
     caption = f"Mean {words.loading} of each item over the refits, with its {result.level:.0%} interval"
-    table = make_table(mean.set_index(context.all_loadings.index[order]), caption, shaded=names)
+    table = make_table(mean.set_index(presenter.all_loadings.index[order]), caption, shaded=names)
     style = number_format(result.mean)
     return Section("stability", "Stability", [Text(about), drawing, summary, with_intervals(table, low, high, style)])
 
 
-def parameters(context: ReportContext) -> Section:
+def parameters(presenter: _Presenter) -> Section:
     """List the parameters of the model."""
-    model = context.model
-    values = {name: value for name, value in model.get_params(deep=False).items() if name not in _NOT_SHOWN}
+    model = presenter.model
+    values = {name: _format_value(value) for name, value in model.get_params(deep=False).items() if name not in _NOT_SHOWN}
     defaults = type(model)().get_params(deep=False)
-    rows = [
-        (name, _format_value(value), "default" if _format_value(value) == _format_value(defaults[name]) else "set")
-        for name, value in values.items()
-    ]
+    rows = [(name, text, "default" if text == _format_value(defaults[name]) else "set") for name, text in values.items()]
     table = pd.DataFrame(rows, columns=["parameter", "value", "set or default"]).set_index("parameter")
     return Section("parameters", "Parameters", [make_table(table, f"Parameters of the {type(model).__name__}")])
 
