@@ -36,7 +36,9 @@ class Watched:
 
         def watched(pass_: Any, block: Any, state: Any, broadcast: Any) -> Any:
             new, sums = step(pass_, block, state, broadcast)
-            watch.sizes[block.index] = sum(array.nbytes for name, array in new.items() if name in ("split", "places", "multipliers"))
+            watch.sizes[block.index] = sum(
+                array.nbytes for name, array in new.arrays().items() if name in ("split", "positions", "multipliers")
+            )
             watch.bytes = max(watch.bytes, sum(watch.sizes.values()))
             return new, sums
 

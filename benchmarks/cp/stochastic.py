@@ -68,7 +68,7 @@ def counted(path: Path) -> Dataset:
 class TimedSession(LocalSession):
     """A session that records the seconds of passes by their names."""
 
-    def run(self, pass_: Pass[Any, P], broadcast: Any) -> P:
+    def run(self, pass_: Pass[Any, Any, P], broadcast: Any) -> P:
         began = time.perf_counter()
         sums = super().run(pass_, broadcast)
         Forgetful.seconds[type(pass_).__name__] += time.perf_counter() - began

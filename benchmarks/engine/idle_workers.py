@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 from benchmarks.faults.fits import FORKSERVER
 from dfact.data.layout import Layout
 from dfact.data.sources.dense import ArraySource
+from dfact.engine.block_state import BlockState
 from dfact.engine.cluster.session import ClusterSession
 from dfact.engine.memory_plan import Footprint, WorkerResources, make_plan
 from dfact.engine.partitions import Partitions
-from dfact.engine.passes import Block, PartialSums, Pass, SampledPass, State
+from dfact.engine.passes import Block, PartialSums, Pass, SampledPass
 from dfact.models.cp.samples import AdamaxState
 
 _QUIET = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "1s", "distributed.admin.tick.limit": "1m"}
@@ -54,44 +55,49 @@ class Sums(PartialSums):
     of_items: NDArray[Any]
 
 
+@dataclass
+class Rows(BlockState):
+    rows: NDArray[Any]
+
+
 @dataclass(frozen=True)
-class Idle(Pass[Any, Sums]):
+class Idle(Pass[BlockState, Any, Sums]):
     """A pass without arithmetic."""
 
     bytes: int
     dtype: None = None
 
-    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State, Sums]:
-        return {"rows": np.zeros((1, block.matrix.shape[0]))}, Sums(noise(self.bytes))
+    def step(self, block: Block, state: BlockState, broadcast: Any) -> tuple[Rows, Sums]:
+        return Rows(np.zeros((1, block.matrix.shape[0]))), Sums(noise(self.bytes))
 
 
 @dataclass(frozen=True)
-class Waiting:
+class Waiting(Pass[Rows, NDArray[Any], Sums]):
     """A pass that waits at each partition; state and sums show whether every partition took part in every pass."""
 
     seconds: float
     bytes: int
     dtype: None = None
+    state_type = Rows
 
-    def start(self, block: Block) -> State:
-        return {"rows": np.full((2, block.matrix.shape[0]), 0.1 * block.index)}
+    def start(self, block: Block) -> Rows:
+        return Rows(np.full((2, block.matrix.shape[0]), 0.1 * block.index))
 
-    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State, Sums]:
-        assert state is not None
+    def step(self, block: Block, state: Rows, broadcast: NDArray[Any]) -> tuple[Rows, Sums]:
         _wait(self.seconds * _slowness)
-        rows = np.cos(3 * state["rows"] + broadcast[0])
-        return {"rows": rows}, Sums(noise(self.bytes) * rows.mean())
+        rows = np.cos(3 * state.rows + broadcast[0])
+        return Rows(rows), Sums(noise(self.bytes) * rows.mean())
 
 
 @dataclass(frozen=True)
-class WaitingSteps(SampledPass):
+class WaitingSteps(SampledPass[BlockState, tuple[AdamaxState, float, int], AdamaxState]):
     """Local steps of the stochastic CP solver that wait instead of computing."""
 
     changes_state: ClassVar[bool] = False
     seconds: float
     dtype: None = None
 
-    def step(self, block: Block, state: State | None, broadcast: tuple[AdamaxState, float, int]) -> tuple[State | None, AdamaxState]:
+    def step(self, block: Block, state: BlockState, broadcast: tuple[AdamaxState, float, int]) -> tuple[BlockState, AdamaxState]:
         _wait(self.seconds)
         return state, broadcast[0].scaled(43.0)
 

@@ -31,9 +31,9 @@ from dfact.engine.driver import drive
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, Pass, State
+from dfact.engine.passes import Block, Pass
 from dfact.linalg.kmeans import kmeans
-from dfact.linalg.points import EMBEDDING, EmbedPass, NoSums
+from dfact.linalg.points import Embedding, EmbedPass, NoSums
 from dfact.linalg.svd import gram_size, right_singular, zero_filled
 
 Thresholds = list[tuple[str, bool]]
@@ -80,7 +80,7 @@ def ours(source: RowSource, k: int, *, small_memory: bool = False) -> Triples:
     with executor.open(partitions(source, None, None), plan) as session:
         V, sigma = drive(right_singular(m, k, dtype), session)
         session.run(EmbedPass(dtype, zero_filled), (V / sigma).astype(dtype))
-        return np.concatenate(list(session.rows(EMBEDDING))), V
+        return np.concatenate(list(session.rows("embedding"))), V
 
 
 def of_sklearn(M: NDArray[np.float32], k: int) -> Triples:
@@ -190,14 +190,14 @@ def kmeans_speed(n: int, widths: list[int], repeats: int) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class ProductsPass(Pass[NDArray[Any], NoSums]):
+class ProductsPass(Pass[Embedding, NDArray[Any], NoSums]):
     """A pass of the products of the centres (c, d) with all points alone, a lower bound for a pass of K-means."""
 
     dtype: None = None
+    state_type = Embedding
 
-    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, NoSums]:
-        assert state is not None, "no embedding was kept"
-        block.work.matmul(broadcast, state[EMBEDDING], "products")
+    def step(self, block: Block, state: Embedding, broadcast: NDArray[Any]) -> tuple[Embedding, NoSums]:
+        block.work.matmul(broadcast, state.embedding, "products")
         return state, NoSums()
 
 

@@ -4,17 +4,60 @@ import errno
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dfact.engine.passes import State
 from dfact.errors import StoreError
 from dfact.storage.array_stream import StreamReader, StreamWriter, bytes_of, corruption_errors, encoded_size
 from dfact.storage.files import TemporaryFolder
+
+StateArrays = dict[str, NDArray[Any]]
+"""The state of a block as it is stored: arrays with the same names for all blocks; empty if the block has no state. Their shapes
+are the pass's business, except that the rows of an array that :meth:`Session.rows` returns come last: (k, rows)."""
+BlockStates = list[StateArrays]
+"""The states of a partition's blocks."""
+
+
+@dataclass
+class BlockState:
+    """Base class of the states that passes keep for a block from pass to pass.
+
+    A subclass declares the arrays that its passes use. They are stored under the names of its fields, with blanks for
+    underscores; a field that is None is not stored. ``BlockState`` itself is the state of a pass that uses no array and
+    leaves those of other passes alone.
+    """
+
+    others: StateArrays = field(default_factory=dict, kw_only=True)
+    """Stored arrays that the class does not declare; a step that returns its state passes them on."""
+
+    @classmethod
+    def of(cls, arrays: StateArrays) -> Self:
+        """Make the state from its stored arrays."""
+        own, others = StateArrays(), StateArrays()
+        for stored, array in arrays.items():
+            name = stored.replace(" ", "_")
+            if name in cls.__dataclass_fields__:
+                own[name] = array
+            else:
+                others[stored] = array
+        return cls(**own, others=others)
+
+    def arrays(self) -> StateArrays:
+        """Return the arrays to store."""
+        own = {name.replace("_", " "): array for name, array in vars(self).items() if array is not None and name != "others"}
+        return own | self.others if self.others else own
+
+
+@dataclass
+class RowFactors(BlockState):
+    """State of the passes that keep the rows' factors, alone or with other arrays."""
+
+    factors: NDArray[Any]
+    """(k, rows)."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +82,12 @@ class CheckpointedState:
         """Return the states of the partitions ``first`` to ``last`` − 1."""
         return replace(self, first=first, offsets=self.offsets[first - self.first : last - self.first + 1])
 
-    def __iter__(self) -> Iterator[list[State]]:
+    def __iter__(self) -> Iterator[BlockStates]:
         """Yield the block states of each partition."""
         with corruption_errors(f"{self.stream!r} of {self.group.store_path}"):
             reader = StreamReader(self.group, self.stream, self.checksums, self.offsets[0])
             for size in np.diff(self.offsets):
-                blocks: list[State] = []
+                blocks: BlockStates = []
                 read = 0
                 while read < size:
                     blocks.append({name: reader.get() for name in self.names})
@@ -61,8 +104,6 @@ class CheckpointedState:
         return cls(group, description["stream"], names, checksums, description["first"], offsets)
 
 
-BlockStates = list[State | None]
-"""The states of a partition's blocks; None for blocks without a state."""
 _ALIGNMENT = 4096
 
 
@@ -90,7 +131,7 @@ class SpillFile:
         self._end = 0
         self._lock = threading.Lock()
 
-    def write(self, blocks: Sequence[State], previous: SpilledState | None = None) -> SpilledState:
+    def write(self, blocks: BlockStates, previous: SpilledState | None = None) -> SpilledState:
         """Write the state of a partition, in the range of its ``previous`` state if it fits."""
         arrays = [array for state in blocks for array in state.values()]
         layout = tuple(tuple((name, a.dtype.str, a.shape, _is_fortran(a)) for name, a in state.items()) for state in blocks)
@@ -124,7 +165,7 @@ class SpillFile:
                 blocks.append(block)
         except (OSError, EOFError) as error:
             raise StoreError(f"cannot read the solver's state from {self._path}: {error}") from error
-        return list(blocks)
+        return blocks
 
     def _pwrite(self, data: memoryview, offset: int) -> int:
         done = 0
@@ -160,20 +201,19 @@ class PartitionStates:
         self._lock = threading.Lock()
 
     def take(self, number: int, n_blocks: int) -> BlockStates:
-        """Return the states of a partition's blocks, which may be overwritten; None for each block if there are none."""
+        """Return the states of a partition's blocks, which may be overwritten."""
         stored = self._states.get(number)
         if stored is None:
-            return [None] * n_blocks
+            return [{} for _ in range(n_blocks)]
         return self._read(stored)
 
     def put(self, number: int, blocks: BlockStates) -> None:
         """Store the states of a partition's blocks, or drop them if the blocks have none."""
         previous = self._states.get(number)
-        states = [state for state in blocks if state is not None]
-        if not states:
+        if not any(blocks):
             self.drop(number)
             return
-        assert len(states) == len(blocks), "a pass keeps a state for all blocks or for none"
+        assert all(blocks), "a pass keeps a state for all blocks or for none"
         with self._lock:
             if not isinstance(previous, list) and self._free > 0:
                 self._free -= 1
@@ -185,18 +225,16 @@ class PartitionStates:
             self._states[number] = blocks
         else:
             assert self._spill is not None, "it was opened above"
-            self._states[number] = self._spill.write(states, previous if isinstance(previous, SpilledState) else None)
+            self._states[number] = self._spill.write(blocks, previous if isinstance(previous, SpilledState) else None)
 
     def drop(self, number: int) -> None:
         with self._lock:
             if isinstance(self._states.pop(number, None), list):
                 self._free += 1
 
-    def block_states(self, number: int) -> Iterator[State]:
-        """Yield the states of a partition's blocks, to be read only."""
-        for state in self._read(self._states[number]) if number in self._states else ():
-            assert state is not None, "stored partitions have a state for every block"
-            yield state
+    def block_states(self, number: int) -> BlockStates:
+        """Return the states of a partition's blocks, to be read only; none if it has no state."""
+        return self._read(self._states[number]) if number in self._states else []
 
     @property
     def empty(self) -> bool:
@@ -227,7 +265,7 @@ class PartitionStates:
     def restore(self, saved: CheckpointedState) -> None:
         """Read the states of consecutive partitions from a checkpoint."""
         for number, blocks in enumerate(saved, saved.first):
-            self.put(number, list(blocks))
+            self.put(number, blocks)
 
     def _read(self, state: BlockStates | SpilledState) -> BlockStates:
         if isinstance(state, SpilledState):

@@ -29,6 +29,7 @@ from dfact.errors import StoppedError, StoreError
 from dfact.storage.groups import open_store
 from dfact.storage.records import Records, RecordWriter, attributes_of, records_of
 
+B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
 Step = tuple[dict[str, Any], list[NDArray[Any]]]
 """A step as JSON, and the arrays to which the JSON refers by number."""
@@ -110,7 +111,7 @@ class CheckpointedSession(Session):
         if kind is None:
             self._save_if_due()  # a signal may have come after the last pass
 
-    def run(self, pass_: Pass[Any, P], broadcast: Any) -> P:
+    def run(self, pass_: Pass[Any, B, P], broadcast: B) -> P:
         name = type(pass_).__name__
         step = self._replay("pass", name)
         if step is not None:

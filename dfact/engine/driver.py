@@ -6,7 +6,8 @@ from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
-from dfact.engine.passes import Block, PartialSums, Pass, SampledPass, State
+from dfact.engine.block_state import BlockState, StateArrays
+from dfact.engine.passes import Block, Broadcast_contra, PartialSums, Pass, SampledPass, State, Sums_co, run_step
 from dfact.engine.requests import BlockView, Memo, ReadState, RunPass, Solver
 from dfact.engine.session import Session, StateRows
 
@@ -33,24 +34,28 @@ def _answer(request: Memo | ReadState, session: Session, prefix: str) -> Any:
 
 
 @dataclass(frozen=True)
-class ViewedPass(Pass[Any, Any]):
+class ViewedPass(Pass[State, Broadcast_contra, Sums_co]):
     """Another pass on a view of each block."""
 
     view: BlockView
-    pass_: Pass[Any, Any]
+    pass_: Pass[State, Broadcast_contra, Sums_co]
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
         return self.pass_.dtype
 
-    def start(self, block: Block) -> State | None:
+    @property
+    def state_type(self) -> type[State]:
+        return self.pass_.state_type
+
+    def start(self, block: Block) -> State:
         return self.pass_.start(self.view(block))
 
-    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State | None, Any]:
+    def step(self, block: Block, state: State, broadcast: Broadcast_contra) -> tuple[State, Sums_co]:
         return self.pass_.step(self.view(block), state, broadcast)
 
 
-def _viewed(request: RunPass) -> Pass[Any, Any]:
+def _viewed(request: RunPass) -> Pass[Any, Any, Any]:
     return request.pass_ if request.view is None else ViewedPass(request.view, request.pass_)
 
 
@@ -75,7 +80,7 @@ class Member:
     name: str
     """Name of the solver."""
     view: BlockView
-    pass_: Pass[Any, Any]
+    pass_: Pass[Any, Any, Any]
 
 
 @dataclass
@@ -93,35 +98,30 @@ class FusedSums(PartialSums, name="fused"):
 
 
 @dataclass(frozen=True)
-class FusedPass(Pass[Sequence[Any], FusedSums]):
+class FusedPass(Pass[BlockState, Sequence[Any], FusedSums]):
     """The passes of several members on one read of each block. State: the arrays of each member, under names with its own as prefix."""
 
     members: tuple[Member, ...]
     dtype: np.dtype[Any] | None
 
-    def step(self, block: Block, state: State | None, broadcast: Sequence[Any]) -> tuple[State | None, FusedSums]:
+    def step(self, block: Block, state: BlockState, broadcast: Sequence[Any]) -> tuple[BlockState, FusedSums]:
         # Members without a pass have finished, so their state is dropped.
-        old = state or {}
-        new: State = {}
+        new: StateArrays = {}
         parts = []
         view: BlockView | None = None
         for member, member_broadcast in zip(self.members, broadcast, strict=True):
             prefix = f"{member.name}."
-            member_state: State | None = {
-                name.removeprefix(prefix): array for name, array in old.items() if name.startswith(prefix)
-            } or None
+            arrays = {name.removeprefix(prefix): array for name, array in state.others.items() if name.startswith(prefix)}
             if member.view != view:  # consecutive members with the same view share the viewed block
                 view, viewed = member.view, member.view(block)
-            if member_state is None:
-                member_state = member.pass_.start(viewed)
-            member_state, part = member.pass_.step(viewed, member_state, member_broadcast)
-            new |= {prefix + name: array for name, array in (member_state or {}).items()}
+            arrays, part = run_step(member.pass_, viewed, arrays, member_broadcast)
+            new |= {prefix + name: array for name, array in arrays.items()}
             parts.append(part)
-        return new or None, FusedSums(parts)
+        return BlockState(others=new), FusedSums(parts)
 
 
 @dataclass(frozen=True)
-class SampledFusedPass(SampledPass):
+class SampledFusedPass(SampledPass[BlockState, Sequence[Any], FusedSums]):
     """The passes of several members over the same sample; the state of the other members stays as it is."""
 
     fused: FusedPass
@@ -130,11 +130,11 @@ class SampledFusedPass(SampledPass):
     def dtype(self) -> np.dtype[Any] | None:
         return self.fused.dtype
 
-    def step(self, block: Block, state: State | None, broadcast: Sequence[Any]) -> tuple[State | None, FusedSums]:
+    def step(self, block: Block, state: BlockState, broadcast: Sequence[Any]) -> tuple[BlockState, FusedSums]:
         new, parts = self.fused.step(block, state, broadcast)
         names = {member.name for member in self.fused.members}
-        others = {name: array for name, array in (state or {}).items() if name.split(".")[0] not in names}
-        return others | (new or {}) or None, parts
+        others = {name: array for name, array in state.others.items() if name.split(".")[0] not in names}
+        return BlockState(others=others | new.others), parts
 
 
 def drive_together(

@@ -25,6 +25,7 @@ from dfact.engine.session import CheckpointableSession, Executor
 from dfact.engine.shard import Shard
 from dfact.errors import ParameterError
 
+B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
 D = TypeVar("D")
 R = TypeVar("R")
@@ -47,7 +48,7 @@ class LocalSession(CheckpointableSession):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._shard.__exit__(kind, error, trace)
 
-    def run(self, pass_: Pass[Any, P], broadcast: Any) -> P:
+    def run(self, pass_: Pass[Any, B, P], broadcast: B) -> P:
         self._pass += 1
         self._shard.run(self._pass, pass_, broadcast)
         [total] = self._shard.sums(self._pass).values()

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource, contiguous
 from dfact.data.sources.sparse import SparseSource
-from dfact.engine.passes import Block, PartialSums, Pass, State, Workspace
+from dfact.engine.block_state import StateArrays
+from dfact.engine.passes import Block, PartialSums, Pass, Workspace, run_step
 
 T = TypeVar("T")
+B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
 Rows = NDArray[Any] | sp.csr_array
 # Number of entries per run of partitions if chunks and partitions are not aligned: the run's first and last chunk are decoded twice.
@@ -123,16 +125,16 @@ def partitions(source: RowSource, missing_code: int | None, covariates: NDArray[
 
 def reduce_blocks(
     blocks: Iterable[Block],
-    pass_: Pass[Any, P],
-    broadcast: Any,
-    states: Iterable[State | None],
-    on_state: Callable[[State | None], None],
+    pass_: Pass[Any, B, P],
+    broadcast: B,
+    states: Iterable[StateArrays],
+    on_state: Callable[[StateArrays], None],
 ) -> P:
     """Run the pass on a partition's blocks, each with its state; pass the new states to ``on_state`` and return the sums."""
     total: P | None = None
     for block, old in zip(blocks, states, strict=True):
         block.work.next_block()
-        state, sums = pass_.step(block, pass_.start(block) if old is None else old, broadcast)
+        state, sums = run_step(pass_, block, old, broadcast)
         on_state(state)
         if total is None:
             total = sums.accumulator()

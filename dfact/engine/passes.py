@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 
 from dfact.data.sources.sparse import to_dense
 from dfact.data.statistics import as_float
+from dfact.engine.block_state import BlockState, StateArrays
 
 T = TypeVar("T")
 _SMALL_CODES = 2  # bytes of integers that every floating type holds exactly
-State = dict[str, NDArray[Any]]
-"""The arrays that a pass keeps for a block between passes, with the same names for all blocks. Their shapes are the pass's
-business, except that the rows of an array that :meth:`Session.rows` returns come last: (k, rows)."""
 
 
 class Workspace:
@@ -177,11 +175,12 @@ class PartialSums:
             total += getattr(other, f.name)
 
 
+State = TypeVar("State", bound=BlockState)
 Broadcast_contra = TypeVar("Broadcast_contra", contravariant=True)
 Sums_co = TypeVar("Sums_co", bound=PartialSums, covariant=True)
 
 
-class Pass(Protocol[Broadcast_contra, Sums_co]):
+class Pass(Protocol[State, Broadcast_contra, Sums_co]):
     """A computation over all blocks, declared as data; executors run it.
 
     The same arguments give the same bits, so a lost worker's partitions can be recomputed. A pass may
@@ -195,12 +194,17 @@ class Pass(Protocol[Broadcast_contra, Sums_co]):
             """The floating type of the blocks; None if the pass needs the state alone: no data is read, and blocks have no columns."""
             ...
 
-    def start(self, block: Block) -> State | None:
-        """Return the state of a block that has none yet; by default None, for passes that start without a state."""
-        del block
-        return None
+    @property
+    def state_type(self) -> type[State]:
+        """The class of its states. Without one of its own, a pass gets what other passes have kept as :class:`BlockState`."""
+        return BlockState  # type: ignore[return-value]  # the State of passes that do not set another class
 
-    def step(self, block: Block, state: State | None, broadcast: Broadcast_contra) -> tuple[State | None, Sums_co]:
+    def start(self, block: Block) -> State:
+        """Return the state of a block that has none yet; by default one without arrays, which fails if the pass needs some."""
+        del block
+        return self.state_type.of({})
+
+    def step(self, block: Block, state: State, broadcast: Broadcast_contra) -> tuple[State, Sums_co]:
         """Process a block, given its state and the broadcast that all blocks share. Returns the new state and the block's sums.
 
         The sums may be lasting arrays of the block's workspace, as they are added up before the next block. The state must not
@@ -209,8 +213,17 @@ class Pass(Protocol[Broadcast_contra, Sums_co]):
         ...
 
 
+def run_step(
+    pass_: Pass[State, Broadcast_contra, Sums_co], block: Block, arrays: StateArrays, broadcast: Broadcast_contra
+) -> tuple[StateArrays, Sums_co]:
+    """Run the step of a pass on a block whose state is stored as ``arrays``. Returns the new arrays and the block's sums."""
+    state = pass_.state_type.of(arrays) if arrays else pass_.start(block)
+    state, sums = pass_.step(block, state, broadcast)
+    return state.arrays(), sums
+
+
 @dataclass(frozen=True)
-class SampledPass(Pass[Any, Any]):
+class SampledPass(Pass[State, Broadcast_contra, Sums_co]):
     """Base class of the passes that process only some partitions; the state of the others stays."""
 
     partitions: tuple[int, ...]
@@ -220,22 +233,26 @@ class SampledPass(Pass[Any, Any]):
 
 
 @dataclass(frozen=True)
-class SampledView(SampledPass):
+class SampledView(SampledPass[State, Broadcast_contra, Sums_co]):
     """Another pass, restricted to some partitions; the blocks that it skips keep their states."""
 
-    pass_: Pass[Any, Any]
+    pass_: Pass[State, Broadcast_contra, Sums_co]
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
         return self.pass_.dtype
 
-    def start(self, block: Block) -> State | None:
+    @property
+    def state_type(self) -> type[State]:
+        return self.pass_.state_type
+
+    def start(self, block: Block) -> State:
         return self.pass_.start(block)
 
-    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State | None, Any]:
+    def step(self, block: Block, state: State, broadcast: Broadcast_contra) -> tuple[State, Sums_co]:
         return self.pass_.step(block, state, broadcast)
 
 
-def pass_partitions(pass_: Pass[Any, Any], n_partitions: int) -> Sequence[int]:
+def pass_partitions(pass_: Pass[Any, Any, Any], n_partitions: int) -> Sequence[int]:
     """Return the numbers of the partitions that a pass processes, ascending."""
     return pass_.partitions if isinstance(pass_, SampledPass) else range(n_partitions)

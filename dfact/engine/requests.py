@@ -15,6 +15,7 @@ from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.engine.session import Arrays, StateRows
 
 P = TypeVar("P", bound=PartialSums)
+B = TypeVar("B")
 T = TypeVar("T")
 
 BlockView = Callable[[Block], Block]
@@ -25,7 +26,7 @@ BlockView = Callable[[Block], Block]
 class RunPass:
     """A request for the sums of a pass."""
 
-    pass_: Pass[Any, Any]
+    pass_: Pass[Any, Any, Any]
     broadcast: Any
     view: BlockView | None = None
     """View of the blocks for this pass alone, instead of the solver's."""
@@ -51,7 +52,7 @@ Solver = Generator[Request, Any, T]
 """A generator of requests that returns a T."""
 
 
-def run(pass_: Pass[Any, P], broadcast: Any, view: BlockView | None = None) -> Solver[P]:
+def run(pass_: Pass[Any, B, P], broadcast: B, view: BlockView | None = None) -> Solver[P]:
     """Run a pass over all rows and return its sums."""
     sums: P = yield RunPass(pass_, broadcast, view)
     return sums

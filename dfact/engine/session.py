@@ -15,6 +15,7 @@ from dfact.engine.memory_plan import Plan, WorkerResources
 from dfact.engine.partitions import Partitions
 from dfact.engine.passes import PartialSums, Pass
 
+B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
 D = TypeVar("D")
 R = TypeVar("R")
@@ -31,7 +32,7 @@ class Session(Protocol):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         return
 
-    def run(self, pass_: Pass[Any, P], broadcast: Any) -> P:
+    def run(self, pass_: Pass[Any, B, P], broadcast: B) -> P:
         """Run a pass over all rows and return its sums, added up in the order of a fixed tree."""
         ...
 

@@ -21,6 +21,7 @@ from dfact.engine.passes import PartialSums, Pass, SampledPass, Workspace, pass_
 from dfact.engine.reduction import Node, TreeSum
 from dfact.engine.threads import single_threaded
 
+B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
 T = TypeVar("T")
 Fetch = Callable[[Sequence[Hashable]], Mapping[Hashable, NDArray[Any]]]
@@ -136,7 +137,7 @@ class Shard:
         """Return the sums of the pass with this number over the shard's partitions, or nothing if it is not the last."""
         return self._sums.nodes if pass_number == self._pass else {}
 
-    def run(self, pass_number: int, pass_: Pass[Any, P], broadcast: Any, *, wanted: bool = True) -> None:
+    def run(self, pass_number: int, pass_: Pass[Any, B, P], broadcast: B, *, wanted: bool = True) -> None:
         """Run the pass with this number on the partitions on which it has not run yet.
 
         An earlier pass may be repeated for the partitions of a lost worker; its sums are not kept. A sampled pass that does not change
@@ -195,7 +196,7 @@ class Shard:
             item.partitions = run.partitions.part(part.first, part.last)
 
     def _process(
-        self, item: _WorkItem, pass_number: int, pass_: Pass[Any, P], broadcast: Any, sums: TreeSum[P], leaves: Mapping[int, int]
+        self, item: _WorkItem, pass_number: int, pass_: Pass[Any, B, P], broadcast: B, sums: TreeSum[P], leaves: Mapping[int, int]
     ) -> None:
         if pass_.dtype is not None:
             self._load_resident(item)
@@ -280,7 +281,7 @@ class Shard:
     def states(self, first: int, last: int) -> Iterator[tuple[int, BlockStates]]:
         """Yield the numbers and block states of those of the partitions ``first`` to ``last`` − 1 that have a state."""
         for partition in range(first, last):
-            blocks: BlockStates = list(self._states.block_states(partition))
+            blocks = self._states.block_states(partition)
             if blocks:
                 yield partition, blocks
 

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, Pass, State
+from dfact.engine.block_state import BlockState
+from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.kernels.entries import filled
 
 _INDEFINITE = 1e-6  # times the number of columns: a more negative eigenvalue is no rounding error of single precision
@@ -56,14 +57,14 @@ class Moments(PartialSums, name="moments"):
 
 
 @dataclass(frozen=True)
-class MomentsPass(Pass[NDArray[Any], Moments]):
+class MomentsPass(Pass[BlockState, NDArray[Any], Moments]):
     """The moments of the columns about the broadcast shifts (m), which keep the sums free of cancellation."""
 
     dtype: np.dtype[Any]
     complete_only: bool
     """Whether to leave out rows with missing entries. Otherwise all observed entries contribute."""
 
-    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, Moments]:
+    def step(self, block: Block, state: BlockState, broadcast: NDArray[Any]) -> tuple[BlockState, Moments]:
         work, shape = block.work, block.values.shape
         M = np.subtract(block.values, broadcast.astype(self.dtype), out=work.array("shifted", shape, self.dtype))
         missing = np.isnan(M, out=work.array("missing", shape, bool))

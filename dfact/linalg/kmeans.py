@@ -17,11 +17,12 @@ from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
-from dfact.engine.passes import Block, PartialSums, Pass, State, Workspace
+from dfact.engine.block_state import BlockState
+from dfact.engine.passes import Block, PartialSums, Pass, Workspace
 from dfact.engine.requests import RunPass, Solver, run
 from dfact.errors import DataError
 from dfact.kernels.kmeans import member_weights
-from dfact.linalg.points import EMBEDDING, Coordinates, RowMaximum, take
+from dfact.linalg.points import Coordinates, Embedding, RowMaximum, take
 
 _SAMPLE = 1 << 15  # number of rows on which the clusters are searched
 _BLOCK = 1 << 11  # sampled rows whose products with a search's centres fit into the second-level cache
@@ -63,26 +64,26 @@ class Finalists(PartialSums, name="kmeans_candidates"):
 
 
 @dataclass(frozen=True)
-class LloydPass(Pass["_Packed", ClusterSums]):
+class LloydPass(Pass[Embedding, "_Packed", ClusterSums]):
     """Sums and counts of the clusters about the broadcast centres of several solutions."""
 
     dtype: None = None
+    state_type = Embedding
 
-    def step(self, block: Block, state: State | None, broadcast: "_Packed") -> tuple[State | None, ClusterSums]:
-        assert state is not None, "no embedding was computed"
-        X = state[EMBEDDING]
+    def step(self, block: Block, state: Embedding, broadcast: "_Packed") -> tuple[Embedding, ClusterSums]:
+        X = state.embedding
         return state, broadcast.astype(X.dtype).sums(X, block.work)
 
 
 @dataclass(frozen=True)
-class NearestPass(Pass["_Packed", RowMaximum]):
+class NearestPass(Pass[Embedding, "_Packed", RowMaximum]):
     """The row nearest to each of the broadcast centres, one solution after the other."""
 
     dtype: None = None
+    state_type = Embedding
 
-    def step(self, block: Block, state: State | None, broadcast: "_Packed") -> tuple[State | None, RowMaximum]:
-        assert state is not None, "no embedding was computed"
-        X = state[EMBEDDING]
+    def step(self, block: Block, state: Embedding, broadcast: "_Packed") -> tuple[Embedding, RowMaximum]:
+        X = state.embedding
         packed = broadcast.astype(X.dtype)
         products = packed.products(X, block.work)
         weights = products.copy()
@@ -95,7 +96,7 @@ class NearestPass(Pass["_Packed", RowMaximum]):
 
 
 @dataclass(frozen=True)
-class SearchPass(Pass[NDArray[np.float32], Finalists]):
+class SearchPass(Pass[BlockState, NDArray[np.float32], Finalists]):
     """The finalists of each search in the broadcast sample X (d, n) of the points; one block runs each search."""
 
     widths: tuple[int, ...]
@@ -103,7 +104,7 @@ class SearchPass(Pass[NDArray[np.float32], Finalists]):
     seed: int
     dtype: None = None
 
-    def step(self, block: Block, state: State | None, broadcast: NDArray[np.float32]) -> tuple[State | None, Finalists]:
+    def step(self, block: Block, state: BlockState, broadcast: NDArray[np.float32]) -> tuple[BlockState, Finalists]:
         count, width = len(self.widths), max(self.widths)
         result = Finalists(block.work.zeros((count, _FINALISTS, width, width)), block.work.zeros((count,)))
         for s, k in enumerate(self.widths):

@@ -8,12 +8,18 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, Pass, State
+from dfact.engine.block_state import BlockState
+from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.engine.requests import Solver, run
 from dfact.linalg.svd import Matrix, View
 
-EMBEDDING = "embedding"
-"""Name of the state (k, rows) that an :class:`EmbedPass` computes."""
+
+@dataclass
+class Embedding(BlockState):
+    """State that an :class:`EmbedPass` computes."""
+
+    embedding: NDArray[Any]
+    """Coordinates (k, rows)."""
 
 
 class Points(Protocol):
@@ -24,7 +30,7 @@ class Points(Protocol):
         """The type in which blocks are read; None if the points come from the state alone."""
         ...
 
-    def of(self, block: Block, state: State | None) -> Matrix:
+    def of(self, block: Block, state: BlockState) -> Matrix:
         """Return the points (rows, d) of a block."""
         ...
 
@@ -37,9 +43,8 @@ class Coordinates:
     unit: bool = False
     dtype: None = None
 
-    def of(self, block: Block, state: State | None) -> NDArray[Any]:
-        assert state is not None, "no embedding was computed"
-        return self.scaled(state[EMBEDDING][: self.k]).T
+    def of(self, block: Block, state: BlockState) -> NDArray[Any]:
+        return self.scaled(Embedding.of(state.arrays()).embedding[: self.k]).T
 
     def scaled(self, X: NDArray[Any]) -> NDArray[Any]:
         """Return the coordinates (k, rows), scaled to length 1 if ``unit``."""
@@ -57,7 +62,7 @@ class DataRows:
     dtype: np.dtype[Any]
     view: View
 
-    def of(self, block: Block, state: State | None) -> Matrix:
+    def of(self, block: Block, state: BlockState) -> Matrix:
         return self.view(block)
 
 
@@ -67,14 +72,14 @@ class NoSums(PartialSums, name="none"):
 
 
 @dataclass(frozen=True)
-class EmbedPass(Pass[NDArray[Any], NoSums]):
+class EmbedPass(Pass[BlockState, NDArray[Any], NoSums]):
     """Coordinates M·P of the viewed rows M, with the broadcast P (m, k); state ``embedding`` (k, rows)."""
 
     dtype: np.dtype[Any]
     view: View
 
-    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State, NoSums]:
-        return {EMBEDDING: block.work.matmul(self.view(block), broadcast, "product").T.copy()}, NoSums()
+    def step(self, block: Block, state: BlockState, broadcast: NDArray[Any]) -> tuple[BlockState, NoSums]:
+        return Embedding(block.work.matmul(self.view(block), broadcast, "product").T.copy()), NoSums()
 
 
 @dataclass
@@ -105,7 +110,7 @@ class Taken(PartialSums, name="rows_by_number"):
 
 
 @dataclass(frozen=True)
-class TakePass(Pass[NDArray[np.int64], Taken]):
+class TakePass(Pass[BlockState, NDArray[np.int64], Taken]):
     """The points of the broadcast row numbers, which are ascending."""
 
     points: Points
@@ -114,7 +119,7 @@ class TakePass(Pass[NDArray[np.int64], Taken]):
     def dtype(self) -> np.dtype[Any] | None:
         return self.points.dtype
 
-    def step(self, block: Block, state: State | None, broadcast: NDArray[np.int64]) -> tuple[State | None, Taken]:
+    def step(self, block: Block, state: BlockState, broadcast: NDArray[np.int64]) -> tuple[BlockState, Taken]:
         first, last = np.searchsorted(broadcast, [block.start, block.start + block.matrix.shape[0]])
         chosen = broadcast[first:last] - block.start
         return state, Taken(dense(self.points.of(block, state)[chosen]))

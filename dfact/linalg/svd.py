@@ -9,7 +9,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.linalg import eigh, qr
 
-from dfact.engine.passes import Block, PartialSums, Pass, State
+from dfact.engine.block_state import BlockState
+from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.engine.requests import Solver, run
 from dfact.kernels.entries import filled
 
@@ -39,25 +40,25 @@ class GramSum(PartialSums, name="svd_gram"):
 
 
 @dataclass(frozen=True)
-class GramPass(Pass[None, GramSum]):
+class GramPass(Pass[BlockState, None, GramSum]):
     """The Gram matrix MᵀM."""
 
     dtype: np.dtype[Any]
     view: View = zero_filled
 
-    def step(self, block: Block, state: State | None, broadcast: None) -> tuple[State | None, GramSum]:
+    def step(self, block: Block, state: BlockState, broadcast: None) -> tuple[BlockState, GramSum]:
         M = self.view(block)
         return state, GramSum(block.work.matmul(M.T, M) if isinstance(M, np.ndarray) else (M.T @ M).toarray())
 
 
 @dataclass(frozen=True)
-class SketchPass(Pass[NDArray[Any], GramSum]):
+class SketchPass(Pass[BlockState, NDArray[Any], GramSum]):
     """The product MᵀMΩ with the broadcast Ω (m, l)."""
 
     dtype: np.dtype[Any]
     view: View = zero_filled
 
-    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, GramSum]:
+    def step(self, block: Block, state: BlockState, broadcast: NDArray[Any]) -> tuple[BlockState, GramSum]:
         M = self.view(block)
         return state, GramSum(block.work.matmul(M.T, block.work.matmul(M, broadcast, "product")))
 
@@ -115,13 +116,13 @@ class SignNorms(PartialSums, name="svd_signs"):
 
 
 @dataclass(frozen=True)
-class SignNormsPass(Pass[NDArray[Any], SignNorms]):
+class SignNormsPass(Pass[BlockState, NDArray[Any], SignNorms]):
     """Squared norms of the positive and the negative part of every column of M·P, with the broadcast P (m, k)."""
 
     dtype: np.dtype[Any]
     view: View = zero_filled
 
-    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, SignNorms]:
+    def step(self, block: Block, state: BlockState, broadcast: NDArray[Any]) -> tuple[BlockState, SignNorms]:
         U = block.work.matmul(self.view(block), broadcast, "product")
         part = block.work.array("part", U.shape, U.dtype)
         positive, negative = (np.square(sign(U, 0, out=part), out=part).sum(axis=0) for sign in (np.maximum, np.minimum))

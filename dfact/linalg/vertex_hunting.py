@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from dfact.engine.passes import Block, Pass, State
+from dfact.engine.block_state import BlockState
+from dfact.engine.passes import Block, Pass
 from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
 from dfact.linalg.kmeans import cluster_centers
@@ -23,7 +24,7 @@ _SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # fractions of all 
 
 
 @dataclass(frozen=True)
-class FarthestPass(Pass[Sequence[NDArray[np.float64] | None], RowMaximum]):
+class FarthestPass(Pass[BlockState, Sequence[NDArray[np.float64] | None], RowMaximum]):
     """The point of each search with the largest part outside the span of the vertices so far.
 
     The broadcast is an orthonormal basis (j, d) of that span for each search, None at the start.
@@ -35,7 +36,7 @@ class FarthestPass(Pass[Sequence[NDArray[np.float64] | None], RowMaximum]):
     def dtype(self) -> np.dtype[Any] | None:
         return self.points[0].dtype
 
-    def step(self, block: Block, state: State | None, broadcast: Sequence[NDArray[np.float64] | None]) -> tuple[State | None, RowMaximum]:
+    def step(self, block: Block, state: BlockState, broadcast: Sequence[NDArray[np.float64] | None]) -> tuple[BlockState, RowMaximum]:
         matrices = [points.of(block, state) for points in self.points]
         scores = []
         for X, basis in zip(matrices, broadcast, strict=True):
@@ -72,7 +73,7 @@ def successive_projection(points: Sequence[Points], counts: Sequence[int]) -> So
 
 
 @dataclass(frozen=True)
-class MarginPass(Pass[NDArray[np.float64], Taken]):
+class MarginPass(Pass[BlockState, NDArray[np.float64], Taken]):
     """The rows of each block lowest along the broadcast normal w (d,): ``count`` of them or the fraction ``share``, if that is more.
 
     The points (r, 1 + d) have row numbers in their first column. The point 0 has no direction and is left out.
@@ -83,7 +84,7 @@ class MarginPass(Pass[NDArray[np.float64], Taken]):
     share: float = 0.0
     dtype: None = None
 
-    def step(self, block: Block, state: State | None, broadcast: NDArray[np.float64]) -> tuple[State | None, Taken]:
+    def step(self, block: Block, state: BlockState, broadcast: NDArray[np.float64]) -> tuple[BlockState, Taken]:
         X = self.points.of(block, state).astype(np.float64)
         rows = np.flatnonzero(X.any(axis=1))
         heights = X[rows] @ broadcast

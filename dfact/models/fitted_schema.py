@@ -107,7 +107,7 @@ class LessThan(_Check):
         _expect(value < sizes.get(self.name, _LARGEST), f"a number below {self.name}={sizes.get(self.name)}", value)
 
 
-def check_fitted(model: Any, annotations: dict[str, Any]) -> None:
+def check_fitted(model: object, annotations: dict[str, Any]) -> None:
     """Raise DataError for fitted attributes that differ from the declarations of the model's class.
 
     ``annotations`` are the types of attributes that any model may have besides.

@@ -14,8 +14,9 @@ from dfact.data.coerce import Excerpt, as_dataset
 from dfact.data.ingest.array import axis_labels
 from dfact.data.lazy_results import map_rows
 from dfact.data.sources.dask import dask_array
+from dfact.models.estimator import Factorization
 
-M = TypeVar("M", bound=Any)
+M = TypeVar("M", bound=Factorization)
 P = ParamSpec("P")
 
 
@@ -39,7 +40,7 @@ def lazy_of_dask(transform: Callable[Concatenate[M, Any, P], Any]) -> Callable[C
     return cast("Callable[Concatenate[M, Any, P], Any]", transformed)
 
 
-def _lazy(model: Any, X: Any, array: Any, arguments: dict[str, Any]) -> Any:
+def _lazy(model: Factorization, X: Any, array: Any, arguments: dict[str, Any]) -> Any:
     check_is_fitted(model)
     no_rows = Excerpt(np.empty((0, *array.shape[1:]), array.dtype), axis_labels(X, 1), None)
     model._check_shape(as_dataset(no_rows))
@@ -48,6 +49,8 @@ def _lazy(model: Any, X: Any, array: Any, arguments: dict[str, Any]) -> Any:
     return map_rows(array, _transform, model._copy_for_transform(), rows, columns=model._n_features_out, dtype=model._working_dtype(array))
 
 
-def _transform(model: Any, values: NDArray[Any], *, row_labels: Any, confounders: pd.DataFrame | None = None, **inputs: Any) -> Any:
+def _transform(
+    model: Factorization, values: NDArray[Any], *, row_labels: Any, confounders: pd.DataFrame | None = None, **inputs: Any
+) -> Any:
     # The chunk has no column labels of its own; those of the whole array have been compared with the model's.
     return model.transform(Excerpt(values, model.column_labels_, row_labels, confounders), **inputs)

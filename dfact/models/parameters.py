@@ -23,7 +23,7 @@ def is_in_range(value: Any, low: float, high: float = np.inf) -> bool:
     )
 
 
-def check(model: Any, checks: Mapping[str, tuple[bool, str]]) -> None:
+def check(model: object, checks: Mapping[str, tuple[bool, str]]) -> None:
     """Raise ParameterError for the first parameter whose check (valid, expected value) fails."""
     for name, (valid, expected) in checks.items():
         if not valid:

@@ -136,7 +136,7 @@ def _names() -> list[str]:
     return sorted({*BY_NAME, *MODELS})
 
 
-def _check(model: Any) -> None:
+def _check(model: Factorization) -> None:
     """Refuse a loaded model that could not be used."""
     limit, dtype = model.memory_limit, model.dtype
     if not (limit is None or isinstance(limit, str) or is_count(limit)) or not (dtype is None or dtype in ("float32", "float64")):

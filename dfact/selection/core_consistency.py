@@ -9,7 +9,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.coerce import as_dataset
 from dfact.data.validation import require_finite
-from dfact.engine.passes import Block, PartialSums, Pass, State
+from dfact.engine.block_state import BlockState
+from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import fill_missing
 from dfact.models.cp.base import CPModel
@@ -28,12 +29,12 @@ class ContractedData(PartialSums, name="core_tensor"):
 
 
 @dataclass(frozen=True)
-class ContractPass(Pass[NDArray[Any], ContractedData]):
+class ContractPass(Pass[BlockState, NDArray[Any], ContractedData]):
     """A pass that contracts the data with the rows' factors, which are the covariates."""
 
     dtype: np.dtype[Any]
 
-    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, ContractedData]:
+    def step(self, block: Block, state: BlockState, broadcast: NDArray[Any]) -> tuple[BlockState, ContractedData]:
         """Contract a block; ``broadcast`` is H (R, I_2⋯I_N)."""
         assert block.covariates is not None
         V, A, H, work = unfold(block), block.covariates, broadcast, block.work

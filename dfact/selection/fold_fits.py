@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.sources.dense import ArraySource
+from dfact.engine.block_state import BlockState
 from dfact.engine.driver import FusedSolver, drive
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, WorkerResources, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, Pass, State
+from dfact.engine.passes import Block, Broadcast_contra, Pass, Sums_co
 from dfact.engine.requests import RunPass, Solver, run, state_rows
 from dfact.errors import MemoryPlanError, ParameterError
 from dfact.linalg.svd import nndsvd
@@ -279,19 +280,16 @@ class WarmStartPath:
 
 
 @dataclass(frozen=True)
-class ResetPass:
+class ResetPass(Pass[BlockState, Broadcast_contra, Sums_co]):
     """A pass that discards the state of the blocks and begins from its start."""
 
-    pass_: Pass[Any, Any]
+    pass_: Pass[Any, Broadcast_contra, Sums_co]
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
         return self.pass_.dtype
 
-    def start(self, block: Block) -> None:
-        """Return no state: the step makes it."""
-
-    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State | None, Any]:
+    def step(self, block: Block, state: BlockState, broadcast: Broadcast_contra) -> tuple[BlockState, Sums_co]:
         return self.pass_.step(block, self.pass_.start(block), broadcast)
 
 

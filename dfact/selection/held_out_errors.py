@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, Pass, State
+from dfact.engine.block_state import RowFactors
+from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.models.bounded_nmf.problem import Problem
 from dfact.models.expectile.passes import OriginalUnits
 
 ERRORS = ("relative", "absolute")
@@ -36,16 +38,16 @@ def sum_squared_errors(M: NDArray[Any], R: NDArray[Any], lower: Any, upper: Any)
 
 
 @dataclass(frozen=True)
-class SquaredErrorPass(Pass[NDArray[Any], SquaredErrors]):
+class SquaredErrorPass(Pass[RowFactors, NDArray[Any], SquaredErrors]):
     """A pass that sums the squared errors of the model of the factors X (k+c, rows) in the state, clipped to its bounds."""
 
-    problem: Any
+    problem: Problem
     dtype: np.dtype[Any]
+    state_type = RowFactors
 
-    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, SquaredErrors]:
+    def step(self, block: Block, state: RowFactors, broadcast: NDArray[Any]) -> tuple[RowFactors, SquaredErrors]:
         """Sum the errors of a block; ``broadcast`` is Qᵀ (k+c, m)."""
-        assert state is not None
-        R = block.work.matmul(state["factors"].T, broadcast, "model")
+        R = block.work.matmul(state.factors.T, broadcast, "model")
         squares, count = sum_squared_errors(block.values, R, self.problem.lower, self.problem.upper)
         return state, SquaredErrors(np.asarray(squares), np.asarray(count))
 
@@ -126,19 +128,19 @@ class ErrorHistogram(PartialSums, name="error_histogram"):
 
 
 @dataclass(frozen=True)
-class ErrorHistogramPass(Pass[NDArray[Any], ErrorHistogram]):
+class ErrorHistogramPass(Pass[RowFactors, NDArray[Any], ErrorHistogram]):
     """A pass that counts the errors of the model of the rows' factors X (k, rows) in the state."""
 
     measured: OriginalUnits
     measure: ErrorMeasure
     dtype: np.dtype[Any]
+    state_type = RowFactors
 
-    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, ErrorHistogram]:
+    def step(self, block: Block, state: RowFactors, broadcast: NDArray[Any]) -> tuple[RowFactors, ErrorHistogram]:
         """Count the errors of a block; ``broadcast`` is Y (m, k)."""
-        assert state is not None
         M = self.measured.entries(block)
         rows = np.repeat(np.arange(len(M.indptr) - 1), np.diff(M.indptr))
         R = np.zeros(len(M.data))
-        for x, y in zip(state["factors"], broadcast.T, strict=True):
+        for x, y in zip(state.factors, broadcast.T, strict=True):
             R += x[rows] * y[M.indices]
         return state, self.measure.count(M.data, R)

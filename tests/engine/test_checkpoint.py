@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.data.sources.dense import ArraySource
+from dfact.engine.block_state import BlockState
 from dfact.engine.checkpoint import CheckpointedSession, pack, resume_point, unpack
 from dfact.engine.driver import FusedSums
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, PartialSums, Pass, State
+from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.errors import ParameterError, StoreError
 from tests.conftest import planted_answers
 from tests.models.cp.test_elastic_cp import many_partitions
@@ -328,15 +329,23 @@ class Ones(PartialSums, name="ones"):
     count: NDArray[Any]
 
 
+@dataclass
+class Counted(BlockState):
+    counted: NDArray[Any]
+
+
 @dataclass(frozen=True)
-class CountPass(Pass[None, Ones]):
+class CountPass(Pass[Counted, None, Ones]):
     """Counts the passes."""
 
     dtype: None = None
+    state_type = Counted
 
-    def step(self, block: Block, state: State | None, broadcast: None) -> tuple[State, Ones]:
-        counted = state["counted"] + 1 if state else np.ones((1, block.matrix.shape[0]))
-        return {"counted": counted}, Ones(counted.sum())
+    def start(self, block: Block) -> Counted:
+        return Counted(np.zeros((1, block.matrix.shape[0])))
+
+    def step(self, block: Block, state: Counted, broadcast: None) -> tuple[Counted, Ones]:
+        return Counted(state.counted + 1), Ones((state.counted + 1).sum())
 
 
 def test_the_scheduler_releases_results_that_a_checkpoint_holds(client: Client, tmp_path: Path) -> None:

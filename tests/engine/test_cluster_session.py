@@ -27,6 +27,7 @@ from benchmarks.faults.fits import SELECTIONS, Processes, answers, bits, long_fi
 from dfact.data import layout
 from dfact.data.layout import Layout
 from dfact.data.sources.dense import ArraySource
+from dfact.engine.block_state import BlockState
 from dfact.engine.cluster import watchdog as watch
 from dfact.engine.cluster import worker_shard as shard_module
 from dfact.engine.cluster import workers as workers_module
@@ -40,7 +41,7 @@ from dfact.engine.cluster.workers import SessionWorkers, WorkersLost
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, PartialSums, Pass, State
+from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.engine.reduction import TreeSum
 from dfact.engine.session import CheckpointableSession, Executor
 from dfact.engine.shard import Shard
@@ -78,8 +79,14 @@ class Kill:
     """Only when the kill with this number has happened: so in the repetition of passes."""
 
 
+@dataclass
+class WalkState(BlockState):
+    x: NDArray[Any]
+    more: NDArray[Any] | None = None
+
+
 @dataclass(frozen=True)
-class Walk:
+class Walk(Pass[WalkState, Any, Sums]):
     """A pass whose sums follow from all passes before and from the order of sums; it overwrites its state.
 
     In ``folder`` it notes the partitions that it runs on. The broadcast is the pass's number.
@@ -93,22 +100,22 @@ class Walk:
     """The partition that kills each worker that runs on it, in pass 3."""
     pause: float = 0.0
     dtype: np.dtype[Any] = FLOAT32
+    state_type = WalkState
 
-    def start(self, block: Block) -> State:
-        return {"x": np.full((2, len(block.values)), np.float32(block.index) / 7)}
+    def start(self, block: Block) -> WalkState:
+        return WalkState(np.full((2, len(block.values)), np.float32(block.index) / 7))
 
-    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State, Sums]:
-        assert state is not None
+    def step(self, block: Block, state: WalkState, broadcast: Any) -> tuple[WalkState, Sums]:
         number = int(broadcast)
-        state["x"] *= np.float32(1.1)
-        state["x"] += np.float32(broadcast)
+        state.x *= np.float32(1.1)
+        state.x += np.float32(broadcast)
         if self.folder:
             self._note(block, number)
         if self.pause:
             time.sleep(self.pause)
         if number == self.fails:
             raise ValueError(f"block {block.index} is bad")
-        return state, Sums(state["x"].sum() * np.nansum(block.values, axis=0, dtype=np.float64) / 3, np.asarray(len(block.values)))
+        return state, Sums(state.x.sum() * np.nansum(block.values, axis=0, dtype=np.float64) / 3, np.asarray(len(block.values)))
 
     def _note(self, block: Block, number: int) -> None:
         partition, within = divmod(block.index, BLOCKS)
@@ -133,23 +140,22 @@ class Walk:
 class Wide(Walk):
     """The same, with a state of other arrays in every third pass."""
 
-    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State, Sums]:
-        assert state is not None
-        x = state["x"] + state["more"][:, :2].T if "more" in state else state["x"]
-        state, sums = super().step(block, {"x": x}, broadcast)
+    def step(self, block: Block, state: WalkState, broadcast: Any) -> tuple[WalkState, Sums]:
+        x = state.x if state.more is None else state.x + state.more[:, :2].T
+        state, sums = super().step(block, WalkState(x), broadcast)
         if int(broadcast) % 3 == 0:
-            state["more"] = np.full((len(block.values), 5), broadcast, np.float32)
+            state.more = np.full((len(block.values), 5), broadcast, np.float32)
         return state, sums
 
 
 @dataclass(frozen=True)
-class Look(Pass[Any, Sums]):
+class Look(Pass[BlockState, Any, Sums]):
     """A pass that keeps no state, and drops what there is."""
 
     dtype: np.dtype[Any] = FLOAT32
 
-    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[None, Sums]:
-        return None, Sums(np.nansum(block.values, axis=0) * np.float32(broadcast) / np.float32(3), np.asarray(len(block.values)))
+    def step(self, block: Block, state: BlockState, broadcast: Any) -> tuple[BlockState, Sums]:
+        return BlockState(), Sums(np.nansum(block.values, axis=0) * np.float32(broadcast) / np.float32(3), np.asarray(len(block.values)))
 
 
 def processed_partitions(folder: Path) -> Counter[tuple[int, int]]:
@@ -743,7 +749,7 @@ class Closing(Walk):
 
     address: str = ""
 
-    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State, Sums]:
+    def step(self, block: Block, state: WalkState, broadcast: Any) -> tuple[WalkState, Sums]:
         if (int(broadcast), block.index) == (2, 20) and not (marker := Path(self.folder) / "closed").exists():
             marker.touch()
             # This process may also have shards of an earlier test's session that have yet to close.
@@ -956,7 +962,7 @@ class StubbornError(Exception):
 
 @dataclass(frozen=True)
 class Stubborn(Walk):
-    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State, Sums]:
+    def step(self, block: Block, state: WalkState, broadcast: Any) -> tuple[WalkState, Sums]:
         raise StubbornError("a block", block.index)
 
 

@@ -10,12 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 from dfact.data.sources.dense import ArraySource
+from dfact.engine.block_state import BlockState
 from dfact.engine.checkpoint import CheckpointedSession
 from dfact.engine.driver import FusedSolver, drive, drive_together
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, PartialSums, Pass, SampledView, State
+from dfact.engine.passes import Block, PartialSums, Pass, SampledView
 from dfact.engine.requests import Solver, memo, run, state_rows
 from dfact.engine.session import CheckpointableSession
 from dfact.errors import StoreError
@@ -28,16 +29,25 @@ class Totals(PartialSums, name="test_driver_totals"):
     total: NDArray[Any]
 
 
+@dataclass
+class RowSums(BlockState):
+    sums: NDArray[Any]
+
+
 @dataclass(frozen=True)
-class DecayPass(Pass[float, Totals]):
+class DecayPass(Pass[RowSums, float, Totals]):
     """State: the row sums plus those of earlier passes, each decayed by the broadcast."""
 
     dtype: np.dtype[Any]
 
-    def step(self, block: Block, state: State | None, broadcast: float) -> tuple[State, Totals]:
-        sums = np.nansum(block.values, axis=1)[None]
-        sums = sums if state is None else sums + broadcast * state["sums"]
-        return {"sums": sums}, Totals(np.asarray(sums.sum()))
+    state_type = RowSums
+
+    def start(self, block: Block) -> RowSums:
+        return RowSums(np.zeros((1, len(block.values))))
+
+    def step(self, block: Block, state: RowSums, broadcast: float) -> tuple[RowSums, Totals]:
+        sums = np.nansum(block.values, axis=1)[None] + broadcast * state.sums
+        return RowSums(sums), Totals(np.asarray(sums.sum()))
 
 
 @dataclass(frozen=True)

@@ -29,14 +29,14 @@ from dfact.data.sources.base import RowSource
 from dfact.data.sources.dense import ArraySource, ZarrSource
 from dfact.data.sources.sparse import CSRSource, StoredCSRSource
 from dfact.engine import partitions as partition_module
-from dfact.engine.block_state import PartitionStates, SpillFile
+from dfact.engine.block_state import BlockState, PartitionStates, SpillFile
 from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.cluster.transport import Pickled
 from dfact.engine.driver import FusedPass, Member, whole
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor, resolve_executor
 from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan, parse_bytes
 from dfact.engine.partitions import partitions, prefetch, reduce_blocks
-from dfact.engine.passes import Block, Pass, State, Workspace
+from dfact.engine.passes import Block, Pass, Workspace
 from dfact.engine.reduction import TreeSum, tree_sum
 from dfact.engine.session import Executor
 from dfact.engine.threads import single_threaded
@@ -70,18 +70,18 @@ class TestWorkers(SessionSuite):
 
 
 @dataclass(frozen=True)
-class AddressPass(Pass[list[NDArray[Any]], Sums]):
+class AddressPass(Pass[BlockState, list[NDArray[Any]], Sums]):
     """Counts what does not lie as it did where it was sent from."""
 
     own: tuple[NDArray[Any], ...]
     dtype: np.dtype[Any] = FLOAT32
 
-    def step(self, block: Block, state: State | None, broadcast: list[NDArray[Any]]) -> tuple[None, Sums]:
+    def step(self, block: Block, state: BlockState, broadcast: list[NDArray[Any]]) -> tuple[BlockState, Sums]:
         matrix = [block.matrix] if isinstance(block.matrix, np.ndarray) else [block.matrix.data, block.matrix.indices]
         assert block.covariates is not None
         odd = sum(not array.flags.aligned for array in (*broadcast, *self.own, *matrix, block.covariates))
         turned = sum(not array.flags.f_contiguous for array in (*broadcast, *self.own))
-        return None, Sums(np.ones((3, 85), order="F"), np.asarray(odd + turned))
+        return state, Sums(np.ones((3, 85), order="F"), np.asarray(odd + turned))
 
 
 @pytest.mark.usefixtures("small_partitions")
@@ -406,7 +406,6 @@ def test_spilled_state_is_read_unchanged(tmp_path: Path, monkeypatch: pytest.Mon
     found = file.read(written)
     assert len(found) == 2
     for state in found:
-        assert state is not None
         assert list(state) == list(ARRAYS)
         for name, array in ARRAYS.items():
             np.testing.assert_array_equal(state[name], array, strict=True)
@@ -431,18 +430,17 @@ def test_states_stay_in_memory_or_in_one_file(resident: int, tmp_path: Path, mon
     assert len(list(tmp_path.glob("dfact-*/*.state"))) == (resident < 3)
     for number, blocks in expected.items():
         for found, block in zip(states.take(number, 2), blocks, strict=True):
-            assert found is not None
             np.testing.assert_array_equal(found["x"], block["x"])
     np.testing.assert_array_equal(states.rows("x", range(1, 3)), np.concatenate([b["x"].T for i in (1, 2) for b in expected[i]]))
     states.drop(0)
-    assert states.take(0, 2) == [None, None]
+    assert states.take(0, 2) == [{}, {}]
     group = zarr.open_group(zarr.storage.MemoryStore(), mode="w")
     stored = states.save(range(1, 3), group, "s")
     assert stored is not None
     others = PartitionStates(1)
     others.restore(stored.part(2, 3))
     np.testing.assert_array_equal(others.rows("x", range(2, 3)), states.rows("x", range(2, 3)))
-    states.put(1, [None, None])
+    states.put(1, [{}, {}])
     assert states.save(range(1, 2), group, "t") is None
     states.close()
 
@@ -531,12 +529,12 @@ def test_lasting_arrays_are_released_with_the_next_block() -> None:
 
 
 @dataclass(frozen=True)
-class LendingPass(Pass[NDArray[Any], Sums]):
+class LendingPass(Pass[BlockState, NDArray[Any], Sums]):
     """A pass whose sums lie in the block's workspace."""
 
     dtype: np.dtype[Any] = FLOAT32
 
-    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, Sums]:
+    def step(self, block: Block, state: BlockState, broadcast: NDArray[Any]) -> tuple[BlockState, Sums]:
         return state, Sums(block.work.matmul(broadcast, block.values), np.asarray(len(block.values)))
 
 
@@ -550,7 +548,7 @@ def test_sums_in_a_workspace_are_those_of_all_blocks_and_members(dtype: Any) -> 
     A = [np.full((2, rows), factor, np.float32) for factor in (1, 2)]
     together = FusedPass(tuple(Member(name, whole, LendingPass()) for name in "ab"), FLOAT32)
     for _ in range(2):
-        sums = reduce_blocks(part.blocks(FLOAT32, work), together, A, [None] * part.n_blocks(0), [].append)
+        sums = reduce_blocks(part.blocks(FLOAT32, work), together, A, [{} for _ in range(part.n_blocks(0))], [].append)
         for member, factor in zip(sums.parts, (1, 2), strict=True):
             np.testing.assert_array_equal(member.weighted, factor * np.tile(X[:n].astype(float).sum(axis=0), (2, 1)))
 

@@ -21,12 +21,13 @@ from benchmarks.faults.fits import Processes
 from dfact.data.sources import dask as dask_rows
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dense import ArraySource, ZarrSource
+from dfact.engine.block_state import BlockState
 from dfact.engine.checkpoint import CheckpointedSession
 from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor
 from dfact.engine.memory_plan import make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, SampledPass, State
+from dfact.engine.passes import Block, SampledPass, run_step
 from dfact.engine.session import CheckpointableSession, Executor, Session
 from tests.engine import test_cluster_session as common
 from tests.engine.test_cluster_session import (
@@ -52,15 +53,15 @@ processes = common.processes  # a fixture
 
 
 @dataclass(frozen=True)
-class Change(SampledPass):
+class Change(SampledPass[BlockState, Any, Sums]):
     """What ``walk`` does to the state and sums; partitions without a state get one. Sums tell the order in which they were added."""
 
     walk: Walk = field(default_factory=Walk)
     dtype: np.dtype[Any] | None = FLOAT32
 
-    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State | None, Sums]:
-        new, sums = self.walk.step(block, self.walk.start(block) if state is None else state, broadcast)
-        return new, Sums(np.append(sums.weighted, new["x"].sum()) / np.float64(3), sums.count)
+    def step(self, block: Block, state: BlockState, broadcast: Any) -> tuple[BlockState, Sums]:
+        new, sums = run_step(self.walk, block, state.arrays(), broadcast)
+        return BlockState(others=new), Sums(np.append(sums.weighted, new["x"].sum()) / np.float64(3), sums.count)
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ class Peek(Change):
 
     changes_state: ClassVar[bool] = False
 
-    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State | None, Sums]:
-        _, sums = super().step(block, None if state is None else {"x": state["x"].copy()}, broadcast)
+    def step(self, block: Block, state: BlockState, broadcast: Any) -> tuple[BlockState, Sums]:
+        _, sums = super().step(block, BlockState(others={name: array.copy() for name, array in state.arrays().items()}), broadcast)
         return state, sums
 
 
@@ -80,7 +81,7 @@ class Expecting(Change):
 
     begun: Mapping[int, threading.Event] = field(default_factory=dict)
 
-    def step(self, block: Block, state: State | None, broadcast: Any) -> tuple[State | None, Sums]:
+    def step(self, block: Block, state: BlockState, broadcast: Any) -> tuple[BlockState, Sums]:
         following = [number for number in self.partitions if number * ROWS > block.start]
         assert not following or self.begun[following[0] * ROWS].wait(100), "the next one was not begun"
         return super().step(block, state, broadcast)
@@ -152,7 +153,7 @@ def by_hand(sample: Sample, number: int) -> list[bytes]:
     """The sums of a first pass over these partitions."""
     parts = list[Sums]()
     for part in (opened(InlineExecutor())._partitions.part(i, i + 1) for i in sample):
-        sums = [Change(sample).step(block, None, np.float32(number))[1].accumulator() for block in part.blocks(FLOAT32)]
+        sums = [Change(sample).step(block, BlockState(), np.float32(number))[1].accumulator() for block in part.blocks(FLOAT32)]
         sums[0].add(sums[1])
         parts.append(sums[0])
     while len(parts) > 1:  # neighbours two by two, and their sums again

@@ -19,8 +19,9 @@ from sklearn.base import clone
 import dfact
 from dfact.cli.model_commands import ModelSpec, SelectSpec, fit_command, select_command
 from dfact.cli.options import component_numbers, components, max_iter_option
+from dfact.engine.block_state import RowFactors
 from dfact.engine.memory_plan import Footprint
-from dfact.engine.passes import Block, PartialSums, State
+from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.engine.session import StateRows
 from dfact.jobs.estimate import largest_estimator
@@ -60,26 +61,26 @@ class Sums(PartialSums):
 
 
 @dataclass(frozen=True)
-class PoissonPass:
+class PoissonPass(Pass[RowFactors, NDArray[Any], Sums]):
     """Update of W, with the sums for the update of H. State: W as (k, rows)."""
 
     k: int
     seed: int
     dtype: np.dtype[Any]
+    state_type = RowFactors
 
-    def start(self, block: Block) -> State:
+    def start(self, block: Block) -> RowFactors:
         generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(block.index,)))
-        return {"factors": generator.uniform(0.5, 1.5, (self.k, block.values.shape[0])).astype(self.dtype)}
+        return RowFactors(generator.uniform(0.5, 1.5, (self.k, block.values.shape[0])).astype(self.dtype))
 
-    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State, Sums]:
-        assert state is not None
-        W, H, V = state["factors"], broadcast, block.values
+    def step(self, block: Block, state: RowFactors, broadcast: NDArray[Any]) -> tuple[RowFactors, Sums]:
+        W, H, V = state.factors, broadcast, block.values
         R, seen = W.T @ H, np.empty_like(V)
         divergence = ratios(V, R, seen)
         W = W * (H @ R.T) / np.maximum(H @ seen.T, np.finfo(self.dtype).tiny)
         R = W.T @ H
         ratios(V, R, seen)
-        return {"factors": W}, Sums(W @ R, W @ seen, np.asarray(divergence))
+        return RowFactors(W), Sums(W @ R, W @ seen, np.asarray(divergence))
 
 
 # 3. The estimator: parameters, the loop, and its memory footprint.

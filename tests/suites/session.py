@@ -19,10 +19,11 @@ from dfact.data.sources import sparse
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dense import ArraySource, ZarrSource
 from dfact.data.sources.sparse import StoredCSRSource
+from dfact.engine.block_state import BlockState
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, PartialSums, State
+from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.engine.session import Executor
 
 FLOAT32 = np.dtype(np.float32)
@@ -35,27 +36,33 @@ class Sums(PartialSums, name="test_drift"):
     count: NDArray[Any]
 
 
+@dataclass
+class DriftState(BlockState):
+    drift: NDArray[Any]
+    rows: NDArray[Any]
+
+
 @dataclass(frozen=True)
-class DriftPass:
+class DriftPass(Pass[DriftState, NDArray[Any], Sums]):
     """A pass whose result depends on the state, the order of sums and the block index; overwrites its state."""
 
     dtype: np.dtype[Any] = FLOAT32
+    state_type = DriftState
 
-    def start(self, block: Block) -> State:
-        return {"drift": np.full((2, len(block.values)), np.float32(block.index) / 7), "rows": np.nan_to_num(block.values)}
+    def start(self, block: Block) -> DriftState:
+        return DriftState(np.full((2, len(block.values)), np.float32(block.index) / 7), np.nan_to_num(block.values))
 
-    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State, Sums]:
-        assert state is not None
-        state["drift"] *= np.float32(1.1)
-        state["rows"] += broadcast
+    def step(self, block: Block, state: DriftState, broadcast: NDArray[Any]) -> tuple[DriftState, Sums]:
+        state.drift *= np.float32(1.1)
+        state.rows += broadcast
         cov = 0 if block.covariates is None else block.covariates.sum()
-        weighted = state["drift"].sum() * np.nansum(block.values, axis=0) / np.float32(3) + state["rows"].sum() + cov
+        weighted = state.drift.sum() * np.nansum(block.values, axis=0) / np.float32(3) + state.rows.sum() + cov
         return state, Sums(weighted, np.asarray(len(block.values)))
 
 
 @dataclass(frozen=True)
 class FailingPass(DriftPass):
-    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State, Sums]:
+    def step(self, block: Block, state: DriftState, broadcast: NDArray[Any]) -> tuple[DriftState, Sums]:
         raise ValueError(f"block {block.index} is bad")
 
 
@@ -91,15 +98,12 @@ class Threads(PartialSums):
 
 
 @dataclass(frozen=True)
-class ThreadCountPass:
+class ThreadCountPass(Pass[BlockState, None, Threads]):
     dtype: np.dtype[Any] = FLOAT32
 
-    def start(self, block: Block) -> None:
-        return None
-
-    def step(self, block: Block, state: State | None, broadcast: None) -> tuple[None, Threads]:
+    def step(self, block: Block, state: BlockState, broadcast: None) -> tuple[BlockState, Threads]:
         counts = [p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"]
-        return None, Threads(np.asarray(max(counts) - 1))
+        return state, Threads(np.asarray(max(counts) - 1))
 
 
 def cut_small(monkeypatch: pytest.MonkeyPatch) -> None:

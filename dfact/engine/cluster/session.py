@@ -36,6 +36,7 @@ from dfact.errors import ClusterError
 if TYPE_CHECKING:
     from distributed import Client
 
+B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
 D = TypeVar("D")
 R = TypeVar("R")
@@ -89,7 +90,7 @@ class ClusterSession(CheckpointableSession):
 
     # Passes
 
-    def run(self, pass_: Pass[Any, P], broadcast: Any) -> P:
+    def run(self, pass_: Pass[Any, B, P], broadcast: B) -> P:
         self._update_workers()
         self._journal.append(packed(pass_), packed(broadcast))
         parts = len(pass_partitions(pass_, len(self._partitions)))

@@ -219,7 +219,7 @@ class WorkerShard:
         for partition in range(first, last):
             added = list(self._shard.states(partition, partition + 1))
             states += added
-            size += sum(array.nbytes for _, blocks in added for state in blocks for array in (state or {}).values())
+            size += sum(array.nbytes for _, blocks in added for state in blocks for array in state.values())
             if size >= _STATES_BYTES:
                 return serialized(packed((states, partition + 1)))
         return serialized(packed((states, last)))

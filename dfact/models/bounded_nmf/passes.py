@@ -7,7 +7,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, Pass, State
+from dfact.engine.block_state import BlockState, RowFactors
+from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.kernels.active_set import solve_rows
 from dfact.kernels.admm import admm_fill
 from dfact.kernels.bound_fill import bounded_step, tile_rows
@@ -90,26 +91,40 @@ def split_start(block: Block, problem: Problem) -> NDArray[Any]:
     return np.where(missing, problem.limits(M.shape[1], M.dtype)[0], M)
 
 
-@dataclass(frozen=True)
-class ADMMPass:
-    """Steps 3 and 4 of one iteration and step 1 of the next, with the sums for step 2, in one pass.
+@dataclass
+class ADMMState(RowFactors):
+    """The factors X = [W, C]ᵀ (k+c, rows), of which W is updated, and the ADMM's S."""
 
-    State: the factors X = [W, C]ᵀ (k+c, rows), of which W is updated, and the ADMM's S (rows, m).
-    """
+    split: NDArray[Any]
+    """(rows, m)."""
+
+
+@dataclass
+class SplitlessState(RowFactors):
+    """The factors X = [W, C]ᵀ (k+c, rows), and the multiplier of each active bound with its position in the block."""
+
+    positions: NDArray[np.int32]
+    multipliers: NDArray[Any]
+    norm: NDArray[np.float64]
+    """‖M‖² (1); NaN if there are bounds or missing entries."""
+
+
+@dataclass(frozen=True)
+class ADMMPass(Pass[ADMMState, tuple[NDArray[Any], float, float], Sums]):
+    """Steps 3 and 4 of one iteration and step 1 of the next, with the sums for step 2, in one pass."""
 
     problem: Problem
     row_start: RowStart
     dtype: np.dtype[Any]
     adaptive: bool = False
+    state_type = ADMMState
 
-    def start(self, block: Block) -> State:
-        X = self.row_start.factors(block, self.problem, self.dtype)
-        return {"factors": X, "split": split_start(block, self.problem)}
+    def start(self, block: Block) -> ADMMState:
+        return ADMMState(self.row_start.factors(block, self.problem, self.dtype), split_start(block, self.problem))
 
-    def step(self, block: Block, state: State | None, broadcast: tuple[NDArray[Any], float, float]) -> tuple[State, Sums]:
+    def step(self, block: Block, state: ADMMState, broadcast: tuple[NDArray[Any], float, float]) -> tuple[ADMMState, Sums]:
         """``broadcast`` is Qᵀ (k+c, m), the ρ of the previous pass, and ρ."""
-        assert state is not None
-        p, (Q, previous_rho, rho), X, S, work = self.problem, broadcast, state["factors"], state["split"], block.work
+        p, (Q, previous_rho, rho), X, S, work = self.problem, broadcast, state.factors, state.split, block.work
         s = p.sample_weight(block, self.dtype)
         penalty_w = s @ p.column_penalties(X[: p.k])
         R = work.matmul(X.T, Q, "model")
@@ -122,36 +137,35 @@ class ADMMPass:
 
 
 @dataclass(frozen=True)
-class SplitlessPass:
+class SplitlessPass(Pass[SplitlessState, tuple[NDArray[Any], float], Sums]):
     """Step of the rows in the solver that splits off the bounds alone, with the sums for the loadings.
 
-    State: the factors X = [W, C]ᵀ (k+c, rows), and the multiplier of each active bound with its position in the block.
     Without bounds and missing entries the target B is M itself, and the model R need not be formed: all that depends on it
-    follows from Gram matrices and the state ``norm``, ‖M‖², NaN for blocks with missing entries.
+    follows from Gram matrices and the state's ``norm``.
     """
 
     problem: Problem
     row_start: RowStart
     dtype: np.dtype[Any]
+    state_type = SplitlessState
 
-    def start(self, block: Block) -> State:
+    def start(self, block: Block) -> SplitlessState:
         X, s = self.row_start.factors(block, self.problem, self.dtype), self.problem.sample_weight(block, self.dtype)
         norm = np.nan if self.problem.bounded else np.einsum("i,ij,ij->", s, block.values, block.values, dtype=np.float64)
-        return {"factors": X, "positions": np.empty(0, np.int32), "multipliers": np.empty(0, self.dtype), "norm": np.atleast_1d(norm)}
+        return SplitlessState(X, np.empty(0, np.int32), np.empty(0, self.dtype), np.atleast_1d(norm))
 
-    def step(self, block: Block, state: State | None, broadcast: tuple[NDArray[Any], float]) -> tuple[State, Sums]:
+    def step(self, block: Block, state: SplitlessState, broadcast: tuple[NDArray[Any], float]) -> tuple[SplitlessState, Sums]:
         """``broadcast`` is Qᵀ (k+c, m) and ρ."""
-        assert state is not None
-        p, (Q, rho), X, work = self.problem, broadcast, state["factors"], block.work
+        p, (Q, rho), X, work = self.problem, broadcast, state.factors, block.work
         gram, Qt, lower, upper = work.once("loadings", broadcast, lambda: self._constants(Q))
         s = p.sample_weight(block, self.dtype)
-        if not np.isnan(state["norm"][0]):
+        if not np.isnan(state.norm[0]):
             buffer, penalty = work.array("weighted", X.shape, X.dtype), np.asarray(s @ p.column_penalties(X[: p.k]))
             M, H = block.values, work.matmul(Q, block.values.T, "linear")
             Xs = np.multiply(X, s, out=buffer) if p.weighted else X
             # Differences of large numbers: in double precision.
             wide, H_wide = (work.converted(f"wide {i}", array, np.float64) for i, array in enumerate((Xs, H)))
-            squares = state["norm"][0] - 2 * np.vdot(wide, H_wide) + np.vdot((Xs @ X.T).astype(np.float64), gram)
+            squares = state.norm[0] - 2 * np.vdot(wide, H_wide) + np.vdot((Xs @ X.T).astype(np.float64), gram)
             p.solve(X, H[: p.k], gram, p.beta, p.w_max, _SWEEPS, 0.0)
             Xs = np.multiply(X, s, out=buffer) if p.weighted else X
             return state, Sums(Xs @ X.T, work.matmul(Xs, M), np.asarray(squares), np.asarray(0.5 * squares), penalty, np.empty(0))
@@ -160,12 +174,12 @@ class SplitlessPass:
         positions, multipliers = work.array("positions", (M.size,), np.int32), work.array("multipliers", (M.size,), self.dtype)
         target = work.array("target", (tile_rows(len(M), *Q.shape), Q.shape[1]), self.dtype)
         new_gram, cross = work.lasting(gram.shape, self.dtype), work.lasting(Q.shape, self.dtype)
-        old, new = (state["positions"], state["multipliers"]), (target, positions, multipliers, new_gram, cross)
+        old, new = (state.positions, state.multipliers), (target, positions, multipliers, new_gram, cross)
         squared, w_max, accelerated = p.penalty == "l2", float(p.w_max), p.inner == "fista"
         squares, bounds, penalty_w, count = bounded_step(
             M, missing, X, Q, Qt, gram, *old, lower, upper, rho, p.beta, squared, w_max, _SWEEPS, accelerated, s, *new
         )
-        state = {**state, "positions": positions[:count].copy(), "multipliers": multipliers[:count].copy()}
+        state.positions, state.multipliers = positions[:count].copy(), multipliers[:count].copy()
         lagrangian = 0.5 * squares + bounds
         return state, Sums(new_gram, cross, np.asarray(squares), np.asarray(lagrangian), np.asarray(penalty_w), np.empty(0))
 
@@ -191,7 +205,7 @@ class RowSums(PartialSums, name="bounded_nmf_rows"):
 
 
 @dataclass(frozen=True)
-class RowsPass(Pass[NDArray[Any], RowSums]):
+class RowsPass(Pass[BlockState, NDArray[Any], RowSums]):
     """Factors of every row at their optimum given the loadings, independent of the previous state.
 
     It runs at the end of a fit, and in ``transform``. The loop over one row's bounds is :func:`dfact.kernels.active_set.solve_row`.
@@ -201,7 +215,7 @@ class RowsPass(Pass[NDArray[Any], RowSums]):
     row_start: RowStart
     dtype: np.dtype[Any]
 
-    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State, RowSums]:
+    def step(self, block: Block, state: BlockState, broadcast: NDArray[Any]) -> tuple[RowFactors, RowSums]:
         p, Q, work = self.problem, broadcast, block.work
         X, M = self.row_start.factors(block, p, self.dtype), filled_values(block)
         linear, ridge = (p.beta, 0.0) if p.penalty == "l1" else (0.0, p.beta)
@@ -214,4 +228,4 @@ class RowsPass(Pass[NDArray[Any], RowSums]):
         counts = s @ work.converted("observed", np.logical_not(missing, out=missing), s.dtype)
         total = s.astype(np.float64) @ work.converted("wide", M, np.float64)
         moments = np.stack([counts, total, np.einsum("i,ij,ij->j", s, M, M, dtype=np.float64)])
-        return {"factors": X}, RowSums(np.asarray(squares), s @ p.column_penalties(X[: p.k]), np.asarray(unconverged), moments)
+        return RowFactors(X), RowSums(np.asarray(squares), s @ p.column_penalties(X[: p.k]), np.asarray(unconverged), moments)

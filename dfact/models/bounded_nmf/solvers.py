@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
-from dfact.engine.passes import SampledView
+from dfact.engine.passes import Pass, SampledView
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.engine.session import StateRows
 from dfact.linalg.svd import nndsvd
-from dfact.models.bounded_nmf.passes import ADMMPass, RowsPass, RowStart, RowSums, SplitlessPass, Sums, WeightedRows
+from dfact.models.bounded_nmf.passes import ADMMPass, RowsPass, RowStart, RowSums, SplitlessPass, SplitlessState, Sums, WeightedRows
 from dfact.models.bounded_nmf.problem import Problem
 from dfact.models.parameters import resolve_seed
 from dfact.progress import Reporter, relative_change, remaining_change
@@ -86,7 +86,7 @@ class Splitless:
     def __init__(self, problem: Problem, row_start: RowStart, dtype: np.dtype[Any], rho: float | None = None) -> None:
         """``rho`` is the initial ρ, by default a sixth of the problem's."""
         self.problem = problem
-        self.pass_: SplitlessPass | SampledView = SplitlessPass(problem, row_start, dtype)
+        self.pass_: Pass[SplitlessState, tuple[NDArray[Any], float], Sums] = SplitlessPass(problem, row_start, dtype)
         self.rho = _RHO_START * problem.rho if rho is None else rho
         self._previous: NDArray[Any] | None = None
         self._point: NDArray[Any] | None = None
@@ -177,11 +177,12 @@ def descend(
     with all objectives after each pass.
     """
     problem, point = solver.problem, Q
+    pass_: Pass[Any, Any, Sums] = solver.pass_
     objectives: list[float] = []
     lagrangians: list[float] = []
     remaining = float("nan")
     for _ in range(max_iter):
-        sums = yield from run(solver.pass_, solver.broadcast(point))
+        sums = yield from run(pass_, solver.broadcast(point))
         penalties = problem.penalties(float(sums.penalty_w), point)
         objectives.append(0.5 * float(sums.squares) + penalties)
         lagrangians.append(float(sums.lagrangian) + penalties)

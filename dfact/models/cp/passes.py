@@ -1,20 +1,21 @@
 """Passes of CP: squares of the slices, an iteration over mode 1 with the sums for the other modes, rows at their optimum."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, Pass, State, Workspace
+from dfact.engine.block_state import BlockState, RowFactors
+from dfact.engine.passes import Block, PartialSums, Pass, Workspace
 from dfact.kernels.cp import fill_missing
 from dfact.kernels.elastic_net import column_updates, row_optima
 from dfact.kernels.entries import filled
 from dfact.models.cp.problem import ElasticNet, RowPrior, extrapolated_squares, penalty_norms, row_squares, unfold
 
-FACTORS, REFINED, SUPPORT, PREVIOUS = "factors", "refined", "support", "previous"
+FACTORS, REFINED = "factors", "refined"
 GRAM_COLUMNS = 1 << 9  # columns whose products of loadings are held at once
 EPSILON = 1e-9  # largest absolute value that counts as 0 (equation 37)
 
@@ -32,12 +33,12 @@ class UnfoldingGrams(PartialSums, name="cp_unfolding_grams"):
 
 
 @dataclass(frozen=True)
-class UnfoldingsPass(Pass[None, UnfoldingGrams]):
+class UnfoldingsPass(Pass[BlockState, None, UnfoldingGrams]):
     """Gram matrices of the unfoldings, with 0 for missing entries."""
 
     dtype: np.dtype[Any]
 
-    def step(self, block: Block, state: State | None, broadcast: None) -> tuple[State | None, UnfoldingGrams]:
+    def step(self, block: Block, state: BlockState, broadcast: None) -> tuple[BlockState, UnfoldingGrams]:
         X = filled_rows(block).reshape(block.values.shape)
         grams = []
         for n in range(1, X.ndim):
@@ -95,13 +96,13 @@ class SliceSums(PartialSums, name="cp_slices"):
 
 
 @dataclass(frozen=True)
-class SlicesPass(Pass[None, SliceSums]):
+class SlicesPass(Pass[BlockState, None, SliceSums]):
     """Sums for the estimate of the prior, and the Gram matrix of a start."""
 
     dtype: np.dtype[Any]
     row_start: RowStart | None = None
 
-    def step(self, block: Block, state: State | None, broadcast: None) -> tuple[State | None, SliceSums]:
+    def step(self, block: Block, state: BlockState, broadcast: None) -> tuple[BlockState, SliceSums]:
         squares, counts, columns = row_squares(block)
         A = np.empty((0, len(squares)), self.dtype) if self.row_start is None else self.row_start.factors(block, self.dtype)
         return state, SliceSums(columns, np.asarray(extrapolated_squares(squares, counts, len(columns)).sum()), A @ A.T)
@@ -143,14 +144,34 @@ def extrapolate(A: NDArray[Any], previous: NDArray[Any], weight: float, *, nonne
     return np.maximum(point, 0, out=point) if nonnegative else point
 
 
+@dataclass
+class CPState(RowFactors):
+    """State of mode 1: its factors A (R, rows), and what their updates need."""
+
+    variances: NDArray[Any]
+    """R_1 (1, rows)."""
+    norm: NDArray[np.float64]
+    """‖Z‖² (1) of a block without missing entries, with which the model need not be formed; NaN for the others."""
+    previous: NDArray[Any] | None = None
+    """The factors (R, rows) from which the last pass extrapolated."""
+    support: NDArray[np.uint8] | None = None
+    """1 where the factors of a refinement may differ from 0 (R, rows)."""
+    refined: NDArray[Any] | None = None
+    """Factors of the refinement (R, rows)."""
+
+    def refinement(self) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+        """Return the factors of the refinement and their support."""
+        assert self.refined is not None, "no support was set"
+        assert self.support is not None, "no support was set"
+        return self.refined, self.support
+
+
 @dataclass(frozen=True)
-class FillPass:
+class FillPass(Pass[CPState, Point, Sums]):
     """One iteration over mode 1. Missing entries are filled in by the model, which gives a quadratic above the
     objective that touches it at the current point; then follow column updates of the rows, and the sums for the other modes.
 
-    State: the factors (R, rows) and the ``previous`` ones, from which the last pass extrapolated; the variances R_1
-    (1, rows); and ``norm``, ‖Z‖², of blocks without missing entries (NaN for the others), with which the model of
-    those need not be formed. ``key`` names the factors to update; "refined" ones are updated where the state's ``support`` is 1.
+    ``key`` names the factors to update; "refined" ones are updated where the state's ``support`` is 1.
     """
 
     net: ElasticNet
@@ -160,36 +181,38 @@ class FillPass:
     key: str = FACTORS
     move: bool = True
     """Whether the factors are updated; otherwise only the squares are summed."""
+    state_type = CPState
 
-    def start(self, block: Block) -> State:
+    def start(self, block: Block) -> CPState:
         V = unfold(block)
-        return {
-            FACTORS: self.row_start.factors(block, self.dtype),
-            "variances": self.prior.variances(block, self.dtype)[None],
-            "norm": np.atleast_1d(np.einsum("ij,ij->", V, V, dtype=np.float64)),
-        }
+        return CPState(
+            self.row_start.factors(block, self.dtype),
+            self.prior.variances(block, self.dtype)[None],
+            np.atleast_1d(np.einsum("ij,ij->", V, V, dtype=np.float64)),
+        )
 
-    def step(self, block: Block, state: State | None, broadcast: Point) -> tuple[State, Sums]:
-        assert state is not None
-        V, A, H, gram, variances, work = unfold(block), state[self.key], broadcast.H, broadcast.gram, state["variances"][0], block.work
+    def step(self, block: Block, state: CPState, broadcast: Point) -> tuple[CPState, Sums]:
+        V, H, gram, variances, work = unfold(block), broadcast.H, broadcast.gram, state.variances[0], block.work
+        A = state.refinement()[0] if self.key == REFINED else state.factors
         if broadcast.back:
-            A[...] = state[PREVIOUS]
+            assert state.previous is not None, "no pass has extrapolated the factors"
+            A[...] = state.previous
         A *= broadcast.scales[:, None]
         if self.move:
-            if PREVIOUS not in state:
-                state = {**state, PREVIOUS: A.copy()}
-            previous = state[PREVIOUS]
+            if state.previous is None:
+                state.previous = A.copy()
+            previous = state.previous
             point = extrapolate(A, previous, broadcast.weight, nonnegative=self.net.nonnegative) if broadcast.weight > 0 else A
             previous[...], A[...] = A, point
         initial_sizes = penalty_norms(A, variances)
-        if np.isnan(state["norm"][0]):
+        if np.isnan(state.norm[0]):
             squares, cross = self._filled(V, A, H, gram, state, work)
         else:
             squares, cross = self._complete(V, A, H, gram, state, work)
         return state, Sums(A @ A.T, cross, np.asarray(squares), np.stack([initial_sizes, penalty_norms(A, variances)]))
 
     def _filled(
-        self, V: NDArray[Any], A: NDArray[Any], H: NDArray[Any], gram: NDArray[Any], state: State, work: Workspace
+        self, V: NDArray[Any], A: NDArray[Any], H: NDArray[Any], gram: NDArray[Any], state: CPState, work: Workspace
     ) -> tuple[float, NDArray[Any]]:
         """Return the squares and the contracted target of a block with missing entries, summed by tiles of rows."""
         squares, cross, ridge = 0.0, work.zeros(H.shape, H.dtype), self._ridge(state)
@@ -210,7 +233,7 @@ class FillPass:
         return squares, cross
 
     def _complete(
-        self, V: NDArray[Any], A: NDArray[Any], H: NDArray[Any], gram: NDArray[Any], state: State, work: Workspace
+        self, V: NDArray[Any], A: NDArray[Any], H: NDArray[Any], gram: NDArray[Any], state: CPState, work: Workspace
     ) -> tuple[float, NDArray[Any]]:
         """Return the squares and the contracted target of a block without missing entries, whose model need not be formed."""
         cross, ridge = work.zeros(H.shape, H.dtype), self._ridge(state)
@@ -224,14 +247,14 @@ class FillPass:
                 self._update(A, U, gram, ridge, state, rows)
                 for columns, _, total in groups:
                     np.add(total, work.matmul(A[:, rows], V[rows, columns], "part"), out=total)
-        return max(0.0, float(state["norm"][0] - 2 * product + np.vdot(wide @ wide.T, gram.astype(np.float64)))), cross
+        return max(0.0, float(state.norm[0] - 2 * product + np.vdot(wide @ wide.T, gram.astype(np.float64)))), cross
 
-    def _ridge(self, state: State) -> NDArray[Any]:
-        return self.net.ridge(state["variances"][0]).astype(self.dtype)
+    def _ridge(self, state: CPState) -> NDArray[Any]:
+        return self.net.ridge(state.variances[0]).astype(self.dtype)
 
-    def _update(self, A: NDArray[Any], U: NDArray[Any], gram: NDArray[Any], ridge: NDArray[Any], state: State, rows: slice) -> None:
+    def _update(self, A: NDArray[Any], U: NDArray[Any], gram: NDArray[Any], ridge: NDArray[Any], state: CPState, rows: slice) -> None:
         X = np.ascontiguousarray(A[:, rows])
-        support = np.ascontiguousarray(state[SUPPORT][:, rows]).astype(self.dtype) if self.key == REFINED else X[:0]
+        support = np.ascontiguousarray(state.refinement()[1][:, rows]).astype(self.dtype) if self.key == REFINED else X[:0]
         column_updates(X, U, gram, ridge[rows], self.net.l1, self.net.nonnegative, support, _SWEEPS)
         A[:, rows] = X
 
@@ -262,18 +285,17 @@ class SupportCounts(PartialSums, name="cp_support"):
 
 
 @dataclass(frozen=True)
-class SupportPass(Pass[None, SupportCounts]):
+class SupportPass(Pass[CPState, None, SupportCounts]):
     """Counts zeros, and sets the state ``support`` and, as the start of a refinement, ``refined``."""
 
     dtype: None = None
+    state_type = CPState
 
-    def step(self, block: Block, state: State | None, broadcast: None) -> tuple[State, SupportCounts]:
-        assert state is not None
-        A = state[FACTORS]
-        support = (np.abs(A) > EPSILON).astype(np.uint8)
-        previous = state.get(SUPPORT, np.ones_like(support))
+    def step(self, block: Block, state: CPState, broadcast: None) -> tuple[CPState, SupportCounts]:
+        support = (np.abs(state.factors) > EPSILON).astype(np.uint8)
+        previous = np.ones_like(support) if state.support is None else state.support
         counts = SupportCounts((support == 0).sum(axis=1), (support != previous).sum(axis=1))
-        return {**state, SUPPORT: support, REFINED: A * support}, counts
+        return replace(state, support=support, refined=state.factors * support), counts
 
 
 @dataclass
@@ -289,14 +311,14 @@ class RowSums(PartialSums, name="cp_rows"):
 
 
 @dataclass(frozen=True)
-class RowsPass(Pass[NDArray[np.float64], RowSums]):
+class RowsPass(Pass[BlockState, NDArray[np.float64], RowSums]):
     """Factors of every row at their optimum given the other modes, on the row's observed entries, independent of the previous state."""
 
     net: ElasticNet
     prior: RowPrior
     dtype: np.dtype[Any]
 
-    def step(self, block: Block, state: State | None, broadcast: NDArray[np.float64]) -> tuple[State, RowSums]:
+    def step(self, block: Block, state: BlockState, broadcast: NDArray[np.float64]) -> tuple[RowFactors, RowSums]:
         """``broadcast`` is H (R, I_2⋯I_N) in double precision."""
         V, H, work = unfold(block), broadcast, block.work
         variances = self.prior.variances(block, np.dtype(np.float64))
@@ -310,7 +332,7 @@ class RowsPass(Pass[NDArray[np.float64], RowSums]):
         for rows in tiles(V):
             squares += fill_missing(V[rows], work.matmul(X[:, rows].T, H, "target"))
         sums = RowSums(np.asarray(squares), norm, penalty_norms(X, variances), X @ X.T, np.asarray(unconverged))
-        return {FACTORS: X.astype(self.dtype)}, sums
+        return RowFactors(X.astype(self.dtype)), sums
 
 
 def row_grams(observed: NDArray[np.bool_], H: NDArray[np.float64], work: Workspace) -> NDArray[np.float64]:

@@ -1,6 +1,6 @@
 """Passes on samples of slices: local steps of algorithm 4 on blocks of a few partitions, and the objective on a fixed sample."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import Any, ClassVar, Self
 
@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
-from dfact.engine.passes import Block, PartialSums, SampledPass, State, Workspace
+from dfact.engine.block_state import BlockState
+from dfact.engine.passes import Block, PartialSums, Pass, SampledPass, Workspace
 from dfact.kernels.adamax import BETA_1, adamax_updates
 from dfact.kernels.entries import filled
 from dfact.kernels.samples import contracted_slices, optimal_slices, residual_squares, subproblem
-from dfact.models.cp.passes import FACTORS, FillPass, RowsPass, RowSums
+from dfact.models.cp.passes import FACTORS, CPState, FillPass, RowsPass, RowSums
 from dfact.models.cp.problem import ElasticNet, Factors, Prior, RowPrior, penalty_norms, unfold
 
-_MONITOR, _MONITOR_OBSERVED, _MONITOR_VARIANCES = "monitor", "monitor observed", "monitor variances"
 _PARTITIONS = 32  # in a sample, at most: enough to average out the noise of single blocks, and for as many threads
 _MONITOR_ENTRIES, _MONITOR_ROWS = 1 << 20, 64  # of the slices on which the objective is estimated
 _ROW_TOLERANCE = 1e-12
@@ -56,9 +56,20 @@ class SampledRows(PartialSums, name="cp_sampled_rows"):
     count: NDArray[Any]
 
 
+@dataclass
+class MonitorState(BlockState):
+    """The block's slices of the monitoring sample, in the form of a :class:`Sample`."""
+
+    monitor: NDArray[Any]
+    """Values (rows, I_2⋯I_N)."""
+    monitor_observed: NDArray[np.float32]
+    monitor_variances: NDArray[np.float64]
+    """(1, rows)."""
+
+
 @dataclass(frozen=True)
-class MonitorRowsPass(SampledPass):
-    """Random slices of each of these partitions, stored in the state in the form of a :class:`Sample` (rows, I_2⋯I_N)."""
+class MonitorRowsPass(SampledPass[BlockState, None, SampledRows]):
+    """Random slices of each of these partitions, which become the state."""
 
     rows: int
     """Number of slices to draw from a partition."""
@@ -67,14 +78,13 @@ class MonitorRowsPass(SampledPass):
     layout: Layout
     dtype: np.dtype[Any]
 
-    def step(self, block: Block, state: State | None, broadcast: None) -> tuple[State, SampledRows]:
+    def step(self, block: Block, state: BlockState, broadcast: None) -> tuple[MonitorState, SampledRows]:
         V, partition = unfold(block), partition_of(block, self.layout)
         extent = self.layout.rows(partition, partition + 1)
         drawn = extent.start + seeded(self.seed, partition).permutation(extent.stop - extent.start)[: self.rows]
         rows = np.sort(drawn[(drawn >= block.start) & (drawn < block.start + len(V))]) - block.start
         sample = Sample(V[rows], self.prior.variances(block, _WIDE)[rows], Workspace())
-        monitor = {_MONITOR: sample.values, _MONITOR_OBSERVED: sample.observed, _MONITOR_VARIANCES: sample.variances[None]}
-        return monitor, SampledRows(np.asarray(len(rows)))
+        return MonitorState(sample.values, sample.observed, sample.variances[None]), SampledRows(np.asarray(len(rows)))
 
 
 @dataclass
@@ -88,17 +98,17 @@ class MonitorSums(PartialSums, name="cp_monitor"):
 
 
 @dataclass(frozen=True)
-class MonitorPass(SampledPass):
+class MonitorPass(SampledPass[MonitorState, Factors, MonitorSums]):
     """Slices of the monitoring sample at their optimum given the other modes. The pass reads no data."""
 
     changes_state: ClassVar[bool] = False
     net: ElasticNet
     dtype: None = None
+    state_type = MonitorState
 
-    def step(self, block: Block, state: State | None, broadcast: Factors) -> tuple[State, MonitorSums]:
+    def step(self, block: Block, state: MonitorState, broadcast: Factors) -> tuple[MonitorState, MonitorSums]:
         """``broadcast`` holds the factors of the other modes (R, I_n)."""
-        assert state is not None
-        net, values, observed, variances = self.net, state[_MONITOR], state[_MONITOR_OBSERVED], state[_MONITOR_VARIANCES][0]
+        net, values, observed, variances = self.net, state.monitor, state.monitor_observed, state.monitor_variances[0]
         A, mode_sizes = np.hstack(broadcast), np.array([A.shape[1] for A in broadcast])
         X = optimal_slices(values, observed, A, mode_sizes, net.ridge(variances), net.l1, net.nonnegative, _ROW_TOLERANCE)
         squares = residual_squares(X, values, observed, A, mode_sizes)
@@ -106,7 +116,7 @@ class MonitorPass(SampledPass):
 
 
 @dataclass(frozen=True)
-class FinalRowsPass:
+class FinalRowsPass(Pass[BlockState, NDArray[np.float64], RowSums]):
     """Every row at its optimum, with the state of the rows that a refinement needs."""
 
     rows: RowsPass
@@ -116,21 +126,15 @@ class FinalRowsPass:
     def dtype(self) -> np.dtype[Any]:
         return self.rows.dtype
 
-    def start(self, block: Block) -> State:
+    def start(self, block: Block) -> MonitorState:
         empty = unfold(block)[:0].copy()
-        return {
-            _MONITOR: empty,
-            _MONITOR_OBSERVED: empty.astype(np.float32),
-            _MONITOR_VARIANCES: np.empty((1, 0)),
-            **self.fill.start(block),
-        }
+        return MonitorState(empty, empty.astype(np.float32), np.empty((1, 0)))
 
-    def step(self, block: Block, state: State | None, broadcast: NDArray[np.float64]) -> tuple[State, RowSums]:
-        assert state is not None
-        if FACTORS not in state:  # the state holds the monitoring sample alone
-            state = state | self.fill.start(block)
-        factors, sums = self.rows.step(block, None, broadcast)
-        return {**state, **factors}, sums
+    def step(self, block: Block, state: BlockState, broadcast: NDArray[np.float64]) -> tuple[CPState, RowSums]:
+        arrays = state.arrays()  # the monitoring sample, and the state of the rows if a pass has kept it
+        kept = CPState.of(arrays) if FACTORS in arrays else replace(self.fill.start(block), others=arrays)
+        rows, sums = self.rows.step(block, state, broadcast)
+        return replace(kept, factors=rows.factors), sums
 
 
 @dataclass
@@ -176,7 +180,7 @@ class AdamaxState(PartialSums, name="cp_adamax"):
 
 
 @dataclass(frozen=True)
-class LocalStepsPass(SampledPass):
+class LocalStepsPass(SampledPass[BlockState, tuple[AdamaxState, float, int], AdamaxState]):
     """Steps of Adamax on one block of each of these partitions, from the same factors, with the weighted sum of their results.
 
     A step draws slices of mode 1, solves for their factors on the entries drawn, and moves the factors of every
@@ -197,7 +201,7 @@ class LocalStepsPass(SampledPass):
     """Whether the other modes' subproblems leave out missing entries, as those of the slices do; otherwise the model fills them in."""
     dtype: np.dtype[Any]
 
-    def step(self, block: Block, state: State | None, broadcast: tuple[AdamaxState, float, int]) -> tuple[State | None, AdamaxState]:
+    def step(self, block: Block, state: BlockState, broadcast: tuple[AdamaxState, float, int]) -> tuple[BlockState, AdamaxState]:
         """``broadcast`` is the initial state, the step size, and the number of previous steps."""
         if not self._is_drawn(block):
             return state, AdamaxState.empty()

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,21 @@ _EXACT_ENTRIES = 1 << 20  # up to which a residual tensor fits roughly into a se
 _EXACT_MISSING = 0.5  # share of missing entries above which filling them in is slow, and leads to worse local minima
 
 
-def is_exact(model: Any, shape: tuple[int, ...], missing_rate: float) -> bool:
+class Parameters(Protocol):
+    """The parameters of an ElasticCP on which its start depends."""
+
+    n_components: int
+    nonnegative: bool
+    solver: str
+    missing: str
+    batch_sizes: Sequence[int] | None
+    step_size: float
+    prior: Any
+    init: Any
+    random_state: Any
+
+
+def is_exact(model: Parameters, shape: tuple[int, ...], missing_rate: float) -> bool:
     """Return whether the model's column updates are exact, on the residual tensor in memory."""
     if model.solver != "bcd":
         return False
@@ -30,7 +44,7 @@ def is_exact(model: Any, shape: tuple[int, ...], missing_rate: float) -> bool:
     return bool(model.missing == "exact" or (model.missing == "auto" and small))
 
 
-def row_inputs(model: Any, dataset: Dataset, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+def row_inputs(model: Parameters, dataset: Dataset, dtype: np.dtype[Any]) -> NDArray[Any] | None:
     """Return the given values of the rows (I_1, …) as covariates: their variances, and their initial factors; None without any."""
     covariates = []
     if model.prior is not None and not isinstance(model.prior, str):
@@ -40,7 +54,7 @@ def row_inputs(model: Any, dataset: Dataset, dtype: np.dtype[Any]) -> NDArray[An
     return np.hstack(covariates).astype(dtype) if covariates else None
 
 
-def make_descent(model: Any, dataset: Dataset, dtype: np.dtype[Any]) -> Solver[tuple[Prior, Descent, float]]:
+def make_descent(model: Parameters, dataset: Dataset, dtype: np.dtype[Any]) -> Solver[tuple[Prior, Descent, float]]:
     """Make the model's descent at its start. Return the prior, the descent, and ‖Δ∘Z‖²."""
     row_start, others = yield from _initial_factors(model, dataset, dtype)
     for A, empty in zip(others, find_unobserved(dataset), strict=True):
@@ -70,7 +84,7 @@ def make_descent(model: Any, dataset: Dataset, dtype: np.dtype[Any]) -> Solver[t
     return prior, MaskedDescent(Z, dataset.shape, np.concatenate([variances[0], *prior.others]), factors), norm
 
 
-def _make_prior(model: Any, dataset: Dataset, sums: SliceSums) -> Prior:
+def _make_prior(model: Parameters, dataset: Dataset, sums: SliceSums) -> Prior:
     """Make the prior that the model's parameter names: estimated from the data, given, or ones."""
     shape = dataset.shape
     if model.prior is None:
@@ -81,7 +95,7 @@ def _make_prior(model: Any, dataset: Dataset, sums: SliceSums) -> Prior:
     return estimate_prior(model.n_components, shape, squares, dataset.statistics.observed.reshape(shape[1:]), float(sums.rows))
 
 
-def _initial_factors(model: Any, dataset: Dataset, dtype: np.dtype[Any]) -> Solver[tuple[RowStart, Factors]]:
+def _initial_factors(model: Parameters, dataset: Dataset, dtype: np.dtype[Any]) -> Solver[tuple[RowStart, Factors]]:
     """Return the start of mode 1, and the other modes' initial factors (R, I_n)."""
     k, shape, nonnegative = model.n_components, dataset.shape, model.nonnegative
     seed = yield from resolve_seed(model.random_state)

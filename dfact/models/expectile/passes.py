@@ -9,7 +9,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
-from dfact.engine.passes import Block, PartialSums, Pass, State
+from dfact.engine.block_state import RowFactors
+from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.kernels.expectile import count_observed, expectile_rows, take_observed
 from dfact.kernels.expectile_dense import surrogate_rows
 from dfact.linalg.svd import Matrix, zero_filled
@@ -87,6 +88,13 @@ class Loss:
     ridge: float
 
 
+@dataclass
+class ExpectileState(RowFactors):
+    """The factors X (k, rows), and those at the beginning of the pass."""
+
+    previous: NDArray[Any]
+
+
 @dataclass(frozen=True, eq=False)
 class Point:
     """Broadcast value of a pass: the factors of the columns, and the rows' factors from which it continues."""
@@ -114,14 +122,14 @@ class Point:
         Y[:, :m] = self.Y.T
         return Y, *self._eigen
 
-    def rows(self, state: State) -> tuple[NDArray[Any], NDArray[Any]]:
+    def rows(self, state: ExpectileState) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return X (k, rows) to return to if this Y is rejected, and a separate array to begin with; not for a restart."""
-        previous = state["previous" if self.retry else "factors"]
+        previous = state.previous if self.retry else state.factors
         if self.rotation is not None:
             previous = self.rotation.astype(previous.dtype) @ previous
         if not self.momentum:
             return previous, previous.copy()
-        X = previous - (state["previous"] if self.rotation is None else self.rotation.astype(previous.dtype) @ state["previous"])
+        X = previous - (state.previous if self.rotation is None else self.rotation.astype(previous.dtype) @ state.previous)
         X *= X.dtype.type(self.momentum)
         X += previous
         return previous, X
@@ -160,33 +168,30 @@ class RowStart:
 
 
 @dataclass(frozen=True)
-class ExactPass:
-    """Every row at its minimum given Y, on its observed entries alone, with the sums for the columns' Newton step.
-
-    State, as in the surrogate pass: the rows' factors X (k, rows), and those at the beginning of the pass.
-    """
+class ExactPass(Pass[ExpectileState, Point, Sums]):
+    """Every row at its minimum given Y, on its observed entries alone, with the sums for the columns' Newton step."""
 
     units: OriginalUnits
     loss: Loss
     row_start: RowStart
     dtype: np.dtype[Any]
+    state_type = ExpectileState
 
-    def start(self, block: Block) -> State:
+    def start(self, block: Block) -> ExpectileState:
         X = self.row_start.factors(block, np.dtype(np.float64))
-        return {"factors": X, "previous": X}
+        return ExpectileState(X, X)
 
-    def step(self, block: Block, state: State | None, broadcast: Point) -> tuple[State, Sums]:
-        assert state is not None
+    def step(self, block: Block, state: ExpectileState, broadcast: Point) -> tuple[ExpectileState, Sums]:
         (m, k), M = broadcast.Y.shape, self.units.entries(block)
         previous, X = broadcast.rows(self.start(block) if broadcast.restart else state)
         size, before, after = np.asarray(np.vdot(X, X)), np.zeros(m), np.zeros(m)
         gradient, curvature = block.work.zeros((m, k)), block.work.zeros((m, k * (k + 1) // 2))
         expectile_rows(*M, broadcast.Y, self.loss.omega, self.loss.ridge, X, before, after, gradient, curvature)
-        return {"factors": X, "previous": previous}, Sums(before, after, np.asarray(X.shape[1]), size, X @ X.T, gradient, curvature)
+        return ExpectileState(X, previous), Sums(before, after, np.asarray(X.shape[1]), size, X @ X.T, gradient, curvature)
 
 
 @dataclass(frozen=True)
-class SurrogatePass:
+class SurrogatePass(Pass[ExpectileState, Point, Sums]):
     """One step of every row, with the sums for the columns' step, without a separate matrix for each row.
 
     Around X a row's objective has the curvature Σ w y yᵀ. If missing entries and signs of residuals are independent
@@ -199,13 +204,13 @@ class SurrogatePass:
     loss: Loss
     row_start: RowStart
     dtype: np.dtype[Any]
+    state_type = ExpectileState
 
-    def start(self, block: Block) -> State:
+    def start(self, block: Block) -> ExpectileState:
         X = self.row_start.factors(block, self.dtype)
-        return {"factors": X, "previous": X}
+        return ExpectileState(X, X)
 
-    def step(self, block: Block, state: State | None, broadcast: Point) -> tuple[State, Sums]:
-        assert state is not None
+    def step(self, block: Block, state: ExpectileState, broadcast: Point) -> tuple[ExpectileState, Sums]:
         previous, X = broadcast.rows(self.start(block) if broadcast.restart else state)
         V, work, m, dtype = self.units.values(block), block.work, len(broadcast.Y), self.dtype
         Y, values, U = broadcast.quadratic(dtype)
@@ -215,8 +220,8 @@ class SurrogatePass:
         steps, gain = (_RESTART_STEPS, _RESTART_GAIN) if broadcast.restart else (1, 0.0)
         rounding = _ROUNDING[dtype.name]
         surrogate_rows(V, Y, U, values, self.loss.omega, self.loss.ridge, rounding, steps, gain, X, before, after, weights, gradient)
-        state = {"factors": X, "previous": previous}
-        return state, Sums(before[:m], after[:m], np.asarray(len(V)), size, X @ X.T, gradient.T[:m], weights[:m])
+        sums = Sums(before[:m], after[:m], np.asarray(len(V)), size, X @ X.T, gradient.T[:m], weights[:m])
+        return ExpectileState(X, previous), sums
 
 
 @dataclass
@@ -228,23 +233,24 @@ class RowSums(PartialSums, name="expectile_rows"):
 
 
 @dataclass(frozen=True)
-class RowsPass(Pass[Point, RowSums]):
+class RowsPass(Pass[ExpectileState, Point, RowSums]):
     """Every row at its minimum given Y (m, k), from the current factors, or from a start if there are none."""
 
     units: OriginalUnits
     loss: Loss
     row_start: RowStart
     dtype: np.dtype[Any]
+    state_type = ExpectileState
 
-    def step(self, block: Block, state: State | None, broadcast: Point) -> tuple[State, RowSums]:
+    def start(self, block: Block) -> ExpectileState:
+        X = self.row_start.factors(block, np.dtype(np.float64))
+        return ExpectileState(X, X)
+
+    def step(self, block: Block, state: ExpectileState, broadcast: Point) -> tuple[ExpectileState, RowSums]:
         m, k = broadcast.Y.shape
-        if state is None:
-            previous = self.row_start.factors(block, np.dtype(np.float64))
-            X = previous.copy()
-        else:
-            previous, X = broadcast.rows(state)
-            X = X.astype(np.float64, copy=False)
+        previous, X = broadcast.rows(state)
+        X = X.astype(np.float64, copy=False)
         M, before, after = self.units.entries(block), np.zeros(m), np.zeros(m)
         unused = np.empty((0, k))  # no sums for the columns' step
         expectile_rows(*M, broadcast.Y, self.loss.omega, self.loss.ridge, X, before, after, unused, unused)
-        return {"factors": X, "previous": previous}, RowSums(np.asarray(after.sum()), np.asarray(np.vdot(X, X)))
+        return ExpectileState(X, previous), RowSums(np.asarray(after.sum()), np.asarray(np.vdot(X, X)))

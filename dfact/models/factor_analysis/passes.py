@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, Pass, State
+from dfact.engine.block_state import BlockState, RowFactors
+from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.kernels.entries import filled
 
 
@@ -46,12 +47,12 @@ class ScoreSums(PartialSums, name="factor_scores"):
 
 
 @dataclass(frozen=True)
-class ScorePass(Pass[Scorer, ScoreSums]):
+class ScorePass(Pass[BlockState, Scorer, ScoreSums]):
     """Scores of every row."""
 
     dtype: np.dtype[Any]
 
-    def step(self, block: Block, state: State | None, broadcast: Scorer) -> tuple[State, ScoreSums]:
+    def step(self, block: Block, state: BlockState, broadcast: Scorer) -> tuple[BlockState, ScoreSums]:
         s, M, work = broadcast, block.values, block.work
         missing = np.isnan(M, out=work.array("missing", M.shape, bool))
         rows = np.flatnonzero(missing.any(axis=1))
@@ -68,4 +69,4 @@ class ScorePass(Pass[Scorer, ScoreSums]):
             F[:, rows] = np.linalg.solve(matrices.reshape(-1, *s.precision.shape), B.T[rows, :, None])[:, :, 0].T
         nonrespondents = missing.all(axis=1)
         F[:, nonrespondents] = np.nan
-        return {"factors": F.astype(self.dtype)}, ScoreSums(np.asarray(nonrespondents.sum()))
+        return RowFactors(F.astype(self.dtype)), ScoreSums(np.asarray(nonrespondents.sum()))

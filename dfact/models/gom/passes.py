@@ -8,7 +8,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, PartialSums, Pass, State
+from dfact.engine.block_state import BlockState, RowFactors
+from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.kernels.entries import all_whole, filled
 from dfact.linalg.points import squared_norms
 from dfact.linalg.svd import Matrix, zero_filled
@@ -56,13 +57,13 @@ class ResponseCounts(PartialSums, name="gom_responses"):
 
 
 @dataclass(frozen=True)
-class ResponsePass(Pass[None, ResponseCounts]):
+class ResponsePass(Pass[BlockState, None, ResponseCounts]):
     """Counts of the responses, for checks and for the modularity."""
 
     dtype: np.dtype[Any]
     responses: Responses
 
-    def step(self, block: Block, state: State | None, broadcast: None) -> tuple[State | None, ResponseCounts]:
+    def step(self, block: Block, state: BlockState, broadcast: None) -> tuple[BlockState, ResponseCounts]:
         R = self.responses(block)
         integral = all_whole(R if isinstance(R, np.ndarray) else R.data[None])
         column_sums = np.asarray(R.sum(axis=0, dtype=np.float64))
@@ -78,13 +79,13 @@ class SpanNorms(PartialSums, name="gom_span"):
 
 
 @dataclass(frozen=True)
-class SpanPass(Pass[NDArray[Any], SpanNorms]):
+class SpanPass(Pass[BlockState, NDArray[Any], SpanNorms]):
     """Share of the responses in the span of the orthonormal columns B (J, K) that are broadcast."""
 
     dtype: np.dtype[Any]
     responses: Responses
 
-    def step(self, block: Block, state: State | None, broadcast: NDArray[Any]) -> tuple[State | None, SpanNorms]:
+    def step(self, block: Block, state: BlockState, broadcast: NDArray[Any]) -> tuple[BlockState, SpanNorms]:
         R = self.responses(block)
         product = block.work.matmul(R, broadcast, "product")
         return state, SpanNorms(np.square(product, out=product).sum(dtype=np.float64), squared_norms(R).sum(dtype=np.float64))
@@ -127,7 +128,7 @@ class MembershipSums(PartialSums, name="gom_memberships"):
 
 
 @dataclass(frozen=True)
-class MembershipPass(Pass[Sequence[NDArray[Any]], MembershipSums]):
+class MembershipPass(Pass[BlockState, Sequence[NDArray[Any]], MembershipSums]):
     """Memberships Π = Z / Z1, Z = max(0, R P), for each projection P (J, K) that is broadcast; a zero row of Z becomes uniform.
 
     State, if ``keep``: ``factors``, Πᵀ (K, rows) for the first projection, NaN for subjects without any response.
@@ -137,7 +138,7 @@ class MembershipPass(Pass[Sequence[NDArray[Any]], MembershipSums]):
     responses: Responses
     keep: bool
 
-    def step(self, block: Block, state: State | None, broadcast: Sequence[NDArray[Any]]) -> tuple[State | None, MembershipSums]:
+    def step(self, block: Block, state: BlockState, broadcast: Sequence[NDArray[Any]]) -> tuple[BlockState, MembershipSums]:
         R = self.responses(block)
         nonrespondents = _row_sums(R) == 0
         products = block.work.matmul(R, np.hstack(broadcast).astype(self.dtype), "product")
@@ -146,7 +147,7 @@ class MembershipPass(Pass[Sequence[NDArray[Any]], MembershipSums]):
         if self.keep:
             factors = memberships[0].T.copy()
             factors[:, nonrespondents] = np.nan
-            state = {"factors": factors}
+            state = RowFactors(factors)
         Pi = np.hstack(memberships)
         Pi[nonrespondents] = 0
         highest = np.column_stack([part.max(axis=1) for part in memberships])[~nonrespondents]

@@ -142,7 +142,7 @@ def test_splitless_reaches_the_objective_of_the_admm_in_fewer_passes_with_little
     def watched(self: SplitlessPass, block: Any, state: Any, broadcast: Any) -> Any:
         nonlocal largest
         new, sums = step(self, block, state, broadcast)
-        largest = max(largest, sum(array.nbytes for name, array in new.items() if name != "factors"))
+        largest = max(largest, sum(array.nbytes for name, array in new.arrays().items() if name != "factors"))
         return new, sums
 
     monkeypatch.setattr(SplitlessPass, "step", watched)

@@ -157,7 +157,7 @@ def test_a_pass_returns_to_the_point_before_the_extrapolation(nonnegative: bool,
         state = pass_.start(block)
         for point in points:
             state, sums = pass_.step(block, state, point)
-        return {name: array.copy() for name, array in state.items()}, sums
+        return {name: array.copy() for name, array in state.arrays().items()}, sums
 
     first, plain = Point(H, H @ H.T, np.ones(3)), Point(H, H @ H.T, scales)
     expected, found = after(first, plain), after(first, replace(plain, weight=0.7), replace(first, back=True))
@@ -184,12 +184,12 @@ def test_a_pass_is_one_of_dense_products(shape: tuple[int, ...], dtype: type, mi
     pass_ = FillPass(ElasticNet(1.0, 0.2), RowPrior("none"), RowStart(6, 1, False), np.dtype(dtype))
     block, V = Block(Z, None, 0, 0), Z.reshape(len(Z), -1)
     state = pass_.start(block)
-    model = state["factors"].T.astype(np.float64) @ H
+    model = state.factors.T.astype(np.float64) @ H
     target = np.where(np.isnan(V), model, V)
     state, sums = pass_.step(block, state, Point(H, H @ H.T, np.ones(6, dtype)))
     rtol = 1e-4 if dtype is np.float32 else 1e-12
     assert sums.squares == pytest.approx(((target - model) ** 2).sum(), rel=rtol)
-    cross = state["factors"] @ target
+    cross = state.factors @ target
     np.testing.assert_allclose(sums.cross, cross, atol=rtol * np.abs(cross).max())
 
 

@@ -19,6 +19,7 @@ from dfact.data.coerce import as_dataset
 from dfact.data.layout import Layout
 from dfact.data.sources.dense import ArraySource, ZarrSource
 from dfact.data.synthetic import elastic_cp_simulation
+from dfact.engine.block_state import BlockState
 from dfact.engine.executors import ThreadsExecutor
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, Workspace
@@ -166,7 +167,7 @@ def test_a_step_on_all_slices_is_the_exact_update(missing: float, exact: bool) -
     rng = np.random.default_rng(3)
     Z, net = planted((12, 6, 5), 2, seed=3, missing=missing), ElasticNet(0.7, 0.3)
     others = [rng.standard_normal((2, size)) for size in Z.shape[1:]]
-    reached = steps(Z, net, exact=exact).step(block_of(Z), None, (AdamaxState.initial(others), 1e9, 0))[1]
+    reached = steps(Z, net, exact=exact).step(block_of(Z), BlockState(), (AdamaxState.initial(others), 1e9, 0))[1]
     reached = reached.scaled(1 / float(reached.weight))
     rows = np.zeros((2, 12))
     H = np.einsum("rj,rk->rjk", *others).reshape(2, -1)
