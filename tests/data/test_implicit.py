@@ -21,7 +21,6 @@ from dfact.data.statistics import ColumnStatistics, as_float
 from dfact.data.validation import first_outside, locate_outside
 from dfact.engine.partitions import partitions
 from dfact.linalg.svd import zero_filled
-from dfact.selection.scheduler import load as all_values
 from tests.conftest import planted_answers
 
 SEEDS = [0, 1, 2]
@@ -86,8 +85,8 @@ def test_codes_are_decoded_among_implicit_entries(tmp_path: Path, seed: int) -> 
     assert dataset.missing_rate == pytest.approx(np.isnan(decoded(dataset)).mean())
     dataset.statistics.n_rows = dataset.shape[0]
     assert_same_statistics(dataset.statistics, ColumnStatistics.of_source(ArraySource(decoded(dataset))))
-    blocks, _ = all_values(partitions(dataset.source, dataset.missing_code, None), np.dtype("float64"))
-    np.testing.assert_array_equal(blocks, decoded(dataset))
+    blocks = partitions(dataset.source, dataset.missing_code, None).blocks(np.dtype("float64"))
+    np.testing.assert_array_equal(np.concatenate([block.values for block in blocks]), decoded(dataset))
 
 
 def test_stored_zeros_may_be_the_missing_code(tmp_path: Path) -> None:

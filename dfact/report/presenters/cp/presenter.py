@@ -36,7 +36,7 @@ class CPPresenter(Presenter[CPModel]):
         return np.arange(len(self.shown)), []
 
     def size_text(self) -> str:
-        return f"a tensor {' × '.join(map(str, (len(self.model.factors_[0]), *self.model.slice_shape_)))}"
+        return f"a tensor {' × '.join(map(str, (self.model.factors_[0].shape[0], *self.model.slice_shape_)))}"
 
     def summary(self) -> Lines:
         model = self.model
