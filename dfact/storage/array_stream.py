@@ -103,7 +103,7 @@ class StreamReader:
 
 
 def _key(group: zarr.Group, name: str, segment: int) -> str:
-    return f"{group.path}/{name}/{segment}"
+    return f"{group.path}/{name}/{segment}".lstrip("/")  # the path of a root group is empty, and a key with a slash would leave the store
 
 
 def read_stream(group: zarr.Group, name: str, checksums: Sequence[int]) -> Iterator[NDArray[Any]]:

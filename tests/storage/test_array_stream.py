@@ -1,6 +1,7 @@
 """Arrays in a stream are read unchanged, in their memory order."""
 
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,3 +30,14 @@ def test_encoded_size_is_that_of_the_written_bytes(name: str) -> None:
     file = io.BytesIO()
     array_stream.write_array(file, ARRAYS[name])
     assert array_stream.encoded_size(ARRAYS[name]) == len(file.getvalue())
+
+
+@pytest.mark.parametrize("path", ["", "inner"])
+def test_stream_lies_in_its_store(path: str, tmp_path: Path) -> None:
+    group = zarr.open_group(tmp_path / "store.zarr", path=path, mode="w")
+    writer = array_stream.StreamWriter(group, "stream")
+    writer.append(np.arange(5))
+    checksums = writer.close()
+    assert (tmp_path / "store.zarr" / path / "stream" / "0").is_file()
+    [found] = array_stream.read_stream(group, "stream", checksums)
+    np.testing.assert_array_equal(found, np.arange(5))
