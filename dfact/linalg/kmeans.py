@@ -6,7 +6,7 @@ search has several solutions, of which one is chosen; the centres of all solutio
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,8 +18,10 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from dfact.engine.block_state import BlockState
+from dfact.engine.driver import drive
 from dfact.engine.passes import Block, PartialSums, Pass, Workspace
-from dfact.engine.requests import RunPass, Solver, run
+from dfact.engine.requests import Solver, run
+from dfact.engine.session import Session
 from dfact.errors import DataError
 from dfact.kernels.kmeans import member_weights
 from dfact.linalg.points import Coordinates, Embedding, RowMaximum, take
@@ -191,7 +193,7 @@ def search(X: NDArray[Any], seed: int, work: Workspace) -> Solutions:
         raise DataError(f"{X.shape[1]} of {n} sampled rows have a direction, expected at least {k}, one for each cluster")
     blocks = [np.ascontiguousarray(X[:, first : first + _BLOCK]) for first in range(0, X.shape[1], _BLOCK)]
     points = X[:, :: max(1, X.shape[1] // _POINTS)].T.astype(np.float64)
-    solve = partial(_solve_on_blocks, blocks, work)
+    solve = partial(drive, session=_BlocksSession(blocks, work))
     starts = [kmeans_plusplus(points, k, random_state=int(rng.integers(1 << 31)))[0] for _ in range(_STARTS)]
     best = _finalists(solve(lloyd(starts, _SAMPLE_TOLERANCE, _MAX_STEPS)))
     for number in range(_ROUNDS if k > 1 else 0):
@@ -202,17 +204,18 @@ def search(X: NDArray[Any], seed: int, work: Workspace) -> Solutions:
     return best
 
 
-def _solve_on_blocks(blocks: Sequence[NDArray[Any]], work: Workspace, solver: Solver[Solutions]) -> Solutions:
-    """Run Lloyd's iteration on points in memory."""
-    sums: ClusterSums | None = None
-    while True:
-        try:
-            request = solver.send(sums)
-        except StopIteration as end:
-            solutions: Solutions = end.value
-            return solutions
-        assert isinstance(request, RunPass), "Lloyd's iteration requests nothing else"
-        sums = _sum_of_blocks(blocks, work, request.broadcast)
+@dataclass(frozen=True, eq=False)
+class _BlocksSession(Session):
+    """A session on points in memory, for Lloyd's iteration alone."""
+
+    blocks: Sequence[NDArray[Any]]
+    work: Workspace
+
+    def run(self, pass_: Any, broadcast: Any) -> Any:
+        return _sum_of_blocks(self.blocks, self.work, broadcast)
+
+    def rows(self, name: str) -> Iterator[NDArray[Any]]:
+        return iter(())  # the iteration keeps no state
 
 
 def _sum_of_blocks(blocks: Sequence[NDArray[Any]], work: Workspace, packed: _Packed) -> ClusterSums:

@@ -167,7 +167,7 @@ def _run(
     tasks = [task for task in tasks if task.n_done < len(groups)]
     progress = _Progress(configurations, groups, store, len(folds) * folds[0].n_folds, callbacks)
     if in_memory is not None and isinstance(fits, EstimatorFits):
-        in_memory = True
+        in_memory = True  # the estimator's own fit takes an array, whatever the caller prefers
     if tasks:
         run_fits(fits, tasks, progress.keep, getattr(model, "executor", None), getattr(model, "memory_limit", None), in_memory=in_memory)
     return groups
