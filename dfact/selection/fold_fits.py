@@ -161,7 +161,7 @@ class WarmStarts(FoldFits):
         path = WarmStartPath(self.groups, self.settings, PassScorer(held_out, self.settings.dtype), which)
         return FusedSolver(path.fit_groups(keep), training)
 
-    def loaded(self) -> Callable[[FoldTask], Iterator[GroupResult]]:
+    def prepare_in_memory(self) -> Callable[[FoldTask], Iterator[GroupResult]]:
         """Load the values; return the function that fits to masked copies of them."""
         return partial(_fit_in_memory, *self.load_values(), self.folds, self.groups, self.settings)
 
@@ -320,7 +320,7 @@ class EstimatorFits(FoldFits):
             f"the data does not fit in memory, which separate fits of a {type(self.model).__name__} to each fold need; raise memory_limit"
         )
 
-    def loaded(self) -> Callable[[FoldTask], Iterator[GroupResult]]:
+    def prepare_in_memory(self) -> Callable[[FoldTask], Iterator[GroupResult]]:
         """Load the values; return the function that fits the estimator to masked copies of them."""
         return partial(_fit_estimators, self.load_values()[0], self.folds, self.model, self.configurations)
 

@@ -225,7 +225,7 @@ class EntryFit:
     repeat: int
 
     @property
-    def is_decomposed(self) -> bool:
+    def starts_from_svd(self) -> bool:
         """Whether the fit starts from a singular value decomposition, which fits of a repeat share."""
         return isinstance(self.model.init, str) and self.model.init == "svd"
 
@@ -259,7 +259,7 @@ class EntryFits:
 
     def _fit(self, fit: EntryFit, start: NDArray[np.float64] | None, keep: Callable[[Results], None]) -> Solver[None]:
         model, dtype = fit.model, fit.task.dtype
-        if start is not None and fit.is_decomposed:
+        if start is not None and fit.starts_from_svd:
             model = with_parameters(model, init=start[:, : model.n_components].T)
         solution = yield from model.solve(fit.task)
         pass_ = ErrorHistogramPass(fit.task.problem, self.measure, dtype)
@@ -275,7 +275,7 @@ def held_out_histograms(
 ) -> list[ErrorHistogram]:
     """Return the errors of each fit on the entries that its repeat holds out."""
     resolved = resolve_executor(executor, len(fits.task.partitions))
-    decomposed, starts = [fit for fit in which if fit.is_decomposed], {}
+    decomposed, starts = [fit for fit in which if fit.starts_from_svd], {}
     if decomposed:
         largest = max(decomposed, key=lambda fit: fit.model.n_components)
         begun = [replace(largest, repeat=repeat) for repeat in dict.fromkeys(fit.repeat for fit in decomposed)]

@@ -128,7 +128,7 @@ class ResampleFits:
         working = make_plan(dataset.source, task.dtype, task.footprint, workers).working
         return workers.baseline + _nbytes(dataset) + states + working <= workers.limit
 
-    def loaded(self) -> Callable[[int], list[Refit]]:
+    def prepare_in_memory(self) -> Callable[[int], list[Refit]]:
         """Load the values, in their stored type; return the function that refits to a resample of them."""
         dataset = self.task.dataset
         source = dataset.source if dataset.source.chunk_rows is None else dataset.source.to_memory()

@@ -49,7 +49,7 @@ class Fits(SharedFits[T_contra, R_co], Protocol):
         """Return whether ``count`` fits can run in memory, one on each thread."""
         ...
 
-    def loaded(self) -> Callable[[T_contra], Iterable[R_co]]:
+    def prepare_in_memory(self) -> Callable[[T_contra], Iterable[R_co]]:
         """Load the data. Return a function that runs a fit and yields its results."""
         ...
 
@@ -84,7 +84,7 @@ def run_fits(
     """
     tasks = resolve_executor(executor, 2, tasks=True)  # several fits run at once even if the data is a single partition
     if fits.fits_in_memory(len(which), tasks.workers(memory_limit)) if in_memory is None else in_memory:
-        tasks.map(_run_alone, which, fits.loaded, keep, partial(_fit_context, fits.ignored_warnings))
+        tasks.map(_run_alone, which, fits.prepare_in_memory, keep, partial(_fit_context, fits.ignored_warnings))
         return
     with _fit_context(fits.ignored_warnings):
         run_on_shared_reads(fits, which, keep, resolve_executor(executor, len(fits.task.partitions)), memory_limit)
