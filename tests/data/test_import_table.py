@@ -396,13 +396,13 @@ def test_text_that_is_not_utf8(tmp_path):
 def test_missing_file_is_reported(tmp_path):
     with pytest.raises(StoreError, match=r"gone\.csv does not exist"):
         import_table(tmp_path / "gone.csv", tmp_path / "d.zarr", items="*")
-    with pytest.raises(StoreError, match="is not a file"):
+    with pytest.raises(DataError, match="is a folder without files of a table"):
         import_table(tmp_path, tmp_path / "d.zarr", items="*")
-    refused(tmp_path, "Q1\n1\n", ["'.xlsx'", ".parquet"], ParameterError, name="t.xlsx")
+    refused(tmp_path, "Q1\n1\n", ["'.doc'", ".parquet"], ParameterError, name="t.doc")
 
 
 def test_damaged_file(tmp_path):
-    refused(tmp_path, b"no parquet", ["t.parquet", "parquet"], StoreError, name="t.parquet")
+    refused(tmp_path, b"no parquet", ["t.parquet", "parquet", "begins with"], DataError, name="t.parquet")
     (tmp_path / "t.parquet").unlink()
     source = written(tmp_path / "t.csv.gz", "Q1\n" + "".join(f"{i * 7919 % 100003}\n" for i in range(200_000)))
     source.write_bytes(source.read_bytes()[: source.stat().st_size // 2])

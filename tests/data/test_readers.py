@@ -4,13 +4,13 @@ import csv
 import gzip
 import io
 from pathlib import Path
-from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from dfact.data.readers import delimited, parquet
+from dfact.data.readers.base import ReadOptions
 from tests.suites.reader import Columns, ReaderSuite
 
 
@@ -59,7 +59,7 @@ class TestGzippedTsv(TestTsv):
 class TestOtherDelimiter(TestCsv):
     name = "t.dat"
     delimiter = ";"
-    options: ClassVar[dict[str, Any]] = {"delimiter": ";"}
+    options = ReadOptions(delimiter=";")
 
 
 class TestParquet(ReaderSuite):

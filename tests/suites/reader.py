@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dfact.data.readers.base import Table
+from dfact.data.readers.base import ReadOptions, Table
 from dfact.data.readers.formats import open_table
 from dfact.errors import DataError
 
@@ -19,11 +19,11 @@ Columns = Mapping[str, Sequence[Any]]
 def read(table: Table, numbers: Sequence[str], texts: Sequence[str] = (), missing: Sequence[str] = ()) -> tuple[NDArray[Any], Any, int]:
     """Return the matrix of numbers, the texts by column, and the number of batches."""
     batches = list(table.batches(numbers, texts, missing))
-    for matrix, strings in batches:
+    for matrix, strings, _ in batches:
         assert matrix.dtype == np.float64
         assert matrix.shape == (strings.num_rows if texts else len(matrix), len(numbers))
-    matrix = np.concatenate([matrix for matrix, _ in batches])
-    return matrix, {name: [cell for _, strings in batches for cell in strings[name].to_pylist()] for name in texts}, len(batches)
+    matrix = np.concatenate([batch.numbers for batch in batches])
+    return matrix, {name: [cell for _, strings, _ in batches for cell in strings[name].to_pylist()] for name in texts}, len(batches)
 
 
 class ReaderSuite:
@@ -31,8 +31,7 @@ class ReaderSuite:
 
     name: str
     """Name of the file, whose suffix chooses the reader."""
-    options: Mapping[str, Any] = {}
-    """Further arguments of ``open_table``."""
+    options = ReadOptions()
 
     def write(self, columns: Columns, path: Path) -> None:
         raise NotImplementedError
@@ -47,7 +46,7 @@ class ReaderSuite:
 
     def open(self, columns: Columns, folder: Path) -> Table:
         self.write(columns, folder / self.name)
-        return open_table(folder / self.name, **self.options)
+        return open_table(folder / self.name, self.options)
 
     def test_columns_are_those_of_the_file_in_order(self, tmp_path: Path) -> None:
         table = self.open({"b": [1], "a.b": [2], "é": [3], "A b": [4]}, tmp_path)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dfact.data.confounders import Kind, is_categorical, normalize
 from dfact.data.dataset import Dataset
 from dfact.data.ingest.writer import dataset_writer, missing_code_for, storage_type
-from dfact.data.readers.base import Table
+from dfact.data.readers.base import ReadOptions, Table
 from dfact.data.readers.formats import open_table
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
@@ -124,7 +124,7 @@ def import_table(
     path = parse_location(path)
     check_empty_rows(empty_rows)
     ensure_absent(path, overwrite=overwrite)
-    table = open_table(source, delimiter)
+    table = open_table(source, ReadOptions(delimiter=delimiter))
     kinds = _confounder_kinds(confounders)
     before = file_signature(source)
     selection = _select_columns(table, items, id_column, list(kinds), MissingCodes.of(missing), valid_range)
@@ -279,7 +279,7 @@ def _confounder_kinds(confounders: Sequence[str] | Mapping[str, Kind | None]) ->
 
 def _read_answers(table: Table, selection: _Selection, *, texts: bool) -> Iterator[tuple[NDArray[np.float64], pa.RecordBatch]]:
     """Yield the batches with NaN for every missing answer."""
-    for values, strings in table.batches(selection.items, selection.text_columns if texts else [], selection.missing.texts):
+    for values, strings, _ in table.batches(selection.items, selection.text_columns if texts else [], selection.missing.texts):
         mask_codes(values, selection.missing.numbers)
         yield values, strings
 

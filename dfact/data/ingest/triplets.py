@@ -17,7 +17,7 @@ from dfact.data.dataset import Dataset
 from dfact.data.ingest.external_sort import ENTRY, Entries, EntrySorter
 from dfact.data.ingest.table import Codes, MissingCodes, check_columns, file_signature, require_unchanged
 from dfact.data.ingest.writer import dataset_writer, storage_type
-from dfact.data.readers.base import Table
+from dfact.data.readers.base import ReadOptions, Table
 from dfact.data.readers.formats import open_table
 from dfact.data.stored_dataset import open_dataset
 from dfact.data.validation import invalid_value
@@ -108,7 +108,7 @@ def import_triplets(
     if duplicates not in get_args(Duplicates):
         raise ParameterError(f"duplicates is {duplicates!r}, expected one of {', '.join(map(repr, get_args(Duplicates)))}")
     ensure_absent(path, overwrite=overwrite)
-    table = open_table(source, delimiter)
+    table = open_table(source, ReadOptions(delimiter=delimiter))
     before = file_signature(source)
     triplets = _open_triplets(table, row, column, value, shape, MissingCodes.of(missing))
     with EntrySorter(_count_row_entries(triplets)) as buckets:
@@ -211,7 +211,7 @@ class _Triplets:
         names, n_read = [axis.name for axis in self.axes], 0
         labelled = isinstance(self.axes[0], _LabelledAxis)
         numeric, texts = ([], names) if labelled else (names, [])
-        for numbers, cells in self.table.batches([self.value, *numeric], texts, self.missing.texts):
+        for numbers, cells, _ in self.table.batches([self.value, *numeric], texts, self.missing.texts):
             values = np.ascontiguousarray(numbers[:, :1])
             mask_codes(values, self.missing.numbers)
             out = np.empty(len(values), ENTRY)

@@ -1,16 +1,154 @@
-"""The contract of a table: columns read in batches, as numbers or as text, and the position of a row in the file.
+"""The contract of a table: columns read in batches, as numbers or as text, what the file says of them, and positions of rows.
 
-A format is a class that implements :class:`Table` in a module of this folder; ``formats`` chooses it by the suffix.
+A format is a module of this folder with a tuple ``FORMATS``; ``formats`` chooses one by the suffix. A format of tables
+opens a :class:`Table`, a format of arrays a :class:`LabelledArray`.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from dfact.errors import DataError
+from dfact.storage.input_files import InputFile, InputFolder
+
+
+@dataclass(frozen=True)
+class MissingCodes:
+    """The codes that a file declares as missing: values or texts, and ranges of values, both ends included."""
+
+    values: tuple[float | str, ...] = ()
+    ranges: tuple[tuple[float, float], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.values or self.ranges)
+
+
+@dataclass(frozen=True)
+class Variable:
+    """The description of a column by its file, or by the dictionary beside it."""
+
+    name: str
+    type: Literal["number", "text", "date"] | None = None
+    """Type of the cells; None where the file does not say, as in a csv file. Dates are read as text and are no answers."""
+    wording: str = ""
+    """Text of the question."""
+    labels: Mapping[float, str] = field(default_factory=dict)
+    """Labels of numeric codes, in the order of the file, also of codes that are declared missing."""
+    categories: tuple[str, ...] = ()
+    """All texts of a column of text answers, in the order of the file (levels of a factor, values of a dictionary)."""
+    ordered: bool = False
+    """Whether the file declares the order of ``categories``."""
+    missing: MissingCodes = MissingCodes()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """Labels of tagged missing values (".a" of Stata and SAS), by tag without its point."""
+    measure: Literal["nominal", "ordinal", "scale"] | None = None
+    decimal: str | None = None
+    """Decimal mark of this column, where it differs from that of the file."""
+    texts: Mapping[str, float] = field(default_factory=dict)
+    """Numbers of the texts that stand for numbers in this column, such as TRUE for 1."""
+    excluded: str = ""
+    """Reason why the column holds no answers, as a predicate: "is marked as an identifier"."""
+
+
+class Batch(NamedTuple):
+    """Rows of a table: numbers with NaN for what the format stores as missing, and texts with null."""
+
+    numbers: NDArray[np.float64]
+    texts: pa.RecordBatch
+    tagged: Mapping[str, Mapping[str, int]] = {}
+    """Numbers of tagged missing values, by column and tag; each of them is NaN in ``numbers``."""
+
+
+class TablePart(ABC):
+    """Consecutive rows of a table, which one task reads; can be pickled."""
+
+    n_bytes: int = 0
+    """Size in the file, for progress; 0 if unknown."""
+
+    @abstractmethod
+    def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
+        """Yield the rows in order: the columns ``numbers`` as a matrix, and the columns ``texts`` as strings.
+
+        Empty cells and the texts ``missing``, without the spaces around them, become NaN in columns of numbers; other
+        text raises DataError with its position.
+        """
+
+
+class Table(TablePart):
+    """A file of rows under named columns."""
+
+    name: str
+    columns: list[str]
+
+    @property
+    def variables(self) -> Mapping[str, Variable]:
+        """Descriptions of columns by the file; a column may be absent."""
+        return {}
+
+    def parts(self) -> Sequence[TablePart]:
+        """Return the parts in the order of their rows, for tasks that run side by side; by default the table itself."""
+        return [self]
+
+    def row_position(self, row: int) -> str:
+        """Describe the position in the file of a row (counted from 0)."""
+        return f"row {row} (counted from 0)"
+
+
+@dataclass(frozen=True)
+class LabelledArray:
+    """An array with the labels of its modes."""
+
+    values: Any
+    """NumPy array, SciPy sparse matrix, or an array that is read by slices; the first mode holds the rows."""
+    labels: tuple[NDArray[Any] | None, ...] = ()
+    """Labels of each mode, None for a mode without labels; modes beyond the tuple have none."""
+    missing: tuple[float, ...] = ()
+    """Codes that the file declares as missing."""
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """Statements of a user about a file; None for each that was not made."""
+
+    delimiter: str | None = None
+    encoding: str | None = None
+    decimal: str | None = None
+    header_rows: int | None = None
+    sheet: str | None = None
+    object: str | None = None
+    """Name of the array, data frame or group in a file of several."""
+    labels: str | None = None
+    """Path of the file with the value labels of a SAS file."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file format: the suffixes that choose it, and the function that opens its files."""
+
+    name: str
+    """Name in messages, such as "SPSS"."""
+    suffixes: tuple[str, ...]
+    """Suffixes in lower case; ".csv.gz" comes before ".gz"."""
+    open: Callable[[Any, ReadOptions], Any]
+    """Open an :class:`InputFile` (an :class:`InputFolder` where ``folders``) as a Table, or as a LabelledArray where ``arrays``."""
+    options: tuple[str, ...] = ()
+    """Fields of :class:`ReadOptions` that the format knows; others raise an error."""
+    signatures: tuple[tuple[int, bytes], ...] = ()
+    """First bytes of a file with their offset; a file must have one of them. Empty for formats without a signature."""
+    extra: str | None = None
+    """Extra of dfact that installs the libraries of the format."""
+    modules: tuple[str, ...] = ()
+    """Modules that the extra provides and that the format imports."""
+    arrays: bool = False
+    folders: bool = False
+
+
+Input = InputFile | InputFolder
 
 
 def is_number(cell: str) -> bool:
@@ -20,27 +158,6 @@ def is_number(cell: str) -> bool:
     except ValueError:
         return False
     return "_" not in cell
-
-
-Batch = tuple[NDArray[np.float64], pa.RecordBatch]
-
-
-class Table(Protocol):
-    """A file of rows under named columns."""
-
-    name: str
-    columns: list[str]
-
-    def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
-        """Yield the rows in order: the columns ``numbers`` as a matrix, and the columns ``texts`` as strings.
-
-        Empty cells and the texts ``missing`` become NaN in columns of numbers; other text raises DataError with its position.
-        """
-        ...
-
-    def row_position(self, row: int) -> str:
-        """Describe the position in the file of a row (counted from 0)."""
-        ...
 
 
 def not_a_number(position: str, column: str, cell: str) -> DataError:

@@ -11,13 +11,14 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from dfact.data.readers.base import Batch, is_number, not_a_number, to_matrix
-from dfact.errors import DataError, StoreError
+from dfact.data.readers.base import Batch, Format, ReadOptions, Table, is_number, not_a_number, to_matrix
+from dfact.errors import DataError, ParameterError, StoreError
+from dfact.storage.input_files import InputFile
 
 _BLOCK_BYTES = 1 << 19  # small, as Arrow reads some ten blocks ahead, and an answer of two bytes becomes a number of eight
 
 
-class CsvTable:
+class CsvTable(Table):
     """A table of delimited text. Arrow parses it; after an error, Python's slower parser locates the line."""
 
     def __init__(self, path: Path, delimiter: str, gzipped: bool) -> None:
@@ -48,7 +49,7 @@ class CsvTable:
                 )
                 for batch in reader:
                     n_read += batch.num_rows
-                    yield to_matrix(batch.select(list(numbers))), batch.select(list(texts))
+                    yield Batch(to_matrix(batch.select(list(numbers))), batch.select(list(texts)))
         except pa.ArrowInvalid as error:
             raise self._locate_error(error, n_read, numbers, texts, {"", *missing}) from error
         except OSError as error:
@@ -99,3 +100,18 @@ class CsvTable:
 def _is_utf8(cell: str) -> bool:
     """Check that decoding replaced no byte by a lone surrogate (errors="surrogateescape")."""
     return cell.isascii() or not any("\udc80" <= character <= "\udcff" for character in cell)
+
+
+_DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+
+
+def _open(file: InputFile, options: ReadOptions) -> CsvTable:
+    gzipped = file.suffixes[-1:] == [".gz"]
+    suffix = next(iter(file.suffixes[-2:-1] if gzipped else file.suffixes[-1:]), "")
+    delimiter = options.delimiter or _DELIMITERS[suffix]
+    if len(delimiter) != 1:
+        raise ParameterError(f"delimiter is {delimiter!r}, expected one character")
+    return CsvTable(file.path, delimiter, gzipped)
+
+
+FORMATS = (Format("delimited text", (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz"), _open, options=("delimiter",)),)

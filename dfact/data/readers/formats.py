@@ -1,30 +1,125 @@
-"""The reader of a table, by the suffix of its file: the one place that knows all formats."""
+"""The reader of a table or an array, chosen by the suffix of its file and checked against its first bytes."""
 
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import cache
+from importlib.util import find_spec
 from os import PathLike
-from pathlib import Path
+from typing import Any
 
-from dfact.data.readers.base import Table
-from dfact.data.readers.delimited import CsvTable
-from dfact.data.readers.parquet import ParquetTable
-from dfact.errors import ParameterError, StoreError
+from dfact.data import readers
+from dfact.data.readers.base import Format, Input, LabelledArray, ReadOptions, Table
+from dfact.errors import DataError, ParameterError
+from dfact.storage.input_files import InputFolder, open_input
 
-_DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+_IGNORED = (".crc",)
+"""Suffixes of files that Spark and Hadoop write beside their parts."""
+
+_OTHER_SIGNATURES = (
+    (b"SR\0", "an IDL save file"),
+    (b"PK\x03\x04", "a zip archive or a workbook"),
+    (b"\x1f\x8b", "a gzip file"),
+    (b"\xd0\xcf\x11\xe0", "an old Office file"),
+    (b"%PDF", "a PDF file"),
+    (b"<htm", "a web page"),
+    (b"<!DO", "a web page"),
+)
+_LONGEST_SIGNATURE = 512
 
 
-def open_table(source: str | PathLike[str], delimiter: str | None = None) -> Table:
-    """Open a table in a csv, tsv or txt file (plain or gzipped) or a parquet file, chosen by its suffix."""
-    path = Path(source)
-    if not path.is_file():
-        raise StoreError(f"{path} {'is not a file' if path.exists() else 'does not exist'}, expected a table (csv, tsv, txt, parquet)")
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    gzipped = suffixes[-1:] == [".gz"]
-    suffix = next(iter(suffixes[-2:-1] if gzipped else suffixes[-1:]), "")
-    if suffix in (".parquet", ".pq") and not gzipped:
-        return ParquetTable(path)
-    delimiter = delimiter or _DELIMITERS.get(suffix)
-    if delimiter is None:
-        expected = ".csv, .tsv, .txt (each also with .gz) or .parquet; pass delimiter= for other text"
-        raise ParameterError(f"{path} ends in {suffix!r}, expected {expected}")
-    if len(delimiter) != 1:
-        raise ParameterError(f"delimiter is {delimiter!r}, expected one character")
-    return CsvTable(path, delimiter, gzipped)
+@cache
+def formats() -> tuple[Format, ...]:
+    """Return all formats: those of every module of this folder."""
+    modules = (importlib.import_module(f"{readers.__name__}.{module.name}") for module in pkgutil.iter_modules(readers.__path__))
+    return tuple(each for module in modules for each in getattr(module, "FORMATS", ()))
+
+
+def open_table(source: str | PathLike[str], options: ReadOptions | None = None) -> Table:
+    """Open a table, in the format that its suffix names.
+
+    Raises
+    ------
+    StoreError
+        There is no such file, or it cannot be read.
+    ParameterError
+        The suffix names no format of tables, or an option does not apply to the format.
+    DataError
+        The content is not of this format, or is damaged.
+    """
+    table = _open(open_input(source), options or ReadOptions(), arrays=False)
+    if not isinstance(table, Table):
+        raise TypeError(f"a format of tables opened {table!r}")
+    return table
+
+
+def open_array(source: str | PathLike[str], options: ReadOptions | None = None) -> LabelledArray:
+    """Open an array, in the format that its suffix names; raises what :func:`open_table` raises."""
+    array = _open(open_input(source), options or ReadOptions(), arrays=True)
+    if not isinstance(array, LabelledArray):
+        raise TypeError(f"a format of arrays opened {array!r}")
+    return array
+
+
+def _open(source: Input, options: ReadOptions, *, arrays: bool) -> Any:
+    chosen = _choose(source, options, arrays=arrays)
+    given = [name for name, value in asdict(options).items() if value is not None and name not in chosen.options]
+    if given:
+        known = f"expected {' or '.join(chosen.options)}" if chosen.options else "which takes no options"
+        raise ParameterError(
+            f"{given[0]} is {getattr(options, given[0])!r} for {source.name}, a file of {chosen.name}, {known}; leave it out"
+        )
+    lacking = [module for module in chosen.modules if find_spec(module) is None]
+    if lacking:
+        raise ParameterError(f"{source.name} needs {', '.join(lacking)}; install it with: pip install 'dfact[{chosen.extra}]'")
+    if not isinstance(source, InputFolder):
+        _check_signature(source.name, source.read_start(_LONGEST_SIGNATURE), chosen)
+    return chosen.open(source, options)
+
+
+def _choose(source: Input, options: ReadOptions, *, arrays: bool) -> Format:
+    candidates = [each for each in formats() if each.arrays == arrays]
+    if isinstance(source, InputFolder):
+        for each in candidates:
+            if each.folders and any(file.name.lower().endswith(each.suffixes) for file in source.files):
+                return each
+        expected = ", ".join(suffix for each in candidates if each.folders for suffix in each.suffixes)
+        raise DataError(f"{source.location} is a folder without files of a table ({expected}), expected a file or a folder of parts")
+    name = source.name.lower()
+    matching = [(len(suffix), each) for each in candidates for suffix in each.suffixes if name.endswith(suffix)]
+    if matching:
+        return max(matching, key=lambda match: match[0])[1]
+    if options.delimiter is not None:
+        text = next((each for each in candidates if "delimiter" in each.options), None)
+        if text is not None:
+            return text
+    other = next((each for each in formats() if each.arrays != arrays and name.endswith(each.suffixes)), None)
+    if other is not None:
+        command = "dfact import-array" if other.arrays else "dfact import"
+        raise ParameterError(f"{source.name} is a file of {other.name}, expected {'an array' if arrays else 'a table'}; use {command}")
+    ending = "".join(source.suffixes[-1:])
+    expected = ", ".join(suffix for each in candidates for suffix in each.suffixes)
+    hint = "" if arrays else "; pass delimiter= for other text"
+    raise ParameterError(f"{source.name} ends in {ending!r}, expected one of {expected}{hint}")
+
+
+def _check_signature(name: str, start: bytes, chosen: Format) -> None:
+    """Raise DataError unless the first bytes are those of the format."""
+    if not chosen.signatures or any(start[offset:].startswith(signature) for offset, signature in chosen.signatures):
+        return
+    found = next(_content(start), None)
+    said = f"its content is {found}" if found else f"it begins with {start[:4]!r}"
+    raise DataError(f"{name} is not a file of {chosen.name}: {said}; export it again, or correct its ending")
+
+
+def _content(start: bytes) -> Iterator[str]:
+    """Yield what the first bytes say that the content is."""
+    if not start:
+        yield "empty"
+    for each in formats():
+        if any(start[offset:].startswith(signature) for offset, signature in each.signatures):
+            yield f"that of {each.name}"
+    for signature, content in _OTHER_SIGNATURES:
+        if start.startswith(signature):
+            yield content

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfact.data.readers.base import Format, LabelledArray, ReadOptions
 from dfact.errors import DataError, ParameterError
+from dfact.storage.input_files import InputFile
 
 _BROKEN = (OSError, ValueError, EOFError, RuntimeError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 """Exceptions of NumPy and of zipfile on files that are damaged, encrypted, or compressed with an unsupported method."""
@@ -64,3 +66,10 @@ def _single_name(path: Path, names: list[str]) -> str:
     if len(names) != 1:
         raise ParameterError(f"{path} holds {len(names)} arrays ({', '.join(names)}), expected one; choose one with key (--key)")
     return names[0]
+
+
+def _open(file: InputFile, options: ReadOptions) -> LabelledArray:
+    return LabelledArray(read_array_file(file.path, options.object))
+
+
+FORMATS = (Format("NumPy arrays", (".npy", ".npz"), _open, options=("object",), arrays=True),)

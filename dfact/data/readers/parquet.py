@@ -9,8 +9,9 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from dfact.data.readers.base import Batch, is_number, not_a_number, to_matrix
+from dfact.data.readers.base import Batch, Format, ReadOptions, Table, is_number, not_a_number, to_matrix
 from dfact.errors import DataError, StoreError
+from dfact.storage.input_files import InputFile
 
 
 def _as_number(values: pa.Array, missing: Sequence[str], file: str, column: str, first_row: int) -> pa.Array:
@@ -40,7 +41,7 @@ _BATCH_ENTRIES = 1 << 20
 _PAGE_BUFFER = 1 << 14  # bytes read at once from each parquet column; without it, Arrow reads all of a row group's column
 
 
-class ParquetTable:
+class ParquetTable(Table):
     """A parquet file. Arrow holds one page of every column, so memory grows with the number of columns, not of rows."""
 
     def __init__(self, path: Path) -> None:
@@ -64,12 +65,9 @@ class ParquetTable:
                     columns = [_as_number(batch[name], missing, self.name, name, n_read) for name in numbers]
                     strings = [_as_text(batch[name]) for name in texts]
                     n_read += batch.num_rows
-                    yield to_matrix(pa.record_batch(columns, list(numbers))), pa.record_batch(strings, list(texts))
+                    yield Batch(to_matrix(pa.record_batch(columns, list(numbers))), pa.record_batch(strings, list(texts)))
             except (pa.ArrowException, OSError, UnicodeError) as error:
                 raise self._unreadable(error) from error
-
-    def row_position(self, row: int) -> str:
-        return f"row {row} (counted from 0)"
 
     def _open(self) -> Any:
         try:
@@ -96,3 +94,10 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 def _is_string(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _open(file: InputFile, _: ReadOptions) -> ParquetTable:
+    return ParquetTable(file.path)
+
+
+FORMATS = (Format("parquet", (".parquet", ".pq"), _open, signatures=((0, b"PAR1"),)),)
