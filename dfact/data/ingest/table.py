@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dfact.data.confounders import Kind, is_categorical, normalize
+from dfact.data.confounders import RANGE_REMEDY, Kind, apply_ranges, check_ranges, is_categorical, normalize, warn_implausible
 from dfact.data.dataset import Dataset
 from dfact.data.ingest.writer import dataset_writer, missing_code_for, storage_type
 from dfact.data.readers.base import ReadOptions, Table
@@ -48,6 +48,7 @@ def import_table(
     confounders: Sequence[str] | Mapping[str, Kind | None] = (),
     missing: Codes = (),
     confounder_missing: Codes = (),
+    confounder_ranges: Mapping[str, Range] | None = None,
     shift: bool = True,
     valid_range: Range | Mapping[str, Range] | None = None,
     empty_rows: EmptyRows = "error",
@@ -81,6 +82,9 @@ def import_table(
         Codes for a missing answer. Empty cells and NaN are always missing.
     confounder_missing : numbers or texts
         Codes for a missing value of a confounder.
+    confounder_ranges : dict from name to pair of numbers
+        Lowest and highest plausible value of confounders, which are then continuous; a value outside is missing, and
+        ``Dataset.confounder_ranges`` counts these values. Without a range, values far from all others draw a warning.
     shift : bool
         Store the answers from 0 up: the lowest valid value of each column is subtracted and stored as
         the dataset's ``offset``.
@@ -126,10 +130,15 @@ def import_table(
     ensure_absent(path, overwrite=overwrite)
     table = open_table(source, ReadOptions(delimiter=delimiter))
     kinds = _confounder_kinds(confounders)
+    ranges = check_ranges(confounder_ranges or {}, kinds)
+    kinds |= dict.fromkeys(ranges, "continuous")
     before = file_signature(source)
     selection = _select_columns(table, items, id_column, list(kinds), MissingCodes.of(missing), valid_range)
     first = _first_pass(table, selection, empty_rows)
     frame = _confounder_frame(table, first.texts, kinds, MissingCodes.of(confounder_missing))
+    if frame is not None:
+        frame, ranges = apply_ranges(frame, ranges)
+        warn_implausible(frame, ranges, RANGE_REMEDY, stacklevel=2)
     ids = None if id_column is None else _check_ids(table, first.texts[id_column], id_column)
     limits = _fill_limits(selection.limits, first.statistics)
     offset = limits[:, 0] if shift else np.zeros(len(limits))
@@ -149,7 +158,7 @@ def import_table(
                 progress(n_written, n)
         require_unchanged(source, before)
         valid = stored_limits(limits - offset[:, None], dtype)
-        writer.finish(valid_range=valid, offset=offset, confounders=frame, row_labels=ids)
+        writer.finish(valid_range=valid, offset=offset, confounders=frame, confounder_ranges=ranges, row_labels=ids)
     pa.default_memory_pool().release_unused()  # otherwise Arrow's pool retains freed memory
     return open_dataset(path)
 
