@@ -194,9 +194,7 @@ def import_table(
         require_unchanged(source, before)
         valid = stored_limits(limits - offset[:, None], dtype)
         codebook = coding.codebook(first.counts, n - first.statistics.observed, f"{table.name}, {table.format}")
-        writer.finish(
-            valid_range=valid, offset=offset, confounders=frame, confounder_ranges=ranges, row_labels=ids, codebook=codebook
-        )
+        writer.finish(valid_range=valid, offset=offset, confounders=frame, confounder_ranges=ranges, row_labels=ids, codebook=codebook)
     pa.default_memory_pool().release_unused()  # otherwise Arrow's pool retains freed memory
     return open_dataset(path)
 
