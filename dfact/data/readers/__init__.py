@@ -6,5 +6,9 @@ A reader knows where the columns and the rows of its file are, not what their va
     formats        the reader of a table, chosen by the suffix of its file
     delimited      csv, tsv and txt, plain or gzipped
     parquet        parquet
+    spss           sav, zsav and por
+    stata          dta
+    sas            sas7bdat with its catalogue, and xpt
+    readstat       what the three share: ReadStat reads them, through pyreadstat
     numpy_files    npy and npz: arrays, which are no tables; ``dfact import-array`` reads them
 """
