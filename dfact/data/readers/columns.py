@@ -1,5 +1,6 @@
 """Arrow columns as batches, for the formats that Arrow reads and for those whose rows are held in memory."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,7 +16,7 @@ from dfact.errors import DataError, MemoryPlanError
 
 BATCH_ENTRIES = 1 << 20
 _MOST_ROWS = 1 << 16
-MOST_CATEGORIES = 1000
+_MOST_CATEGORIES = 1000
 """Number of categories of a column of answers; a column with more holds labels or free text."""
 
 
@@ -56,6 +57,50 @@ def kind_of(kind: pa.DataType) -> Literal["number", "text", "date"] | None:
     if _is_string(kind):
         return "text"
     return "date" if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind) else None
+
+
+def ordered_categories(schema: pa.Schema) -> dict[str, bool]:
+    """Return the columns of text categories, and whether they are ordered, as Arrow's types and pandas' metadata declare them."""
+    declared = {}
+    try:
+        for column in json.loads((schema.metadata or {}).get(b"pandas", b"{}")).get("columns", []):
+            if column["pandas_type"] == "categorical" and column["field_name"] in schema.names:
+                declared[column["field_name"]] = bool(column["metadata"]["ordered"])
+    except (ValueError, KeyError, TypeError, AttributeError):  # another program's metadata under this name
+        declared = {}
+    types = zip(schema.names, schema.types, strict=True)
+    declared |= {name: declared.get(name, False) or kind.ordered for name, kind in types if pa.types.is_dictionary(kind)}
+    return {name: ordered for name, ordered in declared.items() if kind_of(schema.field(name).type) == "text"}
+
+
+class Categories:
+    """The categories of columns, gathered from the dictionaries of batches."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._texts: dict[str, dict[str, None]] = {name: {} for name in names}
+        self._disagreeing: set[str] = set()
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Add the dictionaries of a batch, which may only extend those before it if the categories are to have an order."""
+        for name, known in self._texts.items():
+            values = rows[name]
+            cells = values.dictionary.slice(0, _MOST_CATEGORIES + 1).to_pylist() if pa.types.is_dictionary(values.type) else []
+            texts = [text for text in cells if text is not None]
+            if texts[: len(known)] != list(known):
+                self._disagreeing.add(name)
+            known.update(dict.fromkeys(texts))
+
+    def describe(self, name: str, kind: pa.DataType, *, ordered: bool) -> Variable:
+        """Describe a column of this type."""
+        texts = tuple(self._texts.get(name, ()))
+        held = kind_of(kind)
+        return Variable(
+            name,
+            type=None if pa.types.is_null(kind) else held,
+            categories=texts if len(texts) <= _MOST_CATEGORIES else (),
+            ordered=ordered and name not in self._disagreeing,
+            excluded="" if held else f"holds {kind}",
+        )
 
 
 def require_memory(name: str, n_bytes: float, remedy: str) -> None:

@@ -1,6 +1,5 @@
 """Parquet files as tables, and folders of parquet files as Spark, Hive and Dask write them."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from dfact.data.readers.base import Batch, Format, Input, ReadOptions, Table, TablePart, Variable
-from dfact.data.readers.columns import MOST_CATEGORIES, check_types, kind_of, rows_per_batch, to_batch
+from dfact.data.readers.columns import Categories, check_types, kind_of, ordered_categories, rows_per_batch, to_batch
 from dfact.errors import DataError, DfactError, StoreError
 from dfact.storage.input_files import InputFile, InputFolder
 
@@ -97,10 +96,10 @@ class ParquetTable(Table):
 
     @cached_property
     def variables(self) -> Mapping[str, Variable]:
-        ordered = _ordered_categories(self._schema)
-        categories = _read_categories([piece for part in self._parts for piece in part.pieces], ordered)
+        ordered = ordered_categories(self._schema)
+        categories = _categories([piece for part in self._parts for piece in part.pieces] if ordered else [], list(ordered))
         types = dict(zip(self._schema.names, self._schema.types, strict=True)) | self._key_types
-        return {name: _describe(name, kind, ordered.get(name, False), categories.get(name)) for name, kind in types.items()}
+        return {name: categories.describe(name, kind, ordered=ordered.get(name, False)) for name, kind in types.items()}
 
     def parts(self) -> Sequence[TablePart]:
         return self._parts
@@ -207,54 +206,14 @@ def _is_int32(value: str) -> bool:
     return value == _HIVE_NULL or (value.removeprefix("-").isascii() and value.removeprefix("-").isdigit() and abs(int(value)) < 2**31)
 
 
-def _describe(name: str, kind: pa.DataType, ordered: bool, categories: tuple[tuple[str, ...], bool] | None) -> Variable:
-    texts, consistent = categories or ((), False)
-    held = kind_of(kind)
-    return Variable(
-        name,
-        type=None if pa.types.is_null(kind) else held,
-        categories=texts,
-        ordered=ordered and consistent,
-        excluded="" if held else f"holds {kind}",
-    )
-
-
-def _ordered_categories(schema: pa.Schema) -> dict[str, bool]:
-    """Return the columns of categories, and whether they are ordered, as Arrow's types and pandas' metadata declare them."""
-    declared = {}
-    try:
-        for column in json.loads((schema.metadata or {}).get(b"pandas", b"{}")).get("columns", []):
-            if column["pandas_type"] == "categorical" and column["field_name"] in schema.names:
-                declared[column["field_name"]] = bool(column["metadata"]["ordered"])
-    except (ValueError, KeyError, TypeError, AttributeError):  # another program's metadata under this name
-        declared = {}
-    types = zip(schema.names, schema.types, strict=True)
-    declared |= {name: declared.get(name, False) or kind.ordered for name, kind in types if pa.types.is_dictionary(kind)}
-    return {name: ordered for name, ordered in declared.items() if kind_of(schema.field(name).type) == "text"}
-
-
-def _read_categories(pieces: Sequence[_Piece], names: Mapping[str, bool]) -> dict[str, tuple[tuple[str, ...], bool]]:
-    """Return the categories of columns in the order of the dictionaries, and whether all dictionaries agree on it."""
-    if not names:
-        return {}
-    found: dict[str, dict[str, None]] = {name: {} for name in names}
-    consistent = dict.fromkeys(names, True)
+def _categories(pieces: Sequence[_Piece], names: Sequence[str]) -> Categories:
+    """Return the categories of columns from the dictionaries of all row groups."""
+    categories = Categories(names)
     for piece in pieces:
-        with _open_parquet(piece.file, list(names)) as parquet:
+        with _open_parquet(piece.file, names) as parquet:
             for group in piece.groups:
-                for batch in parquet.iter_batches(1, row_groups=[group], columns=list(names)):
-                    for name in names:
-                        known, texts = found[name], _dictionary(batch[name])
-                        consistent[name] &= not known or list(known) == texts
-                        known |= dict.fromkeys(texts)
-                    break
-    return {name: (tuple(texts), consistent[name]) for name, texts in found.items() if 0 < len(texts) <= MOST_CATEGORIES}
-
-
-def _dictionary(values: pa.Array) -> list[str]:
-    if not pa.types.is_dictionary(values.type):
-        return []
-    return [text for text in values.dictionary.slice(0, MOST_CATEGORIES + 1).to_pylist() if text is not None]
+                categories.add(next(parquet.iter_batches(1, row_groups=[group], columns=names)))
+    return categories
 
 
 def _open(source: Input, _: ReadOptions) -> ParquetTable:
