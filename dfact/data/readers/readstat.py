@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dfact.data.readers.base import Batch, MissingCodes, Table, TablePart, Variable, is_number, not_a_number
+from dfact.data.readers.base import Batch, MissingCodes, Table, TablePart, TextInNumbersError, Variable, is_number
 from dfact.errors import DataError
 from dfact.storage.input_files import InputFile
 
@@ -261,7 +261,7 @@ def _parse_numbers(texts: pa.Array, missing: Sequence[str], file: str, column: s
     except pa.ArrowInvalid:
         for i, cell in enumerate(texts.to_pylist()):
             if cell is not None and not is_number(cell):
-                raise not_a_number(f"{file}: row {start + i} (counted from 0)", column, cell) from None
+                raise TextInNumbersError(f"{file}: row {start + i} (counted from 0)", column, cell) from None
         raise
 
 
