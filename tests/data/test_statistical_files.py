@@ -1,21 +1,17 @@
 """Files of SPSS, Stata and SAS: what they say about their columns, and what independent readers find in them."""
 
-import json
 import pickle
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from numpy.typing import NDArray
 
-from dfact.data.readers import readstat, sas, spss, stata
-from dfact.data.readers.base import Batch, MissingCodes, ReadOptions, Table
+from dfact.data.readers import readstat
+from dfact.data.readers.base import Batch, Table
 from dfact.data.readers.formats import open_table
-from dfact.errors import DataError, ParameterError
+from dfact.errors import DataError
 from tests.conftest import REAL_DATA
 from tests.suites.reader import Columns, ReaderSuite, read
 
