@@ -413,8 +413,9 @@ def test_damaged_file(tmp_path):
 
 def test_parquet_with_dates(tmp_path):
     pd.DataFrame({"Q1": [1], "day": [pd.Timestamp("2026-01-01")]}).to_parquet(tmp_path / "t.parquet")
-    with pytest.raises(DataError, match=r"column 'day' holds timestamp"):
-        import_table(tmp_path / "t.parquet", tmp_path / "d.zarr", items="*")
+    with pytest.raises(DataError, match=r"column 'day' is a date"):
+        import_table(tmp_path / "t.parquet", tmp_path / "d.zarr", items=["Q1", "day"])
+    assert list(import_table(tmp_path / "t.parquet", tmp_path / "d.zarr", items="*").column_labels) == ["Q1"]
 
 
 # ---------------------------------------------------------------- empty rows and columns, ids, confounders

@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -150,7 +151,7 @@ class _LowerCase(Table):
 class TestPor(StatisticalSuite):
     name = "t.por"
     columns = ("b", "a.b", "c", "a_b")
-    labels = [text for text in LABELS if text.isascii() and "\t" not in text]
+    labels: ClassVar[list[str]] = [text for text in LABELS if text.isascii() and "\t" not in text]
 
     def save(self, frame: pd.DataFrame, path: Path) -> None:
         pyreadstat.write_por(frame, path)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dfact.data.codebook import REVERSED, Codebook, Item, MissingCount
-from dfact.data.readers.base import Batch, MissingCodes, is_number
+from dfact.data.readers.base import Batch, MissingCodes, TextInNumbersError, is_number
 from dfact.data.validation import invalid_value
 from dfact.errors import DataError
 from dfact.kernels.entries import first_invalid, mask_listed
@@ -227,6 +227,8 @@ class AnswerCoding:
     def error(self, problem: Problem, name: str, position: str) -> DataError:
         """Return the error for a cell at a position of the file."""
         item = self.items[problem.item]
+        if isinstance(problem.cell, str) and not item.texts:
+            return TextInNumbersError(f"{name}: {position}", item.name, problem.cell)
         if isinstance(problem.cell, str):
             known = list(item.texts or ())
             close = difflib.get_close_matches(problem.cell, known, 1)

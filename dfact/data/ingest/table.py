@@ -230,10 +230,15 @@ def _levels_text(coding: AnswerCoding) -> str:
 
 
 def _coded_rows(table: Table, coding: AnswerCoding) -> Iterator[CodedRows]:
-    """Yield the rows as numbers; raise DataError on text in a column of numbers."""
+    """Yield the rows as numbers; raise DataError on cells that are no answers."""
+    n_rows = 0
     try:
         for batch in table.batches(coding.numbers, coding.texts, coding.missing_texts):
-            yield coding(batch)
+            rows = coding(batch)
+            if rows.problem is not None:
+                raise coding.error(rows.problem, table.name, table.row_position(n_rows + rows.problem.row))
+            n_rows += len(rows.values)
+            yield rows
     except TextInNumbersError as error:
         counts = count_texts(table, error.column)
         texts = sum(counts.values()) - sum(count for text, count in counts.items() if _is_numeric(text))
@@ -269,9 +274,6 @@ def _first_pass(table: Table, coding: AnswerCoding, empty_rows: EmptyRows) -> _F
     statistics = ColumnStatistics.of_columns(len(names))
     integers, texts, counts = True, [], Counter[tuple[int, str]]()
     for rows in _coded_rows(table, coding):
-        start = statistics.n_rows
-        if rows.problem is not None:
-            raise coding.error(rows.problem, table.name, table.row_position(start + rows.problem.row))
         statistics.update(rows.values)
         if statistics.n_empty_rows and empty_rows == "error":
             raise empty_row(table.name, table.row_position(statistics.empty_rows[0]))
