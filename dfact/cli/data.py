@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from dfact.cli.answer_options import answers_option, levels_option, missing_option, recode_option
 from dfact.cli.options import choice, example, list_option, overwrite_option, read_dataset
 from dfact.cli.types import MatrixShape
 from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
@@ -39,8 +40,8 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
 @click.argument("destination", metavar="DEST", type=OutputLocation())
 @list_option(
     "--items",
-    "Columns with the answers: names or patterns such as 'Q*'; repeatable or separated by commas.",
-    required=True,
+    "Columns with the answers: names or patterns such as 'Q*'; -v3 is reversed. Repeatable or separated by commas. May be left out where "
+    "the file describes one battery.",
     metavar="NAMES",
 )
 @click.option("--id-column", metavar="NAME", help="Column with unique labels of the participants.")
@@ -54,9 +55,13 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
     help="Column with a confounder, of KIND categorical or continuous; repeatable. By default, text and few distinct integers are "
     "categorical.",
 )
-@list_option(
-    "--missing", "Codes of missing answers, such as -9; empty cells are always missing. Repeatable or separated by commas.", metavar="CODES"
-)
+@levels_option
+@recode_option
+@missing_option
+@answers_option
+@click.option("--no-default-missing", is_flag=True, help="Do not take texts such as NA, N/A and null as missing.")
+@list_option("--reverse", "Items to reverse within their declared range; repeatable or separated by commas.", metavar="NAMES")
+@choice("--unlabelled", "error keep", "Treatment of values without a label in items with labels.")
 @list_option(
     "--confounder-missing",
     "Codes of missing confounders, such as -9; empty cells are always missing. Repeatable or separated by commas.",
@@ -83,54 +88,97 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
 )
 @choice("--empty-rows", "error drop", "Treatment of rows without any answer: an error, or drop them.")
 @click.option("--delimiter", metavar="CHARACTER", help="Separator of the cells.", show_default="by the ending: .csv, .tsv or .txt")
+@click.option("--encoding", metavar="NAME", help="Encoding of a text file, such as cp1252.", show_default="UTF-8")
+@click.option("--decimal", metavar="CHARACTER", help="Decimal mark of a text file.", show_default="a point")
+@click.option("--header-rows", type=click.IntRange(1), metavar="NUMBER", help="Number of lines with column names.", show_default="1")
+@click.option("--sheet", metavar="NAME", help="Sheet of a workbook.", show_default="the only one with cells")
+@click.option("--object", metavar="NAME", help="Table in a file of several.", show_default="the only one")
+@click.option("--labels", metavar="FILE", type=InputPath(), help="File with the value labels of a SAS file (.sas7bcat).")
 @overwrite_option
-def import_command(source: Path, destination: Location, no_shift: bool, **settings: Any) -> None:
+def import_command(
+    source: Path, destination: Location, no_shift: bool, no_default_missing: bool, items: list[str], **settings: Any
+) -> None:
     """Import a table as a dataset.
 
-    SOURCE is a csv, tsv or txt file, optionally compressed (.gz), or a parquet file. DEST is the dataset, a Zarr store.
+    SOURCE is a table of one of the formats that 'dfact help formats' lists, such as .csv, .sav or .parquet. DEST is the dataset, a
+    Zarr store. Wordings, labels, and missing codes are taken from the file where it has them.
     """
     from dfact.cli.info import dataset_text
     from dfact.data.ingest.table import import_table
     from dfact.progress import Progress
 
     with closing(Progress("import")) as progress:
-        dataset = import_table(source, destination, shift=not no_shift, progress=progress.update, **settings)
+        dataset = import_table(
+            source,
+            destination,
+            items=items or None,
+            shift=not no_shift,
+            default_missing=not no_default_missing,
+            progress=progress.update,
+            note=click.echo,
+            **{name: value for name, value in settings.items() if value is not None},
+        )
     click.echo(dataset_text(dataset))
 
 
-@click.command("import-array", epilog=example("dfact import-array amino.npz amino.zarr --key X"))
+@click.command("import-array", epilog=example("dfact import-array amino.mat amino.zarr --object X"))
 @click.argument("source", type=InputPath())
 @click.argument("destination", metavar="DEST", type=OutputLocation())
-@click.option("--key", metavar="NAME", help="Name of the array in an .npz file.", show_default="the only array")
-@click.option("--row-labels", metavar="NAME", help="Array of the .npz file with the labels of the first mode.")
-@click.option("--column-labels", metavar="NAME", help="Array of the .npz file with the labels of the second mode.")
+@click.option("--object", "--key", "array", metavar="NAME", help="Name of the array in a file of several.", show_default="the only array")
+@click.option("--row-labels", metavar="NAME", help="Array of the file with the labels of the first mode.", show_default="as in the file")
+@click.option(
+    "--column-labels", metavar="NAME", help="Array of the file with the labels of the second mode.", show_default="as in the file"
+)
+@click.option("--transpose", is_flag=True, help="Reverse the order of the modes, such as of a matrix of genes × cells.")
+@choice("--absent", "zero missing", "Meaning of the entries that a sparse matrix does not store.")
 @list_option(
     "--missing", "Codes of missing entries, such as -9; NaN is always missing. Repeatable or separated by commas.", metavar="CODES"
 )
 @choice("--empty-rows", "error drop", "Treatment of rows without any entry: an error, or drop them.")
 @overwrite_option
 def import_array_command(
-    source: Path, destination: Location, missing: list[str], overwrite: bool, empty_rows: Any, **keys: str | None
+    source: Path,
+    destination: Location,
+    array: str | None,
+    transpose: bool,
+    absent: Any,
+    missing: list[str],
+    overwrite: bool,
+    empty_rows: Any,
+    **label_arrays: str | None,
 ) -> None:
     """Import an array with two or more modes as a dataset.
 
-    SOURCE is a NumPy file (.npy or .npz) whose first mode holds the participants or samples. DEST is the dataset, a Zarr store.
+    SOURCE is a file of NumPy (.npy, .npz), HDF5 (.h5, .hdf5), AnnData (.h5ad), MATLAB (.mat), NetCDF (.nc, .nc4) or Matrix
+    Market (.mtx, .mtx.gz). Its first mode holds the participants or samples. DEST is the dataset, a Zarr store.
     """
     from dfact.cli.info import dataset_text
     from dfact.data.ingest.array import import_array
-    from dfact.data.readers.numpy_files import read_array_file
+    from dfact.data.readers.base import ReadOptions
+    from dfact.data.readers.formats import open_array, open_labels
     from dfact.progress import Progress
 
     try:
         codes = [float(code) for code in missing]
     except ValueError as error:
         raise click.BadParameter(f"{','.join(missing)!r} is not a list of numbers", param_hint="--missing") from error
-    array = read_array_file(source, keys["key"])
-    labels: dict[str, Any] = {name: read_array_file(source, keys[name]) for name in ("row_labels", "column_labels") if keys[name]}
+    opened = open_array(source, ReadOptions(object=array))
+    if transpose:
+        opened = opened.transpose()
+    labels: dict[str, Any] = {name: open_labels(source, key) for name, key in label_arrays.items() if key}
     with closing(Progress("import")) as progress:
         dataset = import_array(
-            array, destination, missing=codes or None, empty_rows=empty_rows, overwrite=overwrite, progress=progress.update, **labels
+            opened,
+            destination,
+            missing=codes or None,
+            empty_rows=empty_rows,
+            implicit=absent,
+            overwrite=overwrite,
+            progress=progress.update,
+            **labels,
         )
+    for note in opened.notes:
+        click.echo(note, err=True)
     click.echo(dataset_text(dataset))
 
 

@@ -109,6 +109,7 @@ class DatasetWriter:
         offset: NDArray[np.float64] | None = None,
         confounders: pd.DataFrame | None = None,
         row_labels: NDArray[Any] | None = None,
+        mode_labels: tuple[NDArray[Any] | None, ...] = (),
         dropped_before: int = 0,
         codebook: Codebook | None = None,
         confounder_ranges: Mapping[str, PlausibleRange] | None = None,
@@ -143,6 +144,7 @@ class DatasetWriter:
             None if confounders is None else confounders.iloc[kept].reset_index(drop=True),
             labels=None if row_labels is None else np.asarray(row_labels, dtype=object)[kept],
             codebook=None if codebook is None else codebook.for_columns(self._labels),
+            mode_labels=mode_labels,
         )
         write_metadata(self._group, dataset)
         update_attributes(

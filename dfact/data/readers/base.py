@@ -6,14 +6,15 @@ opens a :class:`Table`, a format of arrays a :class:`LabelledArray`.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dfact.errors import DataError
+from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFile, InputFolder
 
 
@@ -43,7 +44,7 @@ class Variable:
     """All texts of a column of text answers, in the order of the file (levels of a factor, values of a dictionary)."""
     ordered: bool = False
     """Whether the file declares the order of ``categories``."""
-    missing: MissingCodes = MissingCodes()
+    missing: MissingCodes = field(default_factory=MissingCodes)
     tags: Mapping[str, str] = field(default_factory=dict)
     """Labels of tagged missing values (".a" of Stata and SAS), by tag without its point."""
     measure: Literal["nominal", "ordinal", "scale"] | None = None
@@ -84,6 +85,8 @@ class Table(TablePart):
 
     name: str
     columns: list[str]
+    format: str = ""
+    """Name of the format, which ``open_table`` sets."""
 
     @property
     def variables(self) -> Mapping[str, Variable]:
@@ -104,11 +107,27 @@ class LabelledArray:
     """An array with the labels of its modes."""
 
     values: Any
-    """NumPy array, SciPy sparse matrix, or an array that is read by slices; the first mode holds the rows."""
+    """NumPy array, SciPy sparse array, or a source that is read by rows; all have ``T``. The first mode holds the rows."""
     labels: tuple[NDArray[Any] | None, ...] = ()
     """Labels of each mode, None for a mode without labels; modes beyond the tuple have none."""
     missing: tuple[float, ...] = ()
     """Codes that the file declares as missing."""
+    undeclared: tuple[float, ...] = ()
+    """Codes that mark missing entries in this format, but that the file does not declare: an entry with one is an error."""
+    name: str = "X"
+    """Name in messages."""
+    notes: tuple[str, ...] = ()
+    """Sentences about the file for the user."""
+
+    def __post_init__(self) -> None:
+        for mode, (labels, size) in enumerate(zip(self.labels, self.values.shape, strict=False), start=1):
+            if labels is not None and len(labels) != size:
+                raise DataError(f"{self.name} has {len(labels)} labels of mode {mode}, expected {size}; the file is damaged")
+
+    def transpose(self) -> "LabelledArray":
+        """Return the array with its modes in reverse order."""
+        labels = (*self.labels, *[None] * (len(self.values.shape) - len(self.labels)))
+        return replace(self, values=self.values.T, labels=labels[::-1])
 
 
 @dataclass(frozen=True)
@@ -151,6 +170,13 @@ class Format:
 Input = InputFile | InputFolder
 
 
+def require_modules(name: str, modules: Sequence[str], extra: str | None) -> None:
+    """Raise ParameterError, with the command that installs them, if modules that read the file ``name`` are not installed."""
+    lacking = [module for module in modules if find_spec(module) is None]
+    if lacking:
+        raise ParameterError(f"{name} needs {', '.join(lacking)}; install it with: pip install 'dfact[{extra}]'")
+
+
 def is_number(cell: str) -> bool:
     """Check whether Arrow parses the cell as a number; Python also accepts 1_000."""
     try:
@@ -160,12 +186,20 @@ def is_number(cell: str) -> bool:
     return "_" not in cell
 
 
-def not_a_number(position: str, column: str, cell: str) -> DataError:
-    """Return the error for text in a column of numbers."""
-    remedy = "declare it in missing=, or name other columns (items=, or row=, column=, value= of triplets)"
-    return DataError(f"{position}, column {column!r} holds the text {cell!r}, expected a number; {remedy}")
+class TextInNumbersError(DataError):
+    """The error for text in a column of numbers."""
+
+    def __init__(self, position: str, column: str, cell: str) -> None:
+        remedy = "declare it in missing=, or name other columns (items=, or row=, column=, value= of triplets)"
+        super().__init__(f"{position}, column {column!r} holds the text {cell!r}, expected a number; {remedy}")
+        self.position, self.column, self.cell = position, column, cell
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.position, self.column, self.cell)
 
 
 def to_matrix(batch: pa.RecordBatch) -> NDArray[np.float64]:
-    """Convert columns of numbers to a matrix, null to NaN."""
+    """Convert columns of numbers, of which there may be none, to a matrix, null to NaN."""
+    if batch.num_columns == 0:
+        return np.empty((batch.num_rows, 0))
     return np.asarray(batch.to_tensor(null_to_nan=True, row_major=True).to_numpy(), np.float64)
