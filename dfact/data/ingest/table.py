@@ -1,13 +1,13 @@
-"""import_table: write a table on disk as a dataset, reading it twice without loading it into memory."""
+"""import_table: write a table on disk as a dataset, reading it once, in parallel, without loading it into memory."""
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from os import PathLike
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from dfact.data.confounders import Kind, is_categorical, normalize
 from dfact.data.dataset import Dataset
+from dfact.data.ingest.parallel import Request, Spooled, spool, write
+from dfact.data.ingest.tasks import open_pool
 from dfact.data.ingest.writer import dataset_writer, missing_code_for, storage_type
-from dfact.data.readers.base import ReadOptions, Table
+from dfact.data.readers.base import Batch, ReadOptions, Table
 from dfact.data.readers.formats import open_table
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
@@ -25,15 +27,18 @@ from dfact.data.validation import (
     EmptyRows,
     check_empty_rows,
     column_limits,
-    empty_row,
-    invalid_value,
     require_observed_columns,
     stored_limits,
 )
 from dfact.errors import DataError, ParameterError
-from dfact.kernels.entries import all_whole, mask_codes
-from dfact.storage.groups import ensure_absent
+from dfact.kernels.entries import mask_codes
+from dfact.storage.groups import ensure_absent, scratch_store
 from dfact.storage.location import parse_location
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from distributed import Client
 
 Codes = float | str | Sequence[float | str]
 Range = tuple[float, float]
@@ -54,12 +59,15 @@ def import_table(
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
     delimiter: str | None = None,
+    n_jobs: int | None = None,
+    executor: "str | Executor | Client | None" = None,
 ) -> Dataset:
-    """Write the answers of a table as a dataset, a batch of rows at a time.
+    """Write the answers of a table as a dataset, several parts of the table at a time.
 
-    The table is read twice: the first pass checks it, the second one writes the dataset. An error leaves
-    no partial dataset. Only the ids and the confounders need memory that grows with the number of rows;
-    a parquet file with large row groups needs up to 2 MB for each column. Whole numbers
+    The table is read once. Its rows wait in compressed form beside ``path`` until the type of the stored values
+    is known. An error leaves nothing of them and no partial dataset. Only the ids and the confounders need memory that grows
+    with the number of rows; each task needs some 50 MB, and a parquet file with large row groups up to 2 MB for each column.
+    The dataset does not depend on the number of tasks or on where they run. Whole numbers
     are stored in the smallest of uint8, int16 and int32 that holds them (float64 if none does),
     all other numbers in single precision.
 
@@ -92,9 +100,15 @@ def import_table(
     overwrite : bool
         Replace an existing dataset at ``path``.
     progress : function
-        Called with (rows written, total rows) in the second pass.
+        Called with (bytes read, total bytes) while the table is read, if its format knows them, then with (rows written,
+        total rows).
     delimiter : character
         Separator of the cells, for files whose suffix does not determine it.
+    n_jobs : int
+        Number of tasks side by side; by default one for each core of this machine, or each worker of the executor.
+    executor : None, "inline", "threads", concurrent.futures.Executor or distributed.Client
+        Place where the tasks run, by default threads of this process. Processes on other machines must reach ``source`` and
+        ``path`` under the same names.
 
     Returns
     -------
@@ -128,28 +142,26 @@ def import_table(
     kinds = _confounder_kinds(confounders)
     before = file_signature(source)
     selection = _select_columns(table, items, id_column, list(kinds), MissingCodes.of(missing), valid_range)
-    first = _first_pass(table, selection, empty_rows)
-    frame = _confounder_frame(table, first.texts, kinds, MissingCodes.of(confounder_missing))
-    ids = None if id_column is None else _check_ids(table, first.texts[id_column], id_column)
-    limits = _fill_limits(selection.limits, first.statistics)
-    offset = limits[:, 0] if shift else np.zeros(len(limits))
-    low, high = (first.statistics.minimum - offset).min(), (first.statistics.maximum - offset).max()
-    dtype = storage_type(low, high, integers=first.integers and np.array_equal(offset, np.floor(offset)))
-    code = missing_code_for(dtype)
-    labels = np.asarray(selection.items, dtype=object)
-    n, n_written = first.statistics.n_rows, 0
-    shape = (n, len(labels))
-    with dataset_writer(
-        path, shape, dtype, missing_code=code, column_labels=labels, name=table.name, empty=empty_rows, overwrite=overwrite
-    ) as writer:
-        for values, _ in _read_answers(table, selection, texts=False):
-            writer.append(_to_stored(values, offset, dtype, code))
-            n_written += len(values)
-            if progress is not None:
-                progress(n_written, n)
+    coding = _MaskCodes(selection.missing.numbers)
+    request = Request(selection.items, selection.text_columns, selection.missing.texts, coding, selection.limits, empty_rows)
+    with scratch_store(path) as scratch, open_pool(executor, n_jobs, scratch) as pool:
+        rows = spool(table, request, pool, progress)
         require_unchanged(source, before)
-        valid = stored_limits(limits - offset[:, None], dtype)
-        writer.finish(valid_range=valid, offset=offset, confounders=frame, row_labels=ids)
+        require_observed_columns(table.name, selection.items, rows.statistics.observed)
+        frame = _confounder_frame(table, rows.texts, kinds, MissingCodes.of(confounder_missing))
+        ids = None if id_column is None else _check_ids(table, rows.texts[id_column], id_column)
+        limits = _fill_limits(selection.limits, rows.statistics)
+        offset = limits[:, 0] if shift else np.zeros(len(limits))
+        dtype = _stored_type(table, rows, offset)
+        code = missing_code_for(dtype)
+        labels = np.asarray(selection.items, dtype=object)
+        shape = (rows.n_kept, len(labels))
+        with dataset_writer(
+            path, shape, dtype, missing_code=code, column_labels=labels, name=table.name, empty=empty_rows, overwrite=overwrite
+        ) as writer:
+            write(rows, writer, offset, dtype, pool, progress)
+            valid = stored_limits(limits - offset[:, None], dtype)
+            writer.finish(valid_range=valid, offset=offset, confounders=frame, row_labels=ids)
     pa.default_memory_pool().release_unused()  # otherwise Arrow's pool retains freed memory
     return open_dataset(path)
 
@@ -277,46 +289,28 @@ def _confounder_kinds(confounders: Sequence[str] | Mapping[str, Kind | None]) ->
     return dict(confounders)
 
 
-def _read_answers(table: Table, selection: _Selection, *, texts: bool) -> Iterator[tuple[NDArray[np.float64], pa.RecordBatch]]:
-    """Yield the batches with NaN for every missing answer."""
-    for values, strings, _ in table.batches(selection.items, selection.text_columns if texts else [], selection.missing.texts):
-        mask_codes(values, selection.missing.numbers)
-        yield values, strings
-
-
 @dataclass(frozen=True)
-class _FirstPass:
-    """The results of the first pass over the table."""
+class _MaskCodes:
+    """The coding that replaces the codes of missing answers by NaN."""
 
-    statistics: ColumnStatistics
-    integers: bool  # whether every answer is a whole number
-    texts: pa.Table  # the id and the confounders of every row
+    codes: NDArray[np.float64]
 
+    def __call__(self, batch: Batch) -> NDArray[np.float64]:
+        mask_codes(batch.numbers, self.codes)
+        return batch.numbers
 
-def _first_pass(table: Table, selection: _Selection, empty_rows: EmptyRows) -> _FirstPass:
-    statistics = ColumnStatistics.of_columns(len(selection.items))
-    integers, texts = True, []
-    for values, strings in _read_answers(table, selection, texts=True):
-        start = statistics.n_rows
-        statistics.update(values)
-        _check_values(table, selection, values, statistics, start)
-        if statistics.n_empty_rows and empty_rows == "error":
-            raise empty_row(table.name, table.row_position(statistics.empty_rows[0]))
-        integers = integers and all_whole(values)
-        texts.append(strings)
-    require_observed_columns(table.name, selection.items, statistics.observed)
-    return _FirstPass(statistics, integers, pa.Table.from_batches(texts))
+    def merge(self, following: "_MaskCodes") -> None:
+        """Add nothing: this coding counts nothing."""
 
 
-def _check_values(table: Table, selection: _Selection, values: NDArray[np.float64], statistics: ColumnStatistics, start: int) -> None:
-    """Raise DataError on values that are infinite or outside the declared limits."""
-    largest = np.finfo(np.float64).max
-    low, high = np.clip(selection.limits, -largest, largest).T
-    if (statistics.minimum >= low).all() and (statistics.maximum <= high).all():
-        return
-    i, j = np.argwhere((values < low) | (values > high))[0]
-    entry = f"{table.name}: {table.row_position(start + i)}, column {selection.items[j]!r}"
-    raise invalid_value(entry, values[i, j], *selection.limits[j])
+def _stored_type(table: Table, rows: Spooled, offset: NDArray[np.float64]) -> np.dtype[Any]:
+    """Return the smallest type that holds the answers minus the offset."""
+    with np.errstate(over="ignore"):
+        low, high = (rows.statistics.minimum - offset).min(), (rows.statistics.maximum - offset).max()
+    if np.isinf(high):
+        found = f"{rows.statistics.minimum.min():g} to {rows.statistics.maximum.max():g}"
+        raise DataError(f"{table.name}: the answers range from {found}, expected a difference below 1.8e308; pass shift=False (--no-shift)")
+    return storage_type(low, high, integers=rows.integers and np.array_equal(offset, np.floor(offset)))
 
 
 def _fill_limits(declared: NDArray[np.float64], statistics: ColumnStatistics) -> NDArray[np.float64]:
@@ -326,13 +320,6 @@ def _fill_limits(declared: NDArray[np.float64], statistics: ColumnStatistics) ->
     if undeclared.any():
         limits[undeclared] = statistics.minimum[undeclared].min(), statistics.maximum[undeclared].max()
     return limits
-
-
-def _to_stored(values: NDArray[np.float64], offset: NDArray[np.float64], dtype: np.dtype[Any], missing_code: int | None) -> NDArray[Any]:
-    values -= offset
-    if missing_code is not None:
-        values[np.isnan(values)] = missing_code
-    return values.astype(dtype)
 
 
 def _check_ids(table: Table, column: pa.ChunkedArray, name: str) -> NDArray[Any]:
