@@ -484,6 +484,8 @@ class TestWrittenHere:
         written = [None, None] if dates is None else dates.to_text(np.array([1.0, np.nan])).to_pylist()
         assert written == [expected, None]
 
-    def test_numbers_as_text_are_whole_where_they_are(self, tmp_path: Path) -> None:
-        pyreadstat.write_sav(pd.DataFrame({"id": [1.0, 2.5, np.nan, -3.0, 1e15, 1e20]}), tmp_path / "t.sav")
-        assert read(open_table(tmp_path / "t.sav"), [], ["id"])[1] == {"id": ["1", "2.5", None, "-3", "1000000000000000", "1e+20"]}
+    def test_whole_numbers_as_text_have_no_decimal_point(self, tmp_path: Path) -> None:
+        frame = pd.DataFrame({"id": [1.0, np.nan, -3.0, 1e15], "age": [1.5, np.nan, -3.0, 0.25]})
+        pyreadstat.write_sav(frame, tmp_path / "t.sav")
+        texts = read(open_table(tmp_path / "t.sav"), [], ["age", "id"])[1]
+        assert texts == {"age": ["1.5", None, "-3", "0.25"], "id": ["1", None, "-3", "1000000000000000"]}
