@@ -126,9 +126,9 @@ def _content(start: bytes) -> Iterator[str]:
     """Yield what the first bytes say that the content is."""
     if not start:
         yield "empty"
+    for signature, content in _OTHER_SIGNATURES:  # before the formats, some of which are such a file with a certain content
+        if start.startswith(signature):
+            yield content
     for each in formats():
         if any(start[offset:].startswith(signature) for offset, signature in each.signatures):
             yield f"that of {each.name}"
-    for signature, content in _OTHER_SIGNATURES:
-        if start.startswith(signature):
-            yield content
