@@ -16,6 +16,7 @@ A reader knows where the columns and the rows of its file are, not what their va
     hdf5           h5, hdf5 and AnnData's h5ad
     hdf5_arrays    arrays in HDF5 files, read by rows
     matlab         mat
+    matlab_elements   a check of these files before SciPy reads them
     netcdf         nc and nc4
     matrix_market  mtx, plain or gzipped
     parquet        parquet files, and folders of them
