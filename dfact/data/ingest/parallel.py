@@ -195,7 +195,9 @@ def _spool_part(task: tuple[int, TablePart, Request, Location]) -> _Part:
         result.integers = result.integers and integers
         writer.append(_narrow(values, statistics, integers=integers))
         result.statistics.merge(statistics)
+        del batch, values  # their memory is free while the next batch is read
     result.objects = writer.finish()
+    pa.default_memory_pool().release_unused()  # otherwise Arrow's pool retains freed memory
     return result
 
 
