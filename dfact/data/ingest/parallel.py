@@ -160,7 +160,9 @@ def _spool_part(task: tuple[int, TablePart, AnswerCoding, EmptyRows, Location]) 
         result.integers = result.integers and integers
         writer.append(_narrow(rows.values, statistics, integers=integers))
         result.statistics.merge(statistics)
+        del batch, rows  # their memory is free while the next batch is read
     result.objects = writer.finish()
+    pa.default_memory_pool().release_unused()  # otherwise Arrow's pool retains freed memory
     return result
 
 

@@ -6,7 +6,6 @@ A reader knows where the columns and the rows of its file are, not what their va
     formats        the reader of a table, chosen by the suffix of its file
     columns        columns of Arrow as batches, and tables that are held in memory
     delimited      csv, tsv and txt, plain or gzipped
-    parquet        parquet
     spss           sav, zsav and por
     stata          dta
     sas            sas7bdat with its catalogue, and xpt
@@ -24,5 +23,4 @@ A reader knows where the columns and the rows of its file are, not what their va
     r              rds, rda and RData, as tables and as arrays
     r_objects      the objects of R's files, parsed within bounds
     spreadsheet    xlsx, xlsm, xlsb, xls and ods
-    numpy_files    npy and npz: arrays, which are no tables; ``dfact import-array`` reads them
 """
