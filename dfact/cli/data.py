@@ -1,7 +1,6 @@
 """``dfact import``, ``dfact import-array``, ``dfact import-triplets``, ``dfact join``."""
 
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import click
@@ -69,7 +68,7 @@ def confounder_kinds(_: click.Context, __: click.Parameter, values: tuple[str, .
 @choice("--empty-rows", "error drop", "Treatment of rows without any answer: an error, or drop them.")
 @click.option("--delimiter", metavar="CHARACTER", help="Separator of the cells.", show_default="by the ending: .csv, .tsv or .txt")
 @overwrite_option
-def import_command(source: Path, destination: Location, no_shift: bool, **settings: Any) -> None:
+def import_command(source: Location, destination: Location, no_shift: bool, **settings: Any) -> None:
     """Import a table as a dataset.
 
     SOURCE is a csv, tsv or txt file, optionally compressed (.gz), or a parquet file. DEST is the dataset, a Zarr store.
@@ -95,7 +94,7 @@ def import_command(source: Path, destination: Location, no_shift: bool, **settin
 @choice("--empty-rows", "error drop", "Treatment of rows without any entry: an error, or drop them.")
 @overwrite_option
 def import_array_command(
-    source: Path, destination: Location, missing: list[str], overwrite: bool, empty_rows: Any, **keys: str | None
+    source: Location, destination: Location, missing: list[str], overwrite: bool, empty_rows: Any, **keys: str | None
 ) -> None:
     """Import an array with two or more modes as a dataset.
 
@@ -105,13 +104,15 @@ def import_array_command(
     from dfact.data.ingest.array import import_array
     from dfact.data.readers.numpy_files import read_array_file
     from dfact.progress import Progress
+    from dfact.storage.input_files import open_input_file
 
     try:
         codes = [float(code) for code in missing]
     except ValueError as error:
         raise click.BadParameter(f"{','.join(missing)!r} is not a list of numbers", param_hint="--missing") from error
-    array = read_array_file(source, keys["key"])
-    labels: dict[str, Any] = {name: read_array_file(source, keys[name]) for name in ("row_labels", "column_labels") if keys[name]}
+    path = open_input_file(source).keep_local()
+    array = read_array_file(path, keys["key"])
+    labels: dict[str, Any] = {name: read_array_file(path, keys[name]) for name in ("row_labels", "column_labels") if keys[name]}
     with closing(Progress("import")) as progress:
         dataset = import_array(
             array, destination, missing=codes or None, empty_rows=empty_rows, overwrite=overwrite, progress=progress.update, **labels
@@ -137,7 +138,7 @@ def import_array_command(
 )
 @click.option("--delimiter", metavar="CHARACTER", help="Separator of the cells.", show_default="by the ending: .csv, .tsv or .txt")
 @overwrite_option
-def import_triplets_command(source: Path, destination: Location, **settings: Any) -> None:
+def import_triplets_command(source: Location, destination: Location, **settings: Any) -> None:
     """Import a table with one entry per line as a dataset.
 
     Each line has the row, the column and the value of an entry; entries without a line are missing. SOURCE is a csv, tsv or

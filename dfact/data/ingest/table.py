@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from os import PathLike
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from dfact.data.confounders import Kind, is_categorical, normalize
 from dfact.data.dataset import Dataset
 from dfact.data.ingest.writer import dataset_writer, missing_code_for, storage_type
-from dfact.data.readers.base import ReadOptions, Table
+from dfact.data.readers.base import Input, ReadOptions, Table
 from dfact.data.readers.formats import open_table
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
@@ -33,7 +32,9 @@ from dfact.data.validation import (
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.entries import all_whole, mask_codes
 from dfact.storage.groups import ensure_absent
+from dfact.storage.input_files import open_input
 from dfact.storage.location import parse_location
+from dfact.storage.remote_files import Signature
 
 Codes = float | str | Sequence[float | str]
 Range = tuple[float, float]
@@ -124,9 +125,10 @@ def import_table(
     path = parse_location(path)
     check_empty_rows(empty_rows)
     ensure_absent(path, overwrite=overwrite)
-    table = open_table(source, ReadOptions(delimiter=delimiter))
+    file = open_input(source)
+    table = open_table(file, ReadOptions(delimiter=delimiter))
     kinds = _confounder_kinds(confounders)
-    before = file_signature(source)
+    before = file.signature()
     selection = _select_columns(table, items, id_column, list(kinds), MissingCodes.of(missing), valid_range)
     first = _first_pass(table, selection, empty_rows)
     frame = _confounder_frame(table, first.texts, kinds, MissingCodes.of(confounder_missing))
@@ -147,22 +149,16 @@ def import_table(
             n_written += len(values)
             if progress is not None:
                 progress(n_written, n)
-        require_unchanged(source, before)
+        require_unchanged(file, before)
         valid = stored_limits(limits - offset[:, None], dtype)
         writer.finish(valid_range=valid, offset=offset, confounders=frame, row_labels=ids)
     pa.default_memory_pool().release_unused()  # otherwise Arrow's pool retains freed memory
     return open_dataset(path)
 
 
-def file_signature(source: str | PathLike[str]) -> tuple[int, int]:
-    """Return the size and the modification time of a file."""
-    status = Path(source).stat()
-    return status.st_size, status.st_mtime_ns
-
-
-def require_unchanged(source: str | PathLike[str], before: tuple[int, int]) -> None:
-    """Raise DataError if the file has changed since an earlier :func:`file_signature`."""
-    if file_signature(source) != before:
+def require_unchanged(source: Input, before: Signature | tuple[Signature, ...]) -> None:
+    """Raise DataError if the file has changed since it had the signature ``before``."""
+    if source.signature() != before:
         raise DataError(f"{source} changed while it was read; import it again")
 
 
