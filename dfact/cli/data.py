@@ -1,7 +1,6 @@
 """``dfact import``, ``dfact import-array``, ``dfact import-triplets``, ``dfact join``."""
 
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import click
@@ -96,7 +95,7 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
 @click.option("--labels", metavar="FILE", type=InputPath(), help="File with the value labels of a SAS file (.sas7bcat).")
 @overwrite_option
 def import_command(
-    source: Path, destination: Location, no_shift: bool, no_default_missing: bool, items: list[str], **settings: Any
+    source: Location, destination: Location, no_shift: bool, no_default_missing: bool, items: list[str], **settings: Any
 ) -> None:
     """Import a table as a dataset.
 
@@ -137,7 +136,7 @@ def import_command(
 @choice("--empty-rows", "error drop", "Treatment of rows without any entry: an error, or drop them.")
 @overwrite_option
 def import_array_command(
-    source: Path,
+    source: Location,
     destination: Location,
     array: str | None,
     transpose: bool,
@@ -200,7 +199,7 @@ def import_array_command(
 )
 @click.option("--delimiter", metavar="CHARACTER", help="Separator of the cells.", show_default="by the ending: .csv, .tsv or .txt")
 @overwrite_option
-def import_triplets_command(source: Path, destination: Location, **settings: Any) -> None:
+def import_triplets_command(source: Location, destination: Location, **settings: Any) -> None:
     """Import a table with one entry per line as a dataset.
 
     Each line has the row, the column and the value of an entry; entries without a line are missing. SOURCE is a csv, tsv or

@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,13 +10,14 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from itertools import pairwise
 from math import isfinite
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.errors import DataError
+from dfact.errors import DataError, StoreError
+from dfact.storage.input_files import open_input_file
+from dfact.storage.location import Location
 
 REVERSED = "reversed"
 """Change of an item whose answers the import reversed."""
@@ -231,15 +233,15 @@ def _expect(valid: bool, expected: str, found: Any) -> None:
         raise ValueError(f"the codebook holds {str(found)[:80]!r}, expected {expected}")
 
 
-def read_items(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+def read_items(path: Location) -> tuple[dict[str, str], dict[str, str]]:
     """Read the texts and the groups of items, by item, from a csv file; empty cells are left out.
 
     Raises DataError unless the file has a column ``item`` and a column ``text`` or ``group``.
     """
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with io.TextIOWrapper(open_input_file(path).open(), "utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, StoreError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"cannot read {path}: {error}; expected a csv file with columns item and text, group or both") from error
     columns = list(rows[0]) if rows else []
     if "item" not in columns or not {"text", "group"} & set(columns):

@@ -18,7 +18,7 @@ from dfact.data.ingest.participants import check_ids, confounder_frame, confound
 from dfact.data.ingest.rules import Codes, Levels, Range, Statements, Unlabelled, count_texts, plan_coding, unordered_texts
 from dfact.data.ingest.tasks import open_pool
 from dfact.data.ingest.writer import dataset_writer, missing_code_for, storage_type
-from dfact.data.readers.base import ReadOptions, Table, TextInNumbersError, Variable, is_number
+from dfact.data.readers.base import Input, ReadOptions, Table, TextInNumbersError, Variable, is_number
 from dfact.data.readers.formats import open_table
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
@@ -27,6 +27,7 @@ from dfact.errors import DataError, ParameterError
 from dfact.storage.groups import ensure_absent, scratch_store
 from dfact.storage.input_files import open_input
 from dfact.storage.location import parse_location
+from dfact.storage.remote_files import Signature
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -170,16 +171,19 @@ def import_table(
     check_empty_rows(empty_rows)
     ensure_absent(path, overwrite=overwrite)
     options = ReadOptions(delimiter, encoding, decimal, header_rows, sheet, object, None if labels is None else str(labels))
-    table = open_table(source, options)
+    file = open_input(source)
+    table = open_table(file, options)
     kinds = confounder_kinds(confounders)
     ranges = check_ranges(confounder_ranges or {}, kinds)
     kinds |= dict.fromkeys(ranges, "continuous")
-    before = open_input(source).signature()
+    before = file.signature()
     said = Statements(levels, recode, missing, answers, default_missing, reverse, valid_range, unlabelled)
     variables = table.variables
     text_columns = ([] if id_column is None else [id_column]) + list(kinds)
     names, said = _select_items(table, variables, items, text_columns, said)
     coding = replace(plan_coding(table, variables, names, said), text_columns=tuple(text_columns))
+    for remark in table.notes if note is not None else ():
+        note(f"{table.name}: {remark}")
     if items is None and note is not None:
         note(f"{table.name}: the items are {', '.join(names)}, a battery with the levels {_levels_text(coding)}")
     with scratch_store(path) as scratch, open_pool(executor, n_jobs, scratch) as pool:
@@ -204,7 +208,7 @@ def import_table(
             path, shape, dtype, missing_code=code, column_labels=column_labels, name=table.name, empty=empty_rows, overwrite=overwrite
         ) as writer:
             write(rows, writer, offset, dtype, pool, progress)
-            require_unchanged(source, before)
+            require_unchanged(file, before)
             valid = stored_limits(limits - offset[:, None], dtype)
             n_missing = rows.statistics.n_rows - rows.statistics.observed
             codebook = coding.codebook(rows.counts, n_missing, f"{table.name}, {table.format}")
@@ -213,9 +217,9 @@ def import_table(
     return open_dataset(path)
 
 
-def require_unchanged(source: str | PathLike[str], before: Any) -> None:
-    """Raise DataError if the source has changed since its signature was taken."""
-    if open_input(source).signature() != before:
+def require_unchanged(source: Input, before: Signature | tuple[Signature, ...]) -> None:
+    """Raise DataError if the file has changed since it had the signature ``before``."""
+    if source.signature() != before:
         raise DataError(f"{source} changed while it was read; import it again")
 
 

@@ -70,7 +70,8 @@ def _check_size(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...], dty
 
 def _open(file: InputFile, options: ReadOptions) -> LabelledArray:
     return LabelledArray(
-        read_array_file(file.path, options.object), name=file.name if options.object is None else f"{options.object} of {file.name}"
+        read_array_file(file.keep_local(), options.object),
+        name=file.name if options.object is None else f"{options.object} of {file.name}",
     )
 
 
