@@ -182,10 +182,12 @@ def import_table(
     text_columns = ([] if id_column is None else [id_column]) + list(kinds)
     names, said = _select_items(table, variables, items, text_columns, said)
     coding = replace(plan_coding(table, variables, names, said), text_columns=tuple(text_columns))
-    for remark in table.notes if note is not None else ():
-        note(f"{table.name}: {remark}")
-    if items is None and note is not None:
-        note(f"{table.name}: the items are {', '.join(names)}, a battery with the levels {_levels_text(coding)}")
+    remarks = list(table.notes)
+    if items is None:
+        remarks.append(f"{table.name}: the items are {', '.join(names)}, a battery with the levels {_levels_text(coding)}")
+    if note is not None:
+        for remark in remarks:
+            note(remark)
     with scratch_store(path) as scratch, open_pool(executor, n_jobs, scratch) as pool:
         try:
             rows = spool(table, coding, empty_rows, pool, progress)
