@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from dfact.cli.options import choice, example, list_option, overwrite_option, read_dataset
+from dfact.cli.options import choice, cluster, example, list_option, overwrite_option, read_dataset, scheduler_option
 from dfact.cli.types import MatrixShape
 from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
 from dfact.storage.location import Location
@@ -68,8 +68,17 @@ def confounder_kinds(_: click.Context, __: click.Parameter, values: tuple[str, .
 )
 @choice("--empty-rows", "error drop", "Treatment of rows without any answer: an error, or drop them.")
 @click.option("--delimiter", metavar="CHARACTER", help="Separator of the cells.", show_default="by the ending: .csv, .tsv or .txt")
+@click.option(
+    "--jobs",
+    "n_jobs",
+    type=click.IntRange(min=1),
+    metavar="NUMBER",
+    help="Number of parts of the file that are read side by side.",
+    show_default="one for each core, or each thread of the cluster",
+)
+@scheduler_option
 @overwrite_option
-def import_command(source: Path, destination: Location, no_shift: bool, **settings: Any) -> None:
+def import_command(source: Path, destination: Location, no_shift: bool, scheduler: str | None, **settings: Any) -> None:
     """Import a table as a dataset.
 
     SOURCE is a csv, tsv or txt file, optionally compressed (.gz), or a parquet file. DEST is the dataset, a Zarr store.
@@ -78,8 +87,10 @@ def import_command(source: Path, destination: Location, no_shift: bool, **settin
     from dfact.data.ingest.table import import_table
     from dfact.progress import Progress
 
-    with closing(Progress("import")) as progress:
-        dataset = import_table(source, destination, shift=not no_shift, progress=progress.update, **settings)
+    if scheduler is not None:
+        source = source.absolute()  # workers may have another working folder
+    with cluster(scheduler) as client, closing(Progress("import")) as progress:
+        dataset = import_table(source, destination, shift=not no_shift, progress=progress.update, executor=client, **settings)
     click.echo(dataset_text(dataset))
 
 
