@@ -6,10 +6,10 @@ from typing import Any
 import click
 
 from dfact.cli.answer_options import answers_option, levels_option, missing_option, recode_option
-from dfact.cli.options import choice, example, list_option, overwrite_option, read_dataset
+from dfact.cli.options import choice, cluster, example, list_option, overwrite_option, read_dataset, scheduler_option
 from dfact.cli.types import MatrixShape
 from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
-from dfact.storage.location import Location
+from dfact.storage.location import Location, absolute
 
 _KINDS = ("categorical", "continuous")
 
@@ -93,9 +93,24 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
 @click.option("--sheet", metavar="NAME", help="Sheet of a workbook.", show_default="the only one with cells")
 @click.option("--object", metavar="NAME", help="Table in a file of several.", show_default="the only one")
 @click.option("--labels", metavar="FILE", type=InputPath(), help="File with the value labels of a SAS file (.sas7bcat).")
+@click.option(
+    "--jobs",
+    "n_jobs",
+    type=click.IntRange(min=1),
+    metavar="NUMBER",
+    help="Number of parts of the file that are read side by side.",
+    show_default="one for each core, or each thread of the cluster",
+)
+@scheduler_option
 @overwrite_option
 def import_command(
-    source: Location, destination: Location, no_shift: bool, no_default_missing: bool, items: list[str], **settings: Any
+    source: Location,
+    destination: Location,
+    no_shift: bool,
+    no_default_missing: bool,
+    items: list[str],
+    scheduler: str | None,
+    **settings: Any,
 ) -> None:
     """Import a table as a dataset.
 
@@ -106,7 +121,9 @@ def import_command(
     from dfact.data.ingest.table import import_table
     from dfact.progress import Progress
 
-    with closing(Progress("import")) as progress:
+    if scheduler is not None:
+        source = absolute(source)  # workers may have another working folder
+    with cluster(scheduler) as client, closing(Progress("import")) as progress:
         dataset = import_table(
             source,
             destination,
@@ -115,6 +132,7 @@ def import_command(
             default_missing=not no_default_missing,
             progress=progress.update,
             note=click.echo,
+            executor=client,
             **{name: value for name, value in settings.items() if value is not None},
         )
     click.echo(dataset_text(dataset))

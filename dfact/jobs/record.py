@@ -20,6 +20,7 @@ KIND = "job"
 RUNTIME_OPTIONS = (
     "scheduler",
     "executor",
+    "jobs",
     "memory-limit",
     "tls-ca-file",
     "tls-cert",

@@ -128,6 +128,8 @@ def spool(
             progress(total.n_bytes, n_bytes)
 
     pool.run(_spool_part, tasks, receive)
+    total.statistics.minimum += 0  # the sign of a zero would depend on the order of batches
+    total.statistics.maximum += 0
     empty = np.concatenate([np.empty(0, np.intp), *total.empty])
     return Spooled(total.statistics, total.integers, pa.Table.from_batches(total.texts), total.counts, empty, total.objects)
 
