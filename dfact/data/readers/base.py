@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from dfact.errors import DataError
 from dfact.storage.input_files import InputFile, InputFolder
 
+CellType = Literal["number", "text", "date"]
+
 
 @dataclass(frozen=True)
 class MissingCodes:
@@ -33,7 +35,7 @@ class Variable:
     """The description of a column by its file, or by the dictionary beside it."""
 
     name: str
-    type: Literal["number", "text", "date"] | None = None
+    type: CellType | None = None
     """Type of the cells; None where the file does not say, as in a csv file. Dates are read as text and are no answers."""
     wording: str = ""
     """Text of the question."""
@@ -44,6 +46,8 @@ class Variable:
     ordered: bool = False
     """Whether the file declares the order of ``categories``."""
     missing: MissingCodes = MissingCodes()
+    doubtful: MissingCodes = MissingCodes()
+    """Codes, and ranges of whole numbers, that may stand for no answer, which nothing says; they are asked for where they occur."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """Labels of tagged missing values (".a" of Stata and SAS), by tag without its point."""
     measure: Literal["nominal", "ordinal", "scale"] | None = None
