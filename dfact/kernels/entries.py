@@ -26,6 +26,48 @@ def mask_codes(values: NDArray[np.floating], codes: NDArray[np.float64]) -> None
 
 
 @kernel
+def mask_listed(values: NDArray[np.floating], starts: NDArray[np.int64], codes: NDArray[np.float64], counts: NDArray[np.int64]) -> None:
+    """Set values (n, m) to NaN wherever they equal a code of their column, in place, and add the number to counts.
+
+    The codes of column j are codes[starts[j] : starts[j + 1]].
+    """
+    for i in range(values.shape[0]):
+        for j in range(values.shape[1]):
+            for k in range(starts[j], starts[j + 1]):
+                if values[i, j] == codes[k]:
+                    counts[k] += 1
+                    values[i, j] = np.nan
+                    break
+
+
+@kernel
+def first_invalid(
+    values: NDArray[np.floating],
+    low: NDArray[np.float64],
+    high: NDArray[np.float64],
+    starts: NDArray[np.int64],
+    levels: NDArray[np.float64],
+) -> int:
+    """Return the first i·m + j whose value is outside [low_j, high_j] or, where column j has levels, none of them; −1 if there is none.
+
+    The levels of column j are levels[starts[j] : starts[j + 1]]. NaN is valid.
+    """
+    m: int = values.shape[1]
+    for i in range(values.shape[0]):
+        for j in range(m):
+            value = values[i, j]
+            if value < low[j] or value > high[j]:
+                return i * m + j
+            if value == value and starts[j + 1] > starts[j]:
+                listed = False
+                for k in range(starts[j], starts[j + 1]):
+                    listed = listed or value == levels[k]
+                if not listed:
+                    return i * m + j
+    return -1
+
+
+@kernel
 def all_whole(values: NDArray[np.floating]) -> bool:
     """Return whether every entry of values (n, m) that is not NaN is a whole number."""
     for i in range(values.shape[0]):

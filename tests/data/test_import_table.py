@@ -68,7 +68,7 @@ def refused(tmp_path, text, match, kind=DataError, name="t.csv", items="Q*", **o
         imported(tmp_path, text, name, items, **options)
     for words in [match] if isinstance(match, str) else match:
         assert words in str(caught.value)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [name]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 # ---------------------------------------------------------------- formats
@@ -237,7 +237,8 @@ def test_duplicate_column_name_is_refused(tmp_path):
 def test_missing_codes(tmp_path, missing, expected):
     text = 'Q1,Q2,Q3\n0,1,7\n-9,NA,7\n"refused",9,7\n5,0.0,7\n'
     if expected is None:
-        refused(tmp_path, text, ["line 3", "'Q2'", "'NA'", "missing="], missing=missing)
+        refused(tmp_path, text, ["line 3", "'Q2'", "'NA'", "missing="], missing="refused", default_missing=False)
+        refused(tmp_path, text, ["line 4", "'Q1'", "'refused'", "missing="], missing=missing)
     else:
         np.testing.assert_array_equal(answers_of(imported(tmp_path, text, missing=missing)), expected)
 

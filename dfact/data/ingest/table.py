@@ -1,59 +1,62 @@
 """import_table: write a table on disk as a dataset, reading it twice without loading it into memory."""
 
-import difflib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from os import PathLike
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dfact.data.confounders import Kind, is_categorical, normalize
+from dfact.data.confounders import Kind
 from dfact.data.dataset import Dataset
+from dfact.data.ingest.coding import AnswerCoding, CodedRows
+from dfact.data.ingest.items import battery, check_columns, match_columns
+from dfact.data.ingest.participants import check_ids, confounder_frame, confounder_kinds
+from dfact.data.ingest.rules import Codes, Levels, Range, Statements, Unlabelled, count_texts, plan_coding, unordered_texts
 from dfact.data.ingest.writer import dataset_writer, missing_code_for, storage_type
-from dfact.data.readers.base import ReadOptions, Table
+from dfact.data.readers.base import ReadOptions, Table, TextInNumbersError, Variable
 from dfact.data.readers.formats import open_table
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
-from dfact.data.validation import (
-    EmptyRows,
-    check_empty_rows,
-    column_limits,
-    empty_row,
-    invalid_value,
-    require_observed_columns,
-    stored_limits,
-)
+from dfact.data.validation import EmptyRows, check_empty_rows, empty_row, require_observed_columns, stored_limits
 from dfact.errors import DataError, ParameterError
-from dfact.kernels.entries import all_whole, mask_codes
+from dfact.kernels.entries import all_whole
 from dfact.storage.groups import ensure_absent
+from dfact.storage.input_files import open_input
 from dfact.storage.location import parse_location
-
-Codes = float | str | Sequence[float | str]
-Range = tuple[float, float]
 
 
 def import_table(
     source: str | PathLike[str],
     path: str | PathLike[str],
     *,
-    items: str | Sequence[str],
+    items: str | Sequence[str] | None = None,
     id_column: str | None = None,
     confounders: Sequence[str] | Mapping[str, Kind | None] = (),
-    missing: Codes = (),
+    levels: Levels | Mapping[str, Levels] | None = None,
+    recode: Mapping[str, Mapping[float, float]] | None = None,
+    missing: Codes | Mapping[str, Codes] = (),
+    answers: Mapping[str, Codes] | None = None,
+    default_missing: bool = True,
     confounder_missing: Codes = (),
+    reverse: str | Sequence[str] = (),
+    unlabelled: Unlabelled = "error",
     shift: bool = True,
     valid_range: Range | Mapping[str, Range] | None = None,
     empty_rows: EmptyRows = "error",
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    note: Callable[[str], None] | None = None,
     delimiter: str | None = None,
+    encoding: str | None = None,
+    decimal: str | None = None,
+    header_rows: int | None = None,
+    sheet: str | None = None,
+    object: str | None = None,  # noqa: A002  # the name of the option, and of no use as a type here
+    labels: str | PathLike[str] | None = None,
 ) -> Dataset:
     """Write the answers of a table as a dataset, a batch of rows at a time.
 
@@ -72,29 +75,53 @@ def import_table(
         Location of the new dataset (a folder, usually ``*.zarr``, or a URL such as ``s3://bucket/a.zarr``).
     items : name or pattern, or several
         The columns with the answers. A pattern such as "Q*" selects all matching columns, in
-        the file's order, except the id and the confounders.
+        the file's order, except the id, the confounders and columns without answers (dates, identifiers). A name
+        with a minus, "-v3", is an item to reverse. May be left out if the file describes one battery: at least
+        three columns with the same labelled levels, or three that are declared ordinal and whose names begin alike.
     id_column : name
         The column with the participants' labels, which must be unique.
     confounders : names, or dict from name to "categorical", "continuous" or None (inferred)
         Columns of confounders. Text, and whole numbers with at most ten distinct values, are categorical by default.
-    missing : numbers or texts
-        Codes for a missing answer. Empty cells and NaN are always missing.
+    levels : "a<b<c", list of texts, or dict from text to number; or dict from name or pattern to such levels
+        The order of text answers, whose first level is 1. By default the order that the file declares.
+    recode : dict from name or pattern to a dict from code to code
+        Codes to replace, before any is taken as missing.
+    missing : numbers or texts, or dict from name or pattern to such codes
+        Codes for a missing answer, besides those that the file declares. Empty cells and NaN are always missing.
+    answers : dict from name or pattern to codes
+        Codes that are answers, although the file declares them as missing, or their labels sound like no answer.
+    default_missing : bool
+        Whether texts such as NA, N/A, null and "." are missing, too.
     confounder_missing : numbers or texts
         Codes for a missing value of a confounder.
+    reverse : name or pattern, or several
+        Items to reverse: x becomes low + high − x, with the range that the levels or ``valid_range`` declare.
+    unlabelled : {"error", "keep"}
+        Treatment of a value without a label in an item whose values are labelled.
     shift : bool
         Store the answers from 0 up: the lowest valid value of each column is subtracted and stored as
         the dataset's ``offset``.
     valid_range : pair of numbers, or dict from name or pattern to such a pair
         Lowest and highest valid answer, in the file's units; a value outside raises an error. By default the
-        range of the data, one for all columns.
+        range of the declared levels, else that of the data, one for all columns.
     empty_rows : {"error", "drop"}
         Treatment of a row without any answer: raise an error, or drop it. ``Dataset.dropped_rows`` counts dropped rows.
     overwrite : bool
         Replace an existing dataset at ``path``.
     progress : function
         Called with (rows written, total rows) in the second pass.
-    delimiter : character
-        Separator of the cells, for files whose suffix does not determine it.
+    note : function
+        Called with sentences about decisions that the import made.
+    delimiter, encoding, decimal : text
+        Separator of the cells, encoding and decimal mark of a text file.
+    header_rows : int
+        Number of lines with column names.
+    sheet : name
+        Sheet of a workbook.
+    object : name
+        Table in a file of several.
+    labels : str or path
+        File with the value labels of a SAS file.
 
     Returns
     -------
@@ -124,27 +151,35 @@ def import_table(
     path = parse_location(path)
     check_empty_rows(empty_rows)
     ensure_absent(path, overwrite=overwrite)
-    table = open_table(source, ReadOptions(delimiter=delimiter))
-    kinds = _confounder_kinds(confounders)
-    before = file_signature(source)
-    selection = _select_columns(table, items, id_column, list(kinds), MissingCodes.of(missing), valid_range)
-    first = _first_pass(table, selection, empty_rows)
-    frame = _confounder_frame(table, first.texts, kinds, MissingCodes.of(confounder_missing))
-    ids = None if id_column is None else _check_ids(table, first.texts[id_column], id_column)
-    limits = _fill_limits(selection.limits, first.statistics)
+    options = ReadOptions(delimiter, encoding, decimal, header_rows, sheet, object, None if labels is None else str(labels))
+    table = open_table(source, options)
+    kinds = confounder_kinds(confounders)
+    before = open_input(source).signature()
+    said = Statements(levels, recode, missing, answers, default_missing, reverse, valid_range, unlabelled)
+    variables = table.variables
+    text_columns = ([] if id_column is None else [id_column]) + list(kinds)
+    names, said = _select_items(table, variables, items, text_columns, said)
+    coding = replace(plan_coding(table, variables, names, said), text_columns=tuple(text_columns))
+    if items is None and note is not None:
+        note(f"{table.name}: the items are {', '.join(names)}, a battery with the levels {_levels_text(coding)}")
+    first = _first_pass(table, coding, empty_rows)
+    coding.require_no_doubt(table.name, first.counts)
+    frame = confounder_frame(table, first.texts, kinds, variables, confounder_missing, default_missing=default_missing)
+    ids = None if id_column is None else check_ids(table, first.texts[id_column], id_column)
+    limits = _fill_limits(coding.limits, first.statistics)
     offset = limits[:, 0] if shift else np.zeros(len(limits))
     low, high = (first.statistics.minimum - offset).min(), (first.statistics.maximum - offset).max()
     dtype = storage_type(low, high, integers=first.integers and np.array_equal(offset, np.floor(offset)))
     code = missing_code_for(dtype)
-    labels = np.asarray(selection.items, dtype=object)
+    column_labels = np.asarray(names, dtype=np.object_)
     n, n_written = first.statistics.n_rows, 0
-    shape = (n, len(labels))
+    shape = (n, len(names))
     with dataset_writer(
-        path, shape, dtype, missing_code=code, column_labels=labels, name=table.name, empty=empty_rows, overwrite=overwrite
+        path, shape, dtype, missing_code=code, column_labels=column_labels, name=table.name, empty=empty_rows, overwrite=overwrite
     ) as writer:
-        for values, _ in _read_answers(table, selection, texts=False):
-            writer.append(_to_stored(values, offset, dtype, code))
-            n_written += len(values)
+        for rows in _coded_rows(table, coding):
+            writer.append(_to_stored(rows.values, offset, dtype, code))
+            n_written += len(rows.values)
             if progress is not None:
                 progress(n_written, n)
         require_unchanged(source, before)
@@ -154,134 +189,59 @@ def import_table(
     return open_dataset(path)
 
 
-def file_signature(source: str | PathLike[str]) -> tuple[int, int]:
-    """Return the size and the modification time of a file."""
-    status = Path(source).stat()
-    return status.st_size, status.st_mtime_ns
-
-
-def require_unchanged(source: str | PathLike[str], before: tuple[int, int]) -> None:
-    """Raise DataError if the file has changed since an earlier :func:`file_signature`."""
-    if file_signature(source) != before:
+def require_unchanged(source: str | PathLike[str], before: Any) -> None:
+    """Raise DataError if the source has changed since its signature was taken."""
+    if open_input(source).signature() != before:
         raise DataError(f"{source} changed while it was read; import it again")
 
 
-@dataclass(frozen=True)
-class MissingCodes:
-    """The codes for a missing value: 9, 9.0 and "9" are the same code."""
-
-    numbers: NDArray[np.float64]
-    texts: tuple[str, ...]
-
-    @classmethod
-    def of(cls, codes: Codes) -> "MissingCodes":
-        """Parse a code or several codes."""
-        numbers, texts = [], []
-        for code in [codes] if isinstance(codes, (str, int, float)) else codes:
-            try:
-                numbers.append(float(code))
-            except ValueError:
-                texts.append(str(code))
-            except TypeError:
-                raise ParameterError(f"the code for a missing value is {code!r}, expected a number or a text") from None
-        return cls(np.asarray(numbers, np.float64), tuple(texts))
-
-
-@dataclass(frozen=True)
-class _Selection:
-    """The columns to read from the table, and the limits of the items (m, 2) in the file's units, infinite if not declared."""
-
-    items: list[str]
-    text_columns: list[str]  # the id and the confounders
-    missing: MissingCodes
-    limits: NDArray[np.float64]
-
-
-def _select_columns(
-    table: Table,
-    items: str | Sequence[str],
-    id_column: str | None,
-    confounders: list[str],
-    missing: MissingCodes,
-    valid_range: Any,
-) -> _Selection:
-    text_columns = ([] if id_column is None else [id_column]) + confounders
+def _select_items(
+    table: Table, variables: Mapping[str, Variable], items: str | Sequence[str] | None, text_columns: Sequence[str], said: Statements
+) -> tuple[list[str], Statements]:
+    """Return the items, and the statements with the items that are named with a minus, which are reversed."""
     check_columns(table, text_columns)
-    columns = _match_columns(table, [items] if isinstance(items, str) else items, text_columns)
-    check_columns(table, columns)
-    duplicate = next((name for name in text_columns if text_columns.count(name) > 1 or name in columns), None)
+    if items is None:
+        names, turned = battery(table, variables, text_columns), []
+    else:
+        given = [items] if isinstance(items, str) else list(items)
+        known = set(table.columns)
+        turned = [name[1:] for name in given if name not in known and name[:1] == "-" and name[1:] in known]
+        names = match_columns(table, variables, [name[1:] if name[1:] in turned else name for name in given], text_columns)
+    check_columns(table, names)
+    duplicate = next((name for name in text_columns if text_columns.count(name) > 1 or name in names), None)
     if duplicate is not None:
         raise ParameterError(f"column {duplicate!r} is named twice, expected once: as an item, the id or a confounder")
-    return _Selection(columns, text_columns, missing, _declared_limits(table, columns, valid_range))
+    reverse = [said.reverse] if isinstance(said.reverse, str) else said.reverse
+    return names, replace(said, reverse=[*reverse, *turned])
 
 
-def check_columns(table: Table, names: Sequence[str]) -> None:
-    """Raise DataError unless each name is that of exactly one column."""
-    count = Counter(table.columns)
-    for name in names:
-        if name not in count:
-            raise _unknown_column(table, name)
-        if count[name] > 1:
-            raise DataError(f"{table.name} has {count[name]} columns named {name!r}, expected one; give each its own name")
+def _levels_text(coding: AnswerCoding) -> str:
+    return " < ".join(label for _, label in coding.items[0].levels)
 
 
-def _match_columns(table: Table, names: Sequence[str], excluded: Sequence[str]) -> list[str]:
-    """Return the columns that match the names and patterns, each once."""
-    matches: dict[str, None] = {}
-    columns = set(table.columns)
-    candidates = [column for column in table.columns if column not in excluded]
-    for name in names:
-        matching = [column for column in candidates if fnmatchcase(column, name)] if _is_pattern(name, columns) else [name]
-        if not matching or matching[0] not in columns:
-            raise _unknown_column(table, name)
-        matches |= dict.fromkeys(matching)
-    if not matches:
-        raise ParameterError("items is empty, expected names or patterns such as 'Q*'")
-    return list(matches)
+def _coded_rows(table: Table, coding: AnswerCoding) -> Iterator[CodedRows]:
+    """Yield the rows as numbers; raise DataError on text in a column of numbers."""
+    try:
+        for batch in table.batches(coding.numbers, coding.texts, coding.missing_texts):
+            yield coding(batch)
+    except TextInNumbersError as error:
+        counts = count_texts(table, error.column)
+        texts = sum(counts.values()) - sum(count for text, count in counts.items() if _is_numeric(text))
+        if 2 * texts > sum(counts.values()) and len(counts) <= _MAX_LEVELS:
+            raise unordered_texts(table, error.column) from error
+        raise
 
 
-def _is_pattern(name: str, columns: Collection[str]) -> bool:
-    return name not in columns and any(character in name for character in "*?[")
+_MAX_LEVELS = 50
+"""Largest number of distinct texts in a column of text answers; more are notes or names."""
 
 
-def _unknown_column(table: Table, name: str) -> DataError:
-    if len(table.columns) == 1 and any(separator in table.columns[0] for separator in ",;|\t"):
-        return DataError(
-            f"{table.name} has no column {name!r}: its entire header is one column, {table.columns[0][:80]!r}; pass delimiter="
-        )
-    close = difflib.get_close_matches(name, table.columns)
-    listed = ", ".join(close or table.columns[:20]) + (", …" if not close and len(table.columns) > 20 else "")
-    mismatch = "no column matches" if _is_pattern(name, table.columns) else "there is no column"
-    return DataError(f"{table.name}: {mismatch} {name!r}; {'the closest are' if close else 'its columns are'} {listed}")
-
-
-def _declared_limits(table: Table, columns: list[str], valid_range: Any) -> NDArray[np.float64]:
-    if valid_range is not None and not isinstance(valid_range, Mapping):
-        return column_limits(valid_range, len(columns))
-    limits = np.tile([-np.inf, np.inf], (len(columns), 1))
-    # Patterns before names, so that names take precedence.
-    for name, pair in sorted((valid_range or {}).items(), key=lambda entry: entry[0] in columns):
-        matching = [j for j, column in enumerate(columns) if column == name or (_is_pattern(name, columns) and fnmatchcase(column, name))]
-        if not matching:
-            raise DataError(f"{table.name}: valid_range names {name!r}, expected names or patterns of items")
-        limits[matching] = column_limits(pair, 1)
-    return limits
-
-
-def _confounder_kinds(confounders: Sequence[str] | Mapping[str, Kind | None]) -> dict[str, Kind | None]:
-    if not isinstance(confounders, Mapping):
-        return dict.fromkeys([confounders] if isinstance(confounders, str) else confounders)
-    for name, kind in confounders.items():
-        if kind is not None and kind not in get_args(Kind):
-            raise ParameterError(f"confounder {name!r} is declared {kind!r}, expected 'categorical', 'continuous' or None")
-    return dict(confounders)
-
-
-def _read_answers(table: Table, selection: _Selection, *, texts: bool) -> Iterator[tuple[NDArray[np.float64], pa.RecordBatch]]:
-    """Yield the batches with NaN for every missing answer."""
-    for values, strings, _ in table.batches(selection.items, selection.text_columns if texts else [], selection.missing.texts):
-        mask_codes(values, selection.missing.numbers)
-        yield values, strings
+def _is_numeric(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -291,32 +251,25 @@ class _FirstPass:
     statistics: ColumnStatistics
     integers: bool  # whether every answer is a whole number
     texts: pa.Table  # the id and the confounders of every row
+    counts: Counter[tuple[int, str]]  # missing and doubtful answers by item and code
 
 
-def _first_pass(table: Table, selection: _Selection, empty_rows: EmptyRows) -> _FirstPass:
-    statistics = ColumnStatistics.of_columns(len(selection.items))
-    integers, texts = True, []
-    for values, strings in _read_answers(table, selection, texts=True):
+def _first_pass(table: Table, coding: AnswerCoding, empty_rows: EmptyRows) -> _FirstPass:
+    names = [item.name for item in coding.items]
+    statistics = ColumnStatistics.of_columns(len(names))
+    integers, texts, counts = True, [], Counter[tuple[int, str]]()
+    for rows in _coded_rows(table, coding):
         start = statistics.n_rows
-        statistics.update(values)
-        _check_values(table, selection, values, statistics, start)
+        if rows.problem is not None:
+            raise coding.error(rows.problem, table.name, table.row_position(start + rows.problem.row))
+        statistics.update(rows.values)
         if statistics.n_empty_rows and empty_rows == "error":
             raise empty_row(table.name, table.row_position(statistics.empty_rows[0]))
-        integers = integers and all_whole(values)
-        texts.append(strings)
-    require_observed_columns(table.name, selection.items, statistics.observed)
-    return _FirstPass(statistics, integers, pa.Table.from_batches(texts))
-
-
-def _check_values(table: Table, selection: _Selection, values: NDArray[np.float64], statistics: ColumnStatistics, start: int) -> None:
-    """Raise DataError on values that are infinite or outside the declared limits."""
-    largest = np.finfo(np.float64).max
-    low, high = np.clip(selection.limits, -largest, largest).T
-    if (statistics.minimum >= low).all() and (statistics.maximum <= high).all():
-        return
-    i, j = np.argwhere((values < low) | (values > high))[0]
-    entry = f"{table.name}: {table.row_position(start + i)}, column {selection.items[j]!r}"
-    raise invalid_value(entry, values[i, j], *selection.limits[j])
+        integers = integers and all_whole(rows.values)
+        texts.append(rows.texts)
+        counts.update(rows.counts)
+    require_observed_columns(table.name, names, statistics.observed)
+    return _FirstPass(statistics, integers, pa.Table.from_batches(texts), counts)
 
 
 def _fill_limits(declared: NDArray[np.float64], statistics: ColumnStatistics) -> NDArray[np.float64]:
@@ -333,44 +286,3 @@ def _to_stored(values: NDArray[np.float64], offset: NDArray[np.float64], dtype: 
     if missing_code is not None:
         values[np.isnan(values)] = missing_code
     return values.astype(dtype)
-
-
-def _check_ids(table: Table, column: pa.ChunkedArray, name: str) -> NDArray[Any]:
-    ids = column.to_pandas()
-    missing = np.flatnonzero(ids.isna() | (ids.str.strip() == ""))
-    if missing.size:
-        row = f"{table.name}: {table.row_position(int(missing[0]))}"
-        raise DataError(f"{row} has no id in column {name!r}, expected one in every row; add it, or leave out id_column")
-    duplicates = np.flatnonzero(ids.duplicated())
-    if duplicates.size:
-        label = ids.iloc[duplicates[0]]
-        first, second = (table.row_position(int(row)) for row in np.flatnonzero(ids == label)[:2])
-        raise DataError(
-            f"{table.name}: the id {label!r} in column {name!r} is at {first} and {second}, expected unique ids; correct one of them"
-        )
-    return np.asarray(ids, dtype=object)
-
-
-def _confounder_frame(table: Table, texts: pa.Table, kinds: Mapping[str, Kind | None], missing: MissingCodes) -> pd.DataFrame | None:
-    if not kinds:
-        return None
-    columns = {name: _confounder(table, texts[name].to_pandas(), name, kind, missing) for name, kind in kinds.items()}
-    return normalize(pd.DataFrame(columns), {name: kind for name, kind in kinds.items() if kind is not None})
-
-
-def _confounder(table: Table, text: "pd.Series[Any]", name: str, kind: Kind | None, missing: MissingCodes) -> "pd.Series[Any]":
-    """Return numbers if all values are, otherwise the text."""
-    text = text.str.strip()
-    numbers = pd.to_numeric(text, errors="coerce").astype(np.float64)
-    is_missing = text.isna() | (text == "") | (text.str.lower() == "nan") | text.isin(missing.texts) | numbers.isin(missing.numbers)
-    if is_missing.all():
-        raise DataError(f"{table.name}: confounder {name!r} has no value, expected at least one; leave it out")
-    numbers = numbers.mask(is_missing)
-    nonnumeric = np.flatnonzero((numbers.isna() | np.isinf(numbers)) & ~is_missing)
-    if nonnumeric.size == 0:
-        return numbers
-    if kind == "continuous" or (kind is None and not is_categorical(numbers)):
-        row = f"{table.name}: {table.row_position(int(nonnumeric[0]))}, confounder {name!r}"
-        remedy = f"declare it in confounder_missing=, or the kind with confounders={{{name!r}: 'categorical'}}"
-        raise DataError(f"{row} holds {text.iloc[nonnumeric[0]]!r}, expected a finite number; {remedy}")
-    return text.mask(is_missing)

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.ingest.external_sort import ENTRY, Entries, EntrySorter
-from dfact.data.ingest.table import Codes, MissingCodes, check_columns, file_signature, require_unchanged
+from dfact.data.ingest.items import check_columns
+from dfact.data.ingest.rules import Codes, ParsedCodes, parse_codes
+from dfact.data.ingest.table import require_unchanged
 from dfact.data.ingest.writer import dataset_writer, storage_type
 from dfact.data.readers.base import ReadOptions, Table
 from dfact.data.readers.formats import open_table
@@ -24,6 +26,7 @@ from dfact.data.validation import invalid_value
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.entries import all_whole, mask_codes
 from dfact.storage.groups import ensure_absent
+from dfact.storage.input_files import open_input
 from dfact.storage.location import Location, parse_location
 
 Duplicates = Literal["error", "mean", "first", "last", "sum"]
@@ -109,8 +112,8 @@ def import_triplets(
         raise ParameterError(f"duplicates is {duplicates!r}, expected one of {', '.join(map(repr, get_args(Duplicates)))}")
     ensure_absent(path, overwrite=overwrite)
     table = open_table(source, ReadOptions(delimiter=delimiter))
-    before = file_signature(source)
-    triplets = _open_triplets(table, row, column, value, shape, MissingCodes.of(missing))
+    before = open_input(source).signature()
+    triplets = _open_triplets(table, row, column, value, shape, parse_codes(missing))
     with EntrySorter(_count_row_entries(triplets)) as buckets:
         for entries in _batches(triplets):
             require_unchanged(source, before)  # the sizes of the buckets follow from the first pass
@@ -198,7 +201,7 @@ class _Triplets:
 
     table: Table
     value: str
-    missing: MissingCodes
+    missing: ParsedCodes
     axes: tuple[_Axis, _Axis]
     """Axes of the rows and of the columns."""
 
@@ -213,7 +216,7 @@ class _Triplets:
         numeric, texts = ([], names) if labelled else (names, [])
         for numbers, cells, _ in self.table.batches([self.value, *numeric], texts, self.missing.texts):
             values = np.ascontiguousarray(numbers[:, :1])
-            mask_codes(values, self.missing.numbers)
+            mask_codes(values, np.asarray(self.missing.numbers, np.float64))
             out = np.empty(len(values), ENTRY)
             for j, (field, axis) in enumerate(zip(("row", "column"), self.axes, strict=True)):
                 out[field] = axis.numbers(cells.column(j) if labelled else numbers[:, 1 + j], n_read)
@@ -234,7 +237,7 @@ class _Triplets:
         return DataError(f"{self.table.name}: {entry} have values at {positions[0]} and {positions[1]}, expected one value; {remedy}")
 
 
-def _open_triplets(table: Table, row: str, column: str, value: str, shape: Any, missing: MissingCodes) -> _Triplets:
+def _open_triplets(table: Table, row: str, column: str, value: str, shape: Any, missing: ParsedCodes) -> _Triplets:
     names = (row, column, value)
     check_columns(table, names)
     if len(set(names)) < len(names):

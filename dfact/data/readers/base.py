@@ -45,8 +45,8 @@ class Variable:
     """All texts of a column of text answers, in the order of the file (levels of a factor, values of a dictionary)."""
     ordered: bool = False
     """Whether the file declares the order of ``categories``."""
-    missing: MissingCodes = MissingCodes()
-    doubtful: MissingCodes = MissingCodes()
+    missing: MissingCodes = field(default_factory=MissingCodes)
+    doubtful: MissingCodes = field(default_factory=MissingCodes)
     """Codes, and ranges of whole numbers, that may stand for no answer, which nothing says; they are asked for where they occur."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """Labels of tagged missing values (".a" of Stata and SAS), by tag without its point."""
@@ -164,12 +164,20 @@ def is_number(cell: str) -> bool:
     return "_" not in cell
 
 
-def not_a_number(position: str, column: str, cell: str) -> DataError:
-    """Return the error for text in a column of numbers."""
-    remedy = "declare it in missing=, or name other columns (items=, or row=, column=, value= of triplets)"
-    return DataError(f"{position}, column {column!r} holds the text {cell!r}, expected a number; {remedy}")
+class TextInNumbersError(DataError):
+    """The error for text in a column of numbers."""
+
+    def __init__(self, position: str, column: str, cell: str) -> None:
+        remedy = "declare it in missing=, or name other columns (items=, or row=, column=, value= of triplets)"
+        super().__init__(f"{position}, column {column!r} holds the text {cell!r}, expected a number; {remedy}")
+        self.position, self.column, self.cell = position, column, cell
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.position, self.column, self.cell)
 
 
 def to_matrix(batch: pa.RecordBatch) -> NDArray[np.float64]:
-    """Convert columns of numbers to a matrix, null to NaN."""
+    """Convert columns of numbers, of which there may be none, to a matrix, null to NaN."""
+    if batch.num_columns == 0:
+        return np.empty((batch.num_rows, 0))
     return np.asarray(batch.to_tensor(null_to_nan=True, row_major=True).to_numpy(), np.float64)

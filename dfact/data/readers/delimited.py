@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from dfact.data.readers.base import Batch, Format, ReadOptions, Table, is_number, not_a_number, to_matrix
+from dfact.data.readers.base import Batch, Format, ReadOptions, Table, TextInNumbersError, is_number, to_matrix
 from dfact.errors import DataError, ParameterError, StoreError
 from dfact.storage.input_files import InputFile
 
@@ -90,7 +90,7 @@ class CsvTable(Table):
             for name in numbers:
                 cell = record[index[name]]
                 if cell not in missing and not is_number(cell):
-                    return not_a_number(f"{self.name}: line {line}", name, cell)
+                    return TextInNumbersError(f"{self.name}: line {line}", name, cell)
             for name in texts:
                 if not _is_utf8(record[index[name]]):
                     return DataError(f"{self.name}: line {line}, column {name!r} is not UTF-8; save the file as UTF-8")

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from dfact.data.readers.base import Batch, Format, ReadOptions, Table, is_number, not_a_number, to_matrix
+from dfact.data.readers.base import Batch, Format, ReadOptions, Table, TextInNumbersError, is_number, to_matrix
 from dfact.errors import DataError, StoreError
 from dfact.storage.input_files import InputFile
 
@@ -27,7 +27,7 @@ def _as_number(values: pa.Array, missing: Sequence[str], file: str, column: str,
     except pa.ArrowInvalid:
         for i, cell in enumerate(values.to_pylist()):
             if cell is not None and not is_number(cell):
-                raise not_a_number(f"{file}: row {first_row + i} (counted from 0)", column, cell) from None
+                raise TextInNumbersError(f"{file}: row {first_row + i} (counted from 0)", column, cell) from None
         raise
 
 

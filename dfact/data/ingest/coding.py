@@ -1,0 +1,282 @@
+"""Answers as numbers: texts by their levels, codes recoded, missing codes masked and counted, levels checked, items reversed."""
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dfact.data.codebook import Codebook, Item, MissingCount
+from dfact.data.readers.base import Batch, MissingCodes, is_number
+from dfact.data.validation import invalid_value
+from dfact.errors import DataError
+from dfact.kernels.entries import first_invalid, mask_listed
+
+DEFAULT_MISSING = ("NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", ".")
+"""Texts that stand for no answer; in columns of numbers, so does "None"."""
+
+_NO_ANSWER = re.compile(
+    r"\b(refused|prefer(red)? not to (answer|say)|do(n['’]?t| not) know|no answer|not applicable|missing|not asked|not ascertained|unknown"
+    r"|skipped)\b",
+    re.IGNORECASE,
+)
+"""Labels that sound like no answer."""
+
+
+def sounds_like_no_answer(label: str) -> bool:
+    """Check whether the label of a code says that there is no answer."""
+    return _NO_ANSWER.search(label) is not None
+
+
+def code_text(code: float | str) -> str:
+    """Return a code as people write it: 9 for 9.0."""
+    return f"{code:.15g}" if isinstance(code, float) else str(code)
+
+
+@dataclass(frozen=True)
+class ItemCoding:
+    """The rules by which the cells of one item become numbers."""
+
+    name: str
+    wording: str = ""
+    texts: Mapping[str, float] | None = None
+    """Numbers of the texts, for an item whose cells are read as text; None for one that is read as numbers."""
+    accepts_numbers: bool = False
+    """Whether cells that are read as text may be numbers, too."""
+    decimal: str = "."
+    recode: Mapping[float, float] = field(default_factory=dict)
+    missing: MissingCodes = field(default_factory=MissingCodes)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of all codes as text, also of missing ones and of tags."""
+    levels: tuple[tuple[float, str], ...] = ()
+    """Valid codes with their labels, ascending, before reversal."""
+    doubtful: frozenset[float] = frozenset()
+    """Codes among ``levels`` whose labels sound like no answer, which nothing declares missing or valid."""
+    limits: tuple[float, float] = (-np.inf, np.inf)
+    """Lowest and highest valid value, infinite if not declared."""
+    reversed: bool = False
+    closed: bool = False
+    """Whether values that are none of the levels are errors."""
+
+    def number(self, text: str) -> float:
+        """Return the number of a cell that is read as text, NaN for missing; raise KeyError for one that has none."""
+        trimmed, numbers = text.strip(), self.texts or {}
+        if not trimmed or trimmed in self.missing.values:
+            return np.nan
+        if text in numbers:
+            return numbers[text]
+        plain = trimmed.replace(self.decimal, ".")
+        if self.accepts_numbers and is_number(plain):
+            return float(plain)
+        raise KeyError(text)
+
+    def described(self, counts: Mapping[str, int], n_empty: int, source: str) -> Item:
+        """Return the item as the dataset keeps it."""
+        low, high = self.limits
+        levels = ((low + high - code, label) for code, label in self.levels) if self.reversed else self.levels
+        changes = [f"{code_text(old)} recoded to {code_text(new)}" for old, new in self.recode.items()]
+        return Item(
+            self.name,
+            self.wording,
+            tuple(sorted(levels)),
+            tuple(MissingCount(code, self.labels.get(code, ""), count) for code, count in sorted(counts.items()) if count),
+            n_empty,
+            (*changes, *(["reversed"] if self.reversed else [])),
+            source,
+        )
+
+
+class Problem(NamedTuple):
+    """The first cell of a batch that is no valid answer."""
+
+    row: int
+    item: int
+    cell: float | str
+
+
+class CodedRows(NamedTuple):
+    """Rows as numbers."""
+
+    values: NDArray[np.float64]
+    """Answers (n, m), NaN for missing."""
+    texts: pa.RecordBatch
+    """The columns of ids and confounders."""
+    counts: Counter[tuple[int, str]]
+    """Numbers of missing and of doubtful answers, by item and code."""
+    problem: Problem | None
+
+
+@dataclass(frozen=True)
+class AnswerCoding:
+    """The coding of all items, which tasks apply to batches; can be pickled."""
+
+    items: tuple[ItemCoding, ...]
+    text_columns: tuple[str, ...] = ()
+    """The columns of ids and confounders, which stay text."""
+    missing_texts: tuple[str, ...] = ()
+    """Texts that are missing in columns of numbers."""
+
+    @cached_property
+    def numbers(self) -> list[str]:
+        """Columns to read as numbers."""
+        return [item.name for item in self.items if item.texts is None]
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Columns to read as text."""
+        return [*(item.name for item in self.items if item.texts is not None), *self.text_columns]
+
+    @cached_property
+    def _codes(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Missing codes of all items, and the position of the first one of each."""
+        return _by_column([[code for code in item.missing.values if not isinstance(code, str)] for item in self.items])
+
+    @cached_property
+    def _levels(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Codes of the levels of all closed items, and the position of the first one of each."""
+        return _by_column([[code for code, _ in item.levels] if item.closed else [] for item in self.items])
+
+    @cached_property
+    def limits(self) -> NDArray[np.float64]:
+        """Declared limits (m, 2), infinite where there are none."""
+        return np.array([item.limits for item in self.items], np.float64).reshape(-1, 2)
+
+    def __call__(self, batch: Batch) -> CodedRows:
+        """Code the rows of a batch, whose numbers may be overwritten."""
+        counts: Counter[tuple[int, str]] = Counter()
+        problems: list[Problem] = []
+        values = self._place(batch, counts, problems)
+        for j, item in enumerate(self.items):
+            if item.recode:
+                values[:, j] = _recode(values[:, j], item.recode)
+            for tag, count in batch.tagged.get(item.name, {}).items():
+                counts[j, f".{tag}"] += count
+        self._mask(values, counts)
+        for j, item in enumerate(self.items):
+            for code in item.doubtful:
+                counts[j, code_text(code)] += int(np.count_nonzero(values[:, j] == code))
+        largest = np.finfo(np.float64).max
+        low, high = np.clip(self.limits, -largest, largest).T
+        invalid = first_invalid(values, low, high, *self._levels)
+        if invalid >= 0:
+            i, j = divmod(invalid, values.shape[1])
+            problems.append(Problem(i, j, float(values[i, j])))
+        for j, item in enumerate(self.items):
+            if item.reversed:
+                values[:, j] = sum(item.limits) - values[:, j]
+        return CodedRows(values, batch.texts.select(list(self.text_columns)), counts, min(problems, default=None))
+
+    def _place(self, batch: Batch, counts: Counter[tuple[int, str]], problems: list[Problem]) -> NDArray[np.float64]:
+        """Return the matrix of all items in their order, with texts as numbers."""
+        if all(item.texts is None for item in self.items):
+            return batch.numbers
+        values = np.empty((batch.texts.num_rows, len(self.items)), np.float64)
+        values[:, [j for j, item in enumerate(self.items) if item.texts is None]] = batch.numbers
+        for j, item in enumerate(self.items):
+            if item.texts is not None:
+                values[:, j] = self._code_texts(j, item, batch.texts[item.name], counts, problems)
+        return values
+
+    def _code_texts(
+        self, j: int, item: ItemCoding, column: Any, counts: Counter[tuple[int, str]], problems: list[Problem]
+    ) -> NDArray[np.float64]:
+        distinct = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        cells = distinct.dictionary.to_pylist()
+        index = distinct.indices.to_numpy(zero_copy_only=False)
+        index = np.where(np.isnan(index), len(cells), index).astype(np.intp)
+        numbers = np.full(len(cells) + 1, np.nan)
+        frequency = np.bincount(index, minlength=len(cells) + 1)
+        unknown = []
+        for k, cell in enumerate(cells):
+            try:
+                numbers[k] = item.number(cell or "")
+            except KeyError:
+                unknown.append(k)
+            if np.isnan(numbers[k]) and cell is not None and cell.strip() in item.missing.values:
+                counts[j, cell.strip()] += int(frequency[k])
+        at = np.flatnonzero(np.isin(index, unknown))
+        if at.size:
+            problems.append(Problem(int(at[0]), j, cells[index[at[0]]]))
+        coded: NDArray[np.float64] = numbers[index]
+        return coded
+
+    def _mask(self, values: NDArray[np.float64], counts: Counter[tuple[int, str]]) -> None:
+        """Set missing codes and ranges to NaN, and count them."""
+        starts, codes = self._codes
+        if codes.size:
+            hits = np.zeros(codes.size, np.int64)
+            mask_listed(values, starts, codes, hits)
+            for k in np.flatnonzero(hits):
+                counts[int(np.searchsorted(starts, k, side="right")) - 1, code_text(float(codes[k]))] += int(hits[k])
+        for j, item in enumerate(self.items):
+            for low, high in item.missing.ranges:
+                column = values[:, j]
+                inside = (column >= low) & (column <= high)
+                for code, count in zip(*np.unique(column[inside], return_counts=True), strict=True):
+                    counts[j, code_text(float(code))] += int(count)
+                column[inside] = np.nan
+
+    def error(self, problem: Problem, name: str, position: str) -> DataError:
+        """Return the error for a cell at a position of the file."""
+        item = self.items[problem.item]
+        if isinstance(problem.cell, str):
+            known = list(item.texts or ())
+            close = difflib.get_close_matches(problem.cell, known, 1)
+            expected = f"the closest is {close[0]!r}" if close else f"the levels are {', '.join(map(repr, known[:20]))}"
+            found = f"{name}: {position}, column {item.name!r} holds {problem.cell!r}, which is none of the levels; {expected}"
+            return DataError(f"{found}. Correct it, or declare it with levels= or missing= (--levels, --missing)")
+        codes = [code for code, _ in item.levels]
+        low, high = item.limits
+        entry = f"{name}: {position}, column {item.name!r}"
+        if item.closed and problem.cell not in codes and np.isfinite(problem.cell):
+            shown = ", ".join(f"{code_text(number)} {text!r}" for number, text in item.levels[:20])
+            remedy = "declare it in missing= (--missing), or pass unlabelled='keep' (--unlabelled keep)"
+            return DataError(f"{entry} holds {problem.cell:g}, which has no label, expected one of {shown}; {remedy}")
+        return invalid_value(entry, problem.cell, low, high)
+
+    def require_no_doubt(self, name: str, counts: Mapping[tuple[int, str], int]) -> None:
+        """Raise DataError on answers with codes that may or may not stand for no answer."""
+        found = [
+            (item, code_text(code), item.labels[code_text(code)], counts[j, code_text(code)])
+            for j, item in enumerate(self.items)
+            for code in sorted(item.doubtful)
+            if counts.get((j, code_text(code)), 0)
+        ]
+        if not found:
+            return
+        cases = "; ".join(f"{item.name}: {count} answer(s) are {code} {label!r}" for item, code, label, count in found[:20])
+        first, text, _, _ = found[0]
+        options = f"--missing {first.name}={text}, or --answers {first.name}={text}"
+        remedy = f"say missing={{{first.name!r}: {text}}} or answers={{{first.name!r}: {text}}} ({options})"
+        raise DataError(f"{name}: {cases}, which nothing declares as missing; {remedy}")
+
+    def codebook(self, counts: Mapping[tuple[int, str], int], n_missing: Iterable[int], source: str) -> Codebook:
+        """Return the codebook, given the number of missing answers of every item."""
+        coded: list[dict[str, int]] = [{} for _ in self.items]
+        for (j, code), count in counts.items():
+            coded[j][code] = count
+        items = []
+        for item, by_code, missing in zip(self.items, coded, n_missing, strict=True):
+            for doubtful in item.doubtful:
+                by_code.pop(code_text(doubtful), None)
+            items.append(item.described(by_code, int(missing) - sum(by_code.values()), source))
+        return Codebook(tuple(items))
+
+
+def _by_column(codes: Sequence[Sequence[float]]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    starts = np.concatenate([[0], np.cumsum([len(column) for column in codes])]).astype(np.int64)
+    return starts, np.array([code for column in codes for code in column], np.float64)
+
+
+def _recode(column: NDArray[np.float64], recode: Mapping[float, float]) -> NDArray[np.float64]:
+    """Replace codes at once, so that 1 → 2 and 2 → 1 exchange them."""
+    out = column.copy()
+    for old, new in recode.items():
+        out[column == old] = new
+    return out

@@ -1,0 +1,138 @@
+"""The choice of items: the columns that a user names, or those that the file describes as one battery."""
+
+import difflib
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from dfact.data.readers.base import Table, Variable
+from dfact.errors import DataError, ParameterError
+
+_LISTED = 20
+"""Number of columns that a message lists."""
+
+
+def check_columns(table: Table, names: Sequence[str]) -> None:
+    """Raise DataError unless each name is that of exactly one column."""
+    count = Counter(table.columns)
+    for name in names:
+        if name not in count:
+            raise unknown_column(table, name)
+        if count[name] > 1:
+            raise DataError(f"{table.name} has {count[name]} columns named {name!r}, expected one; give each its own name")
+
+
+def match_columns(table: Table, variables: Mapping[str, Variable], names: Sequence[str], excluded: Sequence[str]) -> list[str]:
+    """Return the columns that the names and patterns select, each once.
+
+    Patterns leave out the ``excluded`` columns and those that hold no answers; a name of such a column raises DataError.
+    """
+    matches: dict[str, None] = {}
+    columns = set(table.columns)
+    candidates = [column for column in table.columns if column not in excluded]
+    for name in names:
+        if not is_pattern(name, columns):
+            if name not in columns:
+                raise unknown_column(table, name)
+            reason = no_answers(variables.get(name))
+            if reason:
+                raise DataError(f"{table.name}: column {name!r} {reason}, expected answers; leave it out of items= (--items)")
+            matches[name] = None
+            continue
+        matching = [column for column in candidates if fnmatchcase(column, name)]
+        if not matching:
+            raise unknown_column(table, name)
+        matches |= dict.fromkeys(column for column in matching if not no_answers(variables.get(column)))
+    if not matches:
+        raise ParameterError("items is empty, expected names or patterns such as 'Q*'")
+    return list(matches)
+
+
+def no_answers(variable: Variable | None) -> str:
+    """Return the reason why a column cannot hold answers, as a predicate; "" if it can."""
+    if variable is None:
+        return ""
+    return variable.excluded or ("is a date" if variable.type == "date" else "")
+
+
+def is_pattern(name: str, columns: Collection[str]) -> bool:
+    """Check whether a name is a pattern such as "Q*"."""
+    return name not in columns and any(character in name for character in "*?[")
+
+
+def unknown_column(table: Table, name: str) -> DataError:
+    """Return the error for a name or a pattern without a column."""
+    if len(table.columns) == 1 and any(separator in table.columns[0] for separator in ",;|\t"):
+        return DataError(
+            f"{table.name} has no column {name!r}: its entire header is one column, {table.columns[0][:80]!r}; pass delimiter="
+        )
+    close = difflib.get_close_matches(name, table.columns)
+    listed = ", ".join(close or table.columns[:_LISTED]) + (", …" if not close and len(table.columns) > _LISTED else "")
+    mismatch = "no column matches" if is_pattern(name, table.columns) else "there is no column"
+    return DataError(f"{table.name}: {mismatch} {name!r}; {'the closest are' if close else 'its columns are'} {listed}")
+
+
+def battery(table: Table, variables: Mapping[str, Variable], excluded: Sequence[str]) -> list[str]:
+    """Return the columns that the file describes as one battery of items.
+
+    Candidates have at least two labelled values that are not missing, and are neither nominal nor dates. They are a battery if
+    they are three or more with the same levels, or three or more that are declared ordinal and whose names begin alike.
+
+    Raises DataError otherwise, with the groups of columns that have the same levels.
+    """
+    levels = dict(_candidates(table, variables, excluded))
+    if len(levels) >= 3 and len(set(levels.values())) == 1:
+        return list(levels)
+    ordinal = [name for name in levels if variables[name].measure == "ordinal" or variables[name].ordered]
+    if len(ordinal) >= 3 and len(_common_start(ordinal)) >= 2:
+        return ordinal
+    raise _which_items(table, levels)
+
+
+def _candidates(
+    table: Table, variables: Mapping[str, Variable], excluded: Sequence[str]
+) -> Iterator[tuple[str, tuple[tuple[float, str], ...]]]:
+    """Yield the columns that may be items, with their levels."""
+    for name in table.columns:
+        variable = variables.get(name)
+        if variable is None or name in excluded or no_answers(variable) or variable.measure == "nominal":
+            continue
+        levels = valid_levels(variable)
+        if len(levels) >= 2:
+            yield name, levels
+
+
+def valid_levels(variable: Variable) -> tuple[tuple[float, str], ...]:
+    """Return the labelled codes that are not missing, ascending; for text answers, their numbers from 1 with the texts."""
+    if variable.categories:
+        texts = (text for text in variable.categories if text not in variable.missing.values)
+        return tuple((float(number), text) for number, text in enumerate(texts, 1))
+    return tuple(sorted((code, label) for code, label in variable.labels.items() if not is_declared_missing(variable, code)))
+
+
+def is_declared_missing(variable: Variable, code: float) -> bool:
+    """Check whether the file declares a code as missing."""
+    return code in variable.missing.values or any(low <= code <= high for low, high in variable.missing.ranges)
+
+
+def _common_start(names: Sequence[str]) -> str:
+    """Return the characters with which all names begin."""
+    first, last = min(names), max(names)
+    return first[: next((i for i, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))]
+
+
+def _which_items(table: Table, levels: Mapping[str, tuple[tuple[float, str], ...]]) -> DataError:
+    question = f"{table.name}: which of its {len(table.columns)} columns are items?"
+    groups: dict[tuple[tuple[float, str], ...], list[str]] = {}
+    for name, each in levels.items():
+        groups.setdefault(each, []).append(name)
+    battery, names = max(groups.items(), key=lambda group: len(group[1]), default=((), []))
+    if len(names) < 2:
+        listed = ", ".join(table.columns[:_LISTED]) + (", …" if len(table.columns) > _LISTED else "")
+        example = _common_start(table.columns[-3:]) + "*" if len(table.columns) > 3 else "*"
+        return DataError(f"{question} Its columns are {listed}; name them with items= (--items), such as --items {example!r}")
+    answers = ", ".join(f"{code:g} {label}" for code, label in battery[:7]) + (", …" if len(battery) > 7 else "")
+    others = [name for name in levels if name not in names]
+    rest = f". Others with labels: {', '.join(others[:_LISTED])}{', …' if len(others) > _LISTED else ''}" if others else ""
+    line = f'--items "{",".join(names)}"'
+    return DataError(f"{question} With the same answers: {', '.join(names)} ({answers}){rest}; name them with items=, or say {line}")

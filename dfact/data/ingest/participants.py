@@ -1,0 +1,96 @@
+"""The columns of a table that describe participants: their ids, which are unique, and confounders."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dfact.data.confounders import Kind, is_categorical, normalize
+from dfact.data.ingest.coding import DEFAULT_MISSING
+from dfact.data.ingest.items import valid_levels
+from dfact.data.ingest.rules import parse_codes
+from dfact.data.readers.base import Table, Variable
+from dfact.errors import DataError, ParameterError
+
+
+def confounder_kinds(confounders: Sequence[str] | Mapping[str, Kind | None]) -> dict[str, Kind | None]:
+    """Return the kind of each confounder, None where it is inferred."""
+    if not isinstance(confounders, Mapping):
+        return dict.fromkeys([confounders] if isinstance(confounders, str) else confounders)
+    for name, kind in confounders.items():
+        if kind is not None and kind not in get_args(Kind):
+            raise ParameterError(f"confounder {name!r} is declared {kind!r}, expected 'categorical', 'continuous' or None")
+    return dict(confounders)
+
+
+def check_ids(table: Table, column: pa.ChunkedArray, name: str) -> NDArray[Any]:
+    """Return the ids; raise DataError if one is missing or occurs twice."""
+    ids = column.to_pandas()
+    missing = np.flatnonzero(ids.isna() | (ids.str.strip() == ""))
+    if missing.size:
+        row = f"{table.name}: {table.row_position(int(missing[0]))}"
+        raise DataError(f"{row} has no id in column {name!r}, expected one in every row; add it, or leave out id_column")
+    duplicates = np.flatnonzero(ids.duplicated())
+    if duplicates.size:
+        label = ids.iloc[duplicates[0]]
+        first, second = (table.row_position(int(row)) for row in np.flatnonzero(ids == label)[:2])
+        raise DataError(
+            f"{table.name}: the id {label!r} in column {name!r} is at {first} and {second}, expected unique ids; correct one of them"
+        )
+    return np.asarray(ids, dtype=object)
+
+
+def confounder_frame(
+    table: Table,
+    texts: pa.Table,
+    kinds: Mapping[str, Kind | None],
+    variables: Mapping[str, Variable],
+    missing: Any,
+    *,
+    default_missing: bool,
+) -> pd.DataFrame | None:
+    """Return the confounders: numbers, or texts with the labels that the file gives to their codes; None without confounders."""
+    if not kinds:
+        return None
+    numbers, words = parse_codes(missing)
+    words = (*words, *(DEFAULT_MISSING if default_missing else ()))
+    columns = {}
+    for name, kind in kinds.items():
+        variable = variables.get(name, Variable(name))
+        columns[name] = _confounder(table, texts[name].to_pandas(), variable, kind, numbers, words)
+    return normalize(pd.DataFrame(columns), {name: kind for name, kind in kinds.items() if kind is not None})
+
+
+def _confounder(
+    table: Table,
+    text: "pd.Series[Any]",
+    variable: Variable,
+    kind: Kind | None,
+    missing_numbers: Sequence[float],
+    missing_texts: Sequence[str],
+) -> "pd.Series[Any]":
+    """Return numbers if all values are, otherwise the text."""
+    name, declared = variable.name, variable.missing
+    text = text.str.strip()
+    numbers = pd.to_numeric(text, errors="coerce").astype(np.float64)
+    is_missing = text.isna() | (text == "") | (text.str.lower() == "nan") | text.isin([*missing_texts, *map(str, declared.values)])
+    is_missing |= numbers.isin([*missing_numbers, *(code for code in declared.values if not isinstance(code, str))])
+    for low, high in declared.ranges:
+        is_missing |= (numbers >= low) & (numbers <= high)
+    if is_missing.all():
+        raise DataError(f"{table.name}: confounder {name!r} has no value, expected at least one; leave it out")
+    numbers = numbers.mask(is_missing)
+    labels = dict(valid_levels(variable)) if variable.labels else {}
+    if len(labels) >= 2 and kind != "continuous" and numbers.dropna().isin(list(labels)).all():
+        return numbers.map(labels).astype(object).where(~is_missing, None)
+    nonnumeric = np.flatnonzero((numbers.isna() | np.isinf(numbers)) & ~is_missing)
+    if nonnumeric.size == 0:
+        return numbers
+    if kind == "continuous" or (kind is None and not is_categorical(numbers)):
+        row = f"{table.name}: {table.row_position(int(nonnumeric[0]))}, confounder {name!r}"
+        remedy = f"declare it in confounder_missing=, or the kind with confounders={{{name!r}: 'categorical'}}"
+        raise DataError(f"{row} holds {text.iloc[nonnumeric[0]]!r}, expected a finite number; {remedy}")
+    return text.mask(is_missing)

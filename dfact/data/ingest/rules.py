@@ -1,0 +1,260 @@
+"""The rules of the answers: what the file says of its items, and what the user says about them."""
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+
+from dfact.data.ingest.coding import DEFAULT_MISSING, AnswerCoding, ItemCoding, code_text, sounds_like_no_answer
+from dfact.data.ingest.items import is_pattern, valid_levels
+from dfact.data.readers.base import MissingCodes, Table, Variable, is_number
+from dfact.data.validation import column_limits
+from dfact.errors import DataError, ParameterError
+
+T = TypeVar("T")
+_LISTED = 20
+"""Number of texts that a message lists."""
+
+Codes = float | str | Sequence[float | str]
+Levels = str | Sequence[str] | Mapping[str, float]
+"""The order of text answers: "a<b<c", the texts in their order, or the number of each text."""
+Range = tuple[float, float]
+Unlabelled = Literal["error", "keep"]
+
+
+@dataclass(frozen=True)
+class Statements:
+    """The statements of a user about answers; each mapping is from the name or pattern of items."""
+
+    levels: Levels | Mapping[str, Levels] | None = None
+    recode: Mapping[str, Mapping[float, float]] | None = None
+    missing: Codes | Mapping[str, Codes] = ()
+    answers: Mapping[str, Codes] | None = None
+    """Codes that are answers, although the file declares them as missing or their labels sound so."""
+    default_missing: bool = True
+    reverse: str | Sequence[str] = ()
+    valid_range: Range | Mapping[str, Range] | Any = None
+    unlabelled: Unlabelled = "error"
+
+
+class ParsedCodes(NamedTuple):
+    """Codes that are numbers, and codes that are texts."""
+
+    numbers: tuple[float, ...]
+    texts: tuple[str, ...]
+
+
+def parse_codes(codes: Codes) -> ParsedCodes:
+    """Return the codes that are numbers, and the texts: 9, 9.0 and "9" are the same code."""
+    numbers: list[float] = []
+    texts: list[str] = []
+    for code in [codes] if isinstance(codes, (str, int, float)) else codes:
+        try:
+            numbers.append(float(code))
+        except ValueError:
+            texts.append(str(code))
+        except TypeError:
+            raise ParameterError(f"the code for a missing value is {code!r}, expected a number or a text") from None
+    return ParsedCodes(tuple(numbers), tuple(texts))
+
+
+def plan_coding(table: Table, variables: Mapping[str, Variable], names: Sequence[str], said: Statements) -> AnswerCoding:
+    """Return the coding of the items ``names`` of a table, from its description of them and from the user's statements.
+
+    Raises
+    ------
+    DataError
+        A statement names no item; text answers have no known order; the range of an item to reverse is not known.
+    """
+    if said.unlabelled not in ("error", "keep"):
+        raise ParameterError(f"unlabelled is {said.unlabelled!r}, expected 'error' or 'keep'")
+    everywhere, by_item = ((), said.missing) if isinstance(said.missing, Mapping) else (said.missing, {})
+    numbers, texts = parse_codes(everywhere)
+    levels = _levels_by_item(table, names, said.levels)
+    missing = _by_item(table, names, by_item, "missing")
+    answers = _by_item(table, names, said.answers or {}, "answers")
+    recode = _by_item(table, names, said.recode or {}, "recode")
+    ranges = _declared_ranges(table, names, said.valid_range)
+    turned = set(_reversed_items(table, names, said.reverse))
+    items = []
+    for name in names:
+        variable = variables.get(name, Variable(name))
+        own_numbers, own_texts = parse_codes(missing.get(name, ()))
+        declared = MissingCodes((*variable.missing.values, *numbers, *texts, *own_numbers, *own_texts), variable.missing.ranges)
+        own_answers = parse_codes(answers.get(name, ()))
+        variable = _with_answers(replace(variable, missing=declared), *own_answers)
+        item = _item(table, variable, levels.get(name), said)
+        item = replace(
+            item,
+            recode=dict(recode.get(name, {})),
+            doubtful=item.doubtful.difference(own_answers.numbers),
+            limits=ranges.get(name, item.limits),
+        )
+        if name in turned and not np.isfinite(item.limits).all():
+            raise DataError(
+                f"{table.name}: the range of {name!r} is not known, expected one for an item to reverse; "
+                f"say valid_range={{{name!r}: (low, high)}} (--valid-range)"
+            )
+        items.append(replace(item, reversed=name in turned))
+    _warn_of_alphabetical_labels(table, items)
+    default = ("", *DEFAULT_MISSING, "None") if said.default_missing else ("",)
+    return AnswerCoding(tuple(items), missing_texts=(*default, *texts))
+
+
+def _item(table: Table, variable: Variable, levels: Mapping[str, float] | None, said: Statements) -> ItemCoding:
+    """Return the coding of an item by its description and, for text answers, the levels that the user gave."""
+    defaults = DEFAULT_MISSING if said.default_missing else ()
+    if variable.type == "text" or variable.categories or (levels is not None and variable.type is None):
+        missing = replace(variable.missing, values=(*variable.missing.values, *defaults))
+        own = {text: code for text, code in (levels or _categories(table, variable)).items() if text not in missing.values}
+        declared = tuple(sorted((code, text) for text, code in own.items()))
+        if not declared:
+            raise DataError(f"{table.name}: all levels of {variable.name!r} are declared missing, expected at least one; correct missing=")
+        return ItemCoding(
+            variable.name,
+            variable.wording,
+            texts=own,
+            missing=missing,
+            labels={code_text(code): text for code, text in declared},
+            levels=declared,
+            doubtful=_doubtful(declared) if levels is None else frozenset(),
+            limits=(declared[0][0], declared[-1][0]),
+        )
+    in_text = bool(variable.texts) or variable.decimal is not None
+    declared = valid_levels(variable)
+    declared = declared if len(declared) >= 2 else ()
+    closed = bool(declared) and said.unlabelled == "error"
+    labels = {code_text(code): label for code, label in variable.labels.items()}
+    labels |= {f".{tag}": label for tag, label in variable.tags.items()}
+    return ItemCoding(
+        variable.name,
+        variable.wording,
+        texts=variable.texts if in_text else None,
+        accepts_numbers=in_text,
+        decimal=variable.decimal or ".",
+        missing=replace(variable.missing, values=(*variable.missing.values, *defaults, "None")) if in_text else variable.missing,
+        labels=labels,
+        levels=declared,
+        doubtful=_doubtful(valid_levels(variable)),
+        limits=(declared[0][0], declared[-1][0]) if closed else (-np.inf, np.inf),
+        closed=closed,
+    )
+
+
+def _doubtful(levels: Iterable[tuple[float, str]]) -> frozenset[float]:
+    return frozenset(code for code, label in levels if sounds_like_no_answer(label))
+
+
+def _categories(table: Table, variable: Variable) -> dict[str, float]:
+    """Return the numbers of text answers by the order of the file: declared, of two levels, or not that of the alphabet."""
+    own = {text: code for code, text in valid_levels(variable)}
+    texts = list(own)
+    if texts and (variable.ordered or len(texts) == 2 or texts not in (sorted(texts), sorted(texts, key=str.casefold))):
+        return own
+    raise unordered_texts(table, variable.name)
+
+
+def unordered_texts(table: Table, name: str) -> DataError:
+    """Return the error for text answers without a known order, with their counts."""
+    counts = count_texts(table, name)
+    shown = ", ".join(f"{text!r} ({count})" for text, count in sorted(counts.items())[:_LISTED])
+    more = f" and {len(counts) - _LISTED} more" if len(counts) > _LISTED else ""
+    line = f'--levels "{name}: {"<".join(sorted(counts)[:_LISTED])}"'
+    found = f"{table.name}: column {name!r} holds texts, whose order is not known: {shown}{more}"
+    return DataError(f"{found}; give them from the lowest to the highest in levels=, or say {line} in their order")
+
+
+def count_texts(table: Table, name: str) -> Counter[str]:
+    """Count the distinct texts of a column, without those that stand for no answer."""
+    counts: Counter[str] = Counter()
+    for batch in table.batches([], [name], []):
+        for entry in batch.texts[name].value_counts().to_pylist():
+            if entry["values"] is not None and entry["values"].strip() not in ("", *DEFAULT_MISSING):
+                counts[entry["values"]] += entry["counts"]
+    return counts
+
+
+def _with_answers(variable: Variable, numbers: Iterable[float], texts: Iterable[str]) -> Variable:
+    """Return the variable with these codes as answers, even if they are declared missing."""
+    codes, words = set(numbers), set(texts)
+    values = tuple(code for code in variable.missing.values if code not in codes and code not in words)
+    ranges = list(variable.missing.ranges)
+    for code in codes:
+        ranges = [part for low, high in ranges for part in _without(low, high, code)]
+    return replace(variable, missing=MissingCodes(values, tuple(ranges)))
+
+
+def _without(low: float, high: float, code: float) -> list[tuple[float, float]]:
+    """Cut a code out of a range."""
+    if not low <= code <= high:
+        return [(low, high)]
+    parts = [(low, float(np.nextafter(code, -np.inf))), (float(np.nextafter(code, np.inf)), high)]
+    return [(first, last) for first, last in parts if first <= last]
+
+
+def _by_item(table: Table, names: Sequence[str], given: Mapping[str, T], option: str) -> dict[str, T]:
+    """Return the statement about each item; one that names an item takes precedence over one with a pattern."""
+    out: dict[str, T] = {}
+    known = set(names)
+    for name, value in sorted(given.items(), key=lambda entry: entry[0] in known):
+        matching = [item for item in names if item == name or (is_pattern(name, known) and fnmatchcase(item, name))]
+        if not matching:
+            raise DataError(f"{table.name}: {option} names {name!r}, expected names or patterns of items")
+        out |= dict.fromkeys(matching, value)
+    return out
+
+
+def _levels_by_item(table: Table, names: Sequence[str], levels: Any) -> dict[str, Mapping[str, float]]:
+    if levels is None:
+        return {}
+    if isinstance(levels, Mapping) and not all(isinstance(value, (int, float)) for value in levels.values()):
+        return {name: parse_levels(value) for name, value in _by_item(table, names, levels, "levels").items()}
+    parsed = parse_levels(levels)
+    return dict.fromkeys(names, parsed)
+
+
+def parse_levels(levels: Levels) -> dict[str, float]:
+    """Return the number of each text: 1 for the first one of "a<b<c"."""
+    if isinstance(levels, Mapping):
+        numbers = {str(text): float(code) for text, code in levels.items()}
+        if not numbers or not np.isfinite(list(numbers.values())).all():
+            raise ParameterError(f"levels is {levels!r}, expected a finite number for each text")
+        return numbers
+    texts = [text.strip() for text in levels.split("<")] if isinstance(levels, str) else [str(text) for text in levels]
+    twice = next((text for text in texts if texts.count(text) > 1), None)
+    if twice is not None or "" in texts or not texts:
+        found = f"names {twice!r} twice" if twice else f"is {levels!r}"
+        raise ParameterError(f"levels {found}, expected different texts from the lowest to the highest, such as 'never<sometimes<often'")
+    return {text: float(number) for number, text in enumerate(texts, 1)}
+
+
+def _declared_ranges(table: Table, names: Sequence[str], valid_range: Any) -> dict[str, tuple[float, float]]:
+    if valid_range is None:
+        return {}
+    if not isinstance(valid_range, Mapping):
+        limits = column_limits(valid_range, len(names))
+        return {name: (float(low), float(high)) for name, (low, high) in zip(names, limits, strict=True)}
+    pairs = {name: column_limits(pair, 1)[0] for name, pair in _by_item(table, names, valid_range, "valid_range").items()}
+    return {name: (float(low), float(high)) for name, (low, high) in pairs.items()}
+
+
+def _reversed_items(table: Table, names: Sequence[str], reverse: str | Sequence[str]) -> list[str]:
+    given = [reverse] if isinstance(reverse, str) else list(reverse)
+    return list(_by_item(table, names, dict.fromkeys((name.removeprefix("-") for name in given), True), "reverse"))
+
+
+def _warn_of_alphabetical_labels(table: Table, items: Sequence[ItemCoding]) -> None:
+    """Warn of labels whose codes follow the alphabet, as a program may have numbered them."""
+    for item in items:
+        labels = [label.casefold() for _, label in item.levels]
+        if item.texts is None and len(labels) >= 3 and labels == sorted(labels) and not any(map(is_number, labels)):
+            shown = ", ".join(f"{code_text(code)} {label!r}" for code, label in item.levels[:7])
+            shown = ", ".join(f"{code_text(code)} {label!r}" for code, label in item.levels[:7])
+            found = f"{table.name}: the codes of {item.name!r} follow the alphabet: {shown}"
+            remedy = "a program may have numbered them so; check their order, and correct it with recode= (--recode)"
+            warnings.warn(f"{found}; {remedy}", UserWarning, stacklevel=4)
+            return
