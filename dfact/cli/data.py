@@ -83,39 +83,64 @@ def import_command(source: Path, destination: Location, no_shift: bool, **settin
     click.echo(dataset_text(dataset))
 
 
-@click.command("import-array", epilog=example("dfact import-array amino.npz amino.zarr --key X"))
+@click.command("import-array", epilog=example("dfact import-array amino.mat amino.zarr --object X"))
 @click.argument("source", type=InputPath())
 @click.argument("destination", metavar="DEST", type=OutputLocation())
-@click.option("--key", metavar="NAME", help="Name of the array in an .npz file.", show_default="the only array")
-@click.option("--row-labels", metavar="NAME", help="Array of the .npz file with the labels of the first mode.")
-@click.option("--column-labels", metavar="NAME", help="Array of the .npz file with the labels of the second mode.")
+@click.option("--object", "--key", "array", metavar="NAME", help="Name of the array in a file of several.", show_default="the only array")
+@click.option("--row-labels", metavar="NAME", help="Array of the file with the labels of the first mode.", show_default="as in the file")
+@click.option(
+    "--column-labels", metavar="NAME", help="Array of the file with the labels of the second mode.", show_default="as in the file"
+)
+@click.option("--transpose", is_flag=True, help="Reverse the order of the modes, such as of a matrix of genes × cells.")
+@choice("--absent", "zero missing", "Meaning of the entries that a sparse matrix does not store.")
 @list_option(
     "--missing", "Codes of missing entries, such as -9; NaN is always missing. Repeatable or separated by commas.", metavar="CODES"
 )
 @choice("--empty-rows", "error drop", "Treatment of rows without any entry: an error, or drop them.")
 @overwrite_option
 def import_array_command(
-    source: Path, destination: Location, missing: list[str], overwrite: bool, empty_rows: Any, **keys: str | None
+    source: Path,
+    destination: Location,
+    array: str | None,
+    transpose: bool,
+    absent: Any,
+    missing: list[str],
+    overwrite: bool,
+    empty_rows: Any,
+    **label_arrays: str | None,
 ) -> None:
     """Import an array with two or more modes as a dataset.
 
-    SOURCE is a NumPy file (.npy or .npz) whose first mode holds the participants or samples. DEST is the dataset, a Zarr store.
+    SOURCE is a file of NumPy (.npy, .npz), HDF5 (.h5, .hdf5), AnnData (.h5ad), MATLAB (.mat), NetCDF (.nc, .nc4) or Matrix
+    Market (.mtx, .mtx.gz). Its first mode holds the participants or samples. DEST is the dataset, a Zarr store.
     """
     from dfact.cli.info import dataset_text
     from dfact.data.ingest.array import import_array
-    from dfact.data.readers.numpy_files import read_array_file
+    from dfact.data.readers.base import ReadOptions
+    from dfact.data.readers.formats import open_array, open_labels
     from dfact.progress import Progress
 
     try:
         codes = [float(code) for code in missing]
     except ValueError as error:
         raise click.BadParameter(f"{','.join(missing)!r} is not a list of numbers", param_hint="--missing") from error
-    array = read_array_file(source, keys["key"])
-    labels: dict[str, Any] = {name: read_array_file(source, keys[name]) for name in ("row_labels", "column_labels") if keys[name]}
+    opened = open_array(source, ReadOptions(object=array))
+    if transpose:
+        opened = opened.transpose()
+    labels: dict[str, Any] = {name: open_labels(source, key) for name, key in label_arrays.items() if key}
     with closing(Progress("import")) as progress:
         dataset = import_array(
-            array, destination, missing=codes or None, empty_rows=empty_rows, overwrite=overwrite, progress=progress.update, **labels
+            opened,
+            destination,
+            missing=codes or None,
+            empty_rows=empty_rows,
+            implicit=absent,
+            overwrite=overwrite,
+            progress=progress.update,
+            **labels,
         )
+    for note in opened.notes:
+        click.echo(note, err=True)
     click.echo(dataset_text(dataset))
 
 

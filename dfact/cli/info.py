@@ -49,6 +49,7 @@ def dataset_text(dataset: "Dataset") -> str:
         ("missing", f"{dataset.missing_rate:.2%} of the answers{at_most}{empty}"),
         ("range", f"answers {_format_range(low, high)}{shifted}"),
         ("items", _elided(labels)),
+        *((f"mode {mode}", _elided(list(map(str, names)))) for mode, names in enumerate(dataset.mode_labels, start=3) if names is not None),
         ("participants", _row_labels(dataset)),
     ]
     for i, values in enumerate([] if dataset.confounders is None else [dataset.confounders[name] for name in dataset.confounders]):

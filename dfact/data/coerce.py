@@ -72,6 +72,7 @@ def _from_array(X: Any, client: "Client | None" = None) -> Dataset:
         statistics=statistics,
         path=source.location,
         labels=axis_labels(X, 0),
+        mode_labels=tuple(axis_labels(X, axis) for axis in range(2, len(source.shape))),
     )
 
 

@@ -55,6 +55,7 @@ class Dataset:
     path: Location | None = None
     dropped_rows: int = 0  # number of rows without any answer that the import dropped
     labels: NDArray[Any] | None = field(default=None, repr=False)
+    mode_labels: tuple[NDArray[Any] | None, ...] = ()  # of the third and further modes, None for a mode without labels
     stored_fingerprint: str | None = field(default=None, repr=False)
 
     @property
@@ -152,6 +153,9 @@ class Fingerprint:
         self._hash.update(json.dumps([dataset.missing_code, labels, ranges]).encode())
         if not isinstance(dataset.row_labels, pd.RangeIndex):
             self._hash.update("\0".join(map(str, dataset.row_labels)).encode())
+        for mode, names in enumerate(dataset.mode_labels, start=3):
+            if names is not None:
+                self._hash.update(json.dumps([mode, [str(label) for label in names]]).encode())
         if dataset.confounders is not None:
             for name, values in dataset.confounders.items():
                 codes, levels = confounder_codes(values)

@@ -29,6 +29,9 @@ def write_metadata(group: zarr.Group, dataset: Dataset) -> None:
     write_labels(group, "column", dataset.column_labels, "column")
     if dataset.labels is not None:
         write_labels(group, "row", dataset.labels, "row")
+    for mode, labels in enumerate(dataset.mode_labels, start=3):
+        if labels is not None:
+            write_labels(group, f"mode_{mode}", labels, f"mode_{mode}")
     for name, data in (
         ("valid_minimum", dataset.valid_range[:, 0]),
         ("valid_maximum", dataset.valid_range[:, 1]),
@@ -117,6 +120,10 @@ def _read_dataset(group: zarr.Group, path: Location) -> Dataset:
         path=path,
         dropped_rows=info["dropped_rows"],
         stored_fingerprint=info["fingerprint"],
+        mode_labels=tuple(
+            read_labels(group, f"mode_{mode}", size) if f"mode_{mode}" in group else None
+            for mode, size in enumerate(source.shape[2:], start=3)
+        ),
     )
     if info["row_labels"] and complete_array(group, "row", path).shape != (n,):
         raise StoreError(f"{path}: the row labels do not match its {n} rows; import it again")

@@ -14,6 +14,7 @@ from dfact.data.confounders import as_frame
 from dfact.data.dataset import Dataset
 from dfact.data.ingest.writer import dataset_writer, missing_code_for
 from dfact.data.layout import Layout
+from dfact.data.readers.base import LabelledArray
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import dask_array
 from dfact.data.sources.dense import ArraySource, LazySource, ZarrSource
@@ -31,6 +32,10 @@ Implicit = Literal["zero", "missing"]
 
 def array_source(X: Any) -> RowSource:
     """Return a source that reads an array of any kind by rows, without a second copy in memory."""
+    if isinstance(X, LabelledArray):
+        X = X.values
+    if isinstance(X, RowSource):
+        return X
     if isinstance(X, zarr.Array):
         return ZarrSource(X)
     if sp.issparse(X):
@@ -62,7 +67,9 @@ def _frame_values(frame: pd.DataFrame) -> NDArray[Any]:
 
 
 def axis_labels(X: Any, axis: int) -> NDArray[Any] | None:
-    """Return the labels that a DataFrame or an xarray DataArray has along an axis."""
+    """Return the labels that a DataFrame, an xarray DataArray or an array of a file has along an axis."""
+    if isinstance(X, LabelledArray):
+        return X.labels[axis] if axis < len(X.labels) else None
     if isinstance(X, pd.DataFrame):
         index = (X.index, X.columns)[axis]
         return None if isinstance(index, pd.RangeIndex) else index.astype(str).to_numpy(dtype=object)
@@ -71,14 +78,14 @@ def axis_labels(X: Any, axis: int) -> NDArray[Any] | None:
     return None
 
 
-def _stored_type(dtype: np.dtype[Any], codes: Sequence[float]) -> tuple[np.dtype[Any], int | None]:
+def _stored_type(dtype: np.dtype[Any], codes: Sequence[float], name: str) -> tuple[np.dtype[Any], int | None]:
     """Choose the stored dtype and missing code for values of this dtype with these missing codes."""
     if dtype.kind == "b":
         dtype = np.dtype(np.uint8)
     if dtype.kind == "f":
         return np.dtype(np.float32 if dtype.itemsize <= 4 else np.float64), None
     if dtype.kind not in "iu":
-        raise DataError(f"X holds {dtype}, expected integers or floats; encode text as numbers first")
+        raise DataError(f"{name} holds {dtype}, expected integers or floats; encode text as numbers first")
     possible = _representable(codes, dtype)
     stored = np.dtype(np.int32) if dtype.itemsize == 8 else dtype.newbyteorder("=")
     fitting = _representable(possible, stored)
@@ -97,6 +104,7 @@ def import_array(
     missing: float | Sequence[float] | None = None,
     row_labels: Sequence[Any] | None = None,
     column_labels: Sequence[Any] | None = None,
+    mode_labels: Sequence[Sequence[Any] | None] | None = None,
     valid_range: tuple[float, float] | ArrayLike | None = None,
     confounders: Any = None,
     empty_rows: EmptyRows = "error",
@@ -109,14 +117,16 @@ def import_array(
     Parameters
     ----------
     X : array of two or more modes, rows (participants) first
-        NumPy, SciPy sparse, pandas, dask, xarray or Zarr. A sparse matrix is stored in CSR format, with its
-        explicit zeros.
+        NumPy, SciPy sparse, pandas, dask, xarray or Zarr, or an array of a file (:class:`LabelledArray`) with
+        its labels and missing codes. A sparse matrix is stored in CSR format, with its explicit zeros.
     path : str or path
         Location of the new dataset (a folder, usually ``*.zarr``, or a URL such as ``s3://bucket/a.zarr``).
     missing : number or numbers
         Codes of missing entries; NaN is always missing. 0 is not allowed if implicit entries are zeros.
     row_labels, column_labels : sequences
         Names; by default the labels of X, else 0, 1, ….
+    mode_labels : sequence of sequences
+        Names along the third and further modes, None for a mode without; by default the labels of X.
     valid_range : pair of numbers, or one for every column
         Lowest and highest valid value; a value outside raises an error. By default the range of the data.
     confounders : table with a row for each row of X
@@ -152,19 +162,22 @@ def import_array(
     <Dataset 3×2 int32, 16.67% missing at answers.zarr>
     """
     source = array_source(X)
+    name = X.name if isinstance(X, LabelledArray) else "X"
     if len(source.shape) < 2 or 0 in source.shape:
-        raise DataError(f"X has shape {source.shape}, expected at least one row and one column (rows first, then columns)")
+        raise DataError(f"{name} has shape {source.shape}, expected at least one row and one column (rows first, then columns)")
     codes = [] if missing is None else [float(code) for code in np.atleast_1d(np.asarray(missing, float))]
+    codes += [code for code in X.missing if code not in codes] if isinstance(X, LabelledArray) else []
     sparse = source.is_sparse
     check_empty_rows(empty_rows)
     _check_implicit(implicit, sparse)
     if sparse and implicit == "zero" and 0 in codes:
         remedy = "leave out 0, pass implicit='missing', or import X.toarray()"
         raise DataError(f"missing contains 0, the value of all implicit entries of the sparse X, expected other codes; {remedy}")
-    dtype, missing_code = _stored_type(source.dtype, codes)
+    dtype, missing_code = _stored_type(source.dtype, codes, name)
     n, n_columns = source.shape[:2]
     columns = _labels(column_labels, axis_labels(X, 1), n_columns, "column")
     rows = _labels(row_labels, axis_labels(X, 0), n, "row") if row_labels is not None or axis_labels(X, 0) is not None else None
+    modes = _mode_labels(mode_labels, X, source.shape)
     frame = None if confounders is None else as_frame(confounders, n)
     limits = None if valid_range is None else stored_limits(column_limits(valid_range, n_columns), dtype)
     ensure_not_source(path, [location_of(getattr(X, "store", None))])
@@ -174,25 +187,42 @@ def import_array(
         dtype,
         missing_code=missing_code,
         column_labels=columns,
-        name="X",
+        name=name,
         empty=empty_rows,
         sparse=sparse,
         implicit_value=np.nan if implicit == "missing" else 0.0,
         overwrite=overwrite,
     ) as writer:
         for batch in source.read_ranges(Layout.of(source.shape)):
-            writer.append(_to_stored(source.read_native(batch.start, batch.stop), dtype, codes, missing_code), limits=limits)
+            values = source.read_native(batch.start, batch.stop)
+            _refuse_undeclared(X, values, codes)
+            writer.append(_to_stored(values, dtype, codes, missing_code), limits=limits)
             if progress is not None:
                 progress(batch.stop, n)
-        writer.finish(valid_range=limits, confounders=frame, row_labels=rows)
+        writer.finish(valid_range=limits, confounders=frame, row_labels=rows, mode_labels=modes)
     return open_dataset(path)
+
+
+def _refuse_undeclared(X: Any, values: NDArray[Any] | sp.csr_array, codes: Sequence[float]) -> None:
+    """Raise DataError if the values hold a code that their format uses for missing entries but that nothing declares."""
+    for code in X.undeclared if isinstance(X, LabelledArray) else ():
+        stored = np.asarray(values if isinstance(values, np.ndarray) else values.data)
+        held = stored[stored == code][:1]
+        if held.size and not any(held[0] == each for each in codes):  # compared in the type of the values, which may round the code
+            text = f"{held[0]!s}"
+            remedy = f"declare it as missing with missing={text} (--missing {text}), or with the attribute _FillValue in the file"
+            raise DataError(
+                f"{X.name} holds {text}, the value of entries that were never written, which the file does not declare; {remedy}"
+            )
 
 
 def _check_implicit(implicit: str, sparse: bool) -> None:
     if implicit not in get_args(Implicit):
-        raise ParameterError(f"implicit is {implicit!r}, expected 'zero' or 'missing'")
+        raise ParameterError(f"implicit (--absent) is {implicit!r}, expected 'zero' or 'missing'")
     if implicit == "missing" and not sparse:
-        raise ParameterError("implicit is 'missing' and X is dense, expected a sparse X; mark missing entries with NaN or missing=")
+        raise ParameterError(
+            "implicit (--absent) is 'missing' and X is dense, expected a sparse X; mark missing entries with NaN or missing="
+        )
 
 
 def _labels(explicit: Sequence[Any] | None, labels_of_X: NDArray[Any] | None, n: int, kind: str) -> NDArray[Any]:
@@ -202,6 +232,20 @@ def _labels(explicit: Sequence[Any] | None, labels_of_X: NDArray[Any] | None, n:
     if len(labels) != n:
         raise DataError(f"{kind}_labels has {len(labels)} entries, expected {n}, one for each {kind} of X")
     return labels
+
+
+def _mode_labels(explicit: Sequence[Sequence[Any] | None] | None, X: Any, shape: tuple[int, ...]) -> tuple[NDArray[Any] | None, ...]:
+    """Return the labels of the third and further modes."""
+    if explicit is None:
+        found = [axis_labels(X, axis) for axis in range(2, len(shape))]
+    else:
+        found = [None if each is None else np.asarray([str(label) for label in each], dtype=object) for each in explicit]
+    sizes = [None if each is None else len(each) for each in found]
+    if len(found) != len(shape) - 2 or any(size not in (None, expected) for size, expected in zip(sizes, shape[2:], strict=True)):
+        raise DataError(
+            f"mode_labels has {sizes} labels, expected as many as X has slices in its modes from the third on, {list(shape[2:])}"
+        )
+    return tuple(found)
 
 
 def _to_stored(

@@ -106,6 +106,7 @@ class DatasetWriter:
         offset: NDArray[np.float64] | None = None,
         confounders: pd.DataFrame | None = None,
         row_labels: NDArray[Any] | None = None,
+        mode_labels: tuple[NDArray[Any] | None, ...] = (),
         dropped_before: int = 0,
     ) -> None:
         """Write the last rows and the metadata. Row labels and confounders are those of all received rows.
@@ -136,6 +137,7 @@ class DatasetWriter:
             statistics,
             None if confounders is None else confounders.iloc[kept].reset_index(drop=True),
             labels=None if row_labels is None else np.asarray(row_labels, dtype=object)[kept],
+            mode_labels=mode_labels,
         )
         write_metadata(self._group, dataset)
         update_attributes(

@@ -6,5 +6,11 @@ A reader knows where the columns and the rows of its file are, not what their va
     formats        the reader of a table, chosen by the suffix of its file
     delimited      csv, tsv and txt, plain or gzipped
     parquet        parquet
-    numpy_files    npy and npz: arrays, which are no tables; ``dfact import-array`` reads them
+    array_files    parts that the readers of arrays share; ``dfact import-array`` reads arrays
+    numpy_files    npy and npz
+    hdf5           h5, hdf5 and AnnData's h5ad
+    hdf5_arrays    arrays in HDF5 files, read by rows
+    matlab         mat
+    netcdf         nc and nc4
+    matrix_market  mtx, plain or gzipped
 """

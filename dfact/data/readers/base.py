@@ -6,14 +6,15 @@ opens a :class:`Table`, a format of arrays a :class:`LabelledArray`.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dfact.errors import DataError
+from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFile, InputFolder
 
 CellType = Literal["number", "text", "date"]
@@ -108,11 +109,27 @@ class LabelledArray:
     """An array with the labels of its modes."""
 
     values: Any
-    """NumPy array, SciPy sparse matrix, or an array that is read by slices; the first mode holds the rows."""
+    """NumPy array, SciPy sparse array, or a source that is read by rows; all have ``T``. The first mode holds the rows."""
     labels: tuple[NDArray[Any] | None, ...] = ()
     """Labels of each mode, None for a mode without labels; modes beyond the tuple have none."""
     missing: tuple[float, ...] = ()
     """Codes that the file declares as missing."""
+    undeclared: tuple[float, ...] = ()
+    """Codes that mark missing entries in this format, but that the file does not declare: an entry with one is an error."""
+    name: str = "X"
+    """Name in messages."""
+    notes: tuple[str, ...] = ()
+    """Sentences about the file for the user."""
+
+    def __post_init__(self) -> None:
+        for mode, (labels, size) in enumerate(zip(self.labels, self.values.shape, strict=False), start=1):
+            if labels is not None and len(labels) != size:
+                raise DataError(f"{self.name} has {len(labels)} labels of mode {mode}, expected {size}; the file is damaged")
+
+    def transpose(self) -> "LabelledArray":
+        """Return the array with its modes in reverse order."""
+        labels = (*self.labels, *[None] * (len(self.values.shape) - len(self.labels)))
+        return replace(self, values=self.values.T, labels=labels[::-1])
 
 
 @dataclass(frozen=True)
@@ -153,6 +170,13 @@ class Format:
 
 
 Input = InputFile | InputFolder
+
+
+def require_modules(name: str, modules: Sequence[str], extra: str | None) -> None:
+    """Raise ParameterError, with the command that installs them, if modules that read the file ``name`` are not installed."""
+    lacking = [module for module in modules if find_spec(module) is None]
+    if lacking:
+        raise ParameterError(f"{name} needs {', '.join(lacking)}; install it with: pip install 'dfact[{extra}]'")
 
 
 def is_number(cell: str) -> bool:

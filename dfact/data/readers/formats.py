@@ -5,12 +5,14 @@ import pkgutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cache
-from importlib.util import find_spec
+from math import prod
 from os import PathLike
 from typing import Any
 
+import numpy as np
+
 from dfact.data import readers
-from dfact.data.readers.base import Format, Input, LabelledArray, ReadOptions, Table
+from dfact.data.readers.base import Format, Input, LabelledArray, ReadOptions, Table, require_modules
 from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFolder, open_input
 
@@ -26,7 +28,7 @@ _OTHER_SIGNATURES = (
     (b"<htm", "a web page"),
     (b"<!DO", "a web page"),
 )
-_LONGEST_SIGNATURE = 512
+_LONGEST_SIGNATURE = 520  # MATLAB puts 512 bytes before the signature of HDF5
 
 
 @cache
@@ -62,6 +64,14 @@ def open_array(source: str | PathLike[str], options: ReadOptions | None = None) 
     return array
 
 
+def open_labels(source: str | PathLike[str], name: str) -> list[str]:
+    """Read the array ``name`` of a file as labels; raises what :func:`open_table` raises."""
+    values = open_array(source, ReadOptions(object=name)).values
+    if len(values.shape) != 1 and max(values.shape, default=0) != prod(values.shape):
+        raise DataError(f"{name!r} of {source} has shape {values.shape}, expected one label for each row or column")
+    return [str(label) for label in np.ravel(values if isinstance(values, np.ndarray) else values.read(0, values.shape[0]))]
+
+
 def _open(source: Input, options: ReadOptions, *, arrays: bool) -> Any:
     chosen = _choose(source, options, arrays=arrays)
     given = [name for name, value in asdict(options).items() if value is not None and name not in chosen.options]
@@ -70,9 +80,7 @@ def _open(source: Input, options: ReadOptions, *, arrays: bool) -> Any:
         raise ParameterError(
             f"{given[0]} is {getattr(options, given[0])!r} for {source.name}, a file of {chosen.name}, {known}; leave it out"
         )
-    lacking = [module for module in chosen.modules if find_spec(module) is None]
-    if lacking:
-        raise ParameterError(f"{source.name} needs {', '.join(lacking)}; install it with: pip install 'dfact[{chosen.extra}]'")
+    require_modules(source.name, chosen.modules, chosen.extra)
     if not isinstance(source, InputFolder):
         _check_signature(source.name, source.read_start(_LONGEST_SIGNATURE), chosen)
     return chosen.open(source, options)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfact.data.readers.array_files import choose_array
 from dfact.data.readers.base import Format, LabelledArray, ReadOptions
 from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFile
@@ -34,15 +35,12 @@ def read_array_file(path: Path, key: str | None = None) -> NDArray[Any]:
         loaded = np.load(path, mmap_mode="r" if path.suffix == ".npy" else None, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             if key is not None:
-                raise ParameterError(
-                    f"{path} holds one array without a name, expected an .npz file with an array {key!r}; omit key (--key)"
-                )
+                raise ParameterError(f"{path} holds one array without a name, expected an .npz file with an array {key!r}; omit --object")
             return loaded
         with loaded:
-            name = _single_name(path, loaded.files) if key is None else key
-            if name not in loaded.files:
-                raise ParameterError(f"{path} has no array {name!r}, expected one of {', '.join(loaded.files)}")
-            _check_size(loaded.zip, name)
+            headers = {name: _read_header(loaded.zip, name) for name in loaded.files}
+            name = choose_array(str(path), {name: shape for name, (shape, _) in headers.items()}, key)
+            _check_size(loaded.zip, name, *headers[name])
             return np.asarray(loaded[name])
     except (ParameterError, MemoryError):
         raise
@@ -51,25 +49,29 @@ def read_array_file(path: Path, key: str | None = None) -> NDArray[Any]:
         raise DataError(f"cannot read an array from {path}: {error}; {remedy}") from error
 
 
-def _check_size(archive: zipfile.ZipFile, name: str) -> None:
-    """Raise ValueError if the header declares more bytes than the file has: NumPy allocates them all before it reads."""
-    member = archive.getinfo(name if name in archive.namelist() else f"{name}.npy")
-    with archive.open(member) as file:
+def _member(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
+    return archive.getinfo(name if name in archive.namelist() else f"{name}.npy")
+
+
+def _read_header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Read the shape and the type that the header of an array declares."""
+    with archive.open(_member(archive, name)) as file:
         version = np.lib.format.read_magic(file)
         read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read_header(file)
-    if not dtype.hasobject and prod(shape) * dtype.itemsize > member.file_size:
+    return shape, dtype
+
+
+def _check_size(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Raise ValueError if the header declares more bytes than the file has: NumPy allocates them all before it reads."""
+    if not dtype.hasobject and prod(shape) * dtype.itemsize > _member(archive, name).file_size:
         raise ValueError(f"the header of {name!r} declares shape {shape}, for which the file is too short")
 
 
-def _single_name(path: Path, names: list[str]) -> str:
-    if len(names) != 1:
-        raise ParameterError(f"{path} holds {len(names)} arrays ({', '.join(names)}), expected one; choose one with key (--key)")
-    return names[0]
-
-
 def _open(file: InputFile, options: ReadOptions) -> LabelledArray:
-    return LabelledArray(read_array_file(file.path, options.object))
+    return LabelledArray(
+        read_array_file(file.path, options.object), name=file.name if options.object is None else f"{options.object} of {file.name}"
+    )
 
 
 FORMATS = (Format("NumPy arrays", (".npy", ".npz"), _open, options=("object",), arrays=True),)
