@@ -1,6 +1,6 @@
 """The third mode of a table: instances in columns side by side, or events in rows below each other."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -45,6 +45,14 @@ class Instances:
         """Number of the columns of each instance, as text."""
         return {label: f"{n} column(s)" for label, n in zip(self.labels, (self.index >= 0).sum(axis=0), strict=True)}
 
+    @property
+    def item_of_column(self) -> NDArray[np.intp]:
+        """Number of the item of each column (c,)."""
+        numbers = np.empty(len(self.columns), np.intp)
+        items, _ = np.nonzero(self.index >= 0)
+        numbers[self.index[self.index >= 0]] = items
+        return numbers
+
     def with_answers(self, observed: NDArray[np.int64]) -> "Instances":
         """Return the instances that have an answer, given the number of answers in each column (c,)."""
         answers = np.where(self.index >= 0, observed[self.index], 0).sum(axis=0)
@@ -60,6 +68,8 @@ class Instances:
 
 def find_instances(name: str, columns: Sequence[str], places: Mapping[str, tuple[str, str]]) -> Instances:
     """Arrange columns by item and instance, given both for each column.
+
+    Instances come in the order of their numbers, or else in that of their columns.
 
     Raises DataError for a column without an instance, and for two columns of one item at one instance.
     """
@@ -91,12 +101,12 @@ class Events:
     record: NDArray[np.intp]
     """Number of the record of each row."""
     event: NDArray[np.intp]
-    """Number of the event of each row, −1 for an event that is left out."""
+    """Number of the event of each row."""
 
     @property
     def counts(self) -> dict[str, str]:
         """Number of the rows of each event, as text."""
-        rows = np.bincount(self.event[self.event >= 0], minlength=len(self.labels))
+        rows = np.bincount(self.event, minlength=len(self.labels))
         return {label: f"{n} row(s)" for label, n in zip(self.labels, rows, strict=True)}
 
     def rows_at(self, label: str) -> NDArray[np.bool_]:
@@ -104,63 +114,6 @@ class Events:
         if label not in self.labels:
             raise ParameterError(f"event is {label!r}, expected one of {_listed(self.counts)}; correct it")
         return np.asarray(self.event == self.labels.index(label))
-
-    def with_answers(self, answers: NDArray[np.int64]) -> "Events":
-        """Return the events that have an answer, given the number of answers in each row."""
-        by_event = np.bincount(self.event, weights=answers, minlength=len(self.labels))
-        kept = np.flatnonzero(by_event)
-        number = np.full(len(self.labels), -1, np.intp)
-        number[kept] = np.arange(len(kept))
-        return replace(self, labels=tuple(self.labels[k] for k in kept), event=number[self.event])
-
-    def gather(self, batches: Iterable[NDArray[Scalar]], missing: Any) -> Iterator[NDArray[Scalar]]:
-        """Yield the records in order as tensors (k, m, t), given all rows (·, m) in the order of the file.
-
-        A record is held until its last row and those of all earlier records have been read: few at once if the file is sorted by
-        record. Combinations without a row are ``missing``.
-        """
-        last = np.zeros(len(self.ids), np.intp)
-        np.maximum.at(last, self.record, np.arange(len(self.record)))
-        n_read = n_done = 0
-        held: NDArray[Scalar] | None = None
-        for rows in batches:
-            record, event = self.record[n_read : n_read + len(rows)], self.event[n_read : n_read + len(rows)]
-            n_read += len(rows)
-            if held is None:
-                held = np.empty((0, rows.shape[1], len(self.labels)), rows.dtype)
-            n_new = max(record.max(initial=-1) + 1 - n_done - len(held), 0)  # records are numbered by their first rows
-            if n_new:
-                held = np.concatenate([held, np.full((n_new, *held.shape[1:]), missing, held.dtype)])
-            kept = event >= 0
-            held[record[kept] - n_done, :, event[kept]] = rows[kept]
-            complete = last[n_done : n_done + len(held)] < n_read
-            n_complete = len(held) if complete.all() else int(np.argmin(complete))
-            if n_complete:
-                yield held[:n_complete]
-                held, n_done = held[n_complete:], n_done + n_complete
-
-    def per_record(
-        self, name: str, column: str, values: pa.Array, row_position: Callable[[int], str], missing: Sequence[str] = ()
-    ) -> pa.Array:
-        """Return the value of each record in a column that has one in some of the record's rows; null without one.
-
-        Raises DataError if two rows of a record have different values.
-        """
-        texts = _texts(values)
-        stated = np.flatnonzero((texts != "") & ~texts.isin(list(missing)))
-        record, found = self.record[stated], texts.to_numpy()[stated]
-        numbers, first = np.unique(record, return_index=True)
-        of_record = np.full(len(self.ids), None, object)
-        of_record[numbers] = found[first]
-        different = np.flatnonzero(of_record[record] != found)
-        if different.size:
-            row = stated[different[0]]
-            other = stated[first[np.searchsorted(numbers, self.record[row])]]
-            raise DataError(
-                f"{name}: column {column!r} holds {texts.iloc[other]!r} at {row_position(other)} and {texts.iloc[row]!r} at "
-                f"{row_position(row)} for {self.ids[self.record[row]]!r}, expected one value for each record; correct it, or name one event"
-            )
-        return pa.array(of_record, pa.string())
 
 
 def find_events(name: str, columns: EventColumns, texts: Mapping[str, pa.Array], row_position: Callable[[int], str]) -> Events:
