@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from dfact.cli.answer_options import answers_option, levels_option, missing_option, recode_option
 from dfact.cli.options import choice, example, list_option, overwrite_option, read_dataset
 from dfact.cli.types import MatrixShape
 from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
@@ -34,8 +35,8 @@ def confounder_kinds(_: click.Context, __: click.Parameter, values: tuple[str, .
 @click.argument("destination", metavar="DEST", type=OutputLocation())
 @list_option(
     "--items",
-    "Columns with the answers: names or patterns such as 'Q*'; repeatable or separated by commas.",
-    required=True,
+    "Columns with the answers: names or patterns such as 'Q*'; -v3 is reversed. Repeatable or separated by commas. May be left out where "
+    "the file describes one battery.",
     metavar="NAMES",
 )
 @click.option("--id-column", metavar="NAME", help="Column with unique labels of the participants.")
@@ -49,9 +50,13 @@ def confounder_kinds(_: click.Context, __: click.Parameter, values: tuple[str, .
     help="Column with a confounder, of KIND categorical or continuous; repeatable. By default, text and few distinct integers are "
     "categorical.",
 )
-@list_option(
-    "--missing", "Codes of missing answers, such as -9; empty cells are always missing. Repeatable or separated by commas.", metavar="CODES"
-)
+@levels_option
+@recode_option
+@missing_option
+@answers_option
+@click.option("--no-default-missing", is_flag=True, help="Do not take texts such as NA, N/A and null as missing.")
+@list_option("--reverse", "Items to reverse within their declared range; repeatable or separated by commas.", metavar="NAMES")
+@choice("--unlabelled", "error keep", "Treatment of values without a label in items with labels.")
 @list_option(
     "--confounder-missing",
     "Codes of missing confounders, such as -9; empty cells are always missing. Repeatable or separated by commas.",
@@ -68,18 +73,36 @@ def confounder_kinds(_: click.Context, __: click.Parameter, values: tuple[str, .
 )
 @choice("--empty-rows", "error drop", "Treatment of rows without any answer: an error, or drop them.")
 @click.option("--delimiter", metavar="CHARACTER", help="Separator of the cells.", show_default="by the ending: .csv, .tsv or .txt")
+@click.option("--encoding", metavar="NAME", help="Encoding of a text file, such as cp1252.", show_default="UTF-8")
+@click.option("--decimal", metavar="CHARACTER", help="Decimal mark of a text file.", show_default="a point")
+@click.option("--header-rows", type=click.IntRange(1), metavar="NUMBER", help="Number of lines with column names.", show_default="1")
+@click.option("--sheet", metavar="NAME", help="Sheet of a workbook.", show_default="the only one with cells")
+@click.option("--object", metavar="NAME", help="Table in a file of several.", show_default="the only one")
+@click.option("--labels", metavar="FILE", type=InputPath(), help="File with the value labels of a SAS file (.sas7bcat).")
 @overwrite_option
-def import_command(source: Path, destination: Location, no_shift: bool, **settings: Any) -> None:
+def import_command(
+    source: Path, destination: Location, no_shift: bool, no_default_missing: bool, items: list[str], **settings: Any
+) -> None:
     """Import a table as a dataset.
 
-    SOURCE is a csv, tsv or txt file, optionally compressed (.gz), or a parquet file. DEST is the dataset, a Zarr store.
+    SOURCE is a table of one of the formats that 'dfact help formats' lists, such as .csv, .sav or .parquet. DEST is the dataset, a
+    Zarr store. Wordings, labels, and missing codes are taken from the file where it has them.
     """
     from dfact.cli.info import dataset_text
     from dfact.data.ingest.table import import_table
     from dfact.progress import Progress
 
     with closing(Progress("import")) as progress:
-        dataset = import_table(source, destination, shift=not no_shift, progress=progress.update, **settings)
+        dataset = import_table(
+            source,
+            destination,
+            items=items or None,
+            shift=not no_shift,
+            default_missing=not no_default_missing,
+            progress=progress.update,
+            note=click.echo,
+            **{name: value for name, value in settings.items() if value is not None},
+        )
     click.echo(dataset_text(dataset))
 
 

@@ -149,6 +149,15 @@ def test_a_doubtful_code_that_occurs_is_asked():
     np.testing.assert_array_equal(coded(absent, ["race"])[0][:, 0], [1, 2])
 
 
+def test_a_text_may_be_missing_in_one_item_alone(tmp_path):
+    source = tmp_path / "t.csv"
+    source.write_text("q,r\n1,4\n-,5\n2,-\n")
+    with pytest.raises(DataError, match=r"line 4, column 'r' holds the text '-'"):
+        dfact.import_table(source, tmp_path / "d.zarr", items="*", missing={"q": "-"})
+    dataset = dfact.import_table(source, tmp_path / "d.zarr", items="*", missing={"q": "-", "*": ["-", 4]})
+    np.testing.assert_array_equal(answers_of(dataset), [[1, np.nan], [np.nan, 5], [2, np.nan]])
+
+
 # ---------------------------------------------------------------- levels
 
 

@@ -157,8 +157,8 @@ memory = 3
 
 [[step]]
 run = "import"
-source = "nowhere.csv"
 dest = "answers.zarr"
+items = "Q*"
 
 [[step]]
 run = "fit icqff"
@@ -186,7 +186,7 @@ x = 1
     printed = capsys.readouterr().err
     found = {int(line): text for line, text in re.findall(r"job\.toml:(\d+): (.*)", printed)}
     expected = {
-        5: "import: 'items' is missing",
+        5: "import: 'source' is missing",
         11: "run = 'fit icqff' is not a command; did you mean 'fit icqf'?",
         13: "a step lacks 'run'; expected one of import, ",
         20: "fit icqf: components: 'many' is not a valid integer.",

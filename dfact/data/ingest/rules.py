@@ -75,19 +75,21 @@ def plan_coding(table: Table, variables: Mapping[str, Variable], names: Sequence
     everywhere, by_item = ((), said.missing) if isinstance(said.missing, Mapping) else (said.missing, {})
     numbers, texts = parse_codes(everywhere)
     levels = _levels_by_item(table, names, said.levels)
-    missing = _by_item(table, names, by_item, "missing")
-    answers = _by_item(table, names, said.answers or {}, "answers")
+    missing = {name: parse_codes(codes) for name, codes in _codes_by_item(table, names, by_item, "missing").items()}
+    no_codes = ParsedCodes((), ())
+    common = (*texts, *set.intersection(*(set(missing.get(name, no_codes).texts) for name in names)))
+    answers = _codes_by_item(table, names, said.answers or {}, "answers")
     recode = _by_item(table, names, said.recode or {}, "recode")
     ranges = _declared_ranges(table, names, said.valid_range)
     turned = set(_reversed_items(table, names, said.reverse))
     items = []
     for name in names:
         variable = variables.get(name, Variable(name))
-        own_numbers, own_texts = parse_codes(missing.get(name, ()))
-        declared = MissingCodes((*variable.missing.values, *numbers, *texts, *own_numbers, *own_texts), variable.missing.ranges)
+        own = missing.get(name, no_codes)
+        declared = MissingCodes((*variable.missing.values, *numbers, *texts, *own.numbers, *own.texts), variable.missing.ranges)
         own_answers = parse_codes(answers.get(name, ()))
         variable = _with_answers(replace(variable, missing=declared), *own_answers)
-        item = _item(table, variable, levels.get(name), said)
+        item = _item(table, variable, levels.get(name), said, in_text=not {*own.texts} <= {*common})
         item = replace(
             item,
             recode=dict(recode.get(name, {})),
@@ -102,11 +104,14 @@ def plan_coding(table: Table, variables: Mapping[str, Variable], names: Sequence
         items.append(replace(item, reversed=name in turned))
     _warn_of_alphabetical_labels(table, items)
     default = ("", *DEFAULT_MISSING, "None") if said.default_missing else ("",)
-    return AnswerCoding(tuple(items), missing_texts=(*default, *texts))
+    return AnswerCoding(tuple(items), missing_texts=(*default, *sorted(set(common))))
 
 
-def _item(table: Table, variable: Variable, levels: Mapping[str, float] | None, said: Statements) -> ItemCoding:
-    """Return the coding of an item by its description and, for text answers, the levels that the user gave."""
+def _item(table: Table, variable: Variable, levels: Mapping[str, float] | None, said: Statements, *, in_text: bool) -> ItemCoding:
+    """Return the coding of an item by its description and, for text answers, the levels that the user gave.
+
+    ``in_text`` has numbers read as text, as some texts are missing in this item alone.
+    """
     defaults = DEFAULT_MISSING if said.default_missing else ()
     if variable.type == "text" or variable.categories or (levels is not None and variable.type is None):
         missing = replace(variable.missing, values=(*variable.missing.values, *defaults))
@@ -124,7 +129,7 @@ def _item(table: Table, variable: Variable, levels: Mapping[str, float] | None, 
             doubtful=_doubtful(declared) if levels is None else frozenset(),
             limits=(declared[0][0], declared[-1][0]),
         )
-    in_text = bool(variable.texts) or variable.decimal is not None
+    in_text = in_text or bool(variable.texts) or variable.decimal is not None
     declared = valid_levels(variable)
     declared = declared if len(declared) >= 2 else ()
     closed = bool(declared) and said.unlabelled == "error"
@@ -199,13 +204,25 @@ def _without(low: float, high: float, code: float) -> list[tuple[float, float]]:
 def _by_item(table: Table, names: Sequence[str], given: Mapping[str, T], option: str) -> dict[str, T]:
     """Return the statement about each item; one that names an item takes precedence over one with a pattern."""
     out: dict[str, T] = {}
-    known = set(names)
-    for name, value in sorted(given.items(), key=lambda entry: entry[0] in known):
-        matching = [item for item in names if item == name or (is_pattern(name, known) and fnmatchcase(item, name))]
-        if not matching:
-            raise DataError(f"{table.name}: {option} names {name!r}, expected names or patterns of items")
-        out |= dict.fromkeys(matching, value)
+    for name, value in sorted(given.items(), key=lambda entry: entry[0] in names):
+        out |= dict.fromkeys(_matching(table, names, name, option), value)
     return out
+
+
+def _codes_by_item(table: Table, names: Sequence[str], given: Mapping[str, Codes], option: str) -> dict[str, list[float | str]]:
+    """Return all codes of each item: those of its name and of all patterns that it matches."""
+    out: dict[str, list[float | str]] = {}
+    for name, codes in given.items():
+        for item in _matching(table, names, name, option):
+            out.setdefault(item, []).extend([codes] if isinstance(codes, (str, int, float)) else codes)
+    return out
+
+
+def _matching(table: Table, names: Sequence[str], name: str, option: str) -> list[str]:
+    matching = [item for item in names if item == name or (is_pattern(name, names) and fnmatchcase(item, name))]
+    if not matching:
+        raise DataError(f"{table.name}: {option} names {name!r}, expected names or patterns of items")
+    return matching
 
 
 def _levels_by_item(table: Table, names: Sequence[str], levels: Any) -> dict[str, Mapping[str, float]]:
