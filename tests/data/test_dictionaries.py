@@ -80,8 +80,7 @@ def test_redcap_fields_become_descriptions_of_columns(header: str, tmp_path: Pat
     }
     assert found["smoker"].labels == {1: "Yes", 0: "No"}
     assert [found[f"meds___{code}"].wording for code in ("1", "_9", "x_y")] == ["Takes: A, or B", "Takes: None", "Takes: Other"]
-    assert dictionary.ranges(REDCAP_COLUMNS) == {"pain": (-1, 10)}
-    assert not found["pain"].labels
+    assert (found["pain"].limits, found["pain"].labels) == ((-1, 10), {})
     assert dictionary.id_column(REDCAP_COLUMNS) == "record_id"
     assert dictionary.id_column(["email"]) is None
 
@@ -108,7 +107,6 @@ def test_redcap_missing_data_codes_come_from_the_project_information(tmp_path: P
     found = redcap(tmp_path, codings=[tmp_path / "project.csv"]).variables(REDCAP_COLUMNS)
     assert found["mood"].missing == MissingCodes((-99.0, "NASK"))
     assert found["mood"].labels[-99] == "Refused"
-    assert found["mood"].decimal == "."  # read as text, in which both numbers and NASK may stand
     assert found["group"].missing.values == (-99.0, "NASK")
     assert found["smoker"].missing == MissingCodes()
     assert "NASK" in found["meds___nask"].excluded
@@ -131,8 +129,13 @@ def test_boxes_of_a_form_that_was_not_opened_are_missing(tmp_path: Path) -> None
     assert forms == (UntouchedBoxes("drugs_complete", ("meds___1", "meds____9", "meds___x_y")),)
     assert dictionary.untouched_boxes(REDCAP_COLUMNS, ["mood"]) == ()
     assert dictionary.untouched_boxes([name for name in REDCAP_COLUMNS if name != "drugs_complete"], ["meds___1"]) == ()
-    boxes = np.array([[0, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, np.nan], [0, 0, 0], [np.nan] * 3])
-    np.testing.assert_array_equal(forms[0].mask(["0", "0", "2", " 0 ", None, ""], boxes), [True, False, False, True, True, True])
+    cells = {
+        "drugs_complete": ["0", "0", "2", " 0 ", None, "", "0"],
+        "meds___1": ["0", "0", "0", "0", "FALSE", None, "TRUE"],
+        "meds____9": ["0", "1", "0", "", "0", "", "0"],
+        "meds___x_y": ["0", "0", "0", None, "0", "", "0"],
+    }
+    assert forms[0].rows(pa.RecordBatch.from_pydict(cells)).tolist() == [True, False, False, True, True, True, False]
 
 
 def test_redcap_columns_are_recognized_without_a_dictionary() -> None:
@@ -211,8 +214,8 @@ def test_redcap_doubts_are_left_to_the_user() -> None:
     dictionary = open_dictionary(folder / "checkboxes-1/dictionary.csv")
     rows = read_rows(folder / "checkboxes-1/data.csv")
     (form,) = dictionary.untouched_boxes(list(rows[0]), ["check_two___a"])
-    boxes = np.array([[float(row[box]) for box in form.boxes] for row in rows])
-    assert form.mask([row[form.status] for row in rows], boxes).tolist() == [False, False, False, True]
+    batch = pa.RecordBatch.from_pydict({column: [row[column] for row in rows] for column in form.columns})
+    assert form.rows(batch).tolist() == [False, False, False, True]
 
 
 SPELLINGS = ["{}-{}.{}", "f.{}.{}.{}", "x{}_{}_{}", "X{}.{}.{}", "n_{}_{}_{}", "ts_{}_{}_{}", "p{}_i{}_a{}", "participant.p{}_i{}_a{}"]

@@ -1,18 +1,21 @@
 """The contract of a dictionary: descriptions of the columns of a table, and the columns that records and events are in."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from os import PathLike
 from typing import ClassVar, Self
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dfact.data.dictionaries.records import Records
 from dfact.data.readers.base import Variable
 from dfact.errors import ParameterError
 
+_UNTICKED = pa.array(["", "0", "FALSE", "False", "false"])
 Paths = Sequence[str | PathLike[str]]
 
 
@@ -44,14 +47,18 @@ class UntouchedBoxes:
     boxes: tuple[str, ...]
     """Columns of all boxes of the form."""
 
-    def mask(self, status: Iterable[str | None], boxes: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return the rows whose boxes are missing: the status is 0 or empty, and no box is ticked.
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns to read as text."""
+        return (self.status, *self.boxes)
 
-        ``boxes`` (n, b) holds the columns ``boxes``, NaN for missing.
-        """
-        closed = np.array([(text or "").strip() in ("", "0") for text in status], bool)
-        unticked: NDArray[np.bool_] = ((boxes == 0) | np.isnan(boxes)).all(axis=1)
-        return closed & unticked
+    def rows(self, texts: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Return the rows whose boxes are missing: the status is 0 or empty, and no box is ticked."""
+        untouched = np.ones(texts.num_rows, bool)
+        for column in self.columns:
+            trimmed = pc.utf8_trim_whitespace(pc.fill_null(texts[column], ""))
+            untouched &= pc.is_in(trimmed, _UNTICKED).to_numpy(zero_copy_only=False)
+        return untouched
 
 
 class Dictionary(ABC):
@@ -88,10 +95,6 @@ class Dictionary(ABC):
     def check_items(self, items: Sequence[str]) -> None:
         """Raise DataError on items that cannot stand side by side."""
         return
-
-    def ranges(self, columns: Sequence[str]) -> dict[str, tuple[float, float]]:
-        """Return the lowest and the highest valid answer of columns whose levels have no labels."""
-        return {}
 
     def reversed_items(self, columns: Sequence[str], keying: str) -> list[str]:
         """Return the columns that the column ``keying`` of the dictionary marks as reversed.

@@ -96,9 +96,6 @@ class RedcapDictionary(Dictionary):
     def expand(self, name: str, columns: Sequence[str]) -> list[str]:
         return [column for column, (known, _) in self._boxes(columns).items() if known.name == name]
 
-    def ranges(self, columns: Sequence[str]) -> dict[str, tuple[float, float]]:
-        return {name: known.limits for name in columns if (known := self.fields.get(name)) and known.type == "slider"}
-
     def event_columns(self, columns: Sequence[str]) -> EventColumns | None:
         record = self.id_column(columns)
         event, form, repetition = (column if column in columns else None for column in (_EVENT, *_REPEAT))
@@ -118,8 +115,6 @@ class RedcapDictionary(Dictionary):
         labels = {number: known.choices[code] for code, number in codes.items() if number is not None}
         missing = {code: as_number(code) for code in known.missing}
         texts = _TRUTH if known.type in _CHOICE_TYPES and set(labels) == _TWO else {}
-        decimal = "," if known.validation.endswith("comma_decimal") else None
-        in_text = any(number is None for number in missing.values())
         values = tuple(code if number is None else number for code, number in missing.items())
         return Variable(
             known.name,
@@ -129,7 +124,8 @@ class RedcapDictionary(Dictionary):
             categories=tuple(code for code, number in codes.items() if number is None) if not labels else (),
             missing=MissingCodes(values),
             texts=texts,
-            decimal=decimal or ("." if in_text and _cell_type(known, numeric=bool(labels)) == "number" else None),
+            decimal="," if known.validation.endswith("comma_decimal") else None,
+            limits=known.limits if known.type == "slider" else None,
             measure="scale" if known.type in ("slider", "calc") else None,
             excluded=self._reason(known),
         )

@@ -30,6 +30,9 @@ class MissingCodes:
     def __bool__(self) -> bool:
         return bool(self.values or self.ranges)
 
+    def __contains__(self, code: float | str) -> bool:
+        return code in self.values or (not isinstance(code, str) and any(low <= code <= high for low, high in self.ranges))
+
 
 @dataclass(frozen=True)
 class Variable:
@@ -48,9 +51,11 @@ class Variable:
     """Whether the file declares the order of ``categories``."""
     missing: MissingCodes = field(default_factory=MissingCodes)
     doubtful: MissingCodes = field(default_factory=MissingCodes)
-    """Codes, and ranges of whole numbers, that may stand for no answer, which nothing says; they are asked for where they occur."""
+    """Codes, and ranges of whole numbers, of which nothing says whether they stand for no answer; those that occur are asked about."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """Labels of tagged missing values (".a" of Stata and SAS), by tag without its point."""
+    limits: tuple[float, float] | None = None
+    """Lowest and highest valid value, of a column whose values have no labels."""
     measure: Literal["nominal", "ordinal", "scale"] | None = None
     decimal: str | None = None
     """Decimal mark of this column, where it differs from that of the file."""
