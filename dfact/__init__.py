@@ -8,6 +8,7 @@ from dfact.models.catalogue import CATALOGUE
 
 if TYPE_CHECKING:
     from dfact import report, selection
+    from dfact.data.codebook import Codebook, Item, MissingCount
     from dfact.data.dataset import Dataset
     from dfact.data.ingest.array import import_array
     from dfact.data.ingest.join import join_datasets
@@ -31,6 +32,7 @@ __all__ = [
     "CPALS",
     "ICQF",
     "L1NMF",
+    "Codebook",
     "DataError",
     "Dataset",
     "DfactError",
@@ -38,7 +40,9 @@ __all__ = [
     "ExpectileMF",
     "FactorAnalysis",
     "GradeOfMembership",
+    "Item",
     "MemoryPlanError",
+    "MissingCount",
     "ParameterError",
     "Progress",
     "StoreError",
@@ -57,7 +61,10 @@ __all__ = [
 
 # Imported on first use: Numba and scikit-learn take seconds, which `dfact --help` need not wait for.
 _MODULES = {entry.name: entry.module for entry in CATALOGUE} | {
+    "Codebook": "dfact.data.codebook",
     "Dataset": "dfact.data.dataset",
+    "Item": "dfact.data.codebook",
+    "MissingCount": "dfact.data.codebook",
     "Progress": "dfact.progress",
     "import_array": "dfact.data.ingest.array",
     "import_table": "dfact.data.ingest.table",

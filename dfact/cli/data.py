@@ -24,6 +24,11 @@ def confounder_kinds(_: click.Context, __: click.Parameter, values: tuple[str, .
     return parsed
 
 
+def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str, float, float], ...]) -> dict[str, tuple[float, float]]:
+    """Return the ranges by the names of their confounders."""
+    return {name: (low, high) for name, low, high in values}
+
+
 @click.command(
     "import",
     epilog=example(
@@ -61,6 +66,16 @@ def confounder_kinds(_: click.Context, __: click.Parameter, values: tuple[str, .
     "--confounder-missing",
     "Codes of missing confounders, such as -9; empty cells are always missing. Repeatable or separated by commas.",
     metavar="CODES",
+)
+@click.option(
+    "--confounder-range",
+    "confounder_ranges",
+    type=(str, float, float),
+    multiple=True,
+    metavar="NAME LOW HIGH",
+    callback=range_by_name,
+    show_default=False,
+    help="Lowest and highest plausible value of a continuous confounder, such as age 5 110; values outside count as missing. Repeatable.",
 )
 @click.option("--no-shift", is_flag=True, help="Store the answers unchanged instead of shifting the lowest valid answer to 0.")
 @click.option(

@@ -1,33 +1,57 @@
 """``dfact info``."""
 
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from math import isnan, prod
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfact.cli.options import example, read_dataset
+from dfact.cli.options import example, list_option, read_dataset
+from dfact.errors import DataError
 from dfact.jobs.declarations import InputLocation
 from dfact.storage.location import Location
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dfact.data.codebook import Codebook
+    from dfact.data.confounders import PlausibleRange
     from dfact.data.dataset import Dataset
 
+_QUANTILES = {"min": 0.0, "5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "max": 1.0}
 
-@click.command(epilog=example("dfact info survey.zarr"))
+
+@click.command(epilog=example("dfact info survey.zarr --items 'Q1*'"))
 @click.argument("path", type=InputLocation())
-@click.option("-n", "--top", type=click.IntRange(1), default=5, help="Number of items listed for each factor or class of a model.")
-def info(path: Location, top: int) -> None:
+@click.option(
+    "-n",
+    "--top",
+    type=click.IntRange(1),
+    default=5,
+    help="Number of items listed for each factor or class of a model, or from the codebook of a dataset.",
+)
+@list_option(
+    "--items",
+    "Items of a dataset whose wording, levels and missing codes are listed: names or patterns such as 'Q*'; repeatable or separated "
+    "by commas.",
+    metavar="NAMES",
+)
+def info(path: Location, top: int, items: list[str]) -> None:
     """Print a summary of a dataset or a model."""
     from dfact.models.persistence import KIND
     from dfact.storage.groups import kind_at
 
-    click.echo(stored_model_text(path, top) if kind_at(path) == KIND else dataset_text(read_dataset(path)))
+    if kind_at(path) != KIND:
+        click.echo(dataset_text(read_dataset(path), top, items))
+        return
+    if items:
+        raise click.UsageError("--items applies to datasets; remove it, or list more items of a model with --top.")
+    click.echo(stored_model_text(path, top))
 
 
-def dataset_text(dataset: "Dataset") -> str:
-    """Describe a dataset."""
+def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ()) -> str:
+    """Describe a dataset with the first ``top`` items of its codebook, or those whose names match a pattern."""
     from dfact.report.tables import align_columns
 
     n, *others = dataset.shape
@@ -53,9 +77,45 @@ def dataset_text(dataset: "Dataset") -> str:
         ("participants", _row_labels(dataset)),
     ]
     for i, values in enumerate([] if dataset.confounders is None else [dataset.confounders[name] for name in dataset.confounders]):
-        lines.append(("" if i else "confounders", _confounder(values)))
+        lines.append(("" if i else "confounders", _confounder(values, dataset.confounder_ranges.get(str(values.name)))))
     lines += [("fingerprint", dataset.fingerprint), ("storage", _storage(dataset))]
-    return align_columns(lines)
+    if dataset.codebook is None and patterns:
+        raise DataError(f"{dataset.path} has no codebook, expected one for --items; import it from a file with labels, or a dictionary")
+    if dataset.codebook is None:
+        return align_columns(lines)
+    lines.append(("codebook", _codebook_line(dataset.codebook)))
+    return f"{align_columns(lines)}\n\n{items_text(dataset.codebook, top, patterns)}"
+
+
+def _codebook_line(codebook: "Codebook") -> str:
+    n_levels, n_coded = (sum(map(bool, values)) for values in zip(*((item.levels, item.missing) for item in codebook), strict=True))
+    described = f"{len(codebook.texts)} item(s) with wording, {n_levels} with levels, {n_coded} with missing codes"
+    return f"{described}; fingerprint {codebook.fingerprint}"
+
+
+def items_text(codebook: "Codebook", top: int, patterns: Sequence[str] = ()) -> str:
+    """Describe the first ``top`` items, or those whose names match a pattern; levels as in the item before are not repeated."""
+    from dfact.report.tables import align_columns, escape_control
+
+    items = [item for item in codebook if not patterns or any(fnmatchcase(item.name, pattern) for pattern in patterns)]
+    if not items:
+        raise DataError(f"no item matches {', '.join(map(repr, patterns))}, expected names or patterns such as {codebook.items[0].name!r}")
+    shown = items if patterns else items[:top]
+    lines: list[tuple[str, str]] = []
+    for before, item in zip([None, *shown], shown, strict=False):
+        repeated = before is not None and before.levels == item.levels
+        details = [
+            ("levels", "as above" if repeated and item.levels else item.levels_text),
+            ("valid", "" if item.valid_range is None else "{:g} to {:g}".format(*item.valid_range)),
+            ("missing", item.missing_text),
+            ("changed", ", ".join(item.changes)),
+            ("from", "" if before is not None and before.source == item.source else item.source),
+        ]
+        lines.append((escape_control(item.name) or " ", item.wording))
+        lines += [("", f"  {name:<8} {text}") for name, text in details if text]
+    rest = len(items) - len(shown)
+    more = f"\n… {rest} more; --items NAMES lists items by name or pattern" if rest else ""
+    return align_columns(lines) + more
 
 
 def _format_range(low: Any, high: Any) -> str:
@@ -74,13 +134,15 @@ def _row_labels(dataset: "Dataset") -> str:
     return f"{shown}; {dataset.dropped_rows} without any answer left out" if dataset.dropped_rows else shown
 
 
-def _confounder(values: "pd.Series[Any]") -> str:
+def _confounder(values: "pd.Series[Any]", limits: "PlausibleRange | None") -> str:
     missing = f", {int(values.isna().sum())} missing"
     if hasattr(values, "cat"):
         counts = values.value_counts(sort=False)
         levels = [f"{level} ({count})" for level, count in counts.items()]
         return f"{values.name}: categorical, {_elided(levels)}{missing}"
-    return f"{values.name}: continuous, {values.min():g} to {values.max():g}, mean {values.mean():g}{missing}"
+    quantiles = ", ".join(f"{name} {value:g}" for name, value in zip(_QUANTILES, values.quantile(list(_QUANTILES.values())), strict=True))
+    outside = "" if limits is None else f" ({limits.n_outside} outside {limits.low:g} to {limits.high:g})"
+    return f"{values.name}: continuous, {quantiles}, mean {values.mean():g}{missing}{outside}"
 
 
 def _storage(dataset: "Dataset") -> str:

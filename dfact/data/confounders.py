@@ -7,7 +7,8 @@ neither favours a level nor drops a participant. New participants are encoded as
 were: continuous values beyond the fitted range are clipped to it, unseen levels are missing.
 """
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,11 +16,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dfact.errors import DataError
+from dfact.errors import DataError, ParameterError
 
 Kind = Literal["categorical", "continuous"]
 INTERCEPT = "intercept"
 _MAX_LEVELS = 10  # whole numbers with at most this many distinct values are levels, not a scale
+_FAR = 10  # interquartile ranges beyond the quartiles; one value there squeezes all others into a tenth of [0, 1] or less
 
 
 def is_categorical(values: pd.Series) -> bool:
@@ -55,12 +57,83 @@ def normalize(frame: pd.DataFrame, kinds: Mapping[str, Kind] | None = None) -> p
         if kind == "categorical" or (kind is None and is_categorical(values)):
             columns[str(name)] = pd.Categorical(as_levels(values))
             continue
-        numbers = values.astype("float64").to_numpy()
+        try:
+            numbers = values.astype("float64").to_numpy()
+        except (TypeError, ValueError) as error:
+            raise DataError(f"confounder {str(name)!r} is continuous and holds text ({error}), expected numbers; correct it") from error
         if np.isinf(numbers).any():
             row = int(np.flatnonzero(np.isinf(numbers))[0])
             raise DataError(f"confounder {str(name)!r} is infinite in row {row}; expected a finite number or NaN")
         columns[str(name)] = numbers
     return pd.DataFrame(columns, index=frame.index)
+
+
+RANGE_REMEDY = "declare its range with confounder_ranges={{{name!r}: (LOW, HIGH)}} (--confounder-range {name} LOW HIGH)"
+"""Remedy of an import for implausible values."""
+
+
+@dataclass(frozen=True)
+class PlausibleRange:
+    """The declared range of a continuous confounder, and the number of values outside, which are missing."""
+
+    low: float
+    high: float
+    n_outside: int = 0
+
+    def apply(self, values: "pd.Series[Any]") -> tuple["pd.Series[Any]", "PlausibleRange"]:
+        """Return the values with NaN for those outside, and the range with their number."""
+        outside = (values < self.low) | (values > self.high)
+        return values.mask(outside), PlausibleRange(self.low, self.high, int(outside.sum()))
+
+
+def check_ranges(ranges: Mapping[str, tuple[float, float]], kinds: Mapping[str, Kind | None]) -> dict[str, PlausibleRange]:
+    """Return the declared ranges of confounders; raise ParameterError for invalid ones, and for confounders that are not continuous.
+
+    ``kinds`` are the declared kinds of all confounders.
+    """
+    checked = {}
+    for name, limits in ranges.items():
+        if name not in kinds:
+            raise ParameterError(
+                f"confounder_ranges names {name!r}, expected one of the confounders, {', '.join(map(repr, kinds)) or 'none'}"
+            )
+        if kinds[name] == "categorical":
+            raise ParameterError(f"confounder {name!r} is declared categorical and has a range, expected a continuous one; remove either")
+        low, high = map(float, limits)
+        if not (np.isfinite([low, high]).all() and low <= high):
+            raise ParameterError(f"the range of confounder {name!r} is {low:g} to {high:g}, expected two ascending finite numbers")
+        checked[name] = PlausibleRange(low, high)
+    return checked
+
+
+def apply_ranges(frame: pd.DataFrame, ranges: Mapping[str, PlausibleRange]) -> tuple[pd.DataFrame, dict[str, PlausibleRange]]:
+    """Return the confounders with NaN for values outside their ranges, and the ranges with the numbers of these values."""
+    applied = {name: limits.apply(frame[name]) for name, limits in ranges.items()}
+    empty = next((name for name, (values, _) in applied.items() if values.isna().all()), None)
+    if empty is not None:
+        low, high = ranges[empty].low, ranges[empty].high
+        raise DataError(f"confounder {empty!r} has no value from {low:g} to {high:g}, expected at least one; correct confounder_ranges")
+    masked = frame.assign(**{name: values for name, (values, _) in applied.items()})
+    return masked, {name: limits for name, (_, limits) in applied.items()}
+
+
+def warn_implausible(frame: pd.DataFrame, declared: Collection[str], remedy: str, stacklevel: int) -> None:
+    """Warn of continuous confounders with values far from the others, except those with a declared range.
+
+    A value is far if it is more than ten interquartile ranges beyond the quartiles: on [0, 1], it leaves the others hardly any
+    of the range, and the confounder becomes an intercept. Nothing is far in a column whose quartiles are equal. ``remedy`` is
+    a format with the field ``name``.
+    """
+    for name, values in frame.items():
+        numbers = values.dropna()
+        if name in declared or isinstance(values.dtype, pd.CategoricalDtype) or numbers.empty:
+            continue
+        low, high = numbers.quantile([0.25, 0.75])
+        far = numbers[(numbers < low - _FAR * (high - low)) | (numbers > high + _FAR * (high - low))]
+        if len(far) and high > low:
+            text = f"confounder {name!r} has {len(far)} value(s) from {far.min():g} to {far.max():g} and quartiles of {low:g} and {high:g}"
+            expected = f"expected values within {_FAR} interquartile ranges of the quartiles"
+            warnings.warn(f"{text}, {expected}; {remedy.format(name=name)}", UserWarning, stacklevel=stacklevel + 1)
 
 
 @dataclass(frozen=True)
@@ -153,8 +226,11 @@ class ConfounderEncoding:
         return {c.name: c.n_missing for c in self.confounders if c.n_missing}
 
 
-def as_frame(confounders: Any, n_rows: int) -> pd.DataFrame:
-    """Convert confounders (DataFrame, Series, dict of columns, array n or n×p) to a normalized table of n rows."""
+def as_frame(confounders: Any, n_rows: int, continuous: Collection[str] = ()) -> pd.DataFrame:
+    """Convert confounders (DataFrame, Series, dict of columns, array n or n×p) to a normalized table of n rows.
+
+    The confounders that ``continuous`` names are so, the kinds of the others are inferred.
+    """
     if isinstance(confounders, pd.Series):
         confounders = confounders.to_frame(confounders.name or "confounder_0")
     if not isinstance(confounders, pd.DataFrame):
@@ -166,4 +242,4 @@ def as_frame(confounders: Any, n_rows: int) -> pd.DataFrame:
             confounders = pd.DataFrame(array, columns=[f"confounder_{j}" for j in range(array.shape[1])]).infer_objects()
     if len(confounders) != n_rows:
         raise DataError(f"confounders have {len(confounders)} rows, expected {n_rows} as in the data; pass one row for each row of X")
-    return normalize(confounders.reset_index(drop=True))
+    return normalize(confounders.reset_index(drop=True), dict.fromkeys(continuous, "continuous"))

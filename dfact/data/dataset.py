@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -12,6 +13,8 @@ import scipy.sparse as sp
 import zarr
 from numpy.typing import NDArray
 
+from dfact.data.codebook import Codebook
+from dfact.data.confounders import PlausibleRange
 from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import DaskRows
@@ -54,6 +57,8 @@ class Dataset:
     confounders: pd.DataFrame | None = None
     path: Location | None = None
     dropped_rows: int = 0  # number of rows without any answer that the import dropped
+    codebook: Codebook | None = field(default=None, repr=False)  # an item for each column
+    confounder_ranges: Mapping[str, PlausibleRange] = field(default_factory=dict, repr=False)  # by confounder, where declared
     labels: NDArray[Any] | None = field(default=None, repr=False)
     mode_labels: tuple[NDArray[Any] | None, ...] = ()  # of the third and further modes, None for a mode without labels
     stored_fingerprint: str | None = field(default=None, repr=False)
@@ -108,13 +113,14 @@ class Dataset:
 
     def with_confounders(self, confounders: pd.DataFrame | None) -> "Dataset":
         """Return the dataset with other confounders."""
-        return replace(self, confounders=confounders, stored_fingerprint=None)
+        return replace(self, confounders=confounders, confounder_ranges={}, stored_fingerprint=None)
 
     def take_rows(self, numbers: NDArray[np.intp]) -> "Dataset":
         """Return the rows with these numbers, ascending, which become their labels; reads them once for the statistics."""
         source = RowSubset(self.source, numbers)
         statistics = ColumnStatistics.of_source(source, self.missing_code)
-        return replace(self, source=source, statistics=statistics, confounders=None, labels=numbers, stored_fingerprint=None)
+        rows_only: dict[str, Any] = {"confounders": None, "confounder_ranges": {}, "stored_fingerprint": None}
+        return replace(self, source=source, statistics=statistics, labels=numbers, **rows_only)
 
     def __repr__(self) -> str:
         size = "×".join(map(str, self.shape))

@@ -12,6 +12,8 @@ import numpy as np
 import pandas as pd
 import zarr
 
+from dfact.data.codebook import Codebook
+from dfact.data.confounders import PlausibleRange
 from dfact.data.dataset import KIND, Dataset, confounder_codes
 from dfact.data.sources.base import RowSource
 from dfact.data.statistics import ColumnStatistics
@@ -29,6 +31,8 @@ def write_metadata(group: zarr.Group, dataset: Dataset) -> None:
     write_labels(group, "column", dataset.column_labels, "column")
     if dataset.labels is not None:
         write_labels(group, "row", dataset.labels, "row")
+    if dataset.codebook is not None:
+        write_labels(group, "codebook", dataset.codebook.to_texts(), "column")
     for mode, labels in enumerate(dataset.mode_labels, start=3):
         if labels is not None:
             write_labels(group, f"mode_{mode}", labels, f"mode_{mode}")
@@ -109,16 +113,19 @@ def _read_dataset(group: zarr.Group, path: Location) -> Dataset:
         info["empty_rows"],
         info["n_empty_rows"],
     )
+    columns = read_labels(group, "column", m)
     dataset = Dataset(
         source=source,
         missing_code=info["missing_code"],
-        column_labels=read_labels(group, "column", m),
+        column_labels=columns,
         valid_range=np.stack([read_numbers(group, "valid_minimum", m), read_numbers(group, "valid_maximum", m)], axis=1),
         offset=read_numbers(group, "offset", m),
         statistics=statistics,
         confounders=_read_confounders(group, info, n),
         path=path,
         dropped_rows=info["dropped_rows"],
+        codebook=Codebook.from_texts(read_labels(group, "codebook", m), columns) if info["codebook"] else None,
+        confounder_ranges={name: PlausibleRange(*values) for name, values in info["confounder_ranges"].items()},
         stored_fingerprint=info["fingerprint"],
         mode_labels=tuple(
             read_labels(group, f"mode_{mode}", size) if f"mode_{mode}" in group else None
@@ -146,7 +153,8 @@ def _check_consistency(dataset: Dataset) -> None:
     n, statistics, code = dataset.shape[0], dataset.statistics, dataset.missing_code
     low, high = dataset.valid_range.T
     observed = statistics.observed > 0
-    counts = [dataset.dropped_rows, statistics.n_empty_rows, *statistics.empty_rows]
+    ranges = dataset.confounder_ranges
+    counts = [dataset.dropped_rows, statistics.n_empty_rows, *statistics.empty_rows, *(limits.n_outside for limits in ranges.values())]
     valid_code = code is None or (
         type(code) is int and dataset.dtype.kind in "iu" and np.iinfo(dataset.dtype).min <= code <= np.iinfo(dataset.dtype).max
     )
@@ -156,7 +164,8 @@ def _check_consistency(dataset: Dataset) -> None:
         "offset": bool(np.isfinite(dataset.offset).all()),
         "observed": statistics.observed.dtype.kind in "iu" and bool(((statistics.observed >= 0) & (statistics.observed <= n)).all()),
         "minimum, maximum": bool((statistics.minimum <= statistics.maximum)[observed].all()),
-        "dropped_rows, n_empty_rows, empty_rows": all(type(count) is int and count >= 0 for count in counts),
+        "confounder_ranges": all(np.isfinite([limits.low, limits.high]).all() and limits.low <= limits.high for limits in ranges.values()),
+        "dropped_rows, n_empty_rows, empty_rows, confounder_ranges": all(type(count) is int and count >= 0 for count in counts),
         "empty_rows": statistics.n_empty_rows <= n and all(row < n for row in statistics.empty_rows),
         "fingerprint": isinstance(dataset.stored_fingerprint, str),
     }

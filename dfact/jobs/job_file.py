@@ -183,6 +183,9 @@ def _to_click(value: Any, parameter: click.Parameter) -> Any:
             raise click.BadParameter(f"{str(value).lower()} is not a valid value.")
         return value
     if isinstance(value, list):
+        if isinstance(parameter, click.Option) and parameter.multiple and parameter.nargs != 1:
+            entries = value if all(isinstance(entry, list) for entry in value) else [value]
+            return tuple(tuple(map(str, entry)) for entry in entries)
         if any(isinstance(entry, (bool, list, dict)) for entry in value):
             raise click.BadParameter("expected a list of strings or numbers.")
         repeatable = parameter.multiple or parameter.nargs != 1 if isinstance(parameter, click.Option) else parameter.nargs != 1

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import _check_feature_names, _check_n_features, check_is_fitted, validate_data
 
+from dfact.data.codebook import Codebook, compare_items
 from dfact.data.coerce import as_dataset
-from dfact.data.confounders import ConfounderEncoding
+from dfact.data.confounders import ConfounderEncoding, warn_implausible
 from dfact.data.dataset import Dataset
 from dfact.data.ingest.array import axis_labels
 from dfact.data.layout import Layout
@@ -61,6 +62,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     column_labels_: Annotated[NDArray[Any], Shape(("m",), "texts")]
     row_labels_: Annotated[Any, Shape(("n",), "texts", rows=True)] | None
     offset_: Annotated[NDArray[Any], Shape(("m",))] | None
+    codebook_: Codebook | None
     fingerprint_: str | None
     objective_history_: Annotated[NDArray[Any], Shape((None,), finite=False), OPTIONAL]
     n_iter_: Annotated[int, OPTIONAL]
@@ -157,6 +159,10 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             self.offset_ = offset
             self.row_labels_ = dataset.label_source
             self.fingerprint_ = dataset.stored_fingerprint
+            self.codebook_ = dataset.codebook
+            if confounders is not None and dataset.confounders is not None:
+                remedy = "set the implausible values of {name} to NaN"
+                warn_implausible(dataset.confounders, (), remedy, stacklevel=5)
         else:
             self._check_columns(dataset, offset)
         self._check_observed(dataset, reset=reset)
@@ -196,6 +202,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         for name, value in vars(self).items():
             if name.endswith("_") and not name.startswith("_") and name not in omitted and not name.endswith("_history_"):
                 setattr(light, name, value)
+        light.codebook_ = None  # checked against that of the rows before they are split into chunks
         return light
 
     def _write_lazy(self, lazy: Any, X: Any, out: str | PathLike[str]) -> NDArray[Any] | zarr.Array[Any]:
@@ -221,6 +228,17 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             j = int(np.flatnonzero(offset != self.offset_)[0])
             found = f"answers of {labels[j]!r} begin at {offset[j]:g} in X, at {self.offset_[j]:g} in the fitted data"
             raise DataError(f"{found}; import X with the valid_range of the fitted data")
+        self._check_items(dataset)
+
+    def _check_items(self, dataset: Dataset) -> None:
+        """Refuse items whose answers have another meaning than in the fitted data."""
+        if dataset.codebook is None or self.codebook_ is None:
+            return
+        for item, fitted in zip(dataset.codebook, self.codebook_, strict=True):
+            difference = compare_items(item, fitted) if item.name == fitted.name else None  # columns without names match any
+            if difference is not None:
+                found = f"item {item.name!r} {difference.first} in X and {difference.second} in the fitted data"
+                raise DataError(f"{found}, expected the same answers; import X with the same {difference.remedy}")
 
     def _working_dtype(self, dataset: Dataset | RowSource) -> np.dtype[Any]:
         """Return ``dtype`` or, by default, float32 for data whose type it can hold, else float64."""

@@ -18,6 +18,7 @@ import zarr
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from dfact.data.codebook import Codebook
 from dfact.data.layout import Layout
 from dfact.errors import DataError, ParameterError, StoreError
 from dfact.models.catalogue import BY_NAME
@@ -123,6 +124,8 @@ def load_model(path: str | PathLike[str]) -> Any:
             if not key.isidentifier() or not key.endswith("_") or key.startswith("_"):
                 raise KeyError(key)
             setattr(model, key, _decode(group, value))
+        texts: Any = model.codebook_
+        model.codebook_ = None if texts is None else Codebook.from_texts(texts, model.column_labels_)
         _check(model)
     except (StoreError, MemoryError):
         raise
@@ -191,6 +194,8 @@ def _encode(group: zarr.Group, name: str, value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         items = [_encode(group, f"{name}_{i}", item) for i, item in enumerate(value)]
         return {"tuple": items} if isinstance(value, tuple) else items
+    if isinstance(value, Codebook):
+        return _encode(group, name, value.to_texts())
     if SAVED_TYPES.get(type(value).__name__) is type(value) and is_dataclass(value):
         return {"part": type(value).__name__, **{f.name: _encode(group, f"{name}_{f.name}", getattr(value, f.name)) for f in fields(value)}}
     raise ParameterError(f"{name} of the model is a {type(value).__name__}, which cannot be saved; expected numbers, text, arrays or None")

@@ -21,6 +21,7 @@ from dfact.data.layout import Layout
 from dfact.errors import ParameterError, StoreError
 from dfact.models.estimator import Factorization
 from dfact.report.component_order import ComponentOrder
+from dfact.report.tables import item_texts
 from dfact.storage.files import atomic_file
 from dfact.storage.groups import WRITE_EMPTY_CHUNKS, compressor, create_group, ensure_absent, write_labels
 from dfact.storage.location import Location, check_ending, parse_location
@@ -30,7 +31,7 @@ FORMATS = (".csv", ".parquet", ".zarr")
 TABLES = (".csv", ".parquet")
 _MAX_ROWS = 1 << 18  # whose labels are held in memory
 Write = Callable[[int, NDArray[Any], NDArray[Any]], None]
-"""Writes rows: the number of the first one, their labels (rows,) and their factors (rows, k)."""
+"""Writes rows: the number of the first one, their labels (rows,) or (rows, columns of labels), and their factors (rows, k)."""
 
 
 def write_factors(
@@ -83,7 +84,8 @@ def write_model_factors(
 def write_loadings(model: Factorization, path: str | PathLike[str], *, below: float = 0.0, overwrite: bool = False) -> None:
     """Write the loadings (the item parameters of a grade of membership) to a .csv or .parquet.
 
-    The table has a column ``item`` with the labels and one for each factor. Loadings with an absolute value less than
+    The table has a column ``item`` with the labels, a column ``text`` if the codebook of the fitted data has the wording, and
+    one for each factor. Loadings with an absolute value less than
     ``below`` become empty cells.
 
     Raises
@@ -93,25 +95,27 @@ def write_loadings(model: Factorization, path: str | PathLike[str], *, below: fl
     StoreError
         ``path`` exists (unless ``overwrite``), or cannot be written; no partial file remains.
     """
-    _write_items(path, ComponentOrder.of(model).loadings(model), below, overwrite)
+    _write_items(path, model, ComponentOrder.of(model).loadings(model), below, overwrite)
 
 
 def write_confounder_loadings(model: Factorization, path: str | PathLike[str], *, below: float = 0.0, overwrite: bool = False) -> None:
     """Write the loadings on the encoded confounder columns, as :func:`write_loadings` does."""
     if getattr(model, "confounder_encoding_", None) is None:
         raise ParameterError(f"the {type(model).__name__} was fitted without confounders, expected a model with loadings on them")
-    _write_items(path, model.confounder_loadings_, below, overwrite)
+    _write_items(path, model, model.confounder_loadings_, below, overwrite)
 
 
-def _write_items(path: str | PathLike[str], table: pd.DataFrame, below: float, overwrite: bool) -> None:
-    """Write a table of items."""
+def _write_items(path: str | PathLike[str], model: Factorization, table: pd.DataFrame, below: float, overwrite: bool) -> None:
+    """Write a table of items, with their texts if the model has any."""
     path = Path(path)
     check_destination(path, overwrite=overwrite, formats=TABLES)
     if not below >= 0:
         raise ParameterError(f"below is {below!r}, expected a number of at least 0")
-    values = table.to_numpy()
-    with _table(path, [str(name) for name in table], values.dtype, "item") as write:
-        write(0, table.index.to_numpy(dtype=object).astype(str).astype(object), np.where(np.abs(values) < below, np.nan, values))
+    values, texts = table.to_numpy(), item_texts(model)
+    items = [(str(item), texts.get(str(item), "")) for item in table.index]
+    names = ("item", "text") if texts else ("item",)
+    with _table(path, [str(name) for name in table], values.dtype, names) as write:
+        write(0, np.array(items, dtype=object)[:, : len(names)], np.where(np.abs(values) < below, np.nan, values))
 
 
 def check_destination(location: Location, *, overwrite: bool, formats: Sequence[str] = FORMATS) -> None:
@@ -127,15 +131,18 @@ def check_destination(location: Location, *, overwrite: bool, formats: Sequence[
 
 
 @contextmanager
-def _table(path: Path, columns: Sequence[str], dtype: Any, labels_name: str = "row") -> Iterator[Write]:
-    """Open a csv or parquet file for writing; its first column holds the labels."""
-    schema = pa.schema([(labels_name, pa.string()), *((name, pa.from_numpy_dtype(dtype)) for name in columns)])
+def _table(path: Path, columns: Sequence[str], dtype: Any, label_names: Sequence[str] = ("row",)) -> Iterator[Write]:
+    """Open a csv or parquet file for writing; its first columns hold the labels."""
+    schema = pa.schema([*((name, pa.string()) for name in label_names), *((name, pa.from_numpy_dtype(dtype)) for name in columns)])
     open_writer: Any = pa.csv.CSVWriter if path.suffix == ".csv" else pa.parquet.ParquetWriter
     with atomic_file(path) as partial, open_writer(str(partial), schema) as writer:
-        # Rows arrive in order, so the number of the first one is not needed.
-        yield lambda _, labels, factors: writer.write_table(
-            pa.table([pa.array(labels, pa.string()), *(pa.array(values, from_pandas=True) for values in factors.T)], schema=schema)
-        )
+
+        def write(_: int, labels: NDArray[Any], factors: NDArray[Any]) -> None:  # rows arrive in order
+            texts = [pa.array(column, pa.string()) for column in labels.reshape(len(labels), -1).T]
+            numbers = [pa.array(values, from_pandas=True) for values in factors.T]
+            writer.write_table(pa.table([*texts, *numbers], schema=schema))
+
+        yield write
 
 
 @contextmanager

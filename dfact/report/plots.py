@@ -1,5 +1,6 @@
 """Plots that several families of models share, with Matplotlib (the optional extra ``plot``)."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ import pandas as pd
 
 from dfact.errors import DfactError
 from dfact.models.estimator import Factorization
+from dfact.report.tables import item_texts
 from dfact.storage.files import atomic_file
 
 if TYPE_CHECKING:
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 FORMATS = (".png", ".pdf", ".svg")
 _MAX_LABELS = 150
+_MAX_LENGTH = 48  # characters of an item's name and text
+_SHORT, _INCHES = 20, 0.07  # labels of more characters widen a figure by inches for each
 
 
 def new_figure(width: float, height: float) -> "Figure":
@@ -39,7 +43,14 @@ def loadings_heatmap(model: Factorization) -> "Figure":
     """
     sizes = model.loadings_.abs().to_numpy()
     order = np.lexsort((-sizes.max(axis=1), sizes.argmax(axis=1)))
-    return heatmap(model.loadings_.iloc[order], "item", "loading")
+    return heatmap(with_item_labels(model.loadings_.iloc[order], item_texts(model)), "item", "loading")
+
+
+def with_item_labels(table: pd.DataFrame, texts: Mapping[str, str]) -> pd.DataFrame:
+    """Return a table of items with the beginnings of their texts in its labels."""
+    labels = [f"{item} {texts.get(str(item), '')}".rstrip() for item in table.index]
+    short = [label if len(label) <= _MAX_LENGTH else f"{label[: _MAX_LENGTH - 1].rstrip()}…" for label in labels]
+    return table.set_axis(pd.Index(short, name=table.index.name)) if texts else table
 
 
 def signed_heatmap(model: Factorization) -> "Figure":
@@ -63,11 +74,13 @@ def heatmap(table: pd.DataFrame, rows: str, value: str, maximum: float | None = 
     """
     n_rows, n_columns = table.shape
     labelled = n_rows <= _MAX_LABELS
-    figure = new_figure(3 + 0.5 * n_columns, 1.5 + (0.22 * n_rows if labelled else 10))
+    labels = [str(label) for label in table.index] if labelled else []
+    width = 3 + 0.5 * n_columns + _INCHES * max(0, max(map(len, labels), default=0) - _SHORT)
+    figure = new_figure(width, 1.5 + (0.22 * n_rows if labelled else 10))
     axes = figure.add_subplot(facecolor="0.8")
     image = axes.imshow(table.to_numpy(), aspect="auto", cmap="viridis", vmin=0, vmax=maximum, interpolation="nearest")
     axes.set_xticks(range(n_columns), table.columns, rotation=45, ha="right")
-    axes.set_yticks(range(n_rows) if labelled else [], [str(label) for label in table.index] if labelled else [])
+    axes.set_yticks(range(len(labels)), labels, parse_math=False)  # texts may contain dollar signs
     axes.set_ylabel(rows if labelled else f"{n_rows} {rows}s")
     figure.colorbar(image, ax=axes, label=value)
     return figure

@@ -26,14 +26,21 @@ def row_chunks(rows: Any) -> Iterator[NDArray[Any]]:
 
 
 def largest_items(model: Factorization, n: int = 5, texts: Texts = None) -> pd.DataFrame:
-    """Return the items with the largest loadings of either sign: columns ``factor``, ``item``, ``loading``, and ``text`` if given."""
+    """Return the items with the largest loadings of either sign: columns ``factor``, ``item``, ``loading``, and ``text`` if known."""
     rows = [(name, str(item), float(values[item])) for name, values in model.loadings_.items() for item in values.abs().nlargest(n).index]
-    return with_texts(pd.DataFrame(rows, columns=["factor", "item", "loading"]), texts)
+    return with_texts(pd.DataFrame(rows, columns=["factor", "item", "loading"]), model, texts)
 
 
-def with_texts(table: pd.DataFrame, texts: Texts) -> pd.DataFrame:
+def item_texts(model: Factorization, texts: Texts = None) -> Mapping[str, str]:
+    """Return the texts of the items by their labels: those given, else those of the codebook of the fitted data."""
+    codebook = getattr(model, "codebook_", None)
+    return {**({} if codebook is None else codebook.texts), **(texts or {})}
+
+
+def with_texts(table: pd.DataFrame, model: Factorization, texts: Texts) -> pd.DataFrame:
     """Add the texts of the items as a column ``text``, if there are texts."""
-    return table if texts is None else table.assign(text=[texts.get(item, "") for item in table["item"]])
+    known = item_texts(model, texts)
+    return table.assign(text=[known.get(item, "") for item in table["item"]]) if known else table
 
 
 def convergence_text(model: Factorization) -> str:
@@ -72,7 +79,7 @@ def table_text(table: pd.DataFrame, *, header: bool = False) -> str:
 def align_columns(lines: Lines) -> str:
     """Put names and texts side by side; a line with an empty name continues the one above."""
     width = max(len(name) for name, _ in lines) + 2
-    return "\n".join(f"{name:<{width}}{escape_control(text)}" for name, text in lines)
+    return "\n".join(f"{name:<{width}}{escape_control(text)}".rstrip() for name, text in lines)
 
 
 def escape_control(text: Any) -> str:

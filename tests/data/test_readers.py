@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dfact.data.readers import delimited, parquet
+from dfact.data.readers import columns, delimited
 from dfact.data.readers.base import ReadOptions
 from tests.suites.reader import Columns, ReaderSuite
 
@@ -72,7 +72,7 @@ class TestParquet(ReaderSuite):
         return f"row {row} (counted from 0)"
 
     def read_little(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(parquet, "_BATCH_ENTRIES", 40)
+        monkeypatch.setattr(columns, "BATCH_ENTRIES", 40)
 
 
 class TestParquetOfSeveralGroups(TestParquet):

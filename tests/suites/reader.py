@@ -32,6 +32,12 @@ class ReaderSuite:
     name: str
     """Name of the file, whose suffix chooses the reader."""
     options = ReadOptions()
+    columns: Sequence[str] = ("b", "a.b", "é", "A b")
+    """Names of columns that the format can hold."""
+    smallest = -1e-300
+    """A number near 0 that the format can hold."""
+    labels: Sequence[str] = ("007", "1.50", " a ", "x,y;z\tw", 'say "no"', "Zoë", "True", "1e5", "two words")
+    """Texts that the format can hold."""
 
     def write(self, columns: Columns, path: Path) -> None:
         raise NotImplementedError
@@ -49,14 +55,14 @@ class ReaderSuite:
         return open_table(folder / self.name, self.options)
 
     def test_columns_are_those_of_the_file_in_order(self, tmp_path: Path) -> None:
-        table = self.open({"b": [1], "a.b": [2], "é": [3], "A b": [4]}, tmp_path)
+        table = self.open({name: [j] for j, name in enumerate(self.columns)}, tmp_path)
         assert table.name == self.name
-        assert table.columns == ["b", "a.b", "é", "A b"]
+        assert table.columns == list(self.columns)
 
     def test_numbers_of_all_types(self, tmp_path: Path) -> None:
-        columns = {"whole": [3, -7, None], "half": [0.5, None, -1e-300], "large": [2**53, 0, 1], "text": ["1e3", "", "-0.25"]}
+        columns = {"whole": [3, -7, None], "half": [0.5, None, self.smallest], "large": [2**53, 0, 1], "text": ["1e3", "", "-0.25"]}
         table = self.open(columns, tmp_path)
-        expected = np.array([[2**53, 1e3, 0.5, 3], [0, np.nan, np.nan, -7], [1, -0.25, -1e-300, np.nan]])
+        expected = np.array([[2**53, 1e3, 0.5, 3], [0, np.nan, np.nan, -7], [1, -0.25, self.smallest, np.nan]])
         matrix, _, _ = read(table, ["large", "text", "half", "whole"])
         np.testing.assert_array_equal(matrix, expected, strict=True)
         np.testing.assert_array_equal(read(table, ["half"])[0], expected[:, 2:3])
@@ -68,7 +74,7 @@ class ReaderSuite:
         assert texts == {"note": notes}
 
     def test_labels_stay_as_written(self, tmp_path: Path) -> None:
-        labels = ["007", "1.50", " a ", "x,y;z\tw", 'say "no"', "Zoë", "True", "1e5", "two words"]
+        labels = list(self.labels)
         columns = {"q": range(len(labels)), "id": labels, "other": labels[::-1]}
         matrix, texts, _ = read(self.open(columns, tmp_path), ["q"], ["other", "id"])
         assert texts == {"other": labels[::-1], "id": labels}

@@ -1,6 +1,6 @@
 """import_array: write an array, in memory or lazy, as a dataset."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, get_args
 
@@ -10,7 +10,8 @@ import scipy.sparse as sp
 import zarr
 from numpy.typing import ArrayLike, NDArray
 
-from dfact.data.confounders import as_frame
+from dfact.data.codebook import Codebook
+from dfact.data.confounders import RANGE_REMEDY, apply_ranges, as_frame, check_ranges, warn_implausible
 from dfact.data.dataset import Dataset
 from dfact.data.ingest.writer import dataset_writer, missing_code_for
 from dfact.data.layout import Layout
@@ -107,6 +108,8 @@ def import_array(
     mode_labels: Sequence[Sequence[Any] | None] | None = None,
     valid_range: tuple[float, float] | ArrayLike | None = None,
     confounders: Any = None,
+    confounder_ranges: Mapping[str, tuple[float, float]] | None = None,
+    codebook: Codebook | None = None,
     empty_rows: EmptyRows = "error",
     implicit: Implicit = "zero",
     overwrite: bool = False,
@@ -131,6 +134,11 @@ def import_array(
         Lowest and highest valid value; a value outside raises an error. By default the range of the data.
     confounders : table with a row for each row of X
         See :mod:`dfact.data.confounders`.
+    confounder_ranges : dict from name to pair of numbers
+        Lowest and highest plausible value of continuous confounders; a value outside is missing. Without a range, values far
+        from all others draw a warning.
+    codebook : Codebook
+        Wording, levels and missing codes of some or all columns, which reports and exports show.
     empty_rows : {"error", "drop"}
         Treatment of a row without any entry: raise an error, or drop it. ``Dataset.dropped_rows`` counts dropped rows.
     implicit : {"zero", "missing"}
@@ -150,7 +158,7 @@ def import_array(
     DataError
         Text, infinite values, values outside ``valid_range``, an empty row or column, wrong numbers of labels.
     ParameterError
-        An invalid ``empty_rows`` or ``implicit``; implicit entries in an array that is not sparse.
+        An invalid ``empty_rows``, ``implicit`` or ``confounder_ranges``; implicit entries in an array that is not sparse.
     StoreError
         ``path`` exists, or cannot be written; no partial dataset is left.
 
@@ -177,8 +185,12 @@ def import_array(
     n, n_columns = source.shape[:2]
     columns = _labels(column_labels, axis_labels(X, 1), n_columns, "column")
     rows = _labels(row_labels, axis_labels(X, 0), n, "row") if row_labels is not None or axis_labels(X, 0) is not None else None
+    frame = None if confounders is None else as_frame(confounders, n, confounder_ranges or ())
+    ranges = check_ranges(confounder_ranges or {}, {} if frame is None else dict.fromkeys(map(str, frame)))
+    if frame is not None:
+        frame, ranges = apply_ranges(frame, ranges)
+        warn_implausible(frame, ranges, RANGE_REMEDY, stacklevel=2)
     modes = _mode_labels(mode_labels, X, source.shape)
-    frame = None if confounders is None else as_frame(confounders, n)
     limits = None if valid_range is None else stored_limits(column_limits(valid_range, n_columns), dtype)
     ensure_not_source(path, [location_of(getattr(X, "store", None))])
     with dataset_writer(
@@ -199,7 +211,9 @@ def import_array(
             writer.append(_to_stored(values, dtype, codes, missing_code), limits=limits)
             if progress is not None:
                 progress(batch.stop, n)
-        writer.finish(valid_range=limits, confounders=frame, row_labels=rows, mode_labels=modes)
+        writer.finish(
+            valid_range=limits, confounders=frame, row_labels=rows, mode_labels=modes, codebook=codebook, confounder_ranges=ranges
+        )
     return open_dataset(path)
 
 

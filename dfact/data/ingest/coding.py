@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dfact.data.codebook import Codebook, Item, MissingCount
+from dfact.data.codebook import REVERSED, Codebook, Item, MissingCount
 from dfact.data.dictionaries.base import UntouchedBoxes
 from dfact.data.readers.base import Batch, MissingCodes, is_number
 from dfact.data.validation import invalid_value
@@ -92,14 +92,16 @@ class ItemCoding:
         low, high = self.limits
         levels = ((low + high - code, label) for code, label in self.levels) if self.reversed else self.levels
         changes = [f"{code_text(old)} recoded to {code_text(new)}" for old, new in self.recode.items()]
+        missing = (MissingCount(code, self.labels.get(code, ""), count) for code, count in sorted(counts.items()) if count)
         return Item(
             self.name,
             self.wording,
-            tuple(sorted(levels)),
-            tuple(MissingCount(code, self.labels.get(code, ""), count) for code, count in sorted(counts.items()) if count),
-            n_empty,
-            (*changes, *(["reversed"] if self.reversed else [])),
-            source,
+            levels=tuple(sorted(levels)),
+            valid_range=self.limits if np.isfinite(self.limits).all() else None,
+            missing=tuple(missing),
+            n_empty=n_empty,
+            changes=(*changes, *([REVERSED] if self.reversed else [])),
+            source=source,
         )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from os import PathLike
 from tempfile import TemporaryFile, gettempdir
@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dfact.data.codebook import Codebook, Item, compare_items
 from dfact.data.confounders import Kind, as_levels, normalize
 from dfact.data.dataset import KIND, Dataset
 from dfact.data.ingest.writer import dataset_writer, missing_code_for, smallest_integer
@@ -74,14 +75,15 @@ def join_datasets(
         The joined dataset (n, m_1 + m_2 + …), opened from ``path``. Whole numbers are stored in the smallest of uint8,
         int16 and int32 that holds all valid ranges and a code for missing. If a dataset holds
         floats, or none of these types suffices, all values are stored in the float type that holds them exactly. The
-        confounders are those of all datasets, ``dropped_rows`` is the sum of theirs.
+        confounders and the items of the codebook are those of all datasets, ``dropped_rows`` is the sum of theirs.
 
     Raises
     ------
     DataError
         Row labels that are missing or not unique, a confounder with different values for
-        one participant or of different kinds, no participant in common (inner), a column without
-        any answer, column labels that are not unique, sparse values, more than two modes.
+        one participant or of different kinds, items of one name with other levels, another direction or another range in
+        their codebooks (unless ``prefix``), no participant in common (inner), a column without any answer, column labels
+        that are not unique, sparse values, more than two modes.
     ParameterError
         Fewer than two datasets, two of the same name, an invalid ``how``.
     StoreError
@@ -108,6 +110,7 @@ def join_datasets(
     positions = [input_.labels.get_indexer(labels) for input_ in inputs]
     confounders = _join_confounders(inputs, positions, labels)
     columns = _column_labels(inputs, prefix=prefix)
+    codebook = _join_codebooks(inputs, columns, prefix=prefix)
     dtype = _stored_type(inputs)
     code = missing_code_for(dtype)
     shape = (len(labels), len(columns))
@@ -126,6 +129,7 @@ def join_datasets(
             confounders=confounders,
             row_labels=labels.to_numpy(dtype=object),
             dropped_before=sum(input_.dataset.dropped_rows for input_ in inputs),
+            codebook=codebook,
         )
     return open_dataset(path)
 
@@ -210,6 +214,21 @@ def _column_labels(inputs: list[_Input], *, prefix: bool) -> NDArray[Any]:
             f"the joined dataset would have two columns {duplicates[0]!r}, expected unique labels; rename one, or one of the datasets"
         )
     return np.asarray(joined, dtype=object)
+
+
+def _join_codebooks(inputs: list[_Input], columns: NDArray[Any], *, prefix: bool) -> Codebook | None:
+    """Return the items of all columns; without ``prefix``, raise DataError for items of one name with answers of other meanings."""
+    codebooks = [(input_.name, input_.dataset.codebook) for input_ in inputs if input_.dataset.codebook is not None]
+    seen: dict[str, tuple[str, Item]] = {}
+    for name, item in ((name, item) for name, codebook in codebooks for item in codebook if not prefix):
+        earlier_name, earlier = seen.setdefault(item.name, (name, item))
+        difference = compare_items(earlier, item)
+        if difference is not None:
+            found = f"item {item.name!r} {difference.first} in {earlier_name} and {difference.second} in {name}"
+            remedy = f"import both with the same {difference.remedy}, or keep them apart with prefix=True (--prefix)"
+            raise DataError(f"{found}, expected the same answers; {remedy}")
+    items = [item for input_ in inputs for item in input_.dataset.codebook or map(Item, map(str, input_.dataset.column_labels))]
+    return Codebook(tuple(replace(item, name=name) for item, name in zip(items, columns, strict=True))) if codebooks else None
 
 
 def _stored_type(inputs: list[_Input]) -> np.dtype[Any]:

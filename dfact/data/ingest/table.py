@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dfact.data.confounders import Kind
+from dfact.data.confounders import RANGE_REMEDY, Kind, apply_ranges, check_ranges, warn_implausible
 from dfact.data.dataset import Dataset
 from dfact.data.ingest.coding import AnswerCoding, CodedRows
 from dfact.data.ingest.items import battery, check_columns, match_columns
@@ -42,6 +42,7 @@ def import_table(
     answers: Mapping[str, Codes] | None = None,
     default_missing: bool = True,
     confounder_missing: Codes = (),
+    confounder_ranges: Mapping[str, Range] | None = None,
     reverse: str | Sequence[str] = (),
     unlabelled: Unlabelled = "error",
     shift: bool = True,
@@ -94,6 +95,9 @@ def import_table(
         Whether texts such as NA, N/A, null and "." are missing, too.
     confounder_missing : numbers or texts
         Codes for a missing value of a confounder.
+    confounder_ranges : dict from name to pair of numbers
+        Lowest and highest plausible value of confounders, which are then continuous; a value outside is missing, and
+        ``Dataset.confounder_ranges`` counts these values. Without a range, values far from all others draw a warning.
     reverse : name or pattern, or several
         Items to reverse: x becomes low + high − x, with the range that the levels or ``valid_range`` declare.
     unlabelled : {"error", "keep"}
@@ -154,6 +158,8 @@ def import_table(
     options = ReadOptions(delimiter, encoding, decimal, header_rows, sheet, object, None if labels is None else str(labels))
     table = open_table(source, options)
     kinds = confounder_kinds(confounders)
+    ranges = check_ranges(confounder_ranges or {}, kinds)
+    kinds |= dict.fromkeys(ranges, "continuous")
     before = open_input(source).signature()
     said = Statements(levels, recode, missing, answers, default_missing, reverse, valid_range, unlabelled)
     variables = table.variables
@@ -165,6 +171,9 @@ def import_table(
     first = _first_pass(table, coding, empty_rows)
     coding.require_no_doubt(table.name, first.counts)
     frame = confounder_frame(table, first.texts, kinds, variables, confounder_missing, default_missing=default_missing)
+    if frame is not None:
+        frame, ranges = apply_ranges(frame, ranges)
+        warn_implausible(frame, ranges, RANGE_REMEDY, stacklevel=2)
     ids = None if id_column is None else check_ids(table, first.texts[id_column], id_column)
     limits = _fill_limits(coding.limits, first.statistics)
     offset = limits[:, 0] if shift else np.zeros(len(limits))
@@ -184,7 +193,8 @@ def import_table(
                 progress(n_written, n)
         require_unchanged(source, before)
         valid = stored_limits(limits - offset[:, None], dtype)
-        writer.finish(valid_range=valid, offset=offset, confounders=frame, row_labels=ids)
+        codebook = coding.codebook(first.counts, n - first.statistics.observed, f"{table.name}, {table.format}")
+        writer.finish(valid_range=valid, offset=offset, confounders=frame, confounder_ranges=ranges, row_labels=ids, codebook=codebook)
     pa.default_memory_pool().release_unused()  # otherwise Arrow's pool retains freed memory
     return open_dataset(path)
 

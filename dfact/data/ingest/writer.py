@@ -1,7 +1,8 @@
 """DatasetWriter: write a dataset row by row, with at most one chunk in memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import astuple
 from typing import Any, Literal
 
 import numpy as np
@@ -10,6 +11,8 @@ import scipy.sparse as sp
 import zarr
 from numpy.typing import NDArray
 
+from dfact.data.codebook import Codebook
+from dfact.data.confounders import PlausibleRange
 from dfact.data.dataset import KIND, Dataset, Fingerprint
 from dfact.data.sources.dense import ArraySource
 from dfact.data.statistics import ColumnStatistics, as_float
@@ -108,10 +111,13 @@ class DatasetWriter:
         row_labels: NDArray[Any] | None = None,
         mode_labels: tuple[NDArray[Any] | None, ...] = (),
         dropped_before: int = 0,
+        codebook: Codebook | None = None,
+        confounder_ranges: Mapping[str, PlausibleRange] | None = None,
     ) -> None:
         """Write the last rows and the metadata. Row labels and confounders are those of all received rows.
 
-        ``dropped_before`` counts the rows without any answer that were dropped before.
+        ``dropped_before`` counts the rows without any answer that were dropped before. The codebook describes some or all of
+        the columns.
         """
         if self._written == 0:
             raise DataError(f"{self._name} has no rows with answers, expected at least one")
@@ -137,6 +143,7 @@ class DatasetWriter:
             statistics,
             None if confounders is None else confounders.iloc[kept].reset_index(drop=True),
             labels=None if row_labels is None else np.asarray(row_labels, dtype=object)[kept],
+            codebook=None if codebook is None else codebook.for_columns(self._labels),
             mode_labels=mode_labels,
         )
         write_metadata(self._group, dataset)
@@ -147,7 +154,9 @@ class DatasetWriter:
             missing_code=self._missing_code,
             confounders=[] if confounders is None else [str(name) for name in confounders],
             confounder_arrays=[] if confounders is None else confounder_arrays(confounders),
+            confounder_ranges={name: astuple(limits) for name, limits in (confounder_ranges or {}).items()},
             row_labels=row_labels is not None,
+            codebook=codebook is not None,
             dropped_rows=dropped_before + self._received - self._written,
             empty_rows=statistics.empty_rows,
             n_empty_rows=statistics.n_empty_rows,

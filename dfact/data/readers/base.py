@@ -94,6 +94,8 @@ class Table(TablePart):
 
     name: str
     columns: list[str]
+    format: str = ""
+    """Name of the format, which ``open_table`` sets."""
 
     @property
     def variables(self) -> Mapping[str, Variable]:

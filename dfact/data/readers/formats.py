@@ -50,15 +50,16 @@ def open_table(source: str | PathLike[str], options: ReadOptions | None = None) 
     DataError
         The content is not of this format, or is damaged.
     """
-    table = _open(open_input(source), options or ReadOptions(), arrays=False)
+    chosen, table = _open(open_input(source), options or ReadOptions(), arrays=False)
     if not isinstance(table, Table):
         raise TypeError(f"a format of tables opened {table!r}")
+    table.format = chosen.name
     return table
 
 
 def open_array(source: str | PathLike[str], options: ReadOptions | None = None) -> LabelledArray:
     """Open an array, in the format that its suffix names; raises what :func:`open_table` raises."""
-    array = _open(open_input(source), options or ReadOptions(), arrays=True)
+    _, array = _open(open_input(source), options or ReadOptions(), arrays=True)
     if not isinstance(array, LabelledArray):
         raise TypeError(f"a format of arrays opened {array!r}")
     return array
@@ -72,7 +73,7 @@ def open_labels(source: str | PathLike[str], name: str) -> list[str]:
     return [str(label) for label in np.ravel(values if isinstance(values, np.ndarray) else values.read(0, values.shape[0]))]
 
 
-def _open(source: Input, options: ReadOptions, *, arrays: bool) -> Any:
+def _open(source: Input, options: ReadOptions, *, arrays: bool) -> tuple[Format, Any]:
     chosen = _choose(source, options, arrays=arrays)
     given = [name for name, value in asdict(options).items() if value is not None and name not in chosen.options]
     if given:
@@ -83,7 +84,7 @@ def _open(source: Input, options: ReadOptions, *, arrays: bool) -> Any:
     require_modules(source.name, chosen.modules, chosen.extra)
     if not isinstance(source, InputFolder):
         _check_signature(source.name, source.read_start(_LONGEST_SIGNATURE), chosen)
-    return chosen.open(source, options)
+    return chosen, chosen.open(source, options)
 
 
 def _choose(source: Input, options: ReadOptions, *, arrays: bool) -> Format:

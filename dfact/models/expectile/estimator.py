@@ -321,7 +321,7 @@ class ExpectileMF(Factorization):
         self.row_factors_, self.column_factors_ = X, Y
         self.n_features_in_ = shape[1]
         self.column_labels_ = np.arange(shape[1]).astype(str).astype(object)
-        self.offset_ = self.fingerprint_ = self.row_labels_ = None
+        self.offset_ = self.fingerprint_ = self.row_labels_ = self.codebook_ = None
         return self
 
     @lazy_of_dask

@@ -18,9 +18,9 @@ from dfact.models.traits import Vocabulary
 from dfact.report.component_order import ComponentOrder
 from dfact.report.document import Block, Card, Cards, Drawing, Section
 from dfact.report.figures import Groups, items_heatmap, order_by_similarity
-from dfact.report.plots import signed_heatmap
+from dfact.report.plots import signed_heatmap, with_item_labels
 from dfact.report.selection import ERROR_LABEL, score_plot
-from dfact.report.tables import Lines, Texts, align_columns, largest_items, under_headings
+from dfact.report.tables import Lines, Texts, align_columns, item_texts, largest_items, under_headings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -97,10 +97,15 @@ class Presenter(Generic[M]):
         """Order of the items in the report, similar ones together, and their groups."""
         return order_by_similarity(self.loadings, dict(self.groups))
 
+    @cached_property
+    def item_texts(self) -> Mapping[str, str]:
+        """Texts of the items: those given, else those of the codebook of the fitted data."""
+        return item_texts(self.model, self.texts)
+
     def with_texts(self, table: pd.DataFrame) -> pd.DataFrame:
         """Insert the texts and groups of the items as first columns, if there are any."""
         out = table.copy()
-        for name, labels in (("group", self.groups), ("text", self.texts)):
+        for name, labels in (("group", self.groups), ("text", self.item_texts)):
             if labels:
                 out.insert(0, name, [labels.get(str(item), "") for item in table.index])
         return out
@@ -110,13 +115,19 @@ class Presenter(Generic[M]):
         cards = []
         for name in names:
             rows = table[table["factor"] == name]
-            texts = [self.texts.get(item, "") for item in rows["item"]]
+            texts = [self.item_texts.get(item, "") for item in rows["item"]]
+            answers = [self.answer_label(item, value) for item, value in zip(rows["item"], rows["loading"], strict=True)]
+            texts = [": ".join(filter(None, parts)) for parts in zip(texts, answers, strict=True)]
             if "difference" in rows:
                 notes = [f"({abs(value):.2f} {'above' if value > 0 else 'below'} the others)" for value in rows["difference"]]
                 texts = [f"{text} {note}" if text else note for text, note in zip(texts, notes, strict=True)]
             numbers = [style.format(value) for value in rows["loading"]]
             cards.append(Card(name, list(zip(numbers, rows["item"], texts, strict=True))))
         return Cards(cards)
+
+    def answer_label(self, item: str, value: float) -> str:
+        """Describe a value of an item by its levels, for models whose values are answers."""
+        return ""
 
     def summary(self) -> Lines:
         """Describe the size and the fit."""
@@ -163,7 +174,8 @@ class Presenter(Generic[M]):
         similar = "in their groups, similar ones together" if groups else "similar ones together"
         alt = f"Heat map of {len(table)} {words.items} and {table.shape[1]} {words.components}; the table below has the same numbers."
         caption = f"{words.loadings}; {words.items} {similar}."
-        return Drawing(lambda: items_heatmap(table, groups, words.loading, maximum), alt, caption)
+        drawn = with_item_labels(table, self.item_texts)
+        return Drawing(lambda: items_heatmap(drawn, groups, words.loading, maximum), alt, caption)
 
     def selection_drawing(self, record: SelectionRecord, best: Mapping[str, Any], alt: str) -> Drawing:
         """Draw the scores of the candidates of a selection that chose the parameters ``best``."""

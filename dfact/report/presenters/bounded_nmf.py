@@ -105,22 +105,22 @@ def confounders_text(model: ICQF, n: int = 3, texts: Texts = None) -> str:
 
 
 def top_items(model: ICQF | L1NMF, n: int = 5, texts: Texts = None) -> pd.DataFrame:
-    """Return the items with the highest loadings of each factor: columns ``factor``, ``item``, ``loading``, and ``text`` if given."""
-    return _largest(model.loadings_, n, "factor", texts)
+    """Return the items with the highest loadings of each factor: columns ``factor``, ``item``, ``loading``, and ``text`` if known."""
+    return with_texts(_largest(model.loadings_, n, "factor"), model, texts)
 
 
 def confounder_effects(model: ICQF, n: int = 5, texts: Texts = None) -> pd.DataFrame:
     """Return the items on which each encoded confounder column has the largest effect, in units of the answers."""
-    return _largest(model.confounder_loadings_, n, "confounder", texts)
+    return with_texts(_largest(model.confounder_loadings_, n, "confounder"), model, texts)
 
 
-def _largest(loadings: pd.DataFrame, n: int, column: str, texts: Texts) -> pd.DataFrame:
+def _largest(loadings: pd.DataFrame, n: int, column: str) -> pd.DataFrame:
     """Return the n largest positive entries of each column."""
     rows: list[dict[str, Any]] = []
     for name, values in loadings.items():
         largest = values[values > 0].nlargest(n)
         rows += [{column: name, "item": str(item), "loading": float(value)} for item, value in largest.items()]
-    return with_texts(pd.DataFrame(rows, columns=[column, "item", "loading"]), texts)
+    return pd.DataFrame(rows, columns=[column, "item", "loading"])
 
 
 def strength_shares(model: ICQF) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from dfact.models.estimator import Factorization
 from dfact.models.persistence import load_model, running_versions, saved_versions
 from dfact.report.document import Block, DefinitionList, Document, Drawing, Section, Text, make_table, number_format, with_intervals
 from dfact.report.figures import distributions_figure, errors_figure, history_figure, stability_figure
+from dfact.report.plots import with_item_labels
 from dfact.report.presenters.base import MAX_ITEMS, TOP, Presenter, find_presenter
 from dfact.report.presenters.cp.presenter import solutions_section
 from dfact.report.reconstruction import item_errors
@@ -45,6 +46,7 @@ def make_document(
         overview(presenter),
         top_items(presenter),
         loadings(presenter),
+        items(presenter),
         presenter.component_section(),
         distributions(presenter),
         errors(presenter),
@@ -93,6 +95,25 @@ def loadings(presenter: _Presenter) -> Section:
     shown = presenter.with_texts(table)
     blocks.append(make_table(shown, f"{words.loadings}, {len(table)} {words.items}", shaded=list(table)))
     return Section("loadings", words.loadings, blocks)
+
+
+def items(presenter: _Presenter) -> Section | None:
+    """Show the wording, the levels and the missing codes of the items, if the fitted data has a codebook."""
+    codebook, words = presenter.model.codebook_, presenter.words
+    if codebook is None:
+        return None
+    described = {item.name: (item.levels_text, item.missing_text, ", ".join(item.changes), item.source) for item in codebook}
+    index = presenter.loadings.iloc[presenter.order[0]].index
+    columns = pd.DataFrame([described.get(str(name), ("",) * 4) for name in index], index, ["answers", "missing", "changed", "file"])
+    texts: list[Block] = []
+    for name, title in (("answers", "Answers"), ("file", "File")):
+        if columns[name].nunique() == 1 and columns[name].iloc[0]:  # once instead of in every row
+            texts.append(Text(f"{title} of all {words.items}: {columns.pop(name).iloc[0]}."))
+    columns = columns[[name for name in columns if columns[name].any()]]
+    if columns.empty and not texts and not codebook.texts:
+        return None
+    caption = f"Texts of the {words.items}, codes with their labels, and missing answers by code with their numbers at the import"
+    return Section("items", f"The {words.items} and their answers", [*texts, make_table(presenter.with_texts(columns), caption)])
 
 
 def convergence(presenter: _Presenter) -> Section | None:
@@ -158,7 +179,8 @@ def errors(presenter: _Presenter) -> Section | None:
         caption = (
             "Share of the variance about the mean that the model explains in the data it was fitted to; below 0, the mean fits better."
         )
-        blocks.append(Drawing(lambda: errors_figure(table["explained"], "explained share of the variance", along), alt, caption))
+        drawn = table["explained"] if along is not None else with_item_labels(table, presenter.item_texts)["explained"]
+        blocks.append(Drawing(lambda: errors_figure(drawn, "explained share of the variance", along), alt, caption))
     if len(shown) < len(table):
         blocks.append(Text(f"The table has {len(shown)} of {len(table)} {words.items}."))
     caption = "Answers and errors by item: observed, share missing, mean and standard deviation of the answers, root mean squared error"
@@ -188,7 +210,7 @@ def stability(presenter: _Presenter) -> Section | None:
     order = shown[presenter.order[0]]
     mean, low, high = (pd.DataFrame(part[:, order].T, columns=names) for part in (result.mean, result.low, result.high))
     caption = f"Mean {words.loading} of each item over the refits, with its {result.level:.0%} interval"
-    table = make_table(mean.set_index(presenter.all_loadings.index[order]), caption, shaded=names)
+    table = make_table(presenter.with_texts(mean.set_index(presenter.all_loadings.index[order])), caption, shaded=names)
     style = number_format(result.mean)
     return Section("stability", "Stability", [Text(about), drawing, summary, with_intervals(table, low, high, style)])
 

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from dfact.errors import ParameterError
 from dfact.models.gom.estimator import GradeOfMembership
 from dfact.models.gom.passes import MIXED, PURE
-from dfact.report.plots import heatmap, new_figure
+from dfact.report.plots import heatmap, new_figure, with_item_labels
 from dfact.report.presenters.gom.tables import LEVELS, purity_level, respondents, subject_labels
+from dfact.report.tables import item_texts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +49,8 @@ def membership_plot(model: GradeOfMembership) -> "Figure":
 
 def item_heatmap(model: GradeOfMembership) -> "Figure":
     """Plot the item parameters Θ, items × classes, as a heat map on the scale of the responses."""
-    return heatmap(model.item_parameters_, "item", "expected response", model.n_levels_)
+    table = with_item_labels(model.item_parameters_, item_texts(model))
+    return heatmap(table, "item", "expected response", model.n_levels_)
 
 
 def memberships_heatmap(model: GradeOfMembership, rows: Sequence[int] | None = None) -> "Figure":

@@ -54,6 +54,11 @@ class GoMPresenter(Presenter[GradeOfMembership]):
             table = distinctive_items(self.model, n)
         return about, table.rename(columns={"class": "factor", "response": "loading"})
 
+    def answer_label(self, item: str, value: float) -> str:
+        known = None if self.model.codebook_ is None else self.model.codebook_.get(item)
+        label = "" if known is None else known.level_near(value)
+        return f"near “{label}”" if label else ""
+
     def scale_maximum(self) -> float | None:
         return float(self.model.n_levels_)
 

@@ -52,14 +52,14 @@ def subject_labels(model: GradeOfMembership, rows: Any) -> list[str]:
 
 
 def highest_items(model: GradeOfMembership, n: int = 5, texts: Texts = None) -> pd.DataFrame:
-    """Return the items with the highest responses in each class: columns ``class``, ``item``, ``response``, and ``text`` if given."""
+    """Return the items with the highest responses in each class: columns ``class``, ``item``, ``response``, and ``text`` if known."""
     Theta = model.item_parameters_
     rows = [
         (name, str(Theta.index[j]), float(values[j]))
         for name, values in zip(Theta.columns, Theta.to_numpy().T, strict=True)
         for j in np.argsort(-values, kind="stable")[:n]
     ]
-    return with_texts(pd.DataFrame(rows, columns=["class", "item", "response"]), texts)
+    return with_texts(pd.DataFrame(rows, columns=["class", "item", "response"]), model, texts)
 
 
 def distinctive_items(model: GradeOfMembership, n: int = 5, texts: Texts = None) -> pd.DataFrame:
@@ -77,7 +77,7 @@ def distinctive_items(model: GradeOfMembership, n: int = 5, texts: Texts = None)
         for c, name in enumerate(Theta.columns if k > 1 else ())
         for j in np.argsort(-np.abs(differences[:, c]), kind="stable")[:n]
     ]
-    return with_texts(pd.DataFrame(rows, columns=["class", "item", "response", "difference"]), texts)
+    return with_texts(pd.DataFrame(rows, columns=["class", "item", "response", "difference"]), model, texts)
 
 
 def classes_text(model: GradeOfMembership, n: int = 5, texts: Texts = None) -> str:
