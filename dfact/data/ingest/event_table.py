@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dfact.data.dictionaries.base import EventColumns
 from dfact.data.ingest.stack import Events, find_events
-from dfact.data.readers.base import Batch, Table, Variable
+from dfact.data.readers.base import Batch, Table, TextInNumbersError, Variable
 from dfact.errors import DataError
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -52,7 +52,7 @@ class EventTable(Table):
     """
 
     def __init__(self, table: Table, events: Events, answers: Sequence[str]) -> None:
-        self.name = table.name
+        self.name, self.format = table.name, table.format
         self._table, self._events = table, events
         self._places = {self.column(name, label): (name, k) for name in answers for k, label in enumerate(events.labels)}
         self.columns = [*table.columns, *self._places]
@@ -68,7 +68,7 @@ class EventTable(Table):
         answers = _Gatherer[np.float64](self._events, len(number_columns), np.float64, np.nan)
         cells = _Gatherer[np.object_](self._events, len(text_columns), np.object_, None)
         n_done = 0
-        for batch in self._table.batches(number_columns, text_columns, missing):
+        for batch in self._read(number_columns, text_columns, missing):
             rows = np.empty((len(batch.numbers) if number_columns else batch.texts.num_rows, len(text_columns)), np.object_)
             for j, column in enumerate(batch.texts.columns):
                 rows[:, j] = column.to_pylist()
@@ -84,6 +84,12 @@ class EventTable(Table):
                 columns.append(pa.array(self._one_each(name, slots, n_done) if k < 0 else slots[:, k], pa.string()))
             yield Batch(matrix, pa.record_batch(columns, list(texts)))
             n_done += len(words)
+
+    def _read(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
+        try:
+            yield from self._table.batches(numbers, texts, missing)
+        except TextInNumbersError as error:
+            raise DataError(str(error)) from error  # its column is none of this table
 
     def row_position(self, row: int) -> str:
         return f"record {self._events.ids[row]!r}"
@@ -107,7 +113,7 @@ class RowsOfTable(Table):
     """Some rows of a table."""
 
     def __init__(self, table: Table, kept: NDArray[np.bool_]) -> None:
-        self.name, self.columns = table.name, table.columns
+        self.name, self.format, self.columns = table.name, table.format, table.columns
         self._table, self._kept, self._rows = table, kept, np.flatnonzero(kept)
 
     @property

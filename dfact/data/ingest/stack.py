@@ -30,6 +30,8 @@ class Instances:
     """Instances: by number where all are numbers, otherwise in the order of the columns."""
     columns: tuple[str, ...]
     """The columns to read, in the order of the file."""
+    item_of_column: NDArray[np.intp]
+    """Number of the item of each column (c,)."""
     index: NDArray[np.intp]
     """Position in ``columns`` of each item and instance (m, t), −1 for one without a column."""
 
@@ -44,14 +46,6 @@ class Instances:
     def counts(self) -> dict[str, str]:
         """Number of the columns of each instance, as text."""
         return {label: f"{n} column(s)" for label, n in zip(self.labels, (self.index >= 0).sum(axis=0), strict=True)}
-
-    @property
-    def item_of_column(self) -> NDArray[np.intp]:
-        """Number of the item of each column (c,)."""
-        numbers = np.empty(len(self.columns), np.intp)
-        items, _ = np.nonzero(self.index >= 0)
-        numbers[self.index[self.index >= 0]] = items
-        return numbers
 
     def with_answers(self, observed: NDArray[np.int64]) -> "Instances":
         """Return the instances that have an answer, given the number of answers in each column (c,)."""
@@ -88,7 +82,7 @@ def find_instances(name: str, columns: Sequence[str], places: Mapping[str, tuple
             both = f"{columns[index[at]]!r} and {column!r}"
             raise DataError(f"{name}: the columns {both} are the same item at the same instance, expected one; leave one out of the items")
         index[at] = j
-    return Instances(items, labels, tuple(columns), index)
+    return Instances(items, labels, tuple(columns), np.array([rows[places[column][0]] for column in columns], np.intp), index)
 
 
 @dataclass(frozen=True, eq=False)
