@@ -1,7 +1,6 @@
 """The third mode of a table: instances in columns side by side, and events in rows below each other."""
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,9 @@ from numpy.typing import NDArray
 
 from dfact.data.dictionaries.base import EventColumns
 from dfact.data.dictionaries.kinds import open_dictionary
+from dfact.data.ingest.event_table import EventTable, RowsOfTable, read_events
 from dfact.data.ingest.stack import ONCE, Events, Instances, find_events, find_instances, which_slice
+from dfact.data.readers.base import Batch, Table
 from dfact.errors import DataError, ParameterError
 from tests.data.test_dictionaries import INPUTS, needs_inputs, read_rows
 
@@ -81,34 +82,71 @@ def arrange(ids: Sequence[str | None], events: Sequence[str | None], order: tupl
     return find_events("t.csv", columns, {"id": pa.array(ids), "event": pa.array(events)}, position)
 
 
+class Rows(Table):
+    """Rows in memory, some at a time."""
+
+    def __init__(self, columns: dict[str, Sequence[Any]], size: int) -> None:
+        self.name, self.columns, self.cells, self._size = "t.csv", list(columns), columns, size
+        self.n_batches = 0
+
+    def batches(self, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str]) -> Iterator[Batch]:
+        n = len(self.cells["id"])
+        for rows in (slice(i, i + self._size) for i in range(0, n, self._size)):
+            self.n_batches += 1
+            count = len(self.cells["id"][rows])
+            matrix = np.stack([np.array(self.cells[name][rows], np.float64) for name in numbers], 1) if numbers else np.empty((count, 0))
+            yield Batch(matrix, pa.RecordBatch.from_pydict({name: list(self.cells[name][rows]) for name in texts}))
+
+    def row_position(self, row: int) -> str:
+        return position(row)
+
+
+def tables(ids: Sequence[str], events: Sequence[str], size: int = 3, **columns: Sequence[Any]) -> tuple[Rows, Events, EventTable]:
+    rows = Rows({"id": ids, "event": events, **columns}, size)
+    found = read_events(rows, LONG)
+    return rows, found, EventTable(rows, found, list(columns))
+
+
 @pytest.mark.parametrize("by_event", [False, True])
 @pytest.mark.parametrize("size", [1, 5, 1000])
 @pytest.mark.parametrize("seed", range(3))
-def test_events_become_a_mode(seed: int, size: int, by_event: bool) -> None:
+def test_events_become_columns(seed: int, size: int, by_event: bool) -> None:
     ids, events, values = long_rows(seed, by_event=by_event)
-    found = arrange(ids, events)
+    words = [f"w{value:g}" for value in values[:, 0]]
+    _, found, table = tables(ids, events, size, a=values[:, 0], b=values[:, 1], word=words)
     assert list(found.ids) == list(dict.fromkeys(ids))
     assert found.labels == ("e0", "e1", "e2", "e3")
-    expected = np.full((len(found.ids), 3, 4), np.nan)
-    for name, event, row in zip(ids, events, values, strict=True):
-        expected[list(found.ids).index(name), :, int(event[1])] = row
-    starts = [*range(0, len(values), size), len(values)]
-    parts = list(found.gather((values[i:j] for i, j in pairwise(starts)), np.nan))
-    np.testing.assert_array_equal(np.concatenate(parts), expected)
+    columns = [f"{name} at e{k}" for k in (2, 0, 3, 1) for name in "ba"]
+    batches = list(table.batches(columns, ["id", "word at e1"], []))
+    expected = np.full((len(found.ids), len(columns)), np.nan)
+    texts: list[str | None] = [None] * len(found.ids)
+    for name, event, row, word in zip(ids, events, values, words, strict=True):
+        i = list(found.ids).index(name)
+        expected[i, columns.index(f"a at {event}")], expected[i, columns.index(f"b at {event}")] = row[:2]
+        texts[i] = word if event == "e1" else texts[i]
+    np.testing.assert_array_equal(np.concatenate([batch.numbers for batch in batches]), expected)
+    assert [cell for batch in batches for cell in batch.texts["id"].to_pylist()] == list(found.ids)
+    assert [cell for batch in batches for cell in batch.texts["word at e1"].to_pylist()] == texts
+    assert [table.row_position(i) for i in (0, 2)] == [f"record {found.ids[i]!r}" for i in (0, 2)]
 
 
 def test_records_are_released_once_they_are_complete() -> None:
-    ids = [f"r{i // 2}" for i in range(40)]
-    found = arrange(ids, ["a", "b"] * 20)
-    read: list[int] = []
-
-    def batches() -> Any:
-        for i in range(0, 40, 4):
-            read.append(i)
-            yield np.zeros((4, 1))
-
-    released = [(len(part), len(read)) for part in found.gather(batches(), np.nan)]
+    rows, _, table = tables([f"r{i // 2}" for i in range(40)], ["a", "b"] * 20, 4, x=range(40))
+    rows.n_batches = 0
+    released = [(len(batch.numbers), rows.n_batches) for batch in table.batches(["x at b"], [], [])]
     assert released == [(2, i + 1) for i in range(10)]
+
+
+def test_rows_of_one_event_keep_their_positions() -> None:
+    ids, events, values = long_rows(1)
+    rows, found, _ = tables(ids, events, x=values[:, 0])
+    table = RowsOfTable(rows, found.rows_at("e2"))
+    batches = list(table.batches(["x"], ["event", "id"], []))
+    at = [i for i, event in enumerate(events) if event == "e2"]
+    np.testing.assert_array_equal(np.concatenate([batch.numbers for batch in batches])[:, 0], values[at, 0])
+    assert [cell for batch in batches for cell in batch.texts["id"].to_pylist()] == [ids[i] for i in at]
+    assert [table.row_position(k) for k in range(len(at))] == [position(i) for i in at]
+    assert sum(batch.texts.num_rows for batch in table.batches([], ["id"], [])) == len(at)
 
 
 def test_events_come_in_the_order_of_the_dictionary() -> None:
@@ -138,12 +176,6 @@ def test_repetitions_of_a_form_are_events() -> None:
     assert found.labels == (ONCE, "bp 2", "bp 9", "bp 10")
 
 
-def test_events_without_any_answer_are_left_out() -> None:
-    found = arrange(["1", "1", "2", "2"], ["a", "b", "b", "c"]).with_answers(np.array([0, 2, 1, 0]))
-    assert found.labels == ("b",)
-    np.testing.assert_array_equal(np.concatenate(list(found.gather([np.arange(4.0)[:, None]], -1.0))), [[[1]], [[2]]])
-
-
 def test_repeated_and_nameless_rows_are_refused_with_their_positions() -> None:
     with pytest.raises(DataError, match=r"t.csv: line 3 and line 5 are both 'r1' at 'a', expected one row for each record and event"):
         arrange(["r2", " r1", "r1", "r1 "], ["a", "a", "b", "a"])
@@ -152,11 +184,13 @@ def test_repeated_and_nameless_rows_are_refused_with_their_positions() -> None:
 
 
 def test_values_of_a_record_stand_in_any_of_its_rows() -> None:
-    found = arrange(["1", "1", "2", "2", "3"], ["a", "b", "a", "b", "a"])
-    values = pa.array([" 31 ", None, "", "7", "-9"])
-    assert found.per_record("t", "age", values, position, ["-9"]).to_pylist() == ["31", "7", None]
-    with pytest.raises(DataError, match=r"column 'sex' holds 'f' at line 3 and 'm' at line 4 for '1'"):
-        arrange(["1", "1", "1"], ["a", "b", "c"]).per_record("t", "sex", pa.array([None, "f", "m"]), position)
+    ids, events = ["1", "1", "2", "2", "3"], ["a", "b", "a", "b", "a"]
+    rows, _, table = tables(ids, events, x=range(5))
+    rows.cells["age"] = [" 31 ", None, "", "7", None]
+    assert [cell for batch in table.batches([], ["age"], []) for cell in batch.texts["age"].to_pylist()] == ["31", "7", None]
+    rows.cells["age"] = ["1", "1", "7", "8", None]
+    with pytest.raises(DataError, match=r"t.csv: column 'age' holds '7' at a and '8' at b for record '2', expected one value"):
+        list(table.batches([], ["age"], []))
 
 
 def test_several_slices_are_asked_for_with_their_counts() -> None:
@@ -192,7 +226,3 @@ def test_the_repeating_instruments() -> None:
     texts = {name: pa.array([row[name] for row in rows]) for name in (where.record, *where.slots)}
     found = find_events("data.csv", where, texts, position)
     assert found.labels == (ONCE, "bp 1", "bp 2", "bp 3")
-    pressures = np.array([[float(row["bp_systolic"] or "nan")] for row in rows])
-    kept = found.with_answers(np.isfinite(pressures).sum(axis=1))
-    expected = [[[110, 111, 112]], [[114, np.nan, np.nan]]]
-    np.testing.assert_array_equal(np.concatenate(list(kept.gather([pressures], np.nan))), expected)

@@ -68,6 +68,8 @@ class Dictionary(ABC):
     """Name in messages."""
     header: ClassVar[str]
     """Description of the columns that make a file a dictionary of this kind, for messages."""
+    signs_are_meaningless: ClassVar[bool] = False
+    """Whether negative codes may be answers among other codes, so that those that are answers are reported."""
     name: str = ""
     """Name of the file; "" for a kind that is recognized by the columns of the table alone."""
 

@@ -57,6 +57,7 @@ class UKBiobankDictionary(Dictionary):
     fields: Mapping[int, Field] = field(default_factory=dict)
     codings: tuple["CodingFile", ...] = ()
     kind: ClassVar[str] = "UK Biobank"
+    signs_are_meaningless: ClassVar[bool] = True
     header: ClassVar[str] = "'FieldID' and 'Field'"
 
     @classmethod

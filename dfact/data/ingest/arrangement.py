@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dfact.data.codebook import Codebook
 from dfact.data.dictionaries.base import Dictionary
-from dfact.data.ingest.coding import UNOPENED, AnswerCoding
+from dfact.data.ingest.coding import UNOPENED, AnswerCoding, code_text
 from dfact.data.ingest.event_table import EventTable, RowsOfTable, read_events
 from dfact.data.ingest.stack import Events, Instances, Stack, find_instances, which_slice
 from dfact.data.readers.base import Table
@@ -91,6 +91,16 @@ class Arrangement:
             for status, n in found.items()
             if n
         ]
+
+    def negative_answers(self, statistics: ColumnStatistics) -> str:
+        """Return the items with the labelled negative codes in the range of their answers, given the statistics of the items."""
+        found = []
+        for j, item in enumerate(self.items.items):
+            low, high = statistics.minimum[j], statistics.maximum[j]
+            lowest = sum(item.limits) - high if item.reversed else low
+            codes = ", ".join(f"{code_text(code)} {label!r}" for code, label in item.levels if lowest <= code < 0)
+            found += [f"{item.name} ({codes})"] if codes else []
+        return "; ".join(found)
 
     def to_rows(self, values: NDArray[Any], missing: float) -> NDArray[Any]:
         """Return rows of columns (n, c) as rows of items (n, m), or of items at instances (n, m, t)."""

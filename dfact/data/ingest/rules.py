@@ -273,5 +273,5 @@ def _warn_of_alphabetical_labels(table: Table, items: Sequence[ItemCoding]) -> N
             shown = ", ".join(f"{code_text(code)} {label!r}" for code, label in item.levels[:7])
             found = f"{table.name}: the codes of {item.name!r} follow the alphabet: {shown}"
             remedy = "a program may have numbered them so; check their order, and correct it with recode= (--recode)"
-            warnings.warn(f"{found}; {remedy}", UserWarning, stacklevel=4)
+            warnings.warn(f"{found}; {remedy}", UserWarning, stacklevel=5)
             return

@@ -1,5 +1,6 @@
 """The third mode of a table: instances in columns side by side, or events in rows below each other."""
 
+import shlex
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
@@ -143,7 +144,7 @@ def which_slice(name: str, stack: Stack, counts: Mapping[str, str]) -> DataError
     """Return the error for a table of several events or instances, of which neither a mode nor one was asked for."""
     one = stack.removesuffix("s")
     first = next(iter(counts))
-    remedy = f"say stack={stack!r} or {one}={first!r} (--stack {stack}, --{one} {first})"
+    remedy = f"say stack={stack!r} or {one}={first!r} (--stack {stack}, --{one} {shlex.quote(first)})"
     return DataError(f"{name} has {len(counts)} {stack}, {_listed(counts)}, expected a third mode of them or one of them; {remedy}")
 
 

@@ -198,7 +198,7 @@ def import_table(
     column_labels = np.array([item.name for item in arranged.items.items], np.object_)
     require_observed_columns(table.name, column_labels, statistics.observed)
     if note is not None:
-        _note_decisions(arranged, first.counts, note, chosen=items is None)
+        _note_decisions(arranged, first.counts, statistics, description, note, chosen=items is None)
     frame = confounder_frame(table, first.texts, kinds, variables, confounder_missing, default_missing=default_missing)
     if frame is not None:
         frame, ranges = apply_ranges(frame, ranges)
@@ -291,13 +291,23 @@ def _arrange(
     return arrange(table, with_forms(coding, description, table), columns, layout, events)
 
 
-def _note_decisions(arranged: Arrangement, counts: Counts, note: Callable[[str], None], *, chosen: bool) -> None:
-    """Report the items that the import chose, and the boxes that it took as missing."""
+def _note_decisions(
+    arranged: Arrangement,
+    counts: Counts,
+    statistics: ColumnStatistics,
+    description: Dictionary | None,
+    note: Callable[[str], None],
+    *,
+    chosen: bool,
+) -> None:
+    """Report the items that the import chose, the boxes that it took as missing, and negative codes that it took as answers."""
     if chosen:
         names = ", ".join(item.name for item in arranged.items.items)
         note(f"{arranged.table.name}: the items are {names}{_levels_text(arranged.items)}")
     for sentence in arranged.unopened_forms(counts):
         note(sentence)
+    if description is not None and description.signs_are_meaningless and (codes := arranged.negative_answers(statistics)):
+        note(f"{arranged.table.name}: negative codes that are answers: {codes}")
 
 
 def _levels_text(coding: AnswerCoding) -> str:
