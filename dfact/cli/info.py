@@ -84,7 +84,7 @@ def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ())
     if dataset.codebook is None:
         return align_columns(lines)
     lines.append(("codebook", _codebook_line(dataset.codebook)))
-    return f"{align_columns(lines)}\n\n{items_text(dataset.codebook, top, patterns)}"
+    return "\n\n".join(filter(None, [align_columns(lines), items_text(dataset.codebook, top, patterns)]))
 
 
 def _codebook_line(codebook: "Codebook") -> str:
@@ -94,19 +94,29 @@ def _codebook_line(codebook: "Codebook") -> str:
 
 
 def items_text(codebook: "Codebook", top: int, patterns: Sequence[str] = ()) -> str:
-    """Describe the first ``top`` items, or those whose names match a pattern; levels as in the item before are not repeated."""
+    """Describe the first ``top`` items with a wording, levels or changes, or all whose names match a pattern.
+
+    Levels and files that are those of the item before are not repeated.
+    """
     from dfact.report.tables import align_columns, escape_control
 
-    items = [item for item in codebook if not patterns or any(fnmatchcase(item.name, pattern) for pattern in patterns)]
-    if not items:
-        raise DataError(f"no item matches {', '.join(map(repr, patterns))}, expected names or patterns such as {codebook.items[0].name!r}")
-    shown = items if patterns else items[:top]
+    if patterns:
+        shown = items = [item for item in codebook if any(fnmatchcase(item.name, pattern) for pattern in patterns)]
+        if not items:
+            expected = f"expected names or patterns such as {codebook.items[0].name!r}"
+            raise DataError(f"no item matches {', '.join(map(repr, patterns))}, {expected}")
+    else:
+        items = [item for item in codebook if item.wording or item.levels or item.changes]
+        shown = items[:top]
+    if not shown:
+        return ""
     lines: list[tuple[str, str]] = []
     for before, item in zip([None, *shown], shown, strict=False):
         repeated = before is not None and before.levels == item.levels
+        of_levels = (item.levels[0][0], item.levels[-1][0]) if item.levels else None
         details = [
             ("levels", "as above" if repeated and item.levels else item.levels_text),
-            ("valid", "" if item.valid_range is None else "{:g} to {:g}".format(*item.valid_range)),
+            ("valid", "" if item.valid_range is None or item.valid_range == of_levels else "{:g} to {:g}".format(*item.valid_range)),
             ("missing", item.missing_text),
             ("changed", ", ".join(item.changes)),
             ("from", "" if before is not None and before.source == item.source else item.source),

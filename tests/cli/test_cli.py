@@ -145,7 +145,7 @@ def test_debug_shows_the_traceback() -> None:
 
 
 def test_warnings_are_one_line(data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def warn(_: Any) -> str:
+    def warn(*_: Any) -> str:
         warnings.warn("row 3 has no answer", UserWarning, stacklevel=2)
         return ""
 
@@ -207,7 +207,7 @@ def test_info_of_a_dataset(data: Path, capsys: pytest.CaptureFixture[str]) -> No
         "answers 1 to 4, stored as 0 to 3",
         "Q0, Q1, Q2, Q3, …, Q10, Q11",
         "p0, p1, p2, …",
-        "age: continuous, 1",
+        "age: continuous, min 1",
         "sex: categorical, f (",
         dataset.fingerprint,
         "1 chunk(s) of 2048 × 12",

@@ -240,9 +240,8 @@ def test_info_prints_items_without_control_characters(tmp_path: Path, capsys: py
     lines = printed.splitlines()
     assert f"codebook      2 item(s) with wording, 2 with levels, 1 with missing codes; fingerprint {dataset.codebook.fingerprint}" in lines
     start = lines.index("Q1  I worry a lot")
-    assert lines[start + 1 : start + 6] == [
+    assert lines[start + 1 : start + 5] == [
         "      levels   1 never, 2 sometimes, 3 always",
-        "      valid    1 to 3",
         "      missing  9 refused (7), -1 (2), empty (4)",
         "      changed  reversed",
         "      from     a.sav",
@@ -251,13 +250,20 @@ def test_info_prints_items_without_control_characters(tmp_path: Path, capsys: py
     assert "\\x1b[31m<script>" in printed
     assert not {"\x1b", "\x00", "\u202e"} & set(printed)
     assert main(["info", str(dataset.path), "-n", "1"]) == 0
-    assert "… 2 more; --items NAMES lists items by name or pattern" in capsys.readouterr().out
+    assert "… 1 more; --items NAMES lists items by name or pattern" in capsys.readouterr().out
     assert main(["info", str(dataset.path), "-n", "1", "--items", "Q[23]"]) == 0
     chosen = capsys.readouterr().out.splitlines()
     assert "Q3" in chosen
     assert "Q1  I worry a lot" not in chosen
     assert main(["info", str(dataset.path), "--items", "X*"]) == 1
     assert "no item matches 'X*', expected names or patterns such as 'Q1'" in capsys.readouterr().err
+    ranged = stored(tmp_path / "r.zarr", [Item("Q1", levels=LEVELS, valid_range=(0.0, 5.0)), Item("Q2", n_empty=2)])
+    assert main(["info", str(ranged.path)]) == 0
+    printed = capsys.readouterr().out
+    assert "    valid    0 to 5" in printed
+    assert "empty (2)" not in printed, "items of which the file says nothing are listed on demand"
+    assert main(["info", str(ranged.path), "--items", "Q2"]) == 0
+    assert "    missing  empty (2)" in capsys.readouterr().out
     plain = dfact.import_array(np.ones((2, 2)), tmp_path / "p.zarr")
     assert main(["info", str(plain.path), "--items", "Q1"]) == 1
     assert "has no codebook, expected one for --items" in capsys.readouterr().err

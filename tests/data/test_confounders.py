@@ -1,11 +1,18 @@
-"""Confounders: their kinds, and the encoding into [0, 1] of fitted and of new participants."""
+"""Confounders: their kinds, their plausible ranges, and the encoding into [0, 1] of fitted and of new participants."""
+
+import json
+import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from dfact import DataError
-from dfact.data.confounders import INTERCEPT, ConfounderEncoding, as_frame, is_categorical, normalize
+import dfact
+from dfact import DataError, ParameterError, StoreError
+from dfact.cli.main import main
+from dfact.data.confounders import INTERCEPT, ConfounderEncoding, PlausibleRange, as_frame, is_categorical, normalize
+from tests.conftest import planted_answers
 
 SEEDS = [0, 1, 2]
 
@@ -172,3 +179,157 @@ def test_confounder_without_any_value(values):
 def test_infinite_confounder():
     with pytest.raises(DataError, match="'age' is infinite in row 1"):
         normalize(pd.DataFrame({"age": [1.5, -np.inf]}))
+
+
+# ---------------------------------------------------------------- plausible values
+
+
+def survey(folder, ages, **columns):
+    """A table of two items with these ages."""
+    rng = np.random.default_rng(len(ages))
+    frame = pd.DataFrame({"Q1": rng.integers(0, 4, len(ages)), "Q2": rng.integers(0, 4, len(ages)), "age": ages, **columns})
+    frame.loc[:1, ["Q1", "Q2"]] = [[0, 3], [3, 0]]
+    frame.to_csv(folder / "survey.csv", index=False)
+    return folder / "survey.csv"
+
+
+def ages(seed, n=300, odd=(567_658.0, 1_990.0)):
+    values = np.round(np.random.default_rng(seed).normal(40, 12, n).clip(18, 90))
+    values[5 : 5 + len(odd)] = odd
+    return values
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("source", ["table", "array"])
+def test_values_outside_a_declared_range_are_missing(tmp_path, seed, source):
+    values = ages(seed, odd=(567_658.0, -3.0, 110.0, 5.0))
+    values[100] = np.nan
+    given = {"confounder_ranges": {"age": (5, 110)}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if source == "table":
+            dataset = dfact.import_table(survey(tmp_path, values), tmp_path / "d.zarr", items="Q*", confounders=["age"], **given)
+        else:
+            X = np.random.default_rng(seed).integers(0, 4, (300, 2))
+            dataset = dfact.import_array(X, tmp_path / "d.zarr", confounders={"age": values}, **given)
+    expected = np.where((values >= 5) & (values <= 110), values, np.nan)
+    for opened in (dataset, dfact.open_dataset(tmp_path / "d.zarr")):
+        np.testing.assert_array_equal(opened.confounders["age"], expected)
+        assert opened.confounder_ranges == {"age": PlausibleRange(5.0, 110.0, 2)}
+    assert dataset.with_confounders(None).confounder_ranges == {}
+
+
+def test_few_whole_numbers_with_a_range_are_continuous(tmp_path):
+    source = survey(tmp_path, [20, 30, 40, 400, 30])
+    dataset = dfact.import_table(source, tmp_path / "d.zarr", items="Q*", confounders=["age"], confounder_ranges={"age": (5, 110)})
+    assert dataset.confounders["age"].tolist()[:3] == [20.0, 30.0, 40.0]
+    array = dfact.import_array(np.eye(3), tmp_path / "e.zarr", confounders={"age": [20, 30, 400]}, confounder_ranges={"age": (5, 110)})
+    assert array.confounder_ranges["age"].n_outside == 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("source", ["table", "array", "fit"])
+def test_values_far_from_all_others_draw_one_warning(tmp_path, seed, source):
+    values, X = ages(seed), np.random.default_rng(seed).integers(0, 4, (300, 2))
+    table = survey(tmp_path, values)
+    run = {
+        "table": lambda: dfact.import_table(table, tmp_path / "d.zarr", items="Q*", confounders=["age"]),
+        "array": lambda: dfact.import_array(X, tmp_path / "d.zarr", confounders={"age": values}),
+        "fit": lambda: dfact.ICQF(1, max_iter=2).fit(planted_answers(300, 5, 1, seed), confounders={"age": values}),
+    }[source]
+    with pytest.warns(UserWarning, match="confounder 'age' has 2 value") as caught:
+        run()
+    (text,) = (str(warning.message) for warning in caught if "confounder" in str(warning.message))
+    low, high = np.quantile(values, [0.25, 0.75])
+    assert f"from 1990 to 567658 and quartiles of {low:g} and {high:g}" in text
+    declare = "declare its range with confounder_ranges={'age': (LOW, HIGH)} (--confounder-range age LOW HIGH)"
+    remedy = "set the implausible values of age to NaN" if source == "fit" else declare
+    assert remedy in text
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_plausible_columns_draw_no_warning(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    values = ages(seed, odd=())
+    low, high = np.quantile(values, [0.25, 0.75])
+    values[5] = high + 10 * (high - low)  # no farther than the limit
+    visits = np.zeros(300)
+    visits[:20] = rng.integers(1, 100, 20)  # most values are equal, so that none is far
+    others = {"visits": visits, "income": rng.lognormal(10, 0.4, 300), "code": [f"c{i}" for i in range(300)]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dataset = dfact.import_table(survey(tmp_path, values, **others), tmp_path / "d.zarr", items="Q*", confounders=["age", *others])
+        dfact.open_dataset(dataset.path)
+
+
+@pytest.mark.parametrize(
+    ("confounders", "ranges", "message"),
+    [
+        (["age"], {"sex": (0, 1)}, "names 'sex', expected one of the confounders, 'age'"),
+        ([], {"age": (0, 1)}, "names 'age', expected one of the confounders, none"),
+        ({"age": "categorical"}, {"age": (5, 110)}, "'age' is declared categorical and has a range"),
+        (["age"], {"age": (110, 5)}, "is 110 to 5, expected two ascending finite numbers"),
+        (["age"], {"age": (5, np.nan)}, "is 5 to nan, expected two ascending"),
+    ],
+)
+def test_invalid_ranges_are_refused(tmp_path, confounders, ranges, message):
+    source = survey(tmp_path, ages(0))
+    with pytest.raises(ParameterError, match=message):
+        dfact.import_table(source, tmp_path / "d.zarr", items="Q*", confounders=confounders, confounder_ranges=ranges)
+    assert not (tmp_path / "d.zarr").exists()
+
+
+def test_ranges_without_a_value_and_of_text_are_refused(tmp_path):
+    source = survey(tmp_path, ages(0), town=["a", "b"] * 150)
+    for name, message in (("age", "'age' has no value from 200 to 300"), ("town", "holds 'a', expected a finite number")):
+        with pytest.raises(DataError, match=message):
+            dfact.import_table(source, tmp_path / "d.zarr", items="Q*", confounders=[name], confounder_ranges={name: (200, 300)})
+    with pytest.raises(DataError, match=r"'town' is continuous and holds text .*expected numbers"):
+        dfact.import_array(np.eye(2), tmp_path / "d.zarr", confounders={"town": ["a", "b"]}, confounder_ranges={"town": (0, 1)})
+    assert not (tmp_path / "d.zarr").exists()
+
+
+@pytest.mark.parametrize("ranges", [{"age": [5, 110, -1]}, {"age": [110, 5, 0]}, {"age": ["5", 110, 0]}, {"age": [5]}, [1], "age"])
+def test_damaged_ranges_are_refused(tmp_path, ranges):
+    dataset = dfact.import_array(np.eye(2), tmp_path / "d.zarr", confounders={"age": [5.0, 7.5]}, confounder_ranges={"age": (5, 110)})
+    file = Path(dataset.path) / "zarr.json"
+    metadata = json.loads(file.read_text())
+    metadata["attributes"]["dfact"]["confounder_ranges"] = ranges
+    file.write_text(json.dumps(metadata))
+    with pytest.raises(StoreError, match="is damaged"):
+        dfact.open_dataset(dataset.path)
+
+
+@pytest.mark.filterwarnings("default")
+def test_command_line_counts_values_outside_and_prints_quantiles(tmp_path, capsys):
+    values = ages(1)
+    source, target = str(survey(tmp_path, values)), str(tmp_path / "d.zarr")
+    command = ["import", source, target, "--items", "Q*", "--confounder", "age", "--overwrite"]
+    assert main(command) == 0
+    assert "Warning: confounder 'age' has 2 value(s) from 1990 to 567658" in capsys.readouterr().err
+    assert main([*command, "--confounder-range", "age", "5", "110"]) == 0
+    printed = capsys.readouterr()
+    assert "Warning" not in printed.err
+    plausible = values[values <= 110]
+    quantiles = np.quantile(plausible, [0, 0.05, 0.25, 0.5, 0.75, 0.95, 1])
+    listed = "min {:g}, 5 % {:g}, 25 % {:g}, median {:g}, 75 % {:g}, 95 % {:g}, max {:g}".format(*quantiles)
+    assert f"age: continuous, {listed}, mean {plausible.mean():g}, 2 missing (2 outside 5 to 110)" in printed.out
+    assert main(["info", target]) == 0
+    assert "2 missing (2 outside 5 to 110)" in capsys.readouterr().out
+    assert main([*command, "--confounder-range", "age", "five", "110"]) == 2
+
+
+@pytest.mark.parametrize("name", ["big5.tsv.gz", "eqsq.tsv.gz"])
+def test_impossible_ages_of_public_questionnaires(questionnaires, tmp_path, name):
+    """One impossible age squeezes all others into a fraction of the scaled range, so that the confounder becomes an intercept."""
+    options = {"items": ["E1", "E2"], "missing": [0], "empty_rows": "drop", "confounders": {"age": "continuous"}, "overwrite": True}
+    with pytest.warns(UserWarning, match="confounder 'age' has .* value"):
+        raw = dfact.import_table(questionnaires / name, tmp_path / "d.zarr", **options)
+    checked = dfact.import_table(questionnaires / name, tmp_path / "d.zarr", **options, confounder_ranges={"age": (5, 110)})
+    spreads = []
+    for dataset in (raw, checked):
+        x = ConfounderEncoding.fit(dataset.confounders).encode(dataset.confounders)[:, 0]
+        spreads.append(np.quantile(x, 0.75) - np.quantile(x, 0.25))
+    assert checked.confounder_ranges["age"].n_outside > 0
+    assert spreads[1] > 10 * spreads[0]

@@ -9,7 +9,7 @@ import pytest
 import dfact
 from dfact.cli.main import cli
 from dfact.jobs.declarations import InputLocation, LocationType, OutputLocation, UpdatedLocation
-from dfact.jobs.job_file import Step
+from dfact.jobs.job_file import JobError, Step, read_job
 
 
 def step(**parameters: Any) -> Step:
@@ -54,3 +54,24 @@ def steps(group: Any) -> list[click.Command]:
 def test_commands_declare_all_locations_but_their_checkpoints() -> None:
     undeclared = {parameter.name for command in steps(cli) for parameter in command.params if type(parameter.type) is LocationType}
     assert undeclared == {"checkpoint"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ('["age", 5, 110]', {"age": (5.0, 110.0)}),
+        ('[["age", 5, 110], ["pay", 0, 1e6]]', {"age": (5.0, 110.0), "pay": (0.0, 1e6)}),
+        ('[["age", 5], ["pay", 0, 1]]', None),
+        ('[["age", "x", 5]]', None),
+        ('"age"', None),
+    ],
+)
+def test_options_of_several_values_are_lists_in_jobs(tmp_path: Path, setting: str, expected: Any) -> None:
+    text = f'[[step]]\nrun = "import"\nsource = "job.toml"\ndest = "d.zarr"\nitems = "Q*"\nconfounder-range = {setting}\n'
+    (tmp_path / "job.toml").write_text(text)
+    if expected is None:
+        with pytest.raises(JobError, match="6: import: confounder-range"):
+            read_job(tmp_path / "job.toml", cli)
+        return
+    ((step,), _) = read_job(tmp_path / "job.toml", cli)
+    assert step.parameters["confounder_ranges"] == expected

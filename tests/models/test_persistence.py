@@ -35,7 +35,10 @@ def confounders() -> pd.DataFrame:
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> dfact.Dataset:
     path = tmp_path_factory.mktemp("data") / "answers.zarr"
     labels = {"row_labels": [f"p{i}" for i in range(N)], "column_labels": [f"item {j}" for j in range(M)]}
-    return dfact.import_array(planted_answers(N, M, K, 0, 0.1).astype(np.float32), path, confounders=confounders(), **labels)
+    levels = tuple((float(code), f"level {code}") for code in range(4))
+    items = [dfact.Item(f"item {j}", f"Question {j}", levels, missing=(dfact.MissingCount("9", "refused", j),)) for j in range(M)]
+    X = planted_answers(N, M, K, 0, 0.1).astype(np.float32)
+    return dfact.import_array(X, path, confounders=confounders(), codebook=dfact.Codebook(tuple(items)), **labels)
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +79,7 @@ def test_round_trip_of_stored_data(model: dfact.ICQF, dataset: dfact.Dataset, sa
     np.testing.assert_array_equal(np.asarray(loaded.transform(dataset)), np.asarray(model.transform(dataset)))
     pd.testing.assert_frame_equal(loaded.confounder_loadings_, model.confounder_loadings_)
     assert loaded.fingerprint_ == dataset.fingerprint
+    assert loaded.codebook_ == dataset.codebook
     assert list(np.asarray(loaded.row_labels_))[:2] == ["p0", "p1"]
 
 
@@ -181,6 +185,21 @@ def edit(change: Callable[[dict[str, Any]], None], *, valid_digest: bool = True)
     return apply
 
 
+def forge_codebook(*texts: str) -> Callable[[Path], None]:
+    """Replace the texts of the items, with valid digests."""
+
+    def apply(path: Path) -> None:
+        group = zarr.open_group(path)
+        del group["codebook_"]
+        digest = persistence._write_array(group, "codebook_", np.array(texts, dtype=object))
+        edit(lambda a: a["model"]["fitted"]["codebook_"].update(digest=digest))(path)
+
+    return apply
+
+
+NAMES = [json.dumps({"name": f"item {j}"}) for j in range(M)]
+
+
 def flip(name: str) -> Callable[[Path], None]:
     def apply(path: Path) -> None:
         file = path / name
@@ -203,6 +222,13 @@ REFUSALS = {
     "chunk of the factors changed": (flip("factors_/c/0/0"), "'factors_' of .* is damaged"),
     "chunk of the loadings changed": (flip("components_/c/0/0"), "'components_' of .* is damaged"),
     "labels changed": (flip("column_labels_/c/0"), "'column_labels_' of .* is damaged"),
+    "codebook changed": (flip("codebook_/c/0"), "'codebook_' of .* is damaged"),
+    "codebook gone": (edit(lambda a: a["model"]["fitted"].pop("codebook_")), "does not fit this dfact .*codebook_"),
+    "codebook of other items": (forge_codebook(*NAMES[1:], NAMES[0]), "does not fit this dfact .*expected the item of column 'item 0'"),
+    "codebook of fewer items": (forge_codebook(*NAMES[1:]), "does not fit this dfact"),
+    "codebook with a code in place of a text": (forge_codebook('{"name": "item 0", "wording": 1}', *NAMES[1:]), "expected texts"),
+    "codebook that is a text": (edit(lambda a: a["model"]["fitted"].update(codebook_="[]")), "does not fit this dfact"),
+    "codebook that is a number": (edit(lambda a: a["model"]["fitted"].update(codebook_=1)), "does not fit this dfact"),
     "chunk truncated": (truncate("components_/c/0/0"), "'components_' of .* is damaged"),
     "chunk of the factors gone": (delete("factors_/c/0/0"), "'factors_' of .* is damaged"),
     "chunk of the history gone": (delete("objective_history_/c/0"), "'objective_history_' of .* is damaged"),

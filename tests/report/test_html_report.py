@@ -5,6 +5,8 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -279,6 +281,42 @@ def test_labels_are_escaped(opened: Callable[[Path], Opened], tmp_path: Path) ->
     pictures(page)
 
 
+LEVELS = ((0.0, "never"), (1.0, "rarely"), (2.0, "often"), (3.0, "always <b>"))
+
+
+def described(folder: Path, wordings: list[str], seed: int = 0) -> dfact.Dataset:
+    """Answers 0 to 3 with a codebook; the first item is reversed, the last one has levels of its own."""
+    m = len(wordings)
+    items = [dfact.Item(f"Q{j}", text, LEVELS, missing=(dfact.MissingCount("9", "refused", 5),)) for j, text in enumerate(wordings)]
+    items[0] = replace(items[0], changes=("reversed",), n_empty=3)
+    items[-1] = replace(items[-1], levels=((0.0, "no"), (3.0, "yes")))
+    labels = [item.name for item in items]
+    X = planted_answers(80, m, 2, seed)
+    X[:, 0] = np.maximum(X[:, 0], 1)  # a row of zeros counts as one without a response
+    return dfact.import_array(X, folder / "d.zarr", column_labels=labels, codebook=dfact.Codebook(tuple(items)))
+
+
+def test_the_codebook_is_shown_without_a_file_of_items(opened: Callable[[Path], Opened], tmp_path: Path) -> None:
+    dataset = described(tmp_path, EVIL)
+    model: Any = dfact.ICQF(2, max_iter=5).fit(dataset)
+    model.stability_ = stability(model, 5)
+    dfact.save_model(model, tmp_path / "m")
+    assert main(["report", str(tmp_path / "m"), str(tmp_path / "r.html")]) == 0
+    page = opened(tmp_path / "r.html").page
+    assert page.locator("script").count() == 1
+    assert page.locator("img[src=x]").count() == 0
+    wording = {text for text in EVIL[1:] if text.isprintable()} | {f"{EVIL[0]} (reversed)"}
+    for section in ("loadings", "items", "stability"):
+        assert wording <= set(page.eval_on_selector_all(f"#{section} tbody td", "all => all.map(one => one.textContent)")), section
+    assert page.locator("#top li").filter(has_text="評価").count() > 0
+    rows = page.eval_on_selector_all("#items tbody tr", "all => all.map(row => [...row.cells].map(cell => cell.textContent))")
+    by_item = {row[0]: row[1:] for row in rows}
+    levels = "0 never, 1 rarely, 2 often, 3 always <b>"
+    assert by_item["Q0"] == [f"{EVIL[0]} (reversed)", levels, "9 refused (5), empty (3)", "reversed"]
+    assert by_item[f"Q{len(EVIL) - 1}"][1:] == ["0 no, 3 yes", "9 refused (5)", ""]
+    pictures(page)
+
+
 def test_policy_blocks_foreign_scripts_and_images(browser: Any, tmp_path: Path) -> None:
     dfact.write_report(dfact.ICQF(2, max_iter=3).fit(planted_answers(40, 6, 2, 0)), tmp_path / "r.html")
     one = Opened(browser, tmp_path / "r.html")
@@ -322,6 +360,38 @@ def fits() -> dict[str, tuple[Any, Any]]:
         (PoissonMF(2, max_iter=5), counts(0, 80, 10)),
     ]
     return {type(model).__name__: (model.fit(X), X) for model, X in models}
+
+
+def test_the_codebook_of_the_data_is_replaced_by_given_texts(tmp_path: Path) -> None:
+    model = dfact.GradeOfMembership(2, method="srsc", random_state=0).fit(described(tmp_path, [f"Question {j}" for j in range(12)]))
+    dfact.write_report(model, tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text()
+    assert "Question 5" in text
+    assert re.search("Question [0-9]+: near “(never|rarely|often)”", text), "levels in place of codes"
+    dfact.write_report(model, tmp_path / "s.html", texts={"Q5": "Other words"})
+    text = (tmp_path / "s.html").read_text()
+    assert "Other words" in text
+    assert "Question 5" not in text
+    assert "Question 6" in text
+    with pytest.raises(dfact.ParameterError, match="texts are for R1, …, which are not items of the model"):
+        dfact.write_report(model, tmp_path / "t.html", texts={"R1": "Other words"})
+
+
+@pytest.mark.parametrize("m", [8, 20])
+def test_plots_name_items_with_the_beginning_of_their_wording(tmp_path: Path, m: int) -> None:
+    dataset = described(tmp_path, ["Costs of $x^{$ per year, " + "very " * 20 + "long"] * m)
+    for model in (dfact.ICQF(2, max_iter=3).fit(dataset), dfact.GradeOfMembership(2, method="srsc", random_state=0).fit(dataset)):
+        figure = find_presenter(model)(model).items_plot()
+        labels = {tick.get_text() for tick in figure.axes[0].get_yticklabels()}
+        assert {label for label in labels if label.startswith("Q3")} == {"Q3 Costs of $x^{$ per year, very very very very…"}
+        assert figure.get_size_inches()[0] > find_presenter(model)(without_codebook(model)).items_plot().get_size_inches()[0]
+        figure.savefig(tmp_path / "plot.png")
+
+
+def without_codebook(model: Any) -> Any:
+    plain = copy(model)
+    plain.codebook_ = None
+    return plain
 
 
 @pytest.mark.slow

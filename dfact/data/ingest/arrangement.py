@@ -102,10 +102,6 @@ class Arrangement:
             found += [f"{item.name} ({codes})"] if codes else []
         return "; ".join(found)
 
-    def to_rows(self, values: NDArray[Any], missing: float) -> NDArray[Any]:
-        """Return rows of columns (n, c) as rows of items (n, m), or of items at instances (n, m, t)."""
-        return values if self.layout is None else self.layout.to_tensor(values, missing)
-
     def _by_item(self, counts: Counts) -> Counter[tuple[int, str]]:
         assert self.layout is not None
         item, pooled = self.layout.item_of_column, Counter[tuple[int, str]]()

@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dfact.data.dictionaries.base import EventColumns
+from dfact.data.statistics import ColumnStatistics
 from dfact.errors import DataError, ParameterError
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -53,6 +54,16 @@ class Instances:
         answers = np.where(self.index >= 0, observed[self.index], 0).sum(axis=0)
         kept = np.flatnonzero(answers)
         return replace(self, labels=tuple(self.labels[k] for k in kept), index=self.index[:, kept])
+
+    def arrange_statistics(self, statistics: ColumnStatistics) -> ColumnStatistics:
+        """Return the statistics of the entries of a row of the tensor, flattened (m·t,), given those of the columns."""
+        there = self.index.ravel() >= 0
+        arranged = ColumnStatistics.of_columns(there.size)
+        places = self.index.ravel()[there]
+        arranged.observed[there] = statistics.observed[places]
+        arranged.minimum[there], arranged.maximum[there] = statistics.minimum[places], statistics.maximum[places]
+        arranged.n_rows, arranged.empty_rows, arranged.n_empty_rows = statistics.n_rows, statistics.empty_rows, statistics.n_empty_rows
+        return arranged
 
     def to_tensor(self, values: NDArray[Scalar], missing: Any) -> NDArray[Scalar]:
         """Return the rows (n, c) as a tensor (n, m, t), with ``missing`` for items without a column at an instance."""
