@@ -39,8 +39,8 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
 @click.argument("destination", metavar="DEST", type=OutputLocation())
 @list_option(
     "--items",
-    "Columns with the answers: names or patterns such as 'Q*'; -v3 is reversed. Repeatable or separated by commas. May be left out where "
-    "the file describes one battery.",
+    "Columns with the answers: names or patterns such as 'Q*', or fields of the dictionary; -v3 is reversed. Repeatable or separated by "
+    "commas. May be left out where the file describes one battery, or with a dictionary of REDCap.",
     metavar="NAMES",
 )
 @click.option("--id-column", metavar="NAME", help="Column with unique labels of the participants.")
@@ -59,7 +59,12 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
 @missing_option
 @answers_option
 @click.option("--no-default-missing", is_flag=True, help="Do not take texts such as NA, N/A and null as missing.")
-@list_option("--reverse", "Items to reverse within their declared range; repeatable or separated by commas.", metavar="NAMES")
+@list_option(
+    "--reverse",
+    "Items to reverse within their declared range, or @NAME for those that this column of the dictionary marks. Repeatable or separated "
+    "by commas.",
+    metavar="NAMES",
+)
 @choice("--unlabelled", "error keep", "Treatment of values without a label in items with labels.")
 @list_option(
     "--confounder-missing",
@@ -93,6 +98,27 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
 @click.option("--sheet", metavar="NAME", help="Sheet of a workbook.", show_default="the only one with cells")
 @click.option("--object", metavar="NAME", help="Table in a file of several.", show_default="the only one")
 @click.option("--labels", metavar="FILE", type=InputPath(), help="File with the value labels of a SAS file (.sas7bcat).")
+@click.option(
+    "--dictionary",
+    metavar="FILE",
+    type=InputPath(),
+    help="Data dictionary of REDCap or UK Biobank, or a codebook with a column item and columns text, levels, missing, or keying.",
+)
+@click.option(
+    "--codings",
+    metavar="FILE",
+    type=InputPath(),
+    multiple=True,
+    show_default=False,
+    help="Codings of UK Biobank; project information (missing data codes) or list of events of REDCap. Repeatable.",
+)
+@choice(
+    "--stack", "events instances", "Third mode: events of REDCap, or instances of UK Biobank.", show_default="asked where there are several"
+)
+@click.option("--event", metavar="NAME", help="The only event of REDCap to import.", show_default="asked where there are several")
+@click.option(
+    "--instance", metavar="NUMBER", help="The only instance of UK Biobank to import.", show_default="asked where there are several"
+)
 @click.option(
     "--jobs",
     "n_jobs",

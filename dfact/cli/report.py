@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from dfact.cli.options import example, overwrite_option, read_dataset
-from dfact.data.codebook import read_items
+from dfact.data.dictionaries.table import read_items
 from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
 from dfact.storage.location import Location
 

@@ -1,8 +1,6 @@
 """The codebook of a dataset: wordings, levels and missing codes of its items."""
 
-import csv
 import hashlib
-import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,9 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.errors import DataError, StoreError
-from dfact.storage.input_files import open_input_file
-from dfact.storage.location import Location
+from dfact.errors import DataError
 
 REVERSED = "reversed"
 """Change of an item whose answers the import reversed."""
@@ -231,20 +227,3 @@ def _number(value: Any) -> float:
 def _expect(valid: bool, expected: str, found: Any) -> None:
     if not valid:
         raise ValueError(f"the codebook holds {str(found)[:80]!r}, expected {expected}")
-
-
-def read_items(path: Location) -> tuple[dict[str, str], dict[str, str]]:
-    """Read the texts and the groups of items, by item, from a csv file; empty cells are left out.
-
-    Raises DataError unless the file has a column ``item`` and a column ``text`` or ``group``.
-    """
-    try:
-        with io.TextIOWrapper(open_input_file(path).open(), "utf-8-sig", newline="") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, StoreError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"cannot read {path}: {error}; expected a csv file with columns item and text, group or both") from error
-    columns = list(rows[0]) if rows else []
-    if "item" not in columns or not {"text", "group"} & set(columns):
-        raise DataError(f"{path} has columns {columns}, expected item and text, group or both")
-    texts, groups = ({row["item"]: row[name] for row in rows if row.get(name)} for name in ("text", "group"))
-    return texts, groups
