@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dfact.data.codebook import Codebook
 from dfact.data.confounders import PlausibleRange
 from dfact.data.layout import Layout
+from dfact.data.run_digests import DIGEST_BYTES, RunDigests
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import DaskRows
 from dfact.data.sources.dense import RowSubset
@@ -96,16 +97,12 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of the values and the metadata; independent of chunking and location.
-
-        The fingerprint of a dask array on a cluster combines the digests of its blocks, so it differs from that of equal values
-        elsewhere.
-        """
+        """Digest of the values and the metadata; independent of chunking and location."""
         if self.stored_fingerprint is not None:
             return self.stored_fingerprint
         digest = Fingerprint(self.shape[1:], self.dtype, self.source.implicit_value)
         if isinstance(self.source, DaskRows):  # its rows stay on the workers
-            digest.update(np.frombuffer(self.source.digests(), np.uint8))
+            digest.add_runs(self.shape[0], self.source.digests())
             return digest.finish(self)
         for rows in self.source.read_ranges(Layout.of(self.shape)):
             digest.update(self.source.read_native(rows.start, rows.stop))
@@ -129,34 +126,32 @@ class Dataset:
 
 
 class Fingerprint:
-    """BLAKE2b over the rows in order, then over the metadata.
+    """BLAKE2b over the digests of runs of rows in order, then over the metadata.
 
-    The lengths, column numbers and values of CSR rows have a digest each, so that the result does not depend on
-    the number of rows in each update.
+    Rows may arrive in updates of any size, or as digests of runs that other processes computed.
     """
 
     def __init__(self, tail: tuple[int, ...], dtype: np.dtype[Any], implicit_value: float) -> None:
         implicit = " implicit: missing" if np.isnan(implicit_value) else ""
-        self._hash = hashlib.blake2b(f"{tail} {dtype.str}{implicit}".encode(), digest_size=16)
-        self._compressed: list[Any] = []
+        self._hash = hashlib.blake2b(f"{tail} {dtype.str}{implicit}".encode(), digest_size=DIGEST_BYTES)
+        self._runs, self._n_rows = RunDigests(tail), 0
 
     def update(self, rows: NDArray[Any] | sp.csr_array) -> None:
         """Add the next rows."""
-        if isinstance(rows, np.ndarray):
-            self._hash.update(np.ascontiguousarray(rows).data)
-            return
-        self._compressed = self._compressed or [hashlib.blake2b(digest_size=16) for _ in range(3)]
-        parts = np.diff(rows.indptr).astype(np.int64), rows.indices.astype(np.int32, copy=False), rows.data
-        for digest, part in zip(self._compressed, parts, strict=True):
-            digest.update(np.ascontiguousarray(part).data)
+        self._runs.update(rows)
+        self._n_rows += rows.shape[0]
+
+    def add_runs(self, n_rows: int, digests: bytes) -> None:
+        """Add the next rows by their :class:`RunDigests`; all rows are added so, or all by :meth:`update`."""
+        self._hash.update(digests)
+        self._n_rows += n_rows
 
     def finish(self, dataset: Dataset) -> str:
         """Add the metadata of the dataset and return the digest."""
-        for digest in self._compressed:
-            self._hash.update(digest.digest())
+        self._hash.update(self._runs.finish())
         labels = [str(label) for label in dataset.column_labels]
         ranges = [dataset.valid_range.tolist(), dataset.offset.tolist()]
-        self._hash.update(json.dumps([dataset.missing_code, labels, ranges]).encode())
+        self._hash.update(json.dumps([self._n_rows, dataset.missing_code, labels, ranges]).encode())
         if not isinstance(dataset.row_labels, pd.RangeIndex):
             self._hash.update("\0".join(map(str, dataset.row_labels)).encode())
         for mode, names in enumerate(dataset.mode_labels, start=3):

@@ -21,7 +21,8 @@ from dfact.errors import StoreError
 from dfact.storage.groups import WRITE_EMPTY_CHUNKS, compressor_for
 from dfact.storage.location import Location
 
-_NAME = "values"
+VALUES = "values"
+"""Name of the array or the group of the values in the store."""
 _CHUNK_ENTRIES = 1 << 20  # entries in a chunk of data or of column numbers: 1 to 8 MB
 _INDPTR_CHUNK = 1 << 16
 _ENCODING = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
@@ -69,14 +70,15 @@ class DenseWriter:
     def _flush(self) -> None:
         rows = self._buffer[: self._filled]
         if self._array is None:
-            self._array = self._create(rows)
+            self._array = self.create(rows)
         self._array[self._written : self._written + self._filled] = rows
         self._written += self._filled
         self._filled = 0
 
-    def _create(self, sample: NDArray[Any]) -> zarr.Array[Any]:
+    def create(self, sample: NDArray[Any]) -> zarr.Array[Any]:
+        """Create the array, compressed as rows like ``sample`` need it."""
         return self._group.create_array(
-            _NAME,
+            VALUES,
             shape=self._shape,
             chunks=self._buffer.shape,
             dtype=sample.dtype,
@@ -94,7 +96,7 @@ class CSRWriter:
     def __init__(
         self, group: zarr.Group, shape: tuple[int, ...], dtype: np.dtype[Any], missing_code: int | None, implicit_value: float
     ) -> None:
-        self._group, self._n_columns, self._n_entries = group.create_group(_NAME), shape[1], 0
+        self._group, self._n_columns, self._n_entries = group.create_group(VALUES), shape[1], 0
         self._implicit_value = "missing" if np.isnan(implicit_value) else "zero"
         self._data = ChunkedVector(self._group, "data", dtype, 0, _CHUNK_ENTRIES, "entry", _fill_attribute(missing_code))
         self._indices = ChunkedVector(self._group, "indices", np.dtype(np.int32), _UNWRITTEN, _CHUNK_ENTRIES, "entry", {})
@@ -164,9 +166,9 @@ def _fill_attribute(missing_code: int | None) -> dict[str, Any]:
 
 def open_values(group: zarr.Group, path: Location) -> RowSource:
     """Open the values of the dataset at ``path``, dense or CSR; raise StoreError if any part is missing."""
-    values = group.get(_NAME)
+    values = group.get(VALUES)
     if not isinstance(values, zarr.Group):
-        array = _check_numeric(complete_array(group, _NAME, path), path)
+        array = _check_numeric(complete_array(group, VALUES, path), path)
         if array.chunks[1:] != array.shape[1:]:
             raise StoreError(
                 f"{path}: the chunks of 'values' are {array.chunks}, expected complete rows of {array.shape[1:]}; import it again"
@@ -175,7 +177,7 @@ def open_values(group: zarr.Group, path: Location) -> RowSource:
     encoding = {name: values.attrs.get(name) for name in _ENCODING}
     if encoding != _ENCODING:
         raise StoreError(f"{path}: the encoding of 'values' is {encoding}, expected {_ENCODING}; import it again")
-    data, indices, indptr = (complete_array(group, f"{_NAME}/{name}", path) for name in ("data", "indices", "indptr"))
+    data, indices, indptr = (complete_array(group, f"{VALUES}/{name}", path) for name in ("data", "indices", "indptr"))
     implicit: Any = values.attrs.get("implicit")
     if implicit not in _IMPLICIT_VALUES:
         expected = ", ".join(map(repr, _IMPLICIT_VALUES))

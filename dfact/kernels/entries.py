@@ -68,6 +68,16 @@ def first_invalid(
 
 
 @kernel
+def recode(raw: NDArray[np.generic], missing_code: float, offset: NDArray[np.float64], new_code: float, out: NDArray[np.generic]) -> None:
+    """Set out (n, m) to raw (n, m) minus the offset (m) of its column, and to new_code wherever raw is NaN or the missing code."""
+    for i in range(raw.shape[0]):
+        for j in range(raw.shape[1]):
+            value = np.float64(raw[i, j])
+            # Written without a branch, so that the loop is vectorized.
+            out[i, j] = new_code if value == missing_code or value != value else value - offset[j]
+
+
+@kernel
 def all_whole(values: NDArray[np.floating]) -> bool:
     """Return whether every entry of values (n, m) that is not NaN is a whole number."""
     for i in range(values.shape[0]):

@@ -23,7 +23,7 @@ from dfact.storage.zarr_stores import StrictLocalStore, StrictObjectStore
 
 ATTRIBUTE = "dfact"
 FORMAT_VERSION = 2
-_INCOMPLETE = ".incomplete"
+_INCOMPLETE, _SCRATCH = ".incomplete", ".scratch"
 _MAX_REASON = 500  # characters of a library's message: some quote all of the input that they reject
 _MAX_RATIO = 0.75  # compressed to original size, above which compression is not worth its time in every read
 WRITE_EMPTY_CHUNKS: Any = {"write_empty_chunks": True}  # with it, every missing chunk is a lost one
@@ -138,6 +138,33 @@ def _write_errors(location: Location, *, overwrite: bool) -> Iterator[Store]:
 
 
 @contextmanager
+def scratch_store(path: str | PathLike[str]) -> Iterator[Store]:
+    """Yield an empty store beside ``path`` for temporary objects, which is deleted after the block with the remains of earlier ones.
+
+    It is beside ``path`` and not in it, as an object store deletes a group that is replaced before it takes the new one.
+
+    Raises
+    ------
+    StoreError
+        The store cannot be written.
+    """
+    location = _scratch_path(parse_location(path))
+    try:
+        remove(location)
+        yield open_store(location)
+    except BaseException as error:
+        remains = _clean_up(location)
+        if isinstance(error, OSError) and not isinstance(error, StoreError) and error.errno is not None:
+            raise StoreError(f"cannot write {path}: {reason(error)}; {remains or 'no partial store is left'}") from error
+        raise
+    remove(location)
+
+
+def _scratch_path(location: Location) -> Location:
+    return location.with_name(location.name + _SCRATCH) if isinstance(location, Path) else location + _SCRATCH
+
+
+@contextmanager
 def read_errors(what: str) -> Iterator[None]:
     """Translate the errors of all kinds that damaged metadata and bytes cause in Zarr and its codecs into a StoreError naming ``what``."""
     try:
@@ -238,7 +265,7 @@ def open_group(path: str | PathLike[str], kind: str) -> zarr.Group:
     """Open the complete group of this kind at ``path``, read-only; raise StoreError with the reason if there is none."""
     location = parse_location(path)
     if not exists(location):
-        interrupted = isinstance(location, Path) and partial_path(location).exists()
+        interrupted = isinstance(location, Path) and (partial_path(location).exists() or exists(_scratch_path(location)))
         hint = "; an interrupted import left it incomplete: run it again" if interrupted else ""
         raise StoreError(f"{location} does not exist, expected a dfact {kind}{hint}")
     try:

@@ -1,6 +1,7 @@
 """Datasets on disk: complete or refused, the same fingerprint for the same data, readable by xarray."""
 
 import errno
+import itertools
 import json
 import pickle
 import shutil
@@ -23,7 +24,9 @@ from dfact import DataError, StoreError, import_array, import_table, open_datase
 from dfact.cli.info import dataset_text
 from dfact.data import stored_values as values_module
 from dfact.data.coerce import as_dataset
+from dfact.data.dataset import Fingerprint
 from dfact.data.ingest.writer import dataset_writer
+from dfact.data.run_digests import RunDigests, run_rows
 from dfact.data.stored_dataset import write_metadata
 from tests.suites.zarr_store import ZarrStoreSuite
 
@@ -162,6 +165,43 @@ def test_fingerprint_of_sparse_data_changes_with_every_part(tmp_path, change):
     before = import_array(X, tmp_path / "d.zarr").fingerprint
     change(X)
     assert import_array(X, tmp_path / "e.zarr").fingerprint != before
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_fingerprint_is_independent_of_the_sizes_of_updates(seed, sparse):
+    rng = np.random.default_rng(seed)
+    step, n = run_rows((3000,)), 1000
+    rows = rng.integers(0, 3, (n, 3000)).astype(np.float32)
+    X = sp.csr_array(rows) if sparse else rows
+    dataset = as_dataset(X)
+
+    def updated(X, cuts):
+        digest = Fingerprint((3000,), X.dtype, 0.0)
+        for start, stop in itertools.pairwise([0, *sorted(cuts), n]):
+            digest.update(X[start:stop])
+        return digest.finish(dataset)
+
+    def joined(X):
+        digest = Fingerprint((3000,), X.dtype, 0.0)
+        for start in range(0, n, 2 * step):
+            runs = RunDigests((3000,))
+            runs.update(X[start : start + 2 * step])
+            digest.add_runs(min(2 * step, n - start), runs.finish())
+        return digest.finish(dataset)
+
+    assert n % step > 0
+    prints = {updated(X, rng.integers(0, n + 1, size)) for size in (0, 1, 7, 40)} | {joined(X), dataset.fingerprint}
+    assert len(prints) == 1
+    i, j = rng.choice(n, 2, replace=False)  # within a run or in two
+    for order in ([i, j], [0, 1], [step - 1, step], [0, n - 1]):
+        swapped = rows.copy()
+        swapped[order] = rows[order[::-1]]
+        changed = sp.csr_array(swapped) if sparse else swapped
+        assert updated(changed, []) == joined(changed)
+        assert updated(changed, []) not in prints
+    blocks = np.concatenate([rows[step : 2 * step], rows[:step], rows[2 * step :]])
+    assert updated(sp.csr_array(blocks) if sparse else blocks, []) not in prints
 
 
 def test_fingerprint_depends_on_the_shape(tmp_path):

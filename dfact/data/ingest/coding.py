@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dfact.data.codebook import REVERSED, Codebook, Item, MissingCount
-from dfact.data.readers.base import Batch, MissingCodes, is_number
+from dfact.data.readers.base import Batch, MissingCodes, TextInNumbersError, is_number
 from dfact.data.validation import invalid_value
 from dfact.errors import DataError
 from dfact.kernels.entries import first_invalid, mask_listed
@@ -95,11 +95,11 @@ class ItemCoding:
 
 
 class Problem(NamedTuple):
-    """The first cell of a batch that is no valid answer."""
+    """The first cell of some rows that is no valid answer, or the first row without any answer, whose ``item`` is None."""
 
     row: int
-    item: int
-    cell: float | str
+    item: int | None
+    cell: float | str = np.nan
 
 
 class CodedRows(NamedTuple):
@@ -172,7 +172,9 @@ class AnswerCoding:
         for j, item in enumerate(self.items):
             if item.reversed:
                 values[:, j] = sum(item.limits) - values[:, j]
-        return CodedRows(values, batch.texts.select(list(self.text_columns)), counts, min(problems, default=None))
+        return CodedRows(
+            values, batch.texts.select(list(self.text_columns)), counts, min(problems, key=lambda problem: problem.row, default=None)
+        )
 
     def _place(self, batch: Batch, counts: Counter[tuple[int, str]], problems: list[Problem]) -> NDArray[np.float64]:
         """Return the matrix of all items in their order, with texts as numbers."""
@@ -226,7 +228,9 @@ class AnswerCoding:
 
     def error(self, problem: Problem, name: str, position: str) -> DataError:
         """Return the error for a cell at a position of the file."""
-        item = self.items[problem.item]
+        item = self.items[problem.item or 0]
+        if isinstance(problem.cell, str) and not item.texts:
+            return TextInNumbersError(f"{name}: {position}", item.name, problem.cell)
         if isinstance(problem.cell, str):
             known = list(item.texts or ())
             close = difflib.get_close_matches(problem.cell, known, 1)

@@ -128,9 +128,11 @@ def _which_items(table: Table, levels: Mapping[str, tuple[tuple[float, str], ...
         groups.setdefault(each, []).append(name)
     battery, names = max(groups.items(), key=lambda group: len(group[1]), default=((), []))
     if len(names) < 2:
-        listed = ", ".join(table.columns[:_LISTED]) + (", …" if len(table.columns) > _LISTED else "")
-        example = _common_start(table.columns[-3:]) + "*" if len(table.columns) > 3 else "*"
-        return DataError(f"{question} Its columns are {listed}; name them with items= (--items), such as --items {example!r}")
+        described = "columns with labels" if levels else "columns"
+        candidates = list(levels) or table.columns
+        listed = ", ".join(candidates[:_LISTED]) + (", …" if len(candidates) > _LISTED else "")
+        line = f'--items "{",".join(candidates[:3])}"'
+        return DataError(f"{question} Its {described} are {listed}; name the items with items= (--items), such as {line}")
     answers = ", ".join(f"{code:g} {label}" for code, label in battery[:7]) + (", …" if len(battery) > 7 else "")
     others = [name for name in levels if name not in names]
     rest = f". Others with labels: {', '.join(others[:_LISTED])}{', …' if len(others) > _LISTED else ''}" if others else ""

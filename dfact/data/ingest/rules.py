@@ -113,7 +113,8 @@ def _item(table: Table, variable: Variable, levels: Mapping[str, float] | None, 
     ``in_text`` has numbers read as text, as some texts are missing in this item alone.
     """
     defaults = DEFAULT_MISSING if said.default_missing else ()
-    if variable.type == "text" or variable.categories or (levels is not None and variable.type is None):
+    has_numbers = all(map(is_number, variable.categories))  # or no categories
+    if (levels is not None and variable.type != "number") or not has_numbers:
         missing = replace(variable.missing, values=(*variable.missing.values, *defaults))
         own = {text: code for text, code in (levels or _categories(table, variable)).items() if text not in missing.values}
         declared = tuple(sorted((code, text) for text, code in own.items()))
@@ -129,22 +130,22 @@ def _item(table: Table, variable: Variable, levels: Mapping[str, float] | None, 
             doubtful=_doubtful(declared) if levels is None else frozenset(),
             limits=(declared[0][0], declared[-1][0]),
         )
-    in_text = in_text or bool(variable.texts) or variable.decimal is not None
-    declared = valid_levels(variable)
-    declared = declared if len(declared) >= 2 else ()
+    in_text = in_text or bool(variable.texts) or variable.decimal is not None or variable.type == "text" or bool(variable.categories)
+    labelled = valid_levels(replace(variable, categories=()))
+    declared = labelled if len(labelled) >= 2 else ()
     closed = bool(declared) and said.unlabelled == "error"
     labels = {code_text(code): label for code, label in variable.labels.items()}
     labels |= {f".{tag}": label for tag, label in variable.tags.items()}
     return ItemCoding(
         variable.name,
         variable.wording,
-        texts=variable.texts if in_text else None,
+        texts=dict(variable.texts) if in_text else None,
         accepts_numbers=in_text,
         decimal=variable.decimal or ".",
         missing=replace(variable.missing, values=(*variable.missing.values, *defaults, "None")) if in_text else variable.missing,
         labels=labels,
         levels=declared,
-        doubtful=_doubtful(valid_levels(variable)),
+        doubtful=_doubtful(labelled),
         limits=(declared[0][0], declared[-1][0]) if closed else (-np.inf, np.inf),
         closed=closed,
     )

@@ -1,10 +1,9 @@
-"""import_table: write a table on disk as a dataset, reading it twice without loading it into memory."""
+"""import_table: write a table on disk as a dataset, reading it once, in parallel, without loading it into memory."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,21 +11,27 @@ from numpy.typing import NDArray
 
 from dfact.data.confounders import RANGE_REMEDY, Kind, apply_ranges, check_ranges, warn_implausible
 from dfact.data.dataset import Dataset
-from dfact.data.ingest.coding import AnswerCoding, CodedRows
+from dfact.data.ingest.coding import AnswerCoding
 from dfact.data.ingest.items import battery, check_columns, match_columns
+from dfact.data.ingest.parallel import Spooled, spool, write
 from dfact.data.ingest.participants import check_ids, confounder_frame, confounder_kinds
 from dfact.data.ingest.rules import Codes, Levels, Range, Statements, Unlabelled, count_texts, plan_coding, unordered_texts
+from dfact.data.ingest.tasks import open_pool
 from dfact.data.ingest.writer import dataset_writer, missing_code_for, storage_type
-from dfact.data.readers.base import ReadOptions, Table, TextInNumbersError, Variable
+from dfact.data.readers.base import ReadOptions, Table, TextInNumbersError, Variable, is_number
 from dfact.data.readers.formats import open_table
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
-from dfact.data.validation import EmptyRows, check_empty_rows, empty_row, require_observed_columns, stored_limits
+from dfact.data.validation import EmptyRows, check_empty_rows, require_observed_columns, stored_limits
 from dfact.errors import DataError, ParameterError
-from dfact.kernels.entries import all_whole
-from dfact.storage.groups import ensure_absent
+from dfact.storage.groups import ensure_absent, scratch_store
 from dfact.storage.input_files import open_input
 from dfact.storage.location import parse_location
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from distributed import Client
 
 
 def import_table(
@@ -58,12 +63,15 @@ def import_table(
     sheet: str | None = None,
     object: str | None = None,  # noqa: A002  # the name of the option, and of no use as a type here
     labels: str | PathLike[str] | None = None,
+    n_jobs: int | None = None,
+    executor: "str | Executor | Client | None" = None,
 ) -> Dataset:
-    """Write the answers of a table as a dataset, a batch of rows at a time.
+    """Write the answers of a table as a dataset, several parts of the table at a time.
 
-    The table is read twice: the first pass checks it, the second one writes the dataset. An error leaves
-    no partial dataset. Only the ids and the confounders need memory that grows with the number of rows;
-    a parquet file with large row groups needs up to 2 MB for each column. Whole numbers
+    The table is read once. Its rows wait in compressed form beside ``path`` until the type of the stored values
+    is known. An error leaves nothing of them and no partial dataset. Only the ids and the confounders need memory that grows
+    with the number of rows; each task needs some 50 MB, and a parquet file with large row groups up to 2 MB for each column.
+    The dataset does not depend on the number of tasks or on where they run. Whole numbers
     are stored in the smallest of uint8, int16 and int32 that holds them (float64 if none does),
     all other numbers in single precision.
 
@@ -113,7 +121,8 @@ def import_table(
     overwrite : bool
         Replace an existing dataset at ``path``.
     progress : function
-        Called with (rows written, total rows) in the second pass.
+        Called with (bytes read, total bytes) while the table is read, if its format knows them, then with (rows written,
+        total rows).
     note : function
         Called with sentences about decisions that the import made.
     delimiter, encoding, decimal : text
@@ -126,6 +135,11 @@ def import_table(
         Table in a file of several.
     labels : str or path
         File with the value labels of a SAS file.
+    n_jobs : int
+        Number of tasks side by side; by default one for each core of this machine, or each worker of the executor.
+    executor : None, "inline", "threads", concurrent.futures.Executor or distributed.Client
+        Place where the tasks run, by default threads of this process. Processes on other machines must reach ``source`` and
+        ``path`` under the same names.
 
     Returns
     -------
@@ -168,33 +182,33 @@ def import_table(
     coding = replace(plan_coding(table, variables, names, said), text_columns=tuple(text_columns))
     if items is None and note is not None:
         note(f"{table.name}: the items are {', '.join(names)}, a battery with the levels {_levels_text(coding)}")
-    first = _first_pass(table, coding, empty_rows)
-    coding.require_no_doubt(table.name, first.counts)
-    frame = confounder_frame(table, first.texts, kinds, variables, confounder_missing, default_missing=default_missing)
-    if frame is not None:
-        frame, ranges = apply_ranges(frame, ranges)
-        warn_implausible(frame, ranges, RANGE_REMEDY, stacklevel=2)
-    ids = None if id_column is None else check_ids(table, first.texts[id_column], id_column)
-    limits = _fill_limits(coding.limits, first.statistics)
-    offset = limits[:, 0] if shift else np.zeros(len(limits))
-    low, high = (first.statistics.minimum - offset).min(), (first.statistics.maximum - offset).max()
-    dtype = storage_type(low, high, integers=first.integers and np.array_equal(offset, np.floor(offset)))
-    code = missing_code_for(dtype)
-    column_labels = np.asarray(names, dtype=np.object_)
-    n, n_written = first.statistics.n_rows, 0
-    shape = (n, len(names))
-    with dataset_writer(
-        path, shape, dtype, missing_code=code, column_labels=column_labels, name=table.name, empty=empty_rows, overwrite=overwrite
-    ) as writer:
-        for rows in _coded_rows(table, coding):
-            writer.append(_to_stored(rows.values, offset, dtype, code))
-            n_written += len(rows.values)
-            if progress is not None:
-                progress(n_written, n)
-        require_unchanged(source, before)
-        valid = stored_limits(limits - offset[:, None], dtype)
-        codebook = coding.codebook(first.counts, n - first.statistics.observed, f"{table.name}, {table.format}")
-        writer.finish(valid_range=valid, offset=offset, confounders=frame, confounder_ranges=ranges, row_labels=ids, codebook=codebook)
+    with scratch_store(path) as scratch, open_pool(executor, n_jobs, scratch) as pool:
+        try:
+            rows = spool(table, coding, empty_rows, pool, progress)
+        except TextInNumbersError as error:
+            raise _text_answers(table, error) from error
+        coding.require_no_doubt(table.name, rows.counts)
+        require_observed_columns(table.name, names, rows.statistics.observed)
+        frame = confounder_frame(table, rows.texts, kinds, variables, confounder_missing, default_missing=default_missing)
+        if frame is not None:
+            frame, ranges = apply_ranges(frame, ranges)
+            warn_implausible(frame, ranges, RANGE_REMEDY, stacklevel=2)
+        ids = None if id_column is None else check_ids(table, rows.texts[id_column], id_column)
+        limits = _fill_limits(coding.limits, rows.statistics)
+        offset = limits[:, 0] if shift else np.zeros(len(limits))
+        dtype = _stored_type(table, rows, offset)
+        code = missing_code_for(dtype)
+        column_labels = np.asarray(names, dtype=np.object_)
+        shape = (rows.n_kept, len(names))
+        with dataset_writer(
+            path, shape, dtype, missing_code=code, column_labels=column_labels, name=table.name, empty=empty_rows, overwrite=overwrite
+        ) as writer:
+            write(rows, writer, offset, dtype, pool, progress)
+            require_unchanged(source, before)
+            valid = stored_limits(limits - offset[:, None], dtype)
+            n_missing = rows.statistics.n_rows - rows.statistics.observed
+            codebook = coding.codebook(rows.counts, n_missing, f"{table.name}, {table.format}")
+            writer.finish(valid_range=valid, offset=offset, confounders=frame, confounder_ranges=ranges, row_labels=ids, codebook=codebook)
     pa.default_memory_pool().release_unused()  # otherwise Arrow's pool retains freed memory
     return open_dataset(path)
 
@@ -229,57 +243,15 @@ def _levels_text(coding: AnswerCoding) -> str:
     return " < ".join(label for _, label in coding.items[0].levels)
 
 
-def _coded_rows(table: Table, coding: AnswerCoding) -> Iterator[CodedRows]:
-    """Yield the rows as numbers; raise DataError on text in a column of numbers."""
-    try:
-        for batch in table.batches(coding.numbers, coding.texts, coding.missing_texts):
-            yield coding(batch)
-    except TextInNumbersError as error:
-        counts = count_texts(table, error.column)
-        texts = sum(counts.values()) - sum(count for text, count in counts.items() if _is_numeric(text))
-        if 2 * texts > sum(counts.values()) and len(counts) <= _MAX_LEVELS:
-            raise unordered_texts(table, error.column) from error
-        raise
+def _text_answers(table: Table, error: TextInNumbersError) -> DataError:
+    """Return the error for text in a column of numbers; where most cells are a few texts, they are answers without a known order."""
+    counts = count_texts(table, error.column)
+    n_texts = sum(count for text, count in counts.items() if not is_number(text))
+    return unordered_texts(table, error.column) if 2 * n_texts > counts.total() and len(counts) <= _MAX_LEVELS else error
 
 
 _MAX_LEVELS = 50
 """Largest number of distinct texts in a column of text answers; more are notes or names."""
-
-
-def _is_numeric(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-@dataclass(frozen=True)
-class _FirstPass:
-    """The results of the first pass over the table."""
-
-    statistics: ColumnStatistics
-    integers: bool  # whether every answer is a whole number
-    texts: pa.Table  # the id and the confounders of every row
-    counts: Counter[tuple[int, str]]  # missing and doubtful answers by item and code
-
-
-def _first_pass(table: Table, coding: AnswerCoding, empty_rows: EmptyRows) -> _FirstPass:
-    names = [item.name for item in coding.items]
-    statistics = ColumnStatistics.of_columns(len(names))
-    integers, texts, counts = True, [], Counter[tuple[int, str]]()
-    for rows in _coded_rows(table, coding):
-        start = statistics.n_rows
-        if rows.problem is not None:
-            raise coding.error(rows.problem, table.name, table.row_position(start + rows.problem.row))
-        statistics.update(rows.values)
-        if statistics.n_empty_rows and empty_rows == "error":
-            raise empty_row(table.name, table.row_position(statistics.empty_rows[0]))
-        integers = integers and all_whole(rows.values)
-        texts.append(rows.texts)
-        counts.update(rows.counts)
-    require_observed_columns(table.name, names, statistics.observed)
-    return _FirstPass(statistics, integers, pa.Table.from_batches(texts), counts)
 
 
 def _fill_limits(declared: NDArray[np.float64], statistics: ColumnStatistics) -> NDArray[np.float64]:
@@ -291,8 +263,11 @@ def _fill_limits(declared: NDArray[np.float64], statistics: ColumnStatistics) ->
     return limits
 
 
-def _to_stored(values: NDArray[np.float64], offset: NDArray[np.float64], dtype: np.dtype[Any], missing_code: int | None) -> NDArray[Any]:
-    values -= offset
-    if missing_code is not None:
-        values[np.isnan(values)] = missing_code
-    return values.astype(dtype)
+def _stored_type(table: Table, rows: Spooled, offset: NDArray[np.float64]) -> np.dtype[Any]:
+    """Return the smallest type that holds the answers minus the offset."""
+    with np.errstate(over="ignore"):
+        low, high = (rows.statistics.minimum - offset).min(), (rows.statistics.maximum - offset).max()
+    if np.isinf(high):
+        found = f"{rows.statistics.minimum.min():g} to {rows.statistics.maximum.max():g}"
+        raise DataError(f"{table.name}: the answers range from {found}, expected a difference below 1.8e308; pass shift=False (--no-shift)")
+    return storage_type(low, high, integers=rows.integers and np.array_equal(offset, np.floor(offset)))

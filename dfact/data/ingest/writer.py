@@ -10,6 +10,7 @@ import pandas as pd
 import scipy.sparse as sp
 import zarr
 from numpy.typing import NDArray
+from zarr.abc.store import Store
 
 from dfact.data.codebook import Codebook
 from dfact.data.confounders import PlausibleRange
@@ -97,6 +98,29 @@ class DatasetWriter:
         self._fingerprint.update(rows)
         self._values.append(rows)
         self._written += rows.shape[0]
+
+    @property
+    def store(self) -> Store:
+        """Store of the dataset."""
+        return self._group.store
+
+    def create_values(self, sample: NDArray[Any]) -> zarr.Array[Any]:
+        """Create the array of dense values for tasks that write its chunks, compressed as rows like ``sample`` need it.
+
+        Their rows are then counted by :meth:`add_written`.
+        """
+        if not isinstance(self._values, DenseWriter):
+            raise TypeError("the tasks that write values share no chunk, expected a dense dataset")
+        return self._values.create(sample)
+
+    def add_written(self, n_rows: int, digests: bytes) -> None:
+        """Add the next rows, which a task wrote, by the digests of their runs."""
+        self._fingerprint.add_runs(n_rows, digests)
+        self._written += n_rows
+
+    def set_received(self, kept: NDArray[np.intp], n_rows: int, statistics: ColumnStatistics) -> None:
+        """State which of ``n_rows`` received rows the tasks wrote, and the statistics of the stored values."""
+        self._kept, self._received, self.statistics = [kept], n_rows, statistics
 
     def _describe_entry(self, index: tuple[int, ...]) -> str:
         modes = "".join(f", index {i}" for i in index[2:])

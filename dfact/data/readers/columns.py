@@ -10,6 +10,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from dfact.data.readers.base import Batch, Table, TextInNumbersError, Variable, is_number, to_matrix
 from dfact.errors import DataError, MemoryPlanError
@@ -121,13 +122,20 @@ class MemoryTable(Table):
     """A table whose columns are in memory, read from a file that cannot be read in pieces."""
 
     def __init__(
-        self, name: str, columns: Sequence[tuple[str, pa.ChunkedArray]], variables: Mapping[str, Variable], notes: Sequence[str] = ()
+        self,
+        name: str,
+        columns: Sequence[tuple[str, pa.ChunkedArray]],
+        variables: Mapping[str, Variable],
+        *,
+        notes: Sequence[str] = (),
+        tags: Mapping[str, NDArray[np.uint8]] | None = None,
     ) -> None:
+        """Take the columns; ``tags`` holds the letters of tagged missing values by column, 0 for other values."""
         self.name = name
         self.columns = [column for column, _ in columns]
         self.notes = list(notes)
         self._rows = pa.table([values for _, values in columns], self.columns)
-        self._variables = variables
+        self._variables, self._tags = variables, tags or {}
         self.n_bytes = self._rows.nbytes
         if self._rows.num_rows == 0:
             raise DataError(f"{name} has columns but no rows, expected at least one row")
@@ -143,7 +151,13 @@ class MemoryTable(Table):
         n_rows = rows_per_batch(len(names))
         for first in range(0, rows.num_rows, n_rows):
             batch = rows.slice(first, n_rows).combine_chunks().to_batches()[0]
-            yield to_batch(batch, numbers, texts, missing, partial(self._position, first))
+            yield to_batch(batch, numbers, texts, missing, partial(self._position, first))._replace(
+                tagged=self._count_tags(numbers, first, n_rows)
+            )
+
+    def _count_tags(self, numbers: Sequence[str], first: int, n_rows: int) -> Mapping[str, Mapping[str, int]]:
+        counts = {name: np.bincount(self._tags[name][first : first + n_rows], minlength=128) for name in numbers if name in self._tags}
+        return {name: {chr(i): int(count[i]) for i in np.flatnonzero(count) if i} for name, count in counts.items()}
 
     def _position(self, first: int, row: int) -> str:
         return f"{self.name}: {self.row_position(first + row)}"

@@ -1,18 +1,17 @@
 """Dask arrays as row sources: their chunks are computed on the cluster and stay there."""
 
-import hashlib
 import sys
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from math import isnan, prod
-from operator import getitem
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
+from dfact.data.run_digests import RunDigests, run_rows
 from dfact.data.sources.base import RowSource, contiguous
 from dfact.data.sources.dense import ArraySource
 from dfact.data.statistics import ColumnStatistics
@@ -99,26 +98,31 @@ class DaskRows(RowSource):
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Fetch the rows start to stop from the workers; only in the driver's process, for messages."""
         rows = self.slice(slice(start, stop))
-        parts = [rows._submit(getitem, chunk, _within(rows, chunk)) for chunk in rows.chunks]
+        parts = [rows._submit(_rows_of, [chunk], _within(rows, chunk)) for chunk in rows.chunks]
         return rows._concatenate([part.result() for part in parts])
 
     def digests(self) -> bytes:
-        """Compute the digests of the rows' blocks on the workers, in order; independent of the chunks."""
-        step = Layout.of(self.shape).block_rows
-        parts = [self._submit(_digests, chunk, _within(self, chunk), step) for chunk in self.chunks]
+        """Compute the digests of the rows' runs on the workers, in order; independent of the chunks."""
+        step, parts = run_rows(self.tail), []
+        for chunk in self.chunks:  # its task has the runs that begin in the chunk
+            first, last = (-(-max(0, edge - self.start) // step) * step for edge in (chunk.start, chunk.stop))
+            rows = self.slice(slice(first, last))
+            if rows.chunks:
+                parts.append(rows._submit(_digests, rows.chunks, [_within(rows, each) for each in rows.chunks], self.tail))
         return b"".join(part.result() for part in parts)
 
     def _concatenate(self, parts: list[NDArray[Any]]) -> NDArray[Any]:
         return contiguous(parts[0]) if len(parts) == 1 else np.concatenate([np.empty((0, *self.tail), self.dtype), *parts])
 
-    def _submit(self, function: Any, chunk: Chunk, *arguments: Any) -> "Future":
+    def _submit(self, function: Any, chunks: Sequence[Chunk], *arguments: Any) -> "Future":
+        """Call the function with a list of the computed chunks on a worker."""
         if self.futures is None:
             raise DataError(
                 f"rows {self.start} to {self.stop} of a dask array are read from a pickled source, expected that of the driver; "
                 "fetch the chunks and pass them to loaded()"
             )
-        future = self.futures[chunk.key]
-        return future.client.submit(function, future, *arguments)
+        futures = [self.futures[chunk.key] for chunk in chunks]
+        return futures[0].client.submit(function, futures, *arguments)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"futures": None}
@@ -268,7 +272,13 @@ def _merge(parts: list[ColumnStatistics]) -> ColumnStatistics:
     return total
 
 
-def _digests(chunk: Any, rows: slice, step: int) -> bytes:
-    values = chunk[rows]
-    blocks = (np.ascontiguousarray(values[start : start + step]) for start in range(0, len(values), step))
-    return b"".join(hashlib.blake2b(block.data, digest_size=16).digest() for block in blocks)
+def _rows_of(chunks: Sequence[Any], rows: slice) -> Any:
+    [chunk] = chunks
+    return chunk[rows]
+
+
+def _digests(chunks: Sequence[Any], rows: Sequence[slice], tail: tuple[int, ...]) -> bytes:
+    digests = RunDigests(tail)
+    for chunk, part in zip(chunks, rows, strict=True):
+        digests.update(np.asarray(chunk)[part])
+    return digests.finish()
