@@ -22,6 +22,7 @@ import pytest
 import dfact
 from dfact.cli.main import cli, main
 from dfact.data.examples import ipip_ascado
+from dfact.data.readers.formats import formats
 from tests.documentation.pages import ELSEWHERE, PAGES, ROOT, SECTIONS, TEXTS, UNRUN, Block, elsewhere
 from tests.object_store.test_object_store import bucket, server  # noqa: F401  # fixtures
 
@@ -100,7 +101,8 @@ def wellbeing(path: Path) -> None:
 
 def diary(path: Path) -> None:
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame(rng.choice(["badly", "fairly", "well", "NA"], (40, 3), p=[0.3, 0.3, 0.3, 0.1]), columns=["sleep1", "sleep2", "sleep3"])
+    sleep = rng.choice(["badly", "fairly", "well", "NA"], (40, 3), p=[0.3, 0.3, 0.3, 0.1])
+    frame = pd.DataFrame(sleep, columns=["sleep1", "sleep2", "sleep3"])
     frame["calm"] = rng.choice(["no", "yes"], 40)
     frame.insert(0, "person", [f"p{i}" for i in range(40)])
     frame.to_csv(path, index=False)
@@ -135,8 +137,10 @@ UKB_FIELDS = {20510: "Recent feelings of depression", 20514: "Recent lack of int
 def biobank(path: Path) -> None:
     """Write columns of UK Biobank: four fields at two instances."""
     rng = np.random.default_rng(0)
-    columns = {f"{number}-{instance}.0": rng.choice([1, 2, 3, 4, -818], 50, p=[0.3, 0.3, 0.2, 0.1, 0.1]) for number in UKB_FIELDS for instance in (0, 1)}
-    pd.DataFrame({"eid": 1_000_000 + np.arange(50), **columns}).to_csv(path, sep="\t", index=False)
+    names = [f"{number}-{instance}.0" for number in UKB_FIELDS for instance in (0, 1)]
+    frame = pd.DataFrame(rng.choice([1, 2, 3, 4, -818], (50, len(names)), p=[0.3, 0.3, 0.2, 0.1, 0.1]), columns=names)
+    frame.insert(0, "eid", 1_000_000 + np.arange(50))
+    frame.to_csv(path, sep="\t", index=False)
 
 
 def biobank_fields(path: Path) -> None:
@@ -145,8 +149,8 @@ def biobank_fields(path: Path) -> None:
 
 
 def biobank_codings(path: Path) -> None:
-    meanings = {"1": "Not at all", "2": "Several days", "3": "More than half the days", "4": "Nearly every day", "-818": "Prefer not to answer"}
-    pd.DataFrame({"Coding": 504, "Value": list(meanings), "Meaning": list(meanings.values())}).to_csv(path, sep="\t", index=False)
+    meanings = ["Not at all", "Several days", "More than half the days", "Nearly every day", "Prefer not to answer"]
+    pd.DataFrame({"Coding": 504, "Value": [1, 2, 3, 4, -818], "Meaning": meanings}).to_csv(path, sep="\t", index=False)
 
 
 @cache
@@ -279,7 +283,7 @@ def options_of(command: click.Command) -> set[str]:
     return found.union(*map(options_of, command.commands.values())) if isinstance(command, click.Group) else found
 
 
-OF_OTHERS = {"--help", "--no-dashboard", "--death-timeout"}
+OF_OTHERS = {"--help", "--no-dashboard", "--death-timeout", "--dictionary", "--codings", "--stack", "--event", "--instance"}
 """Options of every command, and of Dask's."""
 
 
@@ -304,6 +308,12 @@ def test_options_and_names_in_sentences_exist() -> None:
             found = getattr(found, part, None)
         unknown += [(page, text)] * (found is None)
     assert unknown == []
+
+
+def test_formats_names_every_ending() -> None:
+    listed = {word.lower() for word in re.findall(r"\.\w+", TEXTS["formats"])}
+    endings = {f".{part}" for each in formats() for suffix in each.suffixes for part in suffix.strip(".").split(".")}
+    assert endings - listed == set()
 
 
 def test_paths_in_sentences_exist() -> None:
