@@ -39,6 +39,7 @@ LONG = {
     "formats: Object stores",
     "formats: formats",
     "import: A table of answers",
+    "import: SPSS, Stata and SAS",
     "jobs: jobs",
     "selection: Blocks of answers",
     "selection: Criteria on all the data",
