@@ -24,7 +24,7 @@ from dfact.selection.estimators import takes_weights, with_parameters
 from dfact.selection.fitted_data import fitted_dataset
 from dfact.selection.folds import resolve_random_state
 from dfact.selection.resamples import ALL_ROWS, Refit, ResampleFits
-from dfact.selection.results_store import KeyedResults, describe_model
+from dfact.selection.results_store import ResultsStore, describe_model
 from dfact.selection.scheduler import run_fits
 
 _SAME_FACTOR = 0.95  # similarity from which two factors count as the same
@@ -130,7 +130,7 @@ def bootstrap(
     dataset = fitted_dataset(model, as_dataset(X, confounders))
     fingerprint = None if checkpoint is None else dataset.fingerprint
     identity = {"data": fingerprint, "model": _describe(model, warm_start), "seed": resolve_random_state(random_state)}
-    store = KeyedResults(checkpoint, identity)
+    store = ResultsStore(checkpoint, identity)
     fits, matching = _make_fits(model, dataset, confounders, store.seed), _Matching.of(model)
     refits = _Refits(store, n_resamples, callbacks)
     if refits.pending:
@@ -191,7 +191,7 @@ def _converged_start(model: Any, fits: ResampleFits, refits: "_Refits", matching
 class _Refits:
     """The finished refits; stores them and reports progress. Thread-safe."""
 
-    def __init__(self, store: KeyedResults, count: int, callbacks: Sequence[Callable[[Iteration], None]]) -> None:
+    def __init__(self, store: ResultsStore, count: int, callbacks: Sequence[Callable[[Iteration], None]]) -> None:
         self._store, self._count = store, count
         self._failed: dict[int, DataError] = {}
         self.pending = [number for number in range(count) if (number,) not in store.entries]
