@@ -28,7 +28,7 @@ from dfact.engine.memory_plan import Footprint, Plan
 from dfact.engine.requests import Solver
 from dfact.engine.session import Session
 from dfact.errors import DataError, ParameterError
-from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask
+from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask, fitted_attributes
 from dfact.models.fitted_schema import OPTIONAL, Shape, Size, row_attributes
 from dfact.models.row_factors import gather_rows
 from dfact.models.traits import ModelTraits
@@ -43,8 +43,8 @@ SAVED_TYPES: dict[str, type[Any]] = {}
 class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Base of the estimators.
 
-    A subclass defines ``_prepare``, which checks the parameters and the data, ``solve``, a generator of passes, ``set_fitted``,
-    which stores the solution, ``transform``, and its memory footprint (``_footprint``).
+    A subclass defines ``_prepare``, which checks the parameters and the data, ``_solve``, a generator of passes that stores the
+    solution, ``transform``, and its memory footprint (``_footprint``).
     Fitted attributes are declared by their types; :mod:`dfact.models.fitted_schema` checks a loaded model against them.
     """
 
@@ -87,11 +87,17 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         raise NotImplementedError  # each model's own
 
     def solve(self, task: FitTask[Any]) -> Solver[Any]:
-        """Solve the task's problem: yield requests for passes, and return the solution, which ``set_fitted`` stores."""
-        raise NotImplementedError  # each model's own
+        """Solve the task's problem: yield requests for passes, and end by setting all fitted attributes."""
+        fitted = type(self)(**self.get_params(deep=False))
+        fitted.__dict__.update(fitted_attributes(task.model))
+        result = yield from fitted._solve(task)
+        for name in fitted_attributes(self):
+            delattr(self, name)  # of an earlier fit
+        self.__dict__.update(fitted_attributes(fitted))
+        return result
 
-    def set_fitted(self, task: FitTask[Any], solution: Any) -> None:
-        """Set the fitted attributes. The rows' factors are read from the session, which is still open."""
+    def _solve(self, task: FitTask[Any]) -> Solver[Any]:
+        """Yield requests for passes, then set the attributes of the solution. Those that describe the data are set already."""
         raise NotImplementedError  # each model's own
 
     def fit(self, X: Any, y: None = None, *, checkpoint: str | PathLike[str] | None = None) -> Self:
@@ -102,16 +108,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     def fit_prepared(self, task: FitTask[Any], *, checkpoint: str | PathLike[str] | None = None) -> Self:
         """Run the fit that ``prepare`` returned. ``checkpoint`` overrides the parameter."""
         with task.open(checkpoint) as session:
-            self.finish(task, drive(self.solve(task), session))
+            drive(self.solve(task), session)
         return self
-
-    def finish(self, task: FitTask[Any], solution: Any) -> None:
-        """Set all fitted attributes: those that describe the data, and those of the solution."""
-        for name in [name for name in vars(self) if name.endswith("_") and not name.startswith("_")]:
-            delattr(self, name)  # of an earlier fit
-        for name, value in task.description.items():
-            setattr(self, name, value)
-        self.set_fitted(task, solution)
 
     def fit_transform(self, X: Any, y: None = None, **fit_inputs: Any) -> Any:
         """Fit, and return the factors of the same rows. Further arguments are those of ``fit``."""
@@ -193,8 +191,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         light = type(self)(**parameters | {"executor": "inline"})
         light.set_output(transform="default")
         omitted = {"selection_", "stability_", *row_attributes(type(self))}
-        for name, value in vars(self).items():
-            if name.endswith("_") and not name.startswith("_") and name not in omitted and not name.endswith("_history_"):
+        for name, value in fitted_attributes(self).items():
+            if name not in omitted and not name.endswith("_history_"):
                 setattr(light, name, value)
         return light
 

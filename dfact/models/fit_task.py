@@ -61,11 +61,6 @@ class FitTask(Generic[Q]):
         return Layout.of(self.dataset.shape)
 
     @property
-    def description(self) -> dict[str, Any]:
-        """The fitted attributes that describe the data."""
-        return {name: value for name, value in vars(self.model).items() if name.endswith("_") and not name.startswith("_")}
-
-    @property
     def partitions(self) -> Partitions:
         """The rows with their covariates."""
         return partitions(self.dataset.source, self.dataset.missing_code, self.covariates)
@@ -118,3 +113,8 @@ class FitTask(Generic[Q]):
         if not self.wants_rows:
             return np.empty((0, k), self.dtype)
         return gather_rows(rows, (self.dataset.shape[0], k), self.dtype, stored=self.dataset.path is not None, out=out)
+
+
+def fitted_attributes(model: Any) -> dict[str, Any]:
+    """Return the fitted attributes of a model, or of the model of a task those that describe the data."""
+    return {name: value for name, value in vars(model).items() if name.endswith("_") and not name.startswith("_")}

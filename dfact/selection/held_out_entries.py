@@ -262,9 +262,9 @@ class EntryFits:
         model, dtype = fit.model, fit.task.dtype
         if start is not None and fit.starts_from_svd:
             model = with_parameters(model, init=start[:, : model.n_components].T)
-        solution = yield from model.solve(fit.task)
+        yield from model.solve(fit.task)
         pass_ = ErrorHistogramPass(fit.task.problem, self.measure, dtype)
-        histogram = yield from run(pass_, solution.column_factors.astype(np.float64), self._mask(fit.repeat, held_out=True))
+        histogram = yield from run(pass_, model.column_factors_.astype(np.float64), self._mask(fit.repeat, held_out=True))
         keep([histogram.counts, histogram.zeros])
 
     def _mask(self, repeat: int, *, held_out: bool) -> EntryMask:

@@ -19,7 +19,7 @@ from dfact.engine.session import StateRows
 from dfact.errors import DataError
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart
 from dfact.models.bounded_nmf.problem import Problem, check_parameters, check_range, check_weights, make_problem
-from dfact.models.bounded_nmf.solvers import ADMM, Solution, Splitless, fit_loadings, initial_loadings, set_solution
+from dfact.models.bounded_nmf.solvers import ADMM, Splitless, fit_loadings, initial_loadings
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
@@ -228,7 +228,7 @@ class ICQF(Factorization):
         covariates = np.column_stack(columns) if columns else None
         return self._task(dataset, problem, covariates=covariates, n_covariates=0 if C is None else C.shape[1])
 
-    def solve(self, task: FitTask[Problem]) -> Solver[Solution]:
+    def _solve(self, task: FitTask[Problem]) -> Solver[None]:
         problem, dtype, report = task.problem, task.dtype, Reporter(self.callbacks, self.max_iter)
         n_covariates = 0 if task.covariates is None else task.covariates.shape[1] - problem.weighted  # the last one holds the weights
         Q, row_start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, n_covariates, dtype)
@@ -239,15 +239,11 @@ class ICQF(Factorization):
             solver, Q = yield from Splitless.with_sample_start(problem, Q, row_start, dtype, task.layout, report)
         else:
             solver = Splitless.from_given_loadings(problem, row_start, dtype)
-        return (yield from fit_loadings(solver, Q, self.max_iter, self.tol, report, dtype))
-
-    def set_fitted(self, task: FitTask[Problem], solution: Solution) -> None:
-        problem, descent = task.problem, solution.descent
-        set_solution(self, problem, solution)
+        descent, sums, rows = yield from fit_loadings(self, solver, Q, report, dtype)
         self.lagrangian_history_ = np.asarray(descent.lagrangians)
         self.confounder_components_ = descent.Q[problem.k :].copy()
-        _warn_unconverged(int(solution.sums.unconverged))
-        self.factors_ = task.gather(replace(solution.rows, convert=partial(select_columns, columns=slice(problem.k))), problem.k)
+        _warn_unconverged(int(sums.unconverged))
+        self.factors_ = task.gather(replace(rows, convert=partial(select_columns, columns=slice(problem.k))), problem.k)
 
     def _check_parameters(self) -> None:
         check_parameters(self)

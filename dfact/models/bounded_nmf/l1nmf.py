@@ -16,7 +16,7 @@ from dfact.engine.session import StateRows
 from dfact.errors import DataError
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart, Sums
 from dfact.models.bounded_nmf.problem import Problem, check_size
-from dfact.models.bounded_nmf.solvers import Solution, Splitless, fit_loadings, initial_loadings, set_solution
+from dfact.models.bounded_nmf.solvers import Splitless, fit_loadings, initial_loadings
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
@@ -159,17 +159,14 @@ class L1NMF(Factorization):
         dataset = self._dataset(X, None, reset=True)
         return self._task(dataset, self._make_problem(dataset))
 
-    def solve(self, task: FitTask[Problem]) -> Solver[Solution]:
+    def _solve(self, task: FitTask[Problem]) -> Solver[None]:
         report, problem = Reporter(self.callbacks, self.max_iter), task.problem
         Q, row_start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, 0, task.dtype)
         solver = _Solver(problem, row_start, task.dtype)
         if isinstance(self.init, str):
             solver, Q = yield from _Solver.with_sample_start(problem, Q, row_start, task.dtype, task.layout, report)
-        return (yield from fit_loadings(solver, Q, self.max_iter, self.tol, report, task.dtype))
-
-    def set_fitted(self, task: FitTask[Problem], solution: Solution) -> None:
-        set_solution(self, task.problem, solution)
-        self.factors_ = task.gather(solution.rows, task.problem.k)
+        _, _, rows = yield from fit_loadings(self, solver, Q, report, task.dtype)
+        self.factors_ = task.gather(rows, problem.k)
 
     @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:

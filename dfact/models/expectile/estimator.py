@@ -61,19 +61,6 @@ class _End:
         self.converged = self.remaining < self.tol
 
 
-@dataclass(frozen=True)
-class Solution:
-    """The end of an alternation, with every row at its minimum."""
-
-    history: NDArray[np.float64]
-    """Objective after each half-step, and of the model itself (last)."""
-    end: _End
-    column_factors: NDArray[Any]
-    """Y (m, k)."""
-    rows: StateRows
-    """X (n, k)."""
-
-
 class ExpectileMF(Factorization):
     """Expectile matrix factorization.
 
@@ -236,7 +223,7 @@ class ExpectileMF(Factorization):
         task = models[0].prepare(X)
         with task.times(len(models)).open_session() as session:
             solvers = [FusedSolver(model.solve(task)) for model in models]
-            drive_together(solvers, session, task.dtype, lambda number, solution: models[number].finish(task, solution))
+            drive_together(solvers, session, task.dtype)
         return models
 
     def _prepare(self, X: Any) -> FitTask[OriginalUnits]:
@@ -244,7 +231,7 @@ class ExpectileMF(Factorization):
         dataset = self._observed(X, reset=True)
         return self._task(dataset, original_units(dataset))
 
-    def solve(self, task: FitTask[OriginalUnits]) -> Solver[Solution]:
+    def _solve(self, task: FitTask[OriginalUnits]) -> Solver[None]:
         dtype = task.dtype
         row_start, Y = yield from self.initial_factors(task)
         problem = (task.problem, Loss(self.omega, self.ridge), row_start, dtype)
@@ -257,12 +244,9 @@ class ExpectileMF(Factorization):
             alternation.update((yield from run(pass_, alternation.point)))
             end.check(alternation.history)
         point, objective = yield from self._solve_rows(RowsPass(*problem), alternation)
-        return Solution(np.asarray([*alternation.history, objective]), end, point.Y.astype(dtype), (yield from state_rows("factors")))
-
-    def set_fitted(self, task: FitTask[OriginalUnits], solution: Solution) -> None:
-        self._set_end(solution.end, solution.history)
-        self.column_factors_ = solution.column_factors
-        self.row_factors_ = task.gather(replace(solution.rows, convert=partial(np.asarray, dtype=task.dtype)), self.n_components)
+        self._set_end(end, np.asarray([*alternation.history, objective]))
+        self.column_factors_, rows = point.Y.astype(dtype), (yield from state_rows("factors"))
+        self.row_factors_ = task.gather(replace(rows, convert=partial(np.asarray, dtype=dtype)), self.n_components)
 
     def _end_of(self, report: Reporter) -> "_End":
         return _End(self.max_iter, self.tol, report)

@@ -64,20 +64,6 @@ class Factors:
     converged: bool
 
 
-@dataclass(frozen=True)
-class Solution:
-    """Factors with the scores of the rows."""
-
-    correlations: Correlations
-    factors: Factors
-    components: NDArray[Any]
-    """Λᵀ (k, m) in the working precision."""
-    nonrespondents: int
-    """Number of rows without any answer."""
-    rows: StateRows
-    """Scores (n, k)."""
-
-
 class FactorAnalysis(Factorization):
     """Exploratory factor analysis: minimum residual extraction and rotation.
 
@@ -230,30 +216,25 @@ class FactorAnalysis(Factorization):
         _check_answers(dataset, least)
         return self._task(dataset)
 
-    def solve(self, task: FitTask[None]) -> Solver[Solution]:
+    def _solve(self, task: FitTask[None]) -> Solver[None]:
         report = Reporter(self.callbacks, _N_STEPS)
         correlations = yield from self._correlate(task)
         report.step("correlations")
         factors = self._extract(correlations.R, task)
         report.step("factors")
         pattern, Phi = factors.pattern, factors.correlations
-        components = np.ascontiguousarray(pattern.T, task.dtype)
-        scorer = Scorer.from_loadings(components, factors.uniquenesses, Phi, correlations.mean, correlations.scale)
+        self.components_ = np.ascontiguousarray(pattern.T, task.dtype)
+        scorer = Scorer.from_loadings(self.components_, factors.uniquenesses, Phi, correlations.mean, correlations.scale)
         sums = yield from run(ScorePass(task.dtype), scorer)
         report.step("scores")
-        return Solution(correlations, factors, components, int(sums.nonrespondents), (yield from state_rows("factors")))
-
-    def set_fitted(self, task: FitTask[None], solution: Solution) -> None:
-        correlations, factors = solution.correlations, solution.factors
-        self.components_ = solution.components
         self.factor_correlations_, self.communalities_ = factors.correlations, factors.communalities
         self.uniquenesses_, self.rmsr_ = factors.uniquenesses, factors.rmsr
         self.explained_share_ = float(factors.communalities.mean())
         self.n_iter_, self.converged_ = factors.n_iter, factors.converged
         self.mean_, self.scale_ = correlations.mean, correlations.scale
         self.correlations_, self.n_observations_, self.smoothed_ = correlations.R, correlations.n, correlations.smoothed
-        _warn_nonrespondents(solution.nonrespondents, task.dataset.shape[0])
-        self.factors_ = task.gather(solution.rows, self.n_components)
+        _warn_nonrespondents(int(sums.nonrespondents), task.dataset.shape[0])
+        self.factors_ = task.gather((yield from state_rows("factors")), self.n_components)
 
     def correlate(self, X: Any) -> Correlations:
         """Compute the correlations from which ``fit`` extracts factors, by one pass over X (n, m)."""
