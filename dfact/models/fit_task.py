@@ -1,6 +1,6 @@
 """A fit that is checked and planned, before anything runs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -15,7 +15,8 @@ from dfact.engine.checkpoint import CheckpointedSession
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, Plan, make_plan
 from dfact.engine.partitions import Partitions, partitions
-from dfact.engine.session import CheckpointableSession, Executor, Session
+from dfact.engine.passes import PartialSums, Pass
+from dfact.engine.session import CheckpointableSession, Executor, Session, StateRows
 from dfact.errors import ParameterError
 from dfact.models.parameters import POSITIVE_INTEGER, describe_value, is_count
 from dfact.models.row_factors import gather_rows
@@ -24,6 +25,10 @@ RUNTIME_PARAMETERS = ("executor", "memory_limit", "callbacks", "checkpoint", "ch
 """Parameters that do not affect the fitted model."""
 
 Q = TypeVar("Q")
+B = TypeVar("B")
+P = TypeVar("P", bound=PartialSums)
+Convert = Callable[[NDArray[Any]], NDArray[Any]]
+"""A function of the rows of an array, which workers unpickle."""
 _CHECKPOINT_EVERY = 10  # passes, for models without the parameter
 
 
@@ -107,6 +112,14 @@ class FitTask(Generic[Q]):
         fitted: dict[str, Any] = {"model": type(self.model).__name__, "data": self.dataset.fingerprint}
         fitted |= {"dtype": self.dtype.name, "covariates": self.covariates}
         return {name: describe_value(value) for name, value in (fitted | parameters | dict(self.extra_identity) | fitted).items()}
+
+    def compute_rows(
+        self, pass_: Pass[Any, B, P], broadcast: B, k: int, out: str | PathLike[str] | None, convert: Convert = np.asarray
+    ) -> tuple[P, NDArray[Any] | zarr.Array[Any]]:
+        """Run a pass that keeps the row factors (n, k). Return its sums, and these factors, converted."""
+        with self.open_session() as session:
+            sums = session.run(pass_, broadcast)
+            return sums, self.gather(StateRows(session, "factors", convert), k, out)
 
     def gather(self, rows: Iterable[NDArray[Any]], k: int, out: str | PathLike[str] | None = None) -> NDArray[Any] | zarr.Array[Any]:
         """Collect the row factors (n, k) into an array, or into a Zarr array if the data is stored: at ``out`` or a temporary one."""

@@ -12,7 +12,6 @@ from dfact.data.dataset import Dataset
 from dfact.data.validation import locate_outside, require_finite
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver
-from dfact.engine.session import StateRows
 from dfact.errors import DataError
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart, Sums
 from dfact.models.bounded_nmf.problem import Problem, check_size
@@ -180,9 +179,7 @@ class L1NMF(Factorization):
         _check_range(dataset)
         task = self._task(dataset, self.problem_)
         Q = self.components_.astype(task.dtype)
-        with task.open_session() as session:
-            session.run(RowsPass(task.problem, RowStart.from_loadings(Q), task.dtype), Q)
-            return task.gather(StateRows(session, "factors"), len(Q), out)
+        return task.compute_rows(RowsPass(task.problem, RowStart.from_loadings(Q), task.dtype), Q, len(Q), out)[1]
 
     def inverse_transform(self, W: Any) -> NDArray[Any]:
         """Return the model's answers WQᵀ (n, m) for factors W (n, k)."""

@@ -170,19 +170,21 @@ def descend(
     tol: float,
     report: Callable[[Sequence[float]], None] | None,
     measure: Measure = remaining_change,
+    first_pass: Pass[Any, Any, Sums] | None = None,
 ) -> Solver[Descent]:
     """Alternate between a pass over the rows and an update of the loadings Qᵀ (k+c, m).
 
     Stop when the ``measure`` of the objectives, and that of the augmented Lagrangians, is less than ``tol``. ``report`` is called
-    with all objectives after each pass.
+    with all objectives after each pass. ``first_pass`` replaces the solver's own pass once.
     """
     problem, point = solver.problem, Q
-    pass_: Pass[Any, Any, Sums] = solver.pass_
+    pass_: Pass[Any, Any, Sums] = solver.pass_ if first_pass is None else first_pass
     objectives: list[float] = []
     lagrangians: list[float] = []
     remaining = float("nan")
     for _ in range(max_iter):
         sums = yield from run(pass_, solver.broadcast(point))
+        pass_ = solver.pass_
         penalties = problem.penalties(float(sums.penalty_w), point)
         objectives.append(0.5 * float(sums.squares) + penalties)
         lagrangians.append(float(sums.lagrangian) + penalties)

@@ -23,7 +23,6 @@ from dfact.models.cp.problem import (
     ElasticNet,
     Prior,
     RowPrior,
-    check_parameters,
     check_variances,
     component_weights,
     khatri_rao,
@@ -35,7 +34,11 @@ from dfact.models.cp.stochastic import StochasticDescent, resolve_batch_sizes
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL
 from dfact.models.lazy_transform import lazy_of_dask
+from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.progress import Iteration, Reporter, remaining_change
+
+_SOLVERS = ("bcd", "stochastic")
+_MISSING = ("auto", "fill", "exact")
 
 
 class ElasticCP(CPModel):
@@ -218,7 +221,7 @@ class ElasticCP(CPModel):
         return self._checked(X)
 
     def _checked(self, X: Any, **identity: Any) -> FitTask[ElasticNet]:
-        check_parameters(self)
+        self._check_parameters()
         dataset = self._as_slices(X, reset=True)
         covariates = row_inputs(self, dataset, self._working_dtype(dataset))
         return self._task(dataset, self._net(), covariates=covariates, **identity)
@@ -308,7 +311,38 @@ class ElasticCP(CPModel):
         return {}
 
     def _check_parameters(self) -> None:
-        check_parameters(self)
+        def listed(value: Any) -> bool:
+            return isinstance(value, (list, tuple))
+
+        def named(value: Any, *names: str) -> bool:
+            return isinstance(value, str) and value in names
+
+        batches, lam, l1_ratio, step = self.batch_sizes, self.lam, self.l1_ratio, self.step_size
+        check(
+            self,
+            {
+                "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
+                "lam": (is_in_range(lam, 0) and bool(np.isfinite(lam)), "a number of at least 0"),
+                "l1_ratio": (is_in_range(l1_ratio, 0) and l1_ratio <= 1, "a number from 0 (ℓ2 alone) to 1 (ℓ1 alone)"),
+                "solver": (named(self.solver, *_SOLVERS), f"one of {_SOLVERS}"),
+                "missing": (named(self.missing, *_MISSING), f"one of {_MISSING}"),
+                "batch_sizes": (
+                    batches is None or (listed(batches) and all(map(is_count, batches))),
+                    "None, or one integer of at least 1 for each mode",
+                ),
+                "step_size": (
+                    is_in_range(step, 0) and 0 < step <= 1,
+                    "a number above 0 and up to 1, which is a step to a sample's solution",
+                ),
+                "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
+                "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
+                "prior": (
+                    self.prior is None or listed(self.prior) or named(self.prior, "estimate"),
+                    "'estimate', None, or a list of variances",
+                ),
+                "init": (listed(self.init) or named(self.init, "random", "nvecs"), "'random', 'nvecs', or a list of factors"),
+            },
+        )
 
     def _check_loaded(self) -> None:
         super()._check_loaded()

@@ -17,7 +17,6 @@ from dfact.data.validation import require_finite, require_magnitude, warn_unobse
 from dfact.engine.driver import FusedSolver, drive_together
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
-from dfact.engine.session import StateRows
 from dfact.engine.threads import single_threaded
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.svd import gram_size, right_singular
@@ -320,9 +319,7 @@ class ExpectileMF(Factorization):
         units, task = original_units(dataset), self._task(dataset)
         Y = self.column_factors_.astype(np.float64)
         pass_ = RowsPass(units, Loss(self.omega, self.ridge), RowStart(units, np.zeros_like(Y)), task.dtype)
-        with task.open_session() as session:
-            session.run(pass_, Point(Y))
-            return task.gather(StateRows(session, "factors", partial(np.asarray, dtype=task.dtype)), Y.shape[1], out)
+        return task.compute_rows(pass_, Point(Y), Y.shape[1], out, partial(np.asarray, dtype=task.dtype))[1]
 
     def inverse_transform(self, factors: Any) -> NDArray[Any]:
         """Return the model's entries (n, m) for factors of the rows (n, k)."""

@@ -16,7 +16,6 @@ from dfact.data.validation import require_finite, require_no_empty_columns
 from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
-from dfact.engine.session import StateRows
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.correlation import MomentsPass, is_indefinite, smoothed
 from dfact.linalg.minres import LOWEST, explained, minres, ordered, promax, varimax
@@ -298,9 +297,9 @@ class FactorAnalysis(Factorization):
         require_finite(dataset)
         task = self._task(dataset)
         scorer = Scorer.from_loadings(self.components_, self.uniquenesses_, self.factor_correlations_, self.mean_, self.scale_)
-        with task.open_session() as session:
-            _warn_nonrespondents(int(session.run(ScorePass(task.dtype), scorer).nonrespondents), dataset.shape[0])
-            return task.gather(StateRows(session, "factors"), len(self.components_), out)
+        sums, scores = task.compute_rows(ScorePass(task.dtype), scorer, len(self.components_), out)
+        _warn_nonrespondents(int(sums.nonrespondents), dataset.shape[0])
+        return scores
 
     def inverse_transform(self, scores: Any) -> NDArray[Any]:
         """Return the model's expected answers (n, m) for factor scores (n, k)."""

@@ -15,7 +15,6 @@ from dfact.data.validation import locate_noninteger, locate_outside, require_no_
 from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
-from dfact.engine.session import StateRows
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.kmeans import search_bytes
 from dfact.linalg.svd import gram_size
@@ -267,10 +266,9 @@ class GradeOfMembership(Factorization):
         self._check_range(dataset, self.n_levels_)
         k = len(self.components_)
         task = self._task(dataset, footprint=self._footprint_for(dataset.shape, [k], self._working_dtype(dataset)))
-        with task.open_session() as session:
-            sums = session.run(MembershipPass(task.dtype, _responses(dataset), keep=True), [self.projection_])
-            _warn_nonrespondents(int(sums.nonrespondents), dataset.shape[0])
-            return task.gather(StateRows(session, "factors"), k, out)
+        sums, memberships = task.compute_rows(MembershipPass(task.dtype, _responses(dataset), keep=True), [self.projection_], k, out)
+        _warn_nonrespondents(int(sums.nonrespondents), dataset.shape[0])
+        return memberships
 
     def inverse_transform(self, memberships: Any) -> NDArray[Any]:
         """Return the expected responses ΠΘᵀ (N, J) for memberships Π (N, K)."""
