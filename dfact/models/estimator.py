@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
-import zarr
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import _check_feature_names, _check_n_features, check_is_fitted, validate_data
@@ -18,7 +17,6 @@ from dfact.data.confounders import ConfounderEncoding
 from dfact.data.dataset import Dataset
 from dfact.data.ingest.array import axis_labels
 from dfact.data.layout import Layout
-from dfact.data.lazy_results import compute_chunks
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import dask_array
 from dfact.data.validation import require_no_empty_columns, warn_unobserved_rows
@@ -30,7 +28,6 @@ from dfact.engine.session import Session
 from dfact.errors import DataError, ParameterError
 from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask, fitted_attributes
 from dfact.models.fitted_schema import OPTIONAL, Shape, Size, row_attributes
-from dfact.models.row_factors import gather_rows
 from dfact.models.traits import ModelTraits
 from dfact.progress import Iteration
 
@@ -196,10 +193,6 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
                 setattr(light, name, value)
         return light
 
-    def _write_lazy(self, lazy: Any, X: Any, out: str | PathLike[str]) -> NDArray[Any] | zarr.Array[Any]:
-        """Write a Dask array of the rows' factors to ``out``."""
-        return gather_rows(compute_chunks(lazy, self._client(X)), lazy.shape, lazy.dtype, stored=False, out=out)
-
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
         """Refuse columns without any observed entry in a fit, and warn of such rows."""
         if reset:
@@ -228,10 +221,6 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
                 raise ParameterError(f"dtype is {dtype}, expected float32 or float64")
             return dtype
         return np.dtype("float32" if np.can_cast(dataset.dtype, np.float32) else "float64")
-
-    def _covariate_columns(self, dataset: Dataset) -> int:
-        """Return the number of encoded confounder columns, c."""
-        return 0 if dataset.confounders is None else len(ConfounderEncoding.fit(dataset.confounders).columns)
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         raise NotImplementedError  # each model's own
@@ -309,4 +298,5 @@ def plan(model: Factorization, data: Any, memory_limit: int | str | None = None)
     True
     """
     dataset = as_dataset(data, client=model._client(data))
-    return model._task(dataset, n_covariates=model._covariate_columns(dataset)).plan(memory_limit)
+    n_covariates = 0 if dataset.confounders is None else len(ConfounderEncoding.fit(dataset.confounders).columns)
+    return model._task(dataset, n_covariates=n_covariates).plan(memory_limit)

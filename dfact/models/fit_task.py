@@ -78,23 +78,21 @@ class FitTask(Generic[Q]):
         """Return the task with the footprint of ``count`` such fits at once."""
         return replace(self, footprint=self.footprint.scaled(count))
 
-    def plan(self, memory_limit: int | str | None = None) -> Plan:
-        """Plan memory and disk space; ``memory_limit`` replaces that of the model."""
-        return self._plan(self._executor(), memory_limit)
-
-    def _executor(self) -> Executor:
+    @property
+    def executor(self) -> Executor:
+        """The executor of the fit."""
         return resolve_executor(self.model.executor, self.layout.n_partitions)
 
-    def _plan(self, executor: Executor, memory_limit: int | str | None) -> Plan:
-        workers = executor.workers(self.model.memory_limit if memory_limit is None else memory_limit)
+    def plan(self, memory_limit: int | str | None = None) -> Plan:
+        """Plan memory and disk space; ``memory_limit`` replaces that of the model."""
+        workers = self.executor.workers(self.model.memory_limit if memory_limit is None else memory_limit)
         return make_plan(self.dataset.source, self.dtype, self.footprint, workers)
 
     def open_session(self) -> CheckpointableSession:
         """Open a session on the data if the memory plan allows it."""
-        executor = self._executor()
-        plan = self._plan(executor, None)
+        plan = self.plan()
         plan.check()
-        return executor.open(self.partitions, plan)
+        return self.executor.open(self.partitions, plan)
 
     def open(self, checkpoint: str | PathLike[str] | None = None) -> Session:
         """Open a session for the fit, with its checkpoint: the one given, else that of the model, if it has one."""

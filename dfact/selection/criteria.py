@@ -28,15 +28,6 @@ _MAX_ROWS = 5000  # a consensus matrix n × n in double precision takes 200 MB
 _RESTARTS = 10
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    """The fits with one number of components, and the one with the lowest objective."""
-
-    fits: list[Any]
-    lowest: Any
-    dataset: Dataset
-
-
 def select_by_criterion(
     model: Any,
     X: Any,
@@ -126,17 +117,16 @@ def select_by_criterion(
     for k in candidates:
         seeds = np.random.SeedSequence(resolve_random_state(random_state)).generate_state(restarts)
         fits = fit_starts(model, {"n_components": k}, seeds, X, confounders, own=not chosen.least_restarts)
-        lowest = lowest_objective(fits)
-        scores.append(chosen.score(_Candidate(fits, lowest, dataset)))
+        scores.append(chosen.score(fits, dataset))
         if best is None or scores[-1] * chosen.sign > scores[candidates.index(best_k)] * chosen.sign:
-            best, best_k = lowest, k
+            best, best_k = lowest_objective(fits), k
     table = pd.DataFrame({criterion: scores}, index=pd.Index(candidates, name="n_components"))
     best.selection_ = SelectionRecord.from_table(table, candidates.index(best_k), criterion, "lowest" if chosen.sign < 0 else "highest")
     return Selection(table, {"n_components": best_k}, best)
 
 
-def _bic1(candidate: _Candidate) -> float:
-    lowest, dataset = candidate.lowest, candidate.dataset
+def _bic1(fits: list[Any], dataset: Dataset) -> float:
+    lowest = lowest_objective(fits)
     n, m, k = *dataset.shape, len(lowest.components_)
     squares, count = 0.0, 0
     dtype = np.dtype(lowest.components_.dtype)
@@ -168,23 +158,23 @@ def consensus(fits: list[Any]) -> NDArray[np.float64]:
     return total / len(fits)
 
 
-def _ccc(candidate: _Candidate) -> float:
-    distances = squareform(1 - consensus(candidate.fits), checks=False)
+def _ccc(fits: list[Any], _: Dataset) -> float:
+    distances = squareform(1 - consensus(fits), checks=False)
     tree = linkage(distances, "average")
     if np.ptp(distances) == 0:
         return 1.0  # all pairs of rows are equally distant, which the tree reproduces
     return float(cophenet(tree, distances)[0])
 
 
-def _dispersion(candidate: _Candidate) -> float:
-    return float(np.mean(4 * (consensus(candidate.fits) - 0.5) ** 2))
+def _dispersion(fits: list[Any], _: Dataset) -> float:
+    return float(np.mean(4 * (consensus(fits) - 0.5) ** 2))
 
 
 @dataclass(frozen=True)
 class _Criterion:
     """A score and the random starts it needs."""
 
-    score: Callable[[_Candidate], float]
+    score: Callable[[list[Any], Dataset], float]
     sign: int
     """1 if the score is maximized, −1 if it is minimized."""
     restarts: int

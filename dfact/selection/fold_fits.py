@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,12 +85,9 @@ class FoldFits:
         return np.concatenate([block.values for block in parts.blocks(self.task.dtype)]), parts.covariates
 
 
-class Scorer(Protocol):
-    """A solver of the error on the entries that a fold holds out, of the model of the last pass's factors and Qᵀ (k+c, m)."""
-
-    def __call__(self, problem: Problem, Q: NDArray[Any]) -> Solver[tuple[float, int]]:
-        """Return Σ (M − R)² over the held-out entries and their number."""
-        ...
+Scorer = Callable[[Problem, NDArray[Any]], Solver[tuple[float, int]]]
+"""Function that returns a solver of Σ (M − R)² over the entries that a fold holds out, and their number, where R is the model of
+the last pass's factors and Qᵀ (k+c, m)."""
 
 
 class InMemoryScorer:

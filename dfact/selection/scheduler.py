@@ -58,7 +58,7 @@ class Fits(SharedFits[T_contra, R_co], Protocol):
 
 @dataclass(frozen=True)
 class BatchCheckpoints:
-    """Where the batches of fits that share their reads have their checkpoints, from which an interrupted batch resumes."""
+    """The checkpoints of a stage, from which an interrupted batch of fits that share their reads resumes."""
 
     store: ResultsStore
     """Holds the finished fits of the ``stage``, by stage and number."""

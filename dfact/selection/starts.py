@@ -1,11 +1,10 @@
 """Fits of one model to all the data from several starts, on shared reads."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dfact.engine.driver import FusedSolver
-from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver
 from dfact.models.estimator import Factorization
@@ -22,8 +21,9 @@ class StartFits:
     """The fit from any start."""
 
     def footprint(self, which: Factorization) -> Footprint:
-        """Return what a fit holds in memory."""
-        return self.task.footprint
+        """Return what a fit holds in memory, with the row factors until all fits of a batch have ended."""
+        one = self.task.footprint
+        return replace(one, state_per_row=one.state_per_row + one.result_per_row)
 
     def shared(self, which: Factorization, keep: Callable[[Factorization], None]) -> FusedSolver[None]:
         """Return the solver of a fit."""
@@ -42,8 +42,7 @@ def fit_starts(model: Any, parameters: dict[str, Any], seeds: Iterable[int], X: 
     if not isinstance(model, Factorization):
         return [start.fit(X, **arguments) for start in starts]
     task = starts[0].prepare(X, **arguments)
-    executor = resolve_executor(model.executor, len(task.partitions))
-    run_on_shared_reads(StartFits(task), starts, lambda *_: None, executor, model.memory_limit)
+    run_on_shared_reads(StartFits(task), starts, lambda *_: None, task.executor, model.memory_limit)
     return starts
 
 

@@ -156,7 +156,11 @@ class L1NMF(Factorization):
     def _prepare(self, X: Any) -> FitTask[Problem]:
         self._check_parameters()
         dataset = self._dataset(X, None, reset=True)
-        return self._task(dataset, self._make_problem(dataset))
+        _check_range(dataset)
+        check_size(self.n_components, self.init, dataset)
+        # The problem of an ICQF without upper bounds, and with γ = 1.
+        problem = Problem(self.n_components, float(self.beta), 1.0, _RHO, np.inf, np.inf, 0.0, np.inf, "l1", "cd", weighted=False)
+        return self._task(dataset, problem)
 
     def _solve(self, task: FitTask[Problem]) -> Solver[None]:
         report, problem = Reporter(self.callbacks, self.max_iter), task.problem
@@ -186,12 +190,6 @@ class L1NMF(Factorization):
         W = self._as_factors(W)
         answers: NDArray[Any] = (W @ self.components_).astype(W.dtype)
         return answers
-
-    def _make_problem(self, dataset: Dataset) -> Problem:
-        """Make the problem of ICQF without upper bounds, and with γ = 1."""
-        _check_range(dataset)
-        check_size(self.n_components, self.init, dataset)
-        return Problem(self.n_components, float(self.beta), 1.0, _RHO, np.inf, np.inf, 0.0, np.inf, "l1", "cd", weighted=False)
 
     def _check_parameters(self) -> None:
         check(

@@ -217,10 +217,7 @@ class ElasticCP(CPModel):
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def _prepare(self, X: Any) -> FitTask[ElasticNet]:
-        return self._checked(X)
-
-    def _checked(self, X: Any, **identity: Any) -> FitTask[ElasticNet]:
+    def _prepare(self, X: Any, **identity: Any) -> FitTask[ElasticNet]:
         self._check_parameters()
         dataset = self._as_slices(X, reset=True)
         covariates = row_inputs(self, dataset, self._working_dtype(dataset))
@@ -262,11 +259,10 @@ class ElasticCP(CPModel):
         it also holds the factors of every step.
         """
         grid = checked_lambdas(lambdas)
-        model = type(self)(**self.get_params(deep=False))
-        task = model._checked(X, lambdas=grid, refine=bool(refine))
+        task = self.prepare(X, lambdas=grid, refine=bool(refine))
+        model: Any = task.model
         with task.open(checkpoint) as session:
-            prior, steps = drive(self._trace(task, grid, bool(refine)), session)
-        model.prior_ = prior
+            model.prior_, steps = drive(self._trace(task, grid, bool(refine)), session)
         return SolutionPath(tuple(steps), model)
 
     def _trace(self, task: FitTask[ElasticNet], lambdas: list[float], refine: bool) -> Solver[tuple[Prior, list[PathStep]]]:

@@ -238,7 +238,7 @@ class ExpectileMF(Factorization):
         alternation = Alternation(pass_.loss, Y, dtype, orthogonalize=self.orthogonalize)
         report = Reporter(self.callbacks, self.max_iter)
         pass_ = yield from start_on_sample(pass_, alternation, task.dataset, report)
-        end = self._end_of(report)
+        end = _End(self.max_iter, self.tol, report)
         while not end.reached:
             alternation.update((yield from run(pass_, alternation.point)))
             end.check(alternation.history)
@@ -247,10 +247,7 @@ class ExpectileMF(Factorization):
         self.column_factors_, rows = point.Y.astype(dtype), (yield from state_rows("factors"))
         self.row_factors_ = task.gather(replace(rows, convert=partial(np.asarray, dtype=dtype)), self.n_components)
 
-    def _end_of(self, report: Reporter) -> "_End":
-        return _End(self.max_iter, self.tol, report)
-
-    def _set_end(self, end: "_End", history: NDArray[np.float64]) -> None:
+    def _set_end(self, end: _End, history: NDArray[np.float64]) -> None:
         self.objective_history_, self.n_iter_, self.converged_, self.remaining_ = history, end.n_iter, end.converged, end.remaining
 
     def _solve_rows(self, pass_: RowsPass, alternation: Alternation) -> Solver[tuple[Point, float]]:
@@ -296,7 +293,7 @@ class ExpectileMF(Factorization):
             X, Y = measurements.start(self.n_components)
             history = [measurements.objective(X, Y, loss)]
 
-            end = self._end_of(Reporter(self.callbacks, self.max_iter))
+            end = _End(self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
             while not end.reached:
                 X, Y = measurements.alternate(X, Y, loss, history, orthogonalize=self.orthogonalize)
                 end.check(history)

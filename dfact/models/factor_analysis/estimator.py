@@ -205,14 +205,11 @@ class FactorAnalysis(Factorization):
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def _prepare(self, X: Any) -> FitTask[None]:
-        return self._checked(X, self.n_components)
-
-    def _checked(self, X: Any, least: int) -> FitTask[None]:
-        """Check the parameters and the data, which must have correlations from which ``least`` factors can be extracted."""
+    def _prepare(self, X: Any, least: int | None = None) -> FitTask[None]:
+        """Check the parameters and the data, which must allow ``least`` factors, by default all components."""
         self._check_parameters()
         dataset = self._dataset(X, None, reset=True)
-        _check_answers(dataset, least)
+        _check_answers(dataset, self.n_components if least is None else least)
         return self._task(dataset)
 
     def _solve(self, task: FitTask[None]) -> Solver[None]:
@@ -237,7 +234,7 @@ class FactorAnalysis(Factorization):
 
     def correlate(self, X: Any) -> Correlations:
         """Compute the correlations from which ``fit`` extracts factors, by one pass over X (n, m)."""
-        task = type(self)(**self.get_params(deep=False))._checked(X, 1)
+        task = self.prepare(X, least=1)
         with task.open_session() as session:
             return drive(self._correlate(task), session)
 
