@@ -66,6 +66,8 @@ def open_array(file: InputFile, options: ReadOptions) -> LabelledArray:
     group, _, wanted = (chosen or "").rpartition("/")
     if file.read_start(len(SIGNATURE)) == SIGNATURE:
         check_heaps(file)
+        with open_file(file):  # h5netcdf would print a traceback when it deletes a file that cannot be opened
+            pass
     with _dataset(file, group, decoded=False) as dataset:
         sizes = {name: variable.shape for name, variable in dataset.variables.items() if variable.dtype.kind in "biuf"}
         arrays = {name: shape for name, shape in sizes.items() if len(shape) > 1 and name not in dataset.coords}
