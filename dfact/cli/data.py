@@ -1,7 +1,6 @@
 """``dfact import``, ``dfact import-array``, ``dfact import-triplets``, ``dfact join``."""
 
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import click
@@ -9,7 +8,7 @@ import click
 from dfact.cli.options import choice, cluster, example, list_option, overwrite_option, read_dataset, scheduler_option
 from dfact.cli.types import MatrixShape
 from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
-from dfact.storage.location import Location
+from dfact.storage.location import Location, absolute
 
 _KINDS = ("categorical", "continuous")
 
@@ -78,7 +77,7 @@ def confounder_kinds(_: click.Context, __: click.Parameter, values: tuple[str, .
 )
 @scheduler_option
 @overwrite_option
-def import_command(source: Path, destination: Location, no_shift: bool, scheduler: str | None, **settings: Any) -> None:
+def import_command(source: Location, destination: Location, no_shift: bool, scheduler: str | None, **settings: Any) -> None:
     """Import a table as a dataset.
 
     SOURCE is a csv, tsv or txt file, optionally compressed (.gz), or a parquet file. DEST is the dataset, a Zarr store.
@@ -88,7 +87,7 @@ def import_command(source: Path, destination: Location, no_shift: bool, schedule
     from dfact.progress import Progress
 
     if scheduler is not None:
-        source = source.absolute()  # workers may have another working folder
+        source = absolute(source)  # workers may have another working folder
     with cluster(scheduler) as client, closing(Progress("import")) as progress:
         dataset = import_table(source, destination, shift=not no_shift, progress=progress.update, executor=client, **settings)
     click.echo(dataset_text(dataset))
@@ -106,7 +105,7 @@ def import_command(source: Path, destination: Location, no_shift: bool, schedule
 @choice("--empty-rows", "error drop", "Treatment of rows without any entry: an error, or drop them.")
 @overwrite_option
 def import_array_command(
-    source: Path, destination: Location, missing: list[str], overwrite: bool, empty_rows: Any, **keys: str | None
+    source: Location, destination: Location, missing: list[str], overwrite: bool, empty_rows: Any, **keys: str | None
 ) -> None:
     """Import an array with two or more modes as a dataset.
 
@@ -116,13 +115,15 @@ def import_array_command(
     from dfact.data.ingest.array import import_array
     from dfact.data.readers.numpy_files import read_array_file
     from dfact.progress import Progress
+    from dfact.storage.input_files import open_input_file
 
     try:
         codes = [float(code) for code in missing]
     except ValueError as error:
         raise click.BadParameter(f"{','.join(missing)!r} is not a list of numbers", param_hint="--missing") from error
-    array = read_array_file(source, keys["key"])
-    labels: dict[str, Any] = {name: read_array_file(source, keys[name]) for name in ("row_labels", "column_labels") if keys[name]}
+    path = open_input_file(source).keep_local()
+    array = read_array_file(path, keys["key"])
+    labels: dict[str, Any] = {name: read_array_file(path, keys[name]) for name in ("row_labels", "column_labels") if keys[name]}
     with closing(Progress("import")) as progress:
         dataset = import_array(
             array, destination, missing=codes or None, empty_rows=empty_rows, overwrite=overwrite, progress=progress.update, **labels
@@ -148,7 +149,7 @@ def import_array_command(
 )
 @click.option("--delimiter", metavar="CHARACTER", help="Separator of the cells.", show_default="by the ending: .csv, .tsv or .txt")
 @overwrite_option
-def import_triplets_command(source: Path, destination: Location, **settings: Any) -> None:
+def import_triplets_command(source: Location, destination: Location, **settings: Any) -> None:
     """Import a table with one entry per line as a dataset.
 
     Each line has the row, the column and the value of an entry; entries without a line are missing. SOURCE is a csv, tsv or

@@ -2,13 +2,15 @@
 
 import csv
 import hashlib
+import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from dfact.errors import DataError
+from dfact.errors import DataError, StoreError
+from dfact.storage.input_files import open_input_file
+from dfact.storage.location import Location
 
 
 @dataclass(frozen=True)
@@ -83,15 +85,15 @@ def _item(
     )
 
 
-def read_items(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+def read_items(path: Location) -> tuple[dict[str, str], dict[str, str]]:
     """Read the texts and the groups of items, by item, from a csv file; empty cells are left out.
 
     Raises DataError unless the file has a column ``item`` and a column ``text`` or ``group``.
     """
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with io.TextIOWrapper(open_input_file(path).open(), "utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, StoreError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"cannot read {path}: {error}; expected a csv file with columns item and text, group or both") from error
     columns = list(rows[0]) if rows else []
     if "item" not in columns or not {"text", "group"} & set(columns):

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -19,7 +18,7 @@ from dfact.data.dataset import Dataset
 from dfact.data.ingest.parallel import Request, Spooled, spool, write
 from dfact.data.ingest.tasks import open_pool
 from dfact.data.ingest.writer import dataset_writer, missing_code_for, storage_type
-from dfact.data.readers.base import Batch, ReadOptions, Table
+from dfact.data.readers.base import Batch, Input, ReadOptions, Table
 from dfact.data.readers.formats import open_table
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
@@ -33,7 +32,9 @@ from dfact.data.validation import (
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.entries import mask_codes
 from dfact.storage.groups import ensure_absent, scratch_store
+from dfact.storage.input_files import open_input
 from dfact.storage.location import parse_location
+from dfact.storage.remote_files import Signature
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -138,15 +139,16 @@ def import_table(
     path = parse_location(path)
     check_empty_rows(empty_rows)
     ensure_absent(path, overwrite=overwrite)
-    table = open_table(source, ReadOptions(delimiter=delimiter))
+    file = open_input(source)
+    table = open_table(file, ReadOptions(delimiter=delimiter))
     kinds = _confounder_kinds(confounders)
-    before = file_signature(source)
+    before = file.signature()
     selection = _select_columns(table, items, id_column, list(kinds), MissingCodes.of(missing), valid_range)
     coding = _MaskCodes(selection.missing.numbers)
     request = Request(selection.items, selection.text_columns, selection.missing.texts, coding, selection.limits, empty_rows)
     with scratch_store(path) as scratch, open_pool(executor, n_jobs, scratch) as pool:
         rows = spool(table, request, pool, progress)
-        require_unchanged(source, before)
+        require_unchanged(file, before)
         require_observed_columns(table.name, selection.items, rows.statistics.observed)
         frame = _confounder_frame(table, rows.texts, kinds, MissingCodes.of(confounder_missing))
         ids = None if id_column is None else _check_ids(table, rows.texts[id_column], id_column)
@@ -166,15 +168,9 @@ def import_table(
     return open_dataset(path)
 
 
-def file_signature(source: str | PathLike[str]) -> tuple[int, int]:
-    """Return the size and the modification time of a file."""
-    status = Path(source).stat()
-    return status.st_size, status.st_mtime_ns
-
-
-def require_unchanged(source: str | PathLike[str], before: tuple[int, int]) -> None:
-    """Raise DataError if the file has changed since an earlier :func:`file_signature`."""
-    if file_signature(source) != before:
+def require_unchanged(source: Input, before: Signature | tuple[Signature, ...]) -> None:
+    """Raise DataError if the file has changed since it had the signature ``before``."""
+    if source.signature() != before:
         raise DataError(f"{source} changed while it was read; import it again")
 
 

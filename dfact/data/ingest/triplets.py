@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.ingest.external_sort import ENTRY, Entries, EntrySorter
-from dfact.data.ingest.table import Codes, MissingCodes, check_columns, file_signature, require_unchanged
+from dfact.data.ingest.table import Codes, MissingCodes, check_columns, require_unchanged
 from dfact.data.ingest.writer import dataset_writer, storage_type
 from dfact.data.readers.base import ReadOptions, Table
 from dfact.data.readers.formats import open_table
@@ -24,6 +24,7 @@ from dfact.data.validation import invalid_value
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.entries import all_whole, mask_codes
 from dfact.storage.groups import ensure_absent
+from dfact.storage.input_files import open_input
 from dfact.storage.location import Location, parse_location
 
 Duplicates = Literal["error", "mean", "first", "last", "sum"]
@@ -108,14 +109,15 @@ def import_triplets(
     if duplicates not in get_args(Duplicates):
         raise ParameterError(f"duplicates is {duplicates!r}, expected one of {', '.join(map(repr, get_args(Duplicates)))}")
     ensure_absent(path, overwrite=overwrite)
-    table = open_table(source, ReadOptions(delimiter=delimiter))
-    before = file_signature(source)
+    file = open_input(source)
+    table = open_table(file, ReadOptions(delimiter=delimiter))
+    before = file.signature()
     triplets = _open_triplets(table, row, column, value, shape, MissingCodes.of(missing))
     with EntrySorter(_count_row_entries(triplets)) as buckets:
         for entries in _batches(triplets):
-            require_unchanged(source, before)  # the sizes of the buckets follow from the first pass
+            require_unchanged(file, before)  # the sizes of the buckets follow from the first pass
             buckets.add(entries)
-        require_unchanged(source, before)
+        require_unchanged(file, before)
         dtype = _sort_buckets(buckets, triplets, duplicates)
         _write(buckets, triplets, path, dtype, overwrite, progress)
     pa.default_memory_pool().release_unused()  # otherwise Arrow's pool retains freed memory

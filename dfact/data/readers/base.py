@@ -84,6 +84,8 @@ class Table(TablePart):
 
     name: str
     columns: list[str]
+    notes: Sequence[str] = ()
+    """Remarks for the user on how the file is read, a sentence each."""
 
     @property
     def variables(self) -> Mapping[str, Variable]:
@@ -152,12 +154,12 @@ Input = InputFile | InputFolder
 
 
 def is_number(cell: str) -> bool:
-    """Check whether Arrow parses the cell as a number; Python also accepts 1_000."""
+    """Check whether Arrow parses the cell as a number; Python also accepts 1_000 and digits of other scripts."""
     try:
         float(cell)
     except ValueError:
         return False
-    return "_" not in cell
+    return "_" not in cell and cell.strip().isascii()
 
 
 def not_a_number(position: str, column: str, cell: str) -> DataError:

@@ -36,7 +36,7 @@ def formats() -> tuple[Format, ...]:
     return tuple(each for module in modules for each in getattr(module, "FORMATS", ()))
 
 
-def open_table(source: str | PathLike[str], options: ReadOptions | None = None) -> Table:
+def open_table(source: str | PathLike[str] | Input, options: ReadOptions | None = None) -> Table:
     """Open a table, in the format that its suffix names.
 
     Raises
@@ -54,7 +54,7 @@ def open_table(source: str | PathLike[str], options: ReadOptions | None = None) 
     return table
 
 
-def open_array(source: str | PathLike[str], options: ReadOptions | None = None) -> LabelledArray:
+def open_array(source: str | PathLike[str] | Input, options: ReadOptions | None = None) -> LabelledArray:
     """Open an array, in the format that its suffix names; raises what :func:`open_table` raises."""
     array = _open(open_input(source), options or ReadOptions(), arrays=True)
     if not isinstance(array, LabelledArray):

@@ -69,7 +69,7 @@ def _single_name(path: Path, names: list[str]) -> str:
 
 
 def _open(file: InputFile, options: ReadOptions) -> LabelledArray:
-    return LabelledArray(read_array_file(file.path, options.object))
+    return LabelledArray(read_array_file(file.keep_local(), options.object))
 
 
 FORMATS = (Format("NumPy arrays", (".npy", ".npz"), _open, options=("object",), arrays=True),)
