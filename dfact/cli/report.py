@@ -16,7 +16,7 @@ from dfact.storage.location import Location
 @click.option("--data", type=InputLocation(), metavar="DATASET", help="Dataset of the fit: adds missing rates and errors by item.")
 @click.option("--items", type=InputPath(), metavar="FILE", help="Csv file with a column item and columns text, group or both.")
 @overwrite_option
-def report(model: Location, out: Path, data: Location | None, items: Path | None, overwrite: bool) -> None:
+def report(model: Location, out: Path, data: Location | None, items: Location | None, overwrite: bool) -> None:
     """Write a report of a model as an HTML page.
 
     REPORT is one HTML file that loads nothing and opens in any browser. It shows the fit, the items of each factor, all

@@ -22,6 +22,7 @@ import pytest
 import dfact
 from dfact.cli.main import cli, main
 from dfact.data.examples import ipip_ascado
+from dfact.data.readers.formats import formats
 from tests.documentation.pages import ELSEWHERE, PAGES, ROOT, SECTIONS, TEXTS, UNRUN, Block, elsewhere
 from tests.object_store.test_object_store import bucket, server  # noqa: F401  # fixtures
 
@@ -38,6 +39,7 @@ LONG = {
     "formats: Object stores",
     "formats: formats",
     "import: A table of answers",
+    "import: SPSS, Stata and SAS",
     "jobs: jobs",
     "selection: Blocks of answers",
     "selection: Criteria on all the data",
@@ -75,6 +77,83 @@ def imported(table: str) -> Callable[[Path], None]:
     return make
 
 
+def wellbeing(path: Path) -> None:
+    """Write a file of SPSS: five statements with labels, a declared missing code and an impossible age."""
+    pyreadstat = pytest.importorskip("pyreadstat")
+    rng = np.random.default_rng(0)
+    mood = rng.integers(0, 2, (60, 1)) + rng.integers(1, 4, (60, 5))
+    mood[:, 2] = 5 - mood[:, 2]
+    mood[rng.random((60, 5)) < 0.05] = 9
+    frame = pd.DataFrame(mood, columns=[f"mood{j}" for j in range(1, 6)])
+    frame.insert(0, "person", [f"p{i:02}" for i in range(60)])
+    frame["age"], frame["sex"] = rng.integers(18, 80, 60), rng.integers(1, 3, 60)
+    frame.loc[4, "age"] = 567658
+    words = ["was cheerful", "was full of energy", "felt tired", "woke up rested", "enjoyed my day"]
+    labels = {1: "never", 2: "sometimes", 3: "often", 4: "always", 9: "refused"}
+    pyreadstat.write_sav(
+        frame,
+        path,
+        column_labels=["", *(f"I {text}" for text in words), "Age in years", "Sex"],
+        variable_value_labels={f"mood{j}": labels for j in range(1, 6)} | {"sex": {1: "female", 2: "male"}},
+        missing_ranges={f"mood{j}": [9] for j in range(1, 6)},
+        variable_measure={f"mood{j}": "ordinal" for j in range(1, 6)} | {"sex": "nominal"},
+    )
+
+
+def diary(path: Path) -> None:
+    rng = np.random.default_rng(0)
+    sleep = rng.choice(["badly", "fairly", "well", "NA"], (40, 3), p=[0.3, 0.3, 0.3, 0.1])
+    frame = pd.DataFrame(sleep, columns=["sleep1", "sleep2", "sleep3"])
+    frame["calm"] = rng.choice(["no", "yes"], 40)
+    frame.insert(0, "person", [f"p{i}" for i in range(40)])
+    frame.to_csv(path, index=False)
+
+
+def records(path: Path) -> None:
+    """Write a longitudinal export of REDCap."""
+    rng = np.random.default_rng(0)
+    n = 30
+    frame = pd.DataFrame(rng.integers(0, 4, (2 * n, 4)), columns=[f"phq{j}" for j in range(1, 5)])
+    frame.insert(0, "record_id", np.repeat(np.arange(1, n + 1), 2))
+    frame.insert(1, "redcap_event_name", ["baseline_arm_1", "followup_arm_1"] * n)
+    frame["age"] = [age for pair in zip(rng.integers(18, 80, n), [None] * n, strict=True) for age in pair]
+    frame["age"] = frame["age"].astype("Int64")
+    frame["phq_complete"] = 2
+    frame.to_csv(path, index=False)
+
+
+def redcap_dictionary(path: Path) -> None:
+    header = ["Variable / Field Name", "Form Name", "Field Type", "Field Label", "Choices, Calculations, OR Slider Labels", "Identifier?"]
+    choices = "0, Not at all | 1, Several days | 2, More than half the days | 3, Nearly every day"
+    words = ["Little interest", "Feeling down", "Trouble sleeping", "Feeling tired"]
+    rows = [["record_id", "phq", "text", "Record", "", ""]]
+    rows += [[f"phq{j}", "phq", "radio", text, choices, ""] for j, text in enumerate(words, 1)]
+    rows += [["age", "phq", "text", "Age", "", ""]]
+    pd.DataFrame(rows, columns=header).to_csv(path, index=False)
+
+
+UKB_FIELDS = {20510: "Recent feelings of depression", 20514: "Recent lack of interest", 20517: "Trouble sleeping", 20518: "Recent changes"}
+
+
+def biobank(path: Path) -> None:
+    """Write columns of UK Biobank: four fields at two instances."""
+    rng = np.random.default_rng(0)
+    names = [f"{number}-{instance}.0" for number in UKB_FIELDS for instance in (0, 1)]
+    frame = pd.DataFrame(rng.choice([1, 2, 3, 4, -818], (50, len(names)), p=[0.3, 0.3, 0.2, 0.1, 0.1]), columns=names)
+    frame.insert(0, "eid", 1_000_000 + np.arange(50))
+    frame.to_csv(path, sep="\t", index=False)
+
+
+def biobank_fields(path: Path) -> None:
+    fields = pd.DataFrame({"FieldID": list(UKB_FIELDS), "Field": list(UKB_FIELDS.values())})
+    fields.assign(ValueType="Categorical single", Coding=504).to_csv(path, sep="\t", index=False)
+
+
+def biobank_codings(path: Path) -> None:
+    meanings = ["Not at all", "Several days", "More than half the days", "Nearly every day", "Prefer not to answer"]
+    pd.DataFrame({"Coding": 504, "Value": [1, 2, 3, 4, -818], "Meaning": meanings}).to_csv(path, sep="\t", index=False)
+
+
 @cache
 def _demo() -> TemporaryDirectory[str]:
     folder = TemporaryDirectory()
@@ -92,8 +171,15 @@ READERS_FILES: dict[str, Callable[[Path], None]] = {
     "new_people.csv": lambda path: survey(path, NEW),
     "phq9.csv": lambda path: survey(path, slice(0, 80), "P", 1),
     "gad7.csv": lambda path: survey(path, slice(40, 120), "G", 2),
+    "wellbeing.sav": wellbeing,
+    "diary.csv": diary,
+    "records.csv": records,
+    "dictionary.csv": redcap_dictionary,
+    "biobank.tsv": biobank,
+    "fields.tsv": biobank_fields,
+    "codings.tsv": biobank_codings,
 }
-"""The reader's files, made of the example's answers."""
+"""The reader's files: made of the example's answers, or written as other programs write them."""
 EARLIER: dict[str, tuple[str, Callable[[Path], None]]] = {
     "dfact-demo": (r"dfact demo", demo),
     "cohort.zarr": (r"import \S+ cohort.zarr", imported("survey.csv")),
@@ -198,7 +284,7 @@ def options_of(command: click.Command) -> set[str]:
     return found.union(*map(options_of, command.commands.values())) if isinstance(command, click.Group) else found
 
 
-OF_OTHERS = {"--help", "--no-dashboard", "--death-timeout"}
+OF_OTHERS = {"--help", "--no-dashboard", "--death-timeout", "--dictionary", "--codings", "--stack", "--event", "--instance"}
 """Options of every command, and of Dask's."""
 
 
@@ -223,6 +309,12 @@ def test_options_and_names_in_sentences_exist() -> None:
             found = getattr(found, part, None)
         unknown += [(page, text)] * (found is None)
     assert unknown == []
+
+
+def test_formats_names_every_ending() -> None:
+    listed = {word.lower() for word in re.findall(r"\.\w+", TEXTS["formats"])}
+    endings = {f".{part}" for each in formats() for suffix in each.suffixes for part in suffix.strip(".").split(".")}
+    assert endings - listed == set()
 
 
 def test_paths_in_sentences_exist() -> None:

@@ -377,6 +377,21 @@ def test_the_codebook_of_the_data_is_replaced_by_given_texts(tmp_path: Path) -> 
         dfact.write_report(model, tmp_path / "t.html", texts={"R1": "Other words"})
 
 
+def test_the_codebook_of_a_tensor_describes_its_second_mode(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = np.einsum("ir,jr,kr->ijk", *(rng.random((n, 2)) for n in (30, 5, 3)))
+    items = tuple(dfact.Item(f"Q{j}", f"Question {j}", LEVELS) for j in range(5))
+    labels = [item.name for item in items]
+    dataset = dfact.import_array(X, tmp_path / "d.zarr", column_labels=labels, codebook=dfact.Codebook(items))
+    dfact.write_report(dfact.ElasticCP(2, lam=0.01, random_state=0).fit(dataset), tmp_path / "r.html", dataset)
+    text = (tmp_path / "r.html").read_text()
+    section = text[text.index('<section id="items"') :]
+    section = section[: section.index("</section>")]
+    assert re.findall('<th scope="row"[^>]*>(.*?)</th>', section) == labels
+    assert "Answers of all items: 0 never, 1 rarely, 2 often, 3 always &lt;b&gt;." in section
+    assert all(item.wording in section for item in items)
+
+
 @pytest.mark.parametrize("m", [8, 20])
 def test_plots_name_items_with_the_beginning_of_their_wording(tmp_path: Path, m: int) -> None:
     dataset = described(tmp_path, ["Costs of $x^{$ per year, " + "very " * 20 + "long"] * m)

@@ -129,6 +129,8 @@ def spool(
             progress(total.n_bytes, n_bytes)
 
     pool.run(_spool_part, tasks, receive)
+    total.statistics.minimum += 0  # the sign of a zero would depend on the order of batches
+    total.statistics.maximum += 0
     empty = np.concatenate([np.empty(0, np.intp), *total.empty])
     return Spooled(total.statistics, total.integers, pa.Table.from_batches(total.texts), total.counts, empty, total.objects)
 
@@ -161,7 +163,9 @@ def _spool_part(task: tuple[int, TablePart, AnswerCoding, EmptyRows, Location]) 
         result.integers = result.integers and integers
         writer.append(_narrow(rows.values, statistics, integers=integers))
         result.statistics.merge(statistics)
+        del batch, rows  # their memory is free while the next batch is read
     result.objects = writer.finish()
+    pa.default_memory_pool().release_unused()  # otherwise Arrow's pool retains freed memory
     return result
 
 

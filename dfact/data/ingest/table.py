@@ -22,7 +22,7 @@ from dfact.data.ingest.rules import Codes, Levels, Range, Statements, Unlabelled
 from dfact.data.ingest.stack import Stack
 from dfact.data.ingest.tasks import open_pool
 from dfact.data.ingest.writer import dataset_writer, missing_code_for, storage_type
-from dfact.data.readers.base import ReadOptions, Table, TextInNumbersError, Variable, is_number
+from dfact.data.readers.base import Input, ReadOptions, Table, TextInNumbersError, Variable, is_number
 from dfact.data.readers.formats import open_table
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
@@ -31,6 +31,7 @@ from dfact.errors import DataError, ParameterError
 from dfact.storage.groups import ensure_absent, scratch_store
 from dfact.storage.input_files import open_input
 from dfact.storage.location import parse_location
+from dfact.storage.remote_files import Signature
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -192,11 +193,13 @@ def import_table(
     check_empty_rows(empty_rows)
     ensure_absent(path, overwrite=overwrite)
     options = ReadOptions(delimiter, encoding, decimal, header_rows, sheet, object, None if labels is None else str(labels))
-    table = open_table(source, options)
+    file = open_input(source)
+    table = open_table(file, options)
+    file_remarks = list(table.notes)  # of the file, not of its arrangement
     kinds = confounder_kinds(confounders)
     ranges = check_ranges(confounder_ranges or {}, kinds)
     kinds |= dict.fromkeys(ranges, "continuous")
-    before = open_input(source).signature()
+    before = file.signature()
     said = Statements(levels, recode, missing, answers, default_missing, reverse, valid_range, unlabelled)
     description = find_dictionary(table, dictionary, codings)
     variables = describe(table.variables, description, table.columns)
@@ -216,6 +219,8 @@ def import_table(
         column_labels = np.array([item.name for item in arranged.items.items], np.object_)
         require_observed_columns(table.name, column_labels, statistics.observed)
         if note is not None:
+            for remark in file_remarks:
+                note(remark)
             _note_decisions(arranged, rows.counts, statistics, description, note, chosen=items is None)
         frame = confounder_frame(table, rows.texts, kinds, variables, confounder_missing, default_missing=default_missing)
         if frame is not None:
@@ -231,7 +236,7 @@ def import_table(
             path, shape, dtype, missing_code=code, column_labels=column_labels, name=table.name, empty=empty_rows, overwrite=overwrite
         ) as writer:
             write(rows, writer, arranged.of_columns(offset), dtype, pool, progress, arranged.layout)
-            require_unchanged(source, before)
+            require_unchanged(file, before)
             valid = stored_limits(limits - offset[:, None], dtype)
             writer.finish(
                 valid_range=valid,
@@ -246,9 +251,9 @@ def import_table(
     return open_dataset(path)
 
 
-def require_unchanged(source: str | PathLike[str], before: Any) -> None:
-    """Raise DataError if the source has changed since its signature was taken."""
-    if open_input(source).signature() != before:
+def require_unchanged(source: Input, before: Signature | tuple[Signature, ...]) -> None:
+    """Raise DataError if the file has changed since it had the signature ``before``."""
+    if source.signature() != before:
         raise DataError(f"{source} changed while it was read; import it again")
 
 

@@ -96,6 +96,8 @@ class Table(TablePart):
     columns: list[str]
     format: str = ""
     """Name of the format, which ``open_table`` sets."""
+    notes: Sequence[str] = ()
+    """Remarks for the user on how the file is read, a sentence each."""
 
     @property
     def variables(self) -> Mapping[str, Variable]:
@@ -187,12 +189,12 @@ def require_modules(name: str, modules: Sequence[str], extra: str | None) -> Non
 
 
 def is_number(cell: str) -> bool:
-    """Check whether Arrow parses the cell as a number; Python also accepts 1_000."""
+    """Check whether Arrow parses the cell as a number; Python also accepts 1_000 and digits of other scripts."""
     try:
         float(cell)
     except ValueError:
         return False
-    return "_" not in cell
+    return "_" not in cell and cell.strip().isascii()
 
 
 class TextInNumbersError(DataError):

@@ -99,21 +99,21 @@ def loadings(presenter: _Presenter) -> Section:
 
 def items(presenter: _Presenter) -> Section | None:
     """Show the wording, the levels and the missing codes of the items, if the fitted data has a codebook."""
-    codebook, words = presenter.model.codebook_, presenter.words
+    codebook = presenter.model.codebook_
     if codebook is None:
         return None
     described = {item.name: (item.levels_text, item.missing_text, ", ".join(item.changes), item.source) for item in codebook}
-    index = presenter.loadings.iloc[presenter.order[0]].index
-    columns = pd.DataFrame([described.get(str(name), ("",) * 4) for name in index], index, ["answers", "missing", "changed", "file"])
+    names = [name for name in presenter.loadings.iloc[presenter.order[0]].index.astype(str) if name in described]
+    columns = pd.DataFrame([described[name] for name in names], pd.Index(names, name="item"), ["answers", "missing", "changed", "file"])
     texts: list[Block] = []
     for name, title in (("answers", "Answers"), ("file", "File")):
         if columns[name].nunique() == 1 and columns[name].iloc[0]:  # once instead of in every row
-            texts.append(Text(f"{title} of all {words.items}: {columns.pop(name).iloc[0]}."))
+            texts.append(Text(f"{title} of all items: {columns.pop(name).iloc[0]}."))
     columns = columns[[name for name in columns if columns[name].any()]]
     if columns.empty and not texts and not codebook.texts:
         return None
-    caption = f"Texts of the {words.items}, codes with their labels, and missing answers by code with their numbers at the import"
-    return Section("items", f"The {words.items} and their answers", [*texts, make_table(presenter.with_texts(columns), caption)])
+    caption = "Texts of the items, codes with their labels, and missing answers by code with their numbers at the import"
+    return Section("items", "The items and their answers", [*texts, make_table(presenter.with_texts(columns), caption)])
 
 
 def convergence(presenter: _Presenter) -> Section | None:
