@@ -320,6 +320,8 @@ def _note_decisions(
     if chosen:
         names = ", ".join(item.name for item in arranged.items.items)
         note(f"{arranged.table.name}: the items are {names}{_levels_text(arranged.items)}")
+    if arranged.left_out:
+        note(f"{arranged.table.name}: left out, as none of the items has an answer there: {', '.join(arranged.left_out)}")
     for sentence in arranged.unopened_forms(counts):
         note(sentence)
     if description is not None and description.signs_are_meaningless and (codes := arranged.negative_answers(statistics)):
