@@ -134,10 +134,12 @@ class Progress:
         self.update(iteration.number, iteration.limit, text)
 
     def update(self, done: int, total: int, text: str = "") -> None:
-        """Show that ``done`` of ``total`` steps are done."""
+        """Show that ``done`` of ``total`` steps are done. Another total begins the next stage of the work."""
         if self.stream.isatty():
             if self._bar is None:
                 self._bar = tqdm(total=total, desc=self.name, file=self.stream, leave=True, mininterval=0.2)
+            elif self._bar.total != total:
+                self._bar.reset(total)
             self._bar.set_postfix_str(text, refresh=False)
             self._bar.update(done - self._bar.n)
             return

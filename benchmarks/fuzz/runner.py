@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-import numpy as np
 import psutil
 
 import dfact
-from benchmarks.fuzz.arrays import array_target
+from benchmarks.fuzz.arrays import ARRAY_TARGETS
 from benchmarks.fuzz.datasets import dataset_target, join_target
 from benchmarks.fuzz.models import FORGED, forged_target, model_target
 from benchmarks.fuzz.tables import parquet_target, text_target, triplets_target
@@ -30,8 +29,7 @@ TARGETS: dict[str, Target] = {
     "csv": text_target("t.csv", ","),
     "tsv.gz": text_target("t.tsv.gz", "\t"),
     "parquet": parquet_target(),
-    "npy": array_target("x.npy", np.save),
-    "npz": array_target("x.npz", lambda path, values: np.savez_compressed(path, x=values)),
+    **ARRAY_TARGETS,
     "triplets csv": triplets_target("t.csv"),
     "triplets parquet": triplets_target("t.parquet"),
     "join": join_target(),

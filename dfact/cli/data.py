@@ -1,16 +1,15 @@
 """``dfact import``, ``dfact import-array``, ``dfact import-triplets``, ``dfact join``."""
 
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import click
 
 from dfact.cli.answer_options import answers_option, levels_option, missing_option, recode_option
-from dfact.cli.options import choice, example, list_option, overwrite_option, read_dataset
+from dfact.cli.options import choice, cluster, example, list_option, overwrite_option, read_dataset, scheduler_option
 from dfact.cli.types import MatrixShape
 from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
-from dfact.storage.location import Location
+from dfact.storage.location import Location, absolute
 
 _KINDS = ("categorical", "continuous")
 
@@ -40,8 +39,8 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
 @click.argument("destination", metavar="DEST", type=OutputLocation())
 @list_option(
     "--items",
-    "Columns with the answers: names or patterns such as 'Q*'; -v3 is reversed. Repeatable or separated by commas. May be left out where "
-    "the file describes one battery.",
+    "Columns with the answers: names or patterns such as 'Q*', or fields of the dictionary; -v3 is reversed. Repeatable or separated by "
+    "commas. May be left out where the file describes one battery, or with a dictionary of REDCap.",
     metavar="NAMES",
 )
 @click.option("--id-column", metavar="NAME", help="Column with unique labels of the participants.")
@@ -60,7 +59,12 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
 @missing_option
 @answers_option
 @click.option("--no-default-missing", is_flag=True, help="Do not take texts such as NA, N/A and null as missing.")
-@list_option("--reverse", "Items to reverse within their declared range; repeatable or separated by commas.", metavar="NAMES")
+@list_option(
+    "--reverse",
+    "Items to reverse within their declared range, or @NAME for those that this column of the dictionary marks. Repeatable or separated "
+    "by commas.",
+    metavar="NAMES",
+)
 @choice("--unlabelled", "error keep", "Treatment of values without a label in items with labels.")
 @list_option(
     "--confounder-missing",
@@ -94,9 +98,45 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
 @click.option("--sheet", metavar="NAME", help="Sheet of a workbook.", show_default="the only one with cells")
 @click.option("--object", metavar="NAME", help="Table in a file of several.", show_default="the only one")
 @click.option("--labels", metavar="FILE", type=InputPath(), help="File with the value labels of a SAS file (.sas7bcat).")
+@click.option(
+    "--dictionary",
+    metavar="FILE",
+    type=InputPath(),
+    help="Data dictionary of REDCap or UK Biobank, or a codebook with a column item and columns text, levels, missing, or keying.",
+)
+@click.option(
+    "--codings",
+    metavar="FILE",
+    type=InputPath(),
+    multiple=True,
+    show_default=False,
+    help="Codings of UK Biobank; project information (missing data codes) or list of events of REDCap. Repeatable.",
+)
+@choice(
+    "--stack", "events instances", "Third mode: events of REDCap, or instances of UK Biobank.", show_default="asked where there are several"
+)
+@click.option("--event", metavar="NAME", help="The only event of REDCap to import.", show_default="asked where there are several")
+@click.option(
+    "--instance", metavar="NUMBER", help="The only instance of UK Biobank to import.", show_default="asked where there are several"
+)
+@click.option(
+    "--jobs",
+    "n_jobs",
+    type=click.IntRange(min=1),
+    metavar="NUMBER",
+    help="Number of parts of the file that are read side by side.",
+    show_default="one for each core, or each thread of the cluster",
+)
+@scheduler_option
 @overwrite_option
 def import_command(
-    source: Path, destination: Location, no_shift: bool, no_default_missing: bool, items: list[str], **settings: Any
+    source: Location,
+    destination: Location,
+    no_shift: bool,
+    no_default_missing: bool,
+    items: list[str],
+    scheduler: str | None,
+    **settings: Any,
 ) -> None:
     """Import a table as a dataset.
 
@@ -107,7 +147,9 @@ def import_command(
     from dfact.data.ingest.table import import_table
     from dfact.progress import Progress
 
-    with closing(Progress("import")) as progress:
+    if scheduler is not None:
+        source = absolute(source)  # workers may have another working folder
+    with cluster(scheduler) as client, closing(Progress("import")) as progress:
         dataset = import_table(
             source,
             destination,
@@ -116,6 +158,7 @@ def import_command(
             default_missing=not no_default_missing,
             progress=progress.update,
             note=click.echo,
+            executor=client,
             **{name: value for name, value in settings.items() if value is not None},
         )
     click.echo(dataset_text(dataset))
@@ -137,7 +180,7 @@ def import_command(
 @choice("--empty-rows", "error drop", "Treatment of rows without any entry: an error, or drop them.")
 @overwrite_option
 def import_array_command(
-    source: Path,
+    source: Location,
     destination: Location,
     array: str | None,
     transpose: bool,
@@ -200,7 +243,7 @@ def import_array_command(
 )
 @click.option("--delimiter", metavar="CHARACTER", help="Separator of the cells.", show_default="by the ending: .csv, .tsv or .txt")
 @overwrite_option
-def import_triplets_command(source: Path, destination: Location, **settings: Any) -> None:
+def import_triplets_command(source: Location, destination: Location, **settings: Any) -> None:
     """Import a table with one entry per line as a dataset.
 
     Each line has the row, the column and the value of an entry; entries without a line are missing. SOURCE is a csv, tsv or

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from dfact.cli.options import example, overwrite_option, read_dataset
-from dfact.data.codebook import read_items
+from dfact.data.dictionaries.table import read_items
 from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
 from dfact.storage.location import Location
 
@@ -16,7 +16,7 @@ from dfact.storage.location import Location
 @click.option("--data", type=InputLocation(), metavar="DATASET", help="Dataset of the fit: adds missing rates and errors by item.")
 @click.option("--items", type=InputPath(), metavar="FILE", help="Csv file with a column item and columns text, group or both.")
 @overwrite_option
-def report(model: Location, out: Path, data: Location | None, items: Path | None, overwrite: bool) -> None:
+def report(model: Location, out: Path, data: Location | None, items: Location | None, overwrite: bool) -> None:
     """Write a report of a model as an HTML page.
 
     REPORT is one HTML file that loads nothing and opens in any browser. It shows the fit, the items of each factor, all

@@ -1,6 +1,5 @@
 """The codebook of a dataset: wordings, levels and missing codes of its items."""
 
-import csv
 import hashlib
 import json
 from collections import Counter
@@ -9,7 +8,6 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from itertools import pairwise
 from math import isfinite
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -229,20 +227,3 @@ def _number(value: Any) -> float:
 def _expect(valid: bool, expected: str, found: Any) -> None:
     if not valid:
         raise ValueError(f"the codebook holds {str(found)[:80]!r}, expected {expected}")
-
-
-def read_items(path: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Read the texts and the groups of items, by item, from a csv file; empty cells are left out.
-
-    Raises DataError unless the file has a column ``item`` and a column ``text`` or ``group``.
-    """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"cannot read {path}: {error}; expected a csv file with columns item and text, group or both") from error
-    columns = list(rows[0]) if rows else []
-    if "item" not in columns or not {"text", "group"} & set(columns):
-        raise DataError(f"{path} has columns {columns}, expected item and text, group or both")
-    texts, groups = ({row["item"]: row[name] for row in rows if row.get(name)} for name in ("text", "group"))
-    return texts, groups

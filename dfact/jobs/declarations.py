@@ -22,10 +22,12 @@ class LocationType(ParameterType):
     """A local path or an object-store URL."""
 
     name = "location"
+    web = False
+    """Whether the location may be on a web server."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Location:
         try:
-            return parse_location(value)
+            return parse_location(value, web=self.web)
         except ParameterError as error:
             self.fail(str(error), param, ctx)
 
@@ -34,11 +36,11 @@ class InputLocation(LocationType):
     """A location that the command reads."""
 
 
-class InputPath(click.Path):
-    """A local file that the command reads."""
+class InputPath(LocationType):
+    """A file or a folder of files that the command reads: a local path, or a URL in an object store or on a web server."""
 
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
+    name = "path"
+    web = True
 
 
 class UpdatedLocation(LocationType):

@@ -14,12 +14,13 @@ from uuid import uuid4
 
 from dfact.errors import StoreError
 from dfact.jobs.job_file import Step, job_path
-from dfact.storage.location import Location, parse_location
+from dfact.storage.location import Location, is_web, parse_location
 
 KIND = "job"
 RUNTIME_OPTIONS = (
     "scheduler",
     "executor",
+    "jobs",
     "memory-limit",
     "tls-ca-file",
     "tls-cert",
@@ -210,11 +211,12 @@ def _hash(*parts: Any) -> str:
 
 
 def _identity(location: Location) -> Any:
-    """Return values that change with the contents: size and time of a file, attributes of a store."""
+    """Return values that change with the contents: attributes of a store, sizes and times of files; None if there is nothing."""
     from dfact.storage.groups import attributes, kind_at, open_group
+    from dfact.storage.input_files import input_exists, open_input
 
-    if isinstance(location, Path) and location.is_file():
-        status = location.stat()
-        return [status.st_size, status.st_mtime_ns]
-    kind = kind_at(location) if output_exists(location) else None
-    return None if kind is None else attributes(open_group(location, kind))
+    if not input_exists(location):
+        return None
+    is_store = not (isinstance(location, Path) and location.is_file()) and not is_web(location)
+    kind = kind_at(location) if is_store else None
+    return open_input(location).signature() if kind is None else attributes(open_group(location, kind))

@@ -18,10 +18,12 @@ from dfact.jobs.record import Record, output_exists, utc_now
 
 def find_problems(steps: Sequence[Step], record: Record) -> Iterator[Problem]:
     """Yield the inputs that do not exist and the outputs that would replace files of others."""
+    from dfact.storage.input_files import input_exists
+
     written: set[str] = set()
     for step in steps:
         for path in step.inputs:
-            if job_path(path) not in written and not output_exists(path):
+            if job_path(path) not in written and not input_exists(path):
                 yield Problem(step.line, f"{step.title} reads {path}, which does not exist and which no earlier step writes")
         if not step.parameters.get("overwrite"):
             for path in step.created:

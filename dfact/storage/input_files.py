@@ -1,15 +1,23 @@
-"""Files that are read and never written: tables and arrays that users bring."""
+"""Files that are read and never written: tables and arrays that users bring, on this machine, in an object store or on a web server."""
 
+import io
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from dfact.errors import StoreError
-from dfact.storage.location import Location, parse_location
+from dfact.storage import remote_files
+from dfact.storage.files import TemporaryFolder
+from dfact.storage.groups import exists
+from dfact.storage.location import Location, is_web, parse_location
+from dfact.storage.remote_files import RangeStream, RangesUnsupportedError, Signature
 
-Signature = tuple[int, int | str]
-"""Size of a file, and the time of its last change or the tag of its content."""
+_COPY_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -18,6 +26,8 @@ class InputFile:
 
     location: Location
     name: str
+    found: Signature | None = None
+    """Signature of a remote file when it was found; reading raises an error once it has changed."""
 
     @property
     def suffixes(self) -> list[str]:
@@ -25,16 +35,23 @@ class InputFile:
         return [suffix.lower() for suffix in Path(self.name).suffixes]
 
     @property
+    def is_remote(self) -> bool:
+        """Whether the file is in an object store or on a web server."""
+        return isinstance(self.location, str)
+
+    @property
     def path(self) -> Path:
-        """Path of the file on this machine."""
+        """Path of the file on this machine; remote files have one within :meth:`local` only."""
         if isinstance(self.location, Path):
             return self.location
-        raise StoreError(f"{self.location} is in an object store, expected a path on this machine; copy it here")
+        raise StoreError(f"{self} is a URL, expected a path on this machine; copy it here")
 
     def open(self) -> BinaryIO:
         """Open the file as a seekable stream of bytes."""
+        if isinstance(self.location, str):
+            return cast(BinaryIO, io.BufferedReader(RangeStream(self.location, self.signature())))
         try:
-            return self.path.open("rb")
+            return self.location.open("rb")
         except OSError as error:
             raise StoreError(f"{self.location} cannot be read: {error.strerror or error}") from error
 
@@ -43,10 +60,53 @@ class InputFile:
         with self.open() as stream:
             return stream.read(n_bytes)
 
+    def read_range(self, start: int, stop: int) -> bytes:
+        """Read the bytes from ``start`` to before ``stop``, with one request."""
+        if isinstance(self.location, str):
+            return bytes(remote_files.read_range(self.location, start, stop, self.signature()))
+        with self.open() as stream:
+            stream.seek(start)
+            return stream.read(stop - start)
+
     def signature(self) -> Signature:
         """Return the signature, which changes when the file is written again."""
-        status = self.path.stat()
+        if self.found is not None:
+            return self.found
+        try:
+            status = self.path.stat()
+        except OSError as error:
+            raise StoreError(f"{self.location} cannot be read: {error.strerror or error}") from error
         return status.st_size, status.st_mtime_ns
+
+    @contextmanager
+    def local(self) -> Iterator[Path]:
+        """Yield a path on this machine: of the file itself, or of a temporary copy that is deleted afterwards."""
+        if isinstance(self.location, Path):
+            yield self.location
+            return
+        folder = TemporaryFolder("input")
+        try:
+            yield self._copy_to(folder)
+        finally:
+            folder.remove()
+
+    def keep_local(self) -> Path:
+        """Return a path on this machine; a temporary copy is deleted when the process ends."""
+        if isinstance(self.location, Path):
+            return self.location
+        copy = _copies.get(self.location)
+        if copy is None or copy.signature != self.signature():
+            folder = TemporaryFolder("input")
+            copy = _copies[self.location] = _Copy(self._copy_to(folder), self.signature())
+            folder.remove_with(copy)
+        return copy.path
+
+    def _copy_to(self, folder: TemporaryFolder) -> Path:
+        with self.open() as stream:
+            return _write(folder, self.name, self.signature()[0], iter(lambda: stream.read(_COPY_BYTES), b""))
+
+    def __str__(self) -> str:
+        return remote_files.public_url(self.location) if isinstance(self.location, str) else str(self.location)
 
 
 @dataclass(frozen=True)
@@ -58,19 +118,129 @@ class InputFolder:
     files: tuple[InputFile, ...]
     """Files at any depth; the name of each is its path below the folder, with "/"."""
 
+    def __str__(self) -> str:
+        return str(self.location)
+
     def signature(self) -> tuple[Signature, ...]:
         """Return the signatures of all files."""
         return tuple(file.signature() for file in self.files)
 
 
-def open_input(source: str | PathLike[str]) -> InputFile | InputFolder:
-    """Find a file or a folder of files; raise StoreError if there is none."""
-    location = parse_location(source)
-    if not isinstance(location, Path):
-        raise StoreError(f"{location} is in an object store, expected a path on this machine; copy it here")
+def open_input(source: str | PathLike[str] | InputFile | InputFolder) -> InputFile | InputFolder:
+    """Find a file or a folder of files; raise StoreError if there is none.
+
+    A folder in an object store is listed once; its files keep size and tag of the listing, so that reading them needs no
+    further requests.
+    """
+    if isinstance(source, (InputFile, InputFolder)):
+        return source
+    location = parse_location(source, web=True)
+    if isinstance(location, str):
+        return _open_web(location) if is_web(location) else _open_object(location)
     if location.is_file():
         return InputFile(location, location.name)
     if location.is_dir():
         paths = sorted((path for path in location.rglob("*") if path.is_file()), key=lambda path: path.relative_to(location).parts)
         return InputFolder(location, location.name, tuple(InputFile(path, path.relative_to(location).as_posix()) for path in paths))
-    raise StoreError(f"{location} {'is not a file' if location.exists() else 'does not exist'}, expected a file or a folder")
+    raise _absent(str(location), exists=location.exists())
+
+
+def input_exists(location: Location) -> bool:
+    """Check whether there is a file, a folder or a store, without copying or listing it."""
+    if isinstance(location, Path):
+        return location.exists()
+    if not is_web(location) and exists(location):
+        return True
+    try:
+        return remote_files.describe(location) is not None
+    except RangesUnsupportedError:
+        return True
+
+
+def open_input_file(source: str | PathLike[str] | InputFile) -> InputFile:
+    """Find a file; raise StoreError if there is none, or if it is a folder."""
+    found = open_input(source)
+    if isinstance(found, InputFolder):
+        raise StoreError(f"{found.location} is a folder, expected a file")
+    return found
+
+
+def _open_object(url: str) -> InputFile | InputFolder:
+    name, denied = remote_files.file_name(url), None
+    try:
+        # Before the file: folders of parts also end in .parquet.
+        found = remote_files.list_files(url)
+    except StoreError as error:
+        if not isinstance(error.__cause__, PermissionError):
+            raise
+        found, denied = {}, error  # one may be allowed to read a file, but not to list its bucket
+    if found:
+        ordered = sorted(found, key=lambda file: file.removeprefix(f"{url}/").split("/"))
+        return InputFolder(url, name, tuple(InputFile(file, file.removeprefix(f"{url}/"), found[file]) for file in ordered))
+    signature = remote_files.describe(url)
+    if signature is None:
+        raise denied or _absent(url)
+    return InputFile(url, name, signature)
+
+
+def _open_web(url: str) -> InputFile:
+    name = remote_files.file_name(url)
+    try:
+        signature = remote_files.describe(url)
+    except RangesUnsupportedError:
+        copy = _copy_complete(url, name)
+        return InputFile(copy.path, name, copy.signature)
+    if signature is None:
+        raise _absent(remote_files.public_url(url))
+    return InputFile(url, name, signature)
+
+
+def _absent(name: str, *, exists: bool = False) -> StoreError:
+    return StoreError(f"{name} {'is not a file' if exists else 'does not exist'}, expected a file or a folder")
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A copy of a remote file in a temporary folder, which is deleted with it."""
+
+    path: Path
+    signature: Signature
+
+
+_copies: dict[str, _Copy] = {}
+"""Copies that this process keeps until it ends, by URL."""
+
+
+def _copy_complete(url: str, name: str) -> _Copy:
+    """Copy a file of a server that does not serve ranges, unless this process has a copy of the same content."""
+    signature, content = remote_files.stream_file(url)
+    copy = _copies.get(url)
+    if copy is None or copy.signature != signature:
+        folder = TemporaryFolder("input")
+        copy = _copies[url] = _Copy(_write(folder, name, signature[0], content), signature)
+        folder.remove_with(copy)
+    return copy
+
+
+def _write(folder: TemporaryFolder, name: str, size: int, content: Iterator[bytes]) -> Path:
+    """Write a copy into a temporary folder; the folder is removed if that fails."""
+    path = folder.path / Path(name).name
+    try:
+        free = shutil.disk_usage(folder.path).free
+        if size > free:
+            raise StoreError(
+                f"{name} has {size:,} bytes, expected at most the {free:,} that are free in {tempfile.gettempdir()}, where it is copied; "
+                "set TMPDIR to a larger folder"
+            )
+        with path.open("wb") as file:
+            for piece in content:
+                file.write(piece)
+        if path.stat().st_size != size:
+            raise StoreError(f"{name} ended after {path.stat().st_size:,} bytes, expected {size:,}; try again")
+    except OSError as error:
+        folder.remove()
+        raise StoreError(f"cannot copy {name} to {path}: {error.strerror or error}") from error
+    except BaseException:
+        folder.remove()
+        raise
+    return path

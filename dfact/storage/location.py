@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from dfact.errors import ParameterError, StoreError
 
@@ -11,11 +12,13 @@ Location = Path | str
 """A path, or a URL such as ``s3://bucket/prefix`` without a slash at its end."""
 
 SCHEMES = ("s3", "gs", "az")
+WEB_SCHEMES = ("https", "http")
+"""Schemes of files that are only read."""
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)(.*)", re.DOTALL)  # two letters at least: a single one is a drive
 
 
-def parse_location(path: str | PathLike[str]) -> Location:
-    """Parse a location that a user named.
+def parse_location(path: str | PathLike[str], *, web: bool = False) -> Location:
+    """Parse a location that a user named; ``web`` accepts URLs of files on web servers, which are only read.
 
     Raises
     ------
@@ -30,14 +33,35 @@ def parse_location(path: str | PathLike[str]) -> Location:
     if url is None:
         return Path(path)
     scheme, slashes, rest = url[1].lower(), url[2], url[3].rstrip("/")
+    accepted = (*SCHEMES, *WEB_SCHEMES[:1]) if web else SCHEMES
+    if web and scheme in WEB_SCHEMES:
+        return _parse_web_url(str(path), scheme, slashes, url[3])
     if scheme not in SCHEMES:
-        expected = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+        expected = ", ".join(f"{scheme}://" for scheme in accepted)
         raise StoreError(f"{path} is a URL with the scheme {scheme!r}, expected a path or a URL that begins with {expected}")
     if len(slashes) != 2:
         raise StoreError(f"{path} is not a URL, expected {scheme}://bucket/prefix; pass it as a string: pathlib.Path drops a slash")
     if "/" not in rest or "" in rest.split("/") or {".", ".."} & set(rest.split("/")):
         raise StoreError(f"{path} does not name a prefix in a bucket, expected {scheme}://bucket/prefix")
     return f"{scheme}://{rest}"
+
+
+def _parse_web_url(url: str, scheme: str, slashes: str, rest: str) -> str:
+    if len(slashes) != 2:
+        raise StoreError(f"{url} is not a URL, expected {scheme}://host/file; pass it as a string: pathlib.Path drops a slash")
+    try:
+        parts = urlsplit(f"{scheme}://{rest}")
+        named = bool(parts.hostname and parts.path.strip("/"))
+    except ValueError:  # an address or a port that is none
+        named = False
+    if not named:
+        raise StoreError(f"{url} does not name a file on a web server, expected {scheme}://host/file")
+    return f"{scheme}://{rest}"
+
+
+def is_web(location: Location) -> bool:
+    """Check whether a location is on a web server."""
+    return isinstance(location, str) and location.partition("://")[0] in WEB_SCHEMES
 
 
 def absolute(location: Location) -> Location:

@@ -45,7 +45,7 @@ class StrictObjectStore(ObjectStore[Any]):
     """A prefix in an object store, pickled as its URL: each process reads credentials from its own environment."""
 
     def __init__(self, url: str, *, read_only: bool = False) -> None:
-        super().__init__(_client(url, _settings()), read_only=read_only)
+        super().__init__(object_client(url), read_only=read_only)
         self.url = url
 
     def with_read_only(self, read_only: bool = False) -> Self:
@@ -133,14 +133,23 @@ class StrictObjectStore(ObjectStore[Any]):
     @contextmanager
     def object_errors(self, key: str) -> Iterator[None]:
         """Translate the client's errors into a StoreError that names the object."""
-        from obstore.exceptions import BaseError
-
-        try:
+        with client_errors(f"{self.url}/{key}".rstrip("/")):
             yield
-        except (BaseError, PermissionError) as error:
-            # The text begins with the request, its retries and seconds; the client's internal structures follow.
-            text = " ".join(str(error).split("\n\nDebug source")[0].split())
-            raise StoreError(f"the object store failed at {self.url}/{key}".rstrip("/") + f": {text}") from error
+
+
+@contextmanager
+def client_errors(url: str) -> Iterator[None]:
+    """Translate the client's errors into a StoreError that names the URL."""
+    try:
+        from obstore.exceptions import BaseError
+    except ImportError as error:
+        raise StoreError(f"{url} needs obstore; install dfact[cloud]") from error
+    try:
+        yield
+    except (BaseError, PermissionError) as error:
+        # The text begins with the request, its retries and seconds; the client's internal structures follow.
+        text = " ".join(str(error).split("\n\nDebug source")[0].split())
+        raise StoreError(f"the object store failed at {url}: {text}") from error
 
 
 def location_of(store: Any) -> Location | None:
@@ -156,6 +165,16 @@ def _settings() -> tuple[tuple[str, str], ...]:
     return tuple(sorted((key, value) for key, value in os.environ.items() if key.startswith(_ENVIRONMENT)))
 
 
+def object_client(url: str) -> Any:
+    """Return a client of the URL, configured by the environment."""
+    return _client(url, _settings())
+
+
+def retry_config() -> Any:
+    """Return the client's rules for transient failures."""
+    return {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
+
+
 @lru_cache(maxsize=64)
 def _client(url: str, _: tuple[tuple[str, str], ...]) -> Any:
     """Create a client of the URL; all arrays there share it and its connections while the environment stays the same."""
@@ -165,6 +184,6 @@ def _client(url: str, _: tuple[tuple[str, str], ...]) -> Any:
     except ImportError as error:
         raise StoreError(f"{url} is in an object store, which needs obstore; install dfact[cloud]") from error
     try:
-        return from_url(url, retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)})
+        return from_url(url, retry_config=retry_config())
     except (BaseError, ValueError) as error:
         raise StoreError(f"cannot open {url}: {error}; credentials, region and endpoint are read from the environment") from error

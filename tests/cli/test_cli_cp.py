@@ -173,9 +173,13 @@ def test_info_and_transform(data: Path, model: Path, tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["import-array", "nowhere.npz", "new.zarr"], 1, "cannot read an array from nowhere.npz"),
-        (["import-array", "{file}", "new.zarr"], 1, "holds 3 arrays (X, samples, bands), expected one; choose one with key (--key)"),
-        (["import-array", "{file}", "new.zarr", "--key", "Y"], 1, "has no array 'Y', expected one of X, samples, bands"),
+        (["import-array", "nowhere.npz", "new.zarr"], 1, "nowhere.npz does not exist"),
+        (
+            ["import-array", "{file}", "new.zarr"],
+            1,
+            "holds 3 arrays (X 40×12×9, samples 40, bands 12), expected one; choose one with object (--object)",
+        ),
+        (["import-array", "{file}", "new.zarr", "--key", "Y"], 1, "has no array 'Y', expected one of X 40×12×9, samples 40, bands 12"),
         (["import-array", "{file}", "new.zarr", "--key", "samples"], 1, "expected at least one row and one column"),
         (["import-array", "{file}", "new.zarr", "--key", "X", "--missing", "none"], 2, "'none' is not a list of numbers"),
         (["import-array", "{file}", "{data}", "--key", "X"], 1, "exists already"),

@@ -15,7 +15,8 @@ import zarr
 import dfact
 from dfact import Codebook, Item, MissingCount
 from dfact.cli.main import main
-from dfact.data.codebook import compare_items, read_items
+from dfact.data.codebook import compare_items
+from dfact.data.dictionaries.table import read_items
 from dfact.data.examples import ipip_ascado_items, ipip_ascado_items_file
 from dfact.errors import DataError, StoreError
 from dfact.storage.groups import open_store, write_labels
@@ -305,7 +306,7 @@ def test_texts_and_groups_leave_out_empty_cells(tmp_path: Path) -> None:
         (b"item,label\nQ1,a\n", r"has columns \['item', 'label'\], expected item and text, group or both"),
         (b"text\na\n", r"has columns \['text'\], expected item"),
         (b"", r"has columns \[\], expected item"),
-        ("item,text\nQ1,é\n".encode("latin-1"), "cannot read .*; expected a csv file with columns item and text"),
+        ("item,text\nQ1,é\n".encode("latin-1"), r"items.csv: byte 0xe9 at 13 is not UTF-8, expected text; save the file as UTF-8"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:

@@ -290,7 +290,7 @@ SHAPE = {"shape": (3, 4)}
         (HEAD + "0,0,1\nb,0,1\n", "line 3, column 'row' holds the text 'b', expected a number", SHAPE),
         (HEAD + "a,x,1\n", "there is no column 'rows'; the closest are row", {"row": "rows"}),
         (HEAD + "a,x,1\n", "there is no column 'stars'; its columns are row, column, value", {"value": "stars"}),
-        ("row;column;value\na;x;1\n", "its entire header is one column, 'row;column;value'; pass delimiter=", {}),
+        ("row;column;value\na;x;1;2\n", "its entire header is one column, 'row;column;value'; pass delimiter=", {}),
         ("row,column,value,row\na,x,1,b\n", "t.csv has 2 columns named 'row'", {}),
     ],
 )
@@ -308,7 +308,7 @@ def test_invalid_triplets_are_refused(tmp_path: Path, text: str, match: str, opt
         ({"shape": (3, 2, 1)}, "expected a pair"),
         ({"column": "row"}, "row, column and value are 'row', 'row' and 'value', expected three different columns"),
         ({"missing": [None]}, "the code for a missing value is None, expected a number or a text"),
-        ({"delimiter": ",,"}, "expected one character"),
+        ({"delimiter": ",,"}, "delimiter is ',,', expected comma, tab, semicolon, pipe, space or one ASCII character"),
     ],
 )
 def test_invalid_parameters_are_refused(tmp_path: Path, options: dict[str, Any], match: str) -> None:

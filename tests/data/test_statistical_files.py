@@ -404,6 +404,26 @@ class TestWrittenHere:
         assert (day.type, day.measure) == ("date", "scale")
         np.testing.assert_array_equal(raw(open_table(tmp_path / "t.sav"), "q")[:, 0], [1, 97, np.nan])
 
+    @pytest.mark.parametrize(
+        ("at", "value"),
+        [(180, 255), (180, -2), (180, -1), (188, 4), (188, -4), ("labels", -(2**31)), ("labels", 3), ("count", 2**31 - 1), ("end", 8)],
+    )
+    def test_dictionaries_that_contradict_themselves_are_refused(self, at: int | str, value: int, tmp_path: Path) -> None:
+        """ReadStat reads beyond its buffers in such files, which may end the process."""
+        path = tmp_path / "t.sav"
+        pyreadstat.write_sav(pd.DataFrame({"a": [1.0], "t": ["long text"]}), path, variable_value_labels={"a": {1: "yes"}})
+        data = bytearray(path.read_bytes())
+        record = data.index((3).to_bytes(4, "little") + (1).to_bytes(4, "little"), 176)
+        columns = data.index((4).to_bytes(4, "little") + (1).to_bytes(4, "little") * 2, record)
+        place = {"count": record + 4, "labels": columns + 8, "end": data.index((999).to_bytes(4, "little"))}.get(str(at), at)
+        assert isinstance(place, int)
+        data[place : place + 4] = value.to_bytes(4, "little", signed=True)
+        path.write_bytes(data)
+        with pytest.raises(
+            DataError, match=r"^t\.sav cannot be read as a file of SPSS: its dictionary contradicts itself before byte \d+; "
+        ):
+            open_table(path)
+
     def test_what_dta_files_say(self, tmp_path: Path) -> None:
         frame = pd.DataFrame({"q": [1, "a", "b", "b"], "i": pd.array([1, None, 3, 4], "Int64")})
         pyreadstat.write_dta(
@@ -484,6 +504,8 @@ class TestWrittenHere:
         written = [None, None] if dates is None else dates.to_text(np.array([1.0, np.nan])).to_pylist()
         assert written == [expected, None]
 
-    def test_numbers_as_text_are_whole_where_they_are(self, tmp_path: Path) -> None:
-        pyreadstat.write_sav(pd.DataFrame({"id": [1.0, 2.5, np.nan, -3.0, 1e15, 1e20]}), tmp_path / "t.sav")
-        assert read(open_table(tmp_path / "t.sav"), [], ["id"])[1] == {"id": ["1", "2.5", None, "-3", "1000000000000000", "1e+20"]}
+    def test_whole_numbers_as_text_have_no_decimal_point(self, tmp_path: Path) -> None:
+        frame = pd.DataFrame({"id": [1.0, np.nan, -3.0, 1e15], "age": [1.5, np.nan, -3.0, 0.25]})
+        pyreadstat.write_sav(frame, tmp_path / "t.sav")
+        texts = read(open_table(tmp_path / "t.sav"), [], ["age", "id"])[1]
+        assert texts == {"age": ["1.5", None, "-3", "0.25"], "id": ["1", None, "-3", "1000000000000000"]}

@@ -300,7 +300,7 @@ def options_of(command: click.Command) -> set[str]:
     return found.union(*map(options_of, command.commands.values())) if isinstance(command, click.Group) else found
 
 
-OF_OTHERS = {"--help", "--no-dashboard", "--death-timeout", "--dictionary", "--codings", "--stack", "--event", "--instance"}
+OF_OTHERS = {"--help", "--no-dashboard", "--death-timeout"}
 """Options of every command, and of Dask's."""
 
 

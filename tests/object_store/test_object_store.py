@@ -1,6 +1,8 @@
 """Datasets, models and row factors in an S3-compatible server, without and with transient and permanent errors."""
 
+import gzip
 import importlib.util
+import io
 import os
 import pickle
 import signal
@@ -33,6 +35,7 @@ from dfact.jobs.job_file import read_job
 from dfact.jobs.record import Record
 from dfact.storage import zarr_stores as stores
 from dfact.storage.groups import ATTRIBUTE, create_group, kind_at, open_store
+from dfact.storage.input_files import InputFolder, open_input, open_input_file
 from dfact.storage.location import parse_location
 from dfact.storage.zarr_stores import StrictObjectStore
 from tests.conftest import free_port, planted_answers
@@ -91,12 +94,14 @@ class Proxy(ThreadingHTTPServer):
     def __init__(self, behind: int) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.behind, self.every, self.asked, self.failed, self.lock = behind, 0, 0, 0, threading.Lock()
+        self.requests: list[tuple[str, str]] = []
         self.failures: Counter[tuple[str, str]] = Counter()
 
     def fails(self, *request: str) -> int | None:
         """Return the status with which the next request fails, 0 for a lost connection, None if it is passed on."""
         with self.lock:
             self.asked += 1
+            self.requests.append((request[0], request[1]))
             if not self.every or self.asked % self.every or (self.every > 1 and self.failures[request] == stores.RETRIES):
                 return None
             self.failures[request] += 1
@@ -274,6 +279,80 @@ def test_command_line(bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["transform", model, data, f"{bucket}/factors.csv"]) == 1
     assert "object store" in capsys.readouterr().err
     assert not StrictObjectStore(f"{bucket}/factors.csv").holds_any()
+
+
+# tables in a store
+
+
+def put(bucket: str, files: dict[str, bytes]) -> None:
+    import obstore
+
+    for name, content in files.items():
+        obstore.put(stores.object_client(bucket), name, content)
+
+
+def test_a_folder_is_listed_once_and_its_files_are_read_by_ranges(bucket: str, proxy: Proxy) -> None:
+    contents = {f"wave={wave}/part-{i}.parquet": bytes([i]) * 200_000 for wave in "ba" for i in range(4)}
+    put(bucket, {f"folder/{name}": content for name, content in contents.items()} | {"folder-2/x": b"other", "folder2": b"other"})
+    proxy.requests.clear()
+    folder = open_input(f"{bucket}/folder/")
+    assert isinstance(folder, InputFolder)
+    assert [(method, "list-type" in path) for method, path in proxy.requests] == [("GET", True)]
+    assert [file.name for file in folder.files] == sorted(contents)
+    assert folder.signature() == pickle.loads(pickle.dumps(folder)).signature()
+    for file in folder.files:
+        with file.open() as stream:
+            stream.seek(-1000, os.SEEK_END)
+            assert stream.read() == contents[file.name][-1000:]
+    assert [method for method, _ in proxy.requests] == ["GET"] * 9
+    put(bucket, {"folder/wave=a/part-0.parquet": bytes([9]) * 200_000})
+    with folder.files[0].open() as stream, pytest.raises(dfact.DataError, match=r"s3://.*part-0.parquet changed while it was read"):
+        stream.read(10)
+    with pytest.raises(StoreError, match=r"s3://.*/none does not exist, expected a file or a folder"):
+        open_input(f"{bucket}/none")
+    with pytest.raises(StoreError, match=r"s3://nobody-has-this/none: .*NoSuchBucket|s3://nobody-has-this/none does not exist"):
+        open_input("s3://nobody-has-this/none")
+
+
+@pytest.mark.faults
+def test_transient_errors_of_reading_a_file_are_retried(bucket: str, proxy: Proxy) -> None:
+    content = np.random.default_rng(1).bytes(30_000_000)
+    put(bucket, {"a b/x+1.bin": content})
+    proxy.every = 3
+    with open_input_file(f"{bucket}/a b/x+1.bin").open() as stream:
+        assert stream.read() == content
+    assert proxy.failed > 2
+    proxy.every = 1
+    with pytest.raises(StoreError, match=r"the object store failed at s3://.*/a b/x\+1.bin: .*after 2 retries"):
+        open_input_file(f"{bucket}/a b/x+1.bin")
+
+
+def test_imports_from_a_bucket(bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answers = planted_answers(50, 6, 2, seed=3)
+    lines = ["id," + ",".join(f"q{j}" for j in range(6)), *(f"p{i}," + ",".join(f"{x:g}" for x in row) for i, row in enumerate(answers))]
+    table, array = "\n".join(lines).encode(), io.BytesIO()
+    np.save(array, answers)
+    put(bucket, {"in/survey.csv": table, "in/survey.csv.gz": gzip.compress(table), "in/x.npy": array.getvalue()})
+    put(bucket, {"in/t.tsv": b"row\tcolumn\tvalue\na\tb\t1\na\tc\t2\n"})
+    for name in ("survey.csv", "survey.csv.gz"):
+        out = tmp_path / f"{name}.zarr"
+        assert main(["import", f"{bucket}/in/{name}", str(out), "--items", "q*", "--id-column", "id"]) == 0
+        dataset = dfact.open_dataset(out)
+        np.testing.assert_array_equal(dataset.source.read(0, 50), answers)
+        assert dataset.row_labels[3] == "p3"
+    assert main(["import-array", f"{bucket}/in/x.npy", str(tmp_path / "x.zarr")]) == 0
+    assert main(["import-triplets", f"{bucket}/in/t.tsv", str(tmp_path / "t.zarr")]) == 0
+    capsys.readouterr()
+    assert main(["import", f"{bucket}/in/none.csv", str(tmp_path / "n.zarr"), "--items", "q*"]) == 1
+    assert f"{bucket}/in/none.csv does not exist" in capsys.readouterr().err
+    job = tmp_path / "job.toml"
+    job.write_text(f'[[step]]\nrun = "import"\nsource = "{bucket}/in/survey.csv"\ndest = "y.zarr"\nitems = ["q*"]\nid-column = "id"\n')
+    for done in (1, 0):
+        assert main(["run", str(job)]) == 0
+        assert capsys.readouterr().err.count("finished in") == done
+    put(bucket, {"in/survey.csv": table + b"\nlast,1,1,1,1,1,1"})
+    assert main(["run", str(job)]) == 0
+    assert dfact.open_dataset(tmp_path / "y.zarr").shape == (51, 6)
 
 
 # whole or not taken for it

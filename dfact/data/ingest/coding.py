@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dfact.data.codebook import REVERSED, Codebook, Item, MissingCount
+from dfact.data.dictionaries.base import UntouchedBoxes
 from dfact.data.readers.base import Batch, MissingCodes, TextInNumbersError, is_number
 from dfact.data.validation import invalid_value
 from dfact.errors import DataError
@@ -21,6 +22,8 @@ from dfact.kernels.entries import first_invalid, mask_listed
 DEFAULT_MISSING = ("NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", ".")
 """Texts that stand for no answer; in columns of numbers, so does "None"."""
 
+UNOPENED = "form not opened"
+"""Code under which boxes of forms that were not opened are counted."""
 _NO_ANSWER = re.compile(
     r"\b(refused|prefer(red)? not to (answer|say)|do(n['’]?t| not) know|no answer|not applicable|missing|not asked|not ascertained|unknown"
     r"|skipped)\b",
@@ -56,8 +59,8 @@ class ItemCoding:
     """Labels of all codes as text, also of missing ones and of tags."""
     levels: tuple[tuple[float, str], ...] = ()
     """Valid codes with their labels, ascending, before reversal."""
-    doubtful: frozenset[float] = frozenset()
-    """Codes among ``levels`` whose labels sound like no answer, which nothing declares missing or valid."""
+    doubtful: MissingCodes = field(default_factory=MissingCodes)
+    """Codes, and ranges of whole numbers, that nothing declares missing or valid: their labels sound like no answer, or are not known."""
     limits: tuple[float, float] = (-np.inf, np.inf)
     """Lowest and highest valid value, infinite if not declared."""
     reversed: bool = False
@@ -75,6 +78,14 @@ class ItemCoding:
         if self.accepts_numbers and is_number(plain):
             return float(plain)
         raise KeyError(text)
+
+    def is_in_doubt(self, code: str) -> bool:
+        """Check whether a code that is counted is in doubt; the others are missing."""
+        try:
+            number = float(code)
+        except ValueError:
+            return False
+        return number in self.doubtful and number not in self.missing
 
     def described(self, counts: Mapping[str, int], n_empty: int, source: str) -> Item:
         """Return the item as the dataset keeps it."""
@@ -123,6 +134,8 @@ class AnswerCoding:
     """The columns of ids and confounders, which stay text."""
     missing_texts: tuple[str, ...] = ()
     """Texts that are missing in columns of numbers."""
+    forms: tuple[UntouchedBoxes, ...] = ()
+    """Forms whose boxes are missing in rows in which the form was not opened."""
 
     @cached_property
     def numbers(self) -> list[str]:
@@ -132,7 +145,8 @@ class AnswerCoding:
     @cached_property
     def texts(self) -> list[str]:
         """Columns to read as text."""
-        return [*(item.name for item in self.items if item.texts is not None), *self.text_columns]
+        items = (item.name for item in self.items if item.texts is not None)
+        return list(dict.fromkeys([*items, *self.text_columns, *(column for form in self.forms for column in form.columns)]))
 
     @cached_property
     def _codes(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -154,6 +168,12 @@ class AnswerCoding:
         counts: Counter[tuple[int, str]] = Counter()
         problems: list[Problem] = []
         values = self._place(batch, counts, problems)
+        for form in self.forms:
+            unopened = form.rows(batch.texts)
+            for j, item in enumerate(self.items):
+                if item.name in form.boxes:
+                    counts[j, UNOPENED] += int(np.count_nonzero(unopened & ~np.isnan(values[:, j])))
+                    values[unopened, j] = np.nan
         for j, item in enumerate(self.items):
             if item.recode:
                 values[:, j] = _recode(values[:, j], item.recode)
@@ -161,8 +181,10 @@ class AnswerCoding:
                 counts[j, f".{tag}"] += count
         self._mask(values, counts)
         for j, item in enumerate(self.items):
-            for code in item.doubtful:
+            for code in item.doubtful.values:
                 counts[j, code_text(code)] += int(np.count_nonzero(values[:, j] == code))
+            for low, high in item.doubtful.ranges:
+                _count_whole(values[:, j], low, high, j, counts)
         largest = np.finfo(np.float64).max
         low, high = np.clip(self.limits, -largest, largest).T
         invalid = first_invalid(values, low, high, *self._levels)
@@ -248,16 +270,13 @@ class AnswerCoding:
 
     def require_no_doubt(self, name: str, counts: Mapping[tuple[int, str], int]) -> None:
         """Raise DataError on answers with codes that may or may not stand for no answer."""
-        found = [
-            (item, code_text(code), item.labels[code_text(code)], counts[j, code_text(code)])
-            for j, item in enumerate(self.items)
-            for code in sorted(item.doubtful)
-            if counts.get((j, code_text(code)), 0)
-        ]
-        if not found:
+        doubts = sorted((j, code, count) for (j, code), count in counts.items() if count and self.items[j].is_in_doubt(code))
+        if not doubts:
             return
-        cases = "; ".join(f"{item.name}: {count} answer(s) are {code} {label!r}" for item, code, label, count in found[:20])
-        first, text, _, _ = found[0]
+        found = [(self.items[j], code, count) for j, code, count in doubts]
+        labelled = [(item, f"{code} {label!r}" if (label := item.labels.get(code)) else code, count) for item, code, count in found[:20]]
+        cases = "; ".join(f"{item.name}: {count} answer(s) are {code}" for item, code, count in labelled)
+        first, text, _ = found[0]
         options = f"--missing {first.name}={text}, or --answers {first.name}={text}"
         remedy = f"say missing={{{first.name!r}: {text}}} or answers={{{first.name!r}: {text}}} ({options})"
         raise DataError(f"{name}: {cases}, which nothing declares as missing; {remedy}")
@@ -269,15 +288,21 @@ class AnswerCoding:
             coded[j][code] = count
         items = []
         for item, by_code, missing in zip(self.items, coded, n_missing, strict=True):
-            for doubtful in item.doubtful:
-                by_code.pop(code_text(doubtful), None)
-            items.append(item.described(by_code, int(missing) - sum(by_code.values()), source))
+            missed = {code: count for code, count in by_code.items() if not item.is_in_doubt(code)}
+            items.append(item.described(missed, int(missing) - sum(missed.values()), source))
         return Codebook(tuple(items))
 
 
 def _by_column(codes: Sequence[Sequence[float]]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     starts = np.concatenate([[0], np.cumsum([len(column) for column in codes])]).astype(np.int64)
     return starts, np.array([code for column in codes for code in column], np.float64)
+
+
+def _count_whole(column: NDArray[np.float64], low: float, high: float, j: int, counts: Counter[tuple[int, str]]) -> None:
+    """Count the whole numbers of a range by item and code."""
+    inside = column[(column >= low) & (column <= high)]
+    for code, count in zip(*np.unique(inside[inside == np.floor(inside)], return_counts=True), strict=True):
+        counts[j, code_text(float(code))] += int(count)
 
 
 def _recode(column: NDArray[np.float64], recode: Mapping[float, float]) -> NDArray[np.float64]:

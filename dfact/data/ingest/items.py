@@ -107,12 +107,7 @@ def valid_levels(variable: Variable) -> tuple[tuple[float, str], ...]:
     if variable.categories:
         texts = (text for text in variable.categories if text not in variable.missing.values)
         return tuple((float(number), text) for number, text in enumerate(texts, 1))
-    return tuple(sorted((code, label) for code, label in variable.labels.items() if not is_declared_missing(variable, code)))
-
-
-def is_declared_missing(variable: Variable, code: float) -> bool:
-    """Check whether the file declares a code as missing."""
-    return code in variable.missing.values or any(low <= code <= high for low, high in variable.missing.ranges)
+    return tuple(sorted((code, label) for code, label in variable.labels.items() if code not in variable.missing))
 
 
 def _common_start(names: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ from zarr.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
 from dfact.data.ingest.coding import AnswerCoding, Problem
+from dfact.data.ingest.stack import Instances
 from dfact.data.ingest.tasks import TaskPool, check_running
 from dfact.data.ingest.writer import DatasetWriter, missing_code_for, smallest_integer
 from dfact.data.layout import Layout
@@ -128,6 +129,8 @@ def spool(
             progress(total.n_bytes, n_bytes)
 
     pool.run(_spool_part, tasks, receive)
+    total.statistics.minimum += 0  # the sign of a zero would depend on the order of batches
+    total.statistics.maximum += 0
     empty = np.concatenate([np.empty(0, np.intp), *total.empty])
     return Spooled(total.statistics, total.integers, pa.Table.from_batches(total.texts), total.counts, empty, total.objects)
 
@@ -160,7 +163,9 @@ def _spool_part(task: tuple[int, TablePart, AnswerCoding, EmptyRows, Location]) 
         result.integers = result.integers and integers
         writer.append(_narrow(rows.values, statistics, integers=integers))
         result.statistics.merge(statistics)
+        del batch, rows  # their memory is free while the next batch is read
     result.objects = writer.finish()
+    pa.default_memory_pool().release_unused()  # otherwise Arrow's pool retains freed memory
     return result
 
 
@@ -233,9 +238,16 @@ class _Stored:
 
     dtype: np.dtype[Any]
     offset: NDArray[np.float64]
+    layout: Instances | None
+    tail: tuple[int, ...]
+    """Sizes of the modes after the first."""
     chunk_rows: int
     scratch: Location
     target: Location
+
+    def arrange(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return rows of columns as rows of the dataset."""
+        return rows if self.layout is None else self.layout.to_tensor(rows, _code(self.dtype))
 
 
 def write(
@@ -245,16 +257,20 @@ def write(
     dtype: np.dtype[Any],
     pool: TaskPool,
     progress: Callable[[int, int], None] | None,
+    layout: Instances | None = None,
 ) -> None:
-    """Write the rows that have an answer, minus the offset, side by side in runs of chunks; ``progress`` is called with rows."""
+    """Write the rows that have an answer, minus the offset of their columns, side by side in runs of chunks.
+
+    The columns are items at instances if there is a ``layout``, else items. ``progress`` is called with rows.
+    """
     kept = np.delete(np.arange(spooled.statistics.n_rows), spooled.empty)
-    n, m = len(kept), len(offset)
-    chunk_rows = Layout.of((n, m)).chunk_rows
-    stored = _Stored(dtype, offset, chunk_rows, _location(pool.scratch), _location(writer.store))
+    n, tail = len(kept), (len(offset),) if layout is None else layout.index.shape
+    chunk_rows = Layout.of((n, *tail)).chunk_rows
+    stored = _Stored(dtype, offset, layout, tail, chunk_rows, _location(pool.scratch), _location(writer.store))
     tasks = list(_chunk_tasks(spooled, kept, stored))
-    sample = np.empty((0, m), dtype)
+    sample = np.empty((0, *tail), dtype)
     if dtype.kind == "f":  # the values of the first chunk decide whether compression is worth its time
-        sample = next(_read_rows(tasks[0], min(n, chunk_rows)))
+        sample = stored.arrange(next(_read_rows(tasks[0], min(n, chunk_rows))))
     writer.create_values(sample)
     n_written = 0
 
@@ -266,12 +282,13 @@ def write(
             progress(n_written, n)
 
     pool.run(_write_chunks, tasks, receive)
-    writer.set_received(kept, spooled.statistics.n_rows, _stored_statistics(spooled.statistics, offset, dtype))
+    statistics = _stored_statistics(spooled.statistics, offset, dtype)
+    writer.set_received(kept, spooled.statistics.n_rows, statistics if layout is None else layout.arrange_statistics(statistics))
 
 
 def _chunk_tasks(spooled: Spooled, kept: NDArray[np.intp], stored: _Stored) -> Iterator[_Chunks]:
     # No two tasks share a chunk, nor a run of the fingerprint.
-    n, step = len(kept), lcm(stored.chunk_rows, run_rows((len(stored.offset),)))
+    n, step = len(kept), lcm(stored.chunk_rows, run_rows(stored.tail))
     starts = [each.first_row for each in spooled.objects]
     for start in range(0, n, step):
         stop = min(n, start + step)
@@ -287,7 +304,7 @@ def _write_chunks(task: _Chunks) -> tuple[int, bytes]:
     array: Any = open_array(open_store(task.stored.target), path=VALUES, mode="r+", config=WRITE_EMPTY_CHUNKS)
     digests = RunDigests(array.shape[1:])
     start = task.start
-    for rows in _read_rows(task, task.stored.chunk_rows):
+    for rows in map(task.stored.arrange, _read_rows(task, task.stored.chunk_rows)):
         check_running(scratch)
         array[start : start + len(rows)] = rows
         digests.update(rows)
@@ -344,8 +361,12 @@ def _read_spooled(task: _Chunks) -> Iterator[NDArray[Any]]:
 
 def _stored_statistics(statistics: ColumnStatistics, offset: NDArray[np.float64], dtype: np.dtype[Any]) -> ColumnStatistics:
     """Return the statistics of the stored values: rounding to single precision keeps the order of values."""
-    minimum, maximum = ((limit - offset).astype(dtype).astype(np.float64) + 0 for limit in (statistics.minimum, statistics.maximum))
-    return replace(statistics, minimum=minimum, maximum=maximum)
+    observed, limits = statistics.observed > 0, []  # an item may have no answer at one of its instances
+    for limit in (statistics.minimum, statistics.maximum):
+        stored = limit - offset
+        stored[observed] = stored[observed].astype(dtype).astype(np.float64) + 0
+        limits.append(stored)
+    return replace(statistics, minimum=limits[0], maximum=limits[1])
 
 
 def _location(store: Store) -> Location:

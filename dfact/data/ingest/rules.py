@@ -88,12 +88,13 @@ def plan_coding(table: Table, variables: Mapping[str, Variable], names: Sequence
         own = missing.get(name, no_codes)
         declared = MissingCodes((*variable.missing.values, *numbers, *texts, *own.numbers, *own.texts), variable.missing.ranges)
         own_answers = parse_codes(answers.get(name, ()))
-        variable = _with_answers(replace(variable, missing=declared), *own_answers)
-        item = _item(table, variable, levels.get(name), said, in_text=not {*own.texts} <= {*common})
+        words = {*own.texts, *(code for code in variable.missing.values if isinstance(code, str))}
+        variable = replace(variable, missing=_without(declared, own_answers))
+        item = _item(table, variable, levels.get(name), said, in_text=not words <= {*common})
         item = replace(
             item,
             recode=dict(recode.get(name, {})),
-            doubtful=item.doubtful.difference(own_answers.numbers),
+            doubtful=_without(item.doubtful, own_answers),
             limits=ranges.get(name, item.limits),
         )
         if name in turned and not np.isfinite(item.limits).all():
@@ -127,7 +128,7 @@ def _item(table: Table, variable: Variable, levels: Mapping[str, float] | None, 
             missing=missing,
             labels={code_text(code): text for code, text in declared},
             levels=declared,
-            doubtful=_doubtful(declared) if levels is None else frozenset(),
+            doubtful=MissingCodes(_doubtful(declared) if levels is None else ()),
             limits=(declared[0][0], declared[-1][0]),
         )
     in_text = in_text or bool(variable.texts) or variable.decimal is not None or variable.type == "text" or bool(variable.categories)
@@ -145,14 +146,14 @@ def _item(table: Table, variable: Variable, levels: Mapping[str, float] | None, 
         missing=replace(variable.missing, values=(*variable.missing.values, *defaults, "None")) if in_text else variable.missing,
         labels=labels,
         levels=declared,
-        doubtful=_doubtful(labelled),
-        limits=(declared[0][0], declared[-1][0]) if closed else (-np.inf, np.inf),
+        doubtful=MissingCodes((*_doubtful(labelled), *variable.doubtful.values), variable.doubtful.ranges),
+        limits=(declared[0][0], declared[-1][0]) if closed else variable.limits or (-np.inf, np.inf),
         closed=closed,
     )
 
 
-def _doubtful(levels: Iterable[tuple[float, str]]) -> frozenset[float]:
-    return frozenset(code for code, label in levels if sounds_like_no_answer(label))
+def _doubtful(levels: Iterable[tuple[float, str]]) -> tuple[float, ...]:
+    return tuple(code for code, label in levels if sounds_like_no_answer(label))
 
 
 def _categories(table: Table, variable: Variable) -> dict[str, float]:
@@ -184,17 +185,16 @@ def count_texts(table: Table, name: str) -> Counter[str]:
     return counts
 
 
-def _with_answers(variable: Variable, numbers: Iterable[float], texts: Iterable[str]) -> Variable:
-    """Return the variable with these codes as answers, even if they are declared missing."""
-    codes, words = set(numbers), set(texts)
-    values = tuple(code for code in variable.missing.values if code not in codes and code not in words)
-    ranges = list(variable.missing.ranges)
-    for code in codes:
-        ranges = [part for low, high in ranges for part in _without(low, high, code)]
-    return replace(variable, missing=MissingCodes(values, tuple(ranges)))
+def _without(codes: MissingCodes, answers: ParsedCodes) -> MissingCodes:
+    """Return the codes without those that are answers."""
+    values = tuple(code for code in codes.values if code not in answers.numbers and code not in answers.texts)
+    ranges = list(codes.ranges)
+    for code in answers.numbers:
+        ranges = [part for low, high in ranges for part in _cut(low, high, code)]
+    return MissingCodes(values, tuple(ranges))
 
 
-def _without(low: float, high: float, code: float) -> list[tuple[float, float]]:
+def _cut(low: float, high: float, code: float) -> list[tuple[float, float]]:
     """Cut a code out of a range."""
     if not low <= code <= high:
         return [(low, high)]
@@ -274,5 +274,5 @@ def _warn_of_alphabetical_labels(table: Table, items: Sequence[ItemCoding]) -> N
             shown = ", ".join(f"{code_text(code)} {label!r}" for code, label in item.levels[:7])
             found = f"{table.name}: the codes of {item.name!r} follow the alphabet: {shown}"
             remedy = "a program may have numbered them so; check their order, and correct it with recode= (--recode)"
-            warnings.warn(f"{found}; {remedy}", UserWarning, stacklevel=4)
+            warnings.warn(f"{found}; {remedy}", UserWarning, stacklevel=5)
             return

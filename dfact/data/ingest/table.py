@@ -11,14 +11,18 @@ from numpy.typing import NDArray
 
 from dfact.data.confounders import RANGE_REMEDY, Kind, apply_ranges, check_ranges, warn_implausible
 from dfact.data.dataset import Dataset
+from dfact.data.dictionaries.base import Dictionary, describe
+from dfact.data.ingest.arrangement import Arrangement, Counts, arrange, choose_events, choose_instances
 from dfact.data.ingest.coding import AnswerCoding
+from dfact.data.ingest.dictionary import default_id, find_dictionary, reversed_by_keying, with_forms
 from dfact.data.ingest.items import battery, check_columns, match_columns
-from dfact.data.ingest.parallel import Spooled, spool, write
+from dfact.data.ingest.parallel import spool, write
 from dfact.data.ingest.participants import check_ids, confounder_frame, confounder_kinds
 from dfact.data.ingest.rules import Codes, Levels, Range, Statements, Unlabelled, count_texts, plan_coding, unordered_texts
+from dfact.data.ingest.stack import Stack
 from dfact.data.ingest.tasks import open_pool
 from dfact.data.ingest.writer import dataset_writer, missing_code_for, storage_type
-from dfact.data.readers.base import ReadOptions, Table, TextInNumbersError, Variable, is_number
+from dfact.data.readers.base import Input, ReadOptions, Table, TextInNumbersError, Variable, is_number
 from dfact.data.readers.formats import open_table
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
@@ -27,6 +31,7 @@ from dfact.errors import DataError, ParameterError
 from dfact.storage.groups import ensure_absent, scratch_store
 from dfact.storage.input_files import open_input
 from dfact.storage.location import parse_location
+from dfact.storage.remote_files import Signature
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -63,6 +68,11 @@ def import_table(
     sheet: str | None = None,
     object: str | None = None,  # noqa: A002  # the name of the option, and of no use as a type here
     labels: str | PathLike[str] | None = None,
+    dictionary: str | PathLike[str] | None = None,
+    codings: str | PathLike[str] | Sequence[str | PathLike[str]] = (),
+    stack: Stack | None = None,
+    event: str | None = None,
+    instance: int | str | None = None,
     n_jobs: int | None = None,
     executor: "str | Executor | Client | None" = None,
 ) -> Dataset:
@@ -86,9 +96,11 @@ def import_table(
         The columns with the answers. A pattern such as "Q*" selects all matching columns, in
         the file's order, except the id, the confounders and columns without answers (dates, identifiers). A name
         with a minus, "-v3", is an item to reverse. May be left out if the file describes one battery: at least
-        three columns with the same labelled levels, or three that are declared ordinal and whose names begin alike.
+        three columns with the same labelled levels, or three that are declared ordinal and whose names begin alike;
+        with a dictionary of REDCap, the choices and sliders. The name of a field stands for its boxes or instances.
     id_column : name
-        The column with the participants' labels, which must be unique.
+        The column with the participants' labels, which must be unique. By default that of UK Biobank or REDCap, if
+        the columns are theirs.
     confounders : names, or dict from name to "categorical", "continuous" or None (inferred)
         Columns of confounders. Text, and whole numbers with at most ten distinct values, are categorical by default.
     levels : "a<b<c", list of texts, or dict from text to number; or dict from name or pattern to such levels
@@ -107,7 +119,8 @@ def import_table(
         Lowest and highest plausible value of confounders, which are then continuous; a value outside is missing, and
         ``Dataset.confounder_ranges`` counts these values. Without a range, values far from all others draw a warning.
     reverse : name or pattern, or several
-        Items to reverse: x becomes low + high − x, with the range that the levels or ``valid_range`` declare.
+        Items to reverse: x becomes low + high − x, with the range that the levels or ``valid_range`` declare. "@Keying"
+        stands for the items that the column Keying of the dictionary marks as reversed.
     unlabelled : {"error", "keep"}
         Treatment of a value without a label in an item whose values are labelled.
     shift : bool
@@ -135,6 +148,16 @@ def import_table(
         Table in a file of several.
     labels : str or path
         File with the value labels of a SAS file.
+    dictionary : str or path
+        A data dictionary of REDCap or UK Biobank, or a codebook with the columns item and text, levels, missing or keying;
+        its statements override those of the file.
+    codings : path or paths
+        Codings of UK Biobank; project information (missing data codes) or the list of events of REDCap.
+    stack : {"events", "instances"}
+        Third mode of the dataset: the events of REDCap (rows below each other), or the instances of UK Biobank (columns side by
+        side). Those without any answer are left out.
+    event, instance : name, number
+        The only event or instance to read.
     n_jobs : int
         Number of tasks side by side; by default one for each core of this machine, or each worker of the executor.
     executor : None, "inline", "threads", concurrent.futures.Executor or distributed.Client
@@ -170,65 +193,89 @@ def import_table(
     check_empty_rows(empty_rows)
     ensure_absent(path, overwrite=overwrite)
     options = ReadOptions(delimiter, encoding, decimal, header_rows, sheet, object, None if labels is None else str(labels))
-    table = open_table(source, options)
+    file = open_input(source)
+    table = open_table(file, options)
+    file_remarks = list(table.notes)  # of the file, not of its arrangement
     kinds = confounder_kinds(confounders)
     ranges = check_ranges(confounder_ranges or {}, kinds)
     kinds |= dict.fromkeys(ranges, "continuous")
-    before = open_input(source).signature()
+    before = file.signature()
     said = Statements(levels, recode, missing, answers, default_missing, reverse, valid_range, unlabelled)
-    variables = table.variables
+    description = find_dictionary(table, dictionary, codings)
+    variables = describe(table.variables, description, table.columns)
+    id_column = default_id(table, description, kinds) if id_column is None else id_column
     text_columns = ([] if id_column is None else [id_column]) + list(kinds)
-    names, said = _select_items(table, variables, items, text_columns, said)
-    coding = replace(plan_coding(table, variables, names, said), text_columns=tuple(text_columns))
-    if items is None and note is not None:
-        note(f"{table.name}: the items are {', '.join(names)}, a battery with the levels {_levels_text(coding)}")
+    part = None if instance is None else str(instance)
+    arranged = _arrange(table, description, variables, items, text_columns, said, stack, event, part)
+    table, coding = arranged.table, arranged.coding
     with scratch_store(path) as scratch, open_pool(executor, n_jobs, scratch) as pool:
         try:
             rows = spool(table, coding, empty_rows, pool, progress)
         except TextInNumbersError as error:
             raise _text_answers(table, error) from error
-        coding.require_no_doubt(table.name, rows.counts)
-        require_observed_columns(table.name, names, rows.statistics.observed)
+        arranged.require_no_doubt(table.name, rows.counts)
+        arranged = arranged.with_answers(rows.statistics)
+        statistics = arranged.of_items(rows.statistics)
+        column_labels = np.array([item.name for item in arranged.items.items], np.object_)
+        require_observed_columns(table.name, column_labels, statistics.observed)
+        if note is not None:
+            for remark in file_remarks:
+                note(remark)
+            _note_decisions(arranged, rows.counts, statistics, description, note, chosen=items is None)
         frame = confounder_frame(table, rows.texts, kinds, variables, confounder_missing, default_missing=default_missing)
         if frame is not None:
             frame, ranges = apply_ranges(frame, ranges)
             warn_implausible(frame, ranges, RANGE_REMEDY, stacklevel=2)
         ids = None if id_column is None else check_ids(table, rows.texts[id_column], id_column)
-        limits = _fill_limits(coding.limits, rows.statistics)
+        limits = _fill_limits(arranged.items.limits, statistics)
         offset = limits[:, 0] if shift else np.zeros(len(limits))
-        dtype = _stored_type(table, rows, offset)
+        dtype = _stored_type(table, statistics, offset, integers=rows.integers)
         code = missing_code_for(dtype)
-        column_labels = np.asarray(names, dtype=np.object_)
-        shape = (rows.n_kept, len(names))
+        shape = (rows.n_kept, *arranged.shape)
         with dataset_writer(
             path, shape, dtype, missing_code=code, column_labels=column_labels, name=table.name, empty=empty_rows, overwrite=overwrite
         ) as writer:
-            write(rows, writer, offset, dtype, pool, progress)
-            require_unchanged(source, before)
+            write(rows, writer, arranged.of_columns(offset), dtype, pool, progress, arranged.layout)
+            require_unchanged(file, before)
             valid = stored_limits(limits - offset[:, None], dtype)
-            n_missing = rows.statistics.n_rows - rows.statistics.observed
-            codebook = coding.codebook(rows.counts, n_missing, f"{table.name}, {table.format}")
-            writer.finish(valid_range=valid, offset=offset, confounders=frame, confounder_ranges=ranges, row_labels=ids, codebook=codebook)
+            writer.finish(
+                valid_range=valid,
+                offset=offset,
+                confounders=frame,
+                confounder_ranges=ranges,
+                row_labels=ids,
+                mode_labels=arranged.mode_labels,
+                codebook=arranged.codebook(rows.counts, rows.statistics, f"{table.name}, {table.format}"),
+            )
     pa.default_memory_pool().release_unused()  # otherwise Arrow's pool retains freed memory
     return open_dataset(path)
 
 
-def require_unchanged(source: str | PathLike[str], before: Any) -> None:
-    """Raise DataError if the source has changed since its signature was taken."""
-    if open_input(source).signature() != before:
+def require_unchanged(source: Input, before: Signature | tuple[Signature, ...]) -> None:
+    """Raise DataError if the file has changed since it had the signature ``before``."""
+    if source.signature() != before:
         raise DataError(f"{source} changed while it was read; import it again")
 
 
 def _select_items(
-    table: Table, variables: Mapping[str, Variable], items: str | Sequence[str] | None, text_columns: Sequence[str], said: Statements
+    table: Table,
+    variables: Mapping[str, Variable],
+    description: Dictionary | None,
+    items: str | Sequence[str] | None,
+    text_columns: Sequence[str],
+    said: Statements,
 ) -> tuple[list[str], Statements]:
-    """Return the items, and the statements with the items that are named with a minus, which are reversed."""
+    """Return the items, and the statements with the items that are named with a minus or by their keying, which are reversed."""
     check_columns(table, text_columns)
+    turned: list[str] = []
     if items is None:
-        names, turned = battery(table, variables, text_columns), []
+        default = None if description is None else description.default_items(table.columns)
+        names = [name for name in default or () if name not in text_columns] or battery(table, variables, text_columns)
     else:
         given = [items] if isinstance(items, str) else list(items)
         known = set(table.columns)
+        if description is not None:
+            given = [column for name in given for column in ((name not in known and description.expand(name, table.columns)) or [name])]
         turned = [name[1:] for name in given if name not in known and name[:1] == "-" and name[1:] in known]
         names = match_columns(table, variables, [name[1:] if name[1:] in turned else name for name in given], text_columns)
     check_columns(table, names)
@@ -236,11 +283,54 @@ def _select_items(
     if duplicate is not None:
         raise ParameterError(f"column {duplicate!r} is named twice, expected once: as an item, the id or a confounder")
     reverse = [said.reverse] if isinstance(said.reverse, str) else said.reverse
-    return names, replace(said, reverse=[*reverse, *turned])
+    for name in reverse:
+        turned += reversed_by_keying(description, name[1:], names) if name.startswith("@") else [name]
+    return names, replace(said, reverse=turned)
+
+
+def _arrange(
+    table: Table,
+    description: Dictionary | None,
+    variables: Mapping[str, Variable],
+    items: str | Sequence[str] | None,
+    text_columns: Sequence[str],
+    said: Statements,
+    stack: Stack | None,
+    event: str | None,
+    instance: str | None,
+) -> Arrangement:
+    """Return the items of a table and their coding, at one event or instance, or at all of them as a mode."""
+    table, events = choose_events(table, description, stack, event)
+    names, said = _select_items(table, variables, description, items, text_columns, said)
+    columns, layout = choose_instances(table.name, description, names, stack, instance)
+    coding = replace(plan_coding(table, variables, list(columns.values()), said), text_columns=tuple(text_columns))
+    return arrange(table, with_forms(coding, description, table), columns, layout, events)
+
+
+def _note_decisions(
+    arranged: Arrangement,
+    counts: Counts,
+    statistics: ColumnStatistics,
+    description: Dictionary | None,
+    note: Callable[[str], None],
+    *,
+    chosen: bool,
+) -> None:
+    """Report the items that the import chose, the boxes that it took as missing, and negative codes that it took as answers."""
+    if chosen:
+        names = ", ".join(item.name for item in arranged.items.items)
+        note(f"{arranged.table.name}: the items are {names}{_levels_text(arranged.items)}")
+    for sentence in arranged.unopened_forms(counts):
+        note(sentence)
+    if description is not None and description.signs_are_meaningless and (codes := arranged.negative_answers(statistics)):
+        note(f"{arranged.table.name}: negative codes that are answers: {codes}")
 
 
 def _levels_text(coding: AnswerCoding) -> str:
-    return " < ".join(label for _, label in coding.items[0].levels)
+    """Return the levels of a battery as the end of a sentence; "" for items with different levels."""
+    first = coding.items[0].levels
+    same = bool(first) and all(item.levels == first for item in coding.items)
+    return f", a battery with the levels {' < '.join(label for _, label in first)}" if same else ""
 
 
 def _text_answers(table: Table, error: TextInNumbersError) -> DataError:
@@ -263,11 +353,11 @@ def _fill_limits(declared: NDArray[np.float64], statistics: ColumnStatistics) ->
     return limits
 
 
-def _stored_type(table: Table, rows: Spooled, offset: NDArray[np.float64]) -> np.dtype[Any]:
+def _stored_type(table: Table, statistics: ColumnStatistics, offset: NDArray[np.float64], *, integers: bool) -> np.dtype[Any]:
     """Return the smallest type that holds the answers minus the offset."""
     with np.errstate(over="ignore"):
-        low, high = (rows.statistics.minimum - offset).min(), (rows.statistics.maximum - offset).max()
+        low, high = (statistics.minimum - offset).min(), (statistics.maximum - offset).max()
     if np.isinf(high):
-        found = f"{rows.statistics.minimum.min():g} to {rows.statistics.maximum.max():g}"
+        found = f"{statistics.minimum.min():g} to {statistics.maximum.max():g}"
         raise DataError(f"{table.name}: the answers range from {found}, expected a difference below 1.8e308; pass shift=False (--no-shift)")
-    return storage_type(low, high, integers=rows.integers and np.array_equal(offset, np.floor(offset)))
+    return storage_type(low, high, integers=integers and np.array_equal(offset, np.floor(offset)))

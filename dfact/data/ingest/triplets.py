@@ -111,14 +111,15 @@ def import_triplets(
     if duplicates not in get_args(Duplicates):
         raise ParameterError(f"duplicates is {duplicates!r}, expected one of {', '.join(map(repr, get_args(Duplicates)))}")
     ensure_absent(path, overwrite=overwrite)
-    table = open_table(source, ReadOptions(delimiter=delimiter))
-    before = open_input(source).signature()
+    file = open_input(source)
+    table = open_table(file, ReadOptions(delimiter=delimiter))
+    before = file.signature()
     triplets = _open_triplets(table, row, column, value, shape, parse_codes(missing))
     with EntrySorter(_count_row_entries(triplets)) as buckets:
         for entries in _batches(triplets):
-            require_unchanged(source, before)  # the sizes of the buckets follow from the first pass
+            require_unchanged(file, before)  # the sizes of the buckets follow from the first pass
             buckets.add(entries)
-        require_unchanged(source, before)
+        require_unchanged(file, before)
         dtype = _sort_buckets(buckets, triplets, duplicates)
         _write(buckets, triplets, path, dtype, overwrite, progress)
     pa.default_memory_pool().release_unused()  # otherwise Arrow's pool retains freed memory

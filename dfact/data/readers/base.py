@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFile, InputFolder
 
+CellType = Literal["number", "text", "date"]
+
 
 @dataclass(frozen=True)
 class MissingCodes:
@@ -28,13 +30,16 @@ class MissingCodes:
     def __bool__(self) -> bool:
         return bool(self.values or self.ranges)
 
+    def __contains__(self, code: float | str) -> bool:
+        return code in self.values or (not isinstance(code, str) and any(low <= code <= high for low, high in self.ranges))
+
 
 @dataclass(frozen=True)
 class Variable:
     """The description of a column by its file, or by the dictionary beside it."""
 
     name: str
-    type: Literal["number", "text", "date"] | None = None
+    type: CellType | None = None
     """Type of the cells; None where the file does not say, as in a csv file. Dates are read as text and are no answers."""
     wording: str = ""
     """Text of the question."""
@@ -45,8 +50,12 @@ class Variable:
     ordered: bool = False
     """Whether the file declares the order of ``categories``."""
     missing: MissingCodes = field(default_factory=MissingCodes)
+    doubtful: MissingCodes = field(default_factory=MissingCodes)
+    """Codes, and ranges of whole numbers, of which nothing says whether they stand for no answer; those that occur are asked about."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """Labels of tagged missing values (".a" of Stata and SAS), by tag without its point."""
+    limits: tuple[float, float] | None = None
+    """Lowest and highest valid value, of a column whose values have no labels."""
     measure: Literal["nominal", "ordinal", "scale"] | None = None
     decimal: str | None = None
     """Decimal mark of this column, where it differs from that of the file."""
@@ -87,6 +96,8 @@ class Table(TablePart):
     columns: list[str]
     format: str = ""
     """Name of the format, which ``open_table`` sets."""
+    notes: Sequence[str] = ()
+    """Remarks for the user on how the file is read, a sentence each."""
 
     @property
     def variables(self) -> Mapping[str, Variable]:
@@ -178,12 +189,12 @@ def require_modules(name: str, modules: Sequence[str], extra: str | None) -> Non
 
 
 def is_number(cell: str) -> bool:
-    """Check whether Arrow parses the cell as a number; Python also accepts 1_000."""
+    """Check whether Arrow parses the cell as a number; Python also accepts 1_000 and digits of other scripts."""
     try:
         float(cell)
     except ValueError:
         return False
-    return "_" not in cell
+    return "_" not in cell and cell.strip().isascii()
 
 
 class TextInNumbersError(DataError):

@@ -38,7 +38,7 @@ def formats() -> tuple[Format, ...]:
     return tuple(each for module in modules for each in getattr(module, "FORMATS", ()))
 
 
-def open_table(source: str | PathLike[str], options: ReadOptions | None = None) -> Table:
+def open_table(source: str | PathLike[str] | Input, options: ReadOptions | None = None) -> Table:
     """Open a table, in the format that its suffix names.
 
     Raises
@@ -57,7 +57,7 @@ def open_table(source: str | PathLike[str], options: ReadOptions | None = None) 
     return table
 
 
-def open_array(source: str | PathLike[str], options: ReadOptions | None = None) -> LabelledArray:
+def open_array(source: str | PathLike[str] | Input, options: ReadOptions | None = None) -> LabelledArray:
     """Open an array, in the format that its suffix names; raises what :func:`open_table` raises."""
     _, array = _open(open_input(source), options or ReadOptions(), arrays=True)
     if not isinstance(array, LabelledArray):
@@ -126,9 +126,9 @@ def _content(start: bytes) -> Iterator[str]:
     """Yield what the first bytes say that the content is."""
     if not start:
         yield "empty"
+    for signature, content in _OTHER_SIGNATURES:  # before the formats, some of which are such a file with a certain content
+        if start.startswith(signature):
+            yield content
     for each in formats():
         if any(start[offset:].startswith(signature) for offset, signature in each.signatures):
             yield f"that of {each.name}"
-    for signature, content in _OTHER_SIGNATURES:
-        if start.startswith(signature):
-            yield content

@@ -5,11 +5,13 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.readers.array_files import choose_array, file_errors, require_memory, require_stored
 from dfact.data.readers.base import Format, LabelledArray, ReadOptions, require_modules
 from dfact.data.readers.hdf5_arrays import SIGNATURE, dense_source, open_file, sparse_source
+from dfact.data.readers.matlab_elements import check_elements
 from dfact.errors import DataError
 from dfact.storage.input_files import InputFile
 
@@ -39,8 +41,13 @@ def _open(file: InputFile, options: ReadOptions) -> LabelledArray:
         else:
             require_stored(described, shape, 8 * prod(shape), size)
             require_memory(described, 16 * prod(shape), "save it with -v7.3, which is read by rows")
+        if 0 not in start[:4]:  # by which SciPy recognizes version 5
+            check_elements(stream, name)
         stream.seek(0)
         values = scipy.io.loadmat(source, variable_names=[name], chars_as_strings=True)[name]
+        if kind == "sparse":
+            values = sp.csc_array(values)
+            values.check_format(full_check=True)  # loadmat takes positions as they are, and a conversion would read beyond the entries
     if kind not in _NUMERIC:
         return LabelledArray(_texts(described, values), name=described)
     if np.iscomplexobj(values):

@@ -32,12 +32,12 @@ def read_array_file(path: Path, key: str | None = None) -> NDArray[Any]:
         The file has no array of this name, or several arrays and ``key`` is None.
     """
     try:
-        loaded = np.load(path, mmap_mode="r" if path.suffix == ".npy" else None, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
+        if path.suffix.lower() == ".npy":
             if key is not None:
                 raise ParameterError(f"{path} holds one array without a name, expected an .npz file with an array {key!r}; omit --object")
-            return loaded
-        with loaded:
+            return np.lib.format.open_memmap(path, mode="r")
+        # NumPy leaves a file open that it has opened itself and cannot read.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as loaded:
             headers = {name: _read_header(loaded.zip, name) for name in loaded.files}
             name = choose_array(str(path), {name: shape for name, (shape, _) in headers.items()}, key)
             _check_size(loaded.zip, name, *headers[name])
@@ -70,7 +70,8 @@ def _check_size(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...], dty
 
 def _open(file: InputFile, options: ReadOptions) -> LabelledArray:
     return LabelledArray(
-        read_array_file(file.path, options.object), name=file.name if options.object is None else f"{options.object} of {file.name}"
+        read_array_file(file.keep_local(), options.object),
+        name=file.name if options.object is None else f"{options.object} of {file.name}",
     )
 
 

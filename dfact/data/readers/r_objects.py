@@ -24,7 +24,18 @@ _DEPTH = 10_000
 """Depth of nesting: each object of a file lies one level below the one before it."""
 _REMEDY = 'save it as parquet: arrow::write_parquet(x, "x.parquet")'
 _COMPRESSION: Mapping[bytes, Callable[[Any], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
-_DAMAGE = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
+_DAMAGE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    NameError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 """Exceptions of rdata and NumPy on damaged files."""
 
 

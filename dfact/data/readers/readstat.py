@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dfact.data.readers.base import Batch, MissingCodes, Table, TablePart, TextInNumbersError, Variable, is_number
+from dfact.data.readers.base import Batch, MissingCodes, Table, TablePart, Variable
+from dfact.data.readers.columns import to_batch
 from dfact.errors import DataError
 from dfact.storage.input_files import InputFile
 
@@ -153,24 +155,26 @@ class _Rows(TablePart):
             start += n_rows
 
     def _batch(self, frame: pd.DataFrame, numbers: Sequence[str], texts: Sequence[str], missing: Sequence[str], start: int) -> Batch:
-        matrix = np.empty((len(frame), len(numbers)))
-        tagged = {}
-        for j, name in enumerate(numbers):
-            if self.types[name] == "string":
-                matrix[:, j] = _parse_numbers(_strings(frame[name]), missing, self.source.file.name, name, start)
-            else:
-                matrix[:, j], tags = _split_tags(frame[name])
-                if tags:
-                    tagged[name] = tags
-        strings = [self._to_text(frame[name], name) for name in texts]
-        return Batch(matrix, pa.record_batch(strings, list(texts)), tagged)
+        position = partial(self._position, start)
+        values = {name: _split_tags(frame[name]) for name in map(str, frame) if self.types[name] != "string"}
+        strings = {name: pa.array(frame[name], pa.string(), from_pandas=True) for name in map(str, frame) if name not in values}
+        cells: dict[str, pa.Array] = strings | {name: pa.array(array) for name, (array, _) in values.items()}
+        matrix = to_batch(_record(cells, numbers), numbers, [], missing, position).numbers if numbers else np.empty((len(frame), 0))
+        cells |= {name: pc.if_else(pc.equal(each, ""), pa.scalar(None, pa.string()), each) for name, each in strings.items()}
+        cells |= {name: pa.array(values[name][0], from_pandas=True) for name in texts if name in values}
+        cells |= {name: self.dates[name].to_text(values[name][0]) for name in texts if name in self.dates}
+        return Batch(
+            matrix,
+            to_batch(_record(cells, texts), [], texts, missing, position).texts,
+            {name: values[name][1] for name in numbers if name in values and values[name][1]},
+        )
 
-    def _to_text(self, column: "pd.Series[Any]", name: str) -> pa.Array:
-        if self.types[name] == "string":
-            texts = _strings(column)
-            return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
-        values, _ = _split_tags(column)
-        return self.dates[name].to_text(values) if name in self.dates else _number_texts(values)
+    def _position(self, start: int, row: int) -> str:
+        return f"{self.source.file.name}: row {start + row} (counted from 0)"
+
+
+def _record(cells: Mapping[str, pa.Array], names: Sequence[str]) -> pa.RecordBatch:
+    return pa.record_batch([cells[name] for name in names], list(names))
 
 
 class StatisticalTable(Table):
@@ -240,10 +244,6 @@ def _missing_codes(ranges: Sequence[Mapping[str, Any]]) -> MissingCodes:
     return MissingCodes(values, tuple((low, high) for low, high in pairs if low != high))
 
 
-def _strings(column: "pd.Series[Any]") -> pa.Array:
-    return pa.array(column, pa.string(), from_pandas=True)
-
-
 def _split_tags(column: "pd.Series[Any]") -> tuple[NDArray[np.float64], Mapping[str, int]]:
     """Return the numbers, and counts of the tagged missing values, which the library returns as letters among them."""
     if column.dtype.kind in "fi":
@@ -251,22 +251,3 @@ def _split_tags(column: "pd.Series[Any]") -> tuple[NDArray[np.float64], Mapping[
     numbers = pd.to_numeric(column, errors="coerce").to_numpy(np.float64)
     tags = Counter(tag for tag in column[np.isnan(numbers)] if isinstance(tag, str))
     return numbers, dict(sorted(tags.items()))
-
-
-def _parse_numbers(texts: pa.Array, missing: Sequence[str], file: str, column: str, start: int) -> NDArray[np.float64]:
-    texts = pc.utf8_trim_whitespace(texts)
-    texts = pc.if_else(pc.is_in(texts, pa.array(["", *missing])), pa.scalar(None, pa.string()), texts)
-    try:
-        return np.asarray(texts.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
-    except pa.ArrowInvalid:
-        for i, cell in enumerate(texts.to_pylist()):
-            if cell is not None and not is_number(cell):
-                raise TextInNumbersError(f"{file}: row {start + i} (counted from 0)", column, cell) from None
-        raise
-
-
-def _number_texts(values: NDArray[np.float64]) -> pa.Array:
-    """Write numbers as text, whole ones without a decimal point: ids are numbers in these formats."""
-    whole = (np.floor(values) == values) & (np.abs(values) < 2**53)
-    integers = pa.array(np.where(whole, values, 0).astype(np.int64)).cast(pa.string())
-    return pc.if_else(pa.array(whole), integers, pa.array(values, from_pandas=True).cast(pa.string()))

@@ -1,0 +1,122 @@
+"""Codebooks of one row for each item: wording, levels, missing codes, keying and group."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import ClassVar, Self
+
+from dfact.data.dictionaries.base import Dictionary, Paths
+from dfact.data.dictionaries.records import Records, as_number
+from dfact.data.readers.base import MissingCodes, Variable
+from dfact.errors import DataError, ParameterError
+
+_CONTENT = ("text", "group", "levels", "missing", "keying")
+_ROW_NAMES = ("rownames", "row.names", "row_names", "row names", "")
+"""Names of a column with the row names of a data frame of R."""
+_REVERSED, _STRAIGHT = re.compile(r"-.*|r|reversed?", re.IGNORECASE), re.compile(r"|NA|nan|\+.*|[01](\.0)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class CodebookTable(Dictionary):
+    """The rows of a codebook by item."""
+
+    name: str = ""
+    rows: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Cells by item and by column, whose name is in lower case."""
+    positions: Mapping[str, str] = field(default_factory=dict)
+    """Position of each item in the file."""
+    kind: ClassVar[str] = "codebook"
+    header: ClassVar[str] = f"'item' and one of {', '.join(map(repr, _CONTENT))}"
+
+    @classmethod
+    def open(cls, records: Records, codings: Paths) -> Self | None:
+        columns = [column.casefold() for column in records.columns]
+        item, row_names = records.find("item"), records.find(*_ROW_NAMES)
+        if row_names is not None and item is not None and "text" not in columns:
+            columns[item] = "text"  # psych's dictionaries have the items as row names, and their wording in the column Item
+            item = row_names
+        if item is None or not {*_CONTENT} & {*columns}:
+            return None
+        if codings:
+            raise ParameterError(f"codings= (--codings) is given with {records.name}, a codebook with its own levels; leave it out")
+        rows: dict[str, Mapping[str, str]] = {}
+        positions: dict[str, str] = {}
+        for record in records:
+            name = record.cells[item]
+            if name in rows:
+                raise DataError(f"{records.position(record)} has the item {name!r} again, expected each item once; remove one")
+            if name:
+                rows[name] = dict(zip(columns, record.cells, strict=True))
+                positions[name] = records.position(record)
+        return cls(records.name, rows, positions)
+
+    def column(self, name: str) -> dict[str, str]:
+        """Return the cells of a column by item, without empty ones."""
+        return {item: cell for item, row in self.rows.items() if (cell := row.get(name, ""))}
+
+    def variables(self, columns: Sequence[str]) -> dict[str, Variable]:
+        return {column: self._variable(column, self.rows[column]) for column in columns if column in self.rows}
+
+    def reversed_items(self, columns: Sequence[str], keying: str) -> list[str]:
+        if not any(keying.casefold() in row for row in self.rows.values()):
+            return super().reversed_items(columns, keying)
+        signs = self.column(keying.casefold())
+        for item, sign in signs.items():
+            if not (_REVERSED.fullmatch(sign) or _STRAIGHT.fullmatch(sign)):
+                raise DataError(f"{self.positions[item]}, column {keying!r} holds {sign!r}, expected 1 or -1 (reversed); correct it")
+        return [column for column in columns if column in signs and _REVERSED.fullmatch(signs[column])]
+
+    def _variable(self, item: str, row: Mapping[str, str]) -> Variable:
+        levels, missing = row.get("levels", ""), row.get("missing", "")
+        labels = self._labels(item, levels)
+        texts: tuple[str, ...] = ()
+        if "<" in levels and not labels:
+            texts = tuple(text.strip() for text in levels.split("<"))
+            if "" in texts or len(set(texts)) < len(texts):
+                raise self._bad_levels(item, levels)
+        codes = dict(_coded(code) for code in re.split(r"\|" if re.search("[|=]", missing) else "[,;]", missing) if code.strip())
+        numbers = {code: as_number(code) for code in codes}
+        return Variable(
+            item,
+            type="text" if texts else None,
+            wording=row.get("text", ""),
+            labels=labels | {number: codes[code] for code, number in numbers.items() if number is not None and codes[code]},
+            categories=texts,
+            ordered=bool(texts),
+            missing=MissingCodes(tuple(code if number is None else number for code, number in numbers.items())),
+        )
+
+    def _labels(self, item: str, levels: str) -> dict[float, str]:
+        """Return the labels by code of "code=label | code=label"; none of texts in order, "a<b<c"."""
+        if "=" not in levels:
+            if levels and "<" not in levels:
+                raise self._bad_levels(item, levels)
+            return {}
+        pairs = [_coded(pair) for pair in levels.split("|")]
+        labels = {number: label for code, label in pairs if (number := as_number(code)) is not None}
+        if len(labels) < len(pairs):
+            raise self._bad_levels(item, levels)
+        return labels
+
+    def _bad_levels(self, item: str, levels: str) -> DataError:
+        expected = "different codes as '1=never | 2=often', or different texts in their order as 'never<often'"
+        return DataError(f"{self.positions[item]}, column 'levels' holds {levels!r}, expected {expected}; correct it")
+
+
+def _coded(text: str) -> tuple[str, str]:
+    code, _, label = text.partition("=")
+    return code.strip(), label.strip()
+
+
+def read_items(path: str | PathLike[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Read the texts and the groups of items, by item, from a codebook; empty cells are left out.
+
+    Raises DataError unless the file has a column ``item`` and a column ``text`` or ``group``.
+    """
+    records = Records(path)
+    codebook = CodebookTable.open(records, ())
+    texts, groups = ({} if codebook is None else codebook.column(name) for name in ("text", "group"))
+    if codebook is None or not {"text", "group"} & {column.casefold() for column in records.columns}:
+        raise DataError(f"{records.name} has columns {records.columns}, expected item and text, group or both; name the columns so")
+    return texts, groups
