@@ -18,10 +18,6 @@ ELSEWHERE = {
     "dask scheduler": "tests/tls/test_tls.py",
     "dask worker": "tests/tls/test_tls.py",
     "10.0.0.1": "tests/tls/test_tls.py",
-    "--dictionary": "tests/data/test_dictionaries.py",
-    "baseline.": "tests/data/test_dictionaries.py",
-    "repeated.": "tests/data/test_stack.py",
-    "s3://bucket/waves": "tests/object_store/test_object_store.py",
 }
 """Parts of blocks and lines that these tests do not run, and the tests that do."""
 

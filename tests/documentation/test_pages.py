@@ -4,6 +4,7 @@ Each section runs from its beginning in a folder of its own, with data in place 
 through the function that ``dfact`` on the PATH calls; ``tests/cli/test_cli.py`` and ``.ci/run`` start it as a program.
 """
 
+import io
 import re
 import shlex
 import shutil
@@ -154,6 +155,19 @@ def biobank_codings(path: Path) -> None:
     pd.DataFrame({"Coding": 504, "Value": [1, 2, 3, 4, -818], "Meaning": meanings}).to_csv(path, sep="\t", index=False)
 
 
+def upload_waves(url: str) -> None:
+    """Write two parts under the names that Spark gives to the values of a column."""
+    import obstore
+
+    for wave, rows in (("a", OLD), ("b", NEW)):
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "survey.csv"
+            survey(file, rows)
+            buffer = io.BytesIO()
+            pd.read_csv(file).replace(-9, np.nan).replace(0, np.nan).to_parquet(buffer)
+        obstore.put(obstore.store.from_url(url), f"waves/wave={wave}/part-0.parquet", buffer.getvalue())
+
+
 @cache
 def _demo() -> TemporaryDirectory[str]:
     folder = TemporaryDirectory()
@@ -231,6 +245,8 @@ def test_section(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, req
     blocks = SECTIONS[name]
     store = request.getfixturevalue("bucket") if any("s3://bucket" in block.text for block in blocks) else "s3://bucket"
     lay_out(tmp_path, blocks)
+    if any("s3://bucket/waves" in block.text for block in blocks):
+        upload_waves(store)
     capsys: pytest.CaptureFixture[str] = request.getfixturevalue("capsys")
     capsys.readouterr()
     names: dict[str, Any] = {"__name__": "__main__"}
@@ -284,7 +300,7 @@ def options_of(command: click.Command) -> set[str]:
     return found.union(*map(options_of, command.commands.values())) if isinstance(command, click.Group) else found
 
 
-OF_OTHERS = {"--help", "--no-dashboard", "--death-timeout", "--dictionary", "--codings", "--stack", "--event", "--instance"}
+OF_OTHERS = {"--help", "--no-dashboard", "--death-timeout"}
 """Options of every command, and of Dask's."""
 
 
