@@ -26,6 +26,7 @@ from benchmarks.expectile import speed as emf_speed
 from benchmarks.gom import simulations as gom_simulations
 from benchmarks.gom import speed as gom_speed
 from benchmarks.gom import tables as gom_tables
+from benchmarks.inputs import statistical
 from benchmarks.versions import time_to_convergence
 from dfact.data.examples import ipip_ascado
 from dfact.models.bounded_nmf.passes import ADMMPass, SplitlessPass
@@ -303,3 +304,10 @@ def test_speed_up_without_messages_follows_the_partitions() -> None:
     fit = cost_model.Fit(500_000, 1_000)
     free, nothing = cost_model.Costs(0, 0, 0), cost_model.Caller(0, -1 / 1.25e9, -1 / 1.25e9)
     assert fit.speed_up(free, nothing, 64) == pytest.approx(489 / 8, rel=0.1)
+
+
+def test_statistical_files_of_all_formats_hold_the_same(tmp_path: Path, results: Path) -> None:
+    pytest.importorskip("pyreadstat")
+    thresholds = statistical.measure(300, 7, tmp_path)
+    assert dict(thresholds)["the same answers from all formats"]
+    assert len(load(results, "inputs_statistical")["rows"]) == 5

@@ -23,11 +23,11 @@ from dfact.data.readers.columns import to_batch
 from dfact.errors import DataError
 from dfact.storage.input_files import InputFile
 
-_BATCH_ENTRIES = 1 << 22
+_BATCH_ENTRIES = 1 << 21
 """Entries in a chunk: the library parses the dictionary of the file again for each."""
 _PART_ENTRIES = 1 << 23
 """Entries in a part of a table, some two seconds of work."""
-_COLUMNS_OF_UNKNOWN_LENGTH = 100
+_COLUMNS_OF_UNKNOWN_LENGTH = 50
 """Columns in a call where the file does not declare its number of rows: the library then allocates 100,000 rows of each."""
 
 Labels = Mapping[str, Mapping[float | str, str]]
@@ -146,11 +146,15 @@ class _Rows(TablePart):
         while self.stop is None or start < self.stop:
             n_rows = size if self.stop is None else min(size, self.stop - start)
             frame = self.source.read(columns, start, n_rows)
-            if self.stop is not None and len(frame) != n_rows:
-                raise self.source.damaged(f"it holds {start + len(frame)} rows, expected {self.stop}")
-            if len(frame):
-                yield self._batch(frame, numbers, texts, missing, start)
-            if len(frame) < n_rows:
+            n_read = len(frame)
+            if self.stop is not None and n_read != n_rows:
+                raise self.source.damaged(f"it holds {start + n_read} rows, expected {self.stop}")
+            if n_read:
+                batch = self._batch(frame, numbers, texts, missing, start)
+                del frame  # before the next chunk is read
+                yield batch
+                del batch
+            if n_read < n_rows:
                 return
             start += n_rows
 
