@@ -66,7 +66,7 @@ class ArrowTable(Table):
         with _open_arrow(file) as reader:
             self._schema = reader.schema
             self._n_batches = getattr(reader, "num_record_batches", None)
-        self.columns: list[str] = self._schema.names
+            self.columns: list[str] = self._schema.names  # fails on names that are not UTF-8
         if not self.columns or not any(rows.num_rows for rows in _read_batches(file, [])):
             raise DataError(f"{file.location} has columns but no rows, expected at least one row")
 
