@@ -5,7 +5,6 @@ from pathlib import Path
 import click
 
 from dfact.cli.options import example, overwrite_option, read_dataset
-from dfact.data.dictionaries.table import read_items
 from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
 from dfact.storage.location import Location
 
@@ -23,6 +22,7 @@ def report(model: Location, out: Path, data: Location | None, items: Location | 
     loadings as a heat map and a sortable table, and the distributions and correlations of the factors. It adds confounders,
     convergence, the selection and the stability, if MODEL has them. Needs Matplotlib.
     """
+    from dfact.data.dictionaries.table import read_items
     from dfact.report.write import write_report
 
     texts, groups = ({}, {}) if items is None else read_items(items)
