@@ -4,6 +4,7 @@ A table is read once. What has to be known before the first row can be stored (t
 is only known after the last one, so the rows wait in a scratch store, each batch in the smallest type that holds it exactly.
 The result does not depend on the parts, on the batches or on the executor.
 """
+# Long because both stages share the format of the spooled objects.
 
 from bisect import bisect_right
 from collections import Counter
