@@ -258,3 +258,15 @@ def test_the_shared_projects(tmp_path: Path) -> None:
     height = {"source": folder / "decimal-comma/data.csv", "dictionary": folder / "decimal-comma/dictionay.csv"}
     dataset = import_table(path=tmp_path / "d.zarr", items=["height", "bmi"], **height)
     np.testing.assert_allclose(values(dataset), [[1.54, 22.1], [1.84, 27.3], [1.95, 32.5], [1.61, 17.7]], rtol=1e-6)
+
+
+@needs_inputs
+def test_the_dictionary_of_the_bfi_gives_wordings_and_keys(tmp_path: Path) -> None:
+    said: dict[str, Any] = {"object": "bfi", "dictionary": INPUTS / "r/bfi.dictionary.rda", "valid_range": (1, 6)}
+    dataset = import_table(INPUTS / "r/bfi.rda", tmp_path / "o.zarr", items="[ACENO][1-5]", reverse="@Keying", **said)
+    assert dataset.codebook is not None
+    turned = [item.name for item in dataset.codebook if item.is_reversed]
+    assert turned == ["A1", "C4", "C5", "E1", "E2", "N1", "N2", "N3", "N4", "N5", "O2", "O5"]  # keyed for emotional stability
+    assert dataset.codebook["A1"].wording == "Am indifferent to the feelings of others."
+    assert np.nanmean(values(dataset)[:, 0]) == pytest.approx(4.586566, abs=1e-6)
+    assert np.isnan(values(dataset)).sum() == 508
