@@ -34,17 +34,14 @@ def help_command(topic: str | None) -> None:
         click.echo("Guides, printed by: dfact help TOPIC\n")
         width = max(map(len, guides)) + 2
         for name, file in guides.items():
-            click.echo(f"  {name:<{width}}{_title(file)}")
+            title = file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+            click.echo(f"  {name:<{width}}{title}")
         click.echo("\nOptions of a command: dfact COMMAND --help")
     elif topic in guides:
         click.echo("\n".join(_as_text(guides[topic].read_text(encoding="utf-8"))))
     else:
         [closest] = get_close_matches(topic, guides, n=1, cutoff=0)
         raise click.UsageError(f"TOPIC is {topic!r}, expected one of {', '.join(guides)}; did you mean {closest!r}?")
-
-
-def _title(file: Traversable) -> str:
-    return file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
 
 
 def _as_text(markdown: str) -> Iterator[str]:

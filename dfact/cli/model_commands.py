@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from dfact.data.dataset import Dataset
+    from dfact.engine.memory_plan import Plan
     from dfact.models.estimator import Factorization
 
 
@@ -196,10 +197,7 @@ def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, p
     from dfact.storage.groups import remove
 
     task = model.prepare(dataset)
-    planned = task.plan()
-    if path is None or planned.spilled:
-        click.echo(planned)
-    planned.check()
+    _check_plan(task.plan(), path)
     if path is None:
         return
     checkpoint = getattr(model, "checkpoint", None)
@@ -223,10 +221,7 @@ def run_fits(
     from dfact.progress import Progress
     from dfact.report.presenters.base import model_text
 
-    planned = estimator.prepare(dataset).times(len(values)).plan()
-    if path is None or planned.spilled:
-        click.echo(planned)
-    planned.check()
+    _check_plan(estimator.prepare(dataset).times(len(values)).plan(), path)
     if path is None:
         return
     paths = [(with_value(path, value), None if plot is None else Path(with_value(plot, value))) for value in values]
@@ -237,6 +232,13 @@ def run_fits(
         for write, fitted in zip(writes, models, strict=True):
             write(fitted)
     click.echo("\n\n".join(f"{output}\n{model_text(fitted)}" for (output, _), fitted in zip(paths, models, strict=True)))
+
+
+def _check_plan(plan: "Plan", path: Location | None) -> None:
+    """Raise MemoryPlanError if the plan does not fit. Print it if nothing else is wanted, or if it writes to disk."""
+    if path is None or plan.spilled:
+        click.echo(plan)
+    plan.check()
 
 
 @contextmanager

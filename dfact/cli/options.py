@@ -34,11 +34,9 @@ def choice(flag: str, choices: str, help_text: str, **settings: Any) -> Option:
     """
     names = choices.split()
     settings = settings if "show_default" in settings else {"default": names[0], **settings}
-    return click.option(flag, type=click.Choice(names), callback=_none_to_null, help=help_text, **settings)
-
-
-def _none_to_null(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    return None if value == "none" else value
+    return click.option(
+        flag, type=click.Choice(names), callback=lambda _, __, value: None if value == "none" else value, help=help_text, **settings
+    )
 
 
 def components(default: int | str, help_text: str = "Number of factors.", **settings: Any) -> Option:

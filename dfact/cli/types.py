@@ -44,32 +44,26 @@ class Counts(ParameterType):
         return list(dict.fromkeys(counts))
 
 
-class BlockShape(ParameterType):
-    """Numbers of row blocks and column blocks, such as 10x10."""
-
-    name = "rowsxcolumns"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        if isinstance(value, tuple):
-            return value
-        parts = [part.strip() for part in value.replace("×", "x").split("x")]
-        if len(parts) != 2 or not all(part.isdecimal() for part in parts):
-            self.fail(f"{value!r} is not a number of row blocks and one of column blocks, expected such as 10x10", param, ctx)
-        return int(parts[0]), int(parts[1])
-
-
 class MatrixShape(ParameterType):
     """Numbers of rows and columns, such as 1000x300."""
 
     name = "shape"
+    expected = "a shape, expected such as 1000x300"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
         if isinstance(value, tuple):
             return value
-        rows, times, columns = (part.strip() for part in value.lower().replace("×", "x").partition("x"))
-        if not times or not rows.isdecimal() or not columns.isdecimal():
-            self.fail(f"{value!r} is not a shape, expected such as 1000x300", param, ctx)
+        rows, _, columns = (part.strip() for part in value.lower().replace("×", "x").partition("x"))
+        if not rows.isdecimal() or not columns.isdecimal():
+            self.fail(f"{value!r} is not {self.expected}", param, ctx)
         return int(rows), int(columns)
+
+
+class BlockShape(MatrixShape):
+    """Numbers of row blocks and column blocks, such as 10x10."""
+
+    name = "rowsxcolumns"
+    expected = "a number of row blocks and one of column blocks, expected such as 10x10"
 
 
 class NumberOrAdaptive(ParameterType):

@@ -5,7 +5,8 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from inspect import get_annotations
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import zarr
@@ -33,22 +34,26 @@ class BlockState:
 
     others: StateArrays = field(default_factory=dict, kw_only=True)
     """Stored arrays that the class does not declare; a step that returns its state passes them on."""
+    field_names: ClassVar[dict[str, str]] = {}
+    """The names of the declared fields by those under which they are stored."""
+
+    def __init_subclass__(cls) -> None:
+        cls.field_names = cls.field_names | {name.replace("_", " "): name for name in get_annotations(cls)}
 
     @classmethod
     def of(cls, arrays: StateArrays) -> Self:
         """Make the state from its stored arrays."""
         own, others = StateArrays(), StateArrays()
         for stored, array in arrays.items():
-            name = stored.replace(" ", "_")
-            if name in cls.__dataclass_fields__:
-                own[name] = array
+            if stored in cls.field_names:
+                own[cls.field_names[stored]] = array
             else:
                 others[stored] = array
         return cls(**own, others=others)
 
     def arrays(self) -> StateArrays:
         """Return the arrays to store."""
-        own = {name.replace("_", " "): array for name, array in vars(self).items() if array is not None and name != "others"}
+        own = {stored: array for stored, name in self.field_names.items() if (array := getattr(self, name)) is not None}
         return own | self.others if self.others else own
 
 

@@ -1,7 +1,7 @@
 """The contract of a pass: the step on one block, and the sums that combine the blocks' results."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
@@ -166,13 +166,12 @@ class PartialSums:
 
     def accumulator(self) -> Self:
         """Return a copy in double precision, to which others can be added."""
-        return type(self)(**{f.name: np.array(getattr(self, f.name), dtype=np.float64) for f in fields(self)})
+        return type(self)(**{name: np.array(value, dtype=np.float64) for name, value in vars(self).items()})
 
     def add(self, other: Self) -> None:
         """Add ``other`` to this accumulator in place."""
-        for f in fields(self):
-            total = getattr(self, f.name)
-            total += getattr(other, f.name)
+        for name, total in vars(self).items():
+            np.add(total, getattr(other, name), out=total)
 
 
 State = TypeVar("State", bound=BlockState)

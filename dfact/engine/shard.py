@@ -148,18 +148,20 @@ class Shard:
         if pass_number > self._pass:
             self._pass, self._sums = pass_number, TreeSum(len(sampled))
         sums = self._sums if current else TreeSum[P](len(sampled))
-        if isinstance(pass_, SampledPass):
-            self._skip(pass_number, set(sampled) if wanted or pass_.changes_state else set[int]())
+        sample = pass_ if isinstance(pass_, SampledPass) else None
+        keep_states = sample is None or sample.changes_state
+        if sample is not None:
+            self._skip(pass_number, set(sampled) if wanted or keep_states else set[int]())
         leaves = {partition: leaf for leaf, partition in enumerate(sampled)}
         todo = self._todo(pass_number)
 
         def work(item: _WorkItem) -> None:
-            self._process(item, pass_number, pass_, broadcast, sums, leaves)
+            self._process(item, pass_number, pass_, broadcast, sums, leaves, keep_states=keep_states)
 
         # The next item's chunk is read while the current one is processed. Items of several chunks prefetch their own chunks; those
         # of a sample are short and read as a whole.
         read = pass_.dtype is not None and any(item.partitions.source.chunk_rows is not None for item in todo)
-        self._run_items(work, todo, partial(self._load, sampled=isinstance(pass_, SampledPass)) if read else None)
+        self._run_items(work, todo, partial(self._load, sampled=sample is not None) if read else None)
         self._split_loaded()
         rows = sum(item.partitions.source.shape[0] for item in todo)
         if rows:
@@ -196,7 +198,15 @@ class Shard:
             item.partitions = run.partitions.part(part.first, part.last)
 
     def _process(
-        self, item: _WorkItem, pass_number: int, pass_: Pass[Any, B, P], broadcast: B, sums: TreeSum[P], leaves: Mapping[int, int]
+        self,
+        item: _WorkItem,
+        pass_number: int,
+        pass_: Pass[Any, B, P],
+        broadcast: B,
+        sums: TreeSum[P],
+        leaves: Mapping[int, int],
+        *,
+        keep_states: bool,
     ) -> None:
         if pass_.dtype is not None:
             self._load_resident(item)
@@ -206,7 +216,7 @@ class Shard:
                 n_blocks = partitions.n_blocks(i)
                 new: BlockStates = []
                 total = reduce_blocks(islice(blocks, n_blocks), pass_, broadcast, self._states.take(i, n_blocks), new.append)
-                if not isinstance(pass_, SampledPass) or pass_.changes_state:
+                if keep_states:
                     self._states.put(i, new)
                 self._done[i] = pass_number
                 sums.add((0, leaves[i]), total)

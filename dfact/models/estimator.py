@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
-import zarr
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import _check_feature_names, _check_n_features, check_is_fitted, validate_data
@@ -19,7 +18,6 @@ from dfact.data.confounders import ConfounderEncoding, warn_implausible
 from dfact.data.dataset import Dataset
 from dfact.data.ingest.array import axis_labels
 from dfact.data.layout import Layout
-from dfact.data.lazy_results import compute_chunks
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import dask_array
 from dfact.data.validation import require_no_empty_columns, warn_unobserved_rows
@@ -29,9 +27,8 @@ from dfact.engine.memory_plan import Footprint, Plan
 from dfact.engine.requests import Solver
 from dfact.engine.session import Session
 from dfact.errors import DataError, ParameterError
-from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask
+from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask, fitted_attributes
 from dfact.models.fitted_schema import OPTIONAL, Shape, Size, row_attributes
-from dfact.models.row_factors import gather_rows
 from dfact.models.traits import ModelTraits
 from dfact.progress import Iteration
 
@@ -44,8 +41,8 @@ SAVED_TYPES: dict[str, type[Any]] = {}
 class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Base of the estimators.
 
-    A subclass defines ``_prepare``, which checks the parameters and the data, ``solve``, a generator of passes, ``set_fitted``,
-    which stores the solution, ``transform``, and its memory footprint (``_footprint``).
+    A subclass defines ``_prepare``, which checks the parameters and the data, ``_solve``, a generator of passes that stores the
+    solution, ``transform``, and its memory footprint (``_footprint``).
     Fitted attributes are declared by their types; :mod:`dfact.models.fitted_schema` checks a loaded model against them.
     """
 
@@ -89,11 +86,17 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         raise NotImplementedError  # each model's own
 
     def solve(self, task: FitTask[Any]) -> Solver[Any]:
-        """Solve the task's problem: yield requests for passes, and return the solution, which ``set_fitted`` stores."""
-        raise NotImplementedError  # each model's own
+        """Solve the task's problem: yield requests for passes, and end by setting all fitted attributes."""
+        fitted = type(self)(**self.get_params(deep=False))
+        fitted.__dict__.update(fitted_attributes(task.model))
+        result = yield from fitted._solve(task)
+        for name in fitted_attributes(self):
+            delattr(self, name)  # of an earlier fit
+        self.__dict__.update(fitted_attributes(fitted))
+        return result
 
-    def set_fitted(self, task: FitTask[Any], solution: Any) -> None:
-        """Set the fitted attributes. The rows' factors are read from the session, which is still open."""
+    def _solve(self, task: FitTask[Any]) -> Solver[Any]:
+        """Yield requests for passes, then set the attributes of the solution. Those that describe the data are set already."""
         raise NotImplementedError  # each model's own
 
     def fit(self, X: Any, y: None = None, *, checkpoint: str | PathLike[str] | None = None) -> Self:
@@ -104,16 +107,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     def fit_prepared(self, task: FitTask[Any], *, checkpoint: str | PathLike[str] | None = None) -> Self:
         """Run the fit that ``prepare`` returned. ``checkpoint`` overrides the parameter."""
         with task.open(checkpoint) as session:
-            self.finish(task, drive(self.solve(task), session))
+            drive(self.solve(task), session)
         return self
-
-    def finish(self, task: FitTask[Any], solution: Any) -> None:
-        """Set all fitted attributes: those that describe the data, and those of the solution."""
-        for name in [name for name in vars(self) if name.endswith("_") and not name.startswith("_")]:
-            delattr(self, name)  # of an earlier fit
-        for name, value in task.description.items():
-            setattr(self, name, value)
-        self.set_fitted(task, solution)
 
     def fit_transform(self, X: Any, y: None = None, **fit_inputs: Any) -> Any:
         """Fit, and return the factors of the same rows. Further arguments are those of ``fit``."""
@@ -199,15 +194,11 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         light = type(self)(**parameters | {"executor": "inline"})
         light.set_output(transform="default")
         omitted = {"selection_", "stability_", *row_attributes(type(self))}
-        for name, value in vars(self).items():
-            if name.endswith("_") and not name.startswith("_") and name not in omitted and not name.endswith("_history_"):
+        for name, value in fitted_attributes(self).items():
+            if name not in omitted and not name.endswith("_history_"):
                 setattr(light, name, value)
         light.codebook_ = None  # checked against that of the rows before they are split into chunks
         return light
-
-    def _write_lazy(self, lazy: Any, X: Any, out: str | PathLike[str]) -> NDArray[Any] | zarr.Array[Any]:
-        """Write a Dask array of the rows' factors to ``out``."""
-        return gather_rows(compute_chunks(lazy, self._client(X)), lazy.shape, lazy.dtype, stored=False, out=out)
 
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
         """Refuse columns without any observed entry in a fit, and warn of such rows."""
@@ -248,10 +239,6 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
                 raise ParameterError(f"dtype is {dtype}, expected float32 or float64")
             return dtype
         return np.dtype("float32" if np.can_cast(dataset.dtype, np.float32) else "float64")
-
-    def _covariate_columns(self, dataset: Dataset) -> int:
-        """Return the number of encoded confounder columns, c."""
-        return 0 if dataset.confounders is None else len(ConfounderEncoding.fit(dataset.confounders).columns)
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         raise NotImplementedError  # each model's own
@@ -329,4 +316,5 @@ def plan(model: Factorization, data: Any, memory_limit: int | str | None = None)
     True
     """
     dataset = as_dataset(data, client=model._client(data))
-    return model._task(dataset, n_covariates=model._covariate_columns(dataset)).plan(memory_limit)
+    n_covariates = 0 if dataset.confounders is None else len(ConfounderEncoding.fit(dataset.confounders).columns)
+    return model._task(dataset, n_covariates=n_covariates).plan(memory_limit)

@@ -1,6 +1,6 @@
 """A fit that is checked and planned, before anything runs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -15,7 +15,8 @@ from dfact.engine.checkpoint import CheckpointedSession
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, Plan, make_plan
 from dfact.engine.partitions import Partitions, partitions
-from dfact.engine.session import CheckpointableSession, Executor, Session
+from dfact.engine.passes import PartialSums, Pass
+from dfact.engine.session import CheckpointableSession, Executor, Session, StateRows
 from dfact.errors import ParameterError
 from dfact.models.parameters import POSITIVE_INTEGER, describe_value, is_count
 from dfact.models.row_factors import gather_rows
@@ -24,6 +25,10 @@ RUNTIME_PARAMETERS = ("executor", "memory_limit", "callbacks", "checkpoint", "ch
 """Parameters that do not affect the fitted model."""
 
 Q = TypeVar("Q")
+B = TypeVar("B")
+P = TypeVar("P", bound=PartialSums)
+Convert = Callable[[NDArray[Any]], NDArray[Any]]
+"""A function of the rows of an array, which workers unpickle."""
 _CHECKPOINT_EVERY = 10  # passes, for models without the parameter
 
 
@@ -61,11 +66,6 @@ class FitTask(Generic[Q]):
         return Layout.of(self.dataset.shape)
 
     @property
-    def description(self) -> dict[str, Any]:
-        """The fitted attributes that describe the data."""
-        return {name: value for name, value in vars(self.model).items() if name.endswith("_") and not name.startswith("_")}
-
-    @property
     def partitions(self) -> Partitions:
         """The rows with their covariates."""
         return partitions(self.dataset.source, self.dataset.missing_code, self.covariates)
@@ -78,23 +78,21 @@ class FitTask(Generic[Q]):
         """Return the task with the footprint of ``count`` such fits at once."""
         return replace(self, footprint=self.footprint.scaled(count))
 
-    def plan(self, memory_limit: int | str | None = None) -> Plan:
-        """Plan memory and disk space; ``memory_limit`` replaces that of the model."""
-        return self._plan(self._executor(), memory_limit)
-
-    def _executor(self) -> Executor:
+    @property
+    def executor(self) -> Executor:
+        """The executor of the fit."""
         return resolve_executor(self.model.executor, self.layout.n_partitions)
 
-    def _plan(self, executor: Executor, memory_limit: int | str | None) -> Plan:
-        workers = executor.workers(self.model.memory_limit if memory_limit is None else memory_limit)
+    def plan(self, memory_limit: int | str | None = None) -> Plan:
+        """Plan memory and disk space; ``memory_limit`` replaces that of the model."""
+        workers = self.executor.workers(self.model.memory_limit if memory_limit is None else memory_limit)
         return make_plan(self.dataset.source, self.dtype, self.footprint, workers)
 
     def open_session(self) -> CheckpointableSession:
         """Open a session on the data if the memory plan allows it."""
-        executor = self._executor()
-        plan = self._plan(executor, None)
+        plan = self.plan()
         plan.check()
-        return executor.open(self.partitions, plan)
+        return self.executor.open(self.partitions, plan)
 
     def open(self, checkpoint: str | PathLike[str] | None = None) -> Session:
         """Open a session for the fit, with its checkpoint: the one given, else that of the model, if it has one."""
@@ -113,8 +111,21 @@ class FitTask(Generic[Q]):
         fitted |= {"dtype": self.dtype.name, "covariates": self.covariates}
         return {name: describe_value(value) for name, value in (fitted | parameters | dict(self.extra_identity) | fitted).items()}
 
+    def compute_rows(
+        self, pass_: Pass[Any, B, P], broadcast: B, k: int, out: str | PathLike[str] | None, convert: Convert = np.asarray
+    ) -> tuple[P, NDArray[Any] | zarr.Array[Any]]:
+        """Run a pass that keeps the row factors (n, k). Return its sums, and these factors, converted."""
+        with self.open_session() as session:
+            sums = session.run(pass_, broadcast)
+            return sums, self.gather(StateRows(session, "factors", convert), k, out)
+
     def gather(self, rows: Iterable[NDArray[Any]], k: int, out: str | PathLike[str] | None = None) -> NDArray[Any] | zarr.Array[Any]:
         """Collect the row factors (n, k) into an array, or into a Zarr array if the data is stored: at ``out`` or a temporary one."""
         if not self.wants_rows:
             return np.empty((0, k), self.dtype)
         return gather_rows(rows, (self.dataset.shape[0], k), self.dtype, stored=self.dataset.path is not None, out=out)
+
+
+def fitted_attributes(model: Any) -> dict[str, Any]:
+    """Return the fitted attributes of a model, or of the model of a task those that describe the data."""
+    return {name: value for name, value in vars(model).items() if name.endswith("_") and not name.startswith("_")}

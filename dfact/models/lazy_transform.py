@@ -12,9 +12,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.coerce import Excerpt, as_dataset
 from dfact.data.ingest.array import axis_labels
-from dfact.data.lazy_results import map_rows
+from dfact.data.lazy_results import compute_chunks, map_rows
 from dfact.data.sources.dask import dask_array
 from dfact.models.estimator import Factorization
+from dfact.models.row_factors import gather_rows
 
 M = TypeVar("M", bound=Factorization)
 P = ParamSpec("P")
@@ -35,7 +36,9 @@ def lazy_of_dask(transform: Callable[Concatenate[M, Any, P], Any]) -> Callable[C
         arguments = signature(transform).bind(self, X, *args, **inputs).kwargs  # refuses arguments that the model does not accept
         out = arguments.pop("out", None)
         result = _lazy(self, X, array, arguments)
-        return result if out is None else self._write_lazy(result, X, out)
+        if out is None:
+            return result
+        return gather_rows(compute_chunks(result, self._client(X)), result.shape, result.dtype, stored=False, out=out)
 
     return cast("Callable[Concatenate[M, Any, P], Any]", transformed)
 

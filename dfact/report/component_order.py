@@ -51,9 +51,8 @@ class ComponentOrder:
 
     def loadings(self, model: Factorization) -> pd.DataFrame:
         """Return ``loadings_`` with this order and these signs."""
-        sizes = [A.shape[0] for A in model.factors_[1:]] if model.traits.tensor else [len(model.loadings_)]
-        signs = np.repeat(np.asarray(self.signs), sizes, axis=0)
         table: pd.DataFrame = model.loadings_
+        signs = np.repeat(np.asarray(self.signs), getattr(model, "slice_shape_", [len(table)]), axis=0)
         return (table * signs).iloc[:, self.order]
 
     def rows(self, factors: NDArray[Any]) -> NDArray[Any]:

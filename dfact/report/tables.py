@@ -25,9 +25,9 @@ def row_chunks(rows: Any) -> Iterator[NDArray[Any]]:
         yield np.asarray(rows[start : start + step])
 
 
-def largest_items(model: Factorization, n: int = 5, texts: Texts = None) -> pd.DataFrame:
+def largest_items(model: Factorization, loadings: pd.DataFrame, n: int = 5, texts: Texts = None) -> pd.DataFrame:
     """Return the items with the largest loadings of either sign: columns ``factor``, ``item``, ``loading``, and ``text`` if known."""
-    rows = [(name, str(item), float(values[item])) for name, values in model.loadings_.items() for item in values.abs().nlargest(n).index]
+    rows = [(name, str(item), float(values[item])) for name, values in loadings.items() for item in values.abs().nlargest(n).index]
     return with_texts(pd.DataFrame(rows, columns=["factor", "item", "loading"]), model, texts)
 
 

@@ -21,7 +21,7 @@ from dfact.selection.fold_fits import EstimatorFits, FoldTask, GroupResult, Warm
 from dfact.selection.folds import Folds, assign_all_folds, check_blocks, resolve_random_state, resolve_strata
 from dfact.selection.grid import Parameters, best_fit, expand, make_index, most_components, plan_fits
 from dfact.selection.result import RULES, Selection, choose
-from dfact.selection.results_store import KeyedResults, describe_model, describe_parameters
+from dfact.selection.results_store import ResultsStore, describe_model, describe_parameters
 from dfact.selection.scheduler import run_fits
 
 
@@ -133,7 +133,7 @@ def block_cross_validate(
     identity |= {"seed": resolve_random_state(random_state), "grid": [describe_parameters(c) for c in configurations]}
     identity |= {"n_blocks": blocks, "n_folds": int(n_folds), "repeats": int(repeats), "restarts": int(restarts)}
     identity |= {"strata": None if strata is None else blake2b(strata.tobytes(), digest_size=8).hexdigest()}
-    store = KeyedResults(checkpoint, identity)
+    store = ResultsStore(checkpoint, identity)
     folds = assign_all_folds(shape, blocks, n_folds, repeats, store.seed, strata)
     _check_size(most_components(model, configurations), folds)
     groups = _run(model, dataset, configurations, folds, store, restarts, callbacks, in_memory)
@@ -149,7 +149,7 @@ def _run(
     dataset: Dataset,
     configurations: list[Parameters],
     folds: list[Folds],
-    store: KeyedResults,
+    store: ResultsStore,
     restarts: int,
     callbacks: Sequence[Callable[[Iteration], None]],
     in_memory: bool | None,
@@ -173,11 +173,9 @@ def _run(
     return groups
 
 
-def _finished_groups(store: KeyedResults, repeat: int, fold: int) -> tuple[int, NDArray[Any] | None]:
+def _finished_groups(store: ResultsStore, repeat: int, fold: int) -> tuple[int, NDArray[Any] | None]:
     """Return the number of the fold's groups finished without a gap, and the loadings of the last."""
-    number = 0
-    while (repeat, fold, number) in store.entries:
-        number += 1
+    number = store.n_finished(repeat, fold)
     return number, store.entries[repeat, fold, number - 1][1] if number else None
 
 
@@ -196,7 +194,7 @@ class _Progress:
         self,
         configurations: list[Parameters],
         groups: list[tuple[int, ...]],
-        store: KeyedResults,
+        store: ResultsStore,
         n_tasks: int,
         callbacks: Sequence[Callable[[Iteration], None]],
     ) -> None:
@@ -218,7 +216,7 @@ class _Progress:
             self._reporter.reached(sum(len(self._groups[number]) for number in finished), step)
 
 
-def _tabulate(configurations: list[Parameters], groups: list[tuple[int, ...]], store: KeyedResults) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _tabulate(configurations: list[Parameters], groups: list[tuple[int, ...]], store: ResultsStore) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the table of the errors of each configuration, and that of the errors of each of its folds."""
     columns = sorted({key[:2] for key in store.entries})
     scores = np.empty((len(configurations), len(columns), 4))

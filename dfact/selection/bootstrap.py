@@ -24,7 +24,7 @@ from dfact.selection.estimators import takes_weights, with_parameters
 from dfact.selection.fitted_data import fitted_dataset
 from dfact.selection.folds import resolve_random_state
 from dfact.selection.resamples import ALL_ROWS, Refit, ResampleFits
-from dfact.selection.results_store import KeyedResults, describe_model
+from dfact.selection.results_store import ResultsStore, describe_model
 from dfact.selection.scheduler import run_fits
 
 _SAME_FACTOR = 0.95  # similarity from which two factors count as the same
@@ -130,12 +130,12 @@ def bootstrap(
     dataset = fitted_dataset(model, as_dataset(X, confounders))
     fingerprint = None if checkpoint is None else dataset.fingerprint
     identity = {"data": fingerprint, "model": _describe(model, warm_start), "seed": resolve_random_state(random_state)}
-    store = KeyedResults(checkpoint, identity)
+    store = ResultsStore(checkpoint, identity)
     fits, matching = _make_fits(model, dataset, confounders, store.seed), _Matching.of(model)
     refits = _Refits(store, n_resamples, callbacks)
     if refits.pending:
         if warm_start and "init" in model.get_params(deep=False):
-            fits = _converged_start(model, fits, refits, matching)
+            fits = _converged_start(model, fits, matching)
         run_fits(fits, refits.pending, refits.keep, model.executor, model.memory_limit)
     return _summarize(matching, refits.loadings(), level)
 
@@ -174,12 +174,15 @@ def _make_fits(model: Any, dataset: Dataset, confounders: Any, seed: int) -> Res
         return ResampleFits.make(refit, unlabelled, weighted=takes_weights(model), seed=seed)
 
 
-def _converged_start(model: Any, fits: ResampleFits, refits: "_Refits", matching: "_Matching") -> ResampleFits:
+def _converged_start(model: Any, fits: ResampleFits, matching: "_Matching") -> ResampleFits:
     """Fit the model further to all rows, and return the fits with its loadings as their common start."""
     warm = with_parameters(fits.model, init=np.asarray(model.components_, np.float64), tol=min(_TOLERANCE, model.tol))
     fits = replace(fits, model=warm)
-    run_fits(fits, [ALL_ROWS], refits.keep, model.executor, model.memory_limit)
-    start = refits.start()
+    found: list[Refit] = []
+    run_fits(fits, [ALL_ROWS], lambda _, refit: found.append(refit), model.executor, model.memory_limit)
+    [start] = found
+    if isinstance(start, DataError):
+        raise start
     nonzero = matching.loadings.any(axis=1)  # a penalty may have left a factor without loadings
     similarity = np.where(nonzero, matching.match(start)[0], 1.0)
     if similarity.min() < _SAME_FACTOR:
@@ -191,25 +194,14 @@ def _converged_start(model: Any, fits: ResampleFits, refits: "_Refits", matching
 class _Refits:
     """The finished refits; stores them and reports progress. Thread-safe."""
 
-    def __init__(self, store: KeyedResults, count: int, callbacks: Sequence[Callable[[Iteration], None]]) -> None:
+    def __init__(self, store: ResultsStore, count: int, callbacks: Sequence[Callable[[Iteration], None]]) -> None:
         self._store, self._count = store, count
         self._failed: dict[int, DataError] = {}
         self.pending = [number for number in range(count) if (number,) not in store.entries]
         self._lock, self._left, self._reporter = threading.Lock(), TimeLeft(count), Reporter(callbacks, count)
-        self._start: Refit | None = None
-
-    def start(self) -> NDArray[Any]:
-        """Return the loadings of the fit to all rows."""
-        assert self._start is not None, "all rows are fitted first"
-        if isinstance(self._start, DataError):
-            raise self._start
-        return self._start
 
     def keep(self, number: int, refit: Refit) -> None:
         """Store a finished refit and report it."""
-        if number == ALL_ROWS:
-            self._start = refit
-            return
         with self._lock:
             if isinstance(refit, DataError):
                 self._failed[number] = refit

@@ -17,23 +17,15 @@ from dfact.data.sources.sparse import to_dense
 from dfact.data.statistics import as_float
 from dfact.errors import DataError, ParameterError
 from dfact.models.provenance import SelectionRecord
-from dfact.selection.estimators import check_estimator, with_parameters
+from dfact.selection.estimators import check_estimator
 from dfact.selection.folds import resolve_random_state
 from dfact.selection.grid import expand
 from dfact.selection.held_out_errors import sum_squared_errors
 from dfact.selection.result import Selection
+from dfact.selection.starts import fit_starts, lowest_objective
 
 _MAX_ROWS = 5000  # a consensus matrix n × n in double precision takes 200 MB
 _RESTARTS = 10
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    """The fits with one number of components, and the one with the lowest objective."""
-
-    fits: list[Any]
-    lowest: Any
-    dataset: Dataset
 
 
 def select_by_criterion(
@@ -119,33 +111,22 @@ def select_by_criterion(
         raise DataError(
             f"X has {dataset.shape[0]} rows, expected at most {_MAX_ROWS} for {criterion!r}, which compares all pairs; {remedy}"
         )
-    arguments = {} if confounders is None else {"confounders": confounders}
     scores: list[float] = []
     best: Any = None
     best_k = candidates[0]
     for k in candidates:
-        fits = [
-            start.fit(X, **arguments)
-            for start in _make_starts(model, k, restarts, resolve_random_state(random_state), chosen.least_restarts > 0)
-        ]
-        lowest = min(fits, key=lambda fit: float(fit.objective_history_[-1]))
-        scores.append(chosen.score(_Candidate(fits, lowest, dataset)))
+        seeds = np.random.SeedSequence(resolve_random_state(random_state)).generate_state(restarts)
+        fits = fit_starts(model, {"n_components": k}, seeds, X, confounders, own=not chosen.least_restarts)
+        scores.append(chosen.score(fits, dataset))
         if best is None or scores[-1] * chosen.sign > scores[candidates.index(best_k)] * chosen.sign:
-            best, best_k = lowest, k
+            best, best_k = lowest_objective(fits), k
     table = pd.DataFrame({criterion: scores}, index=pd.Index(candidates, name="n_components"))
     best.selection_ = SelectionRecord.from_table(table, candidates.index(best_k), criterion, "lowest" if chosen.sign < 0 else "highest")
     return Selection(table, {"n_components": best_k}, best)
 
 
-def _make_starts(model: Any, k: int, restarts: int, seed: int | None, only_random: bool) -> list[Any]:
-    """Return the estimators to fit: one with the model's own start, unless all are random, and those with random starts."""
-    default = [] if only_random else [with_parameters(model, n_components=k)]
-    seeds = np.random.SeedSequence(seed).generate_state(restarts) % 2**31
-    return default + [with_parameters(model, n_components=k, init="random", random_state=int(number)) for number in seeds]
-
-
-def _bic1(candidate: _Candidate) -> float:
-    lowest, dataset = candidate.lowest, candidate.dataset
+def _bic1(fits: list[Any], dataset: Dataset) -> float:
+    lowest = lowest_objective(fits)
     n, m, k = *dataset.shape, len(lowest.components_)
     squares, count = 0.0, 0
     dtype = np.dtype(lowest.components_.dtype)
@@ -177,23 +158,23 @@ def consensus(fits: list[Any]) -> NDArray[np.float64]:
     return total / len(fits)
 
 
-def _ccc(candidate: _Candidate) -> float:
-    distances = squareform(1 - consensus(candidate.fits), checks=False)
+def _ccc(fits: list[Any], _: Dataset) -> float:
+    distances = squareform(1 - consensus(fits), checks=False)
     tree = linkage(distances, "average")
     if np.ptp(distances) == 0:
         return 1.0  # all pairs of rows are equally distant, which the tree reproduces
     return float(cophenet(tree, distances)[0])
 
 
-def _dispersion(candidate: _Candidate) -> float:
-    return float(np.mean(4 * (consensus(candidate.fits) - 0.5) ** 2))
+def _dispersion(fits: list[Any], _: Dataset) -> float:
+    return float(np.mean(4 * (consensus(fits) - 0.5) ** 2))
 
 
 @dataclass(frozen=True)
 class _Criterion:
     """A score and the random starts it needs."""
 
-    score: Callable[[_Candidate], float]
+    score: Callable[[list[Any], Dataset], float]
     sign: int
     """1 if the score is maximized, −1 if it is minimized."""
     restarts: int

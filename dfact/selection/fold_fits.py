@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, WorkerResources, make_plan
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, Broadcast_contra, Pass, Sums_co
-from dfact.engine.requests import RunPass, Solver, run, state_rows
+from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import MemoryPlanError, ParameterError
 from dfact.linalg.svd import nndsvd
 from dfact.models.bounded_nmf.passes import RowStart
@@ -29,7 +29,6 @@ from dfact.selection.folds import Folds
 from dfact.selection.held_out_errors import SquaredErrorPass, sum_squared_errors
 from dfact.selection.masks import FoldMask
 
-T = TypeVar("T")
 # Multiples of the model's tolerance: for the first β of a number of components, and for the others, which start from it.
 # With 3 and 1 it takes 1.6 times the passes, and errors on eqsq differ by a third of their standard error.
 _FIRST_TOLERANCE, _TOLERANCE = 5.0, 2.0
@@ -86,12 +85,9 @@ class FoldFits:
         return np.concatenate([block.values for block in parts.blocks(self.task.dtype)]), parts.covariates
 
 
-class Scorer(Protocol):
-    """A solver of the error on the entries that a fold holds out, of the model of the last pass's factors and Qᵀ (k+c, m)."""
-
-    def __call__(self, problem: Problem, Q: NDArray[Any]) -> Solver[tuple[float, int]]:
-        """Return Σ (M − R)² over the held-out entries and their number."""
-        ...
+Scorer = Callable[[Problem, NDArray[Any]], Solver[tuple[float, int]]]
+"""Function that returns a solver of Σ (M − R)² over the entries that a fold holds out, and their number, where R is the model of
+the last pass's factors and Qᵀ (k+c, m)."""
 
 
 class InMemoryScorer:
@@ -274,8 +270,8 @@ class WarmStartPath:
         """Return loadings, number of passes and objective of a fit; without a row start it starts from the previous fit's rows."""
         s = self._settings
         solver = Splitless(problem, RowStart(None) if row_start is None else row_start, s.dtype)
-        fit = descend(solver, Q, s.max_iter, tol, None, relative_change)
-        descent = yield from fit if row_start is None else _without_state(fit)
+        first_pass = None if row_start is None else ResetPass(solver.pass_)
+        descent = yield from descend(solver, Q, s.max_iter, tol, None, relative_change, first_pass)
         return descent.Q, len(descent.objectives), descent.objectives[-1]
 
 
@@ -291,20 +287,6 @@ class ResetPass(Pass[BlockState, Broadcast_contra, Sums_co]):
 
     def step(self, block: Block, state: BlockState, broadcast: Broadcast_contra) -> tuple[BlockState, Sums_co]:
         return self.pass_.step(block, self.pass_.start(block), broadcast)
-
-
-def _without_state(solver: Solver[T]) -> Solver[T]:
-    """Run a solver whose first pass discards the state of an earlier fit."""
-    request = next(solver)
-    assert isinstance(request, RunPass), "a fit begins with a pass"
-    reply: Any = yield replace(request, pass_=ResetPass(request.pass_))
-    while True:
-        try:
-            request = solver.send(reply)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        reply = yield request
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,9 +15,10 @@ from dfact.errors import ParameterError
 from dfact.models.bounded_nmf.problem import Problem
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
-from dfact.selection.estimators import takes_confounders, with_parameters
+from dfact.selection.estimators import with_parameters
 from dfact.selection.fold_fits import EstimatorFits, GridGroup, PathSettings, WarmStarts, from_the_middle
 from dfact.selection.folds import Folds
+from dfact.selection.starts import fit_starts, lowest_objective
 
 Parameters = dict[str, Any]
 
@@ -113,14 +114,8 @@ def _make_groups(numbers: list[int], configurations: list[Parameters], problem: 
     return groups
 
 
-def best_fit(model: Any, parameters: Parameters, X: Any, confounders: Any, restarts: int, seed: int) -> Factorization:
+def best_fit(model: Any, parameters: Parameters, X: Any, confounders: Any, restarts: int, seed: int) -> Any:
     """Fit the model from its own start and ``restarts`` random ones; return the fit with the lowest objective."""
-    arguments = {} if confounders is None or not takes_confounders(model) else {"confounders": confounders}
-    best: Any = with_parameters(model, **parameters).fit(X, **arguments)
-    for restart in range(restarts):
-        random = np.random.SeedSequence(seed, spawn_key=(len(best.components_), restart)).generate_state(1)[0]
-        candidate = with_parameters(model, **parameters, init="random", random_state=int(random) % 2**31).fit(X, **arguments)
-        if candidate.objective_history_[-1] < best.objective_history_[-1]:
-            best = candidate
-    fitted: Factorization = best
-    return fitted
+    key = most_components(model, [parameters])
+    seeds = [np.random.SeedSequence(seed, spawn_key=(key, restart)).generate_state(1)[0] for restart in range(restarts)]
+    return lowest_objective(fit_starts(model, parameters, seeds, X, confounders, own=True))

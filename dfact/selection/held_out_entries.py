@@ -17,7 +17,6 @@ from dfact.engine.driver import FusedSolver
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run
-from dfact.engine.session import CheckpointableSession, Executor, Session
 from dfact.errors import DataError, ParameterError
 from dfact.models.expectile.estimator import ExpectileMF
 from dfact.models.expectile.passes import OriginalUnits
@@ -31,10 +30,11 @@ from dfact.selection.grid import Parameters, expand, make_index
 from dfact.selection.held_out_errors import ERRORS, ErrorHistogram, ErrorHistogramPass, ErrorMeasure
 from dfact.selection.masks import EntryMask
 from dfact.selection.result import Selection
-from dfact.selection.results_store import BatchResults, Results, describe_model, describe_parameters
-from dfact.selection.scheduler import Batches, run_on_shared_reads
+from dfact.selection.results_store import Results, ResultsStore, describe_model, describe_parameters
+from dfact.selection.scheduler import BatchCheckpoints, run_on_shared_reads
 
 _COMMON = (*RUNTIME_PARAMETERS, "dtype")  # parameters that are the same for all fits
+_STARTS, _ERRORS = range(2)  # the stages of the fits
 
 
 def select_by_held_out(
@@ -132,7 +132,7 @@ def select_by_held_out(
     identity: dict[str, Any] = {"data": None if checkpoint is None else dataset.fingerprint, "model": describe_model(model)}
     identity |= {"grid": [describe_parameters(c) for c in configurations], "holdout_fraction": float(holdout_fraction)}
     identity |= {"error": error, "bins": describe_value(measure.edges), "repeats": int(repeats)}
-    store = BatchResults(checkpoint, identity | {"seed": resolve_random_state(random_state)}, model.checkpoint_every)
+    store = ResultsStore(checkpoint, identity | {"seed": resolve_random_state(random_state)})
     entry_fits = EntryFits(tasks[0], measure, holdout_fraction, store.seed)
     histograms = held_out_histograms(entry_fits, fits, store, model.executor, model.memory_limit)
     totals = [_sum(histograms[i :: len(tasks)]) for i in range(len(tasks))]
@@ -143,7 +143,8 @@ def select_by_held_out(
         )
     table = _tabulate(configurations, measure, totals)
     best = int(table["median"].to_numpy().argmin())
-    fitted = with_parameters(model, **configurations[best]).fit(X, checkpoint=store.final_checkpoint())
+    store.remove_batches()
+    fitted = with_parameters(model, **configurations[best]).fit(X, checkpoint=store.checkpoint("model"))
     fitted.selection_ = SelectionRecord.from_table(table, best, "median", "lowest")
     return Selection(table, configurations[best], fitted)
 
@@ -261,9 +262,9 @@ class EntryFits:
         model, dtype = fit.model, fit.task.dtype
         if start is not None and fit.starts_from_svd:
             model = with_parameters(model, init=start[:, : model.n_components].T)
-        solution = yield from model.solve(fit.task)
+        yield from model.solve(fit.task)
         pass_ = ErrorHistogramPass(fit.task.problem, self.measure, dtype)
-        histogram = yield from run(pass_, solution.column_factors.astype(np.float64), self._mask(fit.repeat, held_out=True))
+        histogram = yield from run(pass_, model.column_factors_.astype(np.float64), self._mask(fit.repeat, held_out=True))
         keep([histogram.counts, histogram.zeros])
 
     def _mask(self, repeat: int, *, held_out: bool) -> EntryMask:
@@ -271,39 +272,21 @@ class EntryFits:
 
 
 def held_out_histograms(
-    fits: EntryFits, which: Sequence[EntryFit], store: BatchResults, executor: Any, memory_limit: int | str | None
+    fits: EntryFits, which: Sequence[EntryFit], store: ResultsStore, executor: Any, memory_limit: int | str | None
 ) -> list[ErrorHistogram]:
-    """Return the errors of each fit on the entries that its repeat holds out."""
-    resolved = resolve_executor(executor, len(fits.task.partitions))
+    """Return the errors of each fit on the entries that its repeat holds out; the store holds those that are finished."""
+
+    def run_stage(stage: int, fits: EntryFits, which: Sequence[EntryFit]) -> list[Results]:
+        def keep(fit: EntryFit, results: Results) -> None:
+            store.add((stage, which.index(fit)), results)
+
+        checkpoints = BatchCheckpoints(store, stage, which[0].model.checkpoint_every)
+        run_on_shared_reads(fits, which, keep, resolve_executor(executor, len(fits.task.partitions)), memory_limit, checkpoints)
+        return [store.entries[stage, number] for number in range(len(which))]
+
     decomposed, starts = [fit for fit in which if fit.starts_from_svd], {}
     if decomposed:
         largest = max(decomposed, key=lambda fit: fit.model.n_components)
         begun = [replace(largest, repeat=repeat) for repeat in dict.fromkeys(fit.repeat for fit in decomposed)]
-        results = _RecordedBatches(store, "starts").run(fits, begun, resolved, memory_limit)
-        starts = {fit.repeat: start for fit, (start,) in zip(begun, results, strict=True)}
-    results = _RecordedBatches(store, "errors").run(replace(fits, starts=starts), which, resolved, memory_limit)
-    return [ErrorHistogram(*arrays) for arrays in results]
-
-
-class _RecordedBatches(Batches):
-    """The batches of a stage, whose results go to the store with their checkpoints."""
-
-    def __init__(self, store: BatchResults, stage: str) -> None:
-        self._store, self._stage = store, stage
-        self._results: dict[EntryFit, Results] = {}
-
-    def run(self, fits: EntryFits, which: Sequence[EntryFit], executor: Executor, memory_limit: int | str | None) -> list[Results]:
-        """Run the fits that the store lacks, and return the results of all."""
-        done = self._store.results(self._stage)
-        self._which, self._results = which, dict(zip(which, done, strict=False))
-        run_on_shared_reads(fits, which, self._results.__setitem__, executor, memory_limit, first=len(done), batches=self)
-        return [self._results[fit] for fit in which]
-
-    def pending(self, first: int) -> int | None:
-        return self._store.pending_batch(self._stage, first)
-
-    def opened(self, session: CheckpointableSession, first: int, count: int) -> Session:
-        return self._store.checkpointed(session, self._stage, first, count)
-
-    def finished(self, first: int, count: int) -> None:
-        self._store.add(self._stage, first, [self._results[fit] for fit in self._which[first : first + count]])
+        starts = {fit.repeat: start for fit, (start,) in zip(begun, run_stage(_STARTS, fits, begun), strict=True)}
+    return [ErrorHistogram(*arrays) for arrays in run_stage(_ERRORS, replace(fits, starts=starts), which)]

@@ -114,11 +114,10 @@ class ResampleFits:
     def _refit(self, model: Factorization, keep: Callable[[Refit], None]) -> Solver[None]:
         """Keep the loadings of a refit, or its error: an item may be constant or unanswered in a resample."""
         try:
-            solution = yield from model.solve(self.task)
+            yield from model.solve(self.task)
         except DataError as error:
             keep(error)
             return
-        model.finish(self.task, solution)
         keep(np.asarray(model.components_))
 
     def fits_in_memory(self, count: int, workers: WorkerResources) -> bool:

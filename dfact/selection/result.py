@@ -51,11 +51,8 @@ def choose(table: pd.DataFrame, rule: str) -> dict[str, Any]:
         raise ParameterError(f"rule is {rule!r}, expected one of {', '.join(map(repr, RULES))}")
     frame = table.reset_index()
     row = RULES[rule](frame)
-    return {str(name): _to_python(frame.at[row, name]) for name in table.index.names}
-
-
-def _to_python(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    values = {str(name): frame.at[row, name] for name in table.index.names}
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
 
 
 def _lowest(frame: pd.DataFrame) -> Any:

@@ -1,5 +1,6 @@
 """Finished results of a selection in a store, from which it resumes after an interruption."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any
@@ -17,6 +18,7 @@ from dfact.storage.records import Records
 Key = tuple[int, ...]
 Results = Sequence[NDArray[Any]]
 """The arrays that a fit returns."""
+_RESULT, _BATCH = "result-", "passes-"  # prefixes of the names of results, and of the checkpoints of batches
 
 
 def describe_parameters(parameters: Mapping[str, Any]) -> str:
@@ -31,33 +33,22 @@ def describe_model(model: Any) -> str:
 
 
 class ResultsStore:
-    """The records of a selection at ``path``, each complete or absent; nothing is stored without a path.
+    """The arrays of finished fits by key, which says which fit it is, in a store at ``path``; nothing is stored without a path.
 
     The results follow from the ``identity``: a store with another one is refused. Its ``seed`` may be None for
-    any seed: that of an existing store is then used, otherwise one is drawn.
+    any seed: that of an existing store is then used, otherwise one is drawn. Each result is complete or absent. Beside the
+    results stand the checkpoints of the fits that are not finished.
     """
 
     def __init__(self, path: str | PathLike[str] | None, identity: Mapping[str, Any]) -> None:
         seed = identity["seed"]
         self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
+        self.entries: dict[Key, Results] = {}
         self._records = None if path is None else Records(path, "selection", identity, seed=self.seed)
         if self._records is not None:
             self.seed = int(self._records.recorded_seed)
             self._records.remove_incomplete()
-
-    def checkpoint(self, name: str) -> Location | None:
-        """Return the location for a fit's checkpoint beside the records."""
-        return None if self._records is None else parse_location(f"{self._records.location}/{name}")
-
-
-class KeyedResults(ResultsStore):
-    """The arrays of finished fits by key, which says which fit it is."""
-
-    def __init__(self, path: str | PathLike[str] | None, identity: Mapping[str, Any]) -> None:
-        super().__init__(path, identity)
-        self.entries: dict[Key, Results] = {}
-        if self._records is not None:
-            for name in self._records.names():
+            for name in self._records.names(_RESULT):
                 attributes, arrays = self._records.read(name)
                 self.entries[tuple(attributes["key"])] = list(arrays)
 
@@ -65,65 +56,39 @@ class KeyedResults(ResultsStore):
         """Store the results of a fit."""
         self.entries[key] = results
         if self._records is not None:
-            self._records.write("-".join(map(str, key)), results, key=key)
+            self._records.write(_RESULT + "-".join(map(str, key)), results, key=key)
 
+    def n_finished(self, *prefix: int) -> int:
+        """Return the number of fits, numbered from 0 after the ``prefix`` of their keys, that are finished without a gap."""
+        return next(number for number in itertools.count() if (*prefix, number) not in self.entries)
 
-class BatchResults(ResultsStore):
-    """Results of batches of fits that share their reads, and the checkpoint of the current batch.
+    def checkpoint(self, name: str) -> Location | None:
+        """Return the location for a fit's checkpoint beside the results."""
+        return None if self._records is None else parse_location(f"{self._records.location}/{name}")
 
-    Fits of a ``stage`` are numbered. Results do not depend on the batch, so that a resumed run may form other
-    batches than before. The checkpoint of a batch holds the passes of all its fits and serves the same batch alone.
-    """
-
-    def __init__(self, path: str | PathLike[str] | None, identity: Mapping[str, Any], every: int) -> None:
-        super().__init__(path, identity)
-        self._every = every
-
-    def results(self, stage: str) -> list[Results]:
-        """Return the results of the finished fits, from the first one."""
-        if self._records is None:
-            return []
-        results: list[Results] = []
-        for name in self._records.names(f"{stage}-"):
-            attributes, arrays = self._records.read(name)
-            results += [[next(arrays) for _ in range(length)] for length in attributes["lengths"]]
-        return results
-
-    def add(self, stage: str, first: int, batch: Sequence[Results]) -> None:
-        """Store the results of a batch that begins with fit number ``first``."""
-        if self._records is not None:
-            arrays = [array for results in batch for array in results]
-            self._records.write(f"{stage}-{first:06d}", arrays, lengths=[len(results) for results in batch])
-
-    def pending_batch(self, stage: str, first: int) -> int | None:
-        """Return the size of the interrupted batch that begins with fit number ``first``; None if there is none."""
-        prefix = _checkpoint_prefix(stage, first)
+    def interrupted_batch(self, stage: int) -> range:
+        """Return the numbers of the fits of a stage that shared their reads when they were interrupted; none if there is no checkpoint."""
+        prefix = f"{_BATCH}{stage}-"
         names = [] if self._records is None else self._records.names(prefix)
-        return int(names[0].removeprefix(prefix)) if names else None
+        first, count = map(int, names[0].removeprefix(prefix).split("-")) if names else (0, 0)
+        return range(first, first + count)
 
-    def checkpointed(self, session: CheckpointableSession, stage: str, first: int, count: int) -> Session:
-        """Return the session with a checkpoint for the batch of ``count`` fits from number ``first``; delete those of other batches."""
+    def checkpoint_batch(self, session: CheckpointableSession, stage: int, batch: range, every: int) -> Session:
+        """Return the session with a checkpoint for a batch of fits that share their reads; delete those of other batches.
+
+        The checkpoint holds the passes of all these fits and serves the same batch alone. A version is written after ``every`` new passes.
+        """
         if self._records is None:
             return session
         self._records.check_owner()
-        name = f"{_checkpoint_prefix(stage, first)}{count:06d}"
-        _remove_checkpoints(self._records, but=name)
-        return CheckpointedSession(session, parse_location(f"{self._records.location}/{name}"), self._every, {})
+        name = f"{_BATCH}{stage}-{batch.start:06d}-{len(batch):06d}"
+        self.remove_batches(but=name)
+        return CheckpointedSession(session, parse_location(f"{self._records.location}/{name}"), every, {})
 
-    def final_checkpoint(self) -> Location | None:
-        """Return the location for the checkpoint of the fit that follows from all results; delete those of batches."""
+    def remove_batches(self, but: str = "") -> None:
+        """Delete the checkpoints of batches."""
         if self._records is not None:
-            _remove_checkpoints(self._records)
-        return self.checkpoint("model")
-
-
-def _checkpoint_prefix(stage: str, first: int) -> str:
-    return f"passes-{stage}-{first:06d}-"
-
-
-def _remove_checkpoints(records: Records, but: str = "") -> None:
-    for name in records.names("passes-"):
-        if name != but:
-            # Without its attributes a record is incomplete, and stays so if its removal is interrupted.
-            records.group[name].attrs.put({})
-            records.remove(name)
+            for name in set(self._records.names(_BATCH)) - {but}:
+                # Without its attributes a record is incomplete, and stays so if its removal is interrupted.
+                self._records.group[name].attrs.put({})
+                self._records.remove(name)

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -15,6 +16,7 @@ from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan
 from dfact.engine.session import CheckpointableSession, Executor, Session
 from dfact.engine.threads import single_threaded
 from dfact.models.fit_task import FitTask
+from dfact.selection.results_store import ResultsStore
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -54,19 +56,24 @@ class Fits(SharedFits[T_contra, R_co], Protocol):
         ...
 
 
-class Batches:
-    """Batches of fits that share their reads. A subclass records them, so that an interrupted batch resumes."""
+@dataclass(frozen=True)
+class BatchCheckpoints:
+    """The checkpoints of a stage, from which an interrupted batch of fits that share their reads resumes."""
 
-    def pending(self, first: int) -> int | None:
-        """Return the size of the interrupted batch that begins with fit number ``first``; None if there is none."""
-        return None
+    store: ResultsStore
+    """Holds the finished fits of the ``stage``, by stage and number."""
+    stage: int
+    every: int
+    """Passes between two versions of a checkpoint."""
 
-    def opened(self, session: CheckpointableSession, first: int, count: int) -> Session:
-        """Return the session of a batch, with its checkpoint."""
-        return session
+    def pending(self, count: int) -> range:
+        """Return the numbers of the batch to begin with: the interrupted one, else all of the ``count`` fits that are not finished."""
+        done, interrupted = self.store.n_finished(self.stage), self.store.interrupted_batch(self.stage)
+        return interrupted if done in interrupted else range(done, count)
 
-    def finished(self, first: int, count: int) -> None:
-        """Record that a batch has finished."""
+    def attach(self, session: CheckpointableSession, batch: range) -> Session:
+        """Return the session of a batch with its checkpoint."""
+        return self.store.checkpoint_batch(session, self.stage, batch, self.every)
 
 
 def run_fits(
@@ -111,23 +118,21 @@ def run_on_shared_reads(
     keep: Callable[[T, R], None],
     executor: Executor,
     memory_limit: int | str | None,
-    *,
-    first: int = 0,
-    batches: Batches | None = None,
+    checkpoints: BatchCheckpoints | None = None,
 ) -> None:
-    """Run the fits from number ``first`` on in batches that share each read, as large as the memory allows.
+    """Run the fits in batches that share each read, as large as the memory allows.
 
-    A batch is no larger than an interrupted one that resumes.
+    With ``checkpoints`` an interrupted batch resumes, unless it no longer fits in memory. Its finished fits are kept again.
     """
-    task, batches = fits.task, batches or Batches()
+    task = fits.task
     workers, footprints = executor.workers(memory_limit), [fits.footprint(one) for one in which]
-    while first < len(which):
-        limit = batches.pending(first) or len(which)
-        count, plan = largest_batch(task.dataset.source, task.dtype, footprints[first : first + limit], workers)
-        with batches.opened(executor.open(task.partitions, plan), first, count) as session:
-            drive_together([fits.shared(one, partial(keep, one)) for one in which[first : first + count]], session, task.dtype)
-        batches.finished(first, count)
-        first += count
+    batch = range(len(which)) if checkpoints is None else checkpoints.pending(len(which))
+    while batch:
+        count, plan = largest_batch(task.dataset.source, task.dtype, footprints[batch.start : batch.stop], workers)
+        batch, opened = batch[:count], executor.open(task.partitions, plan)
+        with opened if checkpoints is None else checkpoints.attach(opened, batch) as session:
+            drive_together([fits.shared(which[i], partial(keep, which[i])) for i in batch], session, task.dtype)
+        batch = range(batch.stop, len(which))
 
 
 def largest_batch(source: RowSource, dtype: np.dtype[Any], fits: Sequence[Footprint], workers: WorkerResources) -> tuple[int, Plan]:

@@ -389,6 +389,17 @@ def test_unknown_types_in_matlab_files_are_refused(kind: int, tmp_path: Path) ->
         open_array(tmp_path / "x.mat")
 
 
+def test_heaps_that_never_end_are_refused(tmp_path: Path) -> None:
+    """HDF5 would walk a free space of size 0 forever."""
+    write_annotated({"X": np.eye(3)}, tmp_path / "x.h5ad", ["abc", "xyz"])
+    data = bytearray((tmp_path / "x.h5ad").read_bytes())
+    heap = data.index(b"GCOL")
+    data[heap + 16 : heap + 32] = bytes(16)
+    (tmp_path / "x.h5ad").write_bytes(data)
+    with pytest.raises(dfact.DataError, match=r"x.h5ad cannot be read as HDF5: the free space of a heap has no size"):
+        open_array(tmp_path / "x.h5ad")
+
+
 def test_invalid_positions_of_a_sparse_matrix_are_refused(tmp_path: Path) -> None:
     for member, values in (("indptr", [0, 9, 2, 3]), ("indices", [0, 1, 7])):
         write_annotated({"X": np.eye(3)}, tmp_path / "x.h5ad", kind="csr")

@@ -94,7 +94,10 @@ def events(folder: Path) -> Path:
 
 def test_events_become_a_mode(redcap: Path, tmp_path: Path) -> None:
     data = events(tmp_path)
-    dataset = import_table(data, tmp_path / "o.zarr", dictionary=redcap, items=["mood", "sex"], stack="events", confounders=["age"])
+    said: dict[str, Any] = {"dictionary": redcap, "items": ["mood", "sex"], "stack": "events"}
+    notes: list[str] = []
+    dataset = import_table(data, tmp_path / "o.zarr", confounders=["age"], note=notes.append, **said)
+    assert notes == ["long.csv: left out, as none of the items has an answer there: v3"]
     assert dataset.shape == (2, 2, 2)
     assert [list(labels) for labels in dataset.mode_labels if labels is not None] == [["v1", "v2"]]  # v3 has no answer
     assert (list(dataset.row_labels), list(dataset.column_labels)) == (["a", "b"], ["mood", "sex"])
@@ -106,8 +109,11 @@ def test_events_become_a_mode(redcap: Path, tmp_path: Path) -> None:
         ("mood", 1, (0, "Bad, or worse")),
         ("sex", 2, (0, "Female")),
     ]
-    reopened = dfact.open_dataset(tmp_path / "o.zarr")
-    assert reopened.fingerprint == dataset.fingerprint
+    again = import_table(data, tmp_path / "p.zarr", confounders=["age"], n_jobs=1, **said)
+    assert again.fingerprint == dfact.open_dataset(tmp_path / "o.zarr").fingerprint
+    header = ["record_id", "redcap_event_name", "mood", "redcap_event_name"]
+    with pytest.raises(DataError, match=r"has 2 columns named 'redcap_event_name', expected one"):
+        import_table(write(tmp_path / "twice.csv", [header, ["a", "v1", 1, "v2"]]), tmp_path / "q.zarr", items="mood")
 
 
 def test_one_event_becomes_a_table(redcap: Path, tmp_path: Path) -> None:
@@ -174,7 +180,8 @@ def test_instances_become_a_mode(tmp_path: Path) -> None:
     assert (bothered.wording, bothered.n_empty) == ("Bothered", 1)
     assert [(each.code, each.label, each.count) for each in bothered.missing] == [("-313", "Not applicable", 1)]
     assert [(each.code, each.count) for each in dataset.codebook["20510"].missing] == [("-818", 1)]  # the one at 2 is left out with it
-    assert notes == ["ukb.tsv: negative codes that are answers: 21059 (-602 'Bothered a lot', -600 'Not bothered at all')"]
+    assert notes[0] == "ukb.tsv: left out, as none of the items has an answer there: 2"
+    assert notes[1:] == ["ukb.tsv: negative codes that are answers: 21059 (-602 'Bothered a lot', -600 'Not bothered at all')"]
 
 
 def test_one_instance_becomes_a_table_of_fields(tmp_path: Path) -> None:

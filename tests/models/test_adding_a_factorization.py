@@ -23,7 +23,6 @@ from dfact.engine.block_state import RowFactors
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.engine.requests import Solver, run, state_rows
-from dfact.engine.session import StateRows
 from dfact.jobs.estimate import largest_estimator
 from dfact.jobs.job_file import Step
 from dfact.kernels.jit import kernel
@@ -109,7 +108,7 @@ class PoissonMF(Factorization):
         check(self, counts | {"tol": (is_in_range(self.tol, 0), "a number of at least 0")})
         return self._task(self._dataset(X, None, reset=True))
 
-    def solve(self, task: FitTask[None]) -> Solver[tuple[NDArray[Any], list[float], StateRows]]:
+    def _solve(self, task: FitTask[None]) -> Solver[None]:
         m, dtype, report, history = task.dataset.shape[1], task.dtype, Reporter(self.callbacks, self.max_iter), []
         H = np.random.default_rng(self.random_state).uniform(0.5, 1.5, (self.n_components, m)).astype(dtype)
         for _ in range(self.max_iter):
@@ -119,11 +118,7 @@ class PoissonMF(Factorization):
             H = (H * sums.numerator / np.maximum(sums.denominator, np.finfo(dtype).tiny)).astype(dtype)
             if abs(relative_change(history)) < self.tol:
                 break
-        return H, history, (yield from state_rows("factors"))
-
-    def set_fitted(self, task: FitTask[None], solution: tuple[NDArray[Any], list[float], StateRows]) -> None:
-        self.components_, history, rows = solution
-        self.factors_ = task.gather(rows, self.n_components)
+        self.components_, self.factors_ = H, task.gather((yield from state_rows("factors")), self.n_components)
         self.n_iter_, self.objective_history_ = len(history), np.asarray(history)
 
     def inverse_transform(self, W: Any) -> NDArray[Any]:

@@ -148,7 +148,7 @@ def test_short_memory_runs_fewer_fits_at_once(answers: NDArray[np.float64], monk
 
     monkeypatch.setattr(scheduler, "largest_batch", three)
     pd.testing.assert_series_equal(select(answers, in_memory=False).table["error"], expected.table["error"], rtol=1e-12)
-    assert counts == [4, 1]
+    assert counts == [4, 1, 1], "two batches of folds, and the fit with the best parameters"
 
 
 def test_executors_agree_and_seeds_differ(answers: NDArray[np.float64], client: Client) -> None:
@@ -310,7 +310,7 @@ def test_resumed_selection_equals_an_uninterrupted_one(answers: NDArray[np.float
     expected = select(answers, in_memory=in_memory)
     with pytest.raises(KeyboardInterrupt):
         select(answers, in_memory=in_memory, checkpoint=tmp_path / "results", callbacks=[Interrupt(4)])
-    finished = {folder.name for folder in (tmp_path / "results").glob("*-*-*")}
+    finished = {folder.name for folder in (tmp_path / "results").glob("result-*")}
     assert 4 <= len(finished) < 12
     seen: list[Iteration] = []
     resumed = select(answers, in_memory=in_memory, checkpoint=tmp_path / "results", callbacks=[seen.append])
@@ -328,9 +328,9 @@ def test_checkpoint_of_another_selection_is_refused(answers: NDArray[np.float64]
             select(answers, **({"grid": grid, "checkpoint": path} | change))
     with pytest.raises(dfact.ParameterError, match="belongs to another selection: data is"):
         select(answers[:-1], grid, checkpoint=path)
-    [chunk] = (path / "0-0-0").glob("*/0")
+    [chunk] = (path / "result-0-0-0").glob("*/0")
     chunk.write_bytes(b"torn")
-    with pytest.raises(dfact.StoreError, match=r"0-0-0 is missing or damaged .*; delete the checkpoint"):
+    with pytest.raises(dfact.StoreError, match=r"result-0-0-0 is missing or damaged .*; delete the checkpoint"):
         select(answers, grid, checkpoint=path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()

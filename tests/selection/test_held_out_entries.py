@@ -23,7 +23,7 @@ from dfact.selection.held_out_entries import EntryFit, EntryFits, held_out_histo
 from dfact.selection.held_out_errors import ErrorMeasure
 from dfact.selection.masks import EntryMask
 from dfact.selection.result import Selection
-from dfact.selection.results_store import BatchResults
+from dfact.selection.results_store import ResultsStore
 from dfact.selection.scheduler import run_on_shared_reads
 
 GRID: dict[str, Any] = {"n_components": [1, 2, 4], "omega": [0.1, 0.5]}
@@ -182,7 +182,7 @@ def test_held_out_entries_do_not_affect_the_fit(solver: str) -> None:
         fits, fit = EntryFits(task, ErrorMeasure("relative"), 0.1, 5), EntryFit(model, task, 0)
         starts: list[Any] = []
         run_on_shared_reads(fits, [fit], lambda _, start, starts=starts: starts.extend(start), resolve_executor("inline", 1), None)
-        [histogram] = held_out_histograms(fits, [fit], BatchResults(None, {"seed": 5}, 10), "inline", None)
+        [histogram] = held_out_histograms(fits, [fit], ResultsStore(None, {"seed": 5}), "inline", None)
         fitted.append((starts[0], histogram.counts))
     np.testing.assert_array_equal(fitted[0][0], fitted[1][0])
     # All errors but that of the entry itself are the same.

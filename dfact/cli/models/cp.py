@@ -6,11 +6,6 @@ from dfact.cli.model_commands import ModelSpec, SelectSpec
 from dfact.cli.options import choice, components, numbers, results_checkpoint_option, seed
 from dfact.models.catalogue import BY_COMMAND
 
-
-def _ascending(_: click.Context, __: click.Parameter, values: list[float] | None) -> list[float] | None:
-    return None if values is None else sorted(values)
-
-
 _components = components(10, "Initial number of components.")
 _PROBLEM = (
     click.option("--l1-ratio", default=0.2, help="Share of the l1 penalty, from 0 (selects components) to 1 (selects single entries)."),
@@ -69,7 +64,12 @@ SPECS = (
                     "lowest knee",
                     "The lowest score, or the number of components where it stops falling steeply (the knee); not with split_half.",
                 ),
-                numbers("--lambdas", "Candidate weights of the penalties.", callback=_ascending, show_default="1e-10 to 1e10"),
+                numbers(
+                    "--lambdas",
+                    "Candidate weights of the penalties.",
+                    callback=lambda _, __, values: values and sorted(values),
+                    show_default="1e-10 to 1e10",
+                ),
                 click.option("--holdout-fraction", default=0.1, help="Fraction of the observed entries to hold out."),
                 seed("Seed of the initial factors and of the held-out entries."),
                 results_checkpoint_option,

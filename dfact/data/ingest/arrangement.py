@@ -31,6 +31,8 @@ class Arrangement:
     """The coding of the items, of which a column is one, or is one at an instance."""
     layout: Instances | None = None
     """The third mode; None if each column is an item."""
+    left_out: tuple[str, ...] = ()
+    """Events or instances without any answer, which are not in the mode."""
 
     @property
     def mode_labels(self) -> tuple[NDArray[Any], ...]:
@@ -44,7 +46,10 @@ class Arrangement:
 
     def with_answers(self, statistics: ColumnStatistics) -> "Arrangement":
         """Return the arrangement without instances that have no answer."""
-        return self if self.layout is None else replace(self, layout=self.layout.with_answers(statistics.observed))
+        if self.layout is None:
+            return self
+        kept = self.layout.with_answers(statistics.observed)
+        return replace(self, layout=kept, left_out=tuple(label for label in self.layout.labels if label not in kept.labels))
 
     def of_columns(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return a value of each column (c,), given one of each item (m,)."""

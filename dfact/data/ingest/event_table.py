@@ -8,6 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dfact.data.dictionaries.base import EventColumns
+from dfact.data.ingest.items import check_columns
 from dfact.data.ingest.stack import Events, find_events
 from dfact.data.readers.base import Batch, Table, TextInNumbersError, Variable
 from dfact.errors import DataError
@@ -136,5 +137,6 @@ class RowsOfTable(Table):
 def read_events(table: Table, columns: EventColumns) -> Events:
     """Read the records and the events of all rows; raises what :func:`find_events` raises."""
     names = [columns.record, *columns.slots]
+    check_columns(table, names)
     texts = pa.Table.from_batches([batch.texts for batch in table.batches([], names, [])])
     return find_events(table.name, columns, {name: texts[name] for name in names}, table.row_position)

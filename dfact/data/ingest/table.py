@@ -213,6 +213,7 @@ def import_table(
             rows = spool(table, coding, empty_rows, pool, progress)
         except TextInNumbersError as error:
             raise _text_answers(table, error) from error
+        require_unchanged(file, before)
         arranged.require_no_doubt(table.name, rows.counts)
         arranged = arranged.with_answers(rows.statistics)
         statistics = arranged.of_items(rows.statistics)
@@ -236,7 +237,6 @@ def import_table(
             path, shape, dtype, missing_code=code, column_labels=column_labels, name=table.name, empty=empty_rows, overwrite=overwrite
         ) as writer:
             write(rows, writer, arranged.of_columns(offset), dtype, pool, progress, arranged.layout)
-            require_unchanged(file, before)
             valid = stored_limits(limits - offset[:, None], dtype)
             writer.finish(
                 valid_range=valid,
@@ -320,6 +320,8 @@ def _note_decisions(
     if chosen:
         names = ", ".join(item.name for item in arranged.items.items)
         note(f"{arranged.table.name}: the items are {names}{_levels_text(arranged.items)}")
+    if arranged.left_out:
+        note(f"{arranged.table.name}: left out, as none of the items has an answer there: {', '.join(arranged.left_out)}")
     for sentence in arranged.unopened_forms(counts):
         note(sentence)
     if description is not None and description.signs_are_meaningless and (codes := arranged.negative_answers(statistics)):

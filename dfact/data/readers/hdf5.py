@@ -10,6 +10,7 @@ from dfact.data.readers.array_files import choose_array
 from dfact.data.readers.base import Format, LabelledArray, ReadOptions
 from dfact.data.readers.hdf5_arrays import (
     SIGNATURE,
+    check_heaps,
     declared_missing,
     dense_source,
     dimension_labels,
@@ -29,6 +30,7 @@ _RAW_AXES = {"X": ("obs", "raw/var"), "varm": ("raw/var",)}
 
 
 def _open(file: InputFile, options: ReadOptions) -> LabelledArray:
+    check_heaps(file)
     with open_file(file) as opened:
         if "_NCProperties" in opened.attrs:
             return netcdf.open_array(file, options)

@@ -1,5 +1,6 @@
 """Arrays in HDF5 files, dense and sparse, which are read by rows."""
 
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -20,6 +21,10 @@ from dfact.storage.input_files import InputFile
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _MAX_CHUNK_BYTES = 1 << 30
 _UNWRITTEN_BYTES = 1 << 26  # arrays that are larger must have been written in their greater part
+_HEAP = b"GCOL"
+_WINDOW = 1 << 22
+_OVERLAP = 1 << 16  # of two windows, so that a heap of usual size lies within one of them
+_CHECKED_BYTES = 1 << 28
 _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
 
 
@@ -30,6 +35,33 @@ def open_file(file: InputFile) -> Iterator[Any]:
 
     with file_errors(file.name, "HDF5"), file.open() as stream, h5py.File(stream, "r") as opened:
         yield opened
+
+
+def check_heaps(file: InputFile) -> None:
+    """Raise DataError for a heap of texts whose free space has no size, which HDF5 would walk forever.
+
+    Large files are not checked, as the check reads all of a file.
+    """
+    with file_errors(file.name, "HDF5"), file.open() as stream:
+        size = stream.seek(0, 2)
+        for position in range(0, size if size <= _CHECKED_BYTES else 0, _WINDOW):
+            stream.seek(position)
+            window = stream.read(_WINDOW + _OVERLAP)
+            at = window.find(_HEAP)
+            while at >= 0:
+                at = window.find(_HEAP, _heap_end(window, at))
+
+
+def _heap_end(window: bytes, start: int) -> int:
+    """Walk the objects of a heap, each with a number, 0 for free space, and a size; return the end of the last one."""
+    end = min(len(window), start + int.from_bytes(window[start + 8 : start + 16], "little"))
+    at = start + 16
+    while at + 16 <= end:
+        number, size = struct.unpack_from("<H6xQ", window, at)
+        if number == 0 and size == 0:
+            raise ValueError("the free space of a heap has no size")
+        at += size if number == 0 else 16 + size + -size % 8
+    return min(at, max(end, start + len(_HEAP)))
 
 
 def is_numeric(item: Any) -> bool:

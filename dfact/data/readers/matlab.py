@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dfact.data.readers.array_files import choose_array, file_errors, require_memory, require_stored
 from dfact.data.readers.base import Format, LabelledArray, ReadOptions, require_modules
-from dfact.data.readers.hdf5_arrays import SIGNATURE, dense_source, open_file, sparse_source
+from dfact.data.readers.hdf5_arrays import SIGNATURE, check_heaps, dense_source, open_file, sparse_source
 from dfact.data.readers.matlab_elements import check_elements
 from dfact.errors import DataError
 from dfact.storage.input_files import InputFile
@@ -24,6 +24,7 @@ def _open(file: InputFile, options: ReadOptions) -> LabelledArray:
     start = file.read_start(len(SIGNATURE) + 512)
     if SIGNATURE in (start[:8], start[512:]):
         require_modules(file.name, ("h5py",), "arrays")
+        check_heaps(file)
         with open_file(file) as opened:
             return read_hdf5(file, opened, options.object)
     import scipy.io

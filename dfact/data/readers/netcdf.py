@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dfact.data.readers.array_files import FileSource, choose_array, file_errors
 from dfact.data.readers.base import Format, LabelledArray, ReadOptions
-from dfact.data.readers.hdf5_arrays import SIGNATURE, declared_missing, dense_source, open_file
+from dfact.data.readers.hdf5_arrays import SIGNATURE, check_heaps, declared_missing, dense_source, open_file
 from dfact.errors import DataError
 from dfact.storage.input_files import InputFile
 
@@ -64,6 +64,10 @@ def open_array(file: InputFile, options: ReadOptions) -> LabelledArray:
     """Open a variable with its coordinates as labels and its fill values as missing codes."""
     chosen = None if options.object is None else options.object.strip("/")
     group, _, wanted = (chosen or "").rpartition("/")
+    if file.read_start(len(SIGNATURE)) == SIGNATURE:
+        check_heaps(file)
+        with open_file(file):  # h5netcdf would print a traceback when it deletes a file that cannot be opened
+            pass
     with _dataset(file, group, decoded=False) as dataset:
         sizes = {name: variable.shape for name, variable in dataset.variables.items() if variable.dtype.kind in "biuf"}
         arrays = {name: shape for name, shape in sizes.items() if len(shape) > 1 and name not in dataset.coords}

@@ -15,15 +15,15 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.data.confounders import Confounder, ConfounderEncoding, as_frame
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver
-from dfact.engine.session import StateRows
 from dfact.errors import DataError
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart
-from dfact.models.bounded_nmf.problem import Problem, check_parameters, check_range, check_weights, make_problem
-from dfact.models.bounded_nmf.solvers import ADMM, Solution, Splitless, fit_loadings, initial_loadings, set_solution
+from dfact.models.bounded_nmf.problem import INNER, Problem, check_range, check_weights, make_problem
+from dfact.models.bounded_nmf.solvers import ADMM, Splitless, fit_loadings, initial_loadings
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
 from dfact.models.lazy_transform import lazy_of_dask
+from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.models.row_factors import select_columns
 from dfact.models.traits import ModelTraits
 from dfact.progress import Iteration, Reporter
@@ -217,7 +217,7 @@ class ICQF(Factorization):
         return self.fit_prepared(self.prepare(X, confounders=confounders, sample_weight=sample_weight), checkpoint=checkpoint)
 
     def _prepare(self, X: Any, confounders: Any = None, sample_weight: Any = None) -> FitTask[Problem]:
-        check_parameters(self)
+        self._check_parameters()
         dataset = self._dataset(X, confounders, reset=True)
         weights = None if sample_weight is None else check_weights(sample_weight, dataset.shape[0])
         problem = make_problem(self, dataset, weights)
@@ -228,7 +228,7 @@ class ICQF(Factorization):
         covariates = np.column_stack(columns) if columns else None
         return self._task(dataset, problem, covariates=covariates, n_covariates=0 if C is None else C.shape[1])
 
-    def solve(self, task: FitTask[Problem]) -> Solver[Solution]:
+    def _solve(self, task: FitTask[Problem]) -> Solver[None]:
         problem, dtype, report = task.problem, task.dtype, Reporter(self.callbacks, self.max_iter)
         n_covariates = 0 if task.covariates is None else task.covariates.shape[1] - problem.weighted  # the last one holds the weights
         Q, row_start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, n_covariates, dtype)
@@ -239,18 +239,40 @@ class ICQF(Factorization):
             solver, Q = yield from Splitless.with_sample_start(problem, Q, row_start, dtype, task.layout, report)
         else:
             solver = Splitless.from_given_loadings(problem, row_start, dtype)
-        return (yield from fit_loadings(solver, Q, self.max_iter, self.tol, report, dtype))
-
-    def set_fitted(self, task: FitTask[Problem], solution: Solution) -> None:
-        problem, descent = task.problem, solution.descent
-        set_solution(self, problem, solution)
+        descent, sums, rows = yield from fit_loadings(self, solver, Q, report, dtype)
         self.lagrangian_history_ = np.asarray(descent.lagrangians)
         self.confounder_components_ = descent.Q[problem.k :].copy()
-        _warn_unconverged(int(solution.sums.unconverged))
-        self.factors_ = task.gather(replace(solution.rows, convert=partial(select_columns, columns=slice(problem.k))), problem.k)
+        _warn_unconverged(int(sums.unconverged))
+        self.factors_ = task.gather(replace(rows, convert=partial(select_columns, columns=slice(problem.k))), problem.k)
 
     def _check_parameters(self) -> None:
-        check_parameters(self)
+        def ordered(bounds: Any) -> bool:
+            return len(bounds) == 2 and bool(np.all(np.asarray(bounds[0]) >= 0) and np.all(np.asarray(bounds[0]) < np.asarray(bounds[1])))
+
+        adaptive = self.rho == "adaptive"
+        check(
+            self,
+            {
+                "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
+                "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
+                "beta": (is_in_range(self.beta, 0), "a number of at least 0"),
+                "penalty": (self.penalty in ("l1", "l2"), "'l1' or 'l2'"),
+                "solver": (self.solver in ("admm", "splitless"), "'admm' or 'splitless'"),
+                "inner": (self.inner in INNER, "'cd' or 'fista'"),
+                "rho": (
+                    (adaptive and self.solver == "admm") or (is_in_range(self.rho, 0) and self.rho != 0),
+                    "a number above 0, or with solver='admm' 'adaptive'",
+                ),
+                "w_max": (self.w_max > 0, "a number above 0"),
+                "q_max": (self.q_max is None or bool(np.all(np.asarray(self.q_max) > 0)), "numbers above 0, or None"),
+                "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
+                "bounds": (self.bounds is None or ordered(self.bounds), "(low, high) with 0 ≤ low < high, or None"),
+                "init": (
+                    not isinstance(self.init, str) or self.init in ("nndsvd", "random"),
+                    "'nndsvd', 'random' or an array of loadings",
+                ),
+            },
+        )
 
     def _check_loaded(self) -> None:
         super()._check_loaded()
@@ -280,10 +302,10 @@ class ICQF(Factorization):
         Q = np.vstack([self.components_, self.confounder_components_]).astype(dtype)
         row_start = RowStart.from_loadings(Q[: problem.k])
         task = self._task(dataset, problem, covariates=None if C is None else C.astype(dtype), n_covariates=0 if C is None else C.shape[1])
-        with task.open_session() as session:
-            _warn_unconverged(int(session.run(RowsPass(problem, row_start, dtype), Q).unconverged))
-            rows = StateRows(session, "factors", partial(select_columns, columns=slice(problem.k)))
-            return task.gather(rows, problem.k, out)
+        leading = partial(select_columns, columns=slice(problem.k))
+        sums, W = task.compute_rows(RowsPass(problem, row_start, dtype), Q, problem.k, out, leading)
+        _warn_unconverged(int(sums.unconverged))
+        return W
 
     def inverse_transform(self, W: Any, *, confounders: Any = None) -> NDArray[Any]:
         """Return the model's answers [W, C]Qᵀ (n, m), clipped to the bounds, for factors W (n, k)."""

@@ -12,11 +12,10 @@ from dfact.data.dataset import Dataset
 from dfact.data.validation import locate_outside, require_finite
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver
-from dfact.engine.session import StateRows
 from dfact.errors import DataError
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart, Sums
 from dfact.models.bounded_nmf.problem import Problem, check_size
-from dfact.models.bounded_nmf.solvers import Solution, Splitless, fit_loadings, initial_loadings, set_solution
+from dfact.models.bounded_nmf.solvers import Splitless, fit_loadings, initial_loadings
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
@@ -157,19 +156,20 @@ class L1NMF(Factorization):
     def _prepare(self, X: Any) -> FitTask[Problem]:
         self._check_parameters()
         dataset = self._dataset(X, None, reset=True)
-        return self._task(dataset, self._make_problem(dataset))
+        _check_range(dataset)
+        check_size(self.n_components, self.init, dataset)
+        # The problem of an ICQF without upper bounds, and with γ = 1.
+        problem = Problem(self.n_components, float(self.beta), 1.0, _RHO, np.inf, np.inf, 0.0, np.inf, "l1", "cd", weighted=False)
+        return self._task(dataset, problem)
 
-    def solve(self, task: FitTask[Problem]) -> Solver[Solution]:
+    def _solve(self, task: FitTask[Problem]) -> Solver[None]:
         report, problem = Reporter(self.callbacks, self.max_iter), task.problem
         Q, row_start = yield from initial_loadings(self.init, self.random_state, task.dataset, problem, 0, task.dtype)
         solver = _Solver(problem, row_start, task.dtype)
         if isinstance(self.init, str):
             solver, Q = yield from _Solver.with_sample_start(problem, Q, row_start, task.dtype, task.layout, report)
-        return (yield from fit_loadings(solver, Q, self.max_iter, self.tol, report, task.dtype))
-
-    def set_fitted(self, task: FitTask[Problem], solution: Solution) -> None:
-        set_solution(self, task.problem, solution)
-        self.factors_ = task.gather(solution.rows, task.problem.k)
+        _, _, rows = yield from fit_loadings(self, solver, Q, report, task.dtype)
+        self.factors_ = task.gather(rows, problem.k)
 
     @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
@@ -183,21 +183,13 @@ class L1NMF(Factorization):
         _check_range(dataset)
         task = self._task(dataset, self.problem_)
         Q = self.components_.astype(task.dtype)
-        with task.open_session() as session:
-            session.run(RowsPass(task.problem, RowStart.from_loadings(Q), task.dtype), Q)
-            return task.gather(StateRows(session, "factors"), len(Q), out)
+        return task.compute_rows(RowsPass(task.problem, RowStart.from_loadings(Q), task.dtype), Q, len(Q), out)[1]
 
     def inverse_transform(self, W: Any) -> NDArray[Any]:
         """Return the model's answers WQᵀ (n, m) for factors W (n, k)."""
         W = self._as_factors(W)
         answers: NDArray[Any] = (W @ self.components_).astype(W.dtype)
         return answers
-
-    def _make_problem(self, dataset: Dataset) -> Problem:
-        """Make the problem of ICQF without upper bounds, and with γ = 1."""
-        _check_range(dataset)
-        check_size(self.n_components, self.init, dataset)
-        return Problem(self.n_components, float(self.beta), 1.0, _RHO, np.inf, np.inf, 0.0, np.inf, "l1", "cd", weighted=False)
 
     def _check_parameters(self) -> None:
         check(

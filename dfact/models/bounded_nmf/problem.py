@@ -12,10 +12,8 @@ from dfact.engine.passes import Block
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.box_qp import coordinate_descent, fista
 from dfact.models.fitted_schema import Shape, Size
-from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 
 INNER = {"cd": coordinate_descent, "fista": fista}
-PENALTIES = ("l1", "l2")
 
 PerItem = float | Annotated[NDArray[np.float64], Shape(("m",), finite=False)]
 """Number for all items, or an array with one for each (m,)."""
@@ -162,35 +160,3 @@ def check_weights(weights: Any, n: int) -> NDArray[np.float64]:
     if not array.any():
         raise DataError("sample_weight is zero for every row, expected some above zero")
     return array
-
-
-def check_parameters(model: Any) -> None:
-    """Refuse parameters of an ICQF that are invalid for any data."""
-
-    def ordered(bounds: Any) -> bool:
-        return len(bounds) == 2 and bool(np.all(np.asarray(bounds[0]) >= 0) and np.all(np.asarray(bounds[0]) < np.asarray(bounds[1])))
-
-    adaptive = model.rho == "adaptive"
-    check(
-        model,
-        {
-            "n_components": (is_count(model.n_components), POSITIVE_INTEGER),
-            "max_iter": (is_count(model.max_iter), POSITIVE_INTEGER),
-            "beta": (is_in_range(model.beta, 0), "a number of at least 0"),
-            "penalty": (model.penalty in PENALTIES, "'l1' or 'l2'"),
-            "solver": (model.solver in ("admm", "splitless"), "'admm' or 'splitless'"),
-            "inner": (model.inner in INNER, "'cd' or 'fista'"),
-            "rho": (
-                (adaptive and model.solver == "admm") or (is_in_range(model.rho, 0) and model.rho > 0),
-                "a number above 0, or with solver='admm' 'adaptive'",
-            ),
-            "w_max": (model.w_max > 0, "a number above 0"),
-            "q_max": (model.q_max is None or bool(np.all(np.asarray(model.q_max) > 0)), "numbers above 0, or None"),
-            "tol": (is_in_range(model.tol, 0), "a number of at least 0"),
-            "bounds": (model.bounds is None or ordered(model.bounds), "(low, high) with 0 ≤ low < high, or None"),
-            "init": (
-                not isinstance(model.init, str) or model.init in ("nndsvd", "random"),
-                "'nndsvd', 'random' or an array of loadings",
-            ),
-        },
-    )

@@ -170,19 +170,21 @@ def descend(
     tol: float,
     report: Callable[[Sequence[float]], None] | None,
     measure: Measure = remaining_change,
+    first_pass: Pass[Any, Any, Sums] | None = None,
 ) -> Solver[Descent]:
     """Alternate between a pass over the rows and an update of the loadings Qᵀ (k+c, m).
 
     Stop when the ``measure`` of the objectives, and that of the augmented Lagrangians, is less than ``tol``. ``report`` is called
-    with all objectives after each pass.
+    with all objectives after each pass. ``first_pass`` replaces the solver's own pass once.
     """
     problem, point = solver.problem, Q
-    pass_: Pass[Any, Any, Sums] = solver.pass_
+    pass_: Pass[Any, Any, Sums] = solver.pass_ if first_pass is None else first_pass
     objectives: list[float] = []
     lagrangians: list[float] = []
     remaining = float("nan")
     for _ in range(max_iter):
         sums = yield from run(pass_, solver.broadcast(point))
+        pass_ = solver.pass_
         penalties = problem.penalties(float(sums.penalty_w), point)
         objectives.append(0.5 * float(sums.squares) + penalties)
         lagrangians.append(float(sums.lagrangian) + penalties)
@@ -196,39 +198,22 @@ def descend(
     return Descent(Q, objectives, lagrangians, converged=False, remaining=remaining)
 
 
-@dataclass(frozen=True)
-class Solution:
-    """The end of a fit: a descent, and the rows at their optimum given its loadings."""
-
-    descent: Descent
-    objective: float
-    """Objective of the model itself."""
-    sums: RowSums
-    """Sums of the pass that solved the rows."""
-    rows: StateRows
-    """Row factors [W, C] (n, k+c)."""
-
-
 def fit_loadings(
-    solver: ADMM | Splitless, Q: NDArray[Any], max_iter: int, tol: float, report: Reporter, dtype: np.dtype[Any]
-) -> Solver[Solution]:
-    """Descend from the loadings Qᵀ (k+c, m), then solve every row to its optimum."""
+    model: Any, solver: ADMM | Splitless, Q: NDArray[Any], report: Reporter, dtype: np.dtype[Any]
+) -> Solver[tuple[Descent, RowSums, StateRows]]:
+    """Descend from the loadings Qᵀ (k+c, m), solve every row to its optimum, and set the fitted attributes that ICQF and L1NMF share.
+
+    Returns the descent, the sums of the pass that solved the rows, and the row factors [W, C] (n, k+c).
+    """
     problem = solver.problem
-    descent = yield from descend(solver, Q, max_iter, tol, report.iteration)
+    descent = yield from descend(solver, Q, model.max_iter, model.tol, report.iteration)
     Q = descent.Q
     sums = yield from run(RowsPass(problem, RowStart.from_loadings(Q[: problem.k]), dtype), Q)
     objective = 0.5 * float(sums.squares) + problem.penalties(float(sums.penalty_w), Q)
-    return Solution(descent, objective, sums, (yield from state_rows("factors")))
-
-
-def set_solution(model: Any, problem: Problem, solution: Solution) -> None:
-    """Set the fitted attributes that ICQF and L1NMF share, but for the factors of the rows."""
-    descent = solution.descent
-    model.objective_history_ = np.asarray([*descent.objectives, solution.objective])
+    model.objective_history_ = np.asarray([*descent.objectives, objective])
     model.n_iter_, model.converged_, model.remaining_ = len(descent.objectives), descent.converged, descent.remaining
-    model.explained_share_ = solution.sums.explained_share()
-    model.components_ = descent.Q[: problem.k].copy()
-    model.problem_ = problem
+    model.explained_share_, model.components_, model.problem_ = sums.explained_share(), Q[: problem.k].copy(), problem
+    return descent, sums, (yield from state_rows("factors"))
 
 
 def initial_loadings(

@@ -15,15 +15,18 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.data.dataset import Dataset
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.partitions import partitions
+from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, DfactError, ParameterError
 from dfact.kernels.cp import subtract
-from dfact.models.cp.base import CPModel, explained_share, rows_footprint
+from dfact.models.cp.base import CPModel, explained_share, rows_footprint, warn_unconverged
+from dfact.models.cp.passes import FACTORS, RowsPass
 from dfact.models.cp.problem import ElasticNet, RowPrior, khatri_rao, unfold
 from dfact.models.fit_task import FitTask
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.progress import Iteration, Reporter, remaining_change
 
+_LEAST_SQUARES, _NO_PRIOR = ElasticNet(0.0, 0.0), RowPrior("none")
 _COPIES = 8  # of the data in double precision that TensorLy holds at once: filled, mask, model, products of them
 
 
@@ -142,7 +145,7 @@ class CPALS(CPModel):
         self._check_parameters()
         return self._task(self._as_slices(X, reset=True))
 
-    def fit_prepared(self, task: FitTask[None], *, checkpoint: str | PathLike[str] | None = None) -> Self:
+    def fit_prepared(self, task: FitTask[Any], *, checkpoint: str | PathLike[str] | None = None) -> Self:
         """Run the fit, which TensorLy does in memory; it has no checkpoint."""
         if checkpoint is not None:
             raise ParameterError(f"checkpoint is {checkpoint!r}, expected None: TensorLy's iterations cannot be resumed")
@@ -150,21 +153,22 @@ class CPALS(CPModel):
         Z = _values(task.dataset)
         iterations = _Iterations(Z, self.tol, Reporter(self.callbacks, self.max_iter))
         self._iterate(_parafac(), Z.reshape(task.dataset.shape), iterations)
-        self.finish(task, iterations)
-        return self
+        return super().fit_prepared(replace(task, problem=iterations))
 
-    def set_fitted(self, task: FitTask[None], solution: "_Iterations") -> None:
-        self.n_iter_, self.remaining_ = len(solution.objectives) - 1, solution.remaining
-        self.converged_ = solution.remaining < self.tol
+    def _solve(self, task: FitTask["_Iterations"]) -> Solver[None]:
+        iterations = task.problem
+        self.n_iter_, self.remaining_ = len(iterations.objectives) - 1, iterations.remaining
+        self.converged_ = iterations.remaining < self.tol
         # Rounded to the precision of factors_, so that transform gives the same rows.
-        order = np.argsort(-_weights(solution.factors), kind="stable")
-        others = [np.ascontiguousarray(A[:, order], task.dtype) for A in solution.factors[1:]]
-        self.factors_ = [np.empty((0, len(order)), task.dtype), *others]
-        self.factors_[0] = np.asarray(self._least_squares(task.dataset, None))
+        order = np.argsort(-_weights(iterations.factors), kind="stable")
+        others = [np.ascontiguousarray(A[:, order], task.dtype) for A in iterations.factors[1:]]
+        sums = yield from run(RowsPass(_LEAST_SQUARES, _NO_PRIOR, task.dtype), khatri_rao([A.T.astype(np.float64) for A in others]))
+        warn_unconverged(int(sums.unconverged))
+        self.factors_ = [np.asarray(task.gather((yield from state_rows(FACTORS)), len(order))), *others]
         self._set_weights(_weights([np.asarray(A, np.float64) for A in self.factors_]))
-        final = solution.objective(self.factors_)
-        self.objective_history_ = np.asarray([*solution.objectives, final])
-        self.explained_share_ = explained_share(2 * final, solution.norm)
+        final = iterations.objective(self.factors_)
+        self.objective_history_ = np.asarray([*iterations.objectives, final])
+        self.explained_share_ = explained_share(2 * final, iterations.norm)
 
     def _iterate(self, parafac: Any, Z: NDArray[np.float64], iterations: "_Iterations") -> None:
         missing = np.isnan(Z)
@@ -187,10 +191,7 @@ class CPALS(CPModel):
         A Dask array gives a Dask array, computed on demand, or at once with ``out``.
         """
         check_is_fitted(self)
-        return self._least_squares(self._as_slices(X, reset=False), out)
-
-    def _least_squares(self, dataset: Dataset, out: str | PathLike[str] | None) -> Any:
-        return self._rows(dataset, ElasticNet(0.0, 0.0), RowPrior("none"), None, out)
+        return self._rows(self._as_slices(X, reset=False), _LEAST_SQUARES, _NO_PRIOR, None, out)
 
     def _check_parameters(self) -> None:
         check(

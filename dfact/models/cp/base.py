@@ -18,7 +18,7 @@ from dfact.data.validation import require_finite, warn_unobserved_rows
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.session import StateRows
 from dfact.errors import DataError
-from dfact.models.cp.passes import FACTORS, GRAM_COLUMNS, RowsPass
+from dfact.models.cp.passes import GRAM_COLUMNS, RowsPass
 from dfact.models.cp.problem import ElasticNet, Factors, RowPrior, check_size, find_unobserved, khatri_rao, nonzero
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
@@ -116,9 +116,9 @@ class CPModel(Factorization):
         """
         task = self._task(dataset, covariates=variances)
         H = khatri_rao([np.asarray(A, np.float64).T for A in self.factors_[1:]])
-        with task.open_session() as session:
-            warn_unconverged(int(session.run(RowsPass(net, prior, task.dtype), H).unconverged))
-            return task.gather(StateRows(session, FACTORS), len(H), out)
+        sums, A = task.compute_rows(RowsPass(net, prior, task.dtype), H, len(H), out)
+        warn_unconverged(int(sums.unconverged))
+        return A
 
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
         """Warn of slices without any observed entry, whose factors are 0."""

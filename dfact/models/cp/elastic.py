@@ -1,7 +1,7 @@
 """ElasticCP: sparse and low-rank PARAFAC decomposition of tensors with missing entries."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from os import PathLike
 from typing import Annotated, Any
@@ -14,18 +14,15 @@ from dfact.data.layout import Layout
 from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
-from dfact.engine.session import StateRows
 from dfact.errors import DataError, ParameterError
 from dfact.models.cp.base import CPModel, explained_share, gather_factors, rows_footprint, warn_unconverged
 from dfact.models.cp.block_descent import Descent, descend
-from dfact.models.cp.passes import FACTORS, RowsPass, RowSums
+from dfact.models.cp.passes import FACTORS, RowsPass
 from dfact.models.cp.path import PathStep, SolutionPath, checked_lambdas, trace_path
 from dfact.models.cp.problem import (
     ElasticNet,
-    Factors,
     Prior,
     RowPrior,
-    check_parameters,
     check_variances,
     component_weights,
     khatri_rao,
@@ -37,27 +34,11 @@ from dfact.models.cp.stochastic import StochasticDescent, resolve_batch_sizes
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL
 from dfact.models.lazy_transform import lazy_of_dask
+from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.progress import Iteration, Reporter, remaining_change
 
-
-@dataclass(frozen=True)
-class Solution:
-    """The end of a descent, with every slice at its optimum."""
-
-    prior: Prior
-    objectives: list[float]
-    """Objective before each iteration."""
-    objective: float
-    """Objective of the model itself."""
-    converged: bool
-    read_share: float | None
-    """Share of the slices that a stochastic descent read."""
-    others: Factors
-    """Factors (R, I_n) of modes 2 to N."""
-    sums: RowSums
-    """Sums of the pass that solved the slices."""
-    rows: StateRows
-    """Factors of mode 1 (I_1, R)."""
+_SOLVERS = ("bcd", "stochastic")
+_MISSING = ("auto", "fill", "exact")
 
 
 class ElasticCP(CPModel):
@@ -236,36 +217,27 @@ class ElasticCP(CPModel):
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def _prepare(self, X: Any) -> FitTask[ElasticNet]:
-        return self._checked(X)
-
-    def _checked(self, X: Any, **identity: Any) -> FitTask[ElasticNet]:
-        check_parameters(self)
+    def _prepare(self, X: Any, **identity: Any) -> FitTask[ElasticNet]:
+        self._check_parameters()
         dataset = self._as_slices(X, reset=True)
         covariates = row_inputs(self, dataset, self._working_dtype(dataset))
         return self._task(dataset, self._net(), covariates=covariates, **identity)
 
-    def solve(self, task: FitTask[ElasticNet]) -> Solver[Solution]:
+    def _solve(self, task: FitTask[ElasticNet]) -> Solver[None]:
         net, dtype = task.problem, task.dtype
-        prior, descent, _ = yield from make_descent(self, task.dataset, dtype)
-        objectives, converged = yield from descend(descent, net, self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
+        self.prior_, descent, _ = yield from make_descent(self, task.dataset, dtype)
+        objectives, self.converged_ = yield from descend(descent, net, self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
         # Rounded to the precision of factors_, so that transform gives the same rows.
         others = [A.astype(dtype).astype(np.float64) for A in descent.others]
-        sums = yield from run(RowsPass(net, prior.rows, dtype), khatri_rao(others))
-        sizes = sums.sizes + sum(penalty_norms(A, v) for A, v in zip(others, prior.others, strict=True))
+        sums = yield from run(RowsPass(net, self.prior_.rows, dtype), khatri_rao(others))
+        sizes = sums.sizes + sum(penalty_norms(A, v) for A, v in zip(others, self.prior_.others, strict=True))
         final = 0.5 * float(sums.squares) + net.penalty(sizes)
-        read_share = descent.read_share if isinstance(descent, StochasticDescent) else None
-        return Solution(prior, objectives, final, converged, read_share, others, sums, (yield from state_rows(FACTORS)))
-
-    def set_fitted(self, task: FitTask[ElasticNet], solution: Solution) -> None:
-        sums, objectives = solution.sums, solution.objectives
-        weights = component_weights(sums.gram, solution.others)
-        self.prior_, self.converged_ = solution.prior, solution.converged
-        self.factors_ = gather_factors(solution.rows, solution.others, weights, task)
-        self.objective_history_ = np.asarray([*objectives, solution.objective])
+        weights = component_weights(sums.gram, others)
+        self.factors_ = gather_factors((yield from state_rows(FACTORS)), others, weights, task)
+        self.objective_history_ = np.asarray([*objectives, final])
         self.n_iter_, self.remaining_ = len(objectives), remaining_change(objectives)
-        if solution.read_share is not None:
-            self.read_share_ = solution.read_share
+        if isinstance(descent, StochasticDescent):
+            self.read_share_ = descent.read_share
         self.explained_share_ = explained_share(float(sums.squares), float(sums.norm))
         self._set_weights(weights)
         warn_unconverged(int(sums.unconverged))
@@ -287,11 +259,10 @@ class ElasticCP(CPModel):
         it also holds the factors of every step.
         """
         grid = checked_lambdas(lambdas)
-        model = type(self)(**self.get_params(deep=False))
-        task = model._checked(X, lambdas=grid, refine=bool(refine))
+        task = self.prepare(X, lambdas=grid, refine=bool(refine))
+        model: Any = task.model
         with task.open(checkpoint) as session:
-            prior, steps = drive(self._trace(task, grid, bool(refine)), session)
-        model.prior_ = prior
+            model.prior_, steps = drive(self._trace(task, grid, bool(refine)), session)
         return SolutionPath(tuple(steps), model)
 
     def _trace(self, task: FitTask[ElasticNet], lambdas: list[float], refine: bool) -> Solver[tuple[Prior, list[PathStep]]]:
@@ -336,7 +307,38 @@ class ElasticCP(CPModel):
         return {}
 
     def _check_parameters(self) -> None:
-        check_parameters(self)
+        def listed(value: Any) -> bool:
+            return isinstance(value, (list, tuple))
+
+        def named(value: Any, *names: str) -> bool:
+            return isinstance(value, str) and value in names
+
+        batches, lam, l1_ratio, step = self.batch_sizes, self.lam, self.l1_ratio, self.step_size
+        check(
+            self,
+            {
+                "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
+                "lam": (is_in_range(lam, 0) and bool(np.isfinite(lam)), "a number of at least 0"),
+                "l1_ratio": (is_in_range(l1_ratio, 0) and l1_ratio <= 1, "a number from 0 (ℓ2 alone) to 1 (ℓ1 alone)"),
+                "solver": (named(self.solver, *_SOLVERS), f"one of {_SOLVERS}"),
+                "missing": (named(self.missing, *_MISSING), f"one of {_MISSING}"),
+                "batch_sizes": (
+                    batches is None or (listed(batches) and all(map(is_count, batches))),
+                    "None, or one integer of at least 1 for each mode",
+                ),
+                "step_size": (
+                    is_in_range(step, 0) and 0 < step <= 1,
+                    "a number above 0 and up to 1, which is a step to a sample's solution",
+                ),
+                "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
+                "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
+                "prior": (
+                    self.prior is None or listed(self.prior) or named(self.prior, "estimate"),
+                    "'estimate', None, or a list of variances",
+                ),
+                "init": (listed(self.init) or named(self.init, "random", "nvecs"), "'random', 'nvecs', or a list of factors"),
+            },
+        )
 
     def _check_loaded(self) -> None:
         super()._check_loaded()

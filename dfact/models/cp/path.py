@@ -14,6 +14,7 @@ from dfact.models.cp.base import CPModel
 from dfact.models.cp.block_descent import Descent, descend
 from dfact.models.cp.passes import EPSILON
 from dfact.models.cp.problem import ElasticNet, component_weights, nonzero
+from dfact.models.fit_task import fitted_attributes
 from dfact.progress import relative_change, remaining_change
 
 _REFINING_LAMBDA = 1e-8
@@ -88,9 +89,7 @@ class SolutionPath:
                 raise ParameterError(f"the step at λ = {step.lam:g} was not refined; expected refined=False")
             factors, error, objectives, converged = step.refined, step.refined_error, step.refined_objectives, step.refined_converged
         model = type(base)(**{**base.get_params(deep=False), "lam": _REFINING_LAMBDA if refined else step.lam})
-        for name, value in vars(base).items():
-            if name.endswith("_") and not name.startswith("_"):
-                setattr(model, name, value)
+        model.__dict__.update(fitted_attributes(base))
         model.factors_, model.objective_history_, model.converged_ = factors, objectives, converged
         model.explained_share_, model.n_iter_ = 1 - error**2, len(objectives)
         model.remaining_ = remaining_change(objectives.tolist())

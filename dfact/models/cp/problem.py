@@ -16,12 +16,9 @@ from dfact.engine.passes import Block
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import balance, observed_squares
 from dfact.models.fitted_schema import Shape
-from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 
 FLOOR = 1e-8  # of a prior variance
 _ZERO_WEIGHT = 1e-9  # of the largest component's weight; components up to this weight count as 0
-SOLVERS = ("bcd", "stochastic")
-MISSING = ("auto", "fill", "exact")
 
 Factors = list[NDArray[np.float64]]
 
@@ -163,40 +160,6 @@ def component_weights(gram: NDArray[np.float64], others: Factors) -> NDArray[np.
 def nonzero(weights: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return which components (R,) exceed rounding errors of the largest; their number is the rank."""
     return np.asarray(weights > _ZERO_WEIGHT * weights.max())
-
-
-def check_parameters(model: Any) -> None:
-    """Refuse parameters of an ElasticCP that are invalid for any data."""
-
-    def listed(value: Any) -> bool:
-        return isinstance(value, (list, tuple))
-
-    def named(value: Any, *names: str) -> bool:
-        return isinstance(value, str) and value in names
-
-    batches, lam, l1_ratio, step = model.batch_sizes, model.lam, model.l1_ratio, model.step_size
-    check(
-        model,
-        {
-            "n_components": (is_count(model.n_components), POSITIVE_INTEGER),
-            "lam": (is_in_range(lam, 0) and bool(np.isfinite(lam)), "a number of at least 0"),
-            "l1_ratio": (is_in_range(l1_ratio, 0) and l1_ratio <= 1, "a number from 0 (ℓ2 alone) to 1 (ℓ1 alone)"),
-            "solver": (named(model.solver, *SOLVERS), f"one of {SOLVERS}"),
-            "missing": (named(model.missing, *MISSING), f"one of {MISSING}"),
-            "batch_sizes": (
-                batches is None or (listed(batches) and all(map(is_count, batches))),
-                "None, or one integer of at least 1 for each mode",
-            ),
-            "step_size": (is_in_range(step, 0) and 0 < step <= 1, "a number above 0 and up to 1, which is a step to a sample's solution"),
-            "max_iter": (is_count(model.max_iter), POSITIVE_INTEGER),
-            "tol": (is_in_range(model.tol, 0), "a number of at least 0"),
-            "prior": (
-                model.prior is None or listed(model.prior) or named(model.prior, "estimate"),
-                "'estimate', None, or a list of variances",
-            ),
-            "init": (listed(model.init) or named(model.init, "random", "nvecs"), "'random', 'nvecs', or a list of factors"),
-        },
-    )
 
 
 def _as_arrays(name: str, given: Sequence[Any]) -> list[NDArray[np.float64]]:

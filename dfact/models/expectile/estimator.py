@@ -17,7 +17,6 @@ from dfact.data.validation import require_finite, require_magnitude, warn_unobse
 from dfact.engine.driver import FusedSolver, drive_together
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
-from dfact.engine.session import StateRows
 from dfact.engine.threads import single_threaded
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.svd import gram_size, right_singular
@@ -59,19 +58,6 @@ class _End:
         self.report.iteration(objectives)
         self.remaining = remaining_change(objectives, quarter=True)
         self.converged = self.remaining < self.tol
-
-
-@dataclass(frozen=True)
-class Solution:
-    """The end of an alternation, with every row at its minimum."""
-
-    history: NDArray[np.float64]
-    """Objective after each half-step, and of the model itself (last)."""
-    end: _End
-    column_factors: NDArray[Any]
-    """Y (m, k)."""
-    rows: StateRows
-    """X (n, k)."""
 
 
 class ExpectileMF(Factorization):
@@ -236,7 +222,7 @@ class ExpectileMF(Factorization):
         task = models[0].prepare(X)
         with task.times(len(models)).open_session() as session:
             solvers = [FusedSolver(model.solve(task)) for model in models]
-            drive_together(solvers, session, task.dtype, lambda number, solution: models[number].finish(task, solution))
+            drive_together(solvers, session, task.dtype)
         return models
 
     def _prepare(self, X: Any) -> FitTask[OriginalUnits]:
@@ -244,7 +230,7 @@ class ExpectileMF(Factorization):
         dataset = self._observed(X, reset=True)
         return self._task(dataset, original_units(dataset))
 
-    def solve(self, task: FitTask[OriginalUnits]) -> Solver[Solution]:
+    def _solve(self, task: FitTask[OriginalUnits]) -> Solver[None]:
         dtype = task.dtype
         row_start, Y = yield from self.initial_factors(task)
         problem = (task.problem, Loss(self.omega, self.ridge), row_start, dtype)
@@ -252,22 +238,16 @@ class ExpectileMF(Factorization):
         alternation = Alternation(pass_.loss, Y, dtype, orthogonalize=self.orthogonalize)
         report = Reporter(self.callbacks, self.max_iter)
         pass_ = yield from start_on_sample(pass_, alternation, task.dataset, report)
-        end = self._end_of(report)
+        end = _End(self.max_iter, self.tol, report)
         while not end.reached:
             alternation.update((yield from run(pass_, alternation.point)))
             end.check(alternation.history)
         point, objective = yield from self._solve_rows(RowsPass(*problem), alternation)
-        return Solution(np.asarray([*alternation.history, objective]), end, point.Y.astype(dtype), (yield from state_rows("factors")))
+        self._set_end(end, np.asarray([*alternation.history, objective]))
+        self.column_factors_, rows = point.Y.astype(dtype), (yield from state_rows("factors"))
+        self.row_factors_ = task.gather(replace(rows, convert=partial(np.asarray, dtype=dtype)), self.n_components)
 
-    def set_fitted(self, task: FitTask[OriginalUnits], solution: Solution) -> None:
-        self._set_end(solution.end, solution.history)
-        self.column_factors_ = solution.column_factors
-        self.row_factors_ = task.gather(replace(solution.rows, convert=partial(np.asarray, dtype=task.dtype)), self.n_components)
-
-    def _end_of(self, report: Reporter) -> "_End":
-        return _End(self.max_iter, self.tol, report)
-
-    def _set_end(self, end: "_End", history: NDArray[np.float64]) -> None:
+    def _set_end(self, end: _End, history: NDArray[np.float64]) -> None:
         self.objective_history_, self.n_iter_, self.converged_, self.remaining_ = history, end.n_iter, end.converged, end.remaining
 
     def _solve_rows(self, pass_: RowsPass, alternation: Alternation) -> Solver[tuple[Point, float]]:
@@ -313,7 +293,7 @@ class ExpectileMF(Factorization):
             X, Y = measurements.start(self.n_components)
             history = [measurements.objective(X, Y, loss)]
 
-            end = self._end_of(Reporter(self.callbacks, self.max_iter))
+            end = _End(self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
             while not end.reached:
                 X, Y = measurements.alternate(X, Y, loss, history, orthogonalize=self.orthogonalize)
                 end.check(history)
@@ -336,9 +316,7 @@ class ExpectileMF(Factorization):
         units, task = original_units(dataset), self._task(dataset)
         Y = self.column_factors_.astype(np.float64)
         pass_ = RowsPass(units, Loss(self.omega, self.ridge), RowStart(units, np.zeros_like(Y)), task.dtype)
-        with task.open_session() as session:
-            session.run(pass_, Point(Y))
-            return task.gather(StateRows(session, "factors", partial(np.asarray, dtype=task.dtype)), Y.shape[1], out)
+        return task.compute_rows(pass_, Point(Y), Y.shape[1], out, partial(np.asarray, dtype=task.dtype))[1]
 
     def inverse_transform(self, factors: Any) -> NDArray[Any]:
         """Return the model's entries (n, m) for factors of the rows (n, k)."""

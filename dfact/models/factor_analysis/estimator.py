@@ -16,7 +16,6 @@ from dfact.data.validation import require_finite, require_no_empty_columns
 from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
-from dfact.engine.session import StateRows
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.correlation import MomentsPass, is_indefinite, smoothed
 from dfact.linalg.minres import LOWEST, explained, minres, ordered, promax, varimax
@@ -62,20 +61,6 @@ class Factors:
     """Root mean square of the residual correlations."""
     n_iter: int
     converged: bool
-
-
-@dataclass(frozen=True)
-class Solution:
-    """Factors with the scores of the rows."""
-
-    correlations: Correlations
-    factors: Factors
-    components: NDArray[Any]
-    """Λᵀ (k, m) in the working precision."""
-    nonrespondents: int
-    """Number of rows without any answer."""
-    rows: StateRows
-    """Scores (n, k)."""
 
 
 class FactorAnalysis(Factorization):
@@ -220,44 +205,36 @@ class FactorAnalysis(Factorization):
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def _prepare(self, X: Any) -> FitTask[None]:
-        return self._checked(X, self.n_components)
-
-    def _checked(self, X: Any, least: int) -> FitTask[None]:
-        """Check the parameters and the data, which must have correlations from which ``least`` factors can be extracted."""
+    def _prepare(self, X: Any, least: int | None = None) -> FitTask[None]:
+        """Check the parameters and the data, which must allow ``least`` factors, by default all components."""
         self._check_parameters()
         dataset = self._dataset(X, None, reset=True)
-        _check_answers(dataset, least)
+        _check_answers(dataset, self.n_components if least is None else least)
         return self._task(dataset)
 
-    def solve(self, task: FitTask[None]) -> Solver[Solution]:
+    def _solve(self, task: FitTask[None]) -> Solver[None]:
         report = Reporter(self.callbacks, _N_STEPS)
         correlations = yield from self._correlate(task)
         report.step("correlations")
         factors = self._extract(correlations.R, task)
         report.step("factors")
         pattern, Phi = factors.pattern, factors.correlations
-        components = np.ascontiguousarray(pattern.T, task.dtype)
-        scorer = Scorer.from_loadings(components, factors.uniquenesses, Phi, correlations.mean, correlations.scale)
+        self.components_ = np.ascontiguousarray(pattern.T, task.dtype)
+        scorer = Scorer.from_loadings(self.components_, factors.uniquenesses, Phi, correlations.mean, correlations.scale)
         sums = yield from run(ScorePass(task.dtype), scorer)
         report.step("scores")
-        return Solution(correlations, factors, components, int(sums.nonrespondents), (yield from state_rows("factors")))
-
-    def set_fitted(self, task: FitTask[None], solution: Solution) -> None:
-        correlations, factors = solution.correlations, solution.factors
-        self.components_ = solution.components
         self.factor_correlations_, self.communalities_ = factors.correlations, factors.communalities
         self.uniquenesses_, self.rmsr_ = factors.uniquenesses, factors.rmsr
         self.explained_share_ = float(factors.communalities.mean())
         self.n_iter_, self.converged_ = factors.n_iter, factors.converged
         self.mean_, self.scale_ = correlations.mean, correlations.scale
         self.correlations_, self.n_observations_, self.smoothed_ = correlations.R, correlations.n, correlations.smoothed
-        _warn_nonrespondents(solution.nonrespondents, task.dataset.shape[0])
-        self.factors_ = task.gather(solution.rows, self.n_components)
+        _warn_nonrespondents(int(sums.nonrespondents), task.dataset.shape[0])
+        self.factors_ = task.gather((yield from state_rows("factors")), self.n_components)
 
     def correlate(self, X: Any) -> Correlations:
         """Compute the correlations from which ``fit`` extracts factors, by one pass over X (n, m)."""
-        task = type(self)(**self.get_params(deep=False))._checked(X, 1)
+        task = self.prepare(X, least=1)
         with task.open_session() as session:
             return drive(self._correlate(task), session)
 
@@ -317,9 +294,9 @@ class FactorAnalysis(Factorization):
         require_finite(dataset)
         task = self._task(dataset)
         scorer = Scorer.from_loadings(self.components_, self.uniquenesses_, self.factor_correlations_, self.mean_, self.scale_)
-        with task.open_session() as session:
-            _warn_nonrespondents(int(session.run(ScorePass(task.dtype), scorer).nonrespondents), dataset.shape[0])
-            return task.gather(StateRows(session, "factors"), len(self.components_), out)
+        sums, scores = task.compute_rows(ScorePass(task.dtype), scorer, len(self.components_), out)
+        _warn_nonrespondents(int(sums.nonrespondents), dataset.shape[0])
+        return scores
 
     def inverse_transform(self, scores: Any) -> NDArray[Any]:
         """Return the model's expected answers (n, m) for factor scores (n, k)."""

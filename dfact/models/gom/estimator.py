@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from os import PathLike
 from typing import Annotated, Any
 
@@ -16,7 +15,6 @@ from dfact.data.validation import locate_noninteger, locate_outside, require_no_
 from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
-from dfact.engine.session import StateRows
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.kmeans import search_bytes
 from dfact.linalg.svd import gram_size
@@ -24,7 +22,7 @@ from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import Shape
 from dfact.models.gom.passes import PURE, MembershipPass, ResponsePass, Responses
-from dfact.models.gom.search import METHODS, VERTEX_METHODS, Problem, Search, Solution
+from dfact.models.gom.search import METHODS, VERTEX_METHODS, Problem, Search
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range, resolve_seed
 from dfact.models.traits import ModelTraits, Vocabulary
@@ -191,9 +189,8 @@ class GradeOfMembership(Factorization):
         """
         task = self.prepare(X, n_components=n_components)
         with task.open(checkpoint) as session:
-            solution = drive(self.solve(task), session)
-            self.finish(task, solution)
-        return solution.scores
+            scores: list[float] = drive(self.solve(task), session)
+        return scores
 
     def row_factors(self) -> Any:
         return self.memberships_
@@ -208,7 +205,7 @@ class GradeOfMembership(Factorization):
         footprint = self._footprint_for(dataset.shape, candidates, self._working_dtype(dataset))
         return self._task(dataset, problem, footprint=footprint, n_components=candidates)
 
-    def solve(self, task: FitTask[Problem]) -> Solver[Solution]:
+    def _solve(self, task: FitTask[Problem]) -> Solver[list[float]]:
         problem, dataset, dtype = task.problem, task.dataset, task.dtype
         report, largest = Reporter(self.callbacks, _N_STEPS), max(problem.n_components)
         counts = yield from run(ResponsePass(dtype, problem.responses), None)
@@ -231,27 +228,21 @@ class GradeOfMembership(Factorization):
         report.step("modularity")
         sums = yield from run(MembershipPass(dtype, problem.responses, keep=True), [best.projection])
         report.step("memberships")
-        components = np.clip(np.linalg.solve(sums.gram, sums.cross.T), 0, problem.levels).astype(dtype)
-        best = replace(best, modularity=best.with_score(sums, counts).modularity)
-        return Solution([c.modularity for c in scored], best, components, sums, n, (yield from state_rows("factors")))
-
-    def set_fitted(self, task: FitTask[Problem], solution: Solution) -> None:
-        best, sums, n = solution.best, solution.sums, solution.n_respondents
-        self.n_nonrespondents_ = task.dataset.shape[0] - n
-        _warn_nonrespondents(self.n_nonrespondents_, task.dataset.shape[0])
-        self.memberships_ = task.gather(solution.rows, len(best.pure_subjects))
-        self.components_ = solution.components
-        self.projection_ = best.projection
-        self.pure_subjects_ = best.pure_subjects
-        self.modularity_ = best.modularity
+        self.components_ = np.clip(np.linalg.solve(sums.gram, sums.cross.T), 0, problem.levels).astype(dtype)
+        self.n_nonrespondents_ = dataset.shape[0] - n
+        _warn_nonrespondents(self.n_nonrespondents_, dataset.shape[0])
+        self.memberships_ = task.gather((yield from state_rows("factors")), len(best.pure_subjects))
+        self.projection_, self.pure_subjects_ = best.projection, best.pure_subjects
+        self.modularity_ = best.with_score(sums, counts).modularity
         self.highly_pure_share_ = float(sums.highly_pure[0] / n)
         self.highly_mixed_share_ = float(sums.highly_mixed[0] / n)
         alone = np.flatnonzero(sums.pure <= 1)
         if alone.size:
             names = self.get_feature_names_out()
-            classes = ", ".join(f"{names[k]} ({task.dataset.row_labels[best.pure_subjects[k]]!r})" for k in alone)
+            classes = ", ".join(f"{names[k]} ({dataset.row_labels[best.pure_subjects[k]]!r})" for k in alone)
             found = f"only the subject that defines the class has a membership of {PURE} or more in {classes}"
             warnings.warn(f"{found}; a class depends on its pure subjects: try fewer classes or another method", UserWarning, stacklevel=5)
+        return [c.modularity for c in scored]
 
     def _resolve_tau(self, levels: float, n: int, n_items: int) -> float | None:
         """Return τ, by default M·max(N, J); None for methods without regularization."""
@@ -275,10 +266,9 @@ class GradeOfMembership(Factorization):
         self._check_range(dataset, self.n_levels_)
         k = len(self.components_)
         task = self._task(dataset, footprint=self._footprint_for(dataset.shape, [k], self._working_dtype(dataset)))
-        with task.open_session() as session:
-            sums = session.run(MembershipPass(task.dtype, _responses(dataset), keep=True), [self.projection_])
-            _warn_nonrespondents(int(sums.nonrespondents), dataset.shape[0])
-            return task.gather(StateRows(session, "factors"), k, out)
+        sums, memberships = task.compute_rows(MembershipPass(task.dtype, _responses(dataset), keep=True), [self.projection_], k, out)
+        _warn_nonrespondents(int(sums.nonrespondents), dataset.shape[0])
+        return memberships
 
     def inverse_transform(self, memberships: Any) -> NDArray[Any]:
         """Return the expected responses ΠΘᵀ (N, J) for memberships Π (N, K)."""

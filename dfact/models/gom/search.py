@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.requests import Solver, run
-from dfact.engine.session import StateRows
 from dfact.errors import DataError
 from dfact.linalg.kmeans import kmeans, nearest_rows
 from dfact.linalg.points import Coordinates, DataRows, EmbedPass, take
@@ -51,22 +50,6 @@ class Problem:
     levels: float
     """Highest possible response M."""
     responses: Responses
-
-
-@dataclass(frozen=True)
-class Solution:
-    """The candidate with the highest modularity."""
-
-    scores: list[float]
-    """Modularity of each candidate."""
-    best: Candidate
-    components: NDArray[Any]
-    """Θᵀ (K, J)."""
-    sums: MembershipSums
-    """Sums of the pass that computed the memberships."""
-    n_respondents: int
-    rows: StateRows
-    """Memberships Π (N, K)."""
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ class Presenter(Generic[M]):
 
     def component_texts(self, top: int, texts: Texts) -> list[str]:
         """List the ``top`` items of each component."""
-        return [under_headings(self.names, self.names, largest_items(self.model, top, texts))]
+        return [under_headings(self.names, self.names, largest_items(self.model, self.model.loadings_, top, texts))]
 
     def items_plot(self) -> "Figure":
         """Plot the loadings of the items."""
@@ -159,9 +159,7 @@ class Presenter(Generic[M]):
         Loadings have the signs of the exported tables. A column ``difference`` may follow.
         """
         about = f"The {self.words.items} with the largest {self.words.loading} of either sign."
-        columns = self.all_loadings.items()
-        rows = [(name, str(item), float(values[item])) for name, values in columns for item in values.abs().nlargest(n).index]
-        return about, pd.DataFrame(rows, columns=["factor", "item", "loading"])
+        return about, largest_items(self.model, self.all_loadings, n)
 
     def scale_maximum(self) -> float | None:
         """Return the end of the color scale of loadings; None for the largest of them."""

@@ -43,7 +43,7 @@ class ExpectilePresenter(Presenter[ExpectileMF]):
     def component_texts(self, top: int, texts: Texts) -> list[str]:
         norms = component_norms(self.model)
         headings = [f"{name}: norm {norm:.4g}" for name, norm in norms.items()]
-        return [under_headings(headings, list(norms.index), largest_items(self.model, top, texts))]
+        return [under_headings(headings, list(norms.index), largest_items(self.model, self.model.loadings_, top, texts))]
 
     def errors_section(self, dataset: Dataset) -> Section | None:
         table = BinErrors.of(self.model, dataset).table

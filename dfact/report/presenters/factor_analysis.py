@@ -28,7 +28,7 @@ class FactorAnalysisPresenter(Presenter[FactorAnalysis]):
     def component_texts(self, top: int, texts: Texts) -> list[str]:
         table = self.model.explained_
         headings = [f"{row.Index}: explains {row.share:.1%} of the variance" for row in table.itertuples()]
-        text = under_headings(headings, list(table.index), largest_items(self.model, top, texts))
+        text = under_headings(headings, list(table.index), largest_items(self.model, self.model.loadings_, top, texts))
         if not self._correlated:
             return [text]
         correlations = table_text(factor_correlations(self.model).reset_index(), header=True)

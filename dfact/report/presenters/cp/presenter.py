@@ -59,7 +59,7 @@ class CPPresenter(Presenter[CPModel]):
         model = self.model
         names = list(model.get_feature_names_out()[: model.rank_])
         headings = [f"{name}: weight {weight:.4g}" for name, weight in zip(names, model.weights_, strict=False)]
-        return [under_headings(headings, names, largest_items(model, top, texts))]
+        return [under_headings(headings, names, largest_items(model, model.loadings_, top, texts))]
 
     def items_plot(self) -> "Figure":
         return modes_plot(self.model)
