@@ -13,7 +13,12 @@ from dfact.storage.location import Location
 @click.argument("model", type=InputLocation())
 @click.argument("out", metavar="REPORT", type=OutputLocation("dfact.report.write:FORMATS"))
 @click.option("--data", type=InputLocation(), metavar="DATASET", help="Dataset of the fit: adds missing rates and errors by item.")
-@click.option("--items", type=InputPath(), metavar="FILE", help="Csv file with a column item and columns text, group or both.")
+@click.option(
+    "--items",
+    type=InputPath(),
+    metavar="FILE",
+    help="Csv file with a column item and columns text, group or both; the texts replace the wording in MODEL.",
+)
 @overwrite_option
 def report(model: Location, out: Path, data: Location | None, items: Location | None, overwrite: bool) -> None:
     """Write a report of a model as an HTML page.

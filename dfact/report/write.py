@@ -30,8 +30,9 @@ def write_report(
 
     The report shows the model and its data, the items of each factor, all loadings as a heat map with similar items together
     and as a sortable table, the distributions and correlations of the factors, and convergence. It adds confounder loadings,
-    the selection that set the parameters (``selection_``) and the stability of the loadings (``stability_``) if the model has
-    them. Equal models give equal files. The file loads nothing, and labels are escaped.
+    the levels and missing codes of the items (``codebook_``), the selection that set the parameters (``selection_``) and the
+    stability of the loadings (``stability_``) if the model has them. Equal models give equal files. The file loads nothing, and
+    labels are escaped.
 
     Parameters
     ----------
@@ -42,7 +43,7 @@ def write_report(
     data : array of any kind, path or Dataset, optional
         The data the model was fitted to: adds errors and missing rates by item, and for expectile models errors by size.
     texts, groups : dicts from item to text, optional
-        Texts of the items, and their groups in the heat map.
+        Texts of the items, in place of the wording in the codebook of the fitted data; groups of the items in the heat map.
     solutions : SolutionPath, optional
         The result of :meth:`dfact.ElasticCP.path`, to be plotted.
     overwrite : bool

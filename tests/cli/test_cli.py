@@ -100,7 +100,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["info"], 2, "Missing argument 'PATH'"),
         (["info", "nowhere.zarr"], 1, "nowhere.zarr does not exist, expected a dfact dataset"),
         (["info", "{table}"], 1, "survey.csv is a file, expected a dataset; import it: dfact import"),
-        (["import", "{table}", "new.zarr"], 2, "Missing option '--items'"),
+        (["import", "{table}", "new.zarr"], 1, "which of its 16 columns are items?"),
         (["import", "nowhere.csv", "new.zarr", "--items", "Q*"], 1, "Error: nowhere.csv does not exist"),
         (["import", "{table}", "new.zarr", "--items", "Z*"], 1, "no column matches 'Z*'"),
         (["import", "{table}", "new.zarr", "--items", "Q*", "--valid-range", "1", "x"], 2, "'x' is not a valid float"),
