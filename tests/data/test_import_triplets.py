@@ -22,7 +22,7 @@ from dfact.cli.main import main
 from dfact.data.ingest import external_sort as runs_module
 from dfact.data.ingest import triplets as triplets_module
 from dfact.data.ingest.external_sort import ENTRY, EntrySorter
-from dfact.data.readers import delimited, parquet
+from dfact.data.readers import columns, delimited
 from dfact.data.sources.sparse import StoredCSRSource
 
 SEEDS = [0, 1, 2]
@@ -35,7 +35,7 @@ def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs_module, "_BUCKET_ENTRIES", 50)
     monkeypatch.setattr(triplets_module, "_BATCH_ENTRIES", 70)
     monkeypatch.setattr(delimited, "_BLOCK_BYTES", 512)
-    monkeypatch.setattr(parquet, "_BATCH_ENTRIES", 100)
+    monkeypatch.setattr(columns, "BATCH_ENTRIES", 100)
 
 
 @pytest.fixture(autouse=True)
