@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dfact.data.readers.base import Batch, Table, TextInNumbersError, Variable, is_number, to_matrix
 from dfact.errors import DataError, MemoryPlanError
 
-BATCH_ENTRIES = 1 << 20
+BATCH_ENTRIES = 1 << 19
 _MOST_ROWS = 1 << 16
 _MOST_CATEGORIES = 1000
 """Number of categories of a column of answers; a column with more holds labels or free text."""
