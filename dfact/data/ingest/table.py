@@ -16,7 +16,7 @@ from dfact.data.ingest.arrangement import Arrangement, Counts, arrange, choose_e
 from dfact.data.ingest.coding import AnswerCoding
 from dfact.data.ingest.dictionary import default_id, find_dictionary, reversed_by_keying, with_forms
 from dfact.data.ingest.items import battery, check_columns, match_columns
-from dfact.data.ingest.parallel import spool, write
+from dfact.data.ingest.parallel import Progress, spool, write
 from dfact.data.ingest.participants import check_ids, confounder_frame, confounder_kinds
 from dfact.data.ingest.rules import Codes, Levels, Range, Statements, Unlabelled, count_texts, plan_coding, unordered_texts
 from dfact.data.ingest.stack import Stack
@@ -59,7 +59,7 @@ def import_table(
     valid_range: Range | Mapping[str, Range] | None = None,
     empty_rows: EmptyRows = "error",
     overwrite: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     note: Callable[[str], None] | None = None,
     delimiter: str | None = None,
     encoding: str | None = None,
@@ -134,8 +134,8 @@ def import_table(
     overwrite : bool
         Replace an existing dataset at ``path``.
     progress : function
-        Called with (bytes read, total bytes) while the table is read, if its format knows them, then with (rows written,
-        total rows).
+        Called with (bytes, total bytes, "bytes read") while the table is read, if its format knows them, then with (rows,
+        total rows, "rows written").
     note : function
         Called with sentences about decisions that the import made.
     delimiter, encoding, decimal : text
