@@ -105,9 +105,7 @@ class Spooled:
         return self.statistics.n_rows - len(self.empty)
 
 
-def spool(
-    table: Table, coding: AnswerCoding, empty_rows: EmptyRows, pool: TaskPool, progress: Progress | None
-) -> Spooled:
+def spool(table: Table, coding: AnswerCoding, empty_rows: EmptyRows, pool: TaskPool, progress: Progress | None) -> Spooled:
     """Read all parts of the table once, code and check them, and store their rows in the pool's scratch store.
 
     Raises DataError for the first invalid row of the table. ``progress`` is called with bytes, where their number is known.
