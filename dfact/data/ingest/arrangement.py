@@ -67,6 +67,11 @@ class Arrangement:
         pooled.n_rows, pooled.empty_rows, pooled.n_empty_rows = statistics.n_rows, statistics.empty_rows, statistics.n_empty_rows
         return pooled
 
+    def unanswered(self, statistics: ColumnStatistics) -> list[str]:
+        """Return the items without any answer, unless that is all, given the statistics of the columns."""
+        observed = self.of_items(statistics).observed
+        return [item.name for item, n in zip(self.items.items, observed, strict=True) if n == 0] if observed.any() else []
+
     def require_no_doubt(self, name: str, counts: Counts) -> None:
         """Raise DataError on answers with codes that may or may not stand for no answer."""
         if isinstance(self.table, EventTable):  # its columns are not those that a user names

@@ -1,5 +1,6 @@
 """import_table: write a table on disk as a dataset, reading it once, in parallel, without loading it into memory."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -16,11 +17,11 @@ from dfact.data.ingest.arrangement import Arrangement, Counts, arrange, choose_e
 from dfact.data.ingest.coding import AnswerCoding
 from dfact.data.ingest.dictionary import default_id, find_dictionary, reversed_by_keying, with_forms
 from dfact.data.ingest.items import battery, check_columns, match_columns
-from dfact.data.ingest.parallel import Progress, spool, write
+from dfact.data.ingest.parallel import Progress, Spooled, spool, write
 from dfact.data.ingest.participants import check_ids, confounder_frame, confounder_kinds
 from dfact.data.ingest.rules import Codes, Levels, Range, Statements, Unlabelled, count_texts, plan_coding, unordered_texts
 from dfact.data.ingest.stack import Stack
-from dfact.data.ingest.tasks import open_pool
+from dfact.data.ingest.tasks import TaskPool, open_pool
 from dfact.data.ingest.writer import dataset_writer, missing_code_for, storage_type
 from dfact.data.readers.base import Input, ReadOptions, Table, TextInNumbersError, Variable, is_number
 from dfact.data.readers.formats import open_table
@@ -194,25 +195,29 @@ def import_table(
     ensure_absent(path, overwrite=overwrite)
     options = ReadOptions(delimiter, encoding, decimal, header_rows, sheet, object, None if labels is None else str(labels))
     file = open_input(source)
-    table = open_table(file, options)
-    file_remarks = list(table.notes)  # of the file, not of its arrangement
+    opened = open_table(file, options)
     kinds = confounder_kinds(confounders)
     ranges = check_ranges(confounder_ranges or {}, kinds)
     kinds |= dict.fromkeys(ranges, "continuous")
     before = file.signature()
     said = Statements(levels, recode, missing, answers, default_missing, reverse, valid_range, unlabelled)
-    description = find_dictionary(table, dictionary, codings)
-    variables = describe(table.variables, description, table.columns)
-    id_column = default_id(table, description, kinds) if id_column is None else id_column
+    description = find_dictionary(opened, dictionary, codings)
+    variables = describe(opened.variables, description, opened.columns)
+    id_column = default_id(opened, description, kinds) if id_column is None else id_column
     text_columns = ([] if id_column is None else [id_column]) + list(kinds)
     part = None if instance is None else str(instance)
-    arranged = _arrange(table, description, variables, items, text_columns, said, stack, event, part)
-    table, coding = arranged.table, arranged.coding
+
+    def arrange_items(names: str | Sequence[str] | None) -> Arrangement:
+        return _arrange(opened, description, variables, names, text_columns, said, stack, event, part)
+
+    arranged, unanswered = arrange_items(items), []
     with scratch_store(path) as scratch, open_pool(executor, n_jobs, scratch) as pool:
-        try:
-            rows = spool(table, coding, empty_rows, pool, progress)
-        except TextInNumbersError as error:
-            raise _text_answers(table, error) from error
+        rows = _spool(arranged, empty_rows, pool, progress)
+        if items is None and (unanswered := arranged.unanswered(rows.statistics)):
+            with warnings.catch_warnings(action="ignore"):  # the first arrangement has warned
+                arranged = arrange_items([item.name for item in arranged.items.items if item.name not in unanswered])
+            rows = _spool(arranged, empty_rows, pool, progress)
+        table = arranged.table
         require_unchanged(file, before)
         arranged.require_no_doubt(table.name, rows.counts)
         arranged = arranged.with_answers(rows.statistics)
@@ -220,9 +225,9 @@ def import_table(
         column_labels = np.array([item.name for item in arranged.items.items], np.object_)
         require_observed_columns(table.name, column_labels, statistics.observed)
         if note is not None:
-            for remark in file_remarks:
+            for remark in opened.notes:  # of the file, not of its arrangement
                 note(remark)
-            _note_decisions(arranged, rows.counts, statistics, description, note, chosen=items is None)
+            _note_decisions(arranged, unanswered, rows.counts, statistics, description, note, chosen=items is None)
         frame = confounder_frame(table, rows.texts, kinds, variables, confounder_missing, default_missing=default_missing)
         if frame is not None:
             frame, ranges = apply_ranges(frame, ranges)
@@ -249,6 +254,14 @@ def import_table(
             )
     pa.default_memory_pool().release_unused()  # otherwise Arrow's pool retains freed memory
     return open_dataset(path)
+
+
+def _spool(arranged: Arrangement, empty_rows: EmptyRows, pool: TaskPool, progress: Callable[[int, int], None] | None) -> Spooled:
+    """Read the table once, and store its rows in the pool's scratch store."""
+    try:
+        return spool(arranged.table, arranged.coding, empty_rows, pool, progress)
+    except TextInNumbersError as error:
+        raise _text_answers(arranged.table, error) from error
 
 
 def require_unchanged(source: Input, before: Signature | tuple[Signature, ...]) -> None:
@@ -309,6 +322,7 @@ def _arrange(
 
 def _note_decisions(
     arranged: Arrangement,
+    unanswered: Sequence[str],
     counts: Counts,
     statistics: ColumnStatistics,
     description: Dictionary | None,
@@ -317,6 +331,8 @@ def _note_decisions(
     chosen: bool,
 ) -> None:
     """Report the items that the import chose, the boxes that it took as missing, and negative codes that it took as answers."""
+    if unanswered:
+        note(f"{arranged.table.name}: left out, as they have no answer: {', '.join(unanswered)}")
     if chosen:
         names = ", ".join(item.name for item in arranged.items.items)
         note(f"{arranged.table.name}: the items are {names}{_levels_text(arranged.items)}")
