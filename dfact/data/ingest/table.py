@@ -256,7 +256,7 @@ def import_table(
     return open_dataset(path)
 
 
-def _spool(arranged: Arrangement, empty_rows: EmptyRows, pool: TaskPool, progress: Callable[[int, int], None] | None) -> Spooled:
+def _spool(arranged: Arrangement, empty_rows: EmptyRows, pool: TaskPool, progress: Progress | None) -> Spooled:
     """Read the table once, and store its rows in the pool's scratch store."""
     try:
         return spool(arranged.table, arranged.coding, empty_rows, pool, progress)
