@@ -98,7 +98,8 @@ def import_table(
         the file's order, except the id, the confounders and columns without answers (dates, identifiers). A name
         with a minus, "-v3", is an item to reverse. May be left out if the file describes one battery: at least
         three columns with the same labelled levels, or three that are declared ordinal and whose names begin alike;
-        with a dictionary of REDCap, the choices and sliders. The name of a field stands for its boxes or instances.
+        with a dictionary of REDCap, the choices and sliders. Columns chosen so that have no answer are left out.
+        The name of a field stands for its boxes or instances.
     id_column : name
         The column with the participants' labels, which must be unique. By default that of UK Biobank or REDCap, if
         the columns are theirs.
