@@ -161,7 +161,7 @@ def import_table(
     event, instance : name, number
         The only event or instance to read.
     n_jobs : int
-        Number of tasks side by side; by default one for each core of this machine, or each worker of the executor.
+        Number of tasks side by side; by default one for each core of this machine, at most 16, or each worker of the executor.
     executor : None, "inline", "threads", concurrent.futures.Executor or distributed.Client
         Place where the tasks run, by default threads of this process. Processes on other machines must reach ``source`` and
         ``path`` under the same names.
@@ -331,7 +331,7 @@ def _note_decisions(
     *,
     chosen: bool,
 ) -> None:
-    """Report the items that the import chose, the boxes that it took as missing, and negative codes that it took as answers."""
+    """Report what the import decided: items, events that it left out, boxes and codes that are missing, negative codes that are answers."""
     if unanswered:
         note(f"{arranged.table.name}: left out, as they have no answer: {', '.join(unanswered)}")
     if chosen:
@@ -339,7 +339,7 @@ def _note_decisions(
         note(f"{arranged.table.name}: the items are {names}{_levels_text(arranged.items)}")
     if arranged.left_out:
         note(f"{arranged.table.name}: left out, as none of the items has an answer there: {', '.join(arranged.left_out)}")
-    for sentence in arranged.unopened_forms(counts):
+    for sentence in [*arranged.unopened_forms(counts), *arranged.frequent_missing_codes(counts)]:
         note(sentence)
     if description is not None and description.signs_are_meaningless and (codes := arranged.negative_answers(statistics)):
         note(f"{arranged.table.name}: negative codes that are answers: {codes}")
