@@ -308,6 +308,20 @@ def test_range_of_fractions_holds_after_rounding(tmp_path):
     assert (values <= ds.valid_range[:, 1]).all()
 
 
+@pytest.mark.parametrize("lowest", [-16_385, -999_999_999])
+def test_a_far_negative_answer_leaves_the_others_their_digits(tmp_path, lowest):
+    text = f"Q1,Q2\n0.125,1.5\n{lowest},3.25\n2.75,4\n"
+    dataset = imported(tmp_path, text)
+    np.testing.assert_allclose(answers_of(dataset), [[0.125, 1.5], [lowest, 3.25], [2.75, 4]], atol=1e-6)
+
+
+def test_a_range_that_leaves_the_answers_no_digits_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"t\.csv: the lowest valid answer is -1\.5e\+39 beside answers up to 2\.5, expected a range"):
+        imported(tmp_path, "Q1\n0.5\n2.5\n", valid_range=(-1.5e39, 4))
+    assert not (tmp_path / "d.zarr").exists()
+    imported(tmp_path, "Q1\n-2e39\n2.5e39\n", valid_range=(-1e40, 1e40))
+
+
 def test_range_with_a_fraction_keeps_fractions(tmp_path):
     ds = imported(tmp_path, "Q1\n1\n2\n", valid_range=(0.5, 3))
     assert ds.dtype == np.float32
