@@ -367,15 +367,15 @@ def _stored_type(table: Table, statistics: ColumnStatistics, offset: NDArray[np.
     if np.isinf(high):
         found = f"{statistics.minimum.min():g} to {statistics.maximum.max():g}"
         raise DataError(f"{table.name}: the answers range from {found}, expected a difference below 1.8e308; pass shift=False (--no-shift)")
+    dtype = storage_type(low, high, integers=integers and np.array_equal(offset, np.floor(offset)))
     largest = np.maximum(np.abs(statistics.minimum), np.abs(statistics.maximum))
-    far = np.abs(offset) * np.finfo(np.float64).eps > 1e-6 * largest
-    if far.any() and not integers:
+    far = (np.abs(offset) * np.finfo(np.float64).eps > 1e-6 * largest) & (largest > 0)
+    if dtype.kind == "f" and far.any():
         i = int(np.flatnonzero(far)[0])
         raise DataError(
             f"{table.name}: the lowest valid answer is {offset[i]:g} beside answers up to {largest[i]:g}, expected a range in which they "
-            "keep their digits; declare it with valid_range= (--valid-range), or pass shift=False (--no-shift)"
+            "keep their digits; declare it in missing= (--missing), give the range in valid_range= (--valid-range), or pass shift=False"
         )
-    dtype = storage_type(low, high, integers=integers and np.array_equal(offset, np.floor(offset)))
     if dtype == np.float32 and -offset.min() > _LOWEST_IN_SINGLE_PRECISION:
         return np.dtype(np.float64)
     return dtype
