@@ -4,9 +4,9 @@
 
 Every input is a valid one with a few mutations: bytes (flipped, removed, inserted, doubled), files (deleted, emptied,
 swapped), files in an archive and their XML, JSON (other types, huge and negative numbers, NaN, deep nesting), cells and
-encodings of tables, of dictionaries and of codebooks. It is read in
-a worker process with limits of time and address space. Results are compared with those of a reader that shares no code
-with dfact. A store whose chunks were mutated must give its original values.
+encodings of tables, of dictionaries and of codebooks. It is read in a worker process with limits of time and address
+space. Results are compared with those of a reader that shares no code with dfact. A store whose chunks were mutated must
+give its original values.
 """
 
 import argparse
