@@ -18,12 +18,16 @@ Mutation = Callable[[Path, random.Random], bool]
 
 
 def mutate_bytes(data: bytes, rng: random.Random, filled: Sequence[int] = ()) -> bytes:
-    """Return the bytes with one to three small mutations, at one of the positions ``filled`` if there are any."""
+    """Return the bytes with one to three small mutations, at one of the positions ``filled`` if there are any.
+
+    Half of the results have the same length, so that the rest of the file is where its header says.
+    """
     out = bytearray(data)
+    kinds = rng.choice([range(8), (0, 5, 6, 7)])
     for _ in range(rng.randint(1, 3)):
         at = min(rng.choice(filled), len(out)) if filled else rng.randrange(len(out) + 1)
         length = min(rng.choice([1, 1, 2, 8, 64]), len(out) - at)
-        match rng.randrange(7):
+        match rng.choice(kinds):
             case 0 if at < len(out):
                 out[at] ^= 1 << rng.randrange(8)
             case 1:
@@ -36,6 +40,9 @@ def mutate_bytes(data: bytes, rng: random.Random, filled: Sequence[int] = ()) ->
                 out[at:at] = out[at : at + length]
             case 5:
                 out[at : at + length] = rng.choice([b"\0", b"\xff", b"\x7f"]) * length
+            case 6:
+                number = rng.choice([0, 1, 2, 255, 2**31 - 1, 2**32 - 1]).to_bytes(4, rng.choice(["little", "big"]))
+                out[at : at + 4] = number[: len(out) - at]
             case _:
                 out[at : at + length] = rng.randbytes(length)
     return bytes(out)

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
+_LOWEST_IN_SINGLE_PRECISION = 1 << 14
+"""Magnitude of a negative offset whose subtraction leaves answers near 0 their thousandths in single precision."""
+
+
 def import_table(
     source: str | PathLike[str],
     path: str | PathLike[str],
@@ -84,7 +88,8 @@ def import_table(
     with the number of rows; each task needs some 50 MB, and a parquet file with large row groups up to 2 MB for each column.
     The dataset does not depend on the number of tasks or on where they run. Whole numbers
     are stored in the smallest of uint8, int16 and int32 that holds them (float64 if none does),
-    all other numbers in single precision.
+    all other numbers in single precision, or in double precision where answers near 0 would lose their thousandths to a
+    negative one of 16,384 or more.
 
     Parameters
     ----------
@@ -379,4 +384,15 @@ def _stored_type(table: Table, statistics: ColumnStatistics, offset: NDArray[np.
     if np.isinf(high):
         found = f"{statistics.minimum.min():g} to {statistics.maximum.max():g}"
         raise DataError(f"{table.name}: the answers range from {found}, expected a difference below 1.8e308; pass shift=False (--no-shift)")
-    return storage_type(low, high, integers=integers and np.array_equal(offset, np.floor(offset)))
+    dtype = storage_type(low, high, integers=integers and np.array_equal(offset, np.floor(offset)))
+    largest = np.maximum(np.abs(statistics.minimum), np.abs(statistics.maximum))
+    far = (np.abs(offset) * np.finfo(np.float64).eps > 1e-6 * largest) & (largest > 0)
+    if dtype.kind == "f" and far.any():
+        i = int(np.flatnonzero(far)[0])
+        raise DataError(
+            f"{table.name}: the lowest valid answer is {offset[i]:g} beside answers up to {largest[i]:g}, expected a range in which they "
+            "keep their digits; declare it in missing= (--missing), give the range in valid_range= (--valid-range), or pass shift=False"
+        )
+    if dtype == np.float32 and -offset.min() > _LOWEST_IN_SINGLE_PRECISION:
+        return np.dtype(np.float64)
+    return dtype
