@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dfact.data.ingest.table import import_table
     from dfact.data.ingest.triplets import import_triplets
     from dfact.data.stored_dataset import open_dataset
+    from dfact.models.admixture.estimator import Admixture
     from dfact.models.bounded_nmf.icqf import ICQF
     from dfact.models.bounded_nmf.l1nmf import L1NMF
     from dfact.models.cp.als import CPALS
@@ -32,6 +33,7 @@ __all__ = [
     "CPALS",
     "ICQF",
     "L1NMF",
+    "Admixture",
     "Codebook",
     "DataError",
     "Dataset",
