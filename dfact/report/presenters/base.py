@@ -31,6 +31,7 @@ _PRESENTERS = {
     "ICQF": ("bounded_nmf", "ICQFPresenter"),
     "L1NMF": ("bounded_nmf", "L1NMFPresenter"),
     "GradeOfMembership": ("gom.presenter", "GoMPresenter"),
+    "Admixture": ("admixture", "AdmixturePresenter"),
     "ExpectileMF": ("expectile", "ExpectilePresenter"),
     "ElasticCP": ("cp.presenter", "CPPresenter"),
     "CPALS": ("cp.presenter", "CPPresenter"),
