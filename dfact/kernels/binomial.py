@@ -15,7 +15,8 @@ Codes = NDArray[np.uint8]
 
 EDGE = 1e-5
 """Bound of memberships and frequencies."""
-_LANES, _FACTORS = 64, 8  # products that are formed side by side, and entries of each: the least product is 1e-80, which is above 0
+_LANES = 64  # products of eight likelihoods that are formed side by side: the least is 1e-80, which is above 0
+_LEAST_PRODUCT = 1e-140
 _LEAST_PIVOT = 1e-8  # of a matrix, relative to its diagonal, which is summed in single precision
 
 
@@ -53,12 +54,12 @@ def column_slopes(G: Codes, first: int, F: Floats, trials: int, A: Floats, B: Fl
 def add_log_likelihoods(G: Codes, first: int, F: Floats, trials: int, out: NDArray[np.float64]) -> None:
     """Add Σ g log f + (M − g) log(1 − f) over the observed entries of each row to out (n,).
 
-    Of diploid genotypes, M = 2, eight likelihoods are multiplied before a logarithm is taken.
+    Of genotypes, M = 2, eight likelihoods are multiplied in each lane, and then the lanes, before a logarithm is taken.
     """
-    one, n_columns, span = F.dtype.type(1), F.shape[1], _LANES * _FACTORS
-    product = np.empty(_LANES)
+    one, n_columns, span = F.dtype.type(1), F.shape[1], _LANES * 8
+    likelihoods, product = np.empty(span, F.dtype), np.empty(_LANES)
     for i in range(F.shape[0]):
-        codes, f_row, total = G[i, first : first + n_columns], F[i], 0.0
+        codes, f_row, total, running = G[i, first : first + n_columns], F[i], 0.0, 1.0
         if trials != 2:
             for j in range(n_columns):
                 if codes[j] <= trials:
@@ -67,18 +68,41 @@ def add_log_likelihoods(G: Codes, first: int, F: Floats, trials: int, out: NDArr
             out[i] += total
             continue
         for start in range(0, n_columns, span):
+            count = min(span, n_columns - start)
+            some_codes, some = codes[start : start + count], f_row[start : start + count]
+            for j in range(count):
+                f, g = some[j], some_codes[j]
+                rest = one - f
+                likelihood = (f if g >= 2 else rest) * (f if g >= 1 else rest)
+                likelihoods[j] = likelihood if g <= 2 else one
+            for j in range(count, span):
+                likelihoods[j] = one
             for lane in range(_LANES):
-                product[lane] = 1.0
-            for base in range(start, min(n_columns, start + span), _LANES):
-                for lane in range(min(_LANES, n_columns - base)):
-                    g, f = codes[base + lane], f_row[base + lane]
-                    rest = one - f
-                    likelihood = (rest if g < 2 else f) * (rest if g < 1 else f)
-                    product[lane] *= likelihood if g <= 2 else one
-            # Products of products would underflow: the least is 1e-80, so that three are above 0.
-            for lane in range(0, _LANES, 2):
-                total += np.log(product[lane] * product[lane + 1])
-        out[i] += total
+                product[lane] = (
+                    float(likelihoods[lane])
+                    * float(likelihoods[lane + _LANES])
+                    * float(likelihoods[lane + 2 * _LANES])
+                    * float(likelihoods[lane + 3 * _LANES])
+                    * float(likelihoods[lane + 4 * _LANES])
+                    * float(likelihoods[lane + 5 * _LANES])
+                    * float(likelihoods[lane + 6 * _LANES])
+                    * float(likelihoods[lane + 7 * _LANES])
+                )
+            for lane in range(_LANES // 2):
+                running *= product[lane] * product[lane + _LANES // 2]  # at least 1e-140 · 1e-160
+                if running < _LEAST_PRODUCT:
+                    total += np.log(running)
+                    running = 1.0
+        out[i] += total + np.log(running)
+
+
+@kernel
+def encode(values: Floats, out: Codes) -> None:
+    """Set out (n, m) to the values, whole numbers from 0 to 254, and to 255 where they are NaN."""
+    for i in range(values.shape[0]):
+        for j in range(values.shape[1]):
+            value = values[i, j]
+            out[i, j] = np.uint8(np.int32(value)) if value == value else np.uint8(255)
 
 
 @kernel
@@ -148,6 +172,16 @@ def solve_free(H: Floats, free: NDArray[np.int64], n: int, right: Floats, L: Flo
         out[u] = total / L[u, u]
 
 
+@subroutine
+def gradient(slope: Floats, H: Floats, d: Floats, out: Floats) -> None:
+    """Set out (K,) to slope − H d."""
+    for k in range(d.size):
+        total = slope[k]
+        for u in range(d.size):
+            total -= H[k, u] * d[u]
+        out[k] = total
+
+
 @inlined
 def maximize(x: Floats, slope: Floats, H: Floats, simplex: bool, work: Floats, places: NDArray[np.int64]) -> None:
     """Move x (K,) to the maximum of slope·d − dᵀHd/2 over x + d in [1e-5, 1 − 1e-5] or, on the simplex, x + d ≥ 1e-5 with Σd = 0.
@@ -169,11 +203,7 @@ def maximize(x: Floats, slope: Floats, H: Floats, simplex: bool, work: Floats, p
             if fixed[k] == 0:
                 free[n] = k
                 n += 1
-        for k in range(K):  # the gradient at x + d
-            total = slope[k]
-            for u in range(K):
-                total -= H[k, u] * d[u]
-            rest[k] = total
+        gradient(slope, H, d, rest)
         level = rest[free[0]] if simplex and n else 0.0
         if n > (1 if simplex else 0):
             for u in range(n):
@@ -205,11 +235,7 @@ def maximize(x: Floats, slope: Floats, H: Floats, simplex: bool, work: Floats, p
                 fixed[k] = 1 if move[blocking] > 0 else -1
                 d[k] = (high if move[blocking] > 0 else EDGE) - x[k]
                 continue
-            for k in range(K):
-                total = slope[k]
-                for u in range(K):
-                    total -= H[k, u] * d[u]
-                rest[k] = total
+            gradient(slope, H, d, rest)
         # At the maximum of the free unknowns: the gradient of each fixed one points out of its bounds, or it is released.
         gain, released = 1e-9 * (1 + scale), -1
         for k in range(K):

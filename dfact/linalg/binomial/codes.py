@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.passes import Block
-from dfact.kernels.binomial import fill_codes
+from dfact.kernels.binomial import encode, fill_codes
 from dfact.kernels.entries import recode
 
 MISSING = 255
@@ -31,6 +31,9 @@ class Codes:
         if self.columns is not None:
             stored = stored[:, self.columns]
         out = block.work.array("codes", stored.shape, np.uint8)
+        if self.offset is None and stored.dtype.kind == "f" and np.isnan(missing):
+            encode(stored, out)
+            return out
         if stored.dtype != np.uint8 or self.offset is not None:
             recode(stored, missing, np.zeros(stored.shape[1]) if self.offset is None else -self.offset, MISSING, out)
             return out

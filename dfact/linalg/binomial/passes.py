@@ -186,9 +186,9 @@ class RowBlock:
 
     def expected(self, Q: NDArray[Any], tile: slice) -> NDArray[Any]:
         """Return F = QP (rows, c) of a tile."""
-        return np.matmul(Q, self.tiles.P[:, tile], out=self._array("expected", tile))
+        return np.matmul(Q, self.tiles.P[:, tile], out=self.array("expected", tile))
 
-    def _array(self, name: str, tile: slice) -> NDArray[Any]:
+    def array(self, name: str, tile: slice) -> NDArray[Any]:
         return self.work.array(name, (len(self.G), tile.stop - tile.start), self.tiles.P.dtype)
 
     def slopes(self, Q: Floats, *, curved: bool) -> tuple[Floats, Floats, Floats]:
@@ -200,7 +200,7 @@ class RowBlock:
         (first, second), narrow = self.tiles.pairs, Q.astype(self.tiles.P.dtype)
         logs, slope, curvature = np.zeros(len(Q)), np.zeros(Q.shape), np.zeros((len(Q), len(first)))
         for tile in self.tiles:
-            F, C, S, P = self.expected(narrow, tile), self._array("c", tile), self._array("s", tile), self.tiles.centred[:, tile]
+            F, C, S, P = self.expected(narrow, tile), self.array("c", tile), self.array("s", tile), self.tiles.centred[:, tile]
             row_slopes(self.G, tile.start, F, self.trials, C, S)
             add_log_likelihoods(self.G, tile.start, F, self.trials, logs)
             slope += C @ P.T
@@ -244,8 +244,7 @@ class StepPass(Pass[Memberships, Point, StepSums]):
 
     def step(self, block: Block, state: Memberships, broadcast: Point) -> tuple[Memberships, StepSums]:
         begin = state.previous if broadcast.retry else state.factors
-        K, m = broadcast.P.shape
-        silent = np.isnan(begin[0])
+        K, silent = len(broadcast.P), np.isnan(begin[0])
         Q = np.where(silent[:, None], 1 / K, begin.T)
         tiles = block.work.once("tiles", broadcast, lambda: Tiles.of(broadcast.P, self.dtype))
         rows = RowBlock(self.codes(block), tiles, self.codes.trials, block.work)
@@ -259,34 +258,32 @@ class StepPass(Pass[Memberships, Point, StepSums]):
             Q = np.where(free[:, None], moved, Q)
         else:
             Q = em
-        sums = self._column_sums(rows, Q, curved=broadcast.newton)
-        worse = sums[0] < before - _FALL * np.abs(before)
+        shapes = (broadcast.P.shape, broadcast.P.shape, (K * (K + 1) // 2 if broadcast.newton else 0, broadcast.P.shape[1]))
+        sums = [block.work.lasting(shape, self.dtype) for shape in shapes]
+        logs = self._sum_columns(rows, Q, *sums)
+        worse = logs < before - _FALL * np.abs(before)
         if broadcast.newton and worse.any():
             Q = np.where(worse[:, None], em, Q)
-            sums = self._column_sums(rows, Q, curved=True)
-        logs, up, down, columns = sums
+            logs = self._sum_columns(rows, Q, *sums)
         factors = Q.T.copy()
         factors[:, silent] = np.nan
         sizes = Q[~silent].sum(axis=0)
-        return Memberships(factors, begin.copy()), StepSums(np.asarray(logs.sum()), sizes, up, down, columns)
+        return Memberships(factors, begin.copy()), StepSums(np.asarray(logs.sum()), sizes, *sums)
 
-    def _column_sums(self, rows: RowBlock, Q: Floats, *, curved: bool) -> tuple[Floats, NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Return the log-likelihood of each row, A, B and the curvatures of the columns."""
-        (first, second), work, dtype = rows.tiles.pairs, rows.work, self.dtype
-        K, m = rows.tiles.P.shape
-        narrow = Q.astype(dtype)
+    def _sum_columns(self, rows: RowBlock, Q: Floats, up: NDArray[Any], down: NDArray[Any], curvature: NDArray[Any]) -> Floats:
+        """Set A and B (K, m), and the curvatures unless they have no rows. Return the log-likelihood of each row."""
+        (first, second), narrow = rows.tiles.pairs, Q.astype(self.dtype)
         weights, products = np.ascontiguousarray(narrow.T), np.ascontiguousarray((narrow[:, first] * narrow[:, second]).T)
-        logs, shapes = np.zeros(len(Q)), ((K, m), (K, m), (len(first) if curved else 0, m))
-        up, down, curvature = (work.array(name, shape, dtype) for name, shape in zip(("up", "down", "curvature"), shapes, strict=True))
+        logs = np.zeros(len(Q))
         for tile in rows.tiles:
-            F, A, B, S = rows.expected(narrow, tile), *(rows._array(name, tile) for name in "abs")
+            F, A, B, S = rows.expected(narrow, tile), *(rows.array(name, tile) for name in "abs")
             column_slopes(rows.G, tile.start, F, rows.trials, A, B, S)
             add_log_likelihoods(rows.G, tile.start, F, rows.trials, logs)
             np.matmul(weights, A, out=up[:, tile])
             np.matmul(weights, B, out=down[:, tile])
-            if curved:
+            if len(curvature):
                 np.matmul(products, S, out=curvature[:, tile])
-        return logs, up, down, curvature
+        return logs
 
 
 @dataclass
@@ -345,12 +342,15 @@ class DeviancePass(Pass[Memberships, Floats, Deviance]):
 
     codes: Codes
     dtype: np.dtype[Any]
+    memberships: str = "factors"
+    """Name of the state array with the memberships that belong to P."""
     state_type = Memberships
 
     def step(self, block: Block, state: Memberships, broadcast: Floats) -> tuple[Memberships, Deviance]:
         tiles = block.work.once("tiles", broadcast, lambda: Tiles.of(broadcast, self.dtype))
         rows = RowBlock(self.codes(block), tiles, self.codes.trials, block.work)
-        Q = np.where(np.isnan(state.factors.T), 1 / len(broadcast), state.factors.T).astype(self.dtype)
+        factors = state.arrays()[self.memberships].T
+        Q = np.where(np.isnan(factors), 1 / len(broadcast), factors).astype(self.dtype)
         counts = np.zeros(2)
         for tile in tiles:
             add_deviances(rows.G, tile.start, rows.expected(Q, tile), self.codes.trials, counts)

@@ -41,8 +41,8 @@ def spectral_start(codes: Codes, counts: CodeCounts, k: int, dtype: np.dtype[Any
     [rows] = yield from successive_projection([Coordinates(k)], [k])
     corners = yield from take(Coordinates(k), rows)
     sums = yield from run(StartPass(view, dtype), np.linalg.solve(corners.T, basis.T).T)
-    P = np.linalg.lstsq(sums.gram, sums.cross.T, rcond=None)[0] / codes.trials
-    return np.clip(P, *_RANGE)
+    P: NDArray[np.float64] = np.clip(np.linalg.lstsq(sums.gram, sums.cross.T, rcond=None)[0] / codes.trials, *_RANGE)
+    return P
 
 
 def labelled_start(codes: Codes, counts: CodeCounts, k: int, n_labels: int, seed: int, dtype: np.dtype[Any]) -> Solver[NDArray[np.float64]]:
@@ -51,7 +51,7 @@ def labelled_start(codes: Codes, counts: CodeCounts, k: int, n_labels: int, seed
     Further components begin near the mean of all rows, apart from one another at random.
     """
     sums = yield from run(LabelPass(codes, n_labels, dtype), None)
-    P = np.empty((k, len(counts.totals)))
+    P: NDArray[np.float64] = np.empty((k, len(counts.totals)))
     P[:n_labels] = (sums.totals + 0.5) / (codes.trials * sums.observed + 1)
     noise = np.random.default_rng(seed).standard_normal((k - n_labels, P.shape[1]))
     P[n_labels:] = means(counts) / codes.trials + 0.1 * noise

@@ -64,7 +64,7 @@ class Admixture(Factorization):
     Parameters
     ----------
     n_components : int
-        Number of populations K; :func:`dfact.selection.select_by_entries` chooses it.
+        Number of populations K; :func:`dfact.selection.cross_validate_entries` chooses it.
     n_trials : int
         Number of trials M, the highest count: 2 for genotypes; more for ordinal answers from 0 to M.
     supervised : bool
@@ -230,9 +230,7 @@ class Admixture(Factorization):
         if not names:
             raise DataError("populations has no known population, expected the names of some people's")
         if len(names) > self.n_components:
-            raise ParameterError(
-                f"n_components is {self.n_components}, expected at least {len(names)}, the number of labelled populations"
-            )
+            raise ParameterError(f"n_components is {self.n_components}, expected at least {len(names)}, the number of labelled populations")
         if len(names) < self.n_components:
             found = f"{self.n_components - len(names)} of {self.n_components} components have no labelled people"
             warnings.warn(f"{found}; label some, or fit {len(names)} components", UserWarning, stacklevel=5)
