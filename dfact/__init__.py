@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dfact.data.codebook import Codebook, Item, MissingCount
     from dfact.data.dataset import Dataset
     from dfact.data.ingest.array import import_array
+    from dfact.data.ingest.genotypes import import_genotypes
     from dfact.data.ingest.join import join_datasets
     from dfact.data.ingest.table import import_table
     from dfact.data.ingest.triplets import import_triplets
@@ -49,6 +50,7 @@ __all__ = [
     "Progress",
     "StoreError",
     "import_array",
+    "import_genotypes",
     "import_table",
     "import_triplets",
     "join_datasets",
@@ -69,6 +71,7 @@ _MODULES = {entry.name: entry.module for entry in CATALOGUE} | {
     "MissingCount": "dfact.data.codebook",
     "Progress": "dfact.progress",
     "import_array": "dfact.data.ingest.array",
+    "import_genotypes": "dfact.data.ingest.genotypes",
     "import_table": "dfact.data.ingest.table",
     "import_triplets": "dfact.data.ingest.triplets",
     "join_datasets": "dfact.data.ingest.join",
