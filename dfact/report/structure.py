@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.errors import DataError, ParameterError
+from dfact.models.admixture.estimator import UNKNOWN
 from dfact.models.estimator import Factorization
 from dfact.report.alignment import RunGroup, align_runs
 from dfact.report.plots import new_figure
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-UNKNOWN = ("", "-")
-"""Texts of an unknown population, as in .pop files."""
 _UNKNOWN_LABEL = "unknown"
 _MAX_BARS = 2000  # more would be narrower than a pixel
 _WIDTH, _PANEL_HEIGHT = 10.0, 1.1  # inches
@@ -164,12 +163,11 @@ def read_populations(path: str | PathLike[str]) -> list[str]:
         raise DataError(f"{file.name} is not UTF-8 ({error}), expected a line with the population of each row") from error
 
 
-def dataset_populations(dataset: Dataset) -> Any:
+def dataset_populations(dataset: Dataset) -> pd.Categorical:
     """Return the populations of the rows of a dataset; raise DataError if it has none."""
-    populations = getattr(dataset, "population", None)
-    if populations is None:
+    if dataset.population is None:
         raise DataError(f"{dataset.path} has no populations, expected a dataset imported with them")
-    return populations
+    return dataset.population
 
 
 def _leading_order(memberships: NDArray[Any], means: NDArray[np.float64]) -> NDArray[np.intp]:

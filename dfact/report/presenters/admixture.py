@@ -47,10 +47,9 @@ class AdmixturePresenter(Presenter[Admixture]):
         blocks = [table_text(_with_percents(size_table(self.model)).reset_index(), header=True)]
         if len(self.names) > 1:
             blocks.append(table_text(self.distances.reset_index(names="F_ST"), header=True, decimals=3))
-        _, table = self.top_items(top)
-        heading = "SNPs whose frequency differs most from the mean of the other populations, with the difference"
+        about, table = self.top_items(top)
         items = [f"{name}: {', '.join(map(_item_text, rows.to_dict('records')))}" for name, rows in table.groupby("factor", sort=False)]
-        return [*blocks, "\n".join([heading, indented("\n".join(items))])] if "difference" in table and items else blocks
+        return [*blocks, "\n".join([about, indented("\n".join(items))])] if items else blocks
 
     def items_plot(self) -> "Figure":
         return structure_figure([np.asarray(self.model.memberships_)], names=self.names)
@@ -58,7 +57,7 @@ class AdmixturePresenter(Presenter[Admixture]):
     def top_items(self, n: int) -> tuple[str, pd.DataFrame]:
         if len(self.names) == 1:
             return "The SNPs with the highest frequencies.", highest_items(self.all_loadings, n)
-        about = "The SNPs whose frequency in a population differs most from the mean of the other populations."
+        about = "The SNPs whose frequency in a population differs most from the mean of the other populations, with the difference."
         return about, distinctive_items(self.all_loadings, n)
 
     @cached_property
@@ -77,7 +76,7 @@ class AdmixturePresenter(Presenter[Admixture]):
         return pd.DataFrame(population_distances(self.model.frequencies_), pd.Index(self.names, name="population"), self.names)
 
     def component_section(self) -> Section:
-        model, labels = self.model, self._labels()
+        model, labels = self.model, None if self.dataset is None else self.dataset.population
         sizes = size_table(model)
         shares = "; ".join(f"{name}: {row['share']:.1%} of the memberships" for name, row in sizes.iterrows()) + "."
         memberships = np.asarray(model.memberships_)
@@ -94,10 +93,6 @@ class AdmixturePresenter(Presenter[Admixture]):
             text = "F_ST between the populations: Hudson's, of their frequencies; 0 for equal frequencies, 1 for SNPs that all differ."
             blocks += [Text(text), make_table(self.distances, "F_ST between the populations", shaded=self.names)]
         return Section("populations", "The populations", blocks)
-
-    def _labels(self) -> Any:
-        """Return the populations of the people that the data states, if any."""
-        return getattr(self.dataset, "population", None)
 
     def history_drawing(self) -> Drawing | None:
         history = np.asarray(self.model.history_, np.float64)
@@ -153,4 +148,5 @@ def _with_percents(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _item_text(row: dict[Any, Any]) -> str:
-    return f"{row['item']} {row['loading']:.2f} ({row['difference']:+.2f})"
+    difference = f" ({row['difference']:+.2f})" if "difference" in row else ""
+    return f"{row['item']} {row['loading']:.2f}{difference}"
