@@ -119,7 +119,7 @@ def hapmap(folder: Path) -> Path:
         shutil.copy(source / name, folder / name)
     (folder / "hapmap3.bim").write_bytes(gzip.decompress((source / "hapmap3.bim.gz").read_bytes()))
     leading = dfact.report.read_memberships(source / "admixture.3.Q").argmax(axis=1)
-    names = [("Africa", "America", "Europe")[number] for number in leading]
+    names = [("first", "second", "third")[number] for number in leading]
     dataset = dfact.import_genotypes(folder / "hapmap3.bed", folder / "d.zarr", population=names)
     dfact.write_report(dfact.Admixture(3, tol=1e-5).fit(dataset), folder / "r.html", dataset)
     return folder / "r.html"
