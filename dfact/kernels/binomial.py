@@ -64,7 +64,7 @@ def add_log_likelihoods(G: Codes, first: int, F: Floats, trials: int, out: NDArr
             for j in range(n_columns):
                 if codes[j] <= trials:
                     g = float(codes[j])
-                    total += g * np.log(float(f_row[j])) + (trials - g) * np.log(float(one - f_row[j]))
+                    total += g * np.log(np.float64(f_row[j])) + (trials - g) * np.log(np.float64(one - f_row[j]))
             out[i] += total
             continue
         for start in range(0, n_columns, span):
@@ -79,14 +79,14 @@ def add_log_likelihoods(G: Codes, first: int, F: Floats, trials: int, out: NDArr
                 likelihoods[j] = one
             for lane in range(_LANES):
                 product[lane] = (
-                    float(likelihoods[lane])
-                    * float(likelihoods[lane + _LANES])
-                    * float(likelihoods[lane + 2 * _LANES])
-                    * float(likelihoods[lane + 3 * _LANES])
-                    * float(likelihoods[lane + 4 * _LANES])
-                    * float(likelihoods[lane + 5 * _LANES])
-                    * float(likelihoods[lane + 6 * _LANES])
-                    * float(likelihoods[lane + 7 * _LANES])
+                    np.float64(likelihoods[lane])
+                    * np.float64(likelihoods[lane + _LANES])
+                    * np.float64(likelihoods[lane + 2 * _LANES])
+                    * np.float64(likelihoods[lane + 3 * _LANES])
+                    * np.float64(likelihoods[lane + 4 * _LANES])
+                    * np.float64(likelihoods[lane + 5 * _LANES])
+                    * np.float64(likelihoods[lane + 6 * _LANES])
+                    * np.float64(likelihoods[lane + 7 * _LANES])
                 )
             for lane in range(_LANES // 2):
                 running *= product[lane] * product[lane + _LANES // 2]  # at least 1e-140 · 1e-160
@@ -137,7 +137,7 @@ def add_deviances(G: Codes, first: int, F: Floats, trials: int, counts: NDArray[
         for j in range(F.shape[1]):
             code = G[i, first + j]
             if code <= trials:
-                g, f = float(code), float(F[i, j])
+                g, f = float(code), np.float64(F[i, j])
                 if g > 0:
                     total += g * np.log(g / (trials * f))
                 if g < trials:

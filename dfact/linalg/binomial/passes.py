@@ -1,7 +1,7 @@
 """Passes of memberships by binomial likelihood."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from dfact.linalg.binomial.codes import Codes, FilledCodes
 
 _TILE = 1024  # columns whose arrays in floating point are in the cache together
 _LEAST_START = 1e-3  # of the memberships of a start: from 0 the EM's step does not move
+_EXTRA, _MOVED = 4, 1e-3  # rounds of four further steps of a projection, for rows that the last step moved by more
 _FALL = 1e-6  # fall of a row's log-likelihood, relative, from which it takes the EM's step
 
 Floats = NDArray[np.float64]
@@ -215,6 +216,22 @@ class RowBlock:
         T = slope - (Q * slope).sum(axis=1, keepdims=True) + total[:, None]
         return np.where(total[:, None] > 0, normalized(np.maximum(Q * T, 1e-300)), Q)
 
+    def climb(self, Q: Floats, steps: int) -> tuple[Floats, Floats, Floats]:
+        """Take some Newton steps of every row, and the EM's where one was too long. Return also log-likelihoods and last changes."""
+        logs, slope, curvature = self.slopes(Q, curved=True)
+        last, em = logs, Q
+        for step in range(steps):
+            if step:
+                logs, slope, curvature = self.slopes(Q, curved=True)
+                if (worse := logs < last - _FALL * np.abs(last)).any():
+                    Q = np.where(worse[:, None], em, Q)
+                    logs, slope, curvature = self.slopes(Q, curved=True)
+            last, em, begin = logs, self.em(Q, slope), Q
+            Q = Q.copy()
+            newton_rows(Q, slope, curvature)
+            Q = np.where(self.observed[:, None] > 0, Q, begin)
+        return Q, logs, np.abs(Q - begin).max(axis=1)
+
 
 @dataclass
 class StepSums(PartialSums, name="binomial_step"):
@@ -296,7 +313,7 @@ class ProjectionSums(PartialSums, name="binomial_projection"):
 
 @dataclass(frozen=True)
 class ProjectionPass(Pass[BlockState, Floats, ProjectionSums]):
-    """Memberships given the broadcast frequencies (K, m): some Newton steps of every row while its block is in memory.
+    """Memberships given the broadcast frequencies (K, m): Newton steps of every row while its block is in memory.
 
     Labelled rows belong to their component alone.
     """
@@ -314,15 +331,14 @@ class ProjectionPass(Pass[BlockState, Floats, ProjectionSums]):
         if labels is not None:
             free = labels < 0
             Q[~free] = normalized(np.eye(K))[labels[~free]]
-        last = em = None
-        for _ in range(self.steps):
-            logs, slope, curvature = rows.slopes(Q, curved=True)
-            if last is not None and em is not None and (worse := logs < last - _FALL * np.abs(last)).any():
-                Q = np.where(worse[:, None], em, Q)
-                logs, slope, curvature = rows.slopes(Q, curved=True)
-            last, em, moved = logs, rows.em(Q, slope), Q.copy()
-            newton_rows(moved, slope, curvature)
-            Q = np.where(free[:, None], moved, Q)
+        logs, active = np.zeros(len(G)), np.flatnonzero(free)
+        # A membership that a long step has brought to its bound only doubles in each of the next: few rows need more steps.
+        for steps in (self.steps, *(4,) * _EXTRA):
+            if active.size:
+                part = rows if len(active) == len(G) else replace(rows, G=G[active])
+                moved, logs[active], change = part.climb(Q[active], steps)
+                Q[active] = moved
+                active = active[change > _MOVED]
         first = _first(self.codes, block, Q)
         return first, ProjectionSums(np.asarray(logs.sum()), np.asarray(int(np.isnan(first.factors[0]).sum())))
 
