@@ -101,6 +101,17 @@ def import_genotypes(
         The suffix names no format of genotypes; an invalid ``empty_variants``, ``multiallelic`` or ``memory_limit``.
     StoreError
         A file is missing; ``path`` exists, or cannot be written. No partial dataset is left.
+
+    Examples
+    --------
+    >>> import dfact
+    >>> from pathlib import Path
+    >>> _ = Path("cohort.fam").write_bytes(b"f1 Ada 0 0 2 -9 %c f2 Ben 0 0 1 -9 %c f3 Eve 0 0 2 -9" % (10, 10))
+    >>> _ = Path("cohort.bim").write_bytes(b"1 rs1 0 1000 C T %c 1 rs2 0 2000 A G" % 10)
+    >>> _ = Path("cohort.bed").write_bytes(bytes.fromhex("6c1b01 38 2d"))
+    >>> dataset = dfact.import_genotypes("cohort.bed", "cohort.zarr")
+    >>> dataset.shape, dataset.source.read(0, 3).tolist(), dataset.variants["A2"].tolist()
+    ((3, 2), [[0, 9], [1, 2], [2, 1]], ['T', 'G'])
     """
     for name, value in (("empty_variants", empty_variants), ("multiallelic", multiallelic)):
         if value not in get_args(Treatment):
@@ -173,7 +184,7 @@ class _Steps:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How a dataset of genotypes is written within a limit of memory."""
+    """The cutting of a dataset of genotypes into chunks and panels that fit in a limit of memory."""
 
     shape: tuple[int, int]
     chunk_rows: int
@@ -190,14 +201,15 @@ class _Plan:
         if fitting < min(m, TILE):
             least = 2 * TILE * -(-n // 4)
             raise ParameterError(f"memory_limit is {limit} bytes, expected at least {least} for {n} persons; raise it")
-        widest = max(TILE, _CHUNK_ENTRIES // layout.chunk_rows // TILE * TILE)
-        columns = m if m <= min(widest, fitting) else min(widest, fitting // TILE * TILE)
+        n_chunks = max(1, round(layout.chunk_rows * m / _CHUNK_ENTRIES))
+        columns = m if n_chunks == 1 else -(-m // n_chunks // TILE) * TILE
+        columns = columns if columns <= fitting else fitting // TILE * TILE
         digest_rows = lcm(layout.chunk_rows, run_rows((m,)))
         return cls((n, m), layout.chunk_rows, columns, min(m, fitting // columns * columns), digest_rows)
 
     def tasks(self, start: int, stop: int) -> "list[tuple[slice, slice]]":
         """Return the rows and columns of the chunks of a panel, those with the same rows of some chunks together."""
-        step = self.chunk_rows * max(1, _CHUNK_ENTRIES // (self.chunk_rows * self.chunk_columns))
+        step = self.chunk_rows * max(-(-TILE // self.chunk_rows), _CHUNK_ENTRIES // (self.chunk_rows * self.chunk_columns))
         columns = [slice(j, min(j + self.chunk_columns, stop)) for j in range(start, stop, self.chunk_columns)]
         rows = [slice(i, min(i + step, self.shape[0])) for i in range(0, self.shape[0], step)]
         return [(each, chosen) for chosen in columns for each in rows]

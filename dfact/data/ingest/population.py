@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from os import PathLike
-from typing import Any
 
 import pandas as pd
 
@@ -64,25 +63,23 @@ def _read_table(found: InputFile, column: str | None, id_column: str | None) -> 
     """Read the populations by person."""
     if found.name.lower().endswith(_LISTS):
         frame = read_fields(found, FAM_COLUMNS, "a list of persons")
-        id_column = id_column or ("IID" if "IID" in frame else "person")
-        column = column or ("phenotype" if "phenotype" in frame else None)
+        named, defaults = [str(name) for name in frame], ("IID", str(frame.columns[-1])) if "IID" in frame else ("person", "phenotype")
     else:
-        frame = _read_texts(open_table(found), [name for name in (id_column, column) if name])
-    id_column = id_column or str(frame.columns[0])
-    column = column or str(frame.columns[min(1, frame.shape[1] - 1)])
-    for option, name in (("id_column", id_column), ("population_column", column)):
-        if name not in frame:
-            raise ParameterError(f"{option} is {name!r}, expected one of the columns {', '.join(map(str, frame))} of {found.name}")
-    repeated = frame[id_column].duplicated()
+        table = open_table(found)
+        named, defaults = table.columns, tuple((table.columns * 2)[:2])
+    persons, populations = id_column or defaults[0], column or defaults[1]
+    for option, name in (("id_column", persons), ("population_column", populations)):
+        if name not in named:
+            raise ParameterError(f"{option} is {name!r}, expected one of the columns {', '.join(map(str, named))} of {found.name}")
+    if not found.name.lower().endswith(_LISTS):
+        frame = _read_texts(table, list(dict.fromkeys([persons, populations])))
+    repeated = frame[persons].duplicated()
     if repeated.any():
-        raise DataError(f"{found.name} holds the person {frame[id_column][repeated].iloc[0]!r} twice, expected a row for each person")
-    return dict(zip(frame[id_column].astype(str), frame[column].astype(str), strict=True))
+        raise DataError(f"{found.name} holds the person {frame[persons][repeated].iloc[0]!r} twice, expected a row for each person")
+    return dict(zip(frame[persons].astype(str), frame[populations].astype(str), strict=True))
 
 
-def _read_texts(table: Table, names: Sequence[str]) -> pd.DataFrame:
-    """Read some columns of a table as texts, by default the first two; columns that it lacks are left out."""
-    chosen = [name for name in names if name in table.columns]
-    chosen = list(dict.fromkeys([*chosen, *table.columns[: max(0, 2 - len(chosen))]])) if len(names) < 2 else chosen
-    batches: list[Any] = [batch.texts.to_pandas() for part in table.parts() for batch in part.batches([], chosen, [])]
-    frame = pd.concat(batches) if batches else pd.DataFrame(columns=chosen)
-    return frame.fillna("").reset_index(drop=True)
+def _read_texts(table: Table, columns: list[str]) -> pd.DataFrame:
+    """Read these columns of a table as texts."""
+    batches = [batch.texts for part in table.parts() for batch in part.batches([], columns, [])]
+    return pd.DataFrame({name: [text or "" for batch in batches for text in batch.column(name).to_pylist()] for name in columns})

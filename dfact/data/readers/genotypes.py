@@ -117,8 +117,9 @@ def read_fields(file: InputFile, names: Sequence[str] | None, what: str, wanted:
             encoding="utf-8",
         )
     found = list(names or ()) if header is None else header if not read else [header[number] for number in read]
-    if table.shape[1] != len(found) or table.isna().to_numpy().any():
-        short = np.flatnonzero(table.isna().to_numpy().any(axis=1))
+    empty = (table.isna() | (table == "")).to_numpy().any(axis=1)
+    if table.shape[1] != len(found) or empty.any():
+        short = np.flatnonzero(empty)
         line = f"line {skipped + int(short[0]) + 1} of {file.name}" if short.size else f"{file.name}"
         said = "fewer fields than the first line" if short.size else f"{table.shape[1]} columns"
         raise DataError(f"{line} has {said}, expected {len(found)} ({', '.join(found)}); export it again")
