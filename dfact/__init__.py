@@ -11,10 +11,12 @@ if TYPE_CHECKING:
     from dfact.data.codebook import Codebook, Item, MissingCount
     from dfact.data.dataset import Dataset
     from dfact.data.ingest.array import import_array
+    from dfact.data.ingest.genotypes import import_genotypes
     from dfact.data.ingest.join import join_datasets
     from dfact.data.ingest.table import import_table
     from dfact.data.ingest.triplets import import_triplets
     from dfact.data.stored_dataset import open_dataset
+    from dfact.models.admixture.estimator import Admixture
     from dfact.models.bounded_nmf.icqf import ICQF
     from dfact.models.bounded_nmf.l1nmf import L1NMF
     from dfact.models.cp.als import CPALS
@@ -32,6 +34,7 @@ __all__ = [
     "CPALS",
     "ICQF",
     "L1NMF",
+    "Admixture",
     "Codebook",
     "DataError",
     "Dataset",
@@ -47,6 +50,7 @@ __all__ = [
     "Progress",
     "StoreError",
     "import_array",
+    "import_genotypes",
     "import_table",
     "import_triplets",
     "join_datasets",
@@ -67,6 +71,7 @@ _MODULES = {entry.name: entry.module for entry in CATALOGUE} | {
     "MissingCount": "dfact.data.codebook",
     "Progress": "dfact.progress",
     "import_array": "dfact.data.ingest.array",
+    "import_genotypes": "dfact.data.ingest.genotypes",
     "import_table": "dfact.data.ingest.table",
     "import_triplets": "dfact.data.ingest.triplets",
     "join_datasets": "dfact.data.ingest.join",

@@ -1,15 +1,19 @@
 """``dfact import``, ``dfact import-array``, ``dfact import-triplets``, ``dfact join``."""
 
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dfact.cli.answer_options import answers_option, levels_option, missing_option, recode_option
+from dfact.cli.genotype_options import genotype_options, select_settings
 from dfact.cli.options import choice, cluster, example, list_option, overwrite_option, read_dataset, scheduler_option
 from dfact.cli.types import MatrixShape
 from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
 from dfact.storage.location import Location, absolute
+
+if TYPE_CHECKING:
+    from dfact.data.dataset import Dataset
 
 _KINDS = ("categorical", "continuous")
 
@@ -33,6 +37,7 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
     epilog=example(
         "dfact import survey.csv survey.zarr --items 'Q*' --id-column id --missing 0,-9",
         "  --confounder age:continuous --confounder sex:categorical",
+        "dfact import cohort.bed cohort.zarr",
     ),
 )
 @click.argument("source", type=InputPath())
@@ -127,41 +132,55 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
     help="Number of parts of the file that are read side by side.",
     show_default="one for each core, or each thread of the cluster",
 )
+@genotype_options
 @scheduler_option
 @overwrite_option
-def import_command(
+def import_command(source: Location, destination: Location, **settings: Any) -> None:
+    """Import a table or genotypes as a dataset.
+
+    SOURCE is a table or a file of genotypes, in one of the formats that 'dfact help formats' lists, such as .csv, .sav, .parquet or
+    .bed. DEST is the dataset, a Zarr store. Wordings, labels, and missing codes are taken from the file where it has them.
+    """
+    from dfact.cli.info import dataset_text
+    from dfact.data.ingest.genotypes import import_genotypes
+    from dfact.data.readers.formats import holds_genotypes
+    from dfact.progress import Progress
+
+    genotypes = holds_genotypes(str(source))
+    settings = select_settings(settings, import_command, genotypes=genotypes)
+    with closing(Progress("import")) as progress:
+        if genotypes:
+            dataset = import_genotypes(source, destination, progress=progress.update, note=click.echo, **settings)
+        else:
+            dataset = _import_table(source, destination, progress=progress.update, **settings)
+    click.echo(dataset_text(dataset))
+
+
+def _import_table(
     source: Location,
     destination: Location,
+    *,
     no_shift: bool,
     no_default_missing: bool,
     items: list[str],
-    scheduler: str | None,
+    scheduler: str | None = None,
     **settings: Any,
-) -> None:
-    """Import a table as a dataset.
-
-    SOURCE is a table of one of the formats that 'dfact help formats' lists, such as .csv, .sav or .parquet. DEST is the dataset, a
-    Zarr store. Wordings, labels, and missing codes are taken from the file where it has them.
-    """
-    from dfact.cli.info import dataset_text
+) -> "Dataset":
     from dfact.data.ingest.table import import_table
-    from dfact.progress import Progress
 
     if scheduler is not None:
         source = absolute(source)  # workers may have another working folder
-    with cluster(scheduler) as client, closing(Progress("import")) as progress:
-        dataset = import_table(
+    with cluster(scheduler) as client:
+        return import_table(
             source,
             destination,
             items=items or None,
             shift=not no_shift,
             default_missing=not no_default_missing,
-            progress=progress.update,
             note=click.echo,
             executor=client,
-            **{name: value for name, value in settings.items() if value is not None},
+            **settings,
         )
-    click.echo(dataset_text(dataset))
 
 
 @click.command("import-array", epilog=example("dfact import-array amino.mat amino.zarr --object X"))

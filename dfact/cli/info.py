@@ -76,6 +76,8 @@ def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ())
         *((f"mode {mode}", elided(list(map(str, names)))) for mode, names in enumerate(dataset.mode_labels, start=3) if names is not None),
         ("participants", _row_labels(dataset)),
     ]
+    if dataset.variants is not None:
+        lines += _genotype_lines(dataset.variants, dataset)
     for i, values in enumerate([] if dataset.confounders is None else [dataset.confounders[name] for name in dataset.confounders]):
         lines.append(("" if i else "confounders", _confounder(values, dataset.confounder_ranges.get(str(values.name)))))
     lines += [("fingerprint", dataset.fingerprint), ("storage", _storage(dataset))]
@@ -85,6 +87,19 @@ def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ())
         return align_columns(lines)
     lines.append(("codebook", _codebook_line(dataset.codebook)))
     return "\n\n".join(filter(None, [align_columns(lines), items_text(dataset.codebook, top, patterns)]))
+
+
+def _genotype_lines(variants: "pd.DataFrame", dataset: "Dataset") -> list[tuple[str, str]]:
+    """Describe the variants of genotypes and the populations of the persons."""
+    chromosomes = variants["chromosome"].unique()
+    dropped = f"; {dataset.dropped_columns} dropped" if dataset.dropped_columns else ""
+    counted, other = variants[["A2", "A1"]].iloc[0]
+    counts = f"genotypes count A2 ({counted} of {variants['name'].iloc[0]}), not A1 ({other})"
+    lines = [("variants", f"on {len(chromosomes)} chromosome(s) ({_elided(list(map(str, chromosomes)))}){dropped}; {counts}")]
+    if dataset.population is not None:
+        known = [f"{level} ({count})" for level, count in dataset.population.value_counts(dropna=True).items()]
+        lines.append(("population", f"{_elided(known)}, {int(dataset.population.isna().sum())} unknown"))
+    return lines
 
 
 def _codebook_line(codebook: "Codebook") -> str:

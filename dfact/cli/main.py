@@ -20,6 +20,7 @@ from dfact.cli.model_commands import fit_command, model_specs, select_command
 from dfact.cli.report import report
 from dfact.cli.run import run
 from dfact.cli.stability import stability
+from dfact.cli.structure import structure
 from dfact.cli.transform import transform
 from dfact.errors import DfactError, StoppedError
 from dfact.signals import handle_signals
@@ -74,6 +75,7 @@ for command in (
     deploy,
     export,
     report,
+    structure,
     help_command,
 ):
     cli.add_command(command)

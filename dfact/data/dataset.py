@@ -21,6 +21,7 @@ from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import DaskRows
 from dfact.data.sources.dense import RowSubset
 from dfact.data.statistics import ColumnStatistics
+from dfact.data.variants import VARIANTS, read_variants
 from dfact.storage.groups import kind_at, open_group, read_labels
 from dfact.storage.location import Location
 
@@ -38,7 +39,7 @@ def confounder_codes(values: "pd.Series[Any]") -> tuple[NDArray[Any], list[str] 
 class Dataset:
     """The input of every estimator: an array of rows (participants) with its labels, ranges and statistics.
 
-    Created by :func:`dfact.import_table`, :func:`dfact.import_array` and :func:`dfact.open_dataset`,
+    Created by :func:`dfact.import_table`, :func:`dfact.import_array`, :func:`dfact.import_genotypes` and :func:`dfact.open_dataset`,
     and from arrays in memory by the estimators themselves.
 
     Examples
@@ -58,10 +59,12 @@ class Dataset:
     confounders: pd.DataFrame | None = None
     path: Location | None = None
     dropped_rows: int = 0  # number of rows without any answer that the import dropped
+    dropped_columns: int = 0  # number of variants that the import of genotypes dropped
     codebook: Codebook | None = field(default=None, repr=False)  # an item for each column
     confounder_ranges: Mapping[str, PlausibleRange] = field(default_factory=dict, repr=False)  # by confounder, where declared
     labels: NDArray[Any] | None = field(default=None, repr=False)
     mode_labels: tuple[NDArray[Any] | None, ...] = ()  # of the third and further modes, None for a mode without labels
+    population: pd.Categorical | None = field(default=None, repr=False)  # of each row, missing where unknown
     stored_fingerprint: str | None = field(default=None, repr=False)
 
     @property
@@ -96,6 +99,14 @@ class Dataset:
         return labels if isinstance(labels, zarr.Array) else None
 
     @cached_property
+    def variants(self) -> pd.DataFrame | None:
+        """Chromosome, name, cM, position, A1 and A2 of the columns of genotypes, which count A2; None for other data."""
+        if self.path is None or kind_at(self.path) != KIND:
+            return None
+        group = open_group(self.path, KIND)
+        return read_variants(group, self.shape[1]) if VARIANTS in group else None
+
+    @cached_property
     def fingerprint(self) -> str:
         """Digest of the values and the metadata; independent of chunking and location."""
         if self.stored_fingerprint is not None:
@@ -116,7 +127,7 @@ class Dataset:
         """Return the rows with these numbers, ascending, which become their labels; reads them once for the statistics."""
         source = RowSubset(self.source, numbers)
         statistics = ColumnStatistics.of_source(source, self.missing_code)
-        rows_only: dict[str, Any] = {"confounders": None, "confounder_ranges": {}, "stored_fingerprint": None}
+        rows_only: dict[str, Any] = {"confounders": None, "confounder_ranges": {}, "population": None, "stored_fingerprint": None}
         return replace(self, source=source, statistics=statistics, labels=numbers, **rows_only)
 
     def __repr__(self) -> str:
@@ -162,4 +173,7 @@ class Fingerprint:
                 codes, levels = confounder_codes(values)
                 self._hash.update(json.dumps([str(name), levels]).encode())
                 self._hash.update(np.ascontiguousarray(codes).data)
+        if dataset.population is not None:
+            self._hash.update(json.dumps(["population", *map(str, dataset.population.categories)]).encode())
+            self._hash.update(dataset.population.codes.astype(np.int32).data)
         return self._hash.hexdigest()

@@ -22,6 +22,7 @@ from dfact.errors import DfactError, StoreError
 from dfact.storage.groups import attributes, open_group, read_labels, read_numbers, write_array, write_labels
 from dfact.storage.location import Location, parse_location
 
+_POPULATION = "population"
 _PLAIN = re.compile(r"\w[\w .+-]{0,60}(?<![ .])", re.ASCII)
 """Names that are valid after ``confounder_`` as the name of a folder on every operating system."""
 
@@ -50,9 +51,16 @@ def write_metadata(group: zarr.Group, dataset: Dataset) -> None:
     if dataset.confounders is not None:
         names = confounder_arrays(dataset.confounders.columns)
         for name, (_, values) in zip(names, dataset.confounders.items(), strict=True):
-            codes, levels = confounder_codes(values)
-            extra = {"levels": levels, "_FillValue": -1} if levels is not None else {}
-            write_array(group, name, codes, ("row",), **extra)
+            _write_values_of_rows(group, name, values)
+    if dataset.population is not None:
+        _write_values_of_rows(group, _POPULATION, pd.Series(dataset.population))
+
+
+def _write_values_of_rows(group: zarr.Group, name: str, values: "pd.Series[Any]") -> None:
+    """Write a number or a level for each row."""
+    codes, levels = confounder_codes(values)
+    extra = {"levels": levels, "_FillValue": -1} if levels is not None else {}
+    write_array(group, name, codes, ("row",), **extra)
 
 
 def confounder_arrays(names: Iterable[Any]) -> list[str]:
@@ -76,7 +84,7 @@ def _check_values(source: RowSource, info: dict[str, Any], path: Location) -> No
 
 
 def open_dataset(path: str | PathLike[str]) -> Dataset:
-    """Open a dataset that :func:`import_table`, :func:`import_array`, :func:`import_triplets` or :func:`join_datasets` wrote.
+    """Open a dataset that an import or :func:`join_datasets` wrote.
 
     Raises StoreError if there is no dataset at ``path``, if its import was interrupted, or if any part is missing or
     inconsistent.
@@ -124,8 +132,10 @@ def _read_dataset(group: zarr.Group, path: Location) -> Dataset:
         confounders=_read_confounders(group, info, n),
         path=path,
         dropped_rows=info["dropped_rows"],
+        dropped_columns=info["dropped_columns"],
         codebook=Codebook.from_texts(read_labels(group, "codebook", m), columns) if info["codebook"] else None,
         confounder_ranges={name: PlausibleRange(*values) for name, values in info["confounder_ranges"].items()},
+        population=_read_values_of_rows(group, _POPULATION, n) if _POPULATION in group else None,
         stored_fingerprint=info["fingerprint"],
         mode_labels=tuple(
             read_labels(group, f"mode_{mode}", size) if f"mode_{mode}" in group else None
@@ -140,12 +150,14 @@ def _read_dataset(group: zarr.Group, path: Location) -> Dataset:
 
 def _read_confounders(group: zarr.Group, info: dict[str, Any], n: int) -> pd.DataFrame | None:
     names = info["confounders"]
-    columns = {}
-    for name, array in zip(names, info["confounder_arrays"], strict=True):
-        codes = read_numbers(group, array, n)
-        levels: Any = group[array].attrs.get("levels")
-        columns[name] = codes if levels is None else pd.Categorical.from_codes(codes.tolist(), categories=pd.Index(levels, dtype="str"))
+    columns = {name: _read_values_of_rows(group, array, n) for name, array in zip(names, info["confounder_arrays"], strict=True)}
     return pd.DataFrame(columns) if columns else None
+
+
+def _read_values_of_rows(group: zarr.Group, name: str, n: int) -> Any:
+    codes = read_numbers(group, name, n)
+    levels: Any = group[name].attrs.get("levels")
+    return codes if levels is None else pd.Categorical.from_codes(codes.tolist(), categories=pd.Index(levels, dtype="str"))
 
 
 def _check_consistency(dataset: Dataset) -> None:
@@ -154,7 +166,13 @@ def _check_consistency(dataset: Dataset) -> None:
     low, high = dataset.valid_range.T
     observed = statistics.observed > 0
     ranges = dataset.confounder_ranges
-    counts = [dataset.dropped_rows, statistics.n_empty_rows, *statistics.empty_rows, *(limits.n_outside for limits in ranges.values())]
+    counts = [
+        dataset.dropped_rows,
+        dataset.dropped_columns,
+        statistics.n_empty_rows,
+        *statistics.empty_rows,
+        *(limits.n_outside for limits in ranges.values()),
+    ]
     valid_code = code is None or (
         type(code) is int and dataset.dtype.kind in "iu" and np.iinfo(dataset.dtype).min <= code <= np.iinfo(dataset.dtype).max
     )
@@ -165,8 +183,9 @@ def _check_consistency(dataset: Dataset) -> None:
         "observed": statistics.observed.dtype.kind in "iu" and bool(((statistics.observed >= 0) & (statistics.observed <= n)).all()),
         "minimum, maximum": bool((statistics.minimum <= statistics.maximum)[observed].all()),
         "confounder_ranges": all(np.isfinite([limits.low, limits.high]).all() and limits.low <= limits.high for limits in ranges.values()),
-        "dropped_rows, n_empty_rows, empty_rows, confounder_ranges": all(type(count) is int and count >= 0 for count in counts),
+        "dropped_rows, dropped_columns, n_empty_rows, empty_rows, ranges": all(type(count) is int and count >= 0 for count in counts),
         "empty_rows": statistics.n_empty_rows <= n and all(row < n for row in statistics.empty_rows),
+        "population": dataset.population is None or isinstance(dataset.population, pd.Categorical),
         "fingerprint": isinstance(dataset.stored_fingerprint, str),
     }
     invalid = [name for name, valid in checks.items() if not valid]

@@ -43,7 +43,7 @@ class ValuesWriter(Protocol):
 
 
 class DenseWriter:
-    """A writer of dense rows, in chunks with all columns."""
+    """A writer of dense rows, in chunks with all columns unless tasks write chunks with fewer."""
 
     def __init__(self, group: zarr.Group, shape: tuple[int, ...], dtype: np.dtype[Any], missing_code: int | None) -> None:
         chunk_rows = Layout.of(shape).chunk_rows
@@ -75,12 +75,13 @@ class DenseWriter:
         self._written += self._filled
         self._filled = 0
 
-    def create(self, sample: NDArray[Any]) -> zarr.Array[Any]:
-        """Create the array, compressed as rows like ``sample`` need it."""
+    def create(self, sample: NDArray[Any], chunk_columns: int | None = None) -> zarr.Array[Any]:
+        """Create the array, compressed as rows like ``sample`` need it, in chunks with all columns or with some."""
+        chunk_rows, *tail = self._buffer.shape
         return self._group.create_array(
             VALUES,
             shape=self._shape,
-            chunks=self._buffer.shape,
+            chunks=(chunk_rows, *(tail if chunk_columns is None else [chunk_columns])),
             dtype=sample.dtype,
             fill_value=0 if self._missing_code is None else self._missing_code,
             compressors=compressor_for(sample),
@@ -169,7 +170,7 @@ def open_values(group: zarr.Group, path: Location) -> RowSource:
     values = group.get(VALUES)
     if not isinstance(values, zarr.Group):
         array = _check_numeric(complete_array(group, VALUES, path), path)
-        if array.chunks[1:] != array.shape[1:]:
+        if array.ndim > 2 and array.chunks[1:] != array.shape[1:]:
             raise StoreError(
                 f"{path}: the chunks of 'values' are {array.chunks}, expected complete rows of {array.shape[1:]}; import it again"
             )

@@ -1,7 +1,7 @@
-"""Planted data: the simulations of the ICQF, grade-of-membership and elastic-net PARAFAC papers, and questionnaires of any size."""
+"""Planted data: the simulations of the ICQF, grade-of-membership and elastic-net PARAFAC papers, questionnaires and genotypes of any size."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,3 +145,43 @@ class PlantedQuestionnaire:
             if sum(map(len, parts)) >= rows or start + size == self.n:
                 yield np.concatenate(parts)
                 parts = []
+
+
+@dataclass(frozen=True)
+class PlantedAdmixture:
+    """Genotypes 0, 1, 2 of any number of people with ancestry from k populations.
+
+    The ancestral frequencies are 0.05 + 0.9 · Beta(0.8, 0.8). Population k drifts from them by F_k ~ U(0.05, 0.1): its
+    frequencies are Beta(p(1 − F)/F, (1 − p)(1 − F)/F), within [0.001, 0.999]. The first fifth of the people are of one population
+    each, in turn; the others have memberships from Dirichlet(0.3, …). A genotype is Binomial(2, QP).
+    """
+
+    n: int
+    m: int
+    k: int
+    seed: int = 1
+    Q: NDArray[np.float64] = field(init=False, repr=False)
+    """Memberships (n, k)."""
+    P: NDArray[np.float64] = field(init=False, repr=False)
+    """Frequencies (k, m)."""
+    _generator: np.random.Generator = field(init=False, repr=False)
+
+    _STEP = 100  # rows drawn at a time
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(self.seed)
+        ancestral = 0.05 + 0.9 * rng.beta(0.8, 0.8, self.m)
+        drift = rng.uniform(0.05, 0.1, self.k)[:, None]
+        scale = (1 - drift) / drift
+        P = np.clip(rng.beta(ancestral * scale, (1 - ancestral) * scale), 0.001, 0.999)
+        pure = self.n // 5
+        Q = np.vstack([np.eye(self.k)[np.arange(pure) % self.k], rng.dirichlet(np.full(self.k, 0.3), self.n - pure)])
+        for name, value in (("Q", Q), ("P", P), ("_generator", rng)):
+            object.__setattr__(self, name, value)
+
+    def blocks(self) -> Iterator[NDArray[np.uint8]]:
+        """Yield the genotypes, 100 people at a time; the same ones each time."""
+        rng = np.random.Generator(np.random.PCG64())
+        rng.bit_generator.state = self._generator.bit_generator.state
+        for start in range(0, self.n, self._STEP):
+            yield rng.binomial(2, np.minimum(self.Q[start : start + self._STEP] @ self.P, 1.0)).astype(np.uint8)

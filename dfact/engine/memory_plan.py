@@ -9,9 +9,10 @@ import numpy as np
 import psutil
 
 from dfact.data.layout import Layout
+from dfact.data.memory_limit import parse_bytes
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import DaskRows
-from dfact.errors import MemoryPlanError, ParameterError
+from dfact.errors import MemoryPlanError
 
 _WORKER_BASELINE = 464 << 20  # of a Dask worker that has imported dfact and compiled its kernels itself, those of stochastic CP at most
 _LOCAL_GROWTH = 96 << 20  # of this process, by imports and compilation once passes run
@@ -177,19 +178,6 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
         resident_states=stateful + extra,
         resident_values=valued + (extra if valued == share else 0),
     )
-
-
-def parse_bytes(limit: int | str) -> int:
-    """Return a limit in bytes, given as a number or as text like ``"4GiB"`` or ``"500 MB"``."""
-    from dask.utils import parse_bytes as parse
-
-    try:
-        size = int(parse(limit))
-    except (ValueError, TypeError) as error:
-        raise ParameterError(f"memory_limit is {limit!r}, expected bytes or a size like '4GiB'") from error
-    if size <= 0:
-        raise ParameterError(f"memory_limit is {limit!r}, expected more than 0")
-    return size
 
 
 def local_workers(kind: str, threads: int, memory_limit: int | str | None) -> WorkerResources:

@@ -81,7 +81,8 @@ def _expected_locations(claim: str | None) -> str:
 
 def pod_memory(steps: Sequence[Step], pods: PlannedWorkers, requested: str | None) -> int:
     """Return the bytes of a pod: as requested, or the least size with which the plan of every step fits."""
-    from dfact.engine.memory_plan import format_bytes, parse_bytes
+    from dfact.data.memory_limit import parse_bytes
+    from dfact.engine.memory_plan import format_bytes
 
     written: set[str] = set()
     largest, unplanned = 0, []

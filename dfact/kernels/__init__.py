@@ -12,5 +12,6 @@ Shape letters used in all kernels:
     cp, samples, adamax             tensors: column updates, samples of slices, and their steps
     kmeans                          assignment of points to centres
     entries                         missing codes, column statistics, filling
+    genotypes                       genotypes of two bits: counted, and transposed into rows
     jit                             the decorators that compile all kernels
 """

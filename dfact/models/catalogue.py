@@ -38,6 +38,7 @@ CATALOGUE = (
     Entry("L1NMF", "dfact.models.bounded_nmf.l1nmf", "l1nmf"),
     Entry("FactorAnalysis", "dfact.models.factor_analysis.estimator", "fa"),
     Entry("GradeOfMembership", "dfact.models.gom.estimator", "gom"),
+    Entry("Admixture", "dfact.models.admixture.estimator", "admixture"),
     Entry("ExpectileMF", "dfact.models.expectile.estimator", "emf"),
     Entry("ElasticCP", "dfact.models.cp.elastic", "cp"),
     Entry("CPALS", "dfact.models.cp.als", None),

@@ -5,12 +5,15 @@ is that family's presenter. Everything else reads the model's traits and works f
 
     presenters    the document of a model: sections for all, and tables, plots and sections of each family
     html          one page of a document; knows nothing of models
-    export        loadings and factors as csv, parquet and Zarr
+    export        loadings and factors as csv, parquet and Zarr, and as the files of admixture programs
+    structure     memberships of several runs as stacked bars, with their components aligned
     plots         the canvas: figures in inches, saved completely or not at all
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dfact.report.admixture_files import read_frequencies, read_memberships
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from dfact.models.estimator import Factorization
     from dfact.models.gom.estimator import GradeOfMembership
 
-__all__ = ["plot_memberships", "text"]
+__all__ = ["plot_memberships", "plot_structure", "read_frequencies", "read_memberships", "text"]
 
 
 def text(model: "Factorization", top: int = 5, texts: Mapping[str, str] | None = None) -> str:
@@ -90,3 +93,65 @@ def plot_memberships(model: "GradeOfMembership") -> "Figure":
     from dfact.report.presenters.gom.plots import membership_plot
 
     return membership_plot(model)
+
+
+def plot_structure(
+    runs: Any,
+    populations: Any = None,
+    *,
+    population_order: Sequence[str] = (),
+    means: bool = False,
+) -> "Figure":
+    """Draw the memberships of each row as a stacked bar: a structure plot, for one or several runs.
+
+    Rows are sorted by population, and within it by their leading component in the run with the most components. Above 2000
+    rows a bar is the mean of several. Rows that are NaN in a run are left out.
+
+    Runs with different numbers of components are stacked, fewest first. A component has the colour of the one that it matches
+    in the run above; the components match whose memberships differ least. Runs with the same number of components are drawn
+    once if they agree, as the one that agrees most with the others.
+
+    Parameters
+    ----------
+    runs : run, or sequence of them
+        Fitted models with ``memberships_`` (:class:`dfact.Admixture`, :class:`dfact.GradeOfMembership`), or memberships (n, K),
+        such as those that :func:`read_memberships` reads. All are of the same rows.
+    populations : array (n,), optional
+        Name of the population of each row; None, NaN, "" or "-" where it is unknown.
+    population_order : sequence of str
+        Populations that come first, in this order. The others are sorted by their leading component.
+    means : bool
+        Whether to draw the mean of each population, all with the same width, instead of the rows.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Save it with ``figure.savefig("structure.png")``.
+
+    Raises
+    ------
+    ParameterError
+        There is no run, or runs have different numbers of rows.
+    DataError
+        There is not one population for each row, a population of the order has no row, or all rows are NaN.
+    DfactError
+        Matplotlib is not installed.
+
+    References
+    ----------
+    Behr et al. 2016, "pong: fast analysis and visualization of latent clusters in population genetic data".
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> memberships = rng.dirichlet([1, 1, 1], 100)
+    >>> figure = dfact.report.plot_structure([memberships, memberships[:, [2, 0, 1]]], np.repeat(["north", "south"], 50))
+    >>> len(figure.axes)  # the runs differ by the order of their components alone
+    1
+    """
+    from dfact.report.structure import run_memberships, structure_figure
+
+    given = list(runs) if isinstance(runs, (list, tuple)) else [runs]
+    memberships = [run_memberships(run) for run in given]
+    return structure_figure(memberships, populations, population_order=population_order, means=means)

@@ -1,10 +1,10 @@
-"""Row factors and loadings as csv, parquet or Zarr, written atomically by chunks of rows.
+"""Row factors and loadings as csv, parquet or Zarr, or as .Q and .P files, written atomically by chunks of rows.
 
 Components have the order and signs of :mod:`dfact.report.component_order`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dfact.data.layout import Layout
 from dfact.errors import ParameterError, StoreError
 from dfact.models.estimator import Factorization
+from dfact.report.admixture_files import FREQUENCIES, MEMBERSHIPS, number_file, require_memberships, write_frequencies
 from dfact.report.component_order import ComponentOrder
 from dfact.report.tables import item_texts
 from dfact.storage.files import atomic_file
@@ -29,6 +30,10 @@ from dfact.storage.location import Location, check_ending, parse_location
 KIND = "factors"
 FORMATS = (".csv", ".parquet", ".zarr")
 TABLES = (".csv", ".parquet")
+ROW_FORMATS = (*FORMATS, MEMBERSHIPS)
+ITEM_FORMATS = (*TABLES, FREQUENCIES)
+TABLE_FORMATS = (*TABLES, MEMBERSHIPS, FREQUENCIES)
+"""Endings of a table whose kind they tell."""
 _MAX_ROWS = 1 << 18  # whose labels are held in memory
 Write = Callable[[int, NDArray[Any], NDArray[Any]], None]
 """Writes rows: the number of the first one, their labels (rows,) or (rows, columns of labels), and their factors (rows, k)."""
@@ -44,10 +49,11 @@ def write_factors(
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Write row factors (n, k) with their labels (n,), or row numbers, to a .csv, .parquet or .zarr.
+    """Write row factors (n, k) with their labels (n,), or row numbers, to a .csv, .parquet or .zarr; memberships also to a .Q.
 
     A table has a column ``row`` and one for each factor, with empty cells for NaN. A Zarr group has the arrays
-    ``factors``, ``row`` and ``component``, which xarray opens. ``columns`` name the factors as written: in their own
+    ``factors``, ``row`` and ``component``, which xarray opens. A .Q file has the numbers alone.
+    ``columns`` name the factors as written: in their own
     order, or in the ``order`` given. ``progress`` is called with (rows written, number of rows).
 
     Raises
@@ -58,12 +64,10 @@ def write_factors(
         ``path`` exists (unless ``overwrite``), or cannot be written; no partial file remains.
     """
     path = parse_location(path)
-    check_destination(path, overwrite=overwrite)
+    check_destination(path, overwrite=overwrite, formats=ROW_FORMATS)
     n, k = factors.shape
     step = min(Layout.of((n, k)).chunk_rows, _MAX_ROWS, n)
-    tables = isinstance(path, Path) and path.suffix in TABLES
-    opened = _table(Path(path), columns, factors.dtype) if tables else _group(path, n, columns, factors.dtype, step, overwrite)
-    with opened as write:
+    with _open_rows(path, n, columns, factors.dtype, step, overwrite) as write:
         for start in range(0, n, step):
             stop = min(start + step, n)
             names = np.arange(start, stop).astype(str) if labels is None else labels[start:stop]
@@ -77,25 +81,32 @@ def write_model_factors(
     model: Factorization, path: str | PathLike[str], *, overwrite: bool = False, progress: Callable[[int, int], None] | None = None
 ) -> None:
     """Write the factors, memberships or scores of the fitted rows with :func:`write_factors`."""
+    require_memberships(model, path)
     order, labels = ComponentOrder.of(model), model.row_labels_
     write_factors(path, model.row_factors(), order.names(model), labels, order=order, overwrite=overwrite, progress=progress)
 
 
 def write_loadings(model: Factorization, path: str | PathLike[str], *, below: float = 0.0, overwrite: bool = False) -> None:
-    """Write the loadings (the item parameters of a grade of membership) to a .csv or .parquet.
+    """Write the loadings (the item parameters of a grade of membership) to a .csv or .parquet; those of an admixture also to a .P.
 
     The table has a column ``item`` with the labels, a column ``text`` if the codebook of the fitted data has the wording, and
     one for each factor. Loadings with an absolute value less than
-    ``below`` become empty cells.
+    ``below`` become empty cells. A .P file has all numbers, and nothing else.
 
     Raises
     ------
     ParameterError
-        ``path`` has another ending, or ``below`` is negative.
+        ``path`` has another ending, or ``below`` is negative, or other than 0 for a .P file.
     StoreError
         ``path`` exists (unless ``overwrite``), or cannot be written; no partial file remains.
     """
-    _write_items(path, model, ComponentOrder.of(model).loadings(model), below, overwrite)
+    if Path(path).suffix != FREQUENCIES:
+        _write_items(path, model, ComponentOrder.of(model).loadings(model), below, overwrite)
+        return
+    if below:
+        raise ParameterError(f"below is {below!r}, expected 0, since {path} has all frequencies")
+    check_destination(Path(path), overwrite=overwrite, formats=ITEM_FORMATS)
+    write_frequencies(model, Path(path))
 
 
 def write_confounder_loadings(model: Factorization, path: str | PathLike[str], *, below: float = 0.0, overwrite: bool = False) -> None:
@@ -128,6 +139,20 @@ def check_destination(location: Location, *, overwrite: bool, formats: Sequence[
         raise StoreError(f"{path} is a folder, expected a file; choose another path")
     elif path.exists() and not overwrite:
         raise StoreError(f"{path} exists already, expected a new path; choose another one or replace it with overwrite=True (--overwrite)")
+
+
+def _open_rows(path: Location, n: int, columns: Sequence[str], dtype: Any, step: int, overwrite: bool) -> AbstractContextManager[Write]:
+    """Open a location for rows in the format of its ending."""
+    if not isinstance(path, Path) or path.suffix == ".zarr":
+        return _group(path, n, columns, dtype, step, overwrite)
+    return _numbers(path) if path.suffix == MEMBERSHIPS else _table(path, columns, dtype)
+
+
+@contextmanager
+def _numbers(path: Path) -> Iterator[Write]:
+    """Open a .Q file for writing; it has no labels."""
+    with number_file(path) as write:
+        yield lambda _, __, factors: write(factors)
 
 
 @contextmanager

@@ -69,17 +69,17 @@ def items_heatmap(loadings: pd.DataFrame, groups: Groups, value: str, maximum: f
     return figure
 
 
-def history_figure(objectives: NDArray[Any], lagrangians: NDArray[Any] | None) -> "Figure":
-    """Plot the objective over the iterations, on a logarithmic scale if it falls below a tenth."""
+def history_figure(objectives: NDArray[Any], lagrangians: NDArray[Any] | None, label: str = "objective") -> "Figure":
+    """Plot the objective, or what ``label`` says, over the iterations, on a logarithmic scale if it falls below a tenth."""
     figure = new_figure(7, 3)
     axes = figure.add_subplot()
-    axes.plot(np.arange(len(objectives)), objectives, marker="o" if len(objectives) <= 40 else None, markersize=3, label="objective")
+    axes.plot(np.arange(len(objectives)), objectives, marker="o" if len(objectives) <= 40 else None, markersize=3, label=label)
     if lagrangians is not None and len(lagrangians):
         axes.plot(np.arange(1, len(lagrangians) + 1), lagrangians, linestyle="--", label="augmented Lagrangian")
         axes.legend()
     if objectives.min() > 0 and objectives.max() > 10 * objectives.min():
         axes.set_yscale("log")
-    axes.set(xlabel="step", ylabel="objective")
+    axes.set(xlabel="step", ylabel=label)
     return figure
 
 

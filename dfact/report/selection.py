@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ERROR_LABEL = "mean squared error of held-out answers"
-_FORMATS = {"seconds": "{:.2f}", "passes": "{:d}", "n": "{:d}", "zeros": "{:d}", "rank": "{:d}"}
+_FORMATS = {"seconds": "{:.2f}", "passes": "{:d}", "reads": "{:d}", "n": "{:d}", "zeros": "{:d}", "rank": "{:d}"}
 _MARKERS = "osD^vP*X"
 
 
@@ -47,6 +47,11 @@ def error_plot(selection: Selection) -> "Figure":
     if "error" not in table or "n_components" not in names:
         raise ParameterError(f"the selection has {list(table)} of {names}, expected the errors of numbers of components")
     return score_plot(table, selection.best_params, "error", "se", ERROR_LABEL)
+
+
+def deviance_plot(selection: Selection) -> "Figure":
+    """Plot the deviance of held-out entries over the number of populations; bars show one standard error."""
+    return score_plot(selection.table, selection.best_params, "deviance", "se", "mean deviance of held-out entries")
 
 
 def score_plot(table: pd.DataFrame, best: Mapping[str, Any], score: str, error: str | None, label: str) -> "Figure":

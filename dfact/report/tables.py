@@ -33,6 +33,33 @@ def largest_items(model: Factorization, loadings: pd.DataFrame, n: int = 5, text
     return with_texts(pd.DataFrame(rows, columns=["factor", "item", "loading"]), model, texts)
 
 
+def highest_items(loadings: pd.DataFrame, n: int) -> pd.DataFrame:
+    """Return the items with the highest loadings on each component: columns ``factor``, ``item``, ``loading``."""
+    rows = [
+        (name, str(loadings.index[j]), float(values[j]))
+        for name, values in zip(loadings, loadings.to_numpy().T, strict=True)
+        for j in np.argsort(-values, kind="stable")[:n]
+    ]
+    return pd.DataFrame(rows, columns=["factor", "item", "loading"])
+
+
+def distinctive_items(loadings: pd.DataFrame, n: int) -> pd.DataFrame:
+    """Return the items that separate each component most from the others: the columns of :func:`highest_items`, and ``difference``.
+
+    ``difference`` is the loading on the component minus the mean of those on the other components. A single component has no
+    such items.
+    """
+    k = loadings.shape[1]
+    values = loadings.to_numpy(np.float64)
+    differences = (values - values.mean(axis=1, keepdims=True)) * (k / max(k - 1, 1))
+    rows = [
+        (name, str(loadings.index[j]), values[j, c], differences[j, c])
+        for c, name in enumerate(loadings if k > 1 else ())
+        for j in np.argsort(-np.abs(differences[:, c]), kind="stable")[:n]
+    ]
+    return pd.DataFrame(rows, columns=["factor", "item", "loading", "difference"])
+
+
 def item_texts(model: Factorization, texts: Texts = None) -> Mapping[str, str]:
     """Return the texts of the items by their labels: those given, else those of the codebook of the fitted data."""
     codebook = getattr(model, "codebook_", None)
@@ -45,9 +72,9 @@ def with_texts(table: pd.DataFrame, model: Factorization, texts: Texts) -> pd.Da
     return table.assign(text=[known.get(item, "") for item in table["item"]]) if known else table
 
 
-def convergence_text(model: Factorization) -> str:
-    """Describe the iterations of a fit."""
-    return f"{'converged' if model.converged_ else 'stopped before it converged,'} after {model.n_iter_} iterations"
+def convergence_text(model: Factorization, steps: str = "iterations") -> str:
+    """Describe the iterations, or reads, of a fit."""
+    return f"{'converged' if model.converged_ else 'stopped before it converged,'} after {model.n_iter_} {steps}"
 
 
 def fit_line(model: Factorization, remaining: float) -> tuple[str, str]:
@@ -65,13 +92,13 @@ def under_headings(headings: list[str], names: list[str], items: pd.DataFrame, c
     return "\n".join(parts)
 
 
-def table_text(table: pd.DataFrame, *, header: bool = False) -> str:
+def table_text(table: pd.DataFrame, *, header: bool = False, decimals: int = 2) -> str:
     """Align the columns of a table: numbers right with two decimals, text left."""
     columns = []
     for name, values in table.items():
         numeric = is_numeric_dtype(values)
         cells = [escape_control(name)] * header + [
-            f"{value:.2f}" if isinstance(value, float) else escape_control(value) for value in values
+            f"{value:.{decimals}f}" if isinstance(value, float) else escape_control(value) for value in values
         ]
         width = max(map(len, cells), default=0)
         columns.append([cell.rjust(width) if numeric else cell.ljust(width) for cell in cells])

@@ -7,6 +7,7 @@ share (masks, folds, the scheduler of fits, results that survive an interruption
     held_out_entries          by the error of held-out entries, for expectiles
     criteria                  by BIC or by the consensus of restarts
     modularity                the number of classes
+    entry_cross_validation    the number of populations
     solution_path             the number of components of a tensor, along λ
     number_of_factors         parallel analysis, MAP and BIC, for factor analysis
     core_consistency          whether components of a tensor share what is one
@@ -18,6 +19,7 @@ from dfact.selection.block_cross_validation import block_cross_validate
 from dfact.selection.bootstrap import bootstrap
 from dfact.selection.core_consistency import core_consistency
 from dfact.selection.criteria import select_by_criterion
+from dfact.selection.entry_cross_validation import cross_validate_entries
 from dfact.selection.held_out_entries import select_by_held_out
 from dfact.selection.modularity import select_by_modularity
 from dfact.selection.result import Selection
@@ -28,6 +30,7 @@ __all__ = [
     "block_cross_validate",
     "bootstrap",
     "core_consistency",
+    "cross_validate_entries",
     "select_by_criterion",
     "select_by_held_out",
     "select_by_modularity",

@@ -13,6 +13,8 @@ from dfact.data.sources.base import RowSource
 from dfact.data.sources.dense import DenseSource
 from dfact.data.statistics import ColumnStatistics, as_float
 from dfact.engine.passes import Block
+from dfact.kernels.binomial import mask_codes_by_fold
+from dfact.linalg.binomial.codes import MISSING, Codes
 from dfact.selection.folds import Folds
 
 
@@ -121,3 +123,31 @@ def masked(dataset: Dataset, mask: EntryMask) -> Dataset:
     """Return the dataset seen through the mask; computing its column statistics reads it once."""
     source = MaskedSource(dataset.source, dataset.missing_code, mask, Layout.of(dataset.shape).block_rows)
     return replace(dataset, source=source, missing_code=None, statistics=ColumnStatistics.of_source(source), stored_fingerprint=None)
+
+
+@dataclass(frozen=True, eq=False)
+class CodeMask:
+    """A view of blocks as counts in bytes, without the entries of a fold, or with these alone.
+
+    The fold of an entry is a hash of its row, its column and the seed, whatever the blocks and partitions.
+    """
+
+    codes: Codes
+    fold: int
+    n_folds: int
+    seed: int
+    held_out: bool
+    """Whether the held-out entries are kept rather than removed."""
+
+    def __eq__(self, other: object) -> bool:
+        key = (self.fold, self.held_out, self.n_folds, self.seed)
+        return isinstance(other, CodeMask) and key == (other.fold, other.held_out, other.n_folds, other.seed)
+
+    def __hash__(self) -> int:
+        return hash((self.fold, self.held_out, self.n_folds, self.seed))
+
+    def __call__(self, block: Block) -> Block:
+        G = self.codes(block)
+        masked_codes = block.work.array("masked codes", G.shape, np.uint8)
+        mask_codes_by_fold(G, block.start, self.fold, self.n_folds, self.seed, self.held_out, masked_codes)
+        return replace(block, stored=masked_codes, missing_code=MISSING)

@@ -300,8 +300,8 @@ def options_of(command: click.Command) -> set[str]:
     return found.union(*map(options_of, command.commands.values())) if isinstance(command, click.Group) else found
 
 
-OF_OTHERS = {"--help", "--no-dashboard", "--death-timeout"}
-"""Options of every command, and of Dask's."""
+OF_OTHERS = {"--help", "--no-dashboard", "--death-timeout", "--geno", "--maf", "--indep-pairwise"}
+"""Options of every command, of Dask's, and of PLINK's."""
 
 
 def test_commands_in_sentences_exist() -> None:

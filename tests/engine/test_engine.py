@@ -24,6 +24,7 @@ from threadpoolctl import threadpool_info
 import dfact
 from dfact.data.coerce import as_dataset
 from dfact.data.layout import Layout
+from dfact.data.memory_limit import parse_bytes
 from dfact.data.sources import sparse
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dense import ArraySource, ZarrSource
@@ -34,7 +35,7 @@ from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.cluster.transport import Pickled
 from dfact.engine.driver import FusedPass, Member, whole
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor, resolve_executor
-from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan, parse_bytes
+from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan
 from dfact.engine.partitions import partitions, prefetch, reduce_blocks
 from dfact.engine.passes import Block, Pass, Workspace
 from dfact.engine.reduction import TreeSum, tree_sum

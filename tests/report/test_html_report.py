@@ -1,6 +1,7 @@
 """The HTML report in a real browser, and its figures against NumPy."""
 
 import base64
+import gzip
 import re
 import shutil
 import sys
@@ -112,11 +113,31 @@ def latency(folder: Path) -> Path:
     return folder / "r.html"
 
 
-REPORTS: dict[str, Callable[[Path], Path]] = {"ipip": ipip, "eqsq": eqsq, "npi": npi, "amino": amino, "latency": latency}
+def hapmap(folder: Path) -> Path:
+    source = real("genotypes/hapmap3")
+    for name in ("hapmap3.bed", "hapmap3.fam"):
+        shutil.copy(source / name, folder / name)
+    (folder / "hapmap3.bim").write_bytes(gzip.decompress((source / "hapmap3.bim.gz").read_bytes()))
+    leading = dfact.report.read_memberships(source / "admixture.3.Q").argmax(axis=1)
+    names = [("first", "second", "third")[number] for number in leading]
+    dataset = dfact.import_genotypes(folder / "hapmap3.bed", folder / "d.zarr", population=names)
+    dfact.write_report(dfact.Admixture(3, tol=1e-5).fit(dataset), folder / "r.html", dataset)
+    return folder / "r.html"
+
+
+REPORTS: dict[str, Callable[[Path], Path]] = {
+    "ipip": ipip,
+    "eqsq": eqsq,
+    "npi": npi,
+    "hapmap": hapmap,
+    "amino": amino,
+    "latency": latency,
+}
 SECTIONS = {
     "ipip": {"loadings", "confounders", "errors", "stability", "selection", "convergence"},
     "eqsq": {"loadings", "confounders", "errors", "convergence"},
     "npi": {"loadings", "classes", "errors"},
+    "hapmap": {"loadings", "populations", "errors", "convergence"},
     "amino": {"loadings", "errors", "selection", "path", "convergence"},
     "latency": {"loadings", "errors", "bins", "selection", "convergence"},
 }

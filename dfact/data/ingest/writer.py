@@ -20,6 +20,7 @@ from dfact.data.statistics import ColumnStatistics, as_float
 from dfact.data.stored_dataset import confounder_arrays, write_metadata
 from dfact.data.stored_values import CSRWriter, DenseWriter, ValuesWriter
 from dfact.data.validation import EmptyRows, empty_row, first_outside, invalid_value, require_observed_columns
+from dfact.data.variants import write_variants
 from dfact.errors import DataError
 from dfact.storage.groups import create_group, update_attributes
 from dfact.storage.location import Location
@@ -104,14 +105,14 @@ class DatasetWriter:
         """Store of the dataset."""
         return self._group.store
 
-    def create_values(self, sample: NDArray[Any]) -> zarr.Array[Any]:
+    def create_values(self, sample: NDArray[Any], chunk_columns: int | None = None) -> zarr.Array[Any]:
         """Create the array of dense values for tasks that write its chunks, compressed as rows like ``sample`` need it.
 
         Their rows are then counted by :meth:`add_written`.
         """
         if not isinstance(self._values, DenseWriter):
             raise TypeError("the tasks that write values share no chunk, expected a dense dataset")
-        return self._values.create(sample)
+        return self._values.create(sample, chunk_columns)
 
     def add_written(self, n_rows: int, digests: bytes) -> None:
         """Add the next rows, which a task wrote, by the digests of their runs."""
@@ -137,11 +138,14 @@ class DatasetWriter:
         dropped_before: int = 0,
         codebook: Codebook | None = None,
         confounder_ranges: Mapping[str, PlausibleRange] | None = None,
+        variants: pd.DataFrame | None = None,
+        population: pd.Categorical | None = None,
+        dropped_columns: int = 0,
     ) -> None:
-        """Write the last rows and the metadata. Row labels and confounders are those of all received rows.
+        """Write the last rows and the metadata. Row labels, confounders and the population are those of all received rows.
 
-        ``dropped_before`` counts the rows without any answer that were dropped before. The codebook describes some or all of
-        the columns.
+        ``dropped_before`` counts the rows without any answer that were dropped before, ``dropped_columns`` the columns. The codebook
+        describes some or all of the columns, the table of variants describes all.
         """
         if self._written == 0:
             raise DataError(f"{self._name} has no rows with answers, expected at least one")
@@ -169,8 +173,11 @@ class DatasetWriter:
             labels=None if row_labels is None else np.asarray(row_labels, dtype=object)[kept],
             codebook=None if codebook is None else codebook.for_columns(self._labels),
             mode_labels=mode_labels,
+            population=None if population is None else population.take(kept),
         )
         write_metadata(self._group, dataset)
+        if variants is not None:
+            write_variants(self._group, variants)
         update_attributes(
             self._group,
             shape=[self._written, *self._shape[1:]],
@@ -182,6 +189,7 @@ class DatasetWriter:
             row_labels=row_labels is not None,
             codebook=codebook is not None,
             dropped_rows=dropped_before + self._received - self._written,
+            dropped_columns=dropped_columns,
             empty_rows=statistics.empty_rows,
             n_empty_rows=statistics.n_empty_rows,
             numbered_rows=numbered,  # these labels do not identify participants: join_datasets rejects them

@@ -22,5 +22,8 @@ A reader knows where the columns and the rows of its file are, not what their va
     arrow          Arrow files and streams, Feather
     r              rds, rda and RData, as tables and as arrays
     r_objects      the objects of R's files, parsed within bounds
+    genotypes      the contract of genotypes, and the text files beside them
+    plink          bed, pgen
+    vcf_zarr       stores of bio2zarr and sgkit
     spreadsheet    xlsx, xlsm, xlsb, xls and ods
 """

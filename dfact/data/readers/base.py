@@ -1,7 +1,7 @@
 """The contract of a table: columns read in batches, as numbers or as text, what the file says of them, and positions of rows.
 
 A format is a module of this folder with a tuple ``FORMATS``; ``formats`` chooses one by the suffix. A format of tables
-opens a :class:`Table`, a format of arrays a :class:`LabelledArray`.
+opens a :class:`Table`, a format of arrays a :class:`LabelledArray`, a format of genotypes a ``GenotypeFile``.
 """
 
 from abc import ABC, abstractmethod
@@ -18,6 +18,7 @@ from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFile, InputFolder
 
 CellType = Literal["number", "text", "date"]
+Content = Literal["table", "array", "genotypes"]
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class Format:
     suffixes: tuple[str, ...]
     """Suffixes in lower case; ".csv.gz" comes before ".gz"."""
     open: Callable[[Any, ReadOptions], Any]
-    """Open an :class:`InputFile` (an :class:`InputFolder` where ``folders``) as a Table, or as a LabelledArray where ``arrays``."""
+    """Open an :class:`InputFile` (an :class:`InputFolder` where ``folders``) as what the format ``holds``."""
     options: tuple[str, ...] = ()
     """Fields of :class:`ReadOptions` that the format knows; others raise an error."""
     signatures: tuple[tuple[int, bytes], ...] = ()
@@ -174,7 +175,7 @@ class Format:
     """Extra of dfact that installs the libraries of the format."""
     modules: tuple[str, ...] = ()
     """Modules that the extra provides and that the format imports."""
-    arrays: bool = False
+    holds: Content = "table"
     folders: bool = False
 
 

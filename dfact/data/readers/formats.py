@@ -1,4 +1,4 @@
-"""The reader of a table or an array, chosen by the suffix of its file and checked against its first bytes."""
+"""The reader of a table, an array or genotypes, chosen by the suffix of its file and checked against its first bytes."""
 
 import importlib
 import pkgutil
@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from dfact.data import readers
-from dfact.data.readers.base import Format, Input, LabelledArray, ReadOptions, Table, require_modules
+from dfact.data.readers.base import Content, Format, Input, LabelledArray, ReadOptions, Table, require_modules
+from dfact.data.readers.genotypes import GenotypeFile
 from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFolder, open_input
 
@@ -28,6 +29,12 @@ _OTHER_SIGNATURES = (
     (b"<htm", "a web page"),
     (b"<!DO", "a web page"),
 )
+_NAMES: dict[Content, tuple[str, str]] = {
+    "table": ("a table", "dfact import"),
+    "array": ("an array", "dfact import-array"),
+    "genotypes": ("genotypes", "dfact import, or dfact.import_genotypes"),
+}
+"""Each content in messages, and what imports it."""
 _LONGEST_SIGNATURE = 520  # MATLAB puts 512 bytes before the signature of HDF5
 
 
@@ -50,7 +57,7 @@ def open_table(source: str | PathLike[str] | Input, options: ReadOptions | None 
     DataError
         The content is not of this format, or is damaged.
     """
-    chosen, table = _open(open_input(source), options or ReadOptions(), arrays=False)
+    chosen, table = _open(open_input(source), options or ReadOptions(), "table")
     if not isinstance(table, Table):
         raise TypeError(f"a format of tables opened {table!r}")
     table.format = chosen.name
@@ -59,10 +66,24 @@ def open_table(source: str | PathLike[str] | Input, options: ReadOptions | None 
 
 def open_array(source: str | PathLike[str] | Input, options: ReadOptions | None = None) -> LabelledArray:
     """Open an array, in the format that its suffix names; raises what :func:`open_table` raises."""
-    _, array = _open(open_input(source), options or ReadOptions(), arrays=True)
+    _, array = _open(open_input(source), options or ReadOptions(), "array")
     if not isinstance(array, LabelledArray):
         raise TypeError(f"a format of arrays opened {array!r}")
     return array
+
+
+def open_genotypes(source: str | PathLike[str] | Input) -> GenotypeFile:
+    """Open a file of genotypes, in the format that its suffix names; raises what :func:`open_table` raises."""
+    _, genotypes = _open(open_input(source), ReadOptions(), "genotypes")
+    if not isinstance(genotypes, GenotypeFile):
+        raise TypeError(f"a format of genotypes opened {genotypes!r}")
+    return genotypes
+
+
+def holds_genotypes(source: str | PathLike[str]) -> bool:
+    """Check whether the suffix is that of a format of genotypes, without opening the file."""
+    name = str(source).rstrip("/").lower()
+    return any(each.holds == "genotypes" and name.endswith(each.suffixes) for each in formats())
 
 
 def open_labels(source: str | PathLike[str], name: str) -> list[str]:
@@ -73,8 +94,8 @@ def open_labels(source: str | PathLike[str], name: str) -> list[str]:
     return [str(label) for label in np.ravel(values if isinstance(values, np.ndarray) else values.read(0, values.shape[0]))]
 
 
-def _open(source: Input, options: ReadOptions, *, arrays: bool) -> tuple[Format, Any]:
-    chosen = _choose(source, options, arrays=arrays)
+def _open(source: Input, options: ReadOptions, holds: Content) -> tuple[Format, Any]:
+    chosen = _choose(source, options, holds)
     given = [name for name, value in asdict(options).items() if value is not None and name not in chosen.options]
     if given:
         known = f"expected {' or '.join(chosen.options)}" if chosen.options else "which takes no options"
@@ -87,29 +108,32 @@ def _open(source: Input, options: ReadOptions, *, arrays: bool) -> tuple[Format,
     return chosen, chosen.open(source, options)
 
 
-def _choose(source: Input, options: ReadOptions, *, arrays: bool) -> Format:
-    candidates = [each for each in formats() if each.arrays == arrays]
+def _choose(source: Input, options: ReadOptions, holds: Content) -> Format:
+    candidates = [each for each in formats() if each.holds == holds]
     if isinstance(source, InputFolder):
         for each in candidates:
-            if each.folders and any(file.name.lower().endswith(each.suffixes) for file in source.files):
+            # A folder of tables is chosen by the parts in it, a store by its own suffix.
+            names = [source.name] if holds == "genotypes" else [file.name for file in source.files]
+            if each.folders and any(name.lower().endswith(each.suffixes) for name in names):
                 return each
         expected = ", ".join(suffix for each in candidates if each.folders for suffix in each.suffixes)
-        raise DataError(f"{source.location} is a folder without files of a table ({expected}), expected a file or a folder of parts")
+        kind = _NAMES[holds][0]
+        raise DataError(f"{source.location} is a folder without files of {kind} ({expected}), expected a file or a folder of parts")
     name = source.name.lower()
-    matching = [(len(suffix), each) for each in candidates for suffix in each.suffixes if name.endswith(suffix)]
+    files = [each for each in candidates if holds == "table" or not each.folders]
+    matching = [(len(suffix), each) for each in files for suffix in each.suffixes if name.endswith(suffix)]
     if matching:
         return max(matching, key=lambda match: match[0])[1]
     if options.delimiter is not None:
         text = next((each for each in candidates if "delimiter" in each.options), None)
         if text is not None:
             return text
-    other = next((each for each in formats() if each.arrays != arrays and name.endswith(each.suffixes)), None)
+    other = next((each for each in formats() if each.holds != holds and name.endswith(each.suffixes)), None)
     if other is not None:
-        command = "dfact import-array" if other.arrays else "dfact import"
-        raise ParameterError(f"{source.name} is a file of {other.name}, expected {'an array' if arrays else 'a table'}; use {command}")
+        raise ParameterError(f"{source.name} is a file of {other.name}, expected {_NAMES[holds][0]}; use {_NAMES[other.holds][1]}")
     ending = "".join(source.suffixes[-1:])
     expected = ", ".join(suffix for each in candidates for suffix in each.suffixes)
-    hint = "" if arrays else "; pass delimiter= for other text"
+    hint = "; pass delimiter= for other text" if holds == "table" else ""
     raise ParameterError(f"{source.name} ends in {ending!r}, expected one of {expected}{hint}")
 
 

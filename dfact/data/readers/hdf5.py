@@ -144,6 +144,6 @@ FORMATS = (
         signatures=((0, SIGNATURE), (512, SIGNATURE)),
         extra="arrays",
         modules=("h5py",),
-        arrays=True,
+        holds="array",
     ),
 )

@@ -125,4 +125,4 @@ def _text(described: str, opened: Any, cell: Any) -> str:
     return "" if "MATLAB_empty" in item.attrs else bytes(np.ravel(item[()]).astype("<u2")).decode("utf-16-le", "replace")
 
 
-FORMATS = (Format("MATLAB", (".mat",), _open, options=("object",), arrays=True),)
+FORMATS = (Format("MATLAB", (".mat",), _open, options=("object",), holds="array"),)

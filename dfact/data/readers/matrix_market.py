@@ -127,4 +127,4 @@ def _beside(file: InputFile, names: tuple[str, ...], size: int) -> NDArray[Any] 
     return None
 
 
-FORMATS = (Format("Matrix Market", (".mtx", ".mtx.gz"), _open, arrays=True),)
+FORMATS = (Format("Matrix Market", (".mtx", ".mtx.gz"), _open, holds="array"),)

@@ -131,6 +131,6 @@ FORMATS = (
         signatures=((0, SIGNATURE), *((0, start) for start in _CLASSIC)),
         extra="arrays",
         modules=("xarray", "h5netcdf"),
-        arrays=True,
+        holds="array",
     ),
 )

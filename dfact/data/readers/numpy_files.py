@@ -75,4 +75,4 @@ def _open(file: InputFile, options: ReadOptions) -> LabelledArray:
     )
 
 
-FORMATS = (Format("NumPy arrays", (".npy", ".npz"), _open, options=("object",), arrays=True),)
+FORMATS = (Format("NumPy arrays", (".npy", ".npz"), _open, options=("object",), holds="array"),)

@@ -271,5 +271,5 @@ _OPTIONS: dict[str, Any] = {"options": ("object",), "extra": "tables", "modules"
 
 FORMATS = (
     Format("R", _SUFFIXES, _open_table, **_OPTIONS),
-    Format("R", _SUFFIXES, _open_array, arrays=True, **_OPTIONS),
+    Format("R", _SUFFIXES, _open_array, holds="array", **_OPTIONS),
 )

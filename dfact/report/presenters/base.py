@@ -17,7 +17,7 @@ from dfact.models.provenance import SelectionRecord
 from dfact.models.traits import Vocabulary
 from dfact.report.component_order import ComponentOrder
 from dfact.report.document import Block, Card, Cards, Drawing, Section
-from dfact.report.figures import Groups, items_heatmap, order_by_similarity
+from dfact.report.figures import Groups, history_figure, items_heatmap, order_by_similarity
 from dfact.report.plots import signed_heatmap, with_item_labels
 from dfact.report.selection import ERROR_LABEL, score_plot
 from dfact.report.tables import Lines, Texts, align_columns, item_texts, largest_items, under_headings
@@ -31,6 +31,7 @@ _PRESENTERS = {
     "ICQF": ("bounded_nmf", "ICQFPresenter"),
     "L1NMF": ("bounded_nmf", "L1NMFPresenter"),
     "GradeOfMembership": ("gom.presenter", "GoMPresenter"),
+    "Admixture": ("admixture", "AdmixturePresenter"),
     "ExpectileMF": ("expectile", "ExpectilePresenter"),
     "ElasticCP": ("cp.presenter", "CPPresenter"),
     "CPALS": ("cp.presenter", "CPPresenter"),
@@ -182,6 +183,17 @@ class Presenter(Generic[M]):
         label = ERROR_LABEL if record.criterion == "error" else record.criterion.replace("_", " ")
         bars = " Bars show one standard error." if error else ""
         return Drawing(lambda: score_plot(table, best, record.criterion, error, label), alt, f"Score of each candidate.{bars}")
+
+    def history_drawing(self) -> Drawing | None:
+        """Draw the history of the objective; None for a model without one."""
+        history = getattr(self.model, "objective_history_", None)
+        if history is None or len(history) < 2:
+            return None
+        history = np.asarray(history, np.float64)
+        lagrangians = getattr(self.model, "lagrangian_history_", None)
+        alt = f"Line of the objective over {len(history)} steps, from {history[0]:.4g} to {history[-1]:.4g}."
+        caption = "The objective at the start and after each step. The last point is that of the model, with every row at its optimum."
+        return Drawing(lambda: history_figure(history, lagrangians), alt, caption)
 
     def item_axis(self, labels: "pd.Index[Any]") -> NDArray[np.float64] | None:
         """Return numbers along which values of the items are drawn as a line; None for items without an order."""

@@ -12,7 +12,7 @@ from dfact.models.cp.path import SolutionPath
 from dfact.models.estimator import Factorization
 from dfact.models.persistence import load_model, running_versions, saved_versions
 from dfact.report.document import Block, DefinitionList, Document, Drawing, Section, Text, make_table, number_format, with_intervals
-from dfact.report.figures import distributions_figure, errors_figure, history_figure, stability_figure
+from dfact.report.figures import distributions_figure, errors_figure, stability_figure
 from dfact.report.plots import with_item_labels
 from dfact.report.presenters.base import MAX_ITEMS, TOP, Presenter, find_presenter
 from dfact.report.presenters.cp.presenter import solutions_section
@@ -118,14 +118,8 @@ def items(presenter: _Presenter) -> Section | None:
 
 def convergence(presenter: _Presenter) -> Section | None:
     """Show the history of the objective."""
-    history = getattr(presenter.model, "objective_history_", None)
-    if history is None or len(history) < 2:
-        return None
-    history = np.asarray(history, np.float64)
-    lagrangians = getattr(presenter.model, "lagrangian_history_", None)
-    alt = f"Line of the objective over {len(history)} steps, from {history[0]:.4g} to {history[-1]:.4g}."
-    caption = "The objective at the start and after each step. The last point is that of the model itself, with every row at its optimum."
-    return Section("convergence", "Convergence", [Drawing(lambda: history_figure(history, lagrangians), alt, caption)])
+    drawing = presenter.history_drawing()
+    return None if drawing is None else Section("convergence", "Convergence", [drawing])
 
 
 def selection(presenter: _Presenter) -> Section | None:

@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 
 from dfact.models.gom.estimator import GradeOfMembership
 from dfact.models.gom.passes import MIXED, PURE
+from dfact.report import tables
 from dfact.report.tables import Texts, indented, row_chunks, table_text, with_texts
 
 LEVELS = ("highly pure", "moderately pure", "highly mixed")
 """Purity of a subject, by its highest membership: at least 0.9, between 0.7 and 0.9, at most 0.7."""
+_WORDS = {"factor": "class", "loading": "response"}
 
 
 def class_table(model: GradeOfMembership) -> pd.DataFrame:
@@ -53,13 +55,7 @@ def subject_labels(model: GradeOfMembership, rows: Any) -> list[str]:
 
 def highest_items(model: GradeOfMembership, n: int = 5, texts: Texts = None) -> pd.DataFrame:
     """Return the items with the highest responses in each class: columns ``class``, ``item``, ``response``, and ``text`` if known."""
-    Theta = model.item_parameters_
-    rows = [
-        (name, str(Theta.index[j]), float(values[j]))
-        for name, values in zip(Theta.columns, Theta.to_numpy().T, strict=True)
-        for j in np.argsort(-values, kind="stable")[:n]
-    ]
-    return with_texts(pd.DataFrame(rows, columns=["class", "item", "response"]), model, texts)
+    return with_texts(tables.highest_items(model.item_parameters_, n).rename(columns=_WORDS), model, texts)
 
 
 def distinctive_items(model: GradeOfMembership, n: int = 5, texts: Texts = None) -> pd.DataFrame:
@@ -68,21 +64,12 @@ def distinctive_items(model: GradeOfMembership, n: int = 5, texts: Texts = None)
     ``difference`` is the response in the class minus the mean of those in the other classes. A model
     with one class has no such items.
     """
-    Theta = model.item_parameters_
-    k = Theta.shape[1]
-    values = Theta.to_numpy(np.float64)
-    differences = (values - values.mean(axis=1, keepdims=True)) * (k / max(k - 1, 1))
-    rows = [
-        (name, str(Theta.index[j]), values[j, c], differences[j, c])
-        for c, name in enumerate(Theta.columns if k > 1 else ())
-        for j in np.argsort(-np.abs(differences[:, c]), kind="stable")[:n]
-    ]
-    return with_texts(pd.DataFrame(rows, columns=["class", "item", "response", "difference"]), model, texts)
+    return with_texts(tables.distinctive_items(model.item_parameters_, n).rename(columns=_WORDS), model, texts)
 
 
 def classes_text(model: GradeOfMembership, n: int = 5, texts: Texts = None) -> str:
     """List the size and subjects of each class, and its items: the highest, and the most distinctive ones."""
-    tables = {
+    lists = {
         "highest responses": highest_items(model, n, texts),
         "most distinctive: response, and difference from the mean of the other classes": distinctive_items(model, n, texts),
     }
@@ -90,7 +77,7 @@ def classes_text(model: GradeOfMembership, n: int = 5, texts: Texts = None) -> s
     for name, row in class_table(model).iterrows():
         parts.append(f"{name}: {row['share']:.1%} of the memberships, {row['pure']} highly pure, {row['mixed']} highly mixed")
         parts.append(f"  identified by subject {row['pure_subject']}")
-        for heading, table in tables.items():
+        for heading, table in lists.items():
             items = table[table["class"] == name].drop(columns="class")
             if len(items):
                 parts.append(indented(f"{heading}\n{indented(table_text(items))}"))

@@ -1,0 +1,1 @@
+"""Benchmarks of genotypes and of the admixture model."""

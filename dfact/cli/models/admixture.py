@@ -1,0 +1,50 @@
+"""``dfact fit admixture`` and ``dfact select admixture``."""
+
+import click
+
+from dfact.cli.model_commands import ModelSpec, SelectSpec
+from dfact.cli.options import component_numbers, components, results_checkpoint_option, seed
+from dfact.models.catalogue import BY_COMMAND
+
+_LIKELIHOOD = (
+    click.option("--trials", "n_trials", default=2, help="Highest count: 2 for genotypes, more for ordinal answers from 0."),
+    click.option("--max-iter", default=60, help="Maximum number of reads after the start."),
+    click.option("--tol", default=1e-7, help="Stop when the relative rise of the log-likelihood in a read is at most this value."),
+)
+
+SPECS = (
+    ModelSpec(
+        BY_COMMAND["admixture"],
+        """Admixture: ancestry of people in populations.
+
+        For genotypes, counts of an allele: each person has ancestries in several populations that sum to 1, and each population has
+        frequencies of the alleles, by maximum likelihood. Missing genotypes are left out. Confounders are not used.
+        """,
+        example=["dfact fit admixture cohort.zarr cohort.model -k 3"],
+        options=[
+            components(3, "Number of populations; dfact select admixture chooses it."),
+            click.option("--supervised", is_flag=True, help="Fix the ancestries of the people whose population the dataset holds."),
+            *_LIKELIHOOD,
+            seed("Seed of the start of populations without labelled people."),
+        ],
+        select=SelectSpec(
+            "dfact.selection.entry_cross_validation:cross_validate_entries",
+            """Admixture: the number of populations.
+
+            Chooses the number of populations that predicts held-out genotypes best. Every genotype belongs to one of several folds,
+            at random. All candidates are fitted without each fold on the same reads of the data. The model with the chosen number is
+            fitted to all genotypes and written to MODEL, if that is given.
+            """,
+            example=["dfact select admixture cohort.zarr cohort.model -k 2-8 --seed 0"],
+            options=[
+                component_numbers("Candidate numbers of populations."),
+                click.option("--folds", "n_folds", default=5, help="Number of folds to which the genotypes are assigned."),
+                seed("Seed of the folds."),
+                results_checkpoint_option,
+                *_LIKELIHOOD,
+            ],
+            plot=("dfact.report.selection:deviance_plot", "the error over the number of populations"),
+            left_out={"supervised": "labels fix the populations"},
+        ),
+    ),
+)

@@ -1,0 +1,45 @@
+"""``dfact structure``."""
+
+from pathlib import Path
+
+import click
+
+from dfact.cli.options import example, overwrite_option, read_dataset
+from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
+from dfact.storage.location import Location
+
+
+@click.command(epilog=example("dfact structure plot.png cohort2.model cohort3.model other.4.Q --data cohort.zarr"))
+@click.argument("out", metavar="PLOT", type=OutputLocation("dfact.report.plots:FORMATS"))
+@click.argument("runs", metavar="RUN...", type=InputLocation(), nargs=-1, required=True)
+@click.option("--data", type=InputLocation(), metavar="DATASET", help="Dataset with the populations of the people.")
+@click.option("--population", type=InputPath(), metavar="FILE", help="Text file with the populations: a line for each person.")
+@click.option("--means", is_flag=True, help="Draw the mean of each population instead of its people.")
+@overwrite_option
+def structure(
+    out: Path, runs: tuple[Location, ...], data: Location | None, population: Location | None, means: bool, overwrite: bool
+) -> None:
+    """Plot memberships as stacked bars.
+
+    Each RUN is a model with memberships (admixture or gom), or a .Q file of another admixture program, all of the same people.
+    Runs are stacked by their number of components; matching components have one colour. Runs that agree are drawn once.
+
+    People are sorted by population, and within it by their leading component. Above 2000 people a bar is the mean of several.
+    Populations are those of --data, or of --population. PLOT ends in .png, .pdf or .svg. Needs Matplotlib.
+    """
+    if data is not None and population is not None:
+        raise click.UsageError("--data and --population both give the populations; pass one of them.")
+    from dfact.models.persistence import load_model
+    from dfact.report.admixture_files import MEMBERSHIPS, read_memberships
+    from dfact.report.plots import save_figure
+    from dfact.report.selection import check_plot
+    from dfact.report.structure import dataset_populations, read_populations, run_memberships, structure_figure
+
+    check_plot(out, overwrite=overwrite)
+    memberships = [read_memberships(run) if Path(run).suffix in (MEMBERSHIPS, ".gz") else run_memberships(load_model(run)) for run in runs]
+    if data is not None:
+        populations = dataset_populations(read_dataset(data))
+    else:
+        populations = None if population is None else read_populations(population)
+    save_figure(structure_figure(memberships, populations, means=means), out)
+    click.echo(f"{out}: {len(runs)} run{'s' * (len(runs) > 1)} of {len(memberships[0])} people")

@@ -1,0 +1,55 @@
+"""The variants of genotypes: chromosome, name, genetic and physical position, and the two alleles of each column."""
+
+import numpy as np
+import pandas as pd
+import zarr
+from numpy.typing import NDArray
+
+from dfact.errors import DataError
+from dfact.storage.groups import read_labels, read_numbers, write_array, write_labels
+
+VARIANTS = "variants"
+"""Name of the group of the variants in the store."""
+_TEXTS = ("chromosome", "name", "A1", "A2")
+_NUMBERS = {"cM": np.float64, "position": np.int64}
+COLUMNS = ("chromosome", "name", "cM", "position", "A1", "A2")
+"""Columns of the table of variants, as in a .bim file of PLINK. A genotype is the number of its A2 alleles."""
+
+
+def write_variants(group: zarr.Group, variants: pd.DataFrame) -> None:
+    """Write the table of variants, an array for each of its columns."""
+    members = group.create_group(VARIANTS)
+    for name in _TEXTS:
+        write_labels(members, name, variants[name].to_numpy(object), "column")
+    for name, dtype in _NUMBERS.items():
+        write_array(members, name, variants[name].to_numpy(dtype), ("column",))
+
+
+def read_variants(group: zarr.Group, n: int) -> pd.DataFrame:
+    """Read the table of n variants; raise StoreError if a column of it is missing or damaged."""
+    texts = {name: read_labels(group, f"{VARIANTS}/{name}", n) for name in _TEXTS}
+    numbers = {name: read_numbers(group, f"{VARIANTS}/{name}", n) for name in _NUMBERS}
+    return pd.DataFrame({name: (texts | numbers)[name] for name in COLUMNS})
+
+
+def variant_labels(file: str, variants: pd.DataFrame) -> tuple[NDArray[np.object_], int]:
+    """Return unique labels of the variants, and the number of those whose name is not unique.
+
+    The label is the name. Variants that share a name, such as ".", are labelled chromosome:position:A1:A2.
+
+    Raises
+    ------
+    DataError
+        Variants share their name, position and alleles.
+    """
+    labels = variants["name"].to_numpy(object).copy()
+    shared = variants["name"].duplicated(keep=False).to_numpy()
+    parts = [variants[name][shared].astype(str) for name in ("chromosome", "position", "A1", "A2")]
+    labels[shared] = [":".join(part) for part in zip(*parts, strict=True)]
+    repeated = np.flatnonzero(pd.Series(labels).duplicated())
+    if repeated.size:
+        raise DataError(
+            f"{file} holds the variant {labels[repeated[0]]!r} twice ({repeated.size} repeated in all), expected distinct variants; "
+            "remove or rename them, such as with plink2 --rm-dup or --set-all-var-ids"
+        )
+    return labels, int(shared.sum())

@@ -1,0 +1,58 @@
+"""Counts of a block as bytes, and as a matrix without missing entries."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfact.engine.passes import Block
+from dfact.kernels.binomial import encode, fill_codes
+from dfact.kernels.entries import recode
+
+MISSING = 255
+"""Code of a missing entry. A kernel takes every code above the number of trials as missing."""
+MAX_TRIALS = 254
+
+
+@dataclass(frozen=True)
+class Codes:
+    """View of a block (rows, m) as counts of 0 to M in bytes, in its working memory; missing entries have a code above M."""
+
+    trials: int
+    """Number of trials M: the highest count."""
+    offset: NDArray[Any] | None = None
+    """Value that the import subtracted from each column's answers (m,); None if it subtracted nothing."""
+    columns: NDArray[np.intp] | None = None
+    """Numbers of the columns that are taken, in their order; None for all."""
+
+    def __call__(self, block: Block) -> NDArray[np.uint8]:
+        stored, missing = block.codes
+        if self.columns is not None:
+            stored = stored[:, self.columns]
+        out = block.work.array("codes", stored.shape, np.uint8)
+        if self.offset is None and stored.dtype.kind == "f" and np.isnan(missing):
+            encode(stored, out)
+            return out
+        if stored.dtype != np.uint8 or self.offset is not None:
+            recode(stored, missing, np.zeros(stored.shape[1]) if self.offset is None else -self.offset, MISSING, out)
+            return out
+        np.copyto(out, stored)
+        if missing <= self.trials:
+            out[out == missing] = MISSING
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class FilledCodes:
+    """View of a block (rows, m) in floating point, with the fill (m) of its column for a missing entry."""
+
+    codes: Codes
+    fill: NDArray[np.float64]
+    dtype: np.dtype[Any]
+
+    def __call__(self, block: Block) -> NDArray[Any]:
+        G = self.codes(block)
+        out = block.work.array("filled", G.shape, self.dtype)
+        fill_codes(G, self.codes.trials, block.work.once("fill", self.fill, lambda: self.fill.astype(self.dtype)), out)
+        return out

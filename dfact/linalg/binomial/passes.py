@@ -1,0 +1,373 @@
+"""Passes of memberships by binomial likelihood."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfact.engine.block_state import BlockState, RowFactors
+from dfact.engine.passes import Block, PartialSums, Pass, Workspace
+from dfact.kernels.binomial import (
+    EDGE,
+    add_deviances,
+    add_log_likelihoods,
+    column_slopes,
+    count_columns,
+    count_rows,
+    newton_rows,
+    row_slopes,
+)
+from dfact.kernels.entries import all_whole
+from dfact.linalg.binomial.codes import Codes, FilledCodes
+
+_TILE = 1024  # columns whose arrays in floating point are in the cache together
+_LEAST_START = 1e-3  # of the memberships of a start: from 0 the EM's step does not move
+_EXTRA, _MOVED = 4, 1e-3  # rounds of four further steps of a projection, for rows that the last step moved by more
+_FALL = 1e-6  # fall of a row's log-likelihood, relative, from which it takes the EM's step
+
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class Memberships(RowFactors):
+    """The memberships Qᵀ (K, rows), NaN for rows without an observed entry, and those before the last pass."""
+
+    previous: NDArray[Any]
+
+
+@dataclass
+class CodeCounts(PartialSums, name="binomial_counts"):
+    """Sums over the observed entries of each column."""
+
+    totals: NDArray[Any]
+    """Sum of the counts (m,)."""
+    observed: NDArray[Any]
+    """Number of entries (m,)."""
+    fractional: NDArray[Any]
+    """Number of blocks with entries that are not whole numbers."""
+    silent: NDArray[Any]
+    """Number of rows without an observed entry."""
+
+
+@dataclass(frozen=True)
+class CountPass(Pass[BlockState, None, CodeCounts]):
+    """Counts of the observed entries of each column, and a check that they are whole numbers."""
+
+    codes: Codes
+    dtype: np.dtype[Any]
+
+    def step(self, block: Block, state: BlockState, broadcast: None) -> tuple[BlockState, CodeCounts]:
+        stored = block.codes[0]
+        fractional = stored.dtype.kind == "f" and not all_whole(stored)
+        G = self.codes(block)
+        totals, observed, rows = np.zeros(G.shape[1], np.int64), np.zeros(G.shape[1], np.int64), np.empty(len(G))
+        count_columns(G, self.codes.trials, totals, observed)
+        count_rows(G, self.codes.trials, rows)
+        return state, CodeCounts(totals, observed, np.asarray(int(fractional)), np.asarray(int((rows == 0).sum())))
+
+
+@dataclass
+class LabelCounts(PartialSums, name="binomial_labels"):
+    """Sums over the observed entries of the rows with each label."""
+
+    totals: NDArray[Any]
+    """Sum of the counts (labels, m)."""
+    observed: NDArray[Any]
+    """Number of entries (labels, m)."""
+
+
+@dataclass(frozen=True)
+class LabelPass(Pass[BlockState, None, LabelCounts]):
+    """Counts of the observed entries of each column, for the rows with each label apart."""
+
+    codes: Codes
+    n_labels: int
+    dtype: np.dtype[Any]
+
+    def step(self, block: Block, state: BlockState, broadcast: None) -> tuple[BlockState, LabelCounts]:
+        assert block.covariates is not None, "the labels go with the rows"
+        G, labels = self.codes(block), block.covariates[:, 0]
+        totals, observed = np.zeros((self.n_labels, G.shape[1]), np.int64), np.zeros((self.n_labels, G.shape[1]), np.int64)
+        for label in range(self.n_labels):
+            if (rows := labels == label).any():
+                count_columns(G[rows], self.codes.trials, totals[label], observed[label])
+        return state, LabelCounts(totals, observed)
+
+
+@dataclass
+class StartSums(PartialSums, name="binomial_start"):
+    """Normal equations of the columns given the memberships."""
+
+    cross: NDArray[Any]
+    """XᵀQ (m, K) of the filled counts X."""
+    gram: NDArray[Any]
+    """QᵀQ (K, K)."""
+
+
+@dataclass(frozen=True, eq=False)
+class StartPass(Pass[BlockState, NDArray[np.float64], StartSums]):
+    """Memberships by the broadcast projection (m, K) of the filled counts, at least 1e-3, and the normal equations of the columns."""
+
+    view: FilledCodes
+    dtype: np.dtype[Any]
+
+    def step(self, block: Block, state: BlockState, broadcast: Floats) -> tuple[Memberships, StartSums]:
+        X, work = self.view(block), block.work
+        projection = work.once("projection", broadcast, lambda: broadcast.astype(self.dtype))
+        Q = normalized(np.maximum(work.matmul(X, projection, "product"), _LEAST_START).astype(np.float64))
+        sums = StartSums(work.matmul(X.T, Q.astype(self.dtype)), Q.T @ Q)
+        return _first(self.view.codes, block, Q), sums
+
+
+def _first(codes: Codes, block: Block, Q: Floats) -> Memberships:
+    """Return the state that begins with these memberships."""
+    G, counts = codes(block), np.empty(len(Q))
+    count_rows(G, codes.trials, counts)
+    factors = Q.T.copy()
+    factors[:, counts == 0] = np.nan
+    return Memberships(factors, factors)
+
+
+def normalized(Q: Floats) -> Floats:
+    """Return memberships (rows, K) with each row scaled to sum 1, at least 1e-5."""
+    Q = np.maximum(Q / Q.sum(axis=1, keepdims=True), EDGE)
+    scaled: Floats = Q / Q.sum(axis=1, keepdims=True)
+    return scaled
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """Broadcast value of a pass: the frequencies, and the steps to take from there."""
+
+    P: Floats
+    """Frequencies (K, m)."""
+    newton: bool = True
+    """Whether rows and columns take Newton's steps rather than those of the EM algorithm."""
+    retry: bool = False
+    """Whether to begin at the memberships before the last pass, because its P was rejected."""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The frequencies of a pass in the working precision."""
+
+    P: NDArray[Any]
+    """(K, m)."""
+    centred: NDArray[Any]
+    """(K, m), less the mean of each column: on the simplex, steps are the same, and rounding errors are smaller."""
+    pairs: tuple[NDArray[np.intp], NDArray[np.intp]]
+    """Rows and columns of a lower triangle (K(K+1)/2)."""
+
+    @classmethod
+    def of(cls, P: Floats, dtype: np.dtype[Any]) -> "Tiles":
+        return cls(P.astype(dtype), (P - P.mean(axis=0)).astype(dtype), np.tril_indices(len(P)))
+
+    def __iter__(self) -> Iterator[slice]:
+        m = self.P.shape[1]
+        return (slice(first, min(first + _TILE, m)) for first in range(0, m, _TILE))
+
+
+@dataclass(frozen=True, eq=False)
+class RowBlock:
+    """The counts of a block, with the frequencies and the working memory of a pass."""
+
+    G: NDArray[np.uint8]
+    tiles: Tiles
+    trials: int
+    work: Workspace
+
+    @property
+    def observed(self) -> Floats:
+        """Number of observed entries of each row (rows,)."""
+        counts = np.empty(len(self.G))
+        count_rows(self.G, self.trials, counts)
+        return counts
+
+    def expected(self, Q: NDArray[Any], tile: slice) -> NDArray[Any]:
+        """Return F = QP (rows, c) of a tile."""
+        return np.matmul(Q, self.tiles.P[:, tile], out=self.array("expected", tile))
+
+    def array(self, name: str, tile: slice) -> NDArray[Any]:
+        return self.work.array(name, (len(self.G), tile.stop - tile.start), self.tiles.P.dtype)
+
+    def slopes(self, Q: Floats, *, curved: bool) -> tuple[Floats, Floats, Floats]:
+        """Return the log-likelihood of each row (rows,), its slope (rows, K) up to a number, and minus its Hessian (rows, K(K+1)/2).
+
+        Hessians are those on the simplex, 0 unless ``curved``: with Σ_k d_k = 0, dᵀHd = Σ_j (a/f + b/(1 − f)) (Σ_k p_kj d_k)², and
+        the p of a column may be shifted by their mean.
+        """
+        (first, second), narrow = self.tiles.pairs, Q.astype(self.tiles.P.dtype)
+        logs, slope, curvature = np.zeros(len(Q)), np.zeros(Q.shape), np.zeros((len(Q), len(first)))
+        for tile in self.tiles:
+            F, C, S, P = self.expected(narrow, tile), self.array("c", tile), self.array("s", tile), self.tiles.centred[:, tile]
+            row_slopes(self.G, tile.start, F, self.trials, C, S)
+            add_log_likelihoods(self.G, tile.start, F, self.trials, logs)
+            slope += C @ P.T
+            if curved:
+                products = self.work.array("products", (len(first), P.shape[1]), P.dtype)
+                curvature += S @ np.multiply(P[first], P[second], out=products).T
+        return logs, slope, curvature
+
+    def em(self, Q: Floats, slope: Floats) -> Floats:
+        """Return the EM's step of each row, q·T scaled to sum 1: T is the slope with qᵀT = M·(number of observed entries)."""
+        total = self.trials * self.observed
+        T = slope - (Q * slope).sum(axis=1, keepdims=True) + total[:, None]
+        return np.where(total[:, None] > 0, normalized(np.maximum(Q * T, 1e-300)), Q)
+
+    def climb(self, Q: Floats, steps: int) -> tuple[Floats, Floats, Floats]:
+        """Take some Newton steps of every row, and the EM's where one was too long. Return also log-likelihoods and last changes."""
+        logs, slope, curvature = self.slopes(Q, curved=True)
+        last, em = logs, Q
+        for step in range(steps):
+            if step:
+                logs, slope, curvature = self.slopes(Q, curved=True)
+                if (worse := logs < last - _FALL * np.abs(last)).any():
+                    Q = np.where(worse[:, None], em, Q)
+                    logs, slope, curvature = self.slopes(Q, curved=True)
+            last, em, begin = logs, self.em(Q, slope), Q
+            Q = Q.copy()
+            newton_rows(Q, slope, curvature)
+            Q = np.where(self.observed[:, None] > 0, Q, begin)
+        return Q, logs, np.abs(Q - begin).max(axis=1)
+
+
+@dataclass
+class StepSums(PartialSums, name="binomial_step"):
+    """Sums of a pass over the rows, with their new memberships."""
+
+    log_likelihood: NDArray[Any]
+    sizes: NDArray[Any]
+    """Sums of the memberships (K,)."""
+    up: NDArray[Any]
+    """A = Qᵀa (K, m), a = g/f."""
+    down: NDArray[Any]
+    """B = Qᵀb (K, m), b = (M − g)/(1 − f)."""
+    curvature: NDArray[Any]
+    """Σ q qᵀ(a/f + b/(1 − f)) of each column, minus its Hessian, (K(K+1)/2, m); (0, m) before an EM step."""
+
+
+@dataclass(frozen=True)
+class StepPass(Pass[Memberships, Point, StepSums]):
+    """One Newton step of every row given P, its log-likelihood after the step, and the sums for the columns' steps.
+
+    A row whose log-likelihood falls takes the EM's step instead, which cannot fall. Labelled rows stay as they are.
+    """
+
+    codes: Codes
+    dtype: np.dtype[Any]
+    state_type = Memberships
+
+    def step(self, block: Block, state: Memberships, broadcast: Point) -> tuple[Memberships, StepSums]:
+        begin = state.previous if broadcast.retry else state.factors
+        K, silent = len(broadcast.P), np.isnan(begin[0])
+        Q = np.where(silent[:, None], 1 / K, begin.T)
+        tiles = block.work.once("tiles", broadcast, lambda: Tiles.of(broadcast.P, self.dtype))
+        rows = RowBlock(self.codes(block), tiles, self.codes.trials, block.work)
+        free = np.ones(len(Q), bool) if block.covariates is None else block.covariates[:, 0] < 0
+        free &= ~silent
+        before, slope, curvature = rows.slopes(Q, curved=broadcast.newton)
+        em = np.where(free[:, None], rows.em(Q, slope), Q)
+        if broadcast.newton:
+            moved = Q.copy()
+            newton_rows(moved, slope, curvature)
+            Q = np.where(free[:, None], moved, Q)
+        else:
+            Q = em
+        shapes = (broadcast.P.shape, broadcast.P.shape, (K * (K + 1) // 2 if broadcast.newton else 0, broadcast.P.shape[1]))
+        sums = [block.work.lasting(shape, self.dtype) for shape in shapes]
+        logs = self._sum_columns(rows, Q, *sums)
+        worse = logs < before - _FALL * np.abs(before)
+        if broadcast.newton and worse.any():
+            Q = np.where(worse[:, None], em, Q)
+            logs = self._sum_columns(rows, Q, *sums)
+        factors = Q.T.copy()
+        factors[:, silent] = np.nan
+        sizes = Q[~silent].sum(axis=0)
+        return Memberships(factors, begin.copy()), StepSums(np.asarray(logs.sum()), sizes, *sums)
+
+    def _sum_columns(self, rows: RowBlock, Q: Floats, up: NDArray[Any], down: NDArray[Any], curvature: NDArray[Any]) -> Floats:
+        """Set A and B (K, m), and the curvatures unless they have no rows. Return the log-likelihood of each row."""
+        (first, second), narrow = rows.tiles.pairs, Q.astype(self.dtype)
+        weights, products = np.ascontiguousarray(narrow.T), np.ascontiguousarray((narrow[:, first] * narrow[:, second]).T)
+        logs = np.zeros(len(Q))
+        for tile in rows.tiles:
+            F, A, B, S = rows.expected(narrow, tile), *(rows.array(name, tile) for name in "abs")
+            column_slopes(rows.G, tile.start, F, rows.trials, A, B, S)
+            add_log_likelihoods(rows.G, tile.start, F, rows.trials, logs)
+            np.matmul(weights, A, out=up[:, tile])
+            np.matmul(weights, B, out=down[:, tile])
+            if len(curvature):
+                np.matmul(products, S, out=curvature[:, tile])
+        return logs
+
+
+@dataclass
+class ProjectionSums(PartialSums, name="binomial_projection"):
+    log_likelihood: NDArray[Any]
+    """Log-likelihood before the last step."""
+    silent: NDArray[Any]
+    """Number of rows without an observed entry."""
+
+
+@dataclass(frozen=True)
+class ProjectionPass(Pass[BlockState, Floats, ProjectionSums]):
+    """Memberships given the broadcast frequencies (K, m): Newton steps of every row while its block is in memory.
+
+    Labelled rows belong to their component alone.
+    """
+
+    codes: Codes
+    dtype: np.dtype[Any]
+    steps: int = 8
+
+    def step(self, block: Block, state: BlockState, broadcast: Floats) -> tuple[Memberships, ProjectionSums]:
+        K, G = len(broadcast), self.codes(block)
+        tiles = block.work.once("tiles", broadcast, lambda: Tiles.of(broadcast, self.dtype))
+        rows = RowBlock(G, tiles, self.codes.trials, block.work)
+        Q, labels = np.full((len(G), K), 1 / K), None if block.covariates is None else block.covariates[:, 0].astype(np.intp)
+        free = np.ones(len(G), bool)
+        if labels is not None:
+            free = labels < 0
+            Q[~free] = normalized(np.eye(K))[labels[~free]]
+        logs, active = np.zeros(len(G)), np.flatnonzero(free)
+        # A membership that a long step has brought to its bound only doubles in each of the next: few rows need more steps.
+        for steps in (self.steps, *(4,) * _EXTRA):
+            if active.size:
+                part = rows if len(active) == len(G) else replace(rows, G=G[active])
+                moved, logs[active], change = part.climb(Q[active], steps)
+                Q[active] = moved
+                active = active[change > _MOVED]
+        first = _first(self.codes, block, Q)
+        return first, ProjectionSums(np.asarray(logs.sum()), np.asarray(int(np.isnan(first.factors[0]).sum())))
+
+
+@dataclass
+class Deviance(PartialSums, name="binomial_deviance"):
+    """Deviance of held-out entries from their expected counts."""
+
+    total: NDArray[Any]
+    count: NDArray[Any]
+    """Number of the entries."""
+
+
+@dataclass(frozen=True)
+class DeviancePass(Pass[Memberships, Floats, Deviance]):
+    """Σ g log(g/μ) + (M − g) log((M − g)/(M − μ)) over the entries of the view, μ = M QP, with the broadcast P (K, m)."""
+
+    codes: Codes
+    dtype: np.dtype[Any]
+    memberships: str = "factors"
+    """Name of the state array with the memberships that belong to P."""
+    state_type = Memberships
+
+    def step(self, block: Block, state: Memberships, broadcast: Floats) -> tuple[Memberships, Deviance]:
+        tiles = block.work.once("tiles", broadcast, lambda: Tiles.of(broadcast, self.dtype))
+        rows = RowBlock(self.codes(block), tiles, self.codes.trials, block.work)
+        factors = state.arrays()[self.memberships].T
+        Q = np.where(np.isnan(factors), 1 / len(broadcast), factors).astype(self.dtype)
+        counts = np.zeros(2)
+        for tile in tiles:
+            add_deviances(rows.G, tile.start, rows.expected(Q, tile), self.codes.trials, counts)
+        return state, Deviance(counts[0], counts[1])

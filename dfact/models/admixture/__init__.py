@@ -1,0 +1,6 @@
+"""Admixture: Admixture, the ancestry of people in several populations.
+
+    estimator    the steps of a fit, the projection of new people, the checks
+
+The likelihood, its passes and its maximization are in :mod:`dfact.linalg.binomial`, as other models may use them.
+"""

@@ -1,0 +1,382 @@
+"""Admixture: ancestry of people in several populations, by the binomial likelihood of their genotypes."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from os import PathLike
+from typing import Annotated, Any, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from dfact.data.dataset import Dataset
+from dfact.data.validation import locate_noninteger, locate_outside, require_no_empty_columns
+from dfact.engine.memory_plan import Footprint
+from dfact.engine.requests import Solver, run, state_rows
+from dfact.errors import DataError, ParameterError
+from dfact.linalg.binomial.codes import MAX_TRIALS, Codes
+from dfact.linalg.binomial.fit import Maximum, maximize_likelihood
+from dfact.linalg.binomial.passes import CountPass, ProjectionPass, StepPass
+from dfact.linalg.binomial.start import labelled_start, spectral_start
+from dfact.linalg.svd import gram_size
+from dfact.models.estimator import Factorization
+from dfact.models.fit_task import FitTask
+from dfact.models.fitted_schema import OPTIONAL, Shape
+from dfact.models.lazy_transform import lazy_of_dask
+from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range, resolve_seed
+from dfact.models.row_factors import select_columns
+from dfact.models.traits import ModelTraits, Vocabulary
+from dfact.progress import Iteration, Reporter
+
+UNKNOWN = ("", "-")
+"""Texts of an unknown population."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The data of a fit, as far as the solver needs them."""
+
+    codes: Codes
+    populations: tuple[str, ...] = ()
+    """Names of the labelled populations, which are the first components."""
+
+
+class Admixture(Factorization):
+    """Admixture: ancestry of people in several populations, by maximum likelihood.
+
+    The genotypes G (n, m), counts 0 to M of an allele, are modelled as
+
+        g_ij ~ Binomial(M, f_ij),   F = QP,   Q (n, K) ≥ 0 with rows that sum to 1,   0 ≤ P (K, m) ≤ 1,
+
+    with the ancestries Q of the people and the allele's frequencies P in K populations. The fit maximizes
+
+        ℓ(Q, P) = Σ over observed (i, j) of g log f + (M − g) log(1 − f).
+
+    Missing genotypes are left out. Q and P stay at least 1e-5 from 0, and P from 1.
+
+    One read of the data makes a Newton step of the ancestries of every person, on the simplex, and one of the
+    frequencies of every SNP. Anderson's method extrapolates P. A point whose likelihood is lower than that of the one before is
+    rejected, so the likelihood never falls. The start is spectral. A maximum may be local.
+
+    Parameters
+    ----------
+    n_components : int
+        Number of populations K; :func:`dfact.selection.cross_validate_entries` chooses it.
+    n_trials : int
+        Number of trials M, the highest count: 2 for genotypes; more for ordinal answers from 0 to M.
+    supervised : bool
+        Whether people whose population is known belong to it alone; see ``populations`` of ``fit``.
+    tol : float
+        Stop when the log-likelihood rises by at most this much in a read, relative to its value.
+    max_iter : int
+        Maximum number of reads after the start.
+    random_state : int, RandomState or None
+        Seed of the start of populations without labelled people in supervised fits. Other fits use no random numbers.
+    executor : None, "inline", "threads", "distributed" or distributed.Client
+        Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
+    memory_limit : int or str, optional
+        Bytes that a process may use ("4GiB"). The part of the solver's state that exceeds it is spilled to disk, in TMPDIR;
+        ``dfact.plan`` reports it beforehand.
+    checkpoint : path, optional
+        Path or URL of a store for the progress of the fit. After an interruption the same fit resumes from it and
+        gives the same bits. See :mod:`dfact.engine.checkpoint`.
+    checkpoint_every : int
+        Number of passes between two checkpoint versions.
+    callbacks : sequence of callables
+        Called with an :class:`dfact.progress.Iteration` after each read, such as ``dfact.Progress("fit")``.
+    dtype : "float32" or "float64", optional
+        Precision of the arrays of a block; by default float32 for data that it can hold exactly, such as stored genotypes, else
+        float64. Sums are in double precision.
+
+    Attributes
+    ----------
+    memberships_ : array (n, K)
+        Q; a Zarr array if the data is stored. NaN for people without any genotype.
+    frequencies_ : array (K, m)
+        P. Populations are ordered by decreasing size, the sum of their memberships; labelled ones come first, sorted by name.
+    log_likelihood_ : float
+        ℓ(Q, P), without the binomial coefficients, as ADMIXTURE reports it.
+    history_ : array
+        Log-likelihood of each accepted read.
+    n_iter_, converged_ : int, bool
+        Number of reads after the start, and whether the last one met ``tol``.
+    populations_ : list of str
+        Names of the labelled populations; empty unless ``supervised``.
+    n_unobserved_ : int
+        Number of people without any genotype.
+    column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
+        Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
+        dataset, else None.
+
+    Raises
+    ------
+    DataError
+        Genotypes that are no whole numbers from 0 to M, SNPs without any genotype, data of a rank below K.
+    ParameterError
+        Fewer components than labelled populations.
+    MemoryPlanError
+        The minimum that the fit needs exceeds ``memory_limit``.
+
+    Warns
+    -----
+    UserWarning
+        People without any genotype; components of a supervised fit in which nobody is labelled.
+
+    References
+    ----------
+    Alexander, Novembre & Lange 2009, "Fast model-based estimation of ancestry in unrelated individuals";
+    Alexander & Lange 2011, "Enhancements to the ADMIXTURE algorithm for individual ancestry estimation".
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> ancestry = np.vstack([np.eye(2)[rng.integers(0, 2, 60)], rng.dirichlet([1, 1], 40)])
+    >>> genotypes = rng.binomial(2, ancestry @ rng.random((2, 200)))
+    >>> model = dfact.Admixture(n_components=2).fit(genotypes)
+    >>> model.memberships_.shape, model.frequencies_.shape
+    ((100, 2), (2, 200))
+    """
+
+    memberships_: Annotated[Any, Shape(("n", "k"), rows=True)]
+    frequencies_: Annotated[NDArray[Any], Shape(("k", "m"))]
+    log_likelihood_: float
+    history_: Annotated[NDArray[Any], Shape((None,))]
+    n_iter_: int
+    converged_: bool
+    populations_: Annotated[list[str], OPTIONAL]
+    n_unobserved_: int
+    traits = ModelTraits(
+        Vocabulary("population", "populations", "people", "SNPs", "Frequencies in the populations", "frequency"),
+        nonnegative=True,
+        ordered=True,
+        original_units=True,
+        centred_matching=True,
+    )
+
+    def __init__(
+        self,
+        n_components: int = 3,
+        *,
+        n_trials: int = 2,
+        supervised: bool = False,
+        tol: float = 1e-7,
+        max_iter: int = 60,
+        random_state: Any = None,
+        executor: Any = None,
+        memory_limit: int | str | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        checkpoint_every: int = 10,
+        callbacks: Sequence[Callable[[Iteration], None]] = (),
+        dtype: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.n_trials = n_trials
+        self.supervised = supervised
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.executor = executor
+        self.memory_limit = memory_limit
+        self.checkpoint = checkpoint
+        self.checkpoint_every = checkpoint_every
+        self.callbacks = callbacks
+        self.dtype = dtype
+
+    def fit(self, X: Any, y: None = None, *, populations: Any = None, checkpoint: str | PathLike[str] | None = None) -> Self:
+        """Fit the genotypes X (n, m): any array, path or Dataset; NaN is missing. ``checkpoint`` overrides the parameter.
+
+        ``populations`` (n,) are the names of the people's populations, None, NaN, "" or "-" where unknown, for a
+        ``supervised`` fit. By default they are those of the dataset.
+        """
+        del y
+        return self.fit_prepared(self.prepare(X, populations=populations), checkpoint=checkpoint)
+
+    def row_factors(self) -> Any:
+        return self.memberships_
+
+    @property
+    def components_(self) -> NDArray[Any]:  # type: ignore[override]  # derived from the frequencies
+        return self.frequencies_
+
+    def _prepare(self, X: Any, populations: Any = None) -> FitTask[Problem]:
+        self._check_parameters()
+        dataset = self._dataset(X, None, reset=True)
+        self._check_range(dataset)
+        if self.n_components > min(dataset.shape):
+            n, m = dataset.shape
+            raise ParameterError(f"n_components={self.n_components} is larger than the data allows: n_samples={n}, n_features={m}")
+        names, labels = self._labels(dataset, populations)
+        offset = dataset.offset if dataset.offset.any() else None
+        return self._task(dataset, Problem(Codes(self.n_trials, offset), names), covariates=labels, populations=names)
+
+    def _labels(self, dataset: Dataset, populations: Any) -> tuple[tuple[str, ...], NDArray[np.float64] | None]:
+        """Return the names of the labelled populations, and the number of each person's (n, 1), −1 where unknown."""
+        if not self.supervised:
+            if populations is not None:
+                raise ParameterError("populations are given for a fit that is not supervised; pass supervised=True")
+            return (), None
+        populations = getattr(dataset, "population", None) if populations is None else populations
+        if populations is None:
+            raise ParameterError("supervised is True, expected populations of the people; pass fit(X, populations=…)")
+        texts = ["" if pd.isna(name) else str(name).strip() for name in np.asarray(populations, dtype=object).ravel()]
+        n = dataset.shape[0]
+        if len(texts) != n:
+            raise DataError(f"populations has {len(texts)} names, expected one for each of {n} people")
+        names = sorted(set(texts) - set(UNKNOWN))
+        if not names:
+            raise DataError("populations has no known population, expected the names of some people's")
+        if len(names) > self.n_components:
+            raise ParameterError(f"n_components is {self.n_components}, expected at least {len(names)}, the number of labelled populations")
+        if len(names) < self.n_components:
+            found = f"{self.n_components - len(names)} of {self.n_components} components have no labelled people"
+            warnings.warn(f"{found}; label some, or fit {len(names)} components", UserWarning, stacklevel=5)
+        numbers = {name: float(number) for number, name in enumerate(names)}
+        return tuple(names), np.array([[numbers.get(text, -1.0)] for text in texts])
+
+    def _solve(self, task: FitTask[Problem]) -> Solver[None]:
+        counts, maximum = yield from self.maximize(task)
+        supervised = bool(task.problem.populations)
+        order = np.arange(self.n_components) if supervised else np.argsort(-maximum.sizes, kind="stable")
+        self.n_unobserved_ = int(counts.silent)
+        if self.n_unobserved_:
+            text = f"{self.n_unobserved_} of {task.dataset.shape[0]} people have no genotype; their memberships are NaN"
+            warnings.warn(text, UserWarning, stacklevel=4)
+        self.frequencies_ = maximum.P[order].astype(task.dtype)
+        self.log_likelihood_, self.history_ = maximum.history[-1], np.asarray(maximum.history)
+        self.n_iter_, self.converged_, self.populations_ = maximum.n_reads, maximum.converged, list(task.problem.populations)
+        rows = yield from state_rows(maximum.state)
+        self.memberships_ = task.gather(replace(rows, convert=partial(ordered_columns, order=order, dtype=task.dtype)), len(order))
+
+    def maximize(self, task: FitTask[Problem]) -> Solver[tuple[Any, Maximum]]:
+        """Find the maximum; return the counts of the data, too. Nothing is set, and the memberships stay in the state."""
+        codes, dtype, names = task.problem.codes, task.dtype, task.problem.populations
+        counts = yield from run(CountPass(codes, dtype), None)
+        if counts.fractional:
+            raise DataError(f"{locate_noninteger(task.dataset)}, expected whole numbers from 0 to {self.n_trials}")
+        if names:
+            seed = yield from resolve_seed(self.random_state)
+            P = yield from labelled_start(codes, counts, self.n_components, len(names), seed, dtype)
+        else:
+            P = yield from spectral_start(codes, counts, self.n_components, dtype)
+        report = Reporter(self.callbacks, self.max_iter)
+        pass_ = StepPass(codes, dtype)
+        maximum = yield from maximize_likelihood(pass_, P, tol=self.tol, max_iter=self.max_iter, report=report.iteration)
+        return counts, maximum
+
+    @lazy_of_dask
+    def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
+        """Return the memberships (n, K) of people X given the frequencies, in one read; NaN for people without any genotype.
+
+        Columns of a stored dataset are matched by their labels: they may come in any order, and those that are not in the model
+        are left out, with a warning. Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        A Dask array gives a Dask array, computed on demand, or at once with ``out``.
+        """
+        check_is_fitted(self)
+        dataset = self._dataset(X, None, reset=False)
+        self._check_range(dataset)
+        ours, theirs = self._match(dataset)
+        offset = dataset.offset if dataset.offset.any() else None
+        codes, P = Codes(self.n_trials, offset), self.frequencies_
+        if ours is not None:
+            offset = None if offset is None else offset[theirs]
+            codes, P = Codes(self.n_trials, offset, theirs), P[:, ours]
+        pass_ = ProjectionPass(codes, (task := self._task(dataset)).dtype)
+        convert = partial(np.asarray, dtype=task.dtype)
+        sums, memberships = task.compute_rows(pass_, P.astype(np.float64), len(P), out, convert)
+        if int(sums.silent):
+            text = f"{int(sums.silent)} of {dataset.shape[0]} people have no genotype; their memberships are NaN"
+            warnings.warn(text, UserWarning, stacklevel=4)
+        return memberships
+
+    def _match(self, dataset: Dataset) -> tuple[NDArray[np.intp] | None, NDArray[np.intp] | None]:
+        """Return the numbers of the columns that the model and the data share, in both; None if all columns are the same."""
+        fitted, labels = ([str(label) for label in some] for some in (self.column_labels_, dataset.column_labels))
+        unnamed = [str(j) for j in range(len(labels))]
+        if fitted == labels or (len(fitted) == len(labels) and unnamed in (fitted, labels)):
+            return None, None
+        numbers = {label: j for j, label in enumerate(fitted)}
+        pairs = [(numbers[label], j) for j, label in enumerate(labels) if label in numbers]
+        if not pairs:
+            raise DataError(f"X has none of the model's {len(fitted)} SNPs, expected some; its first column is {labels[0]!r}")
+        ours, theirs = (np.array(side, np.intp) for side in zip(*pairs, strict=True))
+        missing, unknown = len(fitted) - len(pairs), len(labels) - len(pairs)
+        if missing or unknown:
+            found = f"{missing} of the model's {len(fitted)} SNPs are not in X, and {unknown} of X are not in the model"
+            warnings.warn(f"{found}; both are left out", UserWarning, stacklevel=4)
+        return ours, theirs
+
+    def _check_columns(self, dataset: Dataset, offset: NDArray[np.float64] | None) -> None:
+        """Refuse columns that cannot be matched; ``transform`` matches the others by their labels."""
+        fitted, labels = ([str(label) for label in some] for some in (self.column_labels_, dataset.column_labels))
+        for some in (fitted, labels):
+            if len(set(some)) < len(some):
+                super()._check_columns(dataset, None)
+        unnamed = [[str(j) for j in range(len(some))] for some in (fitted, labels)]
+        if labels == unnamed[1] or fitted == unnamed[0]:
+            super()._check_columns(dataset, None)
+
+    def inverse_transform(self, memberships: Any) -> NDArray[Any]:
+        """Return the expected genotypes M·QP (n, m) for memberships Q (n, K)."""
+        Q = self._as_factors(memberships)
+        expected: NDArray[Any] = self.n_trials * (Q @ self.frequencies_)
+        return expected
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+        """Return the names of the populations: those of labelled ones, then population1, population2, …."""
+        del input_features
+        check_is_fitted(self)
+        names = list(self.populations_)
+        return np.array([*names, *(f"population{k + 1}" for k in range(len(names), len(self.frequencies_)))], dtype=object)
+
+    def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
+        """Refuse SNPs without any genotype in a fit. The fit counts people without one."""
+        if reset:
+            require_no_empty_columns(dataset)
+
+    def _check_range(self, dataset: Dataset) -> None:
+        """Refuse data outside 0 to M."""
+        observed = dataset.statistics.observed > 0
+        lowest = (dataset.statistics.minimum + dataset.offset)[observed].min(initial=0)
+        highest = (dataset.statistics.maximum + dataset.offset)[observed].max(initial=0)
+        if np.isfinite([lowest, highest]).all() and lowest >= 0 and highest <= self.n_trials:
+            return
+        where = locate_outside(dataset, -dataset.offset, self.n_trials - dataset.offset, original_units=True)
+        kind = "Negative values" if lowest < 0 else "Values above the number of trials"
+        raise DataError(f"{kind} in data passed to Admixture: {where}, expected 0 to {self.n_trials}")
+
+    def _check_parameters(self) -> None:
+        check(
+            self,
+            {
+                "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
+                "n_trials": (is_count(self.n_trials) and self.n_trials <= MAX_TRIALS, f"an integer from 1 to {MAX_TRIALS}"),
+                "supervised": (isinstance(self.supervised, (bool, np.bool_)), "True or False"),
+                "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
+                "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
+            },
+        )
+
+    def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
+        k, m = self.n_components, shape[1]
+        sums = m * (2 * k + k * (k + 1) // 2)
+        return Footprint(
+            state_per_row=2 * 8 * k,
+            # The codes and, at the start, the filled counts; arrays of a tile of columns.
+            work_per_row=m * (1 + dtype.itemsize) + 4 * dtype.itemsize * 1024 + 8 * (4 * k + k * (k + 1)),
+            broadcast=8 * max(sums, gram_size(m, k)) + m * k * (8 + 2 * dtype.itemsize),
+            result_per_row=dtype.itemsize * k,
+        )
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.categorical = True
+        return tags
+
+
+def ordered_columns(rows: NDArray[Any], order: NDArray[np.intp], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the columns in an order and in a type; a function of its own, since workers unpickle it."""
+    return select_columns(rows, order).astype(dtype)

@@ -1,0 +1,152 @@
+"""The presentation of an admixture: its populations, their distances, and the memberships of the people."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dfact.models.admixture.estimator import Admixture
+from dfact.report.document import Block, Drawing, Section, Text, make_table
+from dfact.report.figures import history_figure
+from dfact.report.presenters.base import MAX_ITEMS, Presenter
+from dfact.report.structure import population_names, structure_figure
+from dfact.report.tables import Lines, Texts, convergence_text, distinctive_items, highest_items, indented, row_chunks, table_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PURE = 0.9
+"""Membership from which a person counts as of one population."""
+_TILE = 1 << 16  # SNPs whose frequencies are converted at once
+
+
+class AdmixturePresenter(Presenter[Admixture]):
+    """The presentation of an admixture."""
+
+    rows = "memberships of {n} people in {k} populations"
+    factors = "memberships"
+    item = "SNP"
+
+    def summary(self) -> Lines:
+        model = self.model
+        lines = [self.model_line(), ("fit", f"{convergence_text(model, 'reads')}, log-likelihood {model.log_likelihood_:.3f}")]
+        if model.populations_:
+            lines.append(("labelled", ", ".join(model.populations_)))
+        if model.n_unobserved_:
+            lines.append(("missing", f"{model.n_unobserved_} people without any genotype: their memberships are NaN"))
+        return lines
+
+    def model_line(self) -> tuple[str, str]:
+        n, k = self.model.memberships_.shape
+        return "model", f"{type(self.model).__name__}, {k} populations of {n} people × {len(self.model.column_labels_)} SNPs"
+
+    def component_texts(self, top: int, texts: Texts) -> list[str]:
+        blocks = [table_text(_with_percents(size_table(self.model)).reset_index(), header=True)]
+        if len(self.names) > 1:
+            blocks.append(table_text(self.distances.reset_index(names="F_ST"), header=True, decimals=3))
+        about, table = self.top_items(top)
+        items = [f"{name}: {', '.join(map(_item_text, rows.to_dict('records')))}" for name, rows in table.groupby("factor", sort=False)]
+        return [*blocks, "\n".join([about, indented("\n".join(items))])] if items else blocks
+
+    def items_plot(self) -> "Figure":
+        return structure_figure([np.asarray(self.model.memberships_)], names=self.names)
+
+    def top_items(self, n: int) -> tuple[str, pd.DataFrame]:
+        if len(self.names) == 1:
+            return "The SNPs with the highest frequencies.", highest_items(self.all_loadings, n)
+        about = "The SNPs whose frequency in a population differs most from the mean of the other populations, with the difference."
+        return about, distinctive_items(self.all_loadings, n)
+
+    @cached_property
+    def shown(self) -> NDArray[np.intp]:
+        """Positions of the SNPs in the report: all, or those whose frequencies differ most between two populations."""
+        P = self.model.frequencies_
+        spread = P.max(axis=0) - P.min(axis=0)
+        return np.sort(np.argsort(-spread, kind="stable")[:MAX_ITEMS])
+
+    def scale_maximum(self) -> float | None:
+        return 1.0
+
+    @cached_property
+    def distances(self) -> pd.DataFrame:
+        """F_ST between the populations (K, K)."""
+        return pd.DataFrame(population_distances(self.model.frequencies_), pd.Index(self.names, name="population"), self.names)
+
+    def component_section(self) -> Section:
+        model, labels = self.model, None if self.dataset is None else self.dataset.population
+        sizes = size_table(model)
+        shares = "; ".join(f"{name}: {row['share']:.1%} of the memberships" for name, row in sizes.iterrows()) + "."
+        memberships = np.asarray(model.memberships_)
+        sorting = "by population, and within it " if labels is not None else ""
+        about = f"A bar for each person, or the mean of several; people are sorted {sorting}by their leading membership."
+        blocks: list[Block] = [
+            Drawing(lambda: structure_figure([memberships], labels, names=self.names), shares, about),
+            make_table(sizes, f"The populations: memberships, and people with a membership of {PURE} or more", formats={"share": "{:.1%}"}),
+        ]
+        if labels is not None:
+            caption = "Mean memberships of the people, by the population that the data states"
+            blocks.append(make_table(mean_memberships(memberships, labels, self.names), caption, shaded=self.names))
+        if len(self.names) > 1:
+            text = "F_ST between the populations: Hudson's, of their frequencies; 0 for equal frequencies, 1 for SNPs that all differ."
+            blocks += [Text(text), make_table(self.distances, "F_ST between the populations", shaded=self.names)]
+        return Section("populations", "The populations", blocks)
+
+    def history_drawing(self) -> Drawing | None:
+        history = np.asarray(self.model.history_, np.float64)
+        if len(history) < 2:
+            return None
+        alt = f"Line of the log-likelihood over {len(history)} reads, from {history[0]:.8g} to {history[-1]:.8g}."
+        caption = "The log-likelihood after each accepted read of the data; it never falls."
+        return Drawing(lambda: history_figure(history, None, "log-likelihood"), alt, caption)
+
+
+def size_table(model: Admixture) -> pd.DataFrame:
+    """Return for each population its ``size`` (sum of memberships), its ``share``, and ``people`` with a membership of 0.9 or more."""
+    k = len(model.frequencies_)
+    sizes, pure = np.zeros(k), np.zeros(k, np.int64)
+    for rows in row_chunks(model.memberships_):
+        sizes += np.nansum(rows, axis=0, dtype=np.float64)
+        pure += (rows >= PURE).sum(axis=0)
+    columns = {"size": sizes, "share": sizes / sizes.sum(), "people": pure}
+    return pd.DataFrame(columns, index=pd.Index([str(name) for name in model.get_feature_names_out()], name="population"))
+
+
+def mean_memberships(memberships: NDArray[Any], labels: Any, names: Sequence[str]) -> pd.DataFrame:
+    """Return the mean memberships of the people of each population, with their number as ``people``; those that are NaN are left out."""
+    known = np.isfinite(memberships).all(axis=1)
+    groups = pd.DataFrame(memberships[known].astype(np.float64), columns=list(names)).groupby(population_names(labels, len(known))[known])
+    table = groups.mean().rename_axis("people of")
+    table.insert(0, "people", groups.size())
+    return table
+
+
+def population_distances(P: NDArray[Any]) -> NDArray[np.float64]:
+    """Return Hudson's F_ST (K, K) of frequencies P (K, m): Σ (p − p')² / Σ (p (1 − p') + p' (1 − p)) over the SNPs.
+
+    References
+    ----------
+    Bhatia, Patterson, Sankararaman & Price 2013, "Estimating and interpreting F_ST: the impact of rare variants".
+    """
+    k, m = P.shape
+    products, sums = np.zeros((k, k)), np.zeros(k)
+    for start in range(0, m, _TILE):
+        tile = P[:, start : start + _TILE].astype(np.float64)
+        products, sums = products + tile @ tile.T, sums + tile.sum(axis=1)
+    squares = products.diagonal()
+    between = sums[:, None] + sums - 2 * products
+    within = np.maximum(squares[:, None] + squares - 2 * products, 0)
+    distances = np.divide(within, between, out=np.zeros((k, k)), where=between > 0)
+    np.fill_diagonal(distances, 0)
+    return distances
+
+
+def _with_percents(table: pd.DataFrame) -> pd.DataFrame:
+    return table.assign(share=table["share"].map("{:.1%}".format))
+
+
+def _item_text(row: dict[Any, Any]) -> str:
+    difference = f" ({row['difference']:+.2f})" if "difference" in row else ""
+    return f"{row['item']} {row['loading']:.2f}{difference}"

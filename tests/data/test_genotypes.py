@@ -1,0 +1,451 @@
+"""Genotypes of PLINK and VCF Zarr: the same dataset from every format, and every invalid file refused with its reason."""
+
+import gzip
+import json
+import shutil
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from numcodecs import Pickle
+from numpy.typing import NDArray
+
+import dfact
+from dfact.cli.main import main
+from dfact.data.ingest import genotypes as ingest
+from dfact.data.layout import Layout
+from dfact.data.readers.genotypes import pack
+from tests.conftest import REAL_DATA
+
+Genotypes = NDArray[np.uint8]
+
+
+def draw(seed: int, n: int, m: int, missing: float = 0.1) -> Genotypes:
+    """Persons × variants; each variant has a genotype."""
+    rng = np.random.default_rng(seed)
+    G = rng.binomial(2, rng.random(m), (n, m)).astype(np.uint8)
+    G[rng.random(G.shape) < missing] = 9
+    G[rng.integers(n, size=m), np.arange(m)] = 1
+    return G
+
+
+def names_of(m: int) -> list[str]:
+    return [f"rs{j}" for j in range(m)]
+
+
+def write_bed(path: Path, G: Genotypes, names: Sequence[str] | None = None, fam: Sequence[str] | None = None) -> Path:
+    """Write a .bed file with its .bim and .fam; A1 is C, A2 is T."""
+    n, m = G.shape
+    path.write_bytes(b"\x6c\x1b\x01" + pack(G.T).tobytes())
+    write_bim(path.with_suffix(".bim"), names or names_of(m))
+    path.with_suffix(".fam").write_text("\n".join(fam or [f"f{i} p{i} 0 0 0 -9" for i in range(n)]) + "\n")
+    return path
+
+
+def write_bim(path: Path, names: Sequence[str]) -> None:
+    path.write_text("".join(f"{1 + j % 3}\t{name}\t{j / 8}\t{1000 + j}\tC\tT\n" for j, name in enumerate(names)))
+
+
+def write_pgen(path: Path, G: Genotypes, alts: Sequence[str] | None = None, calls: NDArray[np.int32] | None = None) -> Path:
+    """Write a .pgen file with its .psam and .pvar: of biallelic variants, or of calls (variants, 2 · persons)."""
+    pgenlib = pytest.importorskip("pgenlib")
+    n, m = G.shape
+    alts = alts or ["C"] * m
+    limit = max(2 + alt.count(",") for alt in alts)
+    with pgenlib.PgenWriter(str(path).encode(), n, variant_ct=m, nonref_flags=False, allele_ct_limit=limit) as writer:
+        for j in range(m):
+            if calls is None:
+                writer.append_biallelic(np.where(G[:, j] == 9, -9, 2 - G[:, j].astype(np.int8)).astype(np.int8))
+            else:
+                writer.append_alleles(calls[j], allele_ct=2 + alts[j].count(","))
+    path.with_suffix(".psam").write_text("#FID\tIID\tSEX\n" + "".join(f"f{i}\tp{i}\tNA\n" for i in range(n)))
+    lines = [f"{1 + j % 3}\t{1000 + j}\trs{j}\tT\t{alts[j]}\tDP=3\t{j / 8}\n" for j in range(m)]
+    path.with_suffix(".pvar").write_text("##source=test\n#CHROM\tPOS\tID\tREF\tALT\tINFO\tCM\n" + "".join(lines))
+    return path
+
+
+def write_vcf_zarr(path: Path, calls: NDArray[np.int8], alleles: NDArray[Any], zarr_format: Any) -> Path:
+    """Write a VCF Zarr store of calls (variants, persons, 2)."""
+    m, n, _ = calls.shape
+    group = zarr.create_group(path, zarr_format=zarr_format)
+    arrays = {
+        "call_genotype": calls,
+        "sample_id": np.array([f"p{i}" for i in range(n)]),
+        "contig_id": np.array(["1", "2", "3"]),
+        "variant_contig": (np.arange(m) % 3).astype(np.int8),
+        "variant_position": (1000 + np.arange(m)).astype(np.int32),
+        "variant_id": np.array(names_of(m)),
+        "variant_allele": alleles,
+    }
+    for name, values in arrays.items():
+        if values.dtype.kind == "U":
+            array = group.create_array(name, shape=values.shape, dtype="string", chunks=values.shape)
+            array[...] = values.astype(object)
+        else:
+            group.create_array(name, data=values, chunks=(min(7, m), *values.shape[1:]))
+    return path
+
+
+def to_calls(G: Genotypes) -> NDArray[np.int8]:
+    """Calls (variants, persons, 2) in which 0 is A2."""
+    g = G.T.astype(np.int8)
+    calls = np.stack([g < 1, g < 2], axis=2).astype(np.int8)
+    calls[g == 9] = -1
+    return calls
+
+
+def expected_dataset(G: Genotypes, path: Path, labels: Sequence[str] | None = None) -> dfact.Dataset:
+    n, m = G.shape
+    rows = labels or [f"p{i}" for i in range(n)]
+    return dfact.import_array(G, path, missing=9, valid_range=(0, 2), row_labels=rows, column_labels=names_of(m), empty_rows="error")
+
+
+# ---------------------------------------------------------------- the dataset
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_import_is_that_of_the_matrix(seed: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(seed)
+    G = draw(seed, int(rng.integers(5, 200)), int(rng.integers(5, 400)))
+    found = dfact.import_genotypes(write_bed(tmp_path / "a.bed", G), tmp_path / "a.zarr")
+    expected = expected_dataset(G, tmp_path / "b.zarr")
+    assert found.fingerprint == expected.fingerprint
+    assert np.array_equal(found.source.read(0, len(G)), G)
+    for name in ("observed", "minimum", "maximum"):
+        assert np.array_equal(getattr(found.statistics, name), getattr(expected.statistics, name)), name
+    variants = found.variants
+    assert variants is not None
+    assert list(variants) == ["chromosome", "name", "cM", "position", "A1", "A2"]
+    assert [*variants.iloc[-1]] == [str(1 + (G.shape[1] - 1) % 3), f"rs{G.shape[1] - 1}", (G.shape[1] - 1) / 8, 999 + G.shape[1], "C", "T"]
+    assert expected.variants is None
+
+
+def test_panels_and_threads_change_nothing_but_the_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest, "_PIECE_BYTES", 1000)
+    G = draw(0, 333, 700)
+    G[5], G[:, 650] = 9, 9
+    source = write_bed(tmp_path / "a.bed", G)
+    steps: list[tuple[int, int]] = []
+    options: dict[str, Any] = {"empty_variants": "drop"}
+    whole = dfact.import_genotypes(source, tmp_path / "whole.zarr", n_jobs=1, progress=lambda *step: steps.append(step), **options)
+    panels = dfact.import_genotypes(source, tmp_path / "panels.zarr", n_jobs=2, memory_limit=2 * 300 * 84, **options)
+    assert [array.chunks[1] for array in (whole.source.array, panels.source.array)] == [699, 256]  # type: ignore[attr-defined]  # stored
+    assert whole.fingerprint == panels.fingerprint
+    kept = np.delete(G, 650, axis=1)
+    for rows in (slice(0, 333), slice(3, 4), slice(200, 333)):
+        assert np.array_equal(panels.source.read(rows.start, rows.stop), kept[rows])
+    assert whole.dropped_columns == 1
+    assert (panels.statistics.n_empty_rows, panels.statistics.empty_rows) == (1, [5])
+    assert steps[-1][0] == steps[-1][1]
+    assert all(a[0] <= b[0] for a, b in pairwise(steps))
+    with pytest.raises(dfact.ParameterError, match="memory_limit is 20000 bytes, expected at least 43008 for 333 persons; raise it"):
+        dfact.import_genotypes(source, tmp_path / "c.zarr", memory_limit=20000, **options)
+
+
+@pytest.mark.filterwarnings("ignore:only the subject")
+def test_fit_of_a_dataset_in_narrow_chunks_has_the_same_bits(tmp_path: Path) -> None:
+    source, memberships = write_bed(tmp_path / "a.bed", draw(1, 333, 700, missing=0.0)), []
+    for limit in ("1GiB", 2 * 300 * 84):
+        dataset = dfact.import_genotypes(source, tmp_path / f"{limit}.zarr", memory_limit=limit)
+        memberships.append(dfact.GradeOfMembership(2, random_state=0).fit(dataset).memberships_)
+    assert np.array_equal(*memberships)
+
+
+def test_variants_without_genotypes_are_refused_or_dropped(tmp_path: Path) -> None:
+    G = draw(0, 30, 20)
+    G[:, [3, 11]] = 9
+    G[:, 4] = np.where(np.arange(30) == 0, 9, 0)  # monomorphic
+    source, notes = write_bed(tmp_path / "a.bed", G), list[str]()
+    expected = r"a.bed: 2 variant\(s\) with no genotype of any person \('rs3', 'rs11'\), expected none; .* \(--empty-variants drop\)"
+    with pytest.raises(dfact.DataError, match=expected):
+        dfact.import_genotypes(source, tmp_path / "a.zarr")
+    assert not (tmp_path / "a.zarr").exists()
+    dataset = dfact.import_genotypes(source, tmp_path / "a.zarr", empty_variants="drop", note=notes.append)
+    assert notes == ["dropped 2 variant(s) with no genotype of any person: 'rs3', 'rs11'"]
+    assert list(dataset.column_labels) == [name for name in names_of(20) if name not in ("rs3", "rs11")]
+    assert dataset.variants is not None
+    assert list(dataset.variants["name"]) == list(dataset.column_labels)
+    with pytest.raises(dfact.ParameterError, match="empty_variants is 'keep', expected 'error' or 'drop'"):
+        dfact.import_genotypes(source, tmp_path / "b.zarr", empty_variants="keep")  # type: ignore[arg-type]  # what is refused
+
+
+def test_labels_are_unique(tmp_path: Path) -> None:
+    G = draw(0, 3, 4)
+    fam = ["f1 p1 0 0 0 -9", "f2\tp1\t0\t0\t0\t-9", "f2 p2 0 0 0 -9"]
+    dataset = dfact.import_genotypes(write_bed(tmp_path / "a.bed", G, [".", "rs1", ".", "rs3"], fam), tmp_path / "a.zarr")
+    assert list(dataset.row_labels) == ["f1_p1", "f2_p1", "f2_p2"]
+    assert list(dataset.column_labels) == ["1:1000:C:T", "rs1", "3:1002:C:T", "rs3"]
+    with pytest.raises(dfact.DataError, match=r"a.fam holds the person 'f1_p1' twice, expected distinct persons"):
+        dfact.import_genotypes(write_bed(tmp_path / "a.bed", G, None, [fam[0], *fam[:2]]), tmp_path / "b.zarr")
+    write_bed(tmp_path / "a.bed", G)
+    (tmp_path / "a.bim").write_text("1 rs0 0 5 C T\n" * 4)
+    with pytest.raises(dfact.DataError, match=r"holds the variant '1:5:C:T' twice \(3 repeated in all\)"):
+        dfact.import_genotypes(tmp_path / "a.bed", tmp_path / "b.zarr")
+
+
+# ---------------------------------------------------------------- invalid files
+
+
+def change(path: Path, old: str, new: str) -> None:
+    path.write_text(path.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda bed: bed.write_bytes(b""), "its content is empty"),
+        (lambda bed: bed.write_bytes(b"This is text"), "it begins with b'This'"),
+        (lambda bed: bed.write_bytes(b"\x6c\x1b"), "has 2 bytes, expected at least a header of 3"),
+        (lambda bed: bed.write_bytes(b"\x6c\x1b\x00" + bytes(60)), "is person-major.*expected variant-major.*plink --bfile a --make-bed"),
+        (lambda bed: bed.write_bytes(b"\x6c\x1b\x02" + bytes(60)), "third byte of a.bed is 0x02, expected 0x01"),
+        (lambda bed: bed.write_bytes(bed.read_bytes()[:-1]), "has 62 bytes, expected 63 .*is truncated"),
+        (lambda bed: bed.write_bytes(bed.read_bytes() + b"\0"), "has 64 bytes, expected 63 .*belongs to other .bim and .fam"),
+        (lambda bed: bed.with_suffix(".fam").unlink(), "has no .fam file beside it, expected a.fam"),
+        (lambda bed: bed.with_suffix(".bim").unlink(), "has no .bim file beside it, expected a.bim"),
+        (lambda bed: change(bed.with_suffix(".bim"), "1003", "3.5"), "line 4 of a.bim: the position is '3.5', expected a whole number"),
+        (lambda bed: change(bed.with_suffix(".bim"), "0.375", "X"), "line 4 of a.bim: the genetic position is 'X', expected a number"),
+        (lambda bed: change(bed.with_suffix(".bim"), "1003\tC\tT", "1003\tC"), "line 4 of a.bim has fewer fields.*expected 6"),
+        (lambda bed: change(bed.with_suffix(".bim"), "1003\tC\tT", "1003\tC\tT\tG"), "a.bim cannot be read as a list of variants"),
+        (lambda bed: change(bed.with_suffix(".fam"), " 0 0 0 -9", ""), "a.fam has 2 columns, expected 6"),
+        (lambda bed: bed.with_suffix(".fam").write_bytes(b"\xff\xfe f 0 0 0 0"), "a.fam cannot be read as a list of persons"),
+        (lambda bed: bed.with_suffix(".fam").write_bytes(b""), "a.fam cannot be read as a list of persons"),
+    ],
+)
+def test_invalid_files_are_refused(damage: Any, message: str, tmp_path: Path) -> None:
+    bed = write_bed(tmp_path / "a.bed", draw(0, 10, 20))
+    damage(bed)
+    with pytest.raises(dfact.DfactError, match=message):
+        dfact.import_genotypes(bed, tmp_path / "a.zarr")
+    assert not (tmp_path / "a.zarr").exists()
+
+
+def test_other_formats_are_refused_by_name(tmp_path: Path) -> None:
+    bed = write_bed(tmp_path / "a.bed", draw(0, 10, 20))
+    with pytest.raises(dfact.ParameterError, match=r"a.bed is a file of PLINK, expected a table; use dfact import"):
+        dfact.import_table(bed, tmp_path / "a.zarr")
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    with pytest.raises(dfact.ParameterError, match=r"a.csv is a file of .*, expected genotypes; use dfact import"):
+        dfact.import_genotypes(tmp_path / "a.csv", tmp_path / "a.zarr")
+    with pytest.raises(dfact.DataError, match="is a folder without files of genotypes"):
+        dfact.import_genotypes(tmp_path, tmp_path / "a.zarr")
+
+
+# ---------------------------------------------------------------- PLINK 2 and VCF Zarr
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("kind", ["pgen", "vcf 2", "vcf 3"])
+def test_every_format_gives_the_same_dataset(kind: str, seed: int, tmp_path: Path) -> None:
+    G = draw(seed, 30, 50)
+    expected = dfact.import_genotypes(write_bed(tmp_path / "a.bed", G), tmp_path / "a.zarr")
+    alleles = np.array([["T", "C"]] * 50)
+    source = (
+        write_pgen(tmp_path / "b.pgen", G)
+        if kind == "pgen"
+        else write_vcf_zarr(tmp_path / "b.vcz", to_calls(G), alleles, int(kind.split()[1]))
+    )
+    found = dfact.import_genotypes(source, tmp_path / "b.zarr")
+    assert found.fingerprint == expected.fingerprint
+    assert expected.variants is not None
+    assert found.variants is not None
+    columns = list(expected.variants) if kind == "pgen" else ["chromosome", "name", "position", "A1", "A2"]
+    pd.testing.assert_frame_equal(found.variants[columns], expected.variants[columns])
+
+
+@pytest.mark.parametrize("kind", ["pgen", "vcf"])
+def test_variants_with_more_alleles_are_refused_or_dropped(kind: str, tmp_path: Path) -> None:
+    G = draw(0, 12, 9, missing=0.0)
+    calls = to_calls(G)
+    calls[4, :, 1] = 2
+    if kind == "pgen":
+        alts = ["C" if j != 4 else "C,G" for j in range(9)]
+        source = write_pgen(tmp_path / "a.pgen", G, alts, calls.reshape(9, -1).astype(np.int32))
+    else:
+        alleles = np.array([["T", "C", "G" if j == 4 else ""] for j in range(9)])
+        source = write_vcf_zarr(tmp_path / "a.vcz", calls, alleles, 3)
+    with pytest.raises(dfact.DataError, match=r"1 variant\(s\) with more than two alleles \('rs4'\).*--multiallelic drop"):
+        dfact.import_genotypes(source, tmp_path / "a.zarr")
+    dataset = dfact.import_genotypes(source, tmp_path / "a.zarr", multiallelic="drop")
+    assert np.array_equal(dataset.source.read(0, 12), np.delete(G, 4, axis=1))
+    assert dataset.dropped_columns == 1
+
+
+def test_invalid_vcf_zarr_is_refused(tmp_path: Path) -> None:
+    G, alleles = draw(0, 6, 5, missing=0.0), np.array([["T", "C"]] * 5)
+    calls = to_calls(G)
+    calls[2, 3] = 0, -2
+    haploid = write_vcf_zarr(tmp_path / "haploid.vcz", calls, alleles, 3)
+    with pytest.raises(dfact.DataError, match="the variant 'rs2' has a haploid call of 'p3', expected two alleles 0 or 1"):
+        dfact.import_genotypes(haploid, tmp_path / "a.zarr")
+    calls[2, 3] = 0, 3
+    with pytest.raises(dfact.DataError, match="has an allele that its list of alleles lacks"):
+        dfact.import_genotypes(write_vcf_zarr(tmp_path / "third.vcz", calls, alleles, 2), tmp_path / "a.zarr")
+    triploid = np.concatenate([to_calls(G), to_calls(G)[:, :, :1]], axis=2)
+    with pytest.raises(dfact.DataError, match="holds 3 alleles of a person, expected 2"):
+        dfact.import_genotypes(write_vcf_zarr(tmp_path / "triploid.vcz", triploid, alleles, 3), tmp_path / "a.zarr")
+    shutil.rmtree(haploid / "variant_allele")
+    with pytest.raises(dfact.DataError, match=r"haploid.vcz lacks the array 'variant_allele', expected a VCF Zarr store"):
+        dfact.import_genotypes(haploid, tmp_path / "a.zarr")
+    (tmp_path / "no.vcz").mkdir()
+    (tmp_path / "no.vcz" / "zarr.json").write_text("{")
+    with pytest.raises(dfact.StoreError, match=r"cannot read .*no.vcz"):
+        dfact.import_genotypes(tmp_path / "no.vcz", tmp_path / "a.zarr")
+
+
+@pytest.mark.parametrize(
+    ("name", "member", "message"),
+    [
+        ("sample_id", "compressor", "the array '/sample_id' holds pickles, which run code"),
+        ("call_genotype", "compressor", r"cannot read .*a\.vcz"),  # refused by Zarr
+        ("variant_position", "filters", r"cannot read .*a\.vcz"),
+    ],
+)
+def test_pickles_in_a_store_are_never_loaded(name: str, member: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = write_vcf_zarr(tmp_path / "a.vcz", to_calls(draw(0, 6, 5)), np.array([["T", "C"]] * 5), 2)
+    path = store / name / ".zarray"
+    metadata = json.loads(path.read_text())
+    codec = {"id": Pickle.codec_id, "protocol": 5}
+    metadata[member] = [codec] if member == "filters" else codec
+    path.write_text(json.dumps(metadata))
+    monkeypatch.setattr(Pickle, "decode", lambda *_: pytest.fail("a pickle was loaded"))
+    with pytest.raises(dfact.DfactError, match=message):
+        dfact.import_genotypes(store, tmp_path / "a.zarr")
+
+
+# ---------------------------------------------------------------- populations
+
+
+def test_populations(tmp_path: Path) -> None:
+    G = draw(0, 4, 6)
+    fam = [f"f p{i} 0 0 0 {'red' if i < 3 else '-'}" for i in range(4)]
+    bed = write_bed(tmp_path / "a.bed", G, None, fam)
+    plain = dfact.import_genotypes(bed, tmp_path / "plain.zarr")
+    assert plain.population is None
+    (tmp_path / "panel.tsv").write_text("sample\tsuper\tpop\np2\tX\tYRI\np0\tX\tCEU\nother\tX\tCEU\n")
+    (tmp_path / "ids.csv").write_text("pop,number,sample\nCEU,1,p0\nYRI,2,p2\n")
+    (tmp_path / "a.pop").write_text("CEU\n-\n YRI\n-\n")
+    cases: list[tuple[dict[str, Any], list[Any]]] = [
+        ({}, ["CEU", None, "YRI", None]),  # the .pop file beside it
+        ({"population": tmp_path / "a.pop"}, ["CEU", None, "YRI", None]),
+        ({"population": tmp_path / "a.fam"}, ["red", "red", "red", None]),
+        ({"population": tmp_path / "a.fam", "population_column": "family"}, ["f"] * 4),
+        ({"population": tmp_path / "panel.tsv"}, ["X", None, "X", None]),
+        ({"population": tmp_path / "panel.tsv", "population_column": "pop"}, ["CEU", None, "YRI", None]),
+        ({"population": tmp_path / "panel.tsv", "population_column": "super", "id_column": "sample"}, ["X", None, "X", None]),
+        ({"population": tmp_path / "ids.csv", "population_column": "pop", "id_column": "sample"}, ["CEU", None, "YRI", None]),
+        ({"population": ["b", "-", "a", "b"]}, ["b", None, "a", "b"]),
+    ]
+    for i, (options, expected) in enumerate(cases):
+        dataset = dfact.import_genotypes(bed, tmp_path / f"{i}.zarr", **options)
+        assert isinstance(dataset.population, pd.Categorical)
+        assert [None if value != value else value for value in dataset.population] == expected
+        assert dataset.fingerprint != plain.fingerprint
+        assert dataset.confounders is None
+    for options, message in (
+        ({"population": tmp_path / "panel.tsv", "population_column": "none"}, "population_column is 'none', expected one of the columns"),
+        ({"population": ["a"]}, "population has 1 populations, expected 4"),
+        ({"population": tmp_path / "panel.tsv", "id_column": "super"}, "holds the person 'X' twice"),
+        ({"population": tmp_path / "panel.tsv", "id_column": "pop", "population_column": "sample"}, "holds the person 'CEU' twice"),
+    ):
+        with pytest.raises(dfact.DfactError, match=message):
+            dfact.import_genotypes(bed, tmp_path / "no.zarr", **options)
+    (tmp_path / "others.csv").write_text("id,pop\nq1,CEU\n")
+    with pytest.raises(dfact.DataError, match=r"others.csv names no population of the persons of a.bed, such as 'p0'; check id_column"):
+        dfact.import_genotypes(bed, tmp_path / "no.zarr", population=tmp_path / "others.csv")
+    (tmp_path / "a.pop").unlink()
+    with pytest.raises(dfact.ParameterError, match="population_column is 'pop' and population is None"):
+        dfact.import_genotypes(bed, tmp_path / "no.zarr", population_column="pop")
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    G = draw(0, 8, 20)
+    G[:, 3] = 9
+    bed = write_bed(tmp_path / "a.bed", G)
+    (tmp_path / "people.csv").write_text("id,pop\n" + "".join(f"p{i},{'AB'[i % 2]}\n" for i in range(6)))
+    options = ["--empty-variants", "drop", "--population", str(tmp_path / "people.csv"), "--jobs", "1", "--memory-limit", "1GiB"]
+    assert main(["import", str(bed), str(tmp_path / "a.zarr"), *options]) == 0
+    printed = capsys.readouterr().out
+    assert "dropped 1 variant(s) with no genotype of any person: 'rs3'" in printed
+    assert "on 3 chromosome(s) (1, 2, 3); 1 dropped; genotypes count A2 (T of rs0), not A1 (C)" in printed
+    assert "A (3), B (3), 2 unknown" in printed
+    assert main(["import", str(tmp_path / "people.csv"), str(tmp_path / "t.zarr"), "--items", "pop", "--memory-limit", "1GiB"]) == 0
+    assert main(["import", str(bed), str(tmp_path / "b.zarr"), "--items", "rs*"]) == 2
+    assert "--items applies to tables, and SOURCE is a file of genotypes; leave it out." in capsys.readouterr().err
+    assert main(["import", str(tmp_path / "people.csv"), str(tmp_path / "b.zarr"), "--multiallelic", "drop"]) == 2
+    assert "--multiallelic applies to genotypes, and SOURCE is a file of tables; leave it out." in capsys.readouterr().err
+
+
+def test_layout_of_many_columns() -> None:
+    """Blocks of 64 rows with all columns, and as many partitions: enough for hundreds of workers."""
+    for shape in ((500_000, 800_000), (2000, 1_000_000), (100_000, 100_000)):
+        layout = Layout.of(shape)
+        assert layout.chunk_rows == layout.partition_rows == layout.block_rows == 64
+        assert layout.n_partitions == -(-shape[0] // 64)
+
+
+# ---------------------------------------------------------------- public files
+
+
+@pytest.fixture
+def genotypes() -> Path:
+    """Folder of the public files; skips where it is missing."""
+    folder = REAL_DATA / "genotypes"
+    if not folder.is_dir():
+        pytest.skip("the public genotypes are not beside the project")
+    return folder
+
+
+def unpack_files(folder: Path, stem: str, target: Path) -> Path:
+    for file in folder.glob(f"{stem}.*"):
+        content = file.read_bytes()
+        name = file.name.removesuffix(".gz")
+        (target / name).write_bytes(gzip.decompress(content) if name != file.name else content)
+    return target / f"{stem}.bed"
+
+
+@pytest.mark.parametrize(
+    ("stem", "shape", "missing", "monomorphic"),
+    [("hapmap3/hapmap3", (324, 13928), 0.00264, 169), ("scope/example_1k", (1000, 1000), 0, 4), ("demo/demo_data", (105, 8451), 0, 473)],
+)
+def test_public_files(stem: str, shape: tuple[int, int], missing: float, monomorphic: int, genotypes: Path, tmp_path: Path) -> None:
+    folder, name = stem.split("/")
+    dataset = dfact.import_genotypes(unpack_files(genotypes / folder, name, tmp_path), tmp_path / "a.zarr")
+    assert dataset.shape == shape
+    assert dataset.missing_rate == pytest.approx(missing, abs=5e-6)
+    assert (dataset.statistics.minimum == dataset.statistics.maximum).sum() == monomorphic
+    if folder == "demo":
+        pytest.importorskip("pgenlib")
+        assert dfact.import_genotypes(tmp_path / "demo_data.pgen", tmp_path / "b.zarr").fingerprint == dataset.fingerprint
+
+
+def test_public_files_that_are_damaged_are_refused(genotypes: Path, tmp_path: Path) -> None:
+    edge = genotypes / "edge"
+    for file in edge.iterdir():
+        shutil.copyfile(file, tmp_path / file.name)
+    messages = {
+        "badfile": "it begins with b'This'",
+        "empty": "its content is empty",
+        "small_too_short": "has 6 bytes, expected 7 for the 3 persons of the .fam file and 4 variants of the .bim file; it is truncated",
+        "smallmodebad": "third byte of smallmodebad.bed is 0x30, expected 0x01",
+        "smallmode0": "is person-major .*expected variant-major",
+    }
+    for stem, message in messages.items():
+        for suffix in ("bim", "fam"):
+            if not (tmp_path / f"{stem}.{suffix}").exists():
+                shutil.copyfile(edge / f"small.{suffix}", tmp_path / f"{stem}.{suffix}")
+        with pytest.raises(dfact.DataError, match=message):
+            dfact.import_genotypes(tmp_path / f"{stem}.bed", tmp_path / "no.zarr")
+    rates = {"some_missing": 0.2182, "plink_sim_10s_100v_10pmiss": 0.111, "sparse": 0.0, "small": 1 / 6}
+    for stem, rate in rates.items():
+        assert dfact.import_genotypes(tmp_path / f"{stem}.bed", tmp_path / f"{stem}.zarr").missing_rate == pytest.approx(rate)
+    shutil.copyfile(edge / "small.bim_bad_positions.bim", tmp_path / "small.bim")
+    with pytest.raises(dfact.DataError, match=r"line 2 of small.bim: the genetic position is 'X', expected a number"):
+        dfact.import_genotypes(tmp_path / "small.bed", tmp_path / "no.zarr")

@@ -1,0 +1,226 @@
+"""Files, texts, tables and the report of an admixture."""
+
+import gzip
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from numpy.testing import assert_allclose, assert_array_equal
+from numpy.typing import NDArray
+
+import dfact
+from dfact.cli.main import main
+from dfact.report.export import write_loadings, write_model_factors
+from dfact.report.plots import save_figure
+from dfact.report.presenters.admixture import AdmixturePresenter, mean_memberships, population_distances, size_table
+from dfact.report.presenters.base import items_plot, model_text
+from dfact.report.presenters.sections import make_document
+from tests.conftest import REAL_DATA, planted_answers
+from tests.genotypes import planted_genotypes, write_cohort
+
+
+def genotypes(n: int, m: int, k: int, seed: int) -> NDArray[np.uint8]:
+    """Genotypes of a planted admixture; the last person has none."""
+    G, _ = planted_genotypes(n, m, k, seed)
+    G[-1] = 9
+    return G
+
+
+def store(folder: Path, G: NDArray[np.uint8], populations: Sequence[str] | None = None) -> dfact.Dataset:
+    """Import genotypes as a dataset."""
+    write_cohort(folder / "cohort.bed", G, populations)
+    return dfact.import_genotypes(folder / "cohort.bed", folder / "cohort.zarr")
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dfact.Admixture:
+    dataset = store(tmp_path_factory.mktemp("cohort"), genotypes(90, 150, request.param, request.param))
+    with pytest.warns(UserWarning, match="no genotype"):
+        return dfact.Admixture(request.param).fit(dataset)
+
+
+# Files
+
+
+def test_files_are_read_back(model: dfact.Admixture, tmp_path: Path) -> None:
+    write_model_factors(model, tmp_path / "x.Q")
+    write_loadings(model, tmp_path / "x.P")
+    Q, P = dfact.report.read_memberships(tmp_path / "x.Q"), dfact.report.read_frequencies(tmp_path / "x.P")
+    assert_allclose(Q, model.memberships_, atol=5.1e-7)
+    assert_allclose(P, model.frequencies_, atol=5.1e-7)
+    lines = (tmp_path / "x.Q").read_text().split("\n")
+    assert len(lines) == 91
+    assert lines[-1] == ""
+    assert all(re.fullmatch(r"[01]\.\d{6}( [01]\.\d{6})*", line) for line in lines[:89])
+    assert set(lines[89].split()) == {"NaN"}, "a person without any genotype"
+
+
+def test_files_are_written_by_blocks(model: dfact.Admixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_model_factors(model, tmp_path / "x.Q")
+    write_loadings(model, tmp_path / "x.P")
+    monkeypatch.setattr("dfact.report.export._MAX_ROWS", 7)
+    monkeypatch.setattr("dfact.report.admixture_files._MAX_ROWS", 7)
+    stored = SimpleNamespace(**vars(model), traits=model.traits, get_feature_names_out=model.get_feature_names_out)
+    stored.memberships_ = zarr.create_array(tmp_path / "w.zarr", data=np.asarray(model.memberships_), chunks=(5, 2))
+    stored.row_factors = lambda: stored.memberships_
+    write_model_factors(stored, tmp_path / "y.Q")  # type: ignore[arg-type]  # a stand-in with stored memberships
+    write_loadings(model, tmp_path / "y.P")
+    for ending in "QP":
+        assert (tmp_path / f"x.{ending}").read_bytes() == (tmp_path / f"y.{ending}").read_bytes()
+
+
+def test_commands_write_and_refuse_files(model: dfact.Admixture, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dfact.save_model(model, tmp_path / "m")
+    fitted = str(tmp_path / "m")
+    for name in ("m.Q", "m.P"):
+        assert main(["export", fitted, str(tmp_path / name)]) == 0
+    assert main(["structure", str(tmp_path / "s.png"), fitted, str(tmp_path / "m.Q")]) == 0
+    assert capsys.readouterr().out.endswith("s.png: 2 runs of 90 people\n")
+    refused = {
+        ("m2.Q", "--table", "loadings"): "ends in '.Q', expected one of .csv, .parquet, .P",
+        ("m2.P", "--table", "factors"): "ends in '.P', expected one of .csv, .parquet, .zarr, .Q",
+        ("m2.P", "--suppress", "0.1"): "below is 0.1, expected 0",
+        ("m.P",): "exists already",
+    }
+    for (name, *options), message in refused.items():
+        assert main(["export", fitted, str(tmp_path / name), *options]) != 0
+        assert message in capsys.readouterr().err
+    dfact.save_model(dfact.ICQF(2).fit(planted_answers(50, 6, 2, 0)), tmp_path / "fa")
+    for name, message in {"f.Q": "expected a model with memberships", "f.P": "expected a model with frequencies"}.items():
+        assert main(["export", str(tmp_path / "fa"), str(tmp_path / name)]) == 1
+        assert message in capsys.readouterr().err
+        assert not (tmp_path / name).exists()
+
+
+@pytest.mark.filterwarnings("default:.*no genotype")
+def test_projected_memberships_are_written(model: dfact.Admixture, tmp_path: Path) -> None:
+    store(tmp_path, genotypes(40, 150, 3, 5))
+    dfact.save_model(model, tmp_path / "m")
+    assert main(["transform", str(tmp_path / "m"), str(tmp_path / "cohort.zarr"), str(tmp_path / "new.Q")]) == 0
+    with pytest.warns(UserWarning, match="no genotype"):
+        expected = model.transform(dfact.open_dataset(tmp_path / "cohort.zarr"))
+    assert_allclose(dfact.report.read_memberships(tmp_path / "new.Q"), expected, atol=5.1e-7)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "cannot be read as a table of numbers"),
+        ("0.5 0.5\n0.1 0.2 0.7\n", "cannot be read as a table of numbers"),
+        ("0.5 x\n", "cannot be read as a table of numbers"),
+        ("0.5 0.5\n1.5 -0.5\n", "line 2 of x.Q has the number 1.5, expected numbers from 0 to 1"),
+        ("0.5 0.5\n1 NaN\n", "line 2 of x.Q has the number nan"),
+        ("0.5 0.5\n0.2 0.7\n", "line 2 of x.Q has the sum 0.9, expected 1; .* transpose it"),
+    ],
+)
+def test_what_is_no_q_file_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "x.Q").write_text(text)
+    with pytest.raises(dfact.DataError, match=message):
+        dfact.report.read_memberships(tmp_path / "x.Q")
+
+
+def test_files_that_are_missing_or_compressed(tmp_path: Path) -> None:
+    with pytest.raises(dfact.StoreError, match=r"x\.P"):
+        dfact.report.read_frequencies(tmp_path / "x.P")
+    (tmp_path / "x.P.gz").write_bytes(gzip.compress(b" 0.25   0.5\n1 0\n"))
+    assert_array_equal(dfact.report.read_frequencies(tmp_path / "x.P.gz"), [[0.25, 1], [0.5, 0]])
+    (tmp_path / "y.P.gz").write_bytes(gzip.compress(b"0.25 0.5\n" * 100)[:-9])
+    with pytest.raises(dfact.DataError, match="cannot be read"):
+        dfact.report.read_frequencies(tmp_path / "y.P.gz")
+
+
+def test_log_likelihood_of_the_files_of_admixture() -> None:
+    folder = REAL_DATA / "genotypes" / "hapmap3"
+    if not folder.is_dir():
+        pytest.skip("the genotypes of HapMap 3 are not in the data folder")
+    Q = dfact.report.read_memberships(folder / "admixture.3.Q")
+    P = dfact.report.read_frequencies(folder / "admixture.3.P.gz")
+    n, m = len(Q), P.shape[1]
+    table = np.array([0, 9, 1, 2], np.uint8)[(np.arange(256)[:, None] >> np.array([0, 2, 4, 6])) & 3]
+    codes = table[np.fromfile(folder / "hapmap3.bed", np.uint8)[3:].reshape(m, -1)].reshape(m, -1)[:, :n].T
+    F, seen = Q @ P, codes <= 2
+    G = codes[seen].astype(np.float64)
+    assert (G * np.log(F[seen]) + (2 - G) * np.log1p(-F[seen])).sum() == pytest.approx(-3799887.172, abs=5e-3), "as in its log"
+
+
+# Tables
+
+
+def test_sizes(model: dfact.Admixture) -> None:
+    table = size_table(model)
+    Q = np.asarray(model.memberships_)[:-1]
+    assert_allclose(table["size"], Q.sum(axis=0), rtol=1e-5)
+    assert table["share"].sum() == pytest.approx(1)
+    assert table["people"].tolist() == (Q >= 0.9).sum(axis=0).tolist()
+    assert table["size"].is_monotonic_decreasing
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_distances_are_hudsons(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dfact.report.presenters.admixture._TILE", 16)
+    P = np.random.default_rng(seed).random((4, 50))
+    found = population_distances(P)
+    for a in range(4):
+        for b in range(4):
+            p, q = P[a], P[b]
+            expected = 0 if a == b else ((p - q) ** 2).sum() / (p * (1 - q) + q * (1 - p)).sum()
+            assert found[a, b] == pytest.approx(expected)
+    assert_allclose(population_distances(np.array([[0.0, 0, 1], [1.0, 1, 0]])), [[0, 1], [1, 0]])
+    assert not population_distances(np.zeros((2, 3))).any()
+
+
+def test_mean_memberships_of_populations() -> None:
+    Q = np.array([[1, 0], [0.5, 0.5], [0.2, 0.8], [np.nan, np.nan]])
+    table = mean_memberships(Q, ["a", "a", "-", "b"], ["p", "q"])
+    assert table.index.tolist() == ["a", "unknown"]
+    assert table["people"].tolist() == [2, 1]
+    assert_allclose(table[["p", "q"]], [[0.75, 0.25], [0.2, 0.8]])
+
+
+# Texts and reports
+
+
+def test_text(model: dfact.Admixture) -> None:
+    text = model_text(model, top=2)
+    k = len(model.frequencies_)
+    assert text.startswith(f"model    Admixture, {k} populations of 90 people × 150 SNPs")
+    assert f"reads, log-likelihood {model.log_likelihood_:.3f}" in text
+    assert "1 people without any genotype" in text
+    P = model.frequencies_.astype(np.float64)
+    difference = P[0] - P[1:].mean(axis=0)
+    best = int(np.abs(difference).argmax())
+    assert f"population1: rs{best} {P[0, best]:.2f} ({difference[best]:+.2f}), rs" in text
+    assert f"{population_distances(P)[0, 1]:.3f}" in text
+
+
+def test_one_population_has_no_distances() -> None:
+    one = dfact.Admixture(1).fit(planted_genotypes(40, 30, 2, 0, missing=0)[0])
+    assert "F_ST" not in model_text(one)
+    names = [section.name for section in make_document(one).sections]
+    assert "populations" in names
+
+
+def test_plot_of_a_model(model: dfact.Admixture, tmp_path: Path) -> None:
+    figure = items_plot(model)
+    assert len(figure.axes[0].patches) == len(model.frequencies_)
+    save_figure(figure, tmp_path / "structure.png")
+
+
+def test_report_shows_populations_of_the_data(model: dfact.Admixture, tmp_path: Path) -> None:
+    k = len(model.frequencies_)
+    G = genotypes(90, 150, k, k)
+    without: Any = AdmixturePresenter(model, dfact.open_dataset(store(tmp_path, G).path))
+    assert "by population" not in str(without.component_section().blocks)
+    (tmp_path / "with").mkdir()
+    populated: Any = AdmixturePresenter(model, store(tmp_path / "with", G, ["north"] * 30 + ["south"] * 30 + ["-"] * 30))
+    section = populated.component_section()
+    captions = [block.caption for block in section.blocks if hasattr(block, "caption")]
+    assert "Mean memberships of the people, by the population that the data states" in captions
+    figure = section.blocks[0].draw()
+    assert {text.get_text() for text in figure.axes[0].get_xticklabels()} == {"north", "south", "unknown"}
+    assert "convergence" in [found.name for found in make_document(model).sections]
