@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from dfact import signals
 from dfact.engine.block_state import CheckpointedState
-from dfact.engine.passes import PARTIAL_SUMS, PartialSums, Pass
+from dfact.engine.passes import PARTIAL_SUMS, PartialSums, Pass, TiledPass
 from dfact.engine.session import Arrays, CheckpointableSession, Session
+from dfact.engine.tiles import TileStep
 from dfact.errors import StoppedError, StoreError
 from dfact.storage.groups import open_store
 from dfact.storage.records import Records, RecordWriter, attributes_of, records_of
@@ -122,8 +123,28 @@ class CheckpointedSession(Session):
         with self._recording("pass", name) as (new, put):
             packed, new["arrays"] = pack(sums, put)
             new["sums"] = packed
-        self._save_if_due()
+        if not isinstance(pass_, TiledPass):  # a version does not contain the sums that wait for a step on tiles
+            self._save_if_due()
         return sums
+
+    def step_tiles(
+        self, step: TileStep, given: Mapping[str, NDArray[Any]], prefix: str = "", sums: Mapping[str, NDArray[Any]] | None = None
+    ) -> PartialSums:
+        name = prefix + getattr(step, "__name__", type(step).__name__)
+        recorded = self._replay("tiles", name)
+        if recorded is not None:
+            small: PartialSums = unpack(recorded[0]["sums"], recorded[1])
+            return small
+        small = self._session.step_tiles(step, given, prefix, sums)
+        with self._recording("tiles", name) as (new, put):
+            packed, new["arrays"] = pack(small, put)
+            new["sums"] = packed
+        self._save_if_due()
+        return small
+
+    def tiles(self, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
+        self._assert_replayed()
+        return self._session.tiles(name, dtype)
 
     def memo(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
         step = self._replay("memo", name)
@@ -184,6 +205,8 @@ class CheckpointedSession(Session):
             self._version, self._steps = _step_number(states[-1]), list(attributes["steps"])
             self._unread, self._state, current = list(self._steps), states[-1], {states[-1], *self._steps}
             self._session.restore([CheckpointedState.from_description(state, saved) for saved in attributes["states"]])
+            for saved in attributes["tiles"]:
+                self._session.tile_states.restore(CheckpointedState.from_description(state, saved))
         for name in records_of(records.group).keys() - current:
             records.remove(name)
 
@@ -214,7 +237,9 @@ class CheckpointedSession(Session):
             self._new, self._record, self._version = [], None, version
             state = self._begin_record("state", version)
             saved = self._session.save(state.group)
-            state.finish(states=[part.describe() for part in saved], steps=self._steps)
+            tiles = self._session.tile_states.save(state.group, "tiles")
+            described = [] if tiles is None else [tiles.describe()]
+            state.finish(states=[part.describe() for part in saved], tiles=described, steps=self._steps)
             self._state = state.name
             if previous:
                 self._records.remove(previous)
