@@ -80,8 +80,9 @@ class ViewedTiledPass(ViewedPass[State, Broadcast_contra, Any], TiledPass[State,
 def _viewed(request: RunPass) -> Pass[Any, Any, Any]:
     if request.view is None:
         return request.pass_
-    view = ViewedTiledPass if isinstance(request.pass_, TiledPass) else ViewedPass
-    return view(request.view, request.pass_)
+    if isinstance(request.pass_, TiledPass):
+        return ViewedTiledPass(request.view, request.pass_)
+    return ViewedPass(request.view, request.pass_)
 
 
 def whole(block: Block) -> Block:

@@ -268,11 +268,11 @@ class TiledPass(Pass[State, Broadcast_contra, Sums_co]):
 
     def zeros(self, n_columns: int) -> Sums_co:
         """Return an accumulator in double precision, for data with this number of columns."""
-        ...
+        raise NotImplementedError
 
     def accumulate(self, block: Block, state: State, broadcast: Broadcast_contra, total: Any) -> State:
         """Process a block, given its state and the broadcast, and add its sums to ``total`` in place. Returns the new state."""
-        ...
+        raise NotImplementedError
 
     def step(self, block: Block, state: State, broadcast: Broadcast_contra) -> tuple[State, Sums_co]:
         total = self.zeros(prod(block.stored.shape[1:]))

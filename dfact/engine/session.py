@@ -60,11 +60,11 @@ class Session(Protocol):
 
         The tiles' arrays have names with this prefix. Their sums are those of the last tiled pass, unless ``sums`` (…, columns) are given.
         """
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no tiles of columns")
 
     def tiles(self, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return a state array of the tiles (…, columns)."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no tiles of columns")
 
 
 @dataclass(frozen=True)

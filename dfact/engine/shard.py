@@ -145,7 +145,7 @@ class Shard:
         return {node: part.small if isinstance(part, HeldSums) else part for node, part in nodes.items()}
 
     def tile_sums(self, pass_number: int, tile: int) -> dict[Node, StateArrays]:
-        """Return the sums of a tile in the tiled pass with this number over the shard's groups of partitions; nothing after :meth:`drop_sums`."""
+        """Return the sums of a tile over the shard's groups of partitions, in the tiled pass with this number if it is the last."""
         return {node: part.tile(tile) for node, part in self._sums.nodes.items()} if pass_number == self._pass else {}
 
     def drop_sums(self) -> None:

@@ -270,14 +270,15 @@ def tile_total(parts: Iterable[Mapping[Node, StateArrays]], groups: int) -> Stat
     """Return the sums of a tile over all groups, given those over parts of them in any order."""
     total = TreeSum[TileSums](groups)
     for part in parts:
-        add_tile(total, part)
+        add_tiles([total], [part])
     return total.result.arrays
 
 
-def add_tile(total: TreeSum[TileSums], part: Mapping[Node, StateArrays]) -> None:
-    """Add the sums of a tile over some groups."""
-    for node, arrays in part.items():
-        total.add(node, TileSums({name: np.array(array, order="C") for name, array in arrays.items()}))
+def add_tiles(totals: Iterable[TreeSum[TileSums]], parts: Iterable[Mapping[Node, StateArrays]]) -> None:
+    """Add the sums of some tiles over some groups."""
+    for total, part in zip(totals, parts, strict=True):
+        for node, arrays in part.items():
+            total.add(node, TileSums({name: np.array(array, order="C") for name, array in arrays.items()}))
 
 
 def add_small(parts: Sequence[PartialSums]) -> PartialSums:

@@ -1,7 +1,11 @@
 """Sums by tiles of columns: the same bits everywhere, in bounded memory, after losses and interruptions."""
 
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +15,24 @@ import zarr
 from distributed import Client, LocalCluster
 from numpy.typing import NDArray
 
+from benchmarks.faults.fits import Processes
 from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dense import ArraySource, ZarrSource
 from dfact.engine import tiles
+from dfact.engine.block_state import BlockState
 from dfact.engine.checkpoint import CheckpointedSession
+from dfact.engine.cluster import watchdog as watch
 from dfact.engine.cluster.session import DistributedExecutor
+from dfact.engine.cluster.worker_shard import WorkerShard
 from dfact.engine.driver import FusedSolver, drive, drive_together
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
+from dfact.engine.passes import Block, Pass
 from dfact.engine.session import Executor
 from dfact.engine.tiles import group_partitions, n_groups
-from tests.suites.tiles import FLOAT32, WeightedPass, cut_small, fit, reference
+from tests.suites.tiles import FLOAT32, ColumnSums, NewtonStep, WeightedPass, cut_small, fit, reference
 
 FOOTPRINT = Footprint(state_per_row=8, work_per_row=8 * 25, broadcast=8 * 25, result_per_row=0, tiled=16 * 25)
 
@@ -171,16 +180,16 @@ def test_the_plan_counts_an_accumulator_for_each_thread_and_spills_what_waits() 
     plans = {}
     for threads in (1, 2):
         workers = replace(ThreadsExecutor(threads).workers("64GiB"), baseline=0)
-        for limit in (4, 64):
+        for limit in (2, 64):
             footprint = Footprint(40, 0, 0, 0, tiled=520 * 10**6)
             plans[threads, limit] = make_plan(source, FLOAT32, footprint, replace(workers, limit=limit * gib))
     assert plans[1, 64].resident_sums == n_groups(Layout.of(source.shape)).bit_length()
     assert plans[1, 64].spilled_sums == 0
-    assert plans[1, 4].resident_sums < plans[1, 64].resident_sums
-    assert plans[1, 4].spilled_sums > 0
-    assert "sums on disk" in str(plans[1, 4])
+    assert plans[1, 2].resident_sums < plans[1, 64].resident_sums
+    assert plans[1, 2].spilled_sums > 0
+    assert "sums on disk" in str(plans[1, 2])
     assert plans[2, 64].working - plans[1, 64].working > 520 * 10**6
-    assert plans[1, 4].fits
+    assert plans[1, 2].fits
 
 
 # On workers
@@ -188,16 +197,37 @@ def test_the_plan_counts_an_accumulator_for_each_thread_and_spills_what_waits() 
 
 def large() -> NDArray[np.uint8]:
     """Data of which Dask's workers, which cut as usual, have several groups and tiles."""
-    return values(5, 4000, 5000)
+    return values(5, 2000, 4500)
 
 
 @pytest.mark.slow
 def test_two_processes_give_the_bits_of_one_thread(client: Client) -> None:
     source = ArraySource(large())
-    assert n_groups(Layout.of(source.shape)) == 7
+    assert n_groups(Layout.of(source.shape)) == 4
     expected = course(InlineExecutor(), source)
     assert_same(course(DistributedExecutor(client), source), expected)
     assert_same(course(DistributedExecutor(client), source, resident_sums=0), expected)
+
+
+@contextmanager
+def inside(n_workers: int, threads: int = 1) -> Iterator[Client]:
+    """A cluster within this process."""
+    with (
+        LocalCluster(n_workers=n_workers, threads_per_worker=threads, processes=False, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        client.wait_for_workers(n_workers)
+        yield client
+
+
+@dataclass(frozen=True)
+class CountPass(Pass[BlockState, None, ColumnSums]):
+    """An ordinary pass, without state."""
+
+    dtype: np.dtype[Any] = FLOAT32
+
+    def step(self, block: Block, state: BlockState, broadcast: None) -> tuple[BlockState, ColumnSums]:
+        return state, ColumnSums(block.values.sum(axis=0)[None], np.ones(1), np.zeros(()))
 
 
 @pytest.mark.usefixtures("_small")
@@ -205,9 +235,98 @@ def test_two_processes_give_the_bits_of_one_thread(client: Client) -> None:
 def test_any_number_of_workers_gives_the_bits_of_one_thread(n_workers: int, threads: int) -> None:
     source = ArraySource(values(6))
     expected = course(InlineExecutor(), source)
-    with (
-        LocalCluster(n_workers=n_workers, threads_per_worker=threads, processes=False, dashboard_address="127.0.0.1:0") as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        client.wait_for_workers(n_workers)
+    with inside(n_workers, threads) as client:
         assert_same(course(DistributedExecutor(client), source), expected)
+
+
+def strike(folder: str, name: str) -> None:
+    """Kill this process, once under each name."""
+    try:
+        (Path(folder) / name).touch(exist_ok=False)
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class StrikingPass(WeightedPass):
+    """A pass that kills a worker in the midst of a group."""
+
+    folder: str = ""
+    blocks: tuple[tuple[int, float], ...] = ()
+    """Numbers of blocks, and the broadcasts with which they kill."""
+
+    def accumulate(self, block: Any, state: Any, broadcast: Any, total: Any) -> Any:
+        weights = super().accumulate(block, state, broadcast, total)
+        if (block.index, broadcast[1]) in self.blocks:
+            strike(self.folder, f"pass-{block.index}-{broadcast[1]}")
+        return weights
+
+
+@dataclass(frozen=True)
+class StrikingStep(NewtonStep):
+    """A step that kills the worker on which it runs, once."""
+
+    folder: str = ""
+
+    def __call__(self, tile: Any) -> Any:
+        if tile.number == 1:
+            strike(self.folder, "step")
+        return super().__call__(tile)
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """A cluster whose workers may be killed."""
+    with Processes(tmp_path_factory.mktemp("cluster")) as processes:
+        yield processes
+
+
+def connected(processes: Processes, n: int) -> Client:
+    processes.kill(*(name for name in processes.workers if not processes.running[name].is_alive()))
+    processes.start(n)
+    client = Client(processes.address, set_as_default=False)
+    client.wait_for_workers(n)
+    return client
+
+
+@pytest.mark.faults
+def test_workers_lost_in_a_pass_and_in_a_step_change_no_bit(processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "POLL_SECONDS", 0.2)
+    source = ArraySource(large())
+    expected = course(InlineExecutor(), source)
+    pass_ = StrikingPass(folder=str(tmp_path), blocks=((1, 0.2), (20, 0.1 * 3)))
+    with connected(processes, 4) as client, opened(DistributedExecutor(client), source) as session:
+        p, history = drive(fit(source.shape[1], pass_=pass_, newton=partial(StrikingStep, folder=str(tmp_path))), session)
+        assert_same((p, history, np.concatenate(list(session.rows("weights")))[:, 0]), expected)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.faults
+@pytest.mark.usefixtures("_small")
+def test_workers_that_cannot_reach_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def called(_: WorkerShard, shard: tuple[str, str], *__: Any, **___: Any) -> Any:
+        return {"lost": [shard]}
+
+    monkeypatch.setattr(WorkerShard, "call_shard", called)
+    monkeypatch.setattr(watch, "POLL_SECONDS", 0.2)
+    source = ArraySource(values(6))
+    expected = course(InlineExecutor(), source)
+    with inside(3) as client:
+        assert_same(course(DistributedExecutor(client), source), expected)
+
+
+@pytest.mark.usefixtures("_small")
+def test_workers_own_complete_groups_once_a_pass_is_tiled() -> None:
+    source = ArraySource(values(7))
+    counts = CountPass()
+    expected = course(InlineExecutor(), source)
+    with inside(5) as client, opened(DistributedExecutor(client), source) as session:
+        session.run(counts, None)
+        runs = [run for worker in session._workers.owners for run in worker.runs]
+        assert any(run.start % 4 for run in runs), "as many partitions for each"
+        p, history = drive(fit(25), session)
+        runs = [run for worker in session._workers.owners for run in worker.runs]
+        assert all(run.start % 4 == 0 for run in runs)
+        assert_same((p, history, np.concatenate(list(session.rows("weights")))[:, 0]), expected)
+        session.run(counts, None)

@@ -1,5 +1,6 @@
 """A fit with sums by tiles: robust weights of rows and a box Newton step of columns, beside a reference in NumPy."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,7 +100,9 @@ def begin(tile: Tile) -> tuple[StateArrays, PartialSums]:
     return {"p": tile.given["p"], "move": np.zeros_like(tile.given["p"])}, Moved(np.zeros(()), np.zeros(()))
 
 
-def fit(m: int, passes: int = 4, pass_: WeightedPass | None = None, upper: float = 2.5) -> Solver[tuple[NDArray[Any], list[Any]]]:
+def fit(
+    m: int, passes: int = 4, pass_: WeightedPass | None = None, upper: float = 2.5, newton: Callable[[float], NewtonStep] = NewtonStep
+) -> Solver[tuple[NDArray[Any], list[Any]]]:
     history = []
     pass_ = pass_ or WeightedPass()
     yield from step_tiles(begin, {"p": np.full(m, 1.0)})
@@ -107,7 +110,7 @@ def fit(m: int, passes: int = 4, pass_: WeightedPass | None = None, upper: float
         sums = yield from run(pass_, TileBroadcast("p", FLOAT64, 0.1 * (1 + number)))
         assert sums.slope.shape == (1, 0)
         assert sums.curvature.shape == (0,)
-        moved = yield from step_tiles(NewtonStep(upper))
+        moved = yield from step_tiles(newton(upper))
         factor = float(moved.cross / max(moved.square, 1e-9)) / 10
         last = yield from step_tiles(Extrapolate(factor, upper))
         history.append((float(sums.loss), float(moved.square), float(moved.cross), float(last.cross)))

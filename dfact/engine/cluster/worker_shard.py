@@ -24,7 +24,7 @@ from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, reaches
 from dfact.engine.cluster.transport import packed, unpacked
 from dfact.engine.reduction import Node, TreeSum
 from dfact.engine.shard import Shard
-from dfact.engine.tiles import TileSums, add_tile
+from dfact.engine.tiles import TileSums, add_tiles
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -64,11 +64,11 @@ class WorkerShard:
     what may stay in memory.
     """
 
-    def __init__(self, worker: "Worker", key: str, size: tuple[int, int, int, int]) -> None:
+    def __init__(self, worker: "Worker", key: str, size: tuple[int, ...]) -> None:
         self.worker, self.key = worker, key
         self._control = ThreadPoolExecutor(1, "dfact-shard")
-        n_partitions, *resident = size
-        self._shard = Shard(n_partitions, worker.state.nthreads, *resident, fetch=self._fetch)
+        n_partitions, states, values, sums = size
+        self._shard = Shard(n_partitions, worker.state.nthreads, states, values, sums, self._fetch)
         self._pass: Any = None
         self._epoch = 0
         self._meter = meter_of(worker)
@@ -201,7 +201,7 @@ class WorkerShard:
                 if "content" not in reply:
                     return reply
                 parts = await self._do(unpacked, reply["content"])
-            await self._do(lambda parts=parts: [add_tile(total, part) for total, part in zip(totals, parts, strict=True)])
+            await self._do(add_tiles, totals, parts)
         sums = [total.result.arrays if sources else {} for total in totals]
         return {"content": serialized(await self._do(self._step_tiles, content, sums))}
 
@@ -423,8 +423,7 @@ async def open_shard(key: str, *size: int, dask_worker: "Worker") -> None:
     """Open a shard in a worker; Dask runs this on its event loop."""
     dask_worker.handlers.setdefault(OPERATION, handle)
     show_figures(dask_worker)
-    n_partitions, states, values, sums = size
-    shard = WorkerShard(dask_worker, key, (n_partitions, states, values, sums))
+    shard = WorkerShard(dask_worker, key, size)
     await shard.open()
     expiring = asyncio.ensure_future(shard.expire())
     _expiring.add(expiring)

@@ -62,7 +62,7 @@ class Retry(Exception):  # noqa: N818  # not an error: the call is repeated
 class SessionWorkers:
     """The workers that have joined a session, by their addresses."""
 
-    def __init__(self, client: "Client", size: tuple[int, int, int, int]) -> None:
+    def __init__(self, client: "Client", size: tuple[int, ...]) -> None:
         """Initialize; ``size`` is the number of partitions, the numbers of those whose states and values a worker may keep, and that
         of the groups whose tiled sums it may keep.
         """
