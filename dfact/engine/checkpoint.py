@@ -94,6 +94,7 @@ class CheckpointedSession(Session):
         self._version = 0
         self._steps: list[str] = []  # names of all records of steps
         self._state = ""  # name of the record of the state
+        self._pending = False  # whether sums wait for a step on tiles: a version would not contain them
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -123,8 +124,8 @@ class CheckpointedSession(Session):
         with self._recording("pass", name) as (new, put):
             packed, new["arrays"] = pack(sums, put)
             new["sums"] = packed
-        if not isinstance(pass_, TiledPass):  # a version does not contain the sums that wait for a step on tiles
-            self._save_if_due()
+        self._pending = isinstance(pass_, TiledPass)
+        self._save_if_due()
         return sums
 
     def step_tiles(
@@ -139,12 +140,20 @@ class CheckpointedSession(Session):
         with self._recording("tiles", name) as (new, put):
             packed, new["arrays"] = pack(small, put)
             new["sums"] = packed
+        self._pending = False
         self._save_if_due()
         return small
 
     def tiles(self, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
-        self._assert_replayed()
-        return self._session.tiles(name, dtype)
+        recorded = self._replay("read", name)
+        if recorded is not None:
+            return recorded[1][0]
+        array = self._session.tiles(name, dtype)
+        with self._recording("read", name) as (new, put):
+            put(array)
+            new["arrays"] = 1
+        self._save_if_due()
+        return array
 
     def memo(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
         step = self._replay("memo", name)
@@ -216,6 +225,8 @@ class CheckpointedSession(Session):
             yield step, [next(arrays) for _ in range(step["arrays"])]
 
     def _save_if_due(self) -> None:
+        if self._pending:
+            return
         stop = signals.requested_signal()
         if len(self._new) >= self._every or (stop is not None and self._new):
             self._save()

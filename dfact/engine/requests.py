@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.engine.session import Arrays, StateRows
-from dfact.engine.tiles import TileStep
+from dfact.engine.tiles import TileBroadcast, TileStep
 
 P = TypeVar("P", bound=PartialSums)
 B = TypeVar("B")
@@ -62,7 +62,7 @@ class StepTiles:
 
 @dataclass(frozen=True)
 class ReadTiles:
-    """A request for a state array of the tiles as one array, after the last pass of the fit."""
+    """A request for a state array of the tiles as one array."""
 
     name: str
     dtype: np.dtype[Any]
@@ -73,8 +73,8 @@ Solver = Generator[Request, Any, T]
 """A generator of requests that returns a T."""
 
 
-def run(pass_: Pass[Any, B, P], broadcast: B, view: BlockView | None = None) -> Solver[P]:
-    """Run a pass over all rows and return its sums."""
+def run(pass_: Pass[Any, B, P], broadcast: B | TileBroadcast, view: BlockView | None = None) -> Solver[P]:
+    """Run a pass over all rows and return its sums; those that are tiled come without columns."""
     sums: P = yield RunPass(pass_, broadcast, view)
     return sums
 
@@ -101,6 +101,6 @@ def step_tiles(step: TileStep, given: Mapping[str, NDArray[Any]] | None = None) 
 
 
 def read_tiles(name: str, dtype: np.dtype[Any]) -> Solver[NDArray[Any]]:
-    """Return a state array of the tiles (…, columns), to be read after the last pass of the fit."""
+    """Return a state array of the tiles (…, columns)."""
     array: NDArray[Any] = yield ReadTiles(name, dtype)
     return array

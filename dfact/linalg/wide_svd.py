@@ -99,6 +99,16 @@ class Rotate:
         return {"basis": basis, "images": images, "R": R}, Grams(np.zeros(()), np.zeros(()), np.square(R).sum(axis=1))
 
 
+@dataclass(frozen=True)
+class Keep:
+    """The first k vectors of X alone."""
+
+    k: int
+
+    def __call__(self, tile: Tile) -> tuple[StateArrays, PartialSums]:
+        return {"V": tile.state["basis"][: self.k]}, Grams(np.zeros(()), np.zeros(()), np.zeros(()))
+
+
 def leading_vectors(
     k: int, width: int, dtype: np.dtype[Any], view: Callable[[Block], Any], tolerance: float, max_passes: int
 ) -> Solver[tuple[NDArray[np.float64], NDArray[np.float64]]]:
@@ -117,8 +127,9 @@ def leading_vectors(
         allowed = tolerance * np.sqrt(values[0] * np.maximum(values[:k], tolerance**2 * values[0]))
         if (np.sqrt(rotated.residuals[:k]) <= allowed).all():
             break
-    basis = yield from read_tiles("basis", np.dtype(np.float64))
-    return basis[:k].T, values[:k]
+    yield from step_tiles(Keep(k))
+    V = yield from read_tiles("V", np.dtype(np.float64))
+    return V.T, values[:k]
 
 
 def _ritz_pairs(grams: Grams, width: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -30,6 +30,7 @@ from dfact.engine.executors import InlineExecutor, ThreadsExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, Pass
+from dfact.engine.requests import Solver, memo
 from dfact.engine.session import Executor
 from dfact.engine.tiles import group_partitions, n_groups
 from tests.suites.tiles import FLOAT32, ColumnSums, NewtonStep, WeightedPass, cut_small, fit, reference
@@ -171,7 +172,31 @@ def test_an_interrupted_fit_resumes_with_the_same_bits(every: int, tmp_path: Pat
         p, history = drive(fit(25, pass_=StoppingPass(fails=9)), session)
         assert_same((p, history, np.concatenate(list(session.rows("weights")))[:, 0]), expected)
     with CheckpointedSession(opened(InlineExecutor(), source), path, every, {}) as session:
-        drive(fit(25, pass_=StoppingPass(fails=9)), session)
+        p, history = drive(fit(25, pass_=StoppingPass(fails=9)), session)
+        assert_same((p, history, np.concatenate(list(session.rows("weights")))[:, 0]), expected)
+
+
+@pytest.mark.usefixtures("_small")
+def test_a_restored_fit_continues_from_the_tiles_of_its_last_version(tmp_path: Path) -> None:
+    """A memo after a pass waits with the version until the step has used the sums."""
+    source, path = ArraySource(values(4)), tmp_path / "checkpoint.zarr"
+    expected = course(InlineExecutor(), source)
+
+    def with_memos(fails: float) -> Solver[Any]:
+        solver, reply = fit(25, pass_=StoppingPass(fails=fails)), None
+        while True:
+            try:
+                request = solver.send(reply)
+            except StopIteration as end:
+                return end.value
+            reply = yield request
+            yield from memo("number", lambda: {"number": np.ones(1)})
+
+    with pytest.raises(StopHereError), CheckpointedSession(opened(InlineExecutor(), source), path, 1, {}) as session:
+        drive(with_memos(0.25), session)
+    with CheckpointedSession(opened(InlineExecutor(), source), path, 1, {}) as session:
+        p, history = drive(with_memos(9), session)
+        assert_same((p, history, np.concatenate(list(session.rows("weights")))[:, 0]), expected)
 
 
 def test_the_plan_counts_an_accumulator_for_each_thread_and_spills_what_waits() -> None:
