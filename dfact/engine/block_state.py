@@ -129,8 +129,8 @@ class SpillFile:
     Each partition has a range of its own in the file, in which its next state is written too, unless it is larger.
     """
 
-    def __init__(self) -> None:
-        self._folder = TemporaryFolder("state")
+    def __init__(self, kind: str = "state") -> None:
+        self._folder = TemporaryFolder(kind)
         self._path = self._folder.path / "blocks.state"
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         self._end = 0

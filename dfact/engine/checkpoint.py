@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from dfact import signals
 from dfact.engine.block_state import CheckpointedState
-from dfact.engine.passes import PARTIAL_SUMS, PartialSums, Pass
+from dfact.engine.passes import PARTIAL_SUMS, PartialSums, Pass, TiledPass
 from dfact.engine.session import Arrays, CheckpointableSession, Session
+from dfact.engine.tiles import TileStep
 from dfact.errors import StoppedError, StoreError
 from dfact.storage.groups import open_store
 from dfact.storage.records import Records, RecordWriter, attributes_of, records_of
@@ -93,6 +94,7 @@ class CheckpointedSession(Session):
         self._version = 0
         self._steps: list[str] = []  # names of all records of steps
         self._state = ""  # name of the record of the state
+        self._pending = False  # whether sums wait for a step on tiles: a version would not contain them
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -122,8 +124,36 @@ class CheckpointedSession(Session):
         with self._recording("pass", name) as (new, put):
             packed, new["arrays"] = pack(sums, put)
             new["sums"] = packed
+        self._pending = isinstance(pass_, TiledPass)
         self._save_if_due()
         return sums
+
+    def step_tiles(
+        self, step: TileStep, given: Mapping[str, NDArray[Any]], prefix: str = "", sums: Mapping[str, NDArray[Any]] | None = None
+    ) -> PartialSums:
+        name = prefix + getattr(step, "__name__", type(step).__name__)
+        recorded = self._replay("tiles", name)
+        if recorded is not None:
+            small: PartialSums = unpack(recorded[0]["sums"], recorded[1])
+            return small
+        small = self._session.step_tiles(step, given, prefix, sums)
+        with self._recording("tiles", name) as (new, put):
+            packed, new["arrays"] = pack(small, put)
+            new["sums"] = packed
+        self._pending = False
+        self._save_if_due()
+        return small
+
+    def tiles(self, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
+        recorded = self._replay("read", name)
+        if recorded is not None:
+            return recorded[1][0]
+        array = self._session.tiles(name, dtype)
+        with self._recording("read", name) as (new, put):
+            put(array)
+            new["arrays"] = 1
+        self._save_if_due()
+        return array
 
     def memo(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
         step = self._replay("memo", name)
@@ -184,6 +214,8 @@ class CheckpointedSession(Session):
             self._version, self._steps = _step_number(states[-1]), list(attributes["steps"])
             self._unread, self._state, current = list(self._steps), states[-1], {states[-1], *self._steps}
             self._session.restore([CheckpointedState.from_description(state, saved) for saved in attributes["states"]])
+            for saved in attributes["tiles"]:
+                self._session.tile_states.restore(CheckpointedState.from_description(state, saved))
         for name in records_of(records.group).keys() - current:
             records.remove(name)
 
@@ -193,6 +225,8 @@ class CheckpointedSession(Session):
             yield step, [next(arrays) for _ in range(step["arrays"])]
 
     def _save_if_due(self) -> None:
+        if self._pending:
+            return
         stop = signals.requested_signal()
         if len(self._new) >= self._every or (stop is not None and self._new):
             self._save()
@@ -214,7 +248,9 @@ class CheckpointedSession(Session):
             self._new, self._record, self._version = [], None, version
             state = self._begin_record("state", version)
             saved = self._session.save(state.group)
-            state.finish(states=[part.describe() for part in saved], steps=self._steps)
+            tiles = self._session.tile_states.save(state.group, "tiles")
+            described = [] if tiles is None else [tiles.describe()]
+            state.finish(states=[part.describe() for part in saved], tiles=described, steps=self._steps)
             self._state = state.name
             if previous:
                 self._records.remove(previous)

@@ -1,15 +1,16 @@
 """Drivers of solvers: one on its own, or many on the same data, whose passes are fused to share one read of every block."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
 from dfact.engine.block_state import BlockState, StateArrays
-from dfact.engine.passes import Block, Broadcast_contra, PartialSums, Pass, SampledPass, State, Sums_co, run_step
-from dfact.engine.requests import BlockView, Memo, ReadState, RunPass, Solver
-from dfact.engine.session import Session, StateRows
+from dfact.engine.passes import Block, Broadcast_contra, PartialSums, Pass, SampledPass, State, Sums_co, TiledPass, run_step
+from dfact.engine.requests import BlockView, Memo, ReadState, ReadTiles, RunPass, Solver, StepTiles
+from dfact.engine.session import Arrays, Session, StateRows
+from dfact.engine.tiles import TileBroadcast, split_sums
 
 T = TypeVar("T")
 
@@ -26,10 +27,14 @@ def drive(solver: Solver[T], session: Session) -> T:
         reply = session.run(_viewed(request), request.broadcast) if isinstance(request, RunPass) else _answer(request, session, "")
 
 
-def _answer(request: Memo | ReadState, session: Session, prefix: str) -> Any:
-    """Answer a request that runs no pass; ``prefix`` distinguishes the solvers that share the session."""
+def _answer(request: Memo | ReadState | StepTiles | ReadTiles, session: Session, prefix: str, sums: Arrays | None = None) -> Any:
+    """Answer a request that runs no pass; ``prefix`` distinguishes the solvers that share the session, ``sums`` are those for a step."""
     if isinstance(request, Memo):
         return session.memo(prefix + request.name, request.compute)
+    if isinstance(request, StepTiles):
+        return session.step_tiles(request.step, request.given, prefix, sums)
+    if isinstance(request, ReadTiles):
+        return session.tiles(prefix + request.name, request.dtype)
     return StateRows(session, prefix + request.name)
 
 
@@ -55,8 +60,29 @@ class ViewedPass(Pass[State, Broadcast_contra, Sums_co]):
         return self.pass_.step(self.view(block), state, broadcast)
 
 
+@dataclass(frozen=True)
+class ViewedTiledPass(ViewedPass[State, Broadcast_contra, Any], TiledPass[State, Broadcast_contra, Any]):
+    """A tiled pass on a view of each block."""
+
+    pass_: TiledPass[State, Broadcast_contra, Any]
+
+    @property
+    def tiled(self) -> tuple[str, ...]:
+        return self.pass_.tiled
+
+    def zeros(self, n_columns: int) -> Any:
+        return self.pass_.zeros(n_columns)
+
+    def accumulate(self, block: Block, state: State, broadcast: Broadcast_contra, total: Any) -> State:
+        return self.pass_.accumulate(self.view(block), state, broadcast, total)
+
+
 def _viewed(request: RunPass) -> Pass[Any, Any, Any]:
-    return request.pass_ if request.view is None else ViewedPass(request.view, request.pass_)
+    if request.view is None:
+        return request.pass_
+    if isinstance(request.pass_, TiledPass):
+        return ViewedTiledPass(request.view, request.pass_)
+    return ViewedPass(request.view, request.pass_)
 
 
 def whole(block: Block) -> Block:
@@ -150,6 +176,7 @@ def drive_together(
     """
     results: dict[int, T] = {}
     requests: dict[int, RunPass] = {}
+    tiled: dict[int, Arrays] = {}  # sums of the solvers' last passes, for their steps on tiles
 
     def advance(number: int, reply: Any) -> None:
         """Send a reply to a solver and answer its requests, up to the next one for a pass."""
@@ -163,7 +190,8 @@ def drive_together(
             if isinstance(request, RunPass):
                 requests[number] = request
                 return
-            reply = _answer(request, session, f"{_name(number)}.")
+            sums = tiled.pop(number, None) if isinstance(request, StepTiles) else None
+            reply = _answer(request, session, f"{_name(number)}.", sums)
 
     for number in range(len(solvers)):
         advance(number, None)
@@ -175,10 +203,20 @@ def drive_together(
             numbers = [n for n in numbers if isinstance(pass_ := requests[n].pass_, SampledPass) and pass_.partitions == samples[0]]
         members = tuple(Member(_name(n), requests[n].view or solvers[n].view, requests[n].pass_) for n in numbers)
         fused = FusedPass(members, dtype)
-        sums = session.run(SampledFusedPass(samples[0], fused) if samples else fused, [requests.pop(n).broadcast for n in numbers])
-        for number, part in zip(numbers, sums.parts, strict=True):
-            advance(number, part)
+        broadcasts = [_named(requests.pop(number).broadcast, f"{_name(number)}.") for number in numbers]
+        sums = session.run(SampledFusedPass(samples[0], fused) if samples else fused, broadcasts)
+        for number, member, part in zip(numbers, members, sums.parts, strict=True):
+            tiled.pop(number, None)
+            if isinstance(member.pass_, TiledPass):
+                small, tiled[number] = split_sums(part, member.pass_.tiled)
+                advance(number, small)
+            else:
+                advance(number, part)
     return [results[number] for number in range(len(solvers))]
+
+
+def _named(broadcast: Any, prefix: str) -> Any:
+    return replace(broadcast, name=prefix + broadcast.name) if isinstance(broadcast, TileBroadcast) else broadcast
 
 
 def _name(number: int) -> str:

@@ -5,13 +5,14 @@ so all executors give the same bits.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import numpy as np
 import zarr
 from numpy.typing import NDArray
 
@@ -20,9 +21,10 @@ from dfact.engine.block_state import CheckpointedState
 from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.memory_plan import Plan, WorkerResources, local_workers
 from dfact.engine.partitions import Partitions
-from dfact.engine.passes import PartialSums, Pass
-from dfact.engine.session import CheckpointableSession, Executor
+from dfact.engine.passes import PartialSums, Pass, TiledPass
+from dfact.engine.session import Arrays, CheckpointableSession, Executor
 from dfact.engine.shard import Shard
+from dfact.engine.tiles import TileStates, TileStep, n_columns, n_groups, tile_total
 from dfact.errors import ParameterError
 
 B = TypeVar("B")
@@ -38,7 +40,10 @@ class LocalSession(CheckpointableSession):
 
     def __init__(self, partitions: Partitions, plan: Plan, threads: int) -> None:
         self._partitions, self._pass = partitions, 0
-        self._shard = Shard(len(partitions), threads, plan.resident_states, plan.resident_values)
+        self._shard = Shard(len(partitions), threads, plan.resident_states, plan.resident_values, plan.resident_sums)
+        self._tiles = TileStates(n_columns(partitions.source))
+        self._pending = False
+        """Whether the sums of the last pass wait for a step on tiles."""
 
     def __enter__(self) -> Self:
         self._shard.__enter__()
@@ -47,10 +52,12 @@ class LocalSession(CheckpointableSession):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._shard.__exit__(kind, error, trace)
+        self._tiles.close()
 
     def run(self, pass_: Pass[Any, B, P], broadcast: B) -> P:
         self._pass += 1
-        self._shard.run(self._pass, pass_, broadcast)
+        self._shard.run(self._pass, pass_, self._tiles.resolve(broadcast))
+        self._pending = isinstance(pass_, TiledPass)
         [total] = self._shard.sums(self._pass).values()
         sums: P = total
         return sums
@@ -59,6 +66,29 @@ class LocalSession(CheckpointableSession):
         n = len(self._partitions)
         for first in range(0, n, _ROWS_PARTITIONS):
             yield self._shard.rows(name, first, min(first + _ROWS_PARTITIONS, n))
+
+    def step_tiles(
+        self, step: TileStep, given: Mapping[str, NDArray[Any]], prefix: str = "", sums: Mapping[str, NDArray[Any]] | None = None
+    ) -> PartialSums:
+        pending = self._pending and sums is None
+
+        def tile_sums(number: int) -> Arrays:
+            if not pending:
+                return {}
+            return tile_total([self._shard.tile_sums(self._pass, number)], n_groups(self._partitions.layout))
+
+        total = self._tiles.run(step, given, prefix, sums, tile_sums, self._shard.map)
+        if pending:
+            self._shard.drop_sums()
+            self._pending = False
+        return total
+
+    def tiles(self, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
+        return self._tiles.array(name, dtype)
+
+    @property
+    def tile_states(self) -> TileStates:
+        return self._tiles
 
     def save(self, group: zarr.Group) -> list[CheckpointedState]:
         return self._shard.save(group, "partitions")

@@ -12,6 +12,7 @@ from dfact.data.layout import Layout
 from dfact.data.memory_limit import parse_bytes
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import DaskRows
+from dfact.engine.tiles import n_groups, tile_columns
 from dfact.errors import MemoryPlanError
 
 _WORKER_BASELINE = 464 << 20  # of a Dask worker that has imported dfact and compiled its kernels itself, those of stochastic CP at most
@@ -33,10 +34,17 @@ class Footprint:
     """Broadcast and summed arrays, for every thread and on the driver."""
     result_per_row: int
     """Row factors returned to the user, on the driver (0 if they are written to a store)."""
+    tiled: int = 0
+    """Sums that are combined by tiles of columns, for every thread; those that wait for others are spilled if need be."""
 
     def scaled(self, count: int) -> "Footprint":
         """Return the footprint of ``count`` fits that share their reads."""
-        return Footprint(count * self.state_per_row, self.work_per_row, count * self.broadcast, count * self.result_per_row)
+        return Footprint(count * self.state_per_row, self.work_per_row, count * self.fused_broadcast, count * self.result_per_row)
+
+    @property
+    def fused_broadcast(self) -> int:
+        """Broadcast and summed arrays of a fit that shares its reads: tiled sums travel with the others."""
+        return self.broadcast + self.tiled
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,10 @@ class Plan:
     """Number of partitions whose state a process may keep: on a cluster more than its share, as it takes over those of lost workers."""
     resident_values: int
     """Number of partitions whose values a process may keep."""
+    resident_sums: int
+    """Number of groups of partitions whose tiled sums may wait for others in memory."""
+    spilled_sums: int
+    """Bytes of tiled sums that wait on disk, at most."""
 
     @property
     def peak(self) -> int:
@@ -128,6 +140,8 @@ class Plan:
             rows.append(
                 ("  on disk", f"{format_bytes(self.spilled)}, read and written in every pass: about {self.spill_seconds:.1f} s at 1 GB/s")
             )
+        if self.spilled_sums:
+            rows.append(("sums on disk", f"up to {format_bytes(self.spilled_sums)} in each process"))
         return "\n".join(f"{name:<22}{text}" for name, text in rows)
 
 
@@ -154,10 +168,17 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
         per_thread += partition * footprint.state_per_row  # a message of states
     else:
         sums = depth + workers.threads
-    working = round(_SLACK * (workers.threads * per_thread + sums * footprint.broadcast))
+    groups = -(-n_groups(layout) // workers.processes)  # groups of the busiest process, each with tiled sums
+    tiled = min(workers.threads, groups) * footprint.tiled
+    # Each thread steps a tile of columns, whose sums wait for others at each level of the tree over the groups.
+    tiled += 3 * workers.threads * n_groups(layout).bit_length() * footprint.tiled // len(tile_columns(m))
+    working = round(_SLACK * (workers.threads * per_thread + sums * footprint.broadcast + tiled))
     driver = (4 + (depth if workers.kind == "distributed" else 0)) * footprint.broadcast + n * footprint.result_per_row
     spare = workers.limit - workers.baseline - working - driver
     state_partition, values_partition = (round(_SLACK * partition * size) for size in (footprint.state_per_row, row_bytes))
+    waiting, tiled_group = groups.bit_length(), round(_SLACK * footprint.tiled)
+    summed = max(0, min(waiting, spare // tiled_group)) if tiled_group else 0
+    spare -= summed * tiled_group
     stateful = max(0, min(share, spare // state_partition)) if state_partition else share
     spare -= stateful * state_partition
     valued = 0 if source.chunk_rows is None else max(0, min(share, spare // values_partition))
@@ -174,9 +195,11 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
         state=n * footprint.state_per_row,
         state_in_memory=min(layout.n_partitions, stateful * workers.processes),
         cached_partitions=min(layout.n_partitions, valued * workers.processes),
-        resident=stateful * state_partition + valued * values_partition,
+        resident=stateful * state_partition + valued * values_partition + summed * tiled_group,
         resident_states=stateful + extra,
         resident_values=valued + (extra if valued == share else 0),
+        resident_sums=summed,
+        spilled_sums=(waiting - summed) * footprint.tiled,
     )
 
 

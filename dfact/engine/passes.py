@@ -252,6 +252,41 @@ class SampledView(SampledPass[State, Broadcast_contra, Sums_co]):
         return self.pass_.step(block, state, broadcast)
 
 
+class TiledPass(Pass[State, Broadcast_contra, Sums_co]):
+    """Base class of the passes with sums over so many columns that these are combined by tiles; see :mod:`dfact.engine.tiles`.
+
+    Such a pass adds the blocks of several partitions into one accumulator. Its session returns the tiled sums without columns, and
+    passes them by tiles to the step of the next request for one. In a fused pass, it is an ordinary pass, whose sums travel whole.
+    """
+
+    if TYPE_CHECKING:
+
+        @property
+        def tiled(self) -> tuple[str, ...]:
+            """Names of the sums whose last axis is the data's columns."""
+            ...
+
+    def zeros(self, n_columns: int) -> Sums_co:
+        """Return an accumulator in double precision, for data with this number of columns."""
+        raise NotImplementedError
+
+    def accumulate(self, block: Block, state: State, broadcast: Broadcast_contra, total: Any) -> State:
+        """Process a block, given its state and the broadcast, and add its sums to ``total`` in place. Returns the new state."""
+        raise NotImplementedError
+
+    def step(self, block: Block, state: State, broadcast: Broadcast_contra) -> tuple[State, Sums_co]:
+        total = self.zeros(prod(block.stored.shape[1:]))
+        return self.accumulate(block, state, broadcast, total), total
+
+
+def accumulate_step(
+    pass_: TiledPass[State, Broadcast_contra, Any], block: Block, arrays: StateArrays, broadcast: Broadcast_contra, total: Any
+) -> StateArrays:
+    """Run a tiled pass on a block whose state is stored as ``arrays``. Returns the new arrays; the sums are added to ``total``."""
+    state = pass_.state_type.of(arrays) if arrays else pass_.start(block)
+    return pass_.accumulate(block, state, broadcast, total).arrays()
+
+
 def pass_partitions(pass_: Pass[Any, Any, Any], n_partitions: int) -> Sequence[int]:
     """Return the numbers of the partitions that a pass processes, ascending."""
     return pass_.partitions if isinstance(pass_, SampledPass) else range(n_partitions)

@@ -2,16 +2,26 @@
 
 import threading
 from collections.abc import Iterable, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from dfact.engine.passes import PartialSums
 
+
+class Summand(Protocol):
+    """Sums of partitions, or of groups of them, that add up."""
+
+    def add(self, other: Any) -> None:
+        """Add ``other`` in place."""
+        ...
+
+
+S = TypeVar("S", bound=Summand)
 P = TypeVar("P", bound=PartialSums)
 Node = tuple[int, int]
 """Level l and index i of the sum over those of the partitions i·2^l to (i+1)·2^l − 1 that exist."""
 
 
-class TreeSum(Generic[P]):
+class TreeSum(Generic[S]):
     """The sum over ``n`` partitions, in the order of a binary tree, of parts that arrive in any order. Thread-safe.
 
     A node is the sum of its two children, left plus right. So the bits depend on the number of partitions alone, and
@@ -20,10 +30,10 @@ class TreeSum(Generic[P]):
 
     def __init__(self, n: int) -> None:
         self._n, self._depth = n, (n - 1).bit_length()
-        self._nodes: dict[Node, P] = {}
+        self._nodes: dict[Node, S] = {}
         self._lock = threading.Lock()
 
-    def add(self, node: Node, part: P) -> None:
+    def add(self, node: Node, part: S) -> None:
         """Add a node's sum; ``part`` may be changed in place afterwards."""
         while True:
             level, index = node
@@ -39,18 +49,18 @@ class TreeSum(Generic[P]):
                 part = left
             node = level + 1, index // 2
 
-    def update(self, nodes: Mapping[Node, P]) -> None:
+    def update(self, nodes: Mapping[Node, S]) -> None:
         """Add the sums of several nodes."""
         for node, part in nodes.items():
             self.add(node, part)
 
     @property
-    def nodes(self) -> dict[Node, P]:
+    def nodes(self) -> dict[Node, S]:
         """The sums of the largest complete nodes so far."""
         return dict(self._nodes)
 
     @property
-    def result(self) -> P:
+    def result(self) -> S:
         """The sum over all partitions, once all have been added."""
         [(node, total)] = self._nodes.items()
         assert node == (self._depth, 0), f"{node} is not the root of the tree over {self._n} partitions"

@@ -7,12 +7,16 @@ A helper of a solver is a generator too, and is called by ``yield from``::
             sums = yield from run(pass_, broadcast)
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.engine.session import Arrays, StateRows
+from dfact.engine.tiles import TileBroadcast, TileStep
 
 P = TypeVar("P", bound=PartialSums)
 B = TypeVar("B")
@@ -47,13 +51,30 @@ class ReadState:
     name: str
 
 
-Request = RunPass | Memo | ReadState
+@dataclass(frozen=True)
+class StepTiles:
+    """A request for the small sums of a step on every tile of columns, which gets the tiled sums of the pass before it."""
+
+    step: TileStep
+    given: Mapping[str, NDArray[Any]]
+    """Arrays (…, columns) by name, of which each tile gets its columns."""
+
+
+@dataclass(frozen=True)
+class ReadTiles:
+    """A request for a state array of the tiles as one array."""
+
+    name: str
+    dtype: np.dtype[Any]
+
+
+Request = RunPass | Memo | ReadState | StepTiles | ReadTiles
 Solver = Generator[Request, Any, T]
 """A generator of requests that returns a T."""
 
 
-def run(pass_: Pass[Any, B, P], broadcast: B, view: BlockView | None = None) -> Solver[P]:
-    """Run a pass over all rows and return its sums."""
+def run(pass_: Pass[Any, B, P], broadcast: B | TileBroadcast, view: BlockView | None = None) -> Solver[P]:
+    """Run a pass over all rows and return its sums; those that are tiled come without columns."""
     sums: P = yield RunPass(pass_, broadcast, view)
     return sums
 
@@ -68,3 +89,18 @@ def state_rows(name: str) -> Solver[StateRows]:
     """Return a state array by rows, to be read before the next pass."""
     rows: StateRows = yield ReadState(name)
     return rows
+
+
+def step_tiles(step: TileStep, given: Mapping[str, NDArray[Any]] | None = None) -> Solver[Any]:
+    """Run a step on every tile of columns and return its small sums, added up in the order of the tiles.
+
+    The first step after a tiled pass gets its sums. ``given`` contains arrays (…, columns), of which each tile gets its columns.
+    """
+    sums = yield StepTiles(step, given or {})
+    return sums
+
+
+def read_tiles(name: str, dtype: np.dtype[Any]) -> Solver[NDArray[Any]]:
+    """Return a state array of the tiles (…, columns)."""
+    array: NDArray[Any] = yield ReadTiles(name, dtype)
+    return array

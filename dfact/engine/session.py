@@ -1,6 +1,6 @@
 """The protocols of sessions, which run passes on the partitions of a data set, and of executors, which open sessions."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
@@ -14,6 +14,7 @@ from dfact.engine.block_state import CheckpointedState
 from dfact.engine.memory_plan import Plan, WorkerResources
 from dfact.engine.partitions import Partitions
 from dfact.engine.passes import PartialSums, Pass
+from dfact.engine.tiles import TileStates, TileStep
 
 B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
@@ -52,6 +53,19 @@ class Session(Protocol):
         """
         return compute()
 
+    def step_tiles(
+        self, step: TileStep, given: Mapping[str, NDArray[Any]], prefix: str = "", sums: Mapping[str, NDArray[Any]] | None = None
+    ) -> PartialSums:
+        """Run a step on every tile of columns and return its small sums, added up in the order of the tiles.
+
+        The tiles' arrays have names with this prefix. Their sums are those of the last tiled pass, unless ``sums`` (…, columns) are given.
+        """
+        raise TypeError(f"{type(self).__name__} has no tiles of columns")
+
+    def tiles(self, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return a state array of the tiles (…, columns)."""
+        raise TypeError(f"{type(self).__name__} has no tiles of columns")
+
 
 @dataclass(frozen=True)
 class StateRows:
@@ -79,6 +93,11 @@ class CheckpointableSession(Session, Protocol):
 
     def restore(self, states: Sequence[CheckpointedState]) -> None:
         """Resume from states that were saved."""
+        ...
+
+    @property
+    def tile_states(self) -> TileStates:
+        """The state of the tiles of columns."""
         ...
 
 

@@ -15,15 +15,17 @@ import zarr
 from numpy.typing import NDArray
 
 from dfact.data.sources.dask import DaskRows
-from dfact.engine.block_state import BlockStates, CheckpointedState, PartitionStates
+from dfact.engine.block_state import BlockStates, CheckpointedState, PartitionStates, StateArrays
 from dfact.engine.partitions import Partitions, prefetch, reduce_blocks
-from dfact.engine.passes import PartialSums, Pass, SampledPass, Workspace, pass_partitions
+from dfact.engine.passes import PartialSums, Pass, SampledPass, TiledPass, Workspace, accumulate_step, pass_partitions
 from dfact.engine.reduction import Node, TreeSum
 from dfact.engine.threads import single_threaded
+from dfact.engine.tiles import HeldSums, SumsStore, group_partitions, n_columns, n_groups
 
 B = TypeVar("B")
 P = TypeVar("P", bound=PartialSums)
 T = TypeVar("T")
+R = TypeVar("R")
 Fetch = Callable[[Sequence[Hashable]], Mapping[Hashable, NDArray[Any]]]
 _STREAM_BYTES = 1 << 26  # minimum size of a checkpoint's streams if a shard writes several
 
@@ -53,11 +55,13 @@ class Shard:
     therefore runs only where it has not run yet. Its sums are kept until the next pass. Calls must not overlap.
     """
 
-    def __init__(self, n_partitions: int, threads: int, resident_states: int, resident_values: int, fetch: Fetch | None = None) -> None:
+    def __init__(
+        self, n_partitions: int, threads: int, resident_states: int, resident_values: int, resident_sums: int, fetch: Fetch | None = None
+    ) -> None:
         """Initialize an empty shard for a data set of ``n_partitions``.
 
-        States of up to ``resident_states`` partitions and values of up to ``resident_values`` stay in memory. ``fetch`` returns chunks of
-        a Dask array by their keys.
+        States of up to ``resident_states`` partitions, values of up to ``resident_values``, and tiled sums of up to ``resident_sums``
+        groups that wait for others stay in memory. ``fetch`` returns chunks of a Dask array by their keys.
         """
         self._fetch = fetch
         self._n, self._threads = n_partitions, threads
@@ -67,6 +71,7 @@ class Shard:
         self._done: dict[int, int] = {}  # number of the last pass on each partition
         self._pass = 0
         self._sums: TreeSum[Any] = TreeSum(n_partitions)
+        self._tiled = SumsStore(resident_sums)
         self._local = threading.local()
         self._counter = itertools.count(1)
         self.n_processed = 0
@@ -81,6 +86,7 @@ class Shard:
         # Threads, and thus their working arrays, live as long as the shard.
         self._pool = self._stack.enter_context(ThreadPoolExecutor(self._threads, "dfact-pass")) if self._threads > 1 else None
         self._stack.callback(self._states.close)
+        self._stack.callback(self._tiled.close)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -135,7 +141,22 @@ class Shard:
 
     def sums(self, pass_number: int) -> dict[Node, Any]:
         """Return the sums of the pass with this number over the shard's partitions, or nothing if it is not the last."""
-        return self._sums.nodes if pass_number == self._pass else {}
+        nodes = self._sums.nodes if pass_number == self._pass else {}
+        return {node: part.small if isinstance(part, HeldSums) else part for node, part in nodes.items()}
+
+    def tile_sums(self, pass_number: int, tile: int) -> dict[Node, StateArrays]:
+        """Return the sums of a tile over the shard's groups of partitions, in the tiled pass with this number if it is the last."""
+        return {node: part.tile(tile) for node, part in self._sums.nodes.items()} if pass_number == self._pass else {}
+
+    def drop_sums(self) -> None:
+        """Drop the sums of the last pass."""
+        self._start_sums(1)
+
+    def _start_sums(self, n: int) -> None:
+        for part in self._sums.nodes.values():
+            if isinstance(part, HeldSums):
+                part.release()
+        self._sums = TreeSum(n)
 
     def run(self, pass_number: int, pass_: Pass[Any, B, P], broadcast: B, *, wanted: bool = True) -> None:
         """Run the pass with this number on the partitions on which it has not run yet.
@@ -143,10 +164,14 @@ class Shard:
         An earlier pass may be repeated for the partitions of a lost worker; its sums are not kept. A sampled pass that does not change
         the states is skipped unless its sums are ``wanted``.
         """
+        if isinstance(pass_, TiledPass):
+            self._run_tiled(pass_number, pass_, broadcast)
+            return
         began, current = time.perf_counter(), pass_number >= self._pass
         sampled = pass_partitions(pass_, self._n)
         if pass_number > self._pass:
-            self._pass, self._sums = pass_number, TreeSum(len(sampled))
+            self._pass = pass_number
+            self._start_sums(len(sampled))
         sums = self._sums if current else TreeSum[P](len(sampled))
         sample = pass_ if isinstance(pass_, SampledPass) else None
         keep_states = sample is None or sample.changes_state
@@ -162,10 +187,76 @@ class Shard:
         # of a sample are short and read as a whole.
         read = pass_.dtype is not None and any(item.partitions.source.chunk_rows is not None for item in todo)
         self._run_items(work, todo, partial(self._load, sampled=sample is not None) if read else None)
+        self._finish_pass(todo, began)
+
+    def _finish_pass(self, todo: Sequence[_WorkItem], began: float) -> None:
         self._split_loaded()
         rows = sum(item.partitions.source.shape[0] for item in todo)
         if rows:
             self.rows_per_second = rows / max(time.perf_counter() - began, 1e-9)
+
+    def _run_tiled(self, pass_number: int, pass_: TiledPass[Any, B, P], broadcast: B) -> None:
+        """Run a tiled pass on the groups of partitions on which it has not run yet."""
+        began, layout = time.perf_counter(), self._runs[0].partitions.layout
+        size, sums = group_partitions(layout), TreeSum[HeldSums](n_groups(layout))
+        if pass_number > self._pass:
+            self._pass = pass_number
+            self._start_sums(n_groups(layout))
+        current = pass_number == self._pass
+        if current:
+            sums = self._sums
+        pieces = [
+            _WorkItem(item.run, item.partitions.part(max(a, item.partitions.first), min(a + size, item.partitions.last)))
+            for item in self._todo(pass_number)
+            for a in range(item.partitions.first // size * size, item.partitions.last, size)
+        ]
+        groups = [list(group) for _, group in itertools.groupby(pieces, lambda piece: piece.partitions.first // size)]
+        lengths = [sum(len(piece.partitions) for piece in group) for group in groups]
+        assert all(
+            length == min(size, self._n - group[0].partitions.first // size * size) for group, length in zip(groups, lengths, strict=True)
+        ), "a shard owns all partitions of a group"
+
+        def work(group: list[_WorkItem]) -> None:
+            total = self._accumulate(group, pass_number, pass_, broadcast)
+            if current:  # no other sums are wanted
+                held = HeldSums(self._tiled, total, pass_.tiled, n_columns(group[0].partitions.source))
+                del total
+                sums.add((0, group[0].partitions.first // size), held)
+                del held
+                self._tiled.limit(sums.nodes.values())
+
+        self._run_items(work, groups)
+        self._finish_pass(pieces, began)
+
+    def _accumulate(self, group: Sequence[_WorkItem], pass_number: int, pass_: TiledPass[Any, B, P], broadcast: B) -> P:
+        """Run a tiled pass on a group of partitions and return its sums. The next chunk is read while the current one is processed."""
+        total = pass_.zeros(n_columns(group[0].partitions.source))
+        read = pass_.dtype is not None
+        for item in prefetch(self._load(item, sampled=False) if read else item for item in group):
+            if read:
+                self._load_resident(item)
+            partitions = self._fetch_chunks(item.partitions) if read else item.partitions
+            with closing(partitions.blocks(pass_.dtype, self._workspace())) as blocks:  # type: ignore[type-var]  # a generator with close()
+                for i in partitions.numbers:
+                    n_blocks = partitions.n_blocks(i)
+                    new: BlockStates = []
+                    for block, old in zip(islice(blocks, n_blocks), self._states.take(i, n_blocks), strict=True):
+                        block.work.next_block()
+                        new.append(accumulate_step(pass_, block, old, broadcast, total))
+                    self._states.put(i, new)
+                    self._done[i] = pass_number
+                    self.n_processed = next(self._counter)
+        return total
+
+    def map(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """Return the results of a function for each item, computed on the shard's threads."""
+        results: dict[int, R] = {}
+
+        def work(pair: tuple[int, T]) -> None:
+            results[pair[0]] = function(pair[1])
+
+        self._run_items(work, list(enumerate(items)))
+        return [results[i] for i in range(len(items))]
 
     def _skip(self, pass_number: int, sampled: set[int]) -> None:
         """Mark the pass as done on those partitions that are not ``sampled``."""

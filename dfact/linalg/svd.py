@@ -13,10 +13,12 @@ from dfact.engine.block_state import BlockState
 from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.engine.requests import Solver, run
 from dfact.kernels.entries import filled
+from dfact.linalg.wide_svd import leading_vectors
 
 _GRAM_COLUMNS = 512  # up to this number of columns, M'M costs no more than the passes of the block iteration
 _OVERSAMPLING = 10
 _MAX_PASSES = 12
+_BASIS_ENTRIES = 1 << 26  # limit of a Krylov basis on the driver, which holds it, its products and copies of both
 
 Matrix = NDArray[Any] | sp.csr_array
 View = Callable[[Block], Matrix]
@@ -70,21 +72,34 @@ def right_singular(
 
     Up to 512 columns they come from the Gram matrix, in one pass. Beyond, block Krylov iteration on a
     random start computes them (Musco & Musco 2015, algorithm 2): each pass multiplies one more block by MᵀM, and
-    the iteration ends when every pair has ‖MᵀMv − σ²v‖ ≤ ``tolerance`` σ₁·max(σ, ``tolerance`` σ₁), or after 12 passes. The
+    the iteration ends when every pair has ‖MᵀMv − σ²v‖ ≤ ``tolerance`` σ₁·max(σ, ``tolerance`` σ₁), or after 12 passes. With so
+    many columns that the basis might exceed 2²⁶ entries, :mod:`dfact.linalg.wide_svd` restarts the iteration in each pass. The
     start is fixed, so the result depends on the data alone. Each vector's largest entry is positive.
     """
     if n_columns <= max(_GRAM_COLUMNS, k + _OVERSAMPLING):
         sums = yield from run(GramPass(dtype, view), None)
         values, V = eigh(sums.gram, subset_by_index=(n_columns - k, n_columns - 1))
         V, values = V[:, ::-1], values[::-1]
+    elif is_wide(n_columns, k):
+        V, values = yield from leading_vectors(k, k + _OVERSAMPLING, dtype, view, tolerance, _MAX_PASSES)
     else:
         V, values = yield from _block_krylov(SketchPass(dtype, view), n_columns, k, tolerance)
     return V * np.where(V[np.abs(V).argmax(axis=0), np.arange(k)] < 0, -1.0, 1.0), np.sqrt(np.maximum(values, 0))
 
 
+def is_wide(n_columns: int, k: int) -> bool:
+    """Return whether :func:`right_singular` keeps its basis with the tiles of columns."""
+    return n_columns * (k + _OVERSAMPLING) * _MAX_PASSES > _BASIS_ENTRIES
+
+
 def gram_size(n_columns: int, k: int) -> int:
-    """Return the number of entries of the sums in a pass of :func:`right_singular`."""
-    return n_columns * (n_columns if n_columns <= _GRAM_COLUMNS else k + _OVERSAMPLING)
+    """Return the number of entries of the sums in a pass of :func:`right_singular`, without those of :func:`tiled_gram_size`."""
+    return 0 if is_wide(n_columns, k) else n_columns * (n_columns if n_columns <= _GRAM_COLUMNS else k + _OVERSAMPLING)
+
+
+def tiled_gram_size(n_columns: int, k: int) -> int:
+    """Return the number of entries of the tiled sums in a pass of :func:`right_singular`, and of its broadcast."""
+    return n_columns * (k + _OVERSAMPLING) if is_wide(n_columns, k) else 0
 
 
 def _block_krylov(product: SketchPass, m: int, k: int, tolerance: float) -> Solver[tuple[NDArray[np.float64], NDArray[np.float64]]]:

@@ -13,14 +13,17 @@ from sklearn.cluster import KMeans
 from sklearn.svm import OneClassSVM
 
 from dfact.data.coerce import as_dataset
+from dfact.engine import tiles
 from dfact.engine.driver import drive
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import Workspace
+from dfact.engine.requests import RunPass, Solver
 from dfact.engine.session import Session
 from dfact.errors import DataError
 from dfact.linalg import kmeans as kmeans_module
+from dfact.linalg import svd
 from dfact.linalg.kmeans import kmeans, nearest_rows
 from dfact.linalg.points import Coordinates, DataRows, EmbedPass, take
 from dfact.linalg.svd import right_singular, zero_filled
@@ -69,6 +72,55 @@ def test_right_singular_vectors_are_those_of_numpy(m: int, seed: int) -> None:
     assert np.sin(subspace_angles(V, Vt[:4].T).max()) < 1e-4
     np.testing.assert_allclose(V.T @ V, np.eye(4), atol=1e-10)
     assert (V[np.abs(V).argmax(axis=0), range(4)] > 0).all()
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("seed", range(2))
+def test_right_singular_vectors_of_many_columns_are_those_of_numpy(seed: int, sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(svd, "_BASIS_ENTRIES", 0)
+    monkeypatch.setattr(tiles, "_TILE_COLUMNS", 300)
+    X = low_rank(900, 700, 4, 0.05, seed)
+    with session(sp.csr_array(X) if sparse else X) as opened:
+        V, sigma = drive(right_singular(700, 4, FLOAT64, tolerance=1e-6), opened)
+    _, expected, Vt = np.linalg.svd(X, full_matrices=False)
+    np.testing.assert_allclose(sigma, expected[:4], rtol=1e-8)
+    assert np.sin(subspace_angles(V, Vt[:4].T).max()) < 1e-4
+    np.testing.assert_allclose(V.T @ V, np.eye(4), atol=1e-10)
+    assert (V[np.abs(V).argmax(axis=0), range(4)] > 0).all()
+
+
+@pytest.mark.parametrize("k", [2, 5])
+def test_many_columns_need_about_as_many_passes_as_a_full_basis(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    X = low_rank(900, 700, k, 0.3, 0)
+    passes = []
+    for entries in (1 << 26, 0):
+        monkeypatch.setattr(svd, "_BASIS_ENTRIES", entries)
+        requests = []
+        solver = right_singular(700, k, FLOAT64, tolerance=1e-3)
+        with session(X) as opened:
+            drive(recorded(solver, requests), opened)
+        passes.append(sum(isinstance(request, RunPass) for request in requests))
+    assert passes[1] <= passes[0] + 2
+
+
+def recorded(solver: Solver[Any], requests: list[Any]) -> Solver[Any]:
+    """The same solver, whose requests are noted."""
+    reply = None
+    while True:
+        try:
+            requests.append(solver.send(reply))
+        except StopIteration as end:
+            return end.value
+        reply = yield requests[-1]
+
+
+def test_many_columns_and_a_rank_below_the_number_of_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(svd, "_BASIS_ENTRIES", 0)
+    X = low_rank(300, 600, 3, 0.0, 2)
+    with session(X) as opened:
+        _, sigma = drive(right_singular(600, 5, FLOAT64), opened)
+    np.testing.assert_allclose(sigma[:3], np.linalg.svd(X)[1][:3], rtol=1e-8)
+    assert sigma[3] < 1e-6 * sigma[0]
 
 
 @pytest.mark.slow

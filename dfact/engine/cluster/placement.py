@@ -18,21 +18,26 @@ _IMBALANCE, _MANY_WORKERS = 0.05, 64
 _LEVELS = 2  # levels of the partitions' tree that a worker divides among the workers it calls
 
 
-def split(runs: Sequence[range], weights: Sequence[float]) -> list[list[range]]:
+def split(runs: Sequence[range], weights: Sequence[float], unit: int = 1) -> list[list[range]]:
     """Split runs of partitions into shares proportional to the weights, each of consecutive partitions as far as the runs are.
 
-    Shares begin at multiples of the largest power of two that their balance allows. So a worker returns the sums of few nodes
-    of the tree over the partitions, often of one.
+    Shares begin at multiples of ``unit``, and of the largest power of two that their balance allows. So a worker returns the sums
+    of few nodes of the tree over the partitions, often of one.
     """
     partitions = np.concatenate([np.asarray(run, np.int64) for run in runs]) if runs else np.empty(0, np.int64)
     shares = np.cumsum([0.0, *weights]) / sum(weights)
-    edges = np.rint(shares * len(partitions)).astype(int)
-    longest = (1 + _IMBALANCE * min(1, len(weights) / _MANY_WORKERS)) * _longest(edges, weights)
-    size = 2
-    while size <= len(partitions):
+
+    def align(size: int) -> NDArray[Any]:
         starts = np.flatnonzero(np.diff(partitions // size, prepend=-1))  # positions of the multiples of the size
         units = np.append(starts, len(partitions))
-        coarser = units[np.rint(shares * len(starts)).astype(int)]
+        aligned: NDArray[Any] = units[np.rint(shares * len(starts)).astype(int)]
+        return aligned
+
+    edges = align(unit)
+    longest = (1 + _IMBALANCE * min(1, len(weights) / _MANY_WORKERS)) * _longest(edges, weights)
+    size = 2 * unit
+    while size <= len(partitions):
+        coarser = align(size)
         if _longest(coarser, weights) <= longest:
             edges = coarser
         size *= 2

@@ -4,8 +4,9 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -15,7 +16,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dfact.engine.block_state import CheckpointedState
+from dfact.engine.block_state import CheckpointedState, StateArrays
 from dfact.engine.cluster.demand import demand
 from dfact.engine.cluster.journal import Journal
 from dfact.engine.cluster.placement import Tree, split, tree, without
@@ -26,11 +27,12 @@ from dfact.engine.cluster.worker_shard import Report, Share
 from dfact.engine.cluster.workers import Retry, SessionWorker, SessionWorkers, WorkersLost
 from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers
 from dfact.engine.partitions import Partitions
-from dfact.engine.passes import PartialSums, Pass, pass_partitions
+from dfact.engine.passes import PartialSums, Pass, TiledPass, pass_partitions
 from dfact.engine.reduction import TreeSum
 from dfact.engine.session import CheckpointableSession
 from dfact.engine.shard import consecutive
 from dfact.engine.threads import single_threaded
+from dfact.engine.tiles import Tile, TileStates, TileStep, add_small, group_partitions, n_columns, n_groups, n_summands, tile_total
 from dfact.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ D = TypeVar("D")
 R = TypeVar("R")
 T = TypeVar("T")
 _ROWS_BYTES = 1 << 24  # size of the rows in one message to the driver
+_TILES_BYTES = 1 << 26  # size of the tiles' states that the driver sends at once
 _POLL_WORKERS_SECONDS = 1.0  # time between two checks for workers that have joined
 _PARTITIONS_PER_THREAD = 4  # an adaptive cluster is asked for one thread per this number of partitions
 # Partitions move if passes take this factor longer than with partitions in proportion to speed, and at least this many seconds
@@ -62,7 +65,7 @@ class ClusterSession(CheckpointableSession):
 
     def __init__(self, client: "Client", partitions: Partitions, plan: Plan) -> None:
         self._client, self._partitions = client, partitions
-        self._workers = SessionWorkers(client, (len(partitions), plan.resident_states, plan.resident_values))
+        self._workers = SessionWorkers(client, (len(partitions), plan.resident_states, plan.resident_values, plan.resident_sums))
         self._journal = Journal()
         self._saved: list[CheckpointedState] = []
         self._done = self._epoch = 0
@@ -72,6 +75,11 @@ class ClusterSession(CheckpointableSession):
         """Whether passes must be repeated for some partitions."""
         self._uneven_passes = self._cooldown = 0
         self._next_poll = 0.0
+        self._unit = 1
+        """Number of partitions in a group, once a pass was tiled: workers own complete groups."""
+        self._tiles = TileStates(n_columns(partitions.source))
+        self._pending = self._stateless = False
+        """Whether the sums of the last pass wait for a step on tiles, and whether no partition had a state after it."""
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -80,6 +88,7 @@ class ClusterSession(CheckpointableSession):
             # The driver's own matrix products would give other bits with more threads.
             stack.enter_context(single_threaded())
             stack.enter_context(demand(self._client, len(self._partitions) // _PARTITIONS_PER_THREAD))
+            stack.callback(self._tiles.close)
             stack.callback(self._workers.close)
             self._workers.add(self._workers.available())
             self._stack = stack.pop_all()
@@ -92,17 +101,83 @@ class ClusterSession(CheckpointableSession):
 
     def run(self, pass_: Pass[Any, B, P], broadcast: B) -> P:
         self._update_workers()
-        self._journal.append(packed(pass_), packed(broadcast))
-        parts = len(pass_partitions(pass_, len(self._partitions)))
+        if isinstance(pass_, TiledPass):
+            self._align_groups()
+        self._journal.append(packed(pass_), packed(self._tiles.resolve(broadcast)))
+        n = len(pass_partitions(pass_, len(self._partitions)))
+        parts = n_summands(pass_, self._partitions.layout, n)
         sums, report = self._with_recovery(lambda: self._run_passes([self._done + 1], parts))
         self._done += 1
-        if report.stateless:
-            self._saved = []
-            self._journal.clear(self._done)
-        if parts == len(self._partitions):
+        self._pending, self._stateless = isinstance(pass_, TiledPass), report.stateless
+        if not self._pending:  # lost sums that wait for a step are computed again from the journal
+            self._clear_stateless()
+        if n == len(self._partitions):
             self._update_speeds(report)
         result: P = sums.result
         return result
+
+    def _clear_stateless(self) -> None:
+        if self._stateless:
+            self._saved = []
+            self._journal.clear(self._done)
+
+    def step_tiles(
+        self, step: TileStep, given: Mapping[str, NDArray[Any]], prefix: str = "", sums: Mapping[str, NDArray[Any]] | None = None
+    ) -> PartialSums:
+        if sums is not None:
+            return self._tiles.run(step, given, prefix, sums, lambda _: {}, lambda work, numbers: [work(number) for number in numbers])
+        small: list[PartialSums] = []
+        n = len(self._tiles.columns)
+
+        def step_wave() -> None:
+            first = len(small)
+            tiles = [self._tiles.tile(first, {}, given, prefix)]
+            size = sum(array.nbytes for arrays in (tiles[0].state, tiles[0].given) for array in arrays.values())
+            wave = max(1, min(sum(worker.threads for worker in self._workers.owners), _TILES_BYTES // max(1, size)))
+            tiles += [self._tiles.tile(number, {}, given, prefix) for number in range(first + 1, min(first + wave, n))]
+            replies = self._step_here(step, tiles) if self._workers.star else self._step_on_workers(step, tiles)
+            for tile, (state, part) in zip(tiles, replies, strict=True):
+                self._tiles.put(tile.number, state, prefix)
+                small.append(part)
+
+        while len(small) < n:
+            self._with_recovery(step_wave)
+        if self._pending:
+            self._pending = False
+            self._clear_stateless()
+        return add_small(small)
+
+    def _step_on_workers(self, step: TileStep, tiles: Sequence[Tile]) -> list[tuple[StateArrays, PartialSums]]:
+        """Step some tiles, each on a worker that collects its sums from all others."""
+        owners = self._workers.owners
+        sources = [worker.shard for worker in owners] if self._pending else []
+        message = {"epoch": self._epoch, "pass_number": self._done, "groups": n_groups(self._partitions.layout), "sources": sources}
+        shares = np.array_split(np.arange(len(tiles)), len(owners))
+        calls = {
+            worker: {"tiles": [tiles[i].number for i in share], "content": packed((step, [tiles[i] for i in share])), **message}
+            for worker, share in zip(owners, shares, strict=True)
+            if share.size
+        }
+        return [result for reply in self._workers.call_all("step_tiles", calls).values() for result in unpacked(reply)]
+
+    def _step_here(self, step: TileStep, tiles: Sequence[Tile]) -> list[tuple[StateArrays, PartialSums]]:
+        """Step some tiles in this process, one after the other, as the workers cannot reach each other."""
+        results = []
+        for tile in tiles:
+            own: StateArrays = {}
+            if self._pending:
+                call = {"pass_number": self._done, "tiles": [tile.number]}
+                replies = [unpacked(self._workers.call(worker, "tile_sums", **call)) for worker in self._workers.owners]
+                own = tile_total([parts[0] for parts in replies], n_groups(self._partitions.layout))
+            results.append(step(replace(tile, sums=own)))
+        return results
+
+    def tiles(self, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
+        return self._tiles.array(name, dtype)
+
+    @property
+    def tile_states(self) -> TileStates:
+        return self._tiles
 
     def rows(self, name: str) -> Iterator[NDArray[Any]]:
         first, count = 0, 1
@@ -204,6 +279,9 @@ class ClusterSession(CheckpointableSession):
     def _recover(self) -> None:
         """Assign partitions without an owner to the workers, and repeat the journal's passes for them."""
         everything = [range(len(self._partitions))]
+        for worker in self._workers.all:
+            if any(run.start % self._unit or (run.stop % self._unit and run.stop != len(self._partitions)) for run in worker.runs):
+                worker.runs = []  # its partitions could not be moved to form complete groups
         orphans = without(everything, [run for worker in self._workers.all for run in worker.runs])
         if orphans:
             self._assign(orphans)
@@ -216,7 +294,7 @@ class ClusterSession(CheckpointableSession):
         """Divide partitions among the workers."""
         self._workers.wait_for_some()
         workers, weights = self._weights()
-        shares = split(orphans, weights)
+        shares = split(orphans, weights, self._unit)
         self._start_epoch()
         self._behind = True
         calls = {
@@ -267,6 +345,17 @@ class ClusterSession(CheckpointableSession):
             except WorkersLost as lost:
                 self._workers.remove(lost.workers)
 
+    def _align_groups(self) -> None:
+        """Let workers own complete groups of partitions from now on."""
+        unit = group_partitions(self._partitions.layout)
+        if unit != self._unit and self._workers.owners:
+            self._unit = unit
+            try:
+                self._rebalance()
+            except WorkersLost as lost:
+                self._workers.remove(lost.workers)
+        self._unit = unit
+
     def _update_speeds(self, report: Report) -> None:
         """Update the workers' speeds, and count consecutive passes in which the slowest worker delayed the others."""
         owners = self._workers.owners
@@ -279,14 +368,14 @@ class ClusterSession(CheckpointableSession):
             return
         slowest = max(worker.load / worker.speed for worker in owners)
         ideal = len(self._partitions) / sum(worker.speed for worker in owners)
-        single = max(1 / worker.speed for worker in owners)  # time of a single partition, which cannot be divided
+        single = max(self._unit / worker.speed for worker in owners)  # time of a partition, or a group, which cannot be divided
         uneven = slowest > max(_IMBALANCE * ideal, ideal + single, ideal + _MIN_GAIN_SECONDS)
         self._uneven_passes = self._uneven_passes + 1 if uneven else 0
 
     def _rebalance(self) -> None:
         """Distribute the partitions over the workers in proportion to their speed."""
         workers, weights = self._weights()
-        shares = split([range(len(self._partitions))], weights)
+        shares = split([range(len(self._partitions))], weights, self._unit)
         moves = {
             worker: [
                 (source, range(max(owned.start, run.start), min(owned.stop, run.stop)))

@@ -12,18 +12,19 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dfact.engine.block_state import CheckpointedState
+from dfact.engine.block_state import CheckpointedState, StateArrays
 from dfact.engine.cluster.memory import keep_freed_memory
 from dfact.engine.cluster.meter import meter_of, show_figures
 from dfact.engine.cluster.placement import Tree
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, reaches
 from dfact.engine.cluster.transport import packed, unpacked
-from dfact.engine.reduction import TreeSum
+from dfact.engine.reduction import Node, TreeSum
 from dfact.engine.shard import Shard
+from dfact.engine.tiles import TileSums, add_tiles
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -59,14 +60,15 @@ class WorkerShard:
     """A shard in a worker's process, with a thread that processes one call after the other.
 
     If a call fails at another worker, the reply names that worker, so that the driver can determine whether it
-    is lost. It has no information on the partitions of others. ``resident_states`` and ``resident_values`` are the numbers
-    of partitions whose states and values may stay in memory.
+    is lost. It has no information on the partitions of others. ``size`` is that of a :class:`Shard`: the number of partitions, and
+    what may stay in memory.
     """
 
-    def __init__(self, worker: "Worker", key: str, n_partitions: int, resident_states: int, resident_values: int) -> None:
+    def __init__(self, worker: "Worker", key: str, size: tuple[int, ...]) -> None:
         self.worker, self.key = worker, key
         self._control = ThreadPoolExecutor(1, "dfact-shard")
-        self._shard = Shard(n_partitions, worker.state.nthreads, resident_states, resident_values, self._fetch)
+        n_partitions, states, values, sums = size
+        self._shard = Shard(n_partitions, worker.state.nthreads, states, values, sums, self._fetch)
         self._pass: Any = None
         self._epoch = 0
         self._meter = meter_of(worker)
@@ -172,6 +174,41 @@ class WorkerShard:
             return result
         sums, report = result
         return {"content": serialized(packed((sums.nodes if isinstance(sums, TreeSum) else sums, report)))}
+
+    async def tile_sums(self, pass_number: int, tiles: Sequence[int]) -> dict[str, Any]:
+        """Return the sums of some tiles in a tiled pass over the groups of partitions of this worker."""
+        return {"content": serialized(await self._do(lambda: packed(self._tile_sums(pass_number, tiles))))}
+
+    def _tile_sums(self, pass_number: int, tiles: Sequence[int]) -> list[dict[Node, StateArrays]]:
+        return [self._shard.tile_sums(pass_number, tile) for tile in tiles]
+
+    async def step_tiles(
+        self, epoch: int, pass_number: int, groups: int, tiles: Sequence[int], sources: Sequence[ShardAddress], content: bytes
+    ) -> dict[str, Any]:
+        """Collect the sums of some tiles from all shards, and return the tiles' new states and small sums.
+
+        Without ``sources`` the step gets no sums.
+        """
+        if not self._is_current(epoch):
+            return {"stale": epoch}
+        totals = [TreeSum[TileSums](groups) for _ in tiles]
+        first = tiles[0] % max(1, len(sources))  # not all workers begin with the same one
+        for address, key in [*sources[first:], *sources[:first]]:
+            if key == self.key:
+                parts = await self._do(self._tile_sums, pass_number, tiles)
+            else:
+                reply = await self.call_shard((address, key), "tile_sums", pass_number=pass_number, tiles=tiles)
+                if "content" not in reply:
+                    return reply
+                parts = await self._do(unpacked, reply["content"])
+            await self._do(add_tiles, totals, parts)
+        sums = [total.result.arrays if sources else {} for total in totals]
+        return {"content": serialized(await self._do(self._step_tiles, content, sums))}
+
+    def _step_tiles(self, content: bytes, sums: Sequence[StateArrays]) -> bytes:
+        step, tiles = unpacked(content)
+        own = [replace(tile, sums=arrays) for tile, arrays in zip(tiles, sums, strict=True)]
+        return packed(self._shard.map(step, own))
 
     async def add(self, epoch: int, content: bytes) -> dict[str, Any]:
         """Add partitions that no other worker has, without states or with those of a checkpoint."""
@@ -382,11 +419,11 @@ def _packed_error(error: Exception) -> bytes:
     return content
 
 
-async def open_shard(key: str, n_partitions: int, resident_states: int, resident_values: int, *, dask_worker: "Worker") -> None:
+async def open_shard(key: str, *size: int, dask_worker: "Worker") -> None:
     """Open a shard in a worker; Dask runs this on its event loop."""
     dask_worker.handlers.setdefault(OPERATION, handle)
     show_figures(dask_worker)
-    shard = WorkerShard(dask_worker, key, n_partitions, resident_states, resident_values)
+    shard = WorkerShard(dask_worker, key, size)
     await shard.open()
     expiring = asyncio.ensure_future(shard.expire())
     _expiring.add(expiring)

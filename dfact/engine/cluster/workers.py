@@ -62,8 +62,10 @@ class Retry(Exception):  # noqa: N818  # not an error: the call is repeated
 class SessionWorkers:
     """The workers that have joined a session, by their addresses."""
 
-    def __init__(self, client: "Client", size: tuple[int, int, int]) -> None:
-        """Initialize; ``size`` is the number of partitions, and the numbers of those whose states and values a worker may keep."""
+    def __init__(self, client: "Client", size: tuple[int, ...]) -> None:
+        """Initialize; ``size`` is the number of partitions, the numbers of those whose states and values a worker may keep, and that
+        of the groups whose tiled sums it may keep.
+        """
         self._client, self._size, self._watch = client, size, Watchdog(client)
         self._joined: dict[str, SessionWorker] = {}
         self._refused: dict[str, float] = {}
@@ -180,7 +182,7 @@ class SessionWorkers:
             if "lost" not in reply:
                 return reply.get("content")
             await self._examine([self.by_key(key) for _, key in reply["lost"]])
-            if call in {"take", "write"} or (call == "run" and not self.star):
+            if call in {"take", "write", "step_tiles"} or (call == "run" and not self.star):
                 # All are alive, so two of them cannot reach each other, but the scheduler reaches all.
                 self.star = True
                 raise Retry("Workers cannot reach each other; the driver calls each of them itself")

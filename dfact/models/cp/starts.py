@@ -11,7 +11,7 @@ from scipy.linalg import eigh
 from dfact.data.dataset import Dataset
 from dfact.engine.partitions import partitions
 from dfact.engine.requests import Solver, memo, run, state_rows
-from dfact.linalg.svd import gram_size, right_singular
+from dfact.linalg.svd import gram_size, right_singular, tiled_gram_size
 from dfact.models.cp.block_descent import Descent, ImputingDescent, MaskedDescent
 from dfact.models.cp.passes import FACTORS, RowStart, SlicesPass, SliceSums, UnfoldingsPass, filled_rows, random_factors
 from dfact.models.cp.problem import Factors, Prior, RowPrior, check_factors, check_variances, estimate_prior, find_unobserved, unfold
@@ -133,4 +133,5 @@ def _nvecs(shape: Sequence[int], others: Factors, dtype: np.dtype[Any], *, nonne
 def start_size(shape: Sequence[int], rank: int) -> int:
     """Return how many numbers a pass for the singular vectors sums: Gram matrices of the unfoldings, or those that mode 1 needs."""
     m = prod(shape[1:])
-    return max(sum(size * size for size in shape[1:]), gram_size(m, min(rank, shape[0], m)))
+    k = min(rank, shape[0], m)
+    return max(sum(size * size for size in shape[1:]), gram_size(m, k) + tiled_gram_size(m, k))

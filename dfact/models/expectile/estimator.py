@@ -19,7 +19,7 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.engine.threads import single_threaded
 from dfact.errors import DataError, ParameterError
-from dfact.linalg.svd import gram_size, right_singular
+from dfact.linalg.svd import gram_size, right_singular, tiled_gram_size
 from dfact.models.estimator import Factorization
 from dfact.models.expectile.alternation import Alternation
 from dfact.models.expectile.measurements import Measurements
@@ -405,6 +405,7 @@ class ExpectileMF(Factorization):
         return Footprint(
             state_per_row=2 * 8 * k,
             work_per_row=2 * size * m + 12 * m + 4 * 8 * k,
-            broadcast=8 * (columns + gram_size(m, k)),
+            broadcast=8 * (columns + gram_size(m, k)) + size * tiled_gram_size(m, k),
             result_per_row=size * k,
+            tiled=8 * tiled_gram_size(m, k),
         )

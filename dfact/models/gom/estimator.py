@@ -17,7 +17,7 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.kmeans import search_bytes
-from dfact.linalg.svd import gram_size
+from dfact.linalg.svd import gram_size, tiled_gram_size
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import Shape
@@ -346,8 +346,11 @@ class GradeOfMembership(Factorization):
         return Footprint(
             state_per_row=size * largest,
             work_per_row=size * (3 * m + 5 * width),
-            broadcast=8 * (gram_size(m, largest) + 2 * m * width + 8 * largest * width) + search_bytes(shape[0], largest),
+            broadcast=size * tiled_gram_size(m, largest)
+            + 8 * (gram_size(m, largest) + 2 * m * width + 8 * largest * width)
+            + search_bytes(shape[0], largest),
             result_per_row=size * largest,
+            tiled=8 * tiled_gram_size(m, largest),
         )
 
     def __sklearn_tags__(self) -> Any:
