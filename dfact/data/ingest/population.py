@@ -66,7 +66,7 @@ def _read_table(found: InputFile, column: str | None, id_column: str | None) -> 
         named, defaults = [str(name) for name in frame], ("IID", str(frame.columns[-1])) if "IID" in frame else ("person", "phenotype")
     else:
         table = open_table(found)
-        named, defaults = table.columns, tuple((table.columns * 2)[:2])
+        named, defaults = table.columns, (table.columns[0], (table.columns * 2)[1])
     persons, populations = id_column or defaults[0], column or defaults[1]
     for option, name in (("id_column", persons), ("population_column", populations)):
         if name not in named:
