@@ -1,4 +1,4 @@
-"""Planted data: simulations of the ICQF, grade-of-membership and elastic-net PARAFAC papers, questionnaires and genotypes of any size."""
+"""Planted data: simulations of the ICQF, grade-of-membership and elastic-net PARAFAC papers; questionnaires, genotypes of any size."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

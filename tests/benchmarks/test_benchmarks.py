@@ -11,6 +11,8 @@ import pandas as pd
 import pytest
 
 from benchmarks import common, readme_figures
+from benchmarks.admixture import import_bed
+from benchmarks.admixture.simulation import write_dataset
 from benchmarks.bounded_nmf import out_of_core as icqf_out_of_core
 from benchmarks.bounded_nmf import paper as icqf_paper
 from benchmarks.bounded_nmf import reference as icqf_reference
@@ -29,6 +31,7 @@ from benchmarks.gom import tables as gom_tables
 from benchmarks.inputs import statistical
 from benchmarks.versions import time_to_convergence
 from dfact.data.examples import ipip_ascado
+from dfact.data.synthetic import PlantedAdmixture
 from dfact.models.bounded_nmf.passes import ADMMPass, SplitlessPass
 from tests.conftest import planted_answers
 
@@ -311,3 +314,20 @@ def test_statistical_files_of_all_formats_hold_the_same(tmp_path: Path, results:
     thresholds = statistical.measure(300, 7, tmp_path)
     assert dict(thresholds)["the same answers from all formats"]
     assert len(load(results, "inputs_statistical")["rows"]) == 5
+
+
+def test_imports_of_genotypes_within_any_limit_give_the_same(tmp_path: Path, results: Path) -> None:
+    thresholds = import_bed.measure(101, 700, ["1GiB", "14KB"], tmp_path)
+    assert dict(thresholds)["the same dataset within every limit"]
+    assert [row["chunk"] for row in load(results, "import_bed")["rows"]] == ["128 × 700", "128 × 256"]
+
+
+def test_planted_genotypes_are_written_in_bounded_memory(tmp_path: Path) -> None:
+    planted = PlantedAdmixture(250, 40, 3, seed=2)
+    G = np.concatenate(list(planted.blocks()))
+    assert np.array_equal(np.concatenate(list(planted.blocks())), G)
+    dataset = write_dataset(planted, tmp_path / "a.zarr")
+    assert np.array_equal(dataset.source.read(0, 250), G)
+    assert np.array_equal(planted.Q[:50].argmax(axis=1), np.arange(50) % 3)
+    np.testing.assert_allclose(planted.Q.sum(axis=1), 1)
+    assert abs(G.mean() - 2 * (planted.Q @ planted.P).mean()) < 0.05

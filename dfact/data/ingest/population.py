@@ -63,10 +63,12 @@ def _read_table(found: InputFile, column: str | None, id_column: str | None) -> 
     """Read the populations by person."""
     if found.name.lower().endswith(_LISTS):
         frame = read_fields(found, FAM_COLUMNS, "a list of persons")
+        named: list[str]
+        defaults: tuple[str, ...]
         named, defaults = [str(name) for name in frame], ("IID", str(frame.columns[-1])) if "IID" in frame else ("person", "phenotype")
     else:
         table = open_table(found)
-        named, defaults = table.columns, tuple((table.columns * 2)[:2])
+        named, defaults = table.columns, (table.columns[0], (table.columns * 2)[1])
     persons, populations = id_column or defaults[0], column or defaults[1]
     for option, name in (("id_column", persons), ("population_column", populations)):
         if name not in named:

@@ -1,0 +1,54 @@
+"""Simulated genotypes, written in bounded memory: as a dataset by rows, and as a .bed file by variants."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import dfact
+from dfact.data.ingest.writer import dataset_writer
+from dfact.data.readers.genotypes import pack
+from dfact.data.synthetic import PlantedAdmixture
+from dfact.kernels.genotypes import MISSING
+from dfact.storage.location import parse_location
+
+_VARIANTS = 200  # written to a .bed file at a time
+
+
+def write_dataset(planted: PlantedAdmixture, path: Path, progress: Callable[[int, int], None] | None = None) -> dfact.Dataset:
+    """Write planted genotypes as a dataset, 100 people at a time."""
+    columns, done = np.array([f"rs{j}" for j in range(planted.m)], dtype=object), 0
+    with dataset_writer(
+        parse_location(path),
+        (planted.n, planted.m),
+        np.dtype(np.uint8),
+        missing_code=MISSING,
+        column_labels=columns,
+        name="simulated genotypes",
+        overwrite=True,
+    ) as writer:
+        for block in planted.blocks():
+            writer.append(block)
+            done += len(block)
+            if progress is not None:
+                progress(done, planted.n)
+        writer.finish(valid_range=np.tile([0.0, 2.0], (planted.m, 1)))
+    return dfact.open_dataset(path)
+
+
+def write_bed(path: Path, n: int, m: int, seed: int = 0, missing: float = 0.003) -> None:
+    """Write a .bed file of unrelated people from one population, with its .bim and .fam."""
+    rng = np.random.default_rng(seed)
+    with path.open("wb") as file:
+        file.write(b"\x6c\x1b\x01")
+        for start in range(0, m, _VARIANTS):
+            shape = min(_VARIANTS, m - start), n
+            frequency = (0.05 + 0.9 * rng.beta(0.8, 0.8, (shape[0], 1))).astype(np.float32)
+            uniform = rng.random(shape, np.float32)
+            genotypes = (uniform < frequency**2).astype(np.uint8) + (uniform < 1 - (1 - frequency) ** 2)
+            genotypes[rng.random(shape, np.float32) < missing] = MISSING
+            file.write(pack(genotypes).tobytes())
+    with path.with_suffix(".fam").open("w") as file:
+        file.writelines(f"f{i} p{i} 0 0 0 -9\n" for i in range(n))
+    with path.with_suffix(".bim").open("w") as file:
+        file.writelines(f"{1 + j * 22 // m} rs{j} 0 {j + 1} A G\n" for j in range(m))
