@@ -123,7 +123,7 @@ class Admixture(Factorization):
     Warns
     -----
     UserWarning
-        People without any genotype; components of a supervised fit in which nobody is labelled.
+        People without any genotype; components of a supervised fit without labelled people.
 
     References
     ----------
