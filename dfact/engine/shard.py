@@ -1,4 +1,5 @@
 """A shard: the partitions of one process, with their values, their state and the threads that run passes on them."""
+# Long because a pass runs over values, state and tiles of the same partitions, whose order fixes the bits.
 
 import itertools
 import threading

@@ -37,11 +37,11 @@ def spectral_start(codes: Codes, counts: CodeCounts, k: int, dtype: np.dtype[Any
         rank = int((sigma > np.sqrt(100 * np.finfo(dtype).eps) * sigma[0] / 10).sum())
         raise DataError(f"the data have rank {rank}, expected at least n_components={k}; fit fewer components")
     basis = V / sigma
-    working: NDArray[Any] = basis.astype(dtype)
-    yield from run(EmbedPass(dtype, view), working)
+    yield from run(EmbedPass(dtype, view), basis.astype(dtype))
     [rows] = yield from successive_projection([Coordinates(k)], [k])
     corners = yield from take(Coordinates(k), rows)
-    sums = yield from run(StartPass(view, dtype), np.linalg.solve(corners.T, basis.T).T)
+    projection = np.asarray(np.linalg.solve(corners.T, basis.T).T, np.float64)
+    sums = yield from run(StartPass(view, dtype), projection)
     P: NDArray[np.float64] = np.clip(np.linalg.lstsq(sums.gram, sums.cross.T, rcond=None)[0] / codes.trials, *_RANGE)
     return P
 
