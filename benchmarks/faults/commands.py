@@ -78,7 +78,9 @@ class Command:
 def reached_by(checkpoint: Path) -> int:
     """Return the number of steps in a checkpoint that may be written concurrently, or of finished fits of a selection."""
     names = [path.name for path in checkpoint.glob("*")]
-    return max((int(name.split("-")[1]) for name in names if name.startswith("state-")), default=sum(name[0].isdigit() for name in names))
+    return max(
+        (int(name.split("-")[1]) for name in names if name.startswith("state-")), default=sum(name.startswith("result-") for name in names)
+    )
 
 
 class Stored(ABC):

@@ -3,9 +3,10 @@
     python -m benchmarks.fuzz [--count 10000] [--seed 0] [--targets csv ...] [--one NUMBER]
 
 Every input is a valid one with a few mutations: bytes (flipped, removed, inserted, doubled), files (deleted, emptied,
-swapped), JSON (other types, huge and negative numbers, NaN, deep nesting), cells and encodings of tables. It is read in
-a worker process with limits of time and address space. Results are compared with those of a reader that shares no code
-with dfact. A store whose chunks were mutated must give its original values.
+swapped), files in an archive and their XML, JSON (other types, huge and negative numbers, NaN, deep nesting), cells and
+encodings of tables, of dictionaries and of codebooks. It is read in a worker process with limits of time and address
+space. Results are compared with those of a reader that shares no code with dfact. A store whose chunks were mutated must
+give its original values.
 """
 
 import argparse

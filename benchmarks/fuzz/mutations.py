@@ -1,20 +1,33 @@
 """Mutations of files: bytes, JSON documents, Zarr stores, and cells of tables."""
 
 import gzip
+import io
 import json
 import random
-from collections.abc import Callable
+import re
+import warnings
+import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+Change = Callable[[bytes, random.Random], bytes]
+"""A function that returns a file's content with some mutations."""
+Mutation = Callable[[Path, random.Random], bool]
+"""A function that mutates files of a folder, and returns whether what is read must be unchanged."""
 
-def mutate_bytes(data: bytes, rng: random.Random) -> bytes:
-    """Return the bytes with one to three small mutations."""
+
+def mutate_bytes(data: bytes, rng: random.Random, filled: Sequence[int] = ()) -> bytes:
+    """Return the bytes with one to three small mutations, at one of the positions ``filled`` if there are any.
+
+    Half of the results have the same length, so that the rest of the file is where its header says.
+    """
     out = bytearray(data)
+    kinds = rng.choice([range(8), (0, 5, 6, 7)])
     for _ in range(rng.randint(1, 3)):
-        at = rng.randrange(len(out) + 1)
+        at = min(rng.choice(filled), len(out)) if filled else rng.randrange(len(out) + 1)
         length = min(rng.choice([1, 1, 2, 8, 64]), len(out) - at)
-        match rng.randrange(7):
+        match rng.choice(kinds):
             case 0 if at < len(out):
                 out[at] ^= 1 << rng.randrange(8)
             case 1:
@@ -27,6 +40,9 @@ def mutate_bytes(data: bytes, rng: random.Random) -> bytes:
                 out[at:at] = out[at : at + length]
             case 5:
                 out[at : at + length] = rng.choice([b"\0", b"\xff", b"\x7f"]) * length
+            case 6:
+                number = rng.choice([0, 1, 2, 255, 2**31 - 1, 2**32 - 1]).to_bytes(4, rng.choice(["little", "big"]))
+                out[at : at + 4] = number[: len(out) - at]
             case _:
                 out[at : at + length] = rng.randbytes(length)
     return bytes(out)
@@ -106,10 +122,10 @@ CELLS = ["", " ", "1e400", "-1e400", "1e-400", "NaN", "inf", "-inf", "nan", "NA"
 CELLS += ['"', '""', '"a', "a\nb", "\0", "é", "'", "=1+1", "\r", "-0", "2147483648", "16777217", "1e20", "x" * 140000, "١", "True", " 2 "]
 
 
-def mutate_text(data: bytes, rng: random.Random, delimiter: str) -> bytes:
+def mutate_text(data: bytes, rng: random.Random, delimiter: str, encoding: str = "utf-8") -> bytes:
     """Change cells, lengths of rows, the encoding or quotes; or mutate the bytes."""
-    rows = [line.split(delimiter) for line in data.decode().splitlines()]
-    encoding, ending = "utf-8", "\n"
+    rows = [line.split(delimiter) for line in data.decode(encoding).splitlines()]
+    ending = "\n"
     for _ in range(rng.randint(1, 3)):
         row = rng.choice([rng.randrange(len(rows)), rng.randrange(len(rows)), 0])
         cell = rng.randrange(len(rows[row])) if rows[row] else 0
@@ -136,14 +152,68 @@ def mutate_text(data: bytes, rng: random.Random, delimiter: str) -> bytes:
     return ending.join(delimiter.join(row) for row in rows).encode(encoding, "replace")
 
 
-def mutate_file(name: str, change: Callable[[bytes, random.Random], bytes]) -> Callable[[Path, random.Random], bool]:
+def mutate_packed(unpack: Callable[[bytes], bytes], pack: Callable[[bytes], bytes], change: Change = mutate_bytes) -> Change:
+    """Return a mutation of compressed content, which mutates the compressed bytes at times."""
+
+    def mutate(data: bytes, rng: random.Random) -> bytes:
+        return pack(change(unpack(data), rng)) if rng.random() < 0.7 else mutate_bytes(data, rng)
+
+    return mutate
+
+
+def mutate_archive(data: bytes, rng: random.Random) -> bytes:
+    """Change, remove, double or rename a file of a zip archive; or mutate the bytes of the archive."""
+    if rng.random() < 0.2:
+        return mutate_bytes(data, rng)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        entries = [(name, archive.read(name)) for name in archive.namelist()]
+    i = rng.randrange(len(entries))
+    name, content = entries[i]
+    match rng.randrange(12):
+        case 0:
+            del entries[i]
+        case 1:
+            entries.append((rng.choice([entry for entry, _ in entries]) + rng.choice(["", "2"]), content))
+        case 2:
+            entries[i] = name.swapcase(), content
+        case 3 | 4 | 5:
+            entries[i] = name, _mutate_markup(content, rng)
+        case _:
+            entries[i] = name, mutate_bytes(content, rng)
+    out = io.BytesIO()
+    with warnings.catch_warnings(), zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        warnings.simplefilter("ignore", UserWarning)  # of names that occur twice
+        for name, content in entries:
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+MARKUP = ["", "-1", "0", "1", "7", "99", "4294967296", "9" * 30, "1e400", "nan", "x", "ZZZ1", "XFD1048576", "A0", "é", "&amp;", "&lt;", "s"]
+"""Values of attributes and of elements, among them numbers and references of cells that no sheet has."""
+
+
+def _mutate_markup(content: bytes, rng: random.Random) -> bytes:
+    """Replace an attribute's value or an element's text, or remove, double or unclose a tag."""
+    found = list(re.finditer(rb'(?<==")[^"]*(?=")|(?<=>)[^<>]+(?=<)|<[^>]*>', content))
+    if not found:
+        return mutate_bytes(content, rng)
+    match = rng.choice(found)
+    text = rng.choice([b"", match[0] * 2, match[0][:-1]]) if match[0].startswith(b"<") else rng.choice(MARKUP).encode()
+    return content[: match.start()] + text + content[match.end() :]
+
+
+def mutate_file(name: str, change: Change) -> Mutation:
+    """Return a mutation of one file of the folder; a file with the suffix .gz is decompressed for it."""
+
     def mutate(folder: Path, rng: random.Random) -> bool:
         path = folder / name
-        zipped = name.endswith(".gz")
-        if zipped and rng.random() < 0.7:  # otherwise the compressed bytes are mutated
-            path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes()), rng)))
-        else:
-            path.write_bytes((mutate_bytes if zipped else change)(path.read_bytes(), rng))
+        mutated = mutate_packed(gzip.decompress, gzip.compress, change) if name.endswith(".gz") else change
+        path.write_bytes(mutated(path.read_bytes(), rng))
         return False
 
     return mutate
+
+
+def mutate_any(*mutations: Mutation) -> Mutation:
+    """Return a mutation that applies one of these."""
+    return lambda folder, rng: rng.choice(mutations)(folder, rng)

@@ -19,19 +19,19 @@ import psutil
 import dfact
 from benchmarks.fuzz.arrays import ARRAY_TARGETS
 from benchmarks.fuzz.datasets import dataset_target, join_target
+from benchmarks.fuzz.dictionaries import DICTIONARY_TARGETS
 from benchmarks.fuzz.models import FORGED, forged_target, model_target
-from benchmarks.fuzz.tables import parquet_target, text_target, triplets_target
+from benchmarks.fuzz.statistical import DESCRIBED_TARGETS
+from benchmarks.fuzz.tables import TABLE_TARGETS
 from benchmarks.fuzz.target import Target
 
 SECONDS, ADDRESS_SPACE = 60.0, 1 << 30  # limits for an input; bytes beyond those of the process
 
 TARGETS: dict[str, Target] = {
-    "csv": text_target("t.csv", ","),
-    "tsv.gz": text_target("t.tsv.gz", "\t"),
-    "parquet": parquet_target(),
+    **TABLE_TARGETS,
+    **DESCRIBED_TARGETS,
+    **DICTIONARY_TARGETS,
     **ARRAY_TARGETS,
-    "triplets csv": triplets_target("t.csv"),
-    "triplets parquet": triplets_target("t.parquet"),
     "join": join_target(),
     **{f"{kind} dataset": dataset_target(kind) for kind in ("dense", "sparse", "tensor")},
     **{f"{kind} model": model_target(kind) for kind in ("dense", "sparse", "tensor")},

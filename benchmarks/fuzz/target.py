@@ -1,6 +1,5 @@
 """Readers under test, and what their checks share."""
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 import dfact
+from benchmarks.fuzz.mutations import Mutation
 
 N, M = 40, 6
 
@@ -28,7 +28,7 @@ class Target:
     """A reader under test: functions that make its input, mutate it, and read it; reading raises WrongError for a wrong result."""
 
     make: Callable[[Path], None]
-    mutate: Callable[[Path, random.Random], bool]
+    mutate: Mutation
     read: Callable[[Path, Path, bool], None]
     """Takes the folder of the input, a folder for the result, and whether the input must have its original contents."""
 

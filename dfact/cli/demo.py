@@ -56,7 +56,7 @@ What to try next
 The dataset was imported with this command; adapt it to your own data:
   dfact import {answers} {data} --items 'AS*,SC*,AD*,DO*' --missing 0 \\
     --confounder age:continuous --confounder gender:categorical --confounder-missing 0 \\
-    --empty-rows drop --overwrite
+    --empty-rows drop --dictionary {items} --overwrite
 """
 
 
@@ -93,7 +93,7 @@ _FILES = {
 
 def _run(paths: dict[str, Path]) -> None:
     """Import, fit, print and write, with the public functions of the library."""
-    from dfact.data.examples import ipip_ascado, ipip_ascado_items, ipip_ascado_items_file
+    from dfact.data.examples import ipip_ascado, ipip_ascado_items_file
     from dfact.data.ingest.table import import_table
     from dfact.models.bounded_nmf.icqf import ICQF
     from dfact.models.persistence import save_model
@@ -112,13 +112,13 @@ def _run(paths: dict[str, Path]) -> None:
         confounders=_KINDS,
         confounder_missing=[0],
         empty_rows="drop",
+        dictionary=paths["items"],
         overwrite=True,
     )
     with closing(Progress("fit")) as progress:
         model = ICQF(n_components=4, callbacks=[progress]).fit(dataset)
     save_model(model, paths["model"], overwrite=True)
     write_model_factors(model, paths["factors"], overwrite=True)
-    texts = ipip_ascado_items()
     click.echo(summary_text(model))
-    click.echo(_FACTORS + factors_text(model, texts=texts))
-    click.echo(_CONFOUNDERS + confounders_text(model, texts=texts))
+    click.echo(_FACTORS + factors_text(model))
+    click.echo(_CONFOUNDERS + confounders_text(model))

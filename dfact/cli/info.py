@@ -52,7 +52,7 @@ def info(path: Location, top: int, items: list[str]) -> None:
 
 def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ()) -> str:
     """Describe a dataset with the first ``top`` items of its codebook, or those whose names match a pattern."""
-    from dfact.report.tables import align_columns
+    from dfact.report.tables import align_columns, elided
 
     n, *others = dataset.shape
     statistics, labels = dataset.statistics, [str(label) for label in dataset.column_labels]
@@ -72,8 +72,8 @@ def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ())
         ("size", f"{n} participants × {' × '.join(map(str, others))} items, {dataset.dtype}{code}"),
         ("missing", f"{dataset.missing_rate:.2%} of the answers{at_most}{empty}"),
         ("range", f"answers {_format_range(low, high)}{shifted}"),
-        ("items", _elided(labels)),
-        *((f"mode {mode}", _elided(list(map(str, names)))) for mode, names in enumerate(dataset.mode_labels, start=3) if names is not None),
+        ("items", elided(labels)),
+        *((f"mode {mode}", elided(list(map(str, names)))) for mode, names in enumerate(dataset.mode_labels, start=3) if names is not None),
         ("participants", _row_labels(dataset)),
     ]
     if dataset.variants is not None:
@@ -149,22 +149,22 @@ def _format_range(low: Any, high: Any) -> str:
     return f"{low.min():g} to {high.max():g}{' (differs between items)' if differ else ''}"
 
 
-def _elided(labels: list[str]) -> str:
-    return ", ".join(labels if len(labels) <= 8 else [*labels[:4], "…", *labels[-2:]])
-
-
 def _row_labels(dataset: "Dataset") -> str:
+    from dfact.report.tables import elided
+
     labels = dataset.label_source
-    shown = "numbered from 0" if labels is None else f"{_elided([str(labels[i]) for i in range(min(3, dataset.shape[0]))])}, …"
+    shown = "numbered from 0" if labels is None else f"{elided([str(labels[i]) for i in range(min(3, dataset.shape[0]))])}, …"
     return f"{shown}; {dataset.dropped_rows} without any answer left out" if dataset.dropped_rows else shown
 
 
 def _confounder(values: "pd.Series[Any]", limits: "PlausibleRange | None") -> str:
+    from dfact.report.tables import elided
+
     missing = f", {int(values.isna().sum())} missing"
     if hasattr(values, "cat"):
         counts = values.value_counts(sort=False)
         levels = [f"{level} ({count})" for level, count in counts.items()]
-        return f"{values.name}: categorical, {_elided(levels)}{missing}"
+        return f"{values.name}: categorical, {elided(levels)}{missing}"
     quantiles = ", ".join(f"{name} {value:g}" for name, value in zip(_QUANTILES, values.quantile(list(_QUANTILES.values())), strict=True))
     outside = "" if limits is None else f" ({limits.n_outside} outside {limits.low:g} to {limits.high:g})"
     return f"{values.name}: continuous, {quantiles}, mean {values.mean():g}{missing}{outside}"

@@ -54,6 +54,12 @@ def first_invalid(
     """
     m: int = values.shape[1]
     for i in range(values.shape[0]):
+        outside = False
+        for j in range(m):
+            # Written without a branch, so that the loop is vectorized.
+            outside |= (values[i, j] < low[j]) | (values[i, j] > high[j])
+        if not outside and levels.size == 0:
+            continue
         for j in range(m):
             value = values[i, j]
             if value < low[j] or value > high[j]:

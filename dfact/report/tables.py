@@ -1,6 +1,6 @@
 """Tables of fitted models, and tables as text, shared by all presenters."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
 from typing import Any
 
@@ -27,7 +27,9 @@ def row_chunks(rows: Any) -> Iterator[NDArray[Any]]:
 
 def largest_items(model: Factorization, loadings: pd.DataFrame, n: int = 5, texts: Texts = None) -> pd.DataFrame:
     """Return the items with the largest loadings of either sign: columns ``factor``, ``item``, ``loading``, and ``text`` if known."""
-    rows = [(name, str(item), float(values[item])) for name, values in loadings.items() for item in values.abs().nlargest(n).index]
+    # By position: the labels of a mode may repeat.
+    largest = {name: np.argsort(-values.abs().to_numpy(), kind="stable")[:n] for name, values in loadings.items()}
+    rows = [(name, str(loadings.index[i]), float(loadings[name].iloc[i])) for name, positions in largest.items() for i in positions]
     return with_texts(pd.DataFrame(rows, columns=["factor", "item", "loading"]), model, texts)
 
 
@@ -80,6 +82,11 @@ def align_columns(lines: Lines) -> str:
     """Put names and texts side by side; a line with an empty name continues the one above."""
     width = max(len(name) for name, _ in lines) + 2
     return "\n".join(f"{name:<{width}}{escape_control(text)}".rstrip() for name, text in lines)
+
+
+def elided(labels: Sequence[str]) -> str:
+    """List labels, without most of them if they are more than eight."""
+    return ", ".join(labels if len(labels) <= 8 else [*labels[:4], "…", *labels[-2:]])
 
 
 def escape_control(text: Any) -> str:

@@ -135,3 +135,9 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.arrow").write_bytes((tmp_path / "t.arrow").read_bytes()[:300])
     with pytest.raises(StoreError, match=r"t\.arrow cannot be read as an Arrow file"):
         open_table(tmp_path / "t.arrow")
+
+
+def test_signalling_nan_is_missing(tmp_path: Path) -> None:
+    values = np.array([0x3F800000, 0x7F800001], np.uint32).view(np.float32)  # 1, and NaN
+    pyarrow.feather.write_feather(pa.table({"q": pa.array(values)}), tmp_path / "t.feather")
+    np.testing.assert_array_equal(read(open_table(tmp_path / "t.feather"), ["q"])[0][:, 0], [1, np.nan])

@@ -443,7 +443,7 @@ def array(name):
     return dfact.import_array(np.random.default_rng(0).normal(size=(3000, 300)), folder / name)
 
 if mode == "kill":
-    table("d.zarr", lambda _, total: total == 2000 and os.kill(os.getpid(), signal.SIGKILL))
+    table("d.zarr", lambda _, total, unit: total == 2000 and os.kill(os.getpid(), signal.SIGKILL))
 table("warm.zarr"), array("warmer.zarr")  # the kernels' cache is no part of the test
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))

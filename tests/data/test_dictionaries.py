@@ -322,6 +322,40 @@ def test_uk_biobank_codes_are_missing_by_their_meaning(tmp_path: Path) -> None:
     }
 
 
+PLATFORM_DICTIONARY = """\
+entity,name,type,coding_name,is_multi_select,is_sparse_coding,title,units
+participant,eid,string,,,,Participant ID,
+participant,p20510_i0,integer,data_coding_504,,,"Recent little interest, or pleasure | Instance 0",
+participant,p20510_i1,integer,data_coding_504,,,"Recent little interest, or pleasure | Instance 1",
+participant,p1568_i0,integer,data_coding_100373,,yes,Cups | Instance 0,cups/week
+participant,p6142_i0,string,data_coding_100295,yes,,Employment | Instance 0,
+participant,p4080_i0_a1,float,,,,Pressure | Instance 0 | Array 1,mmHg
+participant,p53_i0,date,,,,Date | Instance 0,
+hesin,dnx_hesin_id,string,,,,Identifier,
+"""
+
+
+@pytest.mark.parametrize("prefix", ["", "participant."])
+def test_the_dictionary_of_the_platform_of_uk_biobank(prefix: str, tmp_path: Path) -> None:
+    (tmp_path / "app.data_dictionary.csv").write_text(PLATFORM_DICTIONARY)
+    cells = [line.split("\t") for line in CODINGS.splitlines()[1:]]
+    lines = ["coding_name,code,meaning,display_order", *(f"data_coding_{coding},{code},{text},1" for coding, code, text in cells)]
+    (tmp_path / "app.codings.csv").write_text("\n".join(lines) + "\n")
+    found = open_dictionary(tmp_path / "app.data_dictionary.csv", [tmp_path / "app.codings.csv"])
+    columns = [f"{prefix}{name}" for name in ("eid", "p20510_i0", "p20510_i1", "p1568_i0", "p6142_i0", "p4080_i0_a1", "p53_i0")]
+    described = [found.variables(columns)[column] for column in columns]
+    interest, cups, employment, pressure, date = described[1], *described[3:]
+    assert interest.wording == described[2].wording == "Recent little interest, or pleasure"
+    assert interest.labels == {-818: "Prefer not to answer", 1: "Not at all", 4: "Nearly every day"}
+    assert interest.missing.values == (-818,)
+    assert (cups.measure, cups.missing.values) == ("scale", (-1, -3))
+    assert employment.labels[1] == "In paid employment"
+    assert (pressure.type, pressure.wording, pressure.labels) == ("number", "Pressure", {})
+    assert date.type == "date"
+    assert described[0].excluded
+    assert found.expand("20510", columns) == columns[1:3]
+
+
 def test_negative_codes_without_a_coding_are_doubtful(tmp_path: Path) -> None:
     found = biobank(tmp_path).variables(BIOBANK_COLUMNS)
     assert {name for name, variable in found.items() if variable.doubtful} == {"30-0.0", "999-0.0"}

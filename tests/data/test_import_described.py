@@ -240,6 +240,26 @@ def test_events_and_instances_from_the_command_line(redcap: Path, tmp_path: Path
     assert dfact.open_dataset(tmp_path / "u.zarr").shape == (2, 2)
 
 
+@pytest.mark.parametrize("stacked", [False, True])
+def test_columns_without_answers_are_left_out_unless_they_are_named(stacked: bool, redcap: Path, tmp_path: Path) -> None:
+    header = ["record_id", "redcap_event_name", "mood", "sex", "smoker", "pain"]
+    data = write(tmp_path / "long.csv", [header, ["a", "v1", 2, "", "", 5], ["b", "v1", 0, "", "", ""], ["a", "v2", "", "", 1, ""]])
+    said: dict[str, Any] = {"dictionary": redcap} | ({"stack": "events"} if stacked else {"event": "v1"})
+    notes: list[str] = []
+    dataset = import_table(data, tmp_path / "o.zarr", note=notes.append, **said)
+    unanswered, items = ("sex", ["mood", "smoker", "pain"]) if stacked else ("sex, smoker", ["mood", "pain"])
+    assert notes == [f"long.csv: left out, as they have no answer: {unanswered}", f"long.csv: the items are {', '.join(items)}"]
+    assert list(dataset.column_labels) == items
+    named = import_table(data, tmp_path / "p.zarr", items=items, **said)
+    assert dataset.fingerprint == named.fingerprint
+    assert dataset.codebook == named.codebook
+    with pytest.raises(DataError, match=r"long.csv: column 'sex' has no answer, expected at least one"):
+        import_table(data, tmp_path / "q.zarr", items=["mood", "sex"], **said)
+    write(data, [header, ["a", "v1", "", "", "", ""], ["b", "v1", "", "", "", ""]])
+    with pytest.raises(DataError, match=r"no answer"):
+        import_table(data, tmp_path / "q.zarr", empty_rows="drop", **said)
+
+
 @needs_inputs
 def test_the_shared_projects(tmp_path: Path) -> None:
     folder = INPUTS / "redcap"

@@ -79,6 +79,9 @@ def test_declared_missing_codes_of_the_health_survey(tmp_path: Path) -> None:
 
 
 def test_recoding_restores_a_code_that_the_file_declares_missing(tmp_path: Path) -> None:
+    notes: list[str] = []
+    imported("spss/nhis2000_subset.sav", tmp_path, items="VIGFREQW", empty_rows="drop", note=notes.append)
+    assert any("19125 answer(s) of VIGFREQW are 95 'Never', which is declared missing" in note for note in notes)
     dataset = imported("spss/nhis2000_subset.sav", tmp_path, items="VIGFREQW", recode={"VIGFREQW": {95: 0}}, empty_rows="drop")
     assert dataset.shape[0] == 32374 - 20444 + 19125
     assert dataset.codebook["VIGFREQW"].changes == ("95 recoded to 0",)

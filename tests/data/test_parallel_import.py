@@ -232,8 +232,9 @@ def test_interrupt_ends_all_tasks_and_leaves_nothing(tmp_path: Path, monkeypatch
     for part in parts:
         part.n_bytes = 1000
 
-    def interrupt(_: int, total: int) -> None:
-        if total == (6000 if stage == "reading" else N):
+    def interrupt(_: int, total: int, unit: str) -> None:
+        assert total == (6000 if unit == "bytes read" else N)
+        if unit == {"reading": "bytes read", "writing": "rows written"}[stage]:
             raise KeyboardInterrupt
 
     with ThreadPoolExecutor(2) as pool, pytest.raises(KeyboardInterrupt):
@@ -245,10 +246,10 @@ def test_progress_counts_bytes_then_rows(tmp_path: Path, monkeypatch: pytest.Mon
     parts = cut(values_of("answers", 0), 4, np.random.default_rng(0))
     for part in parts:
         part.n_bytes = 50
-    calls: list[tuple[int, int]] = []
+    calls: list[tuple[int, int, str]] = []
     imported(monkeypatch, tmp_path / "d.zarr", parts, progress=lambda *call: calls.append(call))
-    assert calls[:4] == [(50, 200), (100, 200), (150, 200), (200, 200)]
-    assert calls[4:] == [(min(N, done), N) for done in range(512, N + 512, 512)]
+    assert calls[:4] == [(done, 200, "bytes read") for done in (50, 100, 150, 200)]
+    assert calls[4:] == [(min(N, done), N, "rows written") for done in range(512, N + 512, 512)]
 
 
 @pytest.mark.cluster

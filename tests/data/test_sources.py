@@ -101,8 +101,8 @@ class LocalFuture:
     def client(self) -> "LocalFuture":
         return self
 
-    def submit(self, function: Callable[..., Any], future: "LocalFuture", *arguments: Any) -> "LocalFuture":
-        return LocalFuture(function(future.value, *arguments))
+    def submit(self, function: Callable[..., Any], futures: "list[LocalFuture]", *arguments: Any) -> "LocalFuture":
+        return LocalFuture(function([future.value for future in futures], *arguments))
 
     def result(self) -> Any:
         return self.value

@@ -293,3 +293,15 @@ def test_shared_workbooks() -> None:
 def test_shared_workbooks_without_a_table(name: str, found: str) -> None:
     with pytest.raises(DataError, match=found):
         open_table(FILES / name)
+
+
+def test_opendocument_without_the_end_of_its_table_is_refused(tmp_path: Path) -> None:
+    """calamine never returns from it."""
+    write_ods(tmp_path / "t.ods", [["q"], [1]])
+    with zipfile.ZipFile(tmp_path / "t.ods") as archive:
+        content = archive.read("content.xml").replace(b"</table:table>", b"</table:table")
+    with zipfile.ZipFile(tmp_path / "t.ods", "w") as archive:
+        archive.writestr("mimetype", "application/vnd.oasis.opendocument.spreadsheet")
+        archive.writestr("content.xml", content)
+    with pytest.raises(StoreError, match=r"t\.ods cannot be read as a workbook: its content is not XML: .*; save it again"):
+        open_table(tmp_path / "t.ods")

@@ -424,6 +424,16 @@ class TestWrittenHere:
         ):
             open_table(path)
 
+    def test_records_of_any_declared_size_are_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.sav"
+        pyreadstat.write_sav(pd.DataFrame({"a": [1.0]}), path)
+        data = bytearray(path.read_bytes())
+        extension = data.index((7).to_bytes(4, "little"), 176)
+        data[extension + 8 : extension + 16] = 2 * (2**31 - 1).to_bytes(4, "little")  # no file system has such a position
+        path.write_bytes(data)
+        with pytest.raises(DataError, match=r"^t\.sav cannot be read as a file of SPSS: its dictionary contradicts itself before byte"):
+            open_table(path)
+
     def test_what_dta_files_say(self, tmp_path: Path) -> None:
         frame = pd.DataFrame({"q": [1, "a", "b", "b"], "i": pd.array([1, None, 3, 4], "Int64")})
         pyreadstat.write_dta(

@@ -168,13 +168,13 @@ def test_a_killed_bootstrap(tmp_path: Path) -> None:
         command.reached(stored.checkpoint, len(finished) + 3)
         command.send(signal.SIGKILL)
         assert command.ended() == -signal.SIGKILL
-        whole = [path for path in stored.checkpoint.glob("[0-9]*/zarr.json") if "checksums" in path.read_text()]  # not those torn
+        whole = [path for path in stored.checkpoint.glob("result-*/zarr.json") if "checksums" in path.read_text()]  # not those torn
         assert len(finished) < len(whole) < stored.RESAMPLES
         assert finished.items() <= {path: path.stat().st_mtime_ns for path in whole}.items()
         finished = {path: path.stat().st_mtime_ns for path in whole}
     command = stored.run()
     assert command.ended() == 0, command.said
-    assert finished.items() <= {path: path.stat().st_mtime_ns for path in stored.checkpoint.glob("[0-9]*/zarr.json")}.items()
+    assert finished.items() <= {path: path.stat().st_mtime_ns for path in stored.checkpoint.glob("result-*/zarr.json")}.items()
     assert stored.lost() == 0
 
 

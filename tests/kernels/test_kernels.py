@@ -18,7 +18,17 @@ from dfact.kernels import pivoting as tableau
 from dfact.kernels.active_set import solve_rows
 from dfact.kernels.admm import admm_fill
 from dfact.kernels.box_qp import coordinate_descent, fista
-from dfact.kernels.entries import all_whole, column_statistics, decode, filled, mask_codes, squared_error
+from dfact.kernels.entries import (
+    all_whole,
+    column_statistics,
+    decode,
+    filled,
+    first_invalid,
+    mask_codes,
+    mask_listed,
+    recode,
+    squared_error,
+)
 from dfact.kernels.kmeans import member_weights
 from tests.cases import every
 
@@ -119,6 +129,55 @@ def test_mask_codes(dtype):
     values = np.array([[1, 98, 99], [99, 2.5, np.nan]], dtype)
     mask_codes(values, np.array([98.0, 99.0]))
     np.testing.assert_array_equal(values, np.array([[1, np.nan, np.nan], [np.nan, 2.5, np.nan]], dtype))
+
+
+def columns_of_codes(rng, m):
+    """Return up to three codes for each column, and the position of the first one of each."""
+    codes = [rng.choice(6, rng.integers(0, 4), replace=False).astype(float) for _ in range(m)]
+    return codes, np.concatenate([[0], np.cumsum([len(column) for column in codes])]), np.concatenate([*codes, np.empty(0)])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_codes_of_a_column_are_masked_and_counted(seed):
+    rng = np.random.default_rng(seed)
+    values = np.where(rng.random((50, 7)) < 0.1, np.nan, rng.integers(0, 6, (50, 7)))
+    codes, starts, flat = columns_of_codes(rng, 7)
+    counts = np.ones(len(flat), np.int64)
+    masked = values.copy()
+    mask_listed(masked, starts, flat, counts)
+    expected = np.stack([np.where(np.isin(column, own), np.nan, column) for column, own in zip(values.T, codes, strict=True)], axis=1)
+    np.testing.assert_array_equal(masked, expected)
+    hits = [np.count_nonzero(values[:, j] == code) for j, own in enumerate(codes) for code in own]
+    np.testing.assert_array_equal(counts, np.array(hits, np.int64) + 1)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("closed", [False, True])
+def test_the_first_value_outside_limits_or_levels(seed, closed):
+    rng = np.random.default_rng(seed)
+    values = np.where(rng.random((40, 5)) < 0.1, np.nan, rng.integers(0, 6, (40, 5)))
+    low, high = np.full(5, -1.0), np.where(np.arange(5) == seed % 5, 4.0, np.inf)
+    levels, starts, flat = columns_of_codes(rng, 5) if closed else ([np.empty(0)] * 5, np.zeros(6, np.int64), np.empty(0))
+    invalid = (values < low) | (values > high)
+    for j, own in enumerate(levels):
+        if len(own):
+            invalid[:, j] |= ~np.isnan(values[:, j]) & ~np.isin(values[:, j], own)
+    found = first_invalid(values, low, high, starts, flat)
+    assert found == (int(np.flatnonzero(invalid)[0]) if invalid.any() else -1)
+    valid = np.where(invalid, np.nan, values)
+    assert first_invalid(valid, low, high, starts, flat) == -1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_recoding_subtracts_offsets_and_replaces_missing_codes(seed):
+    rng = np.random.default_rng(seed)
+    raw = rng.integers(1, 6, (30, 4)).astype(np.int16)
+    offset, out = np.array([1.0, 0.0, -2.0, 1.0]), np.empty((30, 4), np.uint8)
+    recode(raw, 5.0, offset, 255.0, out)
+    np.testing.assert_array_equal(out, np.where(raw == 5, 255, raw - offset))
+    floats = np.where(raw == 5, np.nan, raw)
+    recode(floats, np.nan, offset, 255.0, out)
+    np.testing.assert_array_equal(out, np.where(raw == 5, 255, raw - offset))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

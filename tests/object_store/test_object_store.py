@@ -20,8 +20,12 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import h5py
 import numpy as np
+import pandas as pd
 import pytest
+import scipy.io
+import scipy.sparse
 import xarray as xr
 import zarr
 from distributed import Client
@@ -353,6 +357,42 @@ def test_imports_from_a_bucket(bucket: str, tmp_path: Path, capsys: pytest.Captu
     put(bucket, {"in/survey.csv": table + b"\nlast,1,1,1,1,1,1"})
     assert main(["run", str(job)]) == 0
     assert dfact.open_dataset(tmp_path / "y.zarr").shape == (51, 6)
+
+
+def test_arrays_and_statistical_files_are_read_from_a_bucket(bucket: str, tmp_path: Path) -> None:
+    """Each file gives the dataset that its copy on this machine gives."""
+    pyreadstat = pytest.importorskip("pyreadstat")
+    rng = np.random.default_rng(4)
+    X, people = rng.integers(0, 5, (40, 5)), [f"p{i}" for i in range(40)]
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["X"] = X
+    stored = xr.DataArray(X.astype(np.int32), dims=["person", "item"], coords={"person": people}, name="X")
+    stored.to_netcdf(tmp_path / "x.nc", engine="h5netcdf")
+    stored.drop_vars("person").to_netcdf(tmp_path / "classic.nc", engine="scipy")
+    scipy.io.savemat(tmp_path / "x.mat", {"X": X})
+    np.save(tmp_path / "x.npy", X)
+    scipy.io.mmwrite(tmp_path / "matrix.mtx", scipy.sparse.coo_array(X))
+    (tmp_path / "matrix.mtx.gz").write_bytes(gzip.compress((tmp_path / "matrix.mtx").read_bytes()))
+    (tmp_path / "barcodes.tsv.gz").write_bytes(gzip.compress("".join(f"c{j}\n" for j in range(5)).encode()))
+    frame = pd.DataFrame(X, columns=[f"q{j}" for j in range(5)], dtype=float)
+    labels = {name: dict(enumerate(["never", "rarely", "sometimes", "often", "always"])) for name in frame}
+    wording = [f"Question {j}" for j in range(5)]
+    pyreadstat.write_sav(frame, tmp_path / "x.sav", column_labels=wording, variable_value_labels=labels)
+    pyreadstat.write_dta(frame, tmp_path / "x.dta", column_labels=wording, variable_value_labels=labels)
+    (tmp_path / "matrix.mtx").unlink()
+    put(bucket, {f"in/{path.name}": path.read_bytes() for path in tmp_path.iterdir()})
+    for name in ("x.h5", "x.nc", "classic.nc", "x.mat", "x.npy", "matrix.mtx.gz", "x.sav", "x.dta"):
+        command = ["import"] if name in ("x.sav", "x.dta") else ["import-array"]
+        for source, out in ((tmp_path / name, "here"), (f"{bucket}/in/{name}", "there")):
+            assert main([*command, str(source), str(tmp_path / f"{name}.{out}.zarr")]) == 0
+        here, there = (dfact.open_dataset(tmp_path / f"{name}.{out}.zarr") for out in ("here", "there"))
+        assert here.fingerprint == there.fingerprint
+        assert here.codebook == there.codebook
+        np.testing.assert_array_equal(there.source.read(0, 40), X)
+    assert there.codebook is not None
+    assert [item.wording for item in there.codebook] == wording
+    assert list(dfact.open_dataset(tmp_path / "matrix.mtx.gz.there.zarr").column_labels) == [f"c{j}" for j in range(5)]
+    assert list(dfact.open_dataset(tmp_path / "x.nc.there.zarr").row_labels) == people
 
 
 # whole or not taken for it

@@ -79,6 +79,14 @@ def test_signs_of_a_cp_are_those_of_the_rule_and_leave_the_model(seed: int) -> N
     assert_allclose(np.einsum("ir,jr,kr->ijk", rows, B, C), model.reconstruct(), atol=1e-6)
 
 
+def test_loadings_of_a_tensor_name_the_slices_of_all_modes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    Z = np.einsum("ir,jr,kr->ijk", *(rng.random((size, 2)) for size in (20, 3, 2)))
+    data = dfact.import_array(Z, tmp_path / "d.zarr", column_labels=["Q1", "Q2", "Q3"], mode_labels=[["intake", "discharge"]])
+    write_loadings(dfact.ElasticCP(2, max_iter=3, random_state=0).fit(data), tmp_path / "loadings.csv")
+    assert list(pd.read_csv(tmp_path / "loadings.csv")["item"]) == ["Q1", "Q2", "Q3", "mode 3: intake", "mode 3: discharge"]
+
+
 def test_stored_factors_and_their_labels(tmp_path: Path) -> None:
     M = planted_answers(30, 8, 2, 0) + 1
     stored = dfact.import_array(M, tmp_path / "d.zarr", row_labels=[f"p{i}" for i in range(30)])

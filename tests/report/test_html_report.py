@@ -382,7 +382,8 @@ def test_the_codebook_of_a_tensor_describes_its_second_mode(tmp_path: Path) -> N
     X = np.einsum("ir,jr,kr->ijk", *(rng.random((n, 2)) for n in (30, 5, 3)))
     items = tuple(dfact.Item(f"Q{j}", f"Question {j}", LEVELS) for j in range(5))
     labels = [item.name for item in items]
-    dataset = dfact.import_array(X, tmp_path / "d.zarr", column_labels=labels, codebook=dfact.Codebook(items))
+    visits = ["intake", "week <6>", "week <6>"]  # labels of a file may repeat
+    dataset = dfact.import_array(X, tmp_path / "d.zarr", column_labels=labels, mode_labels=[visits], codebook=dfact.Codebook(items))
     dfact.write_report(dfact.ElasticCP(2, lam=0.01, random_state=0).fit(dataset), tmp_path / "r.html", dataset)
     text = (tmp_path / "r.html").read_text()
     section = text[text.index('<section id="items"') :]
@@ -390,6 +391,9 @@ def test_the_codebook_of_a_tensor_describes_its_second_mode(tmp_path: Path) -> N
     assert re.findall('<th scope="row"[^>]*>(.*?)</th>', section) == labels
     assert "Answers of all items: 0 never, 1 rarely, 2 often, 3 always &lt;b&gt;." in section
     assert all(item.wording in section for item in items)
+    loadings = text[text.index('<section id="loadings"') :]
+    found = re.findall('<th scope="row"[^>]*>(.*?)</th>', loadings[: loadings.index("</section>")])
+    assert found[5:8] == ["mode 3: intake", "mode 3: week &lt;6&gt;", "mode 3: week &lt;6&gt;"]
 
 
 @pytest.mark.parametrize("m", [8, 20])

@@ -20,7 +20,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
     rng = np.random.default_rng(0)
     Z = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((size, 2)) for size in (20, 30, 4)))
     path = tmp_path_factory.mktemp("data") / "z.zarr"
-    data = dfact.import_array(Z, path, row_labels=[f"sample{i}" for i in range(20)], column_labels=[250 + 5 * j for j in range(30)])
+    data = dfact.import_array(
+        Z,
+        path,
+        row_labels=[f"sample{i}" for i in range(20)],
+        column_labels=[250 + 5 * j for j in range(30)],
+        mode_labels=[[f"day {k}" for k in (1, 2, 5, 9)]],
+    )
     return dfact.ElasticCP(3, lam=1.0, l1_ratio=0.0, random_state=0, max_iter=2000).fit(data)
 
 
@@ -33,7 +39,7 @@ def test_modes_with_many_increasing_labels_are_lines() -> None:
 
 
 def test_tables_have_the_labels_and_unit_vectors(model: Any) -> None:
-    for n, (size, first) in enumerate([(20, "sample0"), (30, "250"), (4, 0)]):
+    for n, (size, first) in enumerate([(20, "sample0"), (30, "250"), (4, "day 1")]):
         table = mode_table(model, n)
         assert table.shape == (size, 3)
         assert table.index[0] == first

@@ -134,12 +134,12 @@ class EstimatorSuite:
         X = self.data()
         expected = self.fit(variant, X, executor="inline")
         written: list[Any] = []
-        plan, write = FitTask._plan, SpillFile.write
+        plan, write = FitTask.plan, SpillFile.write
 
         def tight(task: FitTask[Any], *arguments: Any) -> Plan:
             return replace(plan(task, *arguments), resident_states=1, resident_values=1)
 
-        monkeypatch.setattr(FitTask, "_plan", tight)
+        monkeypatch.setattr(FitTask, "plan", tight)
         monkeypatch.setattr(SpillFile, "write", lambda *arguments: written.append(arguments) or write(*arguments))
         if executor == "distributed":  # its workers write in processes of their own
             assert_same_fit(self.fit(variant, X, executor=request.getfixturevalue("client")), expected)

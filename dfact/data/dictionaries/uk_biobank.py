@@ -28,6 +28,9 @@ _NO_ANSWER = re.compile(
 """Meanings of codes that stand for no answer."""
 _MEASURED = ("Integer", "Continuous")
 _TYPES: Mapping[str, CellType] = {"Date": "date", "Time": "date", "Text": "text", "Integer": "number", "Continuous": "number"}
+_PLATFORM_TYPES = {"integer": "Integer", "float": "Continuous", "string": "Text", "date": "Date", "datetime": "Time"}
+"""Types of the Research Analysis Platform, by which a category is a number or a text with a coding."""
+_CODING = re.compile(r"(?:data_coding_)?0*([1-9]\d*)")
 _NEGATIVE = (-float("inf"), -1.0)
 
 
@@ -58,11 +61,13 @@ class UKBiobankDictionary(Dictionary):
     codings: tuple["CodingFile", ...] = ()
     kind: ClassVar[str] = "UK Biobank"
     signs_are_meaningless: ClassVar[bool] = True
-    header: ClassVar[str] = "'FieldID' and 'Field'"
+    header: ClassVar[str] = "'FieldID' and 'Field', or 'entity', 'name' and 'title'"
 
     @classmethod
     def open(cls, records: Records, codings: Paths) -> Self | None:
         number, title = records.find("fieldid", "field_id"), records.find("field", "title")
+        if number is None and records.find("entity") is not None and records.find("name") is not None and title is not None:
+            return cls(records.name, _platform_fields(records), tuple(map(CodingFile, codings)))
         if number is None or title is None:
             return None
         kind = records.find("valuetype", "value_type")
@@ -72,11 +77,8 @@ class UKBiobankDictionary(Dictionary):
             text = record.cells[number]
             if not text.isdecimal():
                 raise DataError(f"{records.position(record)} has the field {text!r}, expected a number; correct it")
-            code = "" if coding is None else record.cells[coding]
-            value_type = "" if kind is None else record.cells[kind]
-            fields.setdefault(
-                int(text), Field(int(text), record.cells[title], value_type, int(code) if code.isdecimal() and int(code) else None)
-            )
+            code = None if coding is None else _coding_number(record.cells[coding])
+            fields.setdefault(int(text), Field(int(text), record.cells[title], "" if kind is None else record.cells[kind], code))
         return cls(records.name, fields, tuple(map(CodingFile, codings)))
 
     @classmethod
@@ -137,7 +139,7 @@ class CodingFile:
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self._records = records = Records(path)
-        coding, value = records.find("coding", "encoding_id"), records.find("value")
+        coding, value = records.find("coding", "encoding_id", "coding_name"), records.find("value", "code")
         meaning = records.find("meaning")
         number = re.search(r"(\d+)(?=\D*$)", Path(records.name).stem)
         self._single = value is None
@@ -161,10 +163,36 @@ class CodingFile:
             return
         coding, value, meaning = self._columns
         for record in self._records:
-            cell = record.cells[coding]
-            number = self._number if self._single else int(cell) if cell.isdecimal() else -1
+            number = self._number if self._single else _coding_number(record.cells[coding])
             if number in wanted:
                 yield number, record.cells[value], record.cells[meaning]
+
+
+def _platform_fields(records: Records) -> dict[int, Field]:
+    """Return the fields of a dictionary of the Research Analysis Platform, which lists each instance of a field by its column."""
+    name, kind, title = (records.require(column) for column in ("name", "type", "title"))
+    coding, sparse, multiple = (records.find(column) for column in ("coding_name", "is_sparse_coding", "is_multi_select"))
+    fields: dict[int, Field] = {}
+    for record in records:
+        place = place_of(record.cells[name])
+        if place is None:
+            continue
+        code = None if coding is None else _coding_number(record.cells[coding])
+        value_type = _PLATFORM_TYPES.get(record.cells[kind].lower(), "")
+        is_sparse = sparse is not None and record.cells[sparse].lower() == "yes"  # a measurement, of which a few values have labels
+        if code is not None and not (is_sparse and value_type in _MEASURED):
+            value_type = (
+                "Categorical multiple" if multiple is not None and record.cells[multiple].lower() == "yes" else "Categorical single"
+            )
+        wording = record.cells[title].partition(" | ")[0]  # without the instance and the array
+        fields.setdefault(place.field, Field(place.field, wording, value_type, code))
+    return fields
+
+
+def _coding_number(text: str) -> int | None:
+    """Return the number of a coding, which the Research Analysis Platform writes as data_coding_504; None without one."""
+    match = _CODING.fullmatch(text)
+    return None if match is None else int(match[1])
 
 
 def place_of(column: str) -> Place | None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dfact.data.codebook import Codebook
 from dfact.data.dictionaries.base import Dictionary
-from dfact.data.ingest.coding import UNOPENED, AnswerCoding, code_text
+from dfact.data.ingest.coding import UNOPENED, AnswerCoding, code_text, sounds_like_no_answer
 from dfact.data.ingest.event_table import EventTable, RowsOfTable, read_events
 from dfact.data.ingest.stack import Events, Instances, Stack, find_instances, which_slice
 from dfact.data.readers.base import Table
@@ -67,6 +67,11 @@ class Arrangement:
         pooled.n_rows, pooled.empty_rows, pooled.n_empty_rows = statistics.n_rows, statistics.empty_rows, statistics.n_empty_rows
         return pooled
 
+    def unanswered(self, statistics: ColumnStatistics) -> list[str]:
+        """Return the items without any answer, unless that is all, given the statistics of the columns."""
+        observed = self.of_items(statistics).observed
+        return [item.name for item, n in zip(self.items.items, observed, strict=True) if n == 0] if observed.any() else []
+
     def require_no_doubt(self, name: str, counts: Counts) -> None:
         """Raise DataError on answers with codes that may or may not stand for no answer."""
         if isinstance(self.table, EventTable):  # its columns are not those that a user names
@@ -96,6 +101,21 @@ class Arrangement:
             for status, n in found.items()
             if n
         ]
+
+    def frequent_missing_codes(self, counts: Counts) -> list[str]:
+        """Return a sentence about each item with a missing code whose label does not sound so: the most frequent such code."""
+        pooled = counts if self.layout is None else self._by_item(counts)
+        found: dict[int, tuple[int, str]] = {}
+        for (j, code), n in pooled.items():
+            label = self.items.items[j].labels.get(code, "")
+            if label and not sounds_like_no_answer(label):
+                found[j] = max(found.get(j, (0, "")), (n, code))
+        sentences = []
+        for j, (n, code) in sorted(found.items()):
+            item = self.items.items[j]
+            said = f"{self.table.name}: {n} answer(s) of {item.name} are {code} {item.labels[code]!r}, which is declared missing"
+            sentences.append(f"{said}; to keep them, say --answers {item.name}={code}, or --recode {item.name}:{code}=NUMBER")
+        return sentences
 
     def negative_answers(self, statistics: ColumnStatistics) -> str:
         """Return the items with the labelled negative codes in the range of their answers, given the statistics of the items."""

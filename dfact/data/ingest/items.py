@@ -86,7 +86,7 @@ def battery(table: Table, variables: Mapping[str, Variable], excluded: Sequence[
     ordinal = [name for name in levels if variables[name].measure == "ordinal" or variables[name].ordered]
     if len(ordinal) >= 3 and len(_common_start(ordinal)) >= 2:
         return ordinal
-    raise _which_items(table, levels)
+    raise _which_items(table, variables, levels)
 
 
 def _candidates(
@@ -116,7 +116,7 @@ def _common_start(names: Sequence[str]) -> str:
     return first[: next((i for i, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))]
 
 
-def _which_items(table: Table, levels: Mapping[str, tuple[tuple[float, str], ...]]) -> DataError:
+def _which_items(table: Table, variables: Mapping[str, Variable], levels: Mapping[str, tuple[tuple[float, str], ...]]) -> DataError:
     question = f"{table.name}: which of its {len(table.columns)} columns are items?"
     groups: dict[tuple[tuple[float, str], ...], list[str]] = {}
     for name, each in levels.items():
@@ -124,7 +124,7 @@ def _which_items(table: Table, levels: Mapping[str, tuple[tuple[float, str], ...
     battery, names = max(groups.items(), key=lambda group: len(group[1]), default=((), []))
     if len(names) < 2:
         described = "columns with labels" if levels else "columns"
-        candidates = list(levels) or table.columns
+        candidates = list(levels) or [name for name in table.columns if not no_answers(variables.get(name))]
         listed = ", ".join(candidates[:_LISTED]) + (", …" if len(candidates) > _LISTED else "")
         line = f'--items "{",".join(candidates[:3])}"'
         return DataError(f"{question} Its {described} are {listed}; name the items with items= (--items), such as {line}")

@@ -42,6 +42,10 @@ _OBJECT_ENTRIES = 1 << 20  # entries of a spooled object: few requests to an obj
 _SPOOL_CODEC = Blosc(cname="lz4", clevel=1, shuffle=Blosc.BITSHUFFLE)
 
 
+Progress = Callable[[int, int, str], None]
+"""Function of what is done, of its total, and of its unit: "bytes read" or "rows written"."""
+
+
 @dataclass(frozen=True)
 class _Segment:
     """Spooled rows of one type: bytes start to stop of an object."""
@@ -101,9 +105,7 @@ class Spooled:
         return self.statistics.n_rows - len(self.empty)
 
 
-def spool(
-    table: Table, coding: AnswerCoding, empty_rows: EmptyRows, pool: TaskPool, progress: Callable[[int, int], None] | None
-) -> Spooled:
+def spool(table: Table, coding: AnswerCoding, empty_rows: EmptyRows, pool: TaskPool, progress: Progress | None) -> Spooled:
     """Read all parts of the table once, code and check them, and store their rows in the pool's scratch store.
 
     Raises DataError for the first invalid row of the table. ``progress`` is called with bytes, where their number is known.
@@ -127,7 +129,7 @@ def spool(
         total.objects += [replace(each, first_row=start + each.first_row) for each in part.objects]
         total.n_bytes += part.n_bytes
         if progress is not None and n_bytes:
-            progress(total.n_bytes, n_bytes)
+            progress(total.n_bytes, n_bytes, "bytes read")
 
     pool.run(_spool_part, tasks, receive)
     total.statistics.minimum += 0  # the sign of a zero would depend on the order of batches
@@ -257,7 +259,7 @@ def write(
     offset: NDArray[np.float64],
     dtype: np.dtype[Any],
     pool: TaskPool,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
     layout: Instances | None = None,
 ) -> None:
     """Write the rows that have an answer, minus the offset of their columns, side by side in runs of chunks.
@@ -280,7 +282,7 @@ def write(
         writer.add_written(*written)
         n_written += written[0]
         if progress is not None:
-            progress(n_written, n)
+            progress(n_written, n, "rows written")
 
     pool.run(_write_chunks, tasks, receive)
     statistics = _stored_statistics(spooled.statistics, offset, dtype)

@@ -1,5 +1,6 @@
 """import_table: write a table on disk as a dataset, reading it once, in parallel, without loading it into memory."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -16,11 +17,11 @@ from dfact.data.ingest.arrangement import Arrangement, Counts, arrange, choose_e
 from dfact.data.ingest.coding import AnswerCoding
 from dfact.data.ingest.dictionary import default_id, find_dictionary, reversed_by_keying, with_forms
 from dfact.data.ingest.items import battery, check_columns, match_columns
-from dfact.data.ingest.parallel import spool, write
+from dfact.data.ingest.parallel import Progress, Spooled, spool, write
 from dfact.data.ingest.participants import check_ids, confounder_frame, confounder_kinds
 from dfact.data.ingest.rules import Codes, Levels, Range, Statements, Unlabelled, count_texts, plan_coding, unordered_texts
 from dfact.data.ingest.stack import Stack
-from dfact.data.ingest.tasks import open_pool
+from dfact.data.ingest.tasks import TaskPool, open_pool
 from dfact.data.ingest.writer import dataset_writer, missing_code_for, storage_type
 from dfact.data.readers.base import Input, ReadOptions, Table, TextInNumbersError, Variable, is_number
 from dfact.data.readers.formats import open_table
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from distributed import Client
+
+
+_LOWEST_IN_SINGLE_PRECISION = 1 << 14
+"""Magnitude of a negative offset whose subtraction leaves answers near 0 their thousandths in single precision."""
 
 
 def import_table(
@@ -59,7 +64,7 @@ def import_table(
     valid_range: Range | Mapping[str, Range] | None = None,
     empty_rows: EmptyRows = "error",
     overwrite: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     note: Callable[[str], None] | None = None,
     delimiter: str | None = None,
     encoding: str | None = None,
@@ -83,7 +88,8 @@ def import_table(
     with the number of rows; each task needs some 50 MB, and a parquet file with large row groups up to 2 MB for each column.
     The dataset does not depend on the number of tasks or on where they run. Whole numbers
     are stored in the smallest of uint8, int16 and int32 that holds them (float64 if none does),
-    all other numbers in single precision.
+    all other numbers in single precision, or in double precision where answers near 0 would lose their thousandths to a
+    negative one of 16,384 or more.
 
     Parameters
     ----------
@@ -97,7 +103,8 @@ def import_table(
         the file's order, except the id, the confounders and columns without answers (dates, identifiers). A name
         with a minus, "-v3", is an item to reverse. May be left out if the file describes one battery: at least
         three columns with the same labelled levels, or three that are declared ordinal and whose names begin alike;
-        with a dictionary of REDCap, the choices and sliders. The name of a field stands for its boxes or instances.
+        with a dictionary of REDCap, the choices and sliders. Columns chosen so that have no answer are left out.
+        The name of a field stands for its boxes or instances.
     id_column : name
         The column with the participants' labels, which must be unique. By default that of UK Biobank or REDCap, if
         the columns are theirs.
@@ -134,8 +141,8 @@ def import_table(
     overwrite : bool
         Replace an existing dataset at ``path``.
     progress : function
-        Called with (bytes read, total bytes) while the table is read, if its format knows them, then with (rows written,
-        total rows).
+        Called with (bytes, total bytes, "bytes read") while the table is read, if its format knows them, then with (rows,
+        total rows, "rows written").
     note : function
         Called with sentences about decisions that the import made.
     delimiter, encoding, decimal : text
@@ -159,7 +166,7 @@ def import_table(
     event, instance : name, number
         The only event or instance to read.
     n_jobs : int
-        Number of tasks side by side; by default one for each core of this machine, or each worker of the executor.
+        Number of tasks side by side; by default one for each core of this machine, at most 16, or each worker of the executor.
     executor : None, "inline", "threads", concurrent.futures.Executor or distributed.Client
         Place where the tasks run, by default threads of this process. Processes on other machines must reach ``source`` and
         ``path`` under the same names.
@@ -194,25 +201,29 @@ def import_table(
     ensure_absent(path, overwrite=overwrite)
     options = ReadOptions(delimiter, encoding, decimal, header_rows, sheet, object, None if labels is None else str(labels))
     file = open_input(source)
-    table = open_table(file, options)
-    file_remarks = list(table.notes)  # of the file, not of its arrangement
+    opened = open_table(file, options)
     kinds = confounder_kinds(confounders)
     ranges = check_ranges(confounder_ranges or {}, kinds)
     kinds |= dict.fromkeys(ranges, "continuous")
     before = file.signature()
     said = Statements(levels, recode, missing, answers, default_missing, reverse, valid_range, unlabelled)
-    description = find_dictionary(table, dictionary, codings)
-    variables = describe(table.variables, description, table.columns)
-    id_column = default_id(table, description, kinds) if id_column is None else id_column
+    description = find_dictionary(opened, dictionary, codings)
+    variables = describe(opened.variables, description, opened.columns)
+    id_column = default_id(opened, description, kinds) if id_column is None else id_column
     text_columns = ([] if id_column is None else [id_column]) + list(kinds)
     part = None if instance is None else str(instance)
-    arranged = _arrange(table, description, variables, items, text_columns, said, stack, event, part)
-    table, coding = arranged.table, arranged.coding
+
+    def arrange_items(names: str | Sequence[str] | None) -> Arrangement:
+        return _arrange(opened, description, variables, names, text_columns, said, stack, event, part)
+
+    arranged, unanswered = arrange_items(items), []
     with scratch_store(path) as scratch, open_pool(executor, n_jobs, scratch) as pool:
-        try:
-            rows = spool(table, coding, empty_rows, pool, progress)
-        except TextInNumbersError as error:
-            raise _text_answers(table, error) from error
+        rows = _spool(arranged, empty_rows, pool, progress)
+        if items is None and (unanswered := arranged.unanswered(rows.statistics)):
+            with warnings.catch_warnings(action="ignore"):  # the first arrangement has warned
+                arranged = arrange_items([item.name for item in arranged.items.items if item.name not in unanswered])
+            rows = _spool(arranged, empty_rows, pool, progress)
+        table = arranged.table
         require_unchanged(file, before)
         arranged.require_no_doubt(table.name, rows.counts)
         arranged = arranged.with_answers(rows.statistics)
@@ -220,9 +231,9 @@ def import_table(
         column_labels = np.array([item.name for item in arranged.items.items], np.object_)
         require_observed_columns(table.name, column_labels, statistics.observed)
         if note is not None:
-            for remark in file_remarks:
+            for remark in opened.notes:  # of the file, not of its arrangement
                 note(remark)
-            _note_decisions(arranged, rows.counts, statistics, description, note, chosen=items is None)
+            _note_decisions(arranged, unanswered, rows.counts, statistics, description, note, chosen=items is None)
         frame = confounder_frame(table, rows.texts, kinds, variables, confounder_missing, default_missing=default_missing)
         if frame is not None:
             frame, ranges = apply_ranges(frame, ranges)
@@ -249,6 +260,14 @@ def import_table(
             )
     pa.default_memory_pool().release_unused()  # otherwise Arrow's pool retains freed memory
     return open_dataset(path)
+
+
+def _spool(arranged: Arrangement, empty_rows: EmptyRows, pool: TaskPool, progress: Progress | None) -> Spooled:
+    """Read the table once, and store its rows in the pool's scratch store."""
+    try:
+        return spool(arranged.table, arranged.coding, empty_rows, pool, progress)
+    except TextInNumbersError as error:
+        raise _text_answers(arranged.table, error) from error
 
 
 def require_unchanged(source: Input, before: Signature | tuple[Signature, ...]) -> None:
@@ -309,6 +328,7 @@ def _arrange(
 
 def _note_decisions(
     arranged: Arrangement,
+    unanswered: Sequence[str],
     counts: Counts,
     statistics: ColumnStatistics,
     description: Dictionary | None,
@@ -316,13 +336,15 @@ def _note_decisions(
     *,
     chosen: bool,
 ) -> None:
-    """Report the items that the import chose, the boxes that it took as missing, and negative codes that it took as answers."""
+    """Report what the import decided: items, events that it left out, boxes and codes that are missing, negative codes that are answers."""
+    if unanswered:
+        note(f"{arranged.table.name}: left out, as they have no answer: {', '.join(unanswered)}")
     if chosen:
         names = ", ".join(item.name for item in arranged.items.items)
         note(f"{arranged.table.name}: the items are {names}{_levels_text(arranged.items)}")
     if arranged.left_out:
         note(f"{arranged.table.name}: left out, as none of the items has an answer there: {', '.join(arranged.left_out)}")
-    for sentence in arranged.unopened_forms(counts):
+    for sentence in [*arranged.unopened_forms(counts), *arranged.frequent_missing_codes(counts)]:
         note(sentence)
     if description is not None and description.signs_are_meaningless and (codes := arranged.negative_answers(statistics)):
         note(f"{arranged.table.name}: negative codes that are answers: {codes}")
@@ -362,4 +384,15 @@ def _stored_type(table: Table, statistics: ColumnStatistics, offset: NDArray[np.
     if np.isinf(high):
         found = f"{statistics.minimum.min():g} to {statistics.maximum.max():g}"
         raise DataError(f"{table.name}: the answers range from {found}, expected a difference below 1.8e308; pass shift=False (--no-shift)")
-    return storage_type(low, high, integers=integers and np.array_equal(offset, np.floor(offset)))
+    dtype = storage_type(low, high, integers=integers and np.array_equal(offset, np.floor(offset)))
+    largest = np.maximum(np.abs(statistics.minimum), np.abs(statistics.maximum))
+    far = (np.abs(offset) * np.finfo(np.float64).eps > 1e-6 * largest) & (largest > 0)
+    if dtype.kind == "f" and far.any():
+        i = int(np.flatnonzero(far)[0])
+        raise DataError(
+            f"{table.name}: the lowest valid answer is {offset[i]:g} beside answers up to {largest[i]:g}, expected a range in which they "
+            "keep their digits; declare it in missing= (--missing), give the range in valid_range= (--valid-range), or pass shift=False"
+        )
+    if dtype == np.float32 and -offset.min() > _LOWEST_IN_SINGLE_PRECISION:
+        return np.dtype(np.float64)
+    return dtype

@@ -16,6 +16,8 @@ from dfact.errors import ClusterError, ParameterError, StoreError
 
 R = TypeVar("R")
 T = TypeVar("T")
+_MOST_THREADS = 16
+"""Largest number of threads unless the user asks for more: each takes memory, and they share one file."""
 _RUNNING = "running"
 """Key in the scratch store that exists while the import runs: tasks of a stopped import find it missing and end."""
 
@@ -69,7 +71,7 @@ def open_pool(executor: Any, n_jobs: int | None, scratch: Store) -> Iterator[Tas
         n_workers = n_jobs or getattr(executor, "_max_workers", None) or os.cpu_count() or 1
         yield TaskPool(executor, 2 * n_workers, scratch)
     elif executor in (None, "inline", "threads"):
-        threads = 1 if executor == "inline" else n_jobs or _cores()
+        threads = 1 if executor == "inline" else n_jobs or min(_cores(), _MOST_THREADS)
         with _Inline() if threads == 1 else ThreadPoolExecutor(threads, "import") as pool:
             yield TaskPool(pool, 1 if threads == 1 else 2 * threads, scratch)
     else:

@@ -214,4 +214,5 @@ def to_matrix(batch: pa.RecordBatch) -> NDArray[np.float64]:
     """Convert columns of numbers, of which there may be none, to a matrix, null to NaN."""
     if batch.num_columns == 0:
         return np.empty((batch.num_rows, 0))
-    return np.asarray(batch.to_tensor(null_to_nan=True, row_major=True).to_numpy(), np.float64)
+    with np.errstate(invalid="ignore"):  # signalling NaN in single precision
+        return np.asarray(batch.to_tensor(null_to_nan=True, row_major=True).to_numpy(), np.float64)

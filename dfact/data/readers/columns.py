@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dfact.data.readers.base import Batch, Table, TextInNumbersError, Variable, is_number, to_matrix
 from dfact.errors import DataError, MemoryPlanError
 
-BATCH_ENTRIES = 1 << 19
+BATCH_ENTRIES = 3 << 18
 _MOST_ROWS = 1 << 16
 _MOST_CATEGORIES = 1000
 """Number of categories of a column of answers; a column with more holds labels or free text."""
@@ -34,10 +34,12 @@ def to_batch(
     position: Callable[[int], str],
 ) -> Batch:
     """Convert rows to a batch; ``position`` describes a row of them, counted from 0, with the name of its file."""
-    columns = [_as_number(rows[name], missing, name, position) for name in numbers]
+    chosen = rows.select(list(numbers))
+    if not all(map(_is_plain, chosen.schema.types)):
+        columns = [_as_number(values, missing, name, position) for name, values in zip(numbers, chosen.columns, strict=True)]
+        chosen = pa.record_batch(columns, list(numbers))
     strings = [_as_text(rows[name]) for name in texts]
-    matrix = to_matrix(pa.record_batch(columns, list(numbers))) if columns else np.empty((rows.num_rows, 0))
-    return Batch(matrix, pa.record_batch(strings, list(texts)))
+    return Batch(to_matrix(chosen), pa.record_batch(strings, list(texts)))
 
 
 def check_types(file: str, schema: pa.Schema, numbers: Sequence[str], texts: Sequence[str]) -> None:

@@ -20,7 +20,9 @@ from dfact.storage.input_files import InputFile, InputFolder
 
 _SUFFIXES = (".parquet", ".pq")
 _PAGE_BUFFER = 1 << 14  # bytes read at once from each parquet column; without it, Arrow reads all of a row group's column
-_PART_BYTES = 1 << 23
+_GROUP_BYTES = 1 << 24
+"""Largest size of a row group that is read whole, which takes half the time of reading it in pages."""
+_PART_BYTES = 1 << 22
 """Least size of a part: smaller row groups and files are joined."""
 _MOST_OPEN_FILES = 8
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -35,15 +37,19 @@ class _Piece:
     first_row: int
     keys: Mapping[str, pa.Scalar]
     """Values of the columns that the names of its folders hold."""
+    largest_group: int
+    """Size of the largest row group of the file, in bytes."""
 
     def read(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield batches of the columns ``names``."""
         stored = [name for name in names if name not in self.keys]
-        with _open_parquet(self.file) as file:
-            for batch in file.iter_batches(rows_per_batch(len(names)), row_groups=self.groups, columns=stored):
-                yield pa.record_batch(
-                    [pa.repeat(self.keys[name], batch.num_rows) if name in self.keys else batch[name] for name in names], list(names)
-                )
+        with _open_parquet(self.file, in_pages=self.largest_group > _GROUP_BYTES) as file:
+            for batch in file.iter_batches(rows_per_batch(len(names)), row_groups=self.groups, columns=stored, use_threads=False):
+                if self.keys:
+                    columns = [pa.repeat(self.keys[name], batch.num_rows) if name in self.keys else batch[name] for name in names]
+                    yield pa.record_batch(columns, list(names))
+                else:
+                    yield batch.select(list(names))
 
 
 @dataclass
@@ -59,9 +65,11 @@ class _Part(TablePart):
         names = list(dict.fromkeys([*numbers, *texts]))
         for piece in self.pieces:
             name = f"{self.table}: {piece.file.name}" if self.in_folder else self.table
-            first = piece.first_row
+            first, schema = piece.first_row, None
             for rows in piece.read(names):
-                check_types(name, rows.schema, numbers, texts)
+                if schema is None:
+                    schema = rows.schema
+                    check_types(name, schema, numbers, texts)
                 yield to_batch(rows, numbers, texts, missing, partial(_position, name, first))
                 first += rows.num_rows
 
@@ -125,7 +133,7 @@ class ParquetTable(Table):
                     parts.append(_Part(self.name, self._in_folder))
                     piece = None
                 if piece is None:
-                    piece = _Piece(file, [], first, own_keys)
+                    piece = _Piece(file, [], first, own_keys, max(footer.group_bytes))
                     parts[-1].pieces.append(piece)
                 piece.groups.append(i)
                 parts[-1].n_bytes += size
@@ -150,10 +158,10 @@ def _parts_of(folder: InputFolder) -> list[InputFile]:
 
 
 @contextmanager
-def _open_parquet(file: InputFile, read_dictionary: Sequence[str] = ()) -> Iterator[Any]:
+def _open_parquet(file: InputFile, read_dictionary: Sequence[str] = (), *, in_pages: bool = True) -> Iterator[Any]:
     # A file that is not on this machine is read by whole row groups, as each request takes some time.
     local = isinstance(file.location, Path)
-    options = {"buffer_size": _PAGE_BUFFER, "pre_buffer": False} if local else {"pre_buffer": True}
+    options = {"buffer_size": _PAGE_BUFFER if in_pages else 0, "pre_buffer": False} if local else {"pre_buffer": True}
     try:
         with file.open() as stream, pa.parquet.ParquetFile(stream, read_dictionary=list(read_dictionary), **options) as parquet:
             yield parquet

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
+from xml.parsers import expat
 
 import numpy as np
 import pyarrow as pa
@@ -246,6 +247,10 @@ _COLUMNS_REPEATED = re.compile(rb'number-columns-repeated="(\d+)"')
 def _extent_of_opendocument(xml: Any) -> tuple[int, int]:
     """Return the largest numbers of rows and of columns up to the last cell with a value."""
     content = xml.read()
+    try:
+        expat.ParserCreate().Parse(content, True)  # calamine never returns from a table that does not end
+    except expat.ExpatError as error:
+        raise ValueError(f"its content is not XML: {error}") from error
     extents = [(0, 0)]
     for table in _TABLE.split(content):
         row, last_row, last_column = 0, 0, 0

@@ -35,6 +35,7 @@ def _find_dates(text: str) -> Dates | None:
 
 def _check_dictionary(file: InputFile, source: StatisticalFile) -> None:
     """Raise DataError if the records of a system file contradict each other: ReadStat reads beyond its buffers where they do."""
+    size_of_file = file.signature()[0]
     with file.open() as stream:
         header = stream.read(_HEADER)
         order = "<" if header[64:65] in (b"\2", b"\3") else ">"
@@ -53,7 +54,7 @@ def _check_dictionary(file: InputFile, source: StatisticalFile) -> None:
             return struct.unpack(f"{order}{count}i", read(4 * count))
 
         def skip(n_bytes: int) -> None:
-            require(n_bytes >= 0)
+            require(0 <= n_bytes <= size_of_file)
             stream.seek(n_bytes, 1)
 
         starts: list[bool] = []  # of each value of 8 bytes in a row, whether a column starts there

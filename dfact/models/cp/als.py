@@ -85,7 +85,7 @@ class CPALS(CPModel):
         Estimated distance of the objective from its limit, relative to its value; NaN after fewer than 11 iterations.
     explained_share_ : float
         1 − ‖Δ∘(Z − X)‖²/‖Δ∘Z‖².
-    column_labels_, row_labels_, offset_, n_features_in_, slice_shape_, fingerprint_
+    column_labels_, row_labels_, mode_labels_, offset_, n_features_in_, slice_shape_, fingerprint_
         Description of the fitted data; see :class:`dfact.ElasticCP`.
 
     Raises

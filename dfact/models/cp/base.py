@@ -41,6 +41,8 @@ class CPModel(Factorization):
     """Factors (I_n, R) of each mode, largest component first. Those of mode 1 are a Zarr array if the data is stored."""
     weights_: Annotated[NDArray[np.float64], Shape(("k",))]
     slice_shape_: tuple[int, ...]
+    mode_labels_: list[Annotated[NDArray[Any], Shape((None,), "texts")] | None]
+    """Labels of modes 3 to N, None for a mode without labels."""
 
     def _check_loaded(self) -> None:
         super()._check_loaded()
@@ -51,6 +53,9 @@ class CPModel(Factorization):
             raise DataError(f"factors_ have {[A.shape[0] for A in others]} rows in modes 2 to N, expected {self.slice_shape_}, as arrays")
         if not all(np.isfinite(A).all() for A in others):
             raise DataError("factors_ hold infinity or NaN in modes 2 to N, expected finite numbers")
+        sizes = [None if labels is None else len(labels) for labels in self.mode_labels_]
+        if len(sizes) != len(others) - 1 or any(n not in (None, size) for n, size in zip(sizes, self.slice_shape_[1:], strict=True)):
+            raise DataError(f"mode_labels_ holds {sizes} labels of modes 3 to N, expected as many as slices, {self.slice_shape_[1:]}")
         if self.row_labels_ is not None and self.row_labels_.shape[0] != first.shape[0]:
             raise DataError(f"row_labels_ holds {self.row_labels_.shape[0]} labels, expected one for each of {first.shape[0]} rows")
 
@@ -75,15 +80,20 @@ class CPModel(Factorization):
     def loadings_(self) -> pd.DataFrame:
         """Unit vectors u_r⁽ⁿ⁾ = a_r⁽ⁿ⁾/‖a_r⁽ⁿ⁾‖ as a table, slices of modes 2, …, N × components.
 
-        Slices of mode 2 have the column labels, those of other modes their mode and number.
+        Slices of mode 2 have the column labels, those of other modes their mode and their label, or number.
         """
         names = [str(label) for label in self.column_labels_]
-        names += [f"mode {n}: {i}" for n, size in enumerate(self.slice_shape_[1:], start=3) for i in range(size)]
+        names += [f"mode {n}: {label}" for n in range(3, len(self.factors_) + 1) for label in self.slice_names(n)]
         # Scaled by powers of two first, which is exact, so that no square overflows.
         scaled = [np.ldexp(A, -np.frexp(np.abs(A).max(axis=0))[1]) for A in self.factors_[1:]]
         lengths = (np.linalg.norm(A, axis=0) for A in scaled)
         units = np.vstack([A / np.where(length > 0, length, 1) for A, length in zip(scaled, lengths, strict=True)])
         return pd.DataFrame(units, index=pd.Index(names, name="slice"), columns=self.get_feature_names_out())
+
+    def slice_names(self, mode: int) -> list[str]:
+        """Return the labels of the slices of a mode from the second on; numbers from 0 for a mode without labels."""
+        labels = self.column_labels_ if mode == 2 else self.mode_labels_[mode - 3]
+        return [str(label) for label in (range(self.slice_shape_[mode - 2]) if labels is None else labels)]
 
     def row_factors(self) -> Any:
         return self.factors_[0]
@@ -95,13 +105,24 @@ class CPModel(Factorization):
             raise DataError(f"X has shape {dataset.shape}, expected at least one slice of every mode")
         if reset:
             self.slice_shape_ = tuple(int(size) for size in dataset.shape[1:])
-        check_size(dataset, self.slice_shape_)
+            self.mode_labels_ = list(dataset.mode_labels)
+        self._check_slices(dataset)
         require_finite(dataset)
         return dataset
 
     def _check_shape(self, dataset: Dataset) -> None:
         super()._check_shape(dataset)
+        self._check_slices(dataset)
+
+    def _check_slices(self, dataset: Dataset) -> None:
+        """Refuse slices of another shape, or with other labels, than the fitted ones."""
         check_size(dataset, self.slice_shape_)
+        for mode, (labels, fitted) in enumerate(zip(dataset.mode_labels, self.mode_labels_, strict=False), start=3):
+            pairs = [] if labels is None or fitted is None else [(str(a), str(b)) for a, b in zip(labels, fitted, strict=True)]
+            k = next((k for k, (found, expected) in enumerate(pairs) if found != expected), None)
+            if k is not None:
+                found = f"slice {k} of mode {mode} of X is {pairs[k][0]!r}, of the fitted data {pairs[k][1]!r}"
+                raise DataError(f"{found}; pass the fitted slices in their order")
 
     def _copy_for_transform(self) -> Self:
         light = super()._copy_for_transform()
@@ -128,7 +149,9 @@ class CPModel(Factorization):
         for n, empty in enumerate(find_unobserved(dataset), start=2):
             if empty.any():
                 i = int(np.flatnonzero(empty)[0])
-                name = f"column {str(dataset.column_labels[i])!r}" if n == 2 else f"slice {i} of mode {n}"
+                labels = (dataset.column_labels, *dataset.mode_labels)[n - 2]
+                label = i if labels is None else repr(str(labels[i]))
+                name = f"column {label}" if n == 2 else f"slice {label} of mode {n}"
                 text = f"{name} has no observed entry ({int(empty.sum())} in all of mode {n}): its factors are 0"
                 warnings.warn(text, UserWarning, stacklevel=5)
 

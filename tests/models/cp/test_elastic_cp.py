@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import xarray as xr
 import zarr
 from distributed import Client
 from numpy.typing import NDArray
@@ -506,6 +507,42 @@ def test_report_of_a_model() -> None:
     assert "elasticcp2" not in text
     assert rows_text(model, 7) == "weights of 7 slices in 4 components"
     assert [axes.get_title() for axes in items_plot(model).axes] == ["mode 1", "mode 2", "mode 3"]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_model_keeps_the_labels_of_further_modes(stored: bool, tmp_path: Path) -> None:
+    Z, visits = planted((20, 5, 4, 2), 2, seed=2), ["baseline", "week 6", "week 12", "end"]
+    if stored:
+        X: Any = dfact.import_array(Z, tmp_path / "d.zarr", mode_labels=[visits, None])
+        reversed_visits: Any = dfact.import_array(Z, tmp_path / "e.zarr", mode_labels=[visits[::-1], None])
+    else:
+        X = xr.DataArray(Z, dims=["person", "item", "visit", "rater"], coords={"visit": visits})
+        reversed_visits = X.isel(visit=slice(None, None, -1))
+    model = dfact.ElasticCP(2, max_iter=3, random_state=0).fit(X)
+    dfact.save_model(model, tmp_path / "cp.model")
+    loaded = dfact.load_model(tmp_path / "cp.model")
+    assert_same(model, loaded)
+    for each in (model, loaded):
+        assert [None if labels is None else list(labels) for labels in each.mode_labels_] == [visits, None]
+        assert list(each.loadings_.index[5:]) == [f"mode 3: {visit}" for visit in visits] + ["mode 4: 0", "mode 4: 1"]
+    np.testing.assert_array_equal(loaded.transform(Z), model.transform(X))
+    assert "mode 3     baseline, week 6, week 12, end\n" in model_text(loaded)
+    assert "mode 4  " not in model_text(loaded)
+    with pytest.raises(dfact.DataError, match="slice 0 of mode 3 of X is 'end', of the fitted data 'baseline'; pass the fitted slices"):
+        loaded.transform(reversed_visits)
+    loaded.mode_labels_ = [loaded.mode_labels_[0][:3], None]
+    with pytest.raises(
+        dfact.DataError, match=r"mode_labels_ holds \[3, None\] labels of modes 3 to N, expected as many as slices, \(4, 2\)"
+    ):
+        loaded._check_loaded()
+
+
+def test_a_slice_without_an_entry_is_reported_by_its_label() -> None:
+    Z = planted((20, 5, 4), 2, seed=1)
+    Z[:, :, 2] = np.nan
+    data = xr.DataArray(Z, dims=["person", "item", "visit"], coords={"visit": ["w0", "w6", "w12", "w24"]})
+    with pytest.warns(UserWarning, match="slice 'w12' of mode 3 has no observed entry"):
+        dfact.ElasticCP(2, max_iter=2, random_state=0).fit(data)
 
 
 def test_callbacks_receive_iterations_and_steps() -> None:

@@ -366,7 +366,7 @@ def test_report_of_a_model() -> None:
     assert "correlations of the factors" in text
     assert rows_text(model, 5) == "scores of 5 participants on 3 factors"
     assert "correlations of the factors" not in model_text(dfact.FactorAnalysis(3, rotation="varimax").fit(X), 2)
-    items = largest_items(model.loadings_, 2, {"Q0": "first"})
+    items = largest_items(model, model.loadings_, 2, {"Q0": "first"})
     assert len(items) == 6
     assert (items.loading.abs() > 0.4).all()
     assert factor_correlations(model).to_numpy().diagonal() == pytest.approx(1)

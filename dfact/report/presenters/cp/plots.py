@@ -37,10 +37,10 @@ def axis_values(labels: Any) -> NDArray[np.float64] | None:
 def mode_table(model: CPModel, mode: int, signs: NDArray[np.float64] | float = 1.0) -> pd.DataFrame:
     """Return slices × components of a mode, counted from 0, with these signs and vectors scaled to length 1.
 
-    ``weights_`` holds the product of the scales. Modes 1 and 2 have their labels, other modes numbers.
+    ``weights_`` holds the product of the scales. Modes without labels have numbers.
     """
     A = np.asarray(model.factors_[mode]) * signs
-    labels = {0: model.row_labels_, 1: model.column_labels_}.get(mode)
+    labels = (model.row_labels_, model.column_labels_, *model.mode_labels_)[mode]
     lengths = np.linalg.norm(A, axis=0)
     index: pd.Index[Any] = pd.RangeIndex(len(A)) if labels is None else pd.Index(np.asarray(labels[:], dtype=object).astype(str))
     return pd.DataFrame(

@@ -16,7 +16,7 @@ from dfact.report.document import Drawing, Section, make_table
 from dfact.report.figures import Groups
 from dfact.report.presenters.base import Presenter
 from dfact.report.presenters.cp.plots import axis_values, modes_plot, path_plot, solutions_plot
-from dfact.report.tables import Lines, Texts, fit_line, largest_items, under_headings
+from dfact.report.tables import Lines, Texts, elided, fit_line, largest_items, under_headings
 from dfact.selection.result import Selection
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class CPPresenter(Presenter[CPModel]):
             ("explained", f"{model.explained_share_:.2%} of the sum of squares"),
             ("sparsity", f"{zeros:.1%} of the entries of the vectors of modes 2 to {len(model.factors_)} are zero"),
         ]
+        lines += [(f"mode {n}", elided(model.slice_names(n))) for n, labels in enumerate(model.mode_labels_, start=3) if labels is not None]
         if hasattr(model, "read_share_"):
             lines.insert(2, ("read", f"{model.read_share_:.2f} times the data during the iterations"))
         if hasattr(model, "lam"):
