@@ -376,7 +376,22 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "dropped 1 variant(s) with no genotype of any person: 'rs3'" in printed
     assert "on 3 chromosome(s) (1, 2, 3); 1 dropped; genotypes count A2 (T of rs0), not A1 (C)" in printed
     assert "A (3), B (3), 2 unknown" in printed
-    assert main(["import", str(tmp_path / "people.csv"), str(tmp_path / "t.zarr"), "--items", "pop", "--memory-limit", "1GiB"]) == 0
+    assert (
+        main(
+            [
+                "import",
+                str(tmp_path / "people.csv"),
+                str(tmp_path / "t.zarr"),
+                "--items",
+                "pop",
+                "--levels",
+                "A<B",
+                "--memory-limit",
+                "1GiB",
+            ]
+        )
+        == 0
+    )
     assert main(["import", str(bed), str(tmp_path / "b.zarr"), "--items", "rs*"]) == 2
     assert "--items applies to tables, and SOURCE is a file of genotypes; leave it out." in capsys.readouterr().err
     assert main(["import", str(tmp_path / "people.csv"), str(tmp_path / "b.zarr"), "--multiallelic", "drop"]) == 2
