@@ -40,7 +40,8 @@ def spectral_start(codes: Codes, counts: CodeCounts, k: int, dtype: np.dtype[Any
     yield from run(EmbedPass(dtype, view), basis.astype(dtype))
     [rows] = yield from successive_projection([Coordinates(k)], [k])
     corners = yield from take(Coordinates(k), rows)
-    sums = yield from run(StartPass(view, dtype), np.linalg.solve(corners.T, basis.T).T)
+    projection: NDArray[np.float64] = np.asarray(np.linalg.solve(corners.T, basis.T).T)
+    sums = yield from run(StartPass(view, dtype), projection)
     P: NDArray[np.float64] = np.clip(np.linalg.lstsq(sums.gram, sums.cross.T, rcond=None)[0] / codes.trials, *_RANGE)
     return P
 
