@@ -1,4 +1,5 @@
 """A shard: the partitions of one process, with their values, their state and the threads that run passes on them."""
+# Long because ordinary and tiled passes share the partitions that are still to be processed, and how these are read.
 
 import itertools
 import threading
