@@ -107,9 +107,9 @@ def measure(path: str, kind: str, threads: int, spare: int) -> dict[str, Any]:
     workers = executor.workers(None)
     tiled = 8 * (tiled_gram_size(m, 10) if kind == "vectors" else WIDTH * m)
     broadcast = 4 * (20 if kind == "vectors" else 10) * m
-    footprint = Footprint(0, 4 * m if kind == "vectors" else 0, broadcast, 0, tiled)
+    footprint = Footprint(0, 4 * m, broadcast, 0, tiled) if kind == "vectors" else Footprint(0, 0, broadcast, 0, tiled, converts=False)
     if kind == "whole":
-        footprint = Footprint(0, 0, tiled, 0)
+        footprint = Footprint(0, 0, tiled, 0, converts=False)
     plan = make_plan(source, FLOAT32, footprint, replace(workers, limit=workers.baseline + spare))
     began = time.perf_counter()
     solver = singular_values(m) if kind == "vectors" else passes(whole=kind == "whole")

@@ -10,6 +10,7 @@ Sums are added in the order of a fixed tree over the partitions, so every execut
     executors       which executor a parameter names
     partitions      runs of blocks, read ahead of the pass
     reduction       the order of all sums
+    tiles           sums and parameters of many columns, by tiles of them
     block_state     the state of each block: in memory, spilled, or in a checkpoint
     memory_plan     what a fit holds in memory, before it runs
     checkpoint      versions of the state, from which a fit resumes

@@ -36,6 +36,8 @@ class Footprint:
     """Row factors returned to the user, on the driver (0 if they are written to a store)."""
     tiled: int = 0
     """Sums that are combined by tiles of columns, for every thread; those that wait for others are spilled if need be."""
+    converts: bool = True
+    """Whether passes convert complete blocks to floating point; those that read the codes by tiles of columns do not."""
 
     def scaled(self, count: int) -> "Footprint":
         """Return the footprint of ``count`` fits that share their reads."""
@@ -153,7 +155,7 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
     block, partition = min(layout.block_rows, n), min(layout.partition_rows, n)
     chunk = 0 if source.chunk_rows is None else min(source.chunk_rows, n) * row_bytes
     # A pass may convert a CSR block to a dense one.
-    converted = 0 if source.dtype == dtype and not source.is_sparse else m * dtype.itemsize
+    converted = m * dtype.itemsize if footprint.converts and (source.dtype != dtype or source.is_sparse) else 0
     # Two decoded chunks (one is prefetched) and the compressed bytes of one. Workers hold the chunks of a dask array already, or
     # get them once.
     per_thread = (1 if isinstance(source, DaskRows) else 3) * chunk

@@ -1,5 +1,5 @@
 """A shard: the partitions of one process, with their values, their state and the threads that run passes on them."""
-# Long because a pass runs over values, state and tiles of the same partitions, whose order fixes the bits.
+# Long because ordinary and tiled passes share the partitions that are still to be processed, and how these are read.
 
 import itertools
 import threading

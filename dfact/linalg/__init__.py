@@ -4,6 +4,7 @@ Imports the engine and everything below it. Here are algorithms that several fam
 session and never see more than one block of rows.
 
     svd               leading singular vectors, and starts made of them
+    wide_svd          the same for so many columns that their vectors are computed by tiles
     points, kmeans    points spread over the rows; K-means, and the rows nearest to its centres
     vertex_hunting    corners of a simplex or a cone
     minres            minimum-residual factor analysis of a correlation matrix

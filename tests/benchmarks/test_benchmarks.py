@@ -22,7 +22,7 @@ from benchmarks.bounded_nmf import splitless as icqf_splitless
 from benchmarks.cp import paper as cp_paper
 from benchmarks.cp import speed as cp_speed
 from benchmarks.cp import stochastic as cp_stochastic
-from benchmarks.engine import cluster_scaling, cost_model, dask_arrays
+from benchmarks.engine import cluster_scaling, cost_model, dask_arrays, wide_columns
 from benchmarks.expectile import paper as emf_paper
 from benchmarks.expectile import speed as emf_speed
 from benchmarks.gom import simulations as gom_simulations
@@ -226,6 +226,12 @@ def test_elastic_cp_stochastic(results: Path, tmp_path: Path) -> None:
     missed += ("of its bytes",)  # by small data, where descent takes few passes
     assert all(held for text, held in thresholds if not any(words in text for words in missed))
     assert len(load(results, "elastic_cp_stochastic_disk")["rows"]) == 2
+
+
+def test_wide_columns_stay_within_the_plan(tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["wide_columns", "--rows", "1100", "--columns", "100000", "--folder", str(tmp_path)])
+    assert wide_columns.main() == 0
+    assert {row["solver"] for row in load(results, "wide_columns")["rows"]} == {"tiled", "whole", "vectors"}
 
 
 def test_dask_array_is_not_loaded_by_the_driver() -> None:

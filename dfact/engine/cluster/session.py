@@ -1,5 +1,5 @@
 """The driver's side of a session on a Dask cluster: passes, the owners of partitions, recovery of lost workers, balance."""
-# Long because passes, sums by tiles and the recovery of lost workers share one state of the cluster.
+# Long because every call, of passes, tiles, rows and checkpoints, may have to be repeated after the loss of a worker.
 
 import logging
 import sys

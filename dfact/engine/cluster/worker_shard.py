@@ -5,7 +5,7 @@ an earlier one are refused. A reply has one key, or none if there is nothing to 
 a status); the ``error`` of a call; the partitions that a shard is ``lacking``; shards that are ``lost``, as their workers could
 not be reached; the ``stale`` epoch of the call; or the key of a shard that is ``unknown`` to the process.
 """
-# Long because calls of the driver and of other workers reach the same shard, and share its locks.
+# Long because it holds the worker's end of each of the driver's calls.
 
 import asyncio
 import threading
