@@ -107,7 +107,7 @@ def _group(arrays: Sequence[NDArray[Any]], numbers: list[int], least: float) -> 
 
 def _match_colors(memberships: NDArray[Any], reference: RunGroup | None) -> NDArray[np.intp]:
     """Number the colours of the components by those of the reference; new ones get the next numbers, by size."""
-    sizes: NDArray[np.float64] = np.nansum(memberships, axis=0, dtype=np.float64)  # type: ignore[assignment]  # a sum along an axis
+    sizes: NDArray[np.float64] = np.nansum(memberships, axis=0, dtype=np.float64)
     colors = np.full(len(sizes), -1)
     if reference is not None:
         theirs, ours = match_memberships(reference.memberships, memberships)
