@@ -7,16 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.readers.genotypes import pack
+from dfact.data.synthetic import PlantedAdmixture
 
 
 def planted_genotypes(n: int, m: int, k: int, seed: int, missing: float = 0.01) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
-    """Return genotypes (n, m) of k populations, 9 where missing, and the memberships (n, k): a quarter of the people is pure."""
-    rng = np.random.default_rng(seed)
-    Q = rng.dirichlet(np.full(k, 0.3), n)
-    Q[: n // 4] = np.eye(k)[np.arange(n // 4) % k]
-    G = rng.binomial(2, Q @ rng.uniform(0.05, 0.95, (k, m))).astype(np.uint8)
-    G[rng.random(G.shape) < missing] = 9
-    return G, Q
+    """Return genotypes (n, m) of k populations, 9 where missing, and the memberships (n, k)."""
+    planted = PlantedAdmixture(n, m, k, seed=seed)
+    G = np.concatenate(list(planted.blocks()))
+    G[np.random.default_rng(seed).random(G.shape) < missing] = 9
+    return G, planted.Q
 
 
 def write_cohort(path: Path, G: NDArray[np.uint8], populations: Sequence[str] | None = None, first: int = 0) -> None:

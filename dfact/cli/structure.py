@@ -38,10 +38,8 @@ def structure(
 
     check_plot(out, overwrite=overwrite)
     memberships = [read_memberships(run) if Path(run).suffix in (MEMBERSHIPS, ".gz") else run_memberships(load_model(run)) for run in runs]
-    populations: Any = None
+    populations: Any = None if population is None else read_populations(population)
     if data is not None:
         populations = dataset_populations(read_dataset(data))
-    elif population is not None:
-        populations = read_populations(population)
     save_figure(structure_figure(memberships, populations, means=means), out)
     click.echo(f"{out}: {len(runs)} run{'s' * (len(runs) > 1)} of {len(memberships[0])} people")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,6 @@ _UNKNOWN_LABEL = "unknown"
 _MAX_BARS = 2000  # more would be narrower than a pixel
 _WIDTH, _PANEL_HEIGHT = 10.0, 1.1  # inches
 _INCHES_PER_CHARACTER = 0.075
-_MAX_UPRIGHT = 3  # populations whose names stand side by side
 # Okabe and Ito's colours, which colour-blind readers can distinguish, then darker and lighter ones.
 _COLORS = (
     *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442"),
@@ -46,6 +46,13 @@ class Bars:
     """Widths of the bars."""
     populations: list[tuple[str, int]]
     """Names of the populations, and numbers of their bars; none if the rows have no populations."""
+
+    def shares(self) -> list[tuple[str, float]]:
+        """Return the names of the populations and their shares of the width."""
+        ends = np.cumsum([0, *(count for _, count in self.populations)])
+        total = self.widths.sum()
+        widths = [float(self.widths[start:end].sum() / total) for start, end in pairwise(ends)]
+        return [(name, width) for (name, _), width in zip(self.populations, widths, strict=True)]
 
     def means(self, memberships: NDArray[Any]) -> NDArray[np.float64]:
         """Return the mean memberships of each bar (number of bars, K)."""
@@ -70,7 +77,7 @@ def structure_figure(
     widest = max(groups, key=lambda group: len(group.colors))  # of several, the first: that with the most runs
     bars = arrange_bars(widest.memberships, runs, populations, population_order=population_order, means=means)
     longest = max((len(name) for name, _ in bars.populations), default=0)
-    upright = len(bars.populations) > _MAX_UPRIGHT
+    upright = any(_INCHES_PER_CHARACTER * (len(name) + 2) > share * (_WIDTH - 1) for name, share in bars.shares())
     labels_height = 0.3 + (_INCHES_PER_CHARACTER * longest if upright else 0.2)
     figure = new_figure(_WIDTH, _PANEL_HEIGHT * len(groups) + labels_height + 0.3 * bool(names))
     panels = figure.subplots(len(groups), sharex=True, squeeze=False)[:, 0]

@@ -25,11 +25,16 @@ from dfact.cli.main import cli, main
 from dfact.data.examples import ipip_ascado
 from dfact.data.readers.formats import formats
 from tests.documentation.pages import ELSEWHERE, PAGES, ROOT, SECTIONS, TEXTS, UNRUN, Block, elsewhere
+from tests.genotypes import planted_genotypes, write_cohort
 from tests.object_store.test_object_store import bucket, server  # noqa: F401  # fixtures
 
 EXAMPLE = ["AS", "SC", "AD", "DO"]
 ALL_BLOCKS = [block for blocks in SECTIONS.values() for block in blocks]
 LONG = {
+    "admixture: Large cohorts",
+    "admixture: New people and known populations",
+    "admixture: Other programs",
+    "admixture: admixture",
     "README: A five-minute tour",
     "README: The same in Python",
     "classes: classes",
@@ -168,6 +173,13 @@ def upload_waves(url: str) -> None:
         obstore.put(obstore.store.from_url(url), f"waves/wave={wave}/part-0.parquet", buffer.getvalue())
 
 
+def cohort(path: Path, rows: slice) -> None:
+    """Write genotypes with the populations of the people who descend from one."""
+    G, Q = planted_genotypes(160, 2000, 3, 0)
+    populations = [("south", "west", "north")[q.argmax()] if q.max() > 0.8 else "-" for q in Q[rows]]
+    write_cohort(path, G[rows], populations, rows.start)
+
+
 @cache
 def _demo() -> TemporaryDirectory[str]:
     folder = TemporaryDirectory()
@@ -181,6 +193,8 @@ def demo(path: Path) -> None:
 
 OLD, NEW = slice(0, 120), slice(120, 180)
 READERS_FILES: dict[str, Callable[[Path], None]] = {
+    "cohort.bed": lambda path: cohort(path, slice(0, 140)),
+    "newcomers.bed": lambda path: cohort(path, slice(140, 160)),
     "survey.csv": lambda path: survey(path, OLD),
     "new_people.csv": lambda path: survey(path, NEW),
     "phq9.csv": lambda path: survey(path, slice(0, 80), "P", 1),
@@ -197,6 +211,7 @@ READERS_FILES: dict[str, Callable[[Path], None]] = {
 EARLIER: dict[str, tuple[str, Callable[[Path], None]]] = {
     "dfact-demo": (r"dfact demo", demo),
     "cohort.zarr": (r"import \S+ cohort.zarr", imported("survey.csv")),
+    "genotypes.zarr": (r"import \S+ genotypes.zarr", imported("cohort.bed")),
     "new_people.zarr": (r"import \S+ new_people.zarr", imported("new_people.csv")),
 }
 """Results of other sections: the command by which a section makes its own, and how to make it otherwise."""
