@@ -91,14 +91,16 @@ def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ())
 
 def _genotype_lines(variants: "pd.DataFrame", dataset: "Dataset") -> list[tuple[str, str]]:
     """Describe the variants of genotypes and the populations of the persons."""
+    from dfact.report.tables import elided
+
     chromosomes = variants["chromosome"].unique()
     dropped = f"; {dataset.dropped_columns} dropped" if dataset.dropped_columns else ""
     counted, other = variants[["A2", "A1"]].iloc[0]
     counts = f"genotypes count A2 ({counted} of {variants['name'].iloc[0]}), not A1 ({other})"
-    lines = [("variants", f"on {len(chromosomes)} chromosome(s) ({_elided(list(map(str, chromosomes)))}){dropped}; {counts}")]
+    lines = [("variants", f"on {len(chromosomes)} chromosome(s) ({elided(list(map(str, chromosomes)))}){dropped}; {counts}")]
     if dataset.population is not None:
         known = [f"{level} ({count})" for level, count in dataset.population.value_counts(dropna=True).items()]
-        lines.append(("population", f"{_elided(known)}, {int(dataset.population.isna().sum())} unknown"))
+        lines.append(("population", f"{elided(known)}, {int(dataset.population.isna().sum())} unknown"))
     return lines
 
 
