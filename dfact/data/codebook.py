@@ -163,7 +163,8 @@ class Codebook:
         Raises DataError for an item that is none of the columns, is there twice, or has a field of another type.
         """
         names = list(map(str, labels))
-        unknown = [item.name for item in self.items if item.name not in set(names)]
+        known = set(names)
+        unknown = [item.name for item in self.items if item.name not in known]
         if unknown:
             raise DataError(f"the codebook describes {unknown[0]!r}, expected names of columns such as {names[0]!r}; remove it")
         if len(self._by_name) < len(self.items):

@@ -303,7 +303,7 @@ def test_any_flipped_bit_is_detected(model: dfact.ICQF, saved: Path) -> None:
 def test_a_new_process_loads_models_by_the_names_of_their_classes(tmp_path: Path) -> None:
     """No class is imported beforehand: the name of the class in the document is enough to find it."""
     rng = np.random.default_rng(0)
-    tensor, answers = rng.random((12, 5, 4)), rng.binomial(4, rng.random((60, 8))).astype(float)
+    tensor, answers = rng.random((12, 5, 4)), rng.binomial(2, rng.random((60, 8))).astype(float)
     for entry in CATALOGUE:
         kind = entry.load()
         with warnings.catch_warnings():
