@@ -112,7 +112,7 @@ def quadratics(seed: int, n: int, k: int) -> tuple[Array, Array, Array]:
     return 5 * rng.standard_normal((n, k)), H, H[:, *np.tril_indices(k)]
 
 
-@pytest.mark.parametrize(("seed", "k"), product(range(3), (1, 2, 5, 9)))
+@pytest.mark.parametrize(("seed", "k"), list(product(range(3), (1, 2, 5, 9))))
 def test_rows_come_to_the_maximum_on_the_simplex(seed: int, k: int) -> None:
     slopes, H, packed = quadratics(seed, 200, k)
     Q0 = np.maximum(np.random.default_rng(seed).dirichlet(np.full(k, 0.3), 200), EDGE)
@@ -134,7 +134,7 @@ def test_rows_come_to_the_maximum_on_the_simplex(seed: int, k: int) -> None:
     np.testing.assert_allclose(shifted[positive], Q[positive], atol=1e-6)
 
 
-@pytest.mark.parametrize(("seed", "k"), product(range(3), (1, 2, 5, 9)))
+@pytest.mark.parametrize(("seed", "k"), list(product(range(3), (1, 2, 5, 9))))
 def test_columns_come_to_the_maximum_in_the_box(seed: int, k: int) -> None:
     slopes, H, packed = quadratics(seed, 200, k)
     P0 = np.random.default_rng(seed).uniform(EDGE, 1 - EDGE, (k, 200))
