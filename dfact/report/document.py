@@ -161,7 +161,7 @@ def number_format(values: NDArray[Any]) -> str:
 
 def _column_format(values: "pd.Series[Any]") -> str:
     numbers = values.dropna().to_numpy(np.float64)
-    return "{:.0f}" if len(numbers) and (numbers % 1 == 0).all() and numbers.any() else number_format(numbers)
+    return "{:.0f}" if len(numbers) and (np.trunc(numbers) == numbers).all() and numbers.any() else number_format(numbers)
 
 
 def _number(value: float, style: str) -> str:
