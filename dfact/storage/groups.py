@@ -19,6 +19,7 @@ from zarr.errors import ZarrUserWarning
 
 from dfact.errors import StoreError
 from dfact.storage.location import Location, parse_location
+from dfact.storage.replacement import replace_folder, replaced_folder, restore_folder
 from dfact.storage.zarr_stores import StrictLocalStore, StrictObjectStore
 
 ATTRIBUTE = "dfact"
@@ -120,6 +121,8 @@ def _initial_attributes(kind: str) -> dict[str, Any]:
 @contextmanager
 def _write_errors(location: Location, *, overwrite: bool) -> Iterator[Store]:
     """Yield an empty store whose content becomes that of ``location``; delete it and raise StoreError if the block fails."""
+    if isinstance(location, Path):
+        restore_folder(location)
     ensure_absent(location, overwrite=overwrite)
     target = partial_path(location) if isinstance(location, Path) else location
     try:
@@ -128,7 +131,7 @@ def _write_errors(location: Location, *, overwrite: bool) -> Iterator[Store]:
         remove(target)
         yield open_store(target)
         if isinstance(location, Path):
-            _replace_atomically(partial_path(location), location)
+            replace_folder(partial_path(location), location)
     except BaseException as error:
         remains = _clean_up(target)
         # A lost connection to a cluster is an OSError too, but without the system's error number.
@@ -245,26 +248,12 @@ def stored_size(location: Location) -> int:
     return StrictObjectStore(location).total_bytes()
 
 
-def _replace_atomically(partial: Path, path: Path) -> None:
-    """Rename ``partial`` to ``path``; an existing store is renamed first, so that it can be restored if that fails."""
-    if not path.exists():
-        partial.rename(path)
-        return
-    old = path.with_name(path.name + ".replaced")
-    shutil.rmtree(old, ignore_errors=True)
-    path.rename(old)
-    try:
-        partial.rename(path)
-    except BaseException:
-        old.rename(path)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-
-
 def open_group(path: str | PathLike[str], kind: str) -> zarr.Group:
     """Open the complete group of this kind at ``path``, read-only; raise StoreError with the reason if there is none."""
     location = parse_location(path)
     if not exists(location):
+        if isinstance(location, Path) and (old := replaced_folder(location)) is not None:
+            raise StoreError(f"{location} was being replaced when its writer was stopped; rename {old} back, or run the command again")
         interrupted = isinstance(location, Path) and (partial_path(location).exists() or exists(_scratch_path(location)))
         hint = "; an interrupted import left it incomplete: run it again" if interrupted else ""
         raise StoreError(f"{location} does not exist, expected a dfact {kind}{hint}")

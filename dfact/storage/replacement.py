@@ -1,0 +1,59 @@
+"""Replacement of a folder by another one, so that a process killed at any time leaves one of them complete."""
+
+import ctypes
+import errno
+import os
+import shutil
+from pathlib import Path
+
+_HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
+_UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
+_REPLACED = ".replaced"
+
+
+def replace_folder(new: Path, path: Path) -> None:
+    """Rename the folder ``new`` to ``path``; an existing one there is deleted afterwards.
+
+    Where the system can exchange two names, a folder is at ``path`` at any time. Elsewhere there is none between two renames, and
+    :func:`restore_folder` puts the earlier one back after an interruption.
+    """
+    if not path.exists():
+        new.rename(path)
+    elif _exchange(new, path):
+        shutil.rmtree(new, ignore_errors=True)
+    else:
+        old = path.with_name(path.name + _REPLACED)
+        shutil.rmtree(old, ignore_errors=True)
+        path.rename(old)
+        try:
+            new.rename(path)
+        except BaseException:
+            old.rename(path)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def replaced_folder(path: Path) -> Path | None:
+    """Return the earlier folder of ``path`` if its replacement was interrupted between two renames."""
+    old = path.with_name(path.name + _REPLACED)
+    return old if old.exists() and not path.exists() else None
+
+
+def restore_folder(path: Path) -> None:
+    """Rename the earlier folder of ``path`` back if its replacement was interrupted."""
+    if (old := replaced_folder(path)) is not None:
+        old.rename(path)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange the names of two folders at once. Return whether the system and the file system can do so."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:  # not Linux, or an old C library
+        return False
+    if rename(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _UNSUPPORTED:
+        return False
+    raise OSError(number, os.strerror(number), str(second))
