@@ -191,8 +191,10 @@ def _read(data: Location, no_confounders: bool) -> "Dataset":
 def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, plot: Path | None, overwrite: bool) -> None:
     """Fit the model and write it to ``path``; without a path, only print the plan."""
     from dfact.engine.checkpoint import resume_point
+    from dfact.models.persistence import is_result_of, load_model
     from dfact.progress import Progress
-    from dfact.report.presenters.base import model_text
+    from dfact.report.plots import save_figure
+    from dfact.report.presenters.base import items_plot, model_text
     from dfact.signals import shield
     from dfact.storage.groups import remove
 
@@ -202,13 +204,22 @@ def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, p
         return
     checkpoint = getattr(model, "checkpoint", None)
     if checkpoint is not None and (done := resume_point(checkpoint)):
+        if is_result_of(path, task.identity()):
+            # An earlier command was killed after it had written the model.
+            finished = load_model(path)
+            if plot is not None and not plot.exists():
+                save_figure(items_plot(finished), plot)
+            remove(checkpoint)
+            click.echo(f"{path} is the result of checkpoint {checkpoint} already.", err=True)
+            click.echo(model_text(finished))
+            return
         click.echo(f"Resuming from step {done} of {checkpoint}.", err=True)
     with ExitStack() as stack:
         with model_output(path, plot, overwrite=overwrite) as write:
             with closing(Progress("fit")) as progress:
                 model.set_params(callbacks=[progress]).fit_prepared(task)
             stack.enter_context(shield())  # a command stopped after the model exists would be refused when it is run again
-            write(model)
+            write(model, identity=task.identity())
         if checkpoint is not None:
             remove(checkpoint)
         click.echo(model_text(model))
@@ -247,7 +258,7 @@ def model_output(model: Location | None, plot: Path | None, *, overwrite: bool) 
 
     That function also takes one that draws the plot, by default of the model's items.
     """
-    from dfact.models.persistence import KIND, write_model
+    from dfact.models.persistence import KIND, record_fit, write_model
     from dfact.report.plots import save_figure
     from dfact.report.presenters.base import items_plot
     from dfact.report.selection import check_plot
@@ -258,10 +269,12 @@ def model_output(model: Location | None, plot: Path | None, *, overwrite: bool) 
     drawings: list[Callable[[], Figure]] = []
     with nullcontext() if model is None else create_group(model, KIND, overwrite=overwrite) as group:
 
-        def write(fitted: "Factorization", draw: "Callable[[], Figure] | None" = None) -> None:
+        def write(fitted: "Factorization", draw: "Callable[[], Figure] | None" = None, identity: Mapping[str, str] | None = None) -> None:
             drawings.append(draw or partial(items_plot, fitted))
             if group is not None:
                 write_model(group, fitted)
+                if identity is not None:
+                    record_fit(group, identity)
 
         yield write
     if plot is not None:  # after the model is complete, which a failing plot must not remove

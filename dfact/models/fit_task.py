@@ -102,9 +102,9 @@ class FitTask(Generic[Q]):
         every = getattr(self.model, "checkpoint_every", _CHECKPOINT_EVERY)
         if not is_count(every):
             raise ParameterError(f"checkpoint_every is {every!r}, expected {POSITIVE_INTEGER}")
-        return CheckpointedSession(session, path, every, self._identity())
+        return CheckpointedSession(session, path, every, self.identity())
 
-    def _identity(self) -> dict[str, str]:
+    def identity(self) -> dict[str, str]:
         """Describe everything that determines the fit."""
         parameters = {name: value for name, value in self.model.get_params(deep=False).items() if name not in RUNTIME_PARAMETERS}
         fitted: dict[str, Any] = {"model": type(self.model).__name__, "data": self.dataset.fingerprint}

@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import platform
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from importlib.metadata import version
 from os import PathLike
@@ -26,7 +27,17 @@ from dfact.models.estimator import MODELS, SAVED_TYPES, Factorization
 from dfact.models.fitted_schema import check_fitted
 from dfact.models.parameters import is_count
 from dfact.models.provenance import SelectionRecord, Stability
-from dfact.storage.groups import WRITE_EMPTY_CHUNKS, attributes, compressor, create_group, ensure_not_source, open_group, update_attributes
+from dfact.storage.groups import (
+    WRITE_EMPTY_CHUNKS,
+    attributes,
+    compressor,
+    create_group,
+    ensure_not_source,
+    is_complete,
+    kind_at,
+    open_group,
+    update_attributes,
+)
 from dfact.storage.location import absolute, parse_location
 from dfact.storage.zarr_stores import location_of
 
@@ -87,6 +98,19 @@ def write_model(group: zarr.Group, model: Factorization) -> None:
     }
     check_fitted(model, ANNOTATIONS)
     update_attributes(group, model=document, digest=_document_digest(document))
+
+
+def record_fit(group: zarr.Group, identity: Mapping[str, str]) -> None:
+    """Record in the group of a model which fit it is the result of."""
+    update_attributes(group, fit=_document_digest(dict(identity)))
+
+
+def is_result_of(path: str | PathLike[str], identity: Mapping[str, str]) -> bool:
+    """Check whether there is a complete model at ``path`` that is recorded as the result of this fit."""
+    location = parse_location(path)
+    if kind_at(location) != KIND or not is_complete(location):
+        return False
+    return bool(attributes(open_group(location, KIND)).get("fit") == _document_digest(dict(identity)))
 
 
 def load_model(path: str | PathLike[str]) -> Any:

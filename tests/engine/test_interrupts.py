@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dfact
@@ -77,3 +78,40 @@ def test_a_fit_that_is_stopped_after_saving_its_model_is_complete(at: str, tmp_p
     assert main(["fit", "icqf", str(data), str(model), "-k", "3", "--max-iter", "4", "--checkpoint", str(checkpoint)]) == 0
     assert dfact.load_model(model).n_iter_ == 4
     assert not checkpoint.exists()
+
+
+@pytest.mark.parametrize("plotted", [False, True])
+def test_a_fit_that_is_killed_after_saving_its_model_is_ended_by_the_same_command(
+    plotted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, model, checkpoint, plot = (tmp_path / name for name in ("a.zarr", "a.model", "checkpoint.zarr", "a.png"))
+    dfact.import_array(planted_answers(200, 20, 3, 0, 0.1), data)
+    command = ["fit", "icqf", str(data), str(model), "-k", "3", "--max-iter", "4", "--checkpoint", str(checkpoint)]
+    command += ["--checkpoint-every", "1", *(["--plot", str(plot)] if plotted else [])]
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*arguments: Any) -> Any:
+        if arguments[0] in (checkpoint, plot):
+            raise Killed
+
+    remove = store.remove
+    monkeypatch.setattr(store, "remove", lambda path: killed(path) or remove(path))
+    if plotted:  # the plot is drawn between the model and the removal of the checkpoint
+        monkeypatch.setattr(dfact.report.plots, "save_figure", lambda _, path: killed(path))
+    with pytest.raises(Killed):
+        main(command)
+    monkeypatch.undo()
+    before = np.asarray(dfact.load_model(model).loadings_)
+    assert resume_point(checkpoint)
+    assert main([*command, "--seed", "1"]) != 0  # another fit
+    assert "exists already" in capsys.readouterr().err
+    monkeypatch.setattr(dfact.ICQF, "fit_prepared", None)
+    assert main(command) == 0
+    assert "is the result of checkpoint" in capsys.readouterr().err
+    np.testing.assert_array_equal(dfact.load_model(model).loadings_, before)
+    assert not checkpoint.exists()
+    assert plot.exists() == plotted
+    assert main(command) != 0  # the checkpoint is gone: an existing model is not replaced
+    assert "exists already" in capsys.readouterr().err
