@@ -50,9 +50,9 @@ def family(path: Path) -> str | None:
 
 
 @cache
-def parsed(path: Path) -> ast.Module:
-    """The syntax of a module, once for all tests of a process."""
-    return ast.parse(path.read_text())
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of the syntax of a module, found once for all tests of a process."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
 
 
 @cache
@@ -62,7 +62,7 @@ def imported(path: Path) -> frozenset[str]:
 
 
 def _imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} has a relative import, expected an absolute one"
             assert node.module

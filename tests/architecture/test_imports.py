@@ -15,7 +15,7 @@ from tests.architecture.layers import (
     layer,
     level,
     modules,
-    parsed,
+    nodes,
 )
 
 
@@ -78,23 +78,26 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert [sorted(circle) for circle in cycles()] == []
 
 
-def private_names(tree: ast.AST) -> set[str]:
+def private_names(path: Path) -> set[str]:
     """The private functions, classes, attributes and variables that a module defines."""
-    names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
-    names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    names = set()
+    for node in nodes(path):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.Attribute(attr=name, ctx=ast.Store()) | ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
     return {name for name in names if name.startswith("_") and not name.startswith("__")}
 
 
 def test_no_layer_uses_private_names_of_another() -> None:
-    trees = {name: parsed(path) for name, path in modules().items()}
     defined: dict[str, set[str]] = defaultdict(set)
-    for name, path in modules().items():
-        defined[layer(path)] |= private_names(trees[name])
+    for path in modules().values():
+        defined[layer(path)] |= private_names(path)
     offenders = []
     for name, path in modules().items():
         of_others = set().union(*(names for other, names in defined.items() if other != layer(path))) - defined[layer(path)]
-        for node in ast.walk(trees[name]):
+        for node in nodes(path):
             if isinstance(node, ast.Attribute) and node.attr in of_others:
                 offenders.append(f"{name} line {node.lineno}: {node.attr}")
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dfact"):

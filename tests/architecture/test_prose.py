@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.layers import ROOT, parsed
+from tests.architecture.layers import ROOT, nodes
 
 GUIDES = [
     *sorted((ROOT / "guides").glob("*.md")),
@@ -20,9 +20,9 @@ FRAGMENT = re.compile(r"(Of|What|Who|Whoever|Where|As|How) ")
 PHRASE = re.compile(r"\b(at hand|behind the|go on with|goes on with|anew|nobody)\b", re.IGNORECASE)
 
 
-def fragments(tree: ast.Module) -> Iterator[str]:
+def fragments(path: Path) -> Iterator[str]:
     """Summaries of docstrings, those of attributes among them, that begin with a banned word."""
-    for node in ast.walk(tree):
+    for node in nodes(path):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             summary = node.value.value.strip().partition("\n")[0]
             if FRAGMENT.match(summary):
@@ -37,9 +37,9 @@ def comments(source: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
-def phrases(source: str, tree: ast.Module) -> Iterator[str]:
+def phrases(source: str, path: Path) -> Iterator[str]:
     """Banned phrases in comments and in all text of a module: docstrings, messages, help."""
-    texts = [(node.lineno, node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    texts = [(node.lineno, node.value) for node in nodes(path) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     for line, text in [*texts, *comments(source)]:
         for found in PHRASE.finditer(" ".join(text.split())):
             yield f"{line}: … {found.string[max(found.start() - 30, 0) : found.end() + 20]} …"
@@ -49,8 +49,7 @@ def offenders(path: Path) -> list[str]:
     text = path.read_text()
     if path.suffix == ".md":
         return [f"{text[: found.start()].count(chr(10)) + 1}: {found[0]}" for found in PHRASE.finditer(text)]
-    tree = parsed(path)
-    return [*fragments(tree), *phrases(text, tree)]
+    return [*fragments(path), *phrases(text, path)]
 
 
 def found() -> dict[str, list[str]]:

@@ -271,6 +271,7 @@ def test_plan(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "zarr"])
+@pytest.mark.slow
 def test_transform(model: Path, data: Path, tmp_path: Path, ending: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / f"factors.{ending}"
     assert main(["transform", str(model), str(data), str(out)]) == 0
@@ -291,6 +292,7 @@ def test_transform(model: Path, data: Path, tmp_path: Path, ending: str, capsys:
     assert main(["transform", str(model), str(data), str(out), "--overwrite", "--memory-limit", "9GiB"]) == 0
 
 
+@pytest.mark.slow
 def test_transform_of_other_data_is_refused(model: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = import_arguments(table, tmp_path / "other.zarr")
     out = tmp_path / "w.csv"

@@ -130,6 +130,7 @@ def test_select(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 SELECT = ["--ridge", "0.1", "--omega", "0.1,0.5", "--seed", "0", "--max-iter", "20", "--tol", "0"]
 
 
+@pytest.mark.slow
 def test_select_resumes_from_a_checkpoint(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["select", "emf", str(data), "-k", "1,2", *SELECT, "--checkpoint", str(tmp_path / "kept")]
     assert main(arguments) == 0

@@ -582,6 +582,7 @@ def test_spectra_of_matlab_equal_those_of_numpy(inputs: Path, tmp_path: Path) ->
         assert found.fingerprint == imported(archive, tmp_path, name="X").fingerprint
 
 
+@pytest.mark.slow
 def test_small_files_of_matlab(inputs: Path, tmp_path: Path) -> None:
     old, new = (imported(inputs / f"mat/test{name}_7.4_GLNX86.mat", tmp_path) for name in ("double", "hdf5"))
     assert old.shape == new.shape == (1, 9)

@@ -61,6 +61,7 @@ def test_a_codebook_may_describe_some_columns(tmp_path: Path) -> None:
     assert codebook.get("Q9") is None
 
 
+@pytest.mark.slow
 def test_a_codebook_of_thousands_of_items_is_small_and_complete(tmp_path: Path) -> None:
     items = tuple(replace(ITEMS[0], name=f"Q{j}", wording=f"Item {j} of a long questionnaire, {j % 7}") for j in range(5000))
     X = np.ones((3, 5000), np.uint8)
@@ -187,6 +188,7 @@ def test_items_of_one_name_are_compared(other: Item, remedy: str | None) -> None
         assert difference is None or difference.first != difference.second
 
 
+@pytest.mark.slow
 def test_new_data_with_other_answers_are_refused(tmp_path: Path) -> None:
     model = dfact.ICQF(1, max_iter=2).fit(stored(tmp_path / "d.zarr"))
     flipped = tuple((4 - code, label) for code, label in LEVELS[::-1])
@@ -203,6 +205,7 @@ def test_new_data_with_other_answers_are_refused(tmp_path: Path) -> None:
     model.transform(np.ones((2, 3)))
 
 
+@pytest.mark.slow
 def test_join_unites_codebooks_and_refuses_other_answers(tmp_path: Path) -> None:
     people = {"row_labels": [f"p{i}" for i in range(20)]}
     first = stored(tmp_path / "a.zarr", **people)
@@ -269,6 +272,7 @@ def test_info_prints_items_without_control_characters(tmp_path: Path, capsys: py
     assert "has no codebook, expected one for --items" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_models_show_the_wording_of_their_items(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = dfact.ICQF(1, max_iter=3).fit(stored(tmp_path / "d.zarr"))
     dfact.save_model(model, tmp_path / "m")

@@ -321,6 +321,7 @@ def test_command_line_counts_values_outside_and_prints_quantiles(tmp_path, capsy
 
 
 @pytest.mark.parametrize("name", ["big5.tsv.gz", "eqsq.tsv.gz"])
+@pytest.mark.slow
 def test_impossible_ages_of_public_questionnaires(questionnaires, tmp_path, name):
     """One impossible age squeezes all others into a fraction of the scaled range, so that the confounder becomes an intercept."""
     options = {"items": ["E1", "E2"], "missing": [0], "empty_rows": "drop", "confounders": {"age": "continuous"}, "overwrite": True}

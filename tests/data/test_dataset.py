@@ -140,6 +140,7 @@ def test_fingerprint_is_independent_of_chunks_and_location(tmp_path, seed):
         lambda _, o: o.update(confounders={("Age" if k == "age" else k): v for k, v in o["confounders"].items()}),
     ],
 )
+@pytest.mark.slow
 def test_fingerprint_changes_with_values_and_metadata(tmp_path, change):
     array, options = answers(0), full(0) | {"valid_range": (0, 6)}
     before = import_array(array, tmp_path / "d.zarr", **options).fingerprint
@@ -157,6 +158,7 @@ def test_fingerprint_changes_with_values_and_metadata(tmp_path, change):
         lambda X: X.eliminate_zeros(),
     ],
 )
+@pytest.mark.slow
 def test_fingerprint_of_sparse_data_changes_with_every_part(tmp_path, change):
     array = sparse_answers(0).toarray()
     array[3], array[4] = [1, 0, 2, 0, 3, 0], 0
@@ -169,6 +171,7 @@ def test_fingerprint_of_sparse_data_changes_with_every_part(tmp_path, change):
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.slow
 def test_fingerprint_is_independent_of_the_sizes_of_updates(seed, sparse):
     rng = np.random.default_rng(seed)
     step, n = run_rows((3000,)), 1000

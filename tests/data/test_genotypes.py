@@ -320,6 +320,7 @@ def test_pickles_in_a_store_are_never_loaded(name: str, member: str, message: st
 # ---------------------------------------------------------------- populations
 
 
+@pytest.mark.slow
 def test_populations(tmp_path: Path) -> None:
     G = draw(0, 4, 6)
     fam = [f"f p{i} 0 0 0 {'red' if i < 3 else '-'}" for i in range(4)]
@@ -441,6 +442,7 @@ def test_public_files(stem: str, shape: tuple[int, int], missing: float, monomor
         assert dfact.import_genotypes(tmp_path / "demo_data.pgen", tmp_path / "b.zarr").fingerprint == dataset.fingerprint
 
 
+@pytest.mark.slow
 def test_public_files_that_are_damaged_are_refused(genotypes: Path, tmp_path: Path) -> None:
     edge = genotypes / "edge"
     for file in edge.iterdir():

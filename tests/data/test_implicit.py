@@ -204,6 +204,7 @@ def test_icqf_treats_implicit_entries_as_missing(tmp_path: Path, seed: int, solv
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.slow
 def test_other_models_treat_implicit_entries_as_missing(tmp_path: Path, seed: int) -> None:
     X, expected = partly_stored(seed, (300, 9), stored=0.9)
     X.data += 1

@@ -266,6 +266,7 @@ def test_invalid_arrays_are_refused(tmp_path, X, options, match):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_overwrite(tmp_path):
     first = import_array(np.ones((3, 2)), tmp_path / "d.zarr")
     with pytest.raises(StoreError, match="exists already"):
@@ -362,6 +363,7 @@ def test_a_column_without_zeros_or_answers():
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.slow
 def test_sparse_dataset_is_independent_of_the_batches(tmp_path, seed, monkeypatch):
     """Small reads and chunks give the same matrix."""
     X, done = sparse(seed, (500, 13)), []
@@ -457,6 +459,7 @@ def test_wide_sparse_data_costs_its_entries(tmp_path):
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.slow
 def test_fit_of_sparse_data_gives_the_bits_of_dense_data(tmp_path, seed, monkeypatch):
     monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 11)
     monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 9)
@@ -473,6 +476,7 @@ def test_fit_of_sparse_data_gives_the_bits_of_dense_data(tmp_path, seed, monkeyp
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.slow
 def test_fit_of_stored_sparse_data_gives_the_bits_of_the_matrix_in_memory(tmp_path, seed):
     X = sparse(seed, (300, 12), "float32")
     stored = import_array(X, tmp_path / "s.zarr")

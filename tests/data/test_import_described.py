@@ -128,6 +128,7 @@ def test_one_event_becomes_a_table(redcap: Path, tmp_path: Path) -> None:
         import_table(write(tmp_path / "export.csv", [["record_id", "mood"], ["a", 1]]), tmp_path / "p.zarr", items="mood", event="v1")
 
 
+@pytest.mark.slow
 def test_errors_in_events_name_the_record_and_the_event(redcap: Path, tmp_path: Path) -> None:
     header = ["record_id", "redcap_event_name", "mood"]
     data = write(tmp_path / "long.csv", [header, ["a", "v1", 1], ["b", "v1", 0], ["a", "v2", 7]])
@@ -226,6 +227,7 @@ def test_a_codebook_gives_levels_missing_codes_and_keying(tmp_path: Path) -> Non
         import_table(data, tmp_path / "p.zarr", items="q*", dictionary=book)
 
 
+@pytest.mark.slow
 def test_events_and_instances_from_the_command_line(redcap: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = ["import", str(events(tmp_path)), str(tmp_path / "o.zarr"), "--items", "mood,sex", "--dictionary", str(redcap)]
     assert main(said) != 0
@@ -261,6 +263,7 @@ def test_columns_without_answers_are_left_out_unless_they_are_named(stacked: boo
 
 
 @needs_inputs
+@pytest.mark.slow
 def test_the_shared_projects(tmp_path: Path) -> None:
     folder = INPUTS / "redcap"
     trial = {"source": folder / "clinical-trial-1/data.csv", "dictionary": folder / "clinical-trial-1/dictionary.csv"}

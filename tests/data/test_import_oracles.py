@@ -55,6 +55,7 @@ def test_reversed_items_give_the_alpha_of_pspp(reverse: tuple[str, ...], expecte
     assert alpha(answers_of(dataset)) == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_declared_missing_codes_of_the_health_survey(tmp_path: Path) -> None:
     counts = {
         "SMKNOW": (17934, {"7": 16, "8": 3, "9": 5}),
@@ -117,6 +118,7 @@ def test_the_personality_inventory_of_r(tmp_path: Path) -> None:
     assert keyed.codebook["A1"].wording == "Am indifferent to the feelings of others."
 
 
+@pytest.mark.slow
 def test_factors_of_r(tmp_path: Path) -> None:
     mass = imported("r/mass.rda", tmp_path, items="*")
     assert mass.shape == (20, 15)

@@ -140,6 +140,7 @@ def test_delimiter(tmp_path, name, delimiter):
     np.testing.assert_array_equal(answers_of(ds), [[1, 2], [3, 4]])
 
 
+@pytest.mark.slow
 def test_many_blocks_of_text(tmp_path, monkeypatch):
     monkeypatch.setattr(delimited, "_BLOCK_BYTES", 1 << 18)
     rng = np.random.default_rng(3)
@@ -343,6 +344,7 @@ def test_wrong_range(tmp_path, valid_range):
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("row", [0, 5, 299])
+@pytest.mark.slow
 def test_every_error_names_column_and_line(tmp_path, name, row):
     position = f"row {row} " if name == "t.parquet" else f"line {row + 2}"
     good = survey(row)
@@ -379,6 +381,7 @@ def _saved_as_text(frame, path):
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
+@pytest.mark.slow
 def test_error_after_cells_of_several_lines_names_the_line(tmp_path, name):
     rows = ['1,"a\nb",2'] * 100_000
     text = "Q1,note,Q2\n" + "\n".join([*rows, "", '3,x,"no"', *rows[:9]])
@@ -527,6 +530,7 @@ def test_existing_path(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d.zarr", "t.csv"]
 
 
+@pytest.mark.slow
 def test_interrupt_leaves_no_partial_store_and_keeps_an_old_dataset(tmp_path):
     first = imported(tmp_path, "Q1\n1\n2\n")
 
@@ -550,6 +554,7 @@ def test_file_changed_during_import_is_refused(tmp_path):
 # ---------------------------------------------------------------- real data, memory
 
 
+@pytest.mark.slow
 def test_ipip(tmp_path):
     items = ["AS*", "SC*", "AD*", "DO*"]
     options = {"items": items, "confounders": ["age", "gender"], "missing": [0]}

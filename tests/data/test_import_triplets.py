@@ -125,6 +125,7 @@ def test_labels_as_they_first_appear(tmp_path: Path, seed: int, name: str, small
     np.testing.assert_array_equal(dense(dataset), expected.to_numpy(np.float32))
 
 
+@pytest.mark.slow
 def test_labels_may_be_numbers(tmp_path: Path) -> None:
     frame = pd.DataFrame({"row": [30, 7, 30], "column": [1.5, 1.5, -2], "value": [1, 2, 3]})
     for name in ("t.csv", "t.parquet"):
@@ -432,6 +433,7 @@ def test_memory_does_not_grow_with_the_triplets(tmp_path: Path, name: str, by: s
 # ---------------------------------------------------------------- the command
 
 
+@pytest.mark.slow
 def test_command_and_info(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "user;film;stars\nanna;alien;4\nbert;brazil;NA\nanna;brazil;2\nanna;alien;5\n"
     source = written(tmp_path / "t.data", text)

@@ -150,6 +150,7 @@ def executor(request: pytest.FixtureRequest) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.slow
 def test_every_division_into_parts_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, seed: int) -> None:
     rng, values = np.random.default_rng(seed), values_of(kind, seed)
     shift = kind != "double"  # beside 1e200, a shift would round everything else to 0
@@ -171,6 +172,7 @@ def test_every_division_into_parts_gives_the_same_bytes(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("executor", ["inline", "threads", "pool", "cluster"], indirect=True)
+@pytest.mark.slow
 def test_every_executor_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executor: Any) -> None:
     values = values_of("mixed", 0)
     values[[3, 700, 701]] = np.nan
@@ -183,6 +185,7 @@ def test_every_executor_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.slow
 def test_dropped_rows_leave_no_trace_in_the_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     rng, values = np.random.default_rng(seed), values_of("answers", seed)
     empty = rng.random(N) < rng.choice([0.01, 0.5])
@@ -282,6 +285,7 @@ def test_invalid_executors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opti
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
+@pytest.mark.slow
 def test_difference_beyond_double_precision_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = values_of("answers", 0)
     values[:2, 1] = [-1.5e308, 1.5e308]
@@ -290,6 +294,7 @@ def test_difference_beyond_double_precision_is_an_error(tmp_path: Path, monkeypa
     assert imported(monkeypatch, tmp_path / "d.zarr", [Part(values, ids_of(N), [N])], shift=False).dtype == np.float64
 
 
+@pytest.mark.slow
 def test_remains_of_a_killed_import_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch = tmp_path / "d.zarr.scratch"
     scratch.mkdir()

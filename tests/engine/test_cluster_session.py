@@ -412,6 +412,7 @@ def test_a_full_disk_of_the_journal_is_reported(monkeypatch: pytest.MonkeyPatch)
     ("n_workers", "threads"), [(2, 1), *(pytest.param(*more, marks=pytest.mark.slow) for more in [(1, 1), (3, 2), (5, 1)])]
 )
 @pytest.mark.parametrize("plan", [{}, {"resident_states": 1, "resident_values": 1}], ids=["in memory", "spilled"])
+@pytest.mark.slow
 def test_any_number_of_workers_gives_the_bits_of_one_thread(n_workers: int, threads: int, plan: dict[str, int]) -> None:
     with inside(n_workers, threads) as client:
         assert course(on(client, **plan), Walk(), 4) == inline(4)

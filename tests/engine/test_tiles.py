@@ -82,6 +82,7 @@ def test_a_fit_by_tiles_is_that_of_numpy(seed: int) -> None:
 @pytest.mark.usefixtures("_small")
 @pytest.mark.parametrize("resident", [0, 1, 9])
 @pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.slow
 def test_threads_and_spilled_sums_give_the_bits_of_one_thread(threads: int, resident: int, tmp_path: Path) -> None:
     X = values(2)
     array = zarr.create_array(tmp_path / "x.zarr", data=X, chunks=(300, 7))
@@ -177,6 +178,7 @@ def test_an_interrupted_fit_resumes_with_the_same_bits(every: int, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("_small")
+@pytest.mark.slow
 def test_a_restored_fit_continues_from_the_tiles_of_its_last_version(tmp_path: Path) -> None:
     """A memo after a pass waits with the version until the step has used the sums."""
     source, path = ArraySource(values(4)), tmp_path / "checkpoint.zarr"

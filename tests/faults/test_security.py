@@ -58,6 +58,7 @@ def test_code_that_runs_data_is_recognized(code: str) -> None:
     assert any(map(runs_data, ast.walk(ast.parse(code))))
 
 
+@pytest.mark.slow
 def test_no_data_is_run_as_code() -> None:
     assert len(SOURCES) > 100
     nodes = ((path, node) for path in SOURCES for node in ast.walk(ast.parse(path.read_text())))

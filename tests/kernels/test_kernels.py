@@ -462,6 +462,7 @@ def test_many_rows_meet_the_optimality_conditions(seed, case, dtype):
 
 
 @every(seed=SEEDS)
+@pytest.mark.slow
 def test_rows_to_a_small_tolerance(seed):
     rows = Rows(seed, n=10, m=30, k=4, upper=1.8, missing=0.1)
     X, unfinished = rows.solve(tolerance=1e-8)
@@ -579,6 +580,7 @@ def test_rows_with_collinear_loadings(kind, penalty, upper, dtype):
 
 
 @every(seed=range(20))
+@pytest.mark.slow
 def test_fewer_answers_than_components(seed):
     rows = Rows(seed, n=30, m=20, k=12, upper=2.0, missing=0.8, penalty=0.05)
     X, unfinished = rows.solve()

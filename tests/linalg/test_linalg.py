@@ -76,6 +76,7 @@ def test_right_singular_vectors_are_those_of_numpy(m: int, seed: int) -> None:
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.slow
 def test_right_singular_vectors_of_many_columns_are_those_of_numpy(seed: int, sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(svd, "_BASIS_ENTRIES", 0)
     monkeypatch.setattr(tiles, "_TILE_COLUMNS", 300)

@@ -193,6 +193,7 @@ def test_a_new_model_inherits_the_shared_functions(tmp_path: Path) -> None:
     assert any("row 5 has no observed entry" in str(warning.message) for warning in caught)
 
 
+@pytest.mark.slow
 def test_a_new_model_has_commands_a_report_and_a_bootstrap(tmp_path: Path) -> None:
     dfact.import_array(counts(0), tmp_path / "counts.zarr")
     data, fitted, chosen = (str(tmp_path / name) for name in ("counts.zarr", "fitted.model", "chosen.model"))

@@ -384,6 +384,7 @@ def fits() -> dict[str, tuple[Any, Any]]:
     return {type(model).__name__: (model.fit(X), X) for model, X in models}
 
 
+@pytest.mark.slow
 def test_the_codebook_of_the_data_is_replaced_by_given_texts(tmp_path: Path) -> None:
     model = dfact.GradeOfMembership(2, method="srsc", random_state=0).fit(described(tmp_path, [f"Question {j}" for j in range(12)]))
     dfact.write_report(model, tmp_path / "r.html")
@@ -399,6 +400,7 @@ def test_the_codebook_of_the_data_is_replaced_by_given_texts(tmp_path: Path) -> 
         dfact.write_report(model, tmp_path / "t.html", texts={"R1": "Other words"})
 
 
+@pytest.mark.slow
 def test_the_codebook_of_a_tensor_describes_its_second_mode(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = np.einsum("ir,jr,kr->ijk", *(rng.random((n, 2)) for n in (30, 5, 3)))
@@ -419,6 +421,7 @@ def test_the_codebook_of_a_tensor_describes_its_second_mode(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("m", [8, 20])
+@pytest.mark.slow
 def test_plots_name_items_with_the_beginning_of_their_wording(tmp_path: Path, m: int) -> None:
     dataset = described(tmp_path, ["Costs of $x^{$ per year, " + "very " * 20 + "long"] * m)
     for model in (dfact.ICQF(2, max_iter=3).fit(dataset), dfact.GradeOfMembership(2, method="srsc", random_state=0).fit(dataset)):
@@ -448,6 +451,7 @@ def test_every_model_has_a_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["ICQF", "L1NMF", "FactorAnalysis", "GradeOfMembership", "ExpectileMF", "ElasticCP"])
+@pytest.mark.slow
 def test_errors_by_item(name: str) -> None:
     model, X = fits()[name]
     table = item_errors(model, fitted_dataset(model, X))
@@ -565,6 +569,7 @@ def test_selected_model_records_its_selection(tmp_path: Path) -> None:
     assert_allclose(chosen[0].model.selection_.errors, chosen[0].table["se"])  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_invalid_arguments_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     M = planted_answers(40, 6, 2, 0)
     stored = dfact.import_array(M, tmp_path / "d.zarr")
@@ -613,6 +618,7 @@ def luminance(color: str) -> float:
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
+@pytest.mark.slow
 def test_images_have_contrast_on_light_and_dark_pages(tmp_path: Path) -> None:
     pages = {"light": luminance("#ffffff"), "dark": luminance("#16181d")}
     for color in COLORS:
@@ -640,6 +646,7 @@ def test_numbers_and_shades() -> None:
     assert [cell.text for cell in cells] == ["1.00", "-1.00", "0.00", "–", "0.00"]
 
 
+@pytest.mark.slow
 def test_greys_have_contrast_on_the_dark_page(tmp_path: Path) -> None:
     """Greys of plots that the command line shares are recoloured, text above all."""
     Pi = np.random.default_rng(0).dirichlet([0.3] * 3, 200)

@@ -102,6 +102,7 @@ def test_explained_share() -> None:
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "zarr"])
 @pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.slow
 def test_factors_are_read_back_from_each_format(tmp_path: Path, ending: str, stored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     for size in ("_CHUNK_ENTRIES", "_PARTITION_ENTRIES"):
         monkeypatch.setattr(f"dfact.data.layout.{size}", 1 << 12)  # several chunks
@@ -163,6 +164,7 @@ def test_invalid_destinations_are_refused(tmp_path: Path) -> None:
         write_factors(tmp_path / "file" / "w.csv", np.zeros((2, 1)), ["a"])
 
 
+@pytest.mark.slow
 def test_heatmap_groups_items_by_factor(model: dfact.ICQF, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # pyplot must not be needed, even if another test imported it
     figure = loadings_heatmap(model)

@@ -134,6 +134,7 @@ def test_files_that_are_missing_or_compressed(tmp_path: Path) -> None:
         dfact.report.read_frequencies(tmp_path / "y.P.gz")
 
 
+@pytest.mark.slow
 def test_log_likelihood_of_the_files_of_admixture() -> None:
     folder = REAL_DATA / "genotypes" / "hapmap3"
     if not folder.is_dir():
@@ -211,6 +212,7 @@ def test_plot_of_a_model(model: dfact.Admixture, tmp_path: Path) -> None:
     save_figure(figure, tmp_path / "structure.png")
 
 
+@pytest.mark.slow
 def test_report_shows_populations_of_the_data(model: dfact.Admixture, tmp_path: Path) -> None:
     k = len(model.frequencies_)
     G = genotypes(90, 150, k, k)

@@ -184,6 +184,7 @@ def test_text_of_other_models_and_of_none() -> None:
         model_text({})
 
 
+@pytest.mark.slow
 def test_selection_text(data: dfact.Dataset) -> None:
     selection = dfact.selection.select_by_modularity(dfact.GradeOfMembership(random_state=0), data, [3, 2])
     assert selection_text(selection) == "  n_components  modularity\n             3  0.004439\n             2  0.006695    best"
@@ -215,6 +216,7 @@ def labels(axes: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("most", [2000, 10])
+@pytest.mark.slow
 def test_two_classes_on_a_line(two: dfact.GradeOfMembership, most: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("dfact.report.presenters.gom.plots._MAX_POINTS", most)
     figure = membership_plot(two)

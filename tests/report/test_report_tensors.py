@@ -94,6 +94,7 @@ def test_path_plot_shows_rank_and_score_over_lambda(criterion: str, panels: int,
 
 
 @pytest.mark.parametrize("lambdas", [[0.0], [0.0, 1.0, 10.0]])
+@pytest.mark.slow
 def test_path_plot_shows_lambda_0(lambdas: list[float], tmp_path: Path) -> None:
     Z = np.random.default_rng(1).standard_normal((12, 6, 5))
     figure = path_plot(select_on_path(dfact.ElasticCP(2, random_state=0), Z, lambdas=lambdas, random_state=0))

@@ -44,6 +44,7 @@ def answers() -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_the_planted_number_is_found(seed: int) -> None:
     selection = block_cross_validate(
         dfact.ICQF(bounds=(0, 100)), icqf_simulation(0.1, seed).M, {"n_components": [8, 9, 10, 11, 12]}, random_state=seed

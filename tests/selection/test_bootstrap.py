@@ -87,6 +87,7 @@ def test_block_repeats_its_rows_as_drawn(weighted: bool) -> None:
 # Refits.
 @pytest.mark.parametrize("name", list(models()))
 @pytest.mark.parametrize("n", [300, 2049])
+@pytest.mark.slow
 def test_refit_equals_a_fit_to_the_drawn_rows(name: str, n: int) -> None:
     M = answers(n, 12, n)
     model, weighted = models()[name].set_params(dtype="float64", executor="inline"), name in ("icqf", "admm")

@@ -32,6 +32,7 @@ def separate_error(X: NDArray[Any], k: int, n_folds: int, seed: int) -> float:
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32, np.float64])
+@pytest.mark.slow
 def test_errors_are_those_of_separate_fits(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 12)
     X = genotypes(1)

@@ -130,12 +130,14 @@ def test_the_planted_number_is_found(seed: int, observed: float) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
 def test_with_many_entries_too_many_components_cost_little(seed: int) -> None:
     median = select(planted(seed, 400, 120, observed=0.8), {"n_components": [1, 2, 3, 4, 6]}, random_state=seed, repeats=2).table["median"]
     assert median[2] > 1.2 * median[3]
     assert median[3] < 1.02 * median.min()
 
 
+@pytest.mark.slow
 def test_ridge_and_omega_are_chosen() -> None:
     X = planted(0, 120, 60, observed=0.15, noise=0.3)
     selection = select(X, {"ridge": [1e-8, 0.1, 100.0], "omega": [0.1, 0.9]}, model=dfact.ExpectileMF(5))
@@ -144,6 +146,7 @@ def test_ridge_and_omega_are_chosen() -> None:
     assert list(selection.table.index.names) == ["ridge", "omega"]
 
 
+@pytest.mark.slow
 def test_errors_are_those_of_fits_to_the_remaining_entries() -> None:
     """The selection is reproduced from a mask, a fit, its prediction and NumPy's quantiles."""
     X = planted(2)
@@ -212,6 +215,7 @@ def test_executors_and_stores_agree(sparse: bool, tmp_path: Path, client: Client
         pd.testing.assert_frame_equal(table, tables[0], rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_sparse_and_dense_data_agree() -> None:
     X = planted(6, observed=0.2)
     model = dfact.ExpectileMF(ridge=0.1, tol=1e-9, dtype="float64")

@@ -48,6 +48,7 @@ def select(Z: Any, criterion: str = "held_out", *, lambdas: Any = LAMBDAS, rank:
 @pytest.mark.parametrize(
     ("shape", "missing", "seed"), [((40, 15, 12), 0.0, 0), ((40, 15, 12), 0.2, 1), ((30, 10, 8, 6), 0.3, 2), ((40, 15, 12), 0.0, 3)]
 )
+@pytest.mark.slow
 def test_the_planted_rank_is_found(criterion: str, shape: tuple[int, ...], missing: float, seed: int) -> None:
     selection = select(planted(shape, 3, seed, missing=missing), criterion, random_state=seed)
     model: Any = selection.model
@@ -62,6 +63,7 @@ def test_the_planted_rank_is_found(criterion: str, shape: tuple[int, ...], missi
 
 
 @pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.slow
 def test_score_is_the_error_on_held_out_entries(seed: int) -> None:
     """The score is reproduced from a path of the remaining entries and its refined models on the held-out ones."""
     Z = planted((30, 12, 9), 3, seed, missing=0.1)
@@ -78,6 +80,7 @@ def test_score_is_the_error_on_held_out_entries(seed: int) -> None:
         assert score == pytest.approx(error, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_bic_agrees_with_its_formula() -> None:
     Z = planted((25, 12, 9), 2, 0, missing=0.1)
     selection = select(Z, "bic", rank=4)

@@ -68,6 +68,7 @@ def scope() -> tuple[Array, Array]:
 
 @real
 @pytest.mark.parametrize(("k", "expected"), [(1, -4_169_323.01), (2, -3_835_365.43), (3, -3_799_887.17)])
+@pytest.mark.slow
 def test_log_likelihoods_are_those_of_admixture(k: int, expected: float) -> None:
     X = hapmap3()
     model = Admixture(k).fit(X)
@@ -80,6 +81,7 @@ def test_log_likelihoods_are_those_of_admixture(k: int, expected: float) -> None
 
 @real
 @pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.slow
 def test_ancestries_of_the_scope_example(missing: float) -> None:
     X, truth = scope()
     if missing:

@@ -64,6 +64,7 @@ def test_a_fit_stops_near_its_limit(seed: int, tol: float, slow: bool) -> None:
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_planted_factors_are_found(seed: int, missing: float) -> None:
     rng = np.random.default_rng(seed)
     factors = [rng.standard_normal((size, 3)) for size in (30, 20, 10)]

@@ -342,6 +342,7 @@ def test_read_share_counts_the_rows_of_decoded_chunks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.5, 0.85])
+@pytest.mark.slow
 def test_any_share_may_be_missing(share: float) -> None:
     rng = np.random.default_rng(2)
     Z = planted((300, 20, 15), 3, seed=2, noise=0.1)

@@ -110,6 +110,7 @@ def test_long_alternations_are_accelerated(seed: int, orthogonalize: bool, monke
 
 
 @pytest.mark.parametrize("omega", [0.1, 0.9])
+@pytest.mark.slow
 def test_rejected_steps_are_not_repeated(omega: float) -> None:
     """Columns for which the shared curvature is inaccurate begin with shorter steps in the next pass."""
     _, V = planted(2, noise=0.5)
@@ -118,6 +119,7 @@ def test_rejected_steps_are_not_repeated(omega: float) -> None:
 
 
 @pytest.mark.parametrize("omega", [0.1, 0.5, 0.9])
+@pytest.mark.slow
 def test_both_solvers_reach_the_same_objective(omega: float) -> None:
     for seed in range(3):
         _, V = planted(seed, 300, 80, 2, 0.75, 0.1)

@@ -108,6 +108,7 @@ def test_several_omegas_equal_single_fits() -> None:
 
 @pytest.mark.parametrize("solver", ["exact", "surrogate"])
 @pytest.mark.parametrize("after", [1, 3])
+@pytest.mark.slow
 def test_an_interrupted_fit_ends_with_the_same_bits(after: int, solver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emf_solver, "_PLAIN_ITERATIONS", 1)
 
