@@ -38,6 +38,8 @@ class Footprint:
     """Sums that are combined by tiles of columns, for every thread; those that wait for others are spilled if need be."""
     converts: bool = True
     """Whether passes convert complete blocks to floating point; those that read the codes by tiles of columns do not."""
+    note: str = ""
+    """What the memory limit changes in the fit; the plan prints it."""
 
     def scaled(self, count: int) -> "Footprint":
         """Return the footprint of ``count`` fits that share their reads."""
@@ -91,6 +93,8 @@ class Plan:
     """Number of groups of partitions whose tiled sums may wait for others in memory."""
     spilled_sums: int
     """Bytes of tiled sums that wait on disk, at most."""
+    note: str = ""
+    """What the memory limit changes in the fit."""
 
     @property
     def peak(self) -> int:
@@ -144,6 +148,8 @@ class Plan:
             )
         if self.spilled_sums:
             rows.append(("sums on disk", f"up to {format_bytes(self.spilled_sums)} in each process"))
+        if self.note:
+            rows.append(("note", self.note))
         return "\n".join(f"{name:<22}{text}" for name, text in rows)
 
 
@@ -202,6 +208,7 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
         resident_values=valued + (extra if valued == share else 0),
         resident_sums=summed,
         spilled_sums=(waiting - summed) * footprint.tiled,
+        note=footprint.note,
     )
 
 

@@ -13,15 +13,17 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
+from dfact.data.memory_limit import parse_bytes
 from dfact.data.validation import locate_noninteger, locate_outside, require_no_empty_columns
-from dfact.engine.memory_plan import Footprint
+from dfact.engine.memory_plan import Footprint, format_bytes
 from dfact.engine.requests import Solver, read_tiles, run, state_rows
+from dfact.engine.tiles import RESIDENT_COLUMNS
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.binomial.codes import MAX_TRIALS, Codes
 from dfact.linalg.binomial.fit import Maximum, maximize_likelihood
 from dfact.linalg.binomial.passes import CountPass, ProjectionPass, StepPass
 from dfact.linalg.binomial.start import labelled_start, spectral_start
-from dfact.linalg.svd import gram_size
+from dfact.linalg.svd import gram_size, tiled_gram_size
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
@@ -33,6 +35,7 @@ from dfact.progress import Iteration, Reporter
 
 UNKNOWN = ("", "-")
 """Texts of an unknown population."""
+_LIMIT_SHARE = 8  # part of the memory limit that the sums of one thread may take, as others wait for it
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,8 @@ class Admixture(Factorization):
         Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
     memory_limit : int or str, optional
         Bytes that a process may use ("4GiB"). The part of the solver's state that exceeds it is spilled to disk, in TMPDIR;
-        ``dfact.plan`` reports it beforehand.
+        ``dfact.plan`` reports it beforehand. If the sums of Newton's steps of the frequencies, 8m(2K + K(K+1)/2) bytes, exceed an
+        eighth of it, frequencies take the steps of the EM algorithm, extrapolated, in some 2 to 4 times as many reads.
     checkpoint : path, optional
         Path or URL of a store for the progress of the fit. After an interruption the same fit resumes from it and
         gives the same bits. See :mod:`dfact.engine.checkpoint`.
@@ -125,7 +129,8 @@ class Admixture(Factorization):
     Warns
     -----
     UserWarning
-        People without any genotype; components of a supervised fit without labelled people.
+        People without any genotype; components of a supervised fit without labelled people; a memory limit that excludes Newton's
+        steps of the frequencies.
 
     References
     ----------
@@ -212,8 +217,13 @@ class Admixture(Factorization):
             n, m = dataset.shape
             raise ParameterError(f"n_components={self.n_components} is larger than the data allows: n_samples={n}, n_features={m}")
         names, labels = self._labels(dataset, populations)
-        offset = dataset.offset if dataset.offset.any() else None
-        return self._task(dataset, Problem(Codes(self.n_trials, offset), names), covariates=labels, populations=names)
+        offset, curved = dataset.offset if dataset.offset.any() else None, self._curved(dataset.shape[1])
+        task = self._task(
+            dataset, Problem(Codes(self.n_trials, offset), names, curved), covariates=labels, populations=names, curved=curved
+        )
+        if task.footprint.note:
+            warnings.warn(task.footprint.note, UserWarning, stacklevel=4)
+        return task
 
     def _labels(self, dataset: Dataset, populations: Any) -> tuple[tuple[str, ...], NDArray[np.float64] | None]:
         """Return the names of the labelled populations, and the number of each person's (n, 1), −1 where unknown."""
@@ -255,7 +265,7 @@ class Admixture(Factorization):
         self.memberships_ = task.gather(replace(rows, convert=partial(ordered_columns, order=order, dtype=task.dtype)), len(order))
 
     def maximize(self, task: FitTask[Problem]) -> Solver[tuple[Any, Maximum]]:
-        """Find the maximum; return the counts of the data, too. Nothing is set: memberships stay in the state, frequencies with the tiles."""
+        """Find the maximum; return the counts of the data, too. Memberships stay in the state, and frequencies with the tiles."""
         codes, dtype, names = task.problem.codes, task.dtype, task.problem.populations
         counts = yield from run(CountPass(codes, dtype), None)
         if counts.fractional:
@@ -364,15 +374,34 @@ class Admixture(Factorization):
         )
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
-        k, m = self.n_components, shape[1]
-        sums = m * (2 * k + k * (k + 1) // 2)
+        k, m, curved = self.n_components, shape[1], self._curved(shape[1])
+        vectors = max(k, tiled_gram_size(m, k) // m)  # broadcast by the start
+        note = ""
+        if not curved:
+            note = (
+                f"the sums of Newton's steps of the frequencies take {format_bytes(self._sums_bytes(m))}, expected at most an eighth of "
+                "memory_limit; the frequencies take the EM algorithm's steps, in some 2 to 4 times as many reads: raise memory_limit to "
+                f"{format_bytes(_LIMIT_SHARE * self._sums_bytes(m))}"
+            )
         return Footprint(
             state_per_row=2 * 8 * k,
             # The codes and, at the start, the filled counts; arrays of a tile of columns.
             work_per_row=m * (1 + dtype.itemsize) + 4 * dtype.itemsize * 1024 + 8 * (4 * k + k * (k + 1)),
-            broadcast=8 * max(sums, gram_size(m, k)) + m * k * (8 + 2 * dtype.itemsize),
+            # Also the counts of the columns, and the state of the first tiles.
+            broadcast=8 * max(2 * m, gram_size(m, k)) + dtype.itemsize * m * vectors + 80 * k * min(m, RESIDENT_COLUMNS),
             result_per_row=dtype.itemsize * k,
+            tiled=max(self._sums_bytes(m, curved=curved), 8 * tiled_gram_size(m, k)),
+            note=note,
         )
+
+    def _curved(self, m: int) -> bool:
+        """Return whether the frequencies take Newton's steps: unless their sums exceed a part of the memory limit, if there is one."""
+        return self.memory_limit is None or _LIMIT_SHARE * self._sums_bytes(m) <= parse_bytes(self.memory_limit)
+
+    def _sums_bytes(self, m: int, *, curved: bool = True) -> int:
+        """Return the bytes of the sums for the steps of the frequencies."""
+        k = self.n_components
+        return 8 * m * (2 * k + (k * (k + 1) // 2 if curved else 0))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
