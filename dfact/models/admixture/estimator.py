@@ -13,17 +13,15 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.dataset import Dataset
-from dfact.data.memory_limit import parse_bytes
 from dfact.data.validation import locate_noninteger, locate_outside, require_no_empty_columns
-from dfact.engine.memory_plan import Footprint, format_bytes
+from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, read_tiles, run, state_rows
-from dfact.engine.tiles import RESIDENT_COLUMNS
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.binomial.codes import MAX_TRIALS, Codes
 from dfact.linalg.binomial.fit import Maximum, maximize_likelihood
 from dfact.linalg.binomial.passes import CountPass, ProjectionPass, StepPass
 from dfact.linalg.binomial.start import labelled_start, spectral_start
-from dfact.linalg.svd import gram_size, tiled_gram_size
+from dfact.models.admixture.footprint import fit_footprint, takes_newton_steps
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
@@ -35,7 +33,6 @@ from dfact.progress import Iteration, Reporter
 
 UNKNOWN = ("", "-")
 """Texts of an unknown population."""
-_LIMIT_SHARE = 8  # part of the memory limit that the sums of one thread may take, as others wait for it
 
 
 @dataclass(frozen=True)
@@ -217,7 +214,10 @@ class Admixture(Factorization):
             n, m = dataset.shape
             raise ParameterError(f"n_components={self.n_components} is larger than the data allows: n_samples={n}, n_features={m}")
         names, labels = self._labels(dataset, populations)
-        offset, curved = dataset.offset if dataset.offset.any() else None, self._curved(dataset.shape[1])
+        offset, curved = (
+            dataset.offset if dataset.offset.any() else None,
+            takes_newton_steps(self.n_components, dataset.shape[1], self.memory_limit),
+        )
         task = self._task(
             dataset, Problem(Codes(self.n_trials, offset), names, curved), covariates=labels, populations=names, curved=curved
         )
@@ -374,34 +374,7 @@ class Admixture(Factorization):
         )
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
-        k, m, curved = self.n_components, shape[1], self._curved(shape[1])
-        vectors = max(k, tiled_gram_size(m, k) // m)  # broadcast by the start
-        note = ""
-        if not curved:
-            note = (
-                f"the sums of Newton's steps of the frequencies take {format_bytes(self._sums_bytes(m))}, expected at most an eighth of "
-                "memory_limit; the frequencies take the EM algorithm's steps, in some 2 to 4 times as many reads: raise memory_limit to "
-                f"{format_bytes(_LIMIT_SHARE * self._sums_bytes(m))}"
-            )
-        return Footprint(
-            state_per_row=2 * 8 * k,
-            # The codes and, at the start, the filled counts; arrays of a tile of columns.
-            work_per_row=m * (1 + dtype.itemsize) + 4 * dtype.itemsize * 1024 + 8 * (4 * k + k * (k + 1)),
-            # Also the counts of the columns, and the state of the first tiles.
-            broadcast=8 * max(2 * m, gram_size(m, k)) + dtype.itemsize * m * vectors + 80 * k * min(m, RESIDENT_COLUMNS),
-            result_per_row=dtype.itemsize * k,
-            tiled=max(self._sums_bytes(m, curved=curved), 8 * tiled_gram_size(m, k)),
-            note=note,
-        )
-
-    def _curved(self, m: int) -> bool:
-        """Return whether the frequencies take Newton's steps: unless their sums exceed a part of the memory limit, if there is one."""
-        return self.memory_limit is None or _LIMIT_SHARE * self._sums_bytes(m) <= parse_bytes(self.memory_limit)
-
-    def _sums_bytes(self, m: int, *, curved: bool = True) -> int:
-        """Return the bytes of the sums for the steps of the frequencies."""
-        k = self.n_components
-        return 8 * m * (2 * k + (k * (k + 1) // 2 if curved else 0))
+        return fit_footprint(self.n_components, shape[1], dtype, self.memory_limit)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -18,7 +18,7 @@ import dfact
 from dfact import Admixture, DataError, ParameterError
 from dfact.engine.tiles import Tile
 from dfact.linalg.binomial.fit import ColumnStep, Extrapolate, Products
-from dfact.models.admixture import estimator
+from dfact.models.admixture import footprint
 from tests.conftest import REAL_DATA
 from tests.suites.estimator import EstimatorSuite
 
@@ -281,7 +281,7 @@ def test_below_a_memory_limit_the_frequencies_take_the_steps_of_the_em(seed: int
     _, _, X = planted(seed)
     newton = Admixture(3, memory_limit="8GiB").fit(X)
     assert "note" not in str(dfact.plan(newton, X))
-    monkeypatch.setattr(estimator, "_LIMIT_SHARE", 1 << 20)
+    monkeypatch.setattr(footprint, "_LIMIT_SHARE", 1 << 20)
     model = Admixture(3, memory_limit="8GiB", max_iter=200)
     plan = dfact.plan(Admixture(3), X, memory_limit="8GiB")
     assert re.search(r"note +the sums of Newton's steps .* raise memory_limit to 28\.12 GiB", str(plan))
