@@ -15,13 +15,13 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.data.dataset import Dataset
 from dfact.data.validation import locate_noninteger, locate_outside, require_no_empty_columns
 from dfact.engine.memory_plan import Footprint
-from dfact.engine.requests import Solver, run, state_rows
+from dfact.engine.requests import Solver, read_tiles, run, state_rows
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.binomial.codes import MAX_TRIALS, Codes
 from dfact.linalg.binomial.fit import Maximum, maximize_likelihood
 from dfact.linalg.binomial.passes import CountPass, ProjectionPass, StepPass
 from dfact.linalg.binomial.start import labelled_start, spectral_start
-from dfact.linalg.svd import gram_size
+from dfact.models.admixture.footprint import fit_footprint, takes_newton_steps
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
@@ -42,6 +42,8 @@ class Problem:
     codes: Codes
     populations: tuple[str, ...] = ()
     """Names of the labelled populations, which are the first components."""
+    curved: bool = True
+    """Whether the frequencies take Newton's steps; else those of the EM algorithm, whose sums are smaller."""
 
 
 class Admixture(Factorization):
@@ -79,7 +81,8 @@ class Admixture(Factorization):
         Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
     memory_limit : int or str, optional
         Bytes that a process may use ("4GiB"). The part of the solver's state that exceeds it is spilled to disk, in TMPDIR;
-        ``dfact.plan`` reports it beforehand.
+        ``dfact.plan`` reports it beforehand. If the sums of Newton's steps of the frequencies, 8m(2K + K(K+1)/2) bytes, exceed an
+        eighth of it, frequencies take the steps of the EM algorithm, extrapolated, in some 2 to 4 times as many reads.
     checkpoint : path, optional
         Path or URL of a store for the progress of the fit. After an interruption the same fit resumes from it and
         gives the same bits. See :mod:`dfact.engine.checkpoint`.
@@ -123,7 +126,8 @@ class Admixture(Factorization):
     Warns
     -----
     UserWarning
-        People without any genotype; components of a supervised fit without labelled people.
+        People without any genotype; components of a supervised fit without labelled people; a memory limit that excludes Newton's
+        steps of the frequencies.
 
     References
     ----------
@@ -210,8 +214,16 @@ class Admixture(Factorization):
             n, m = dataset.shape
             raise ParameterError(f"n_components={self.n_components} is larger than the data allows: n_samples={n}, n_features={m}")
         names, labels = self._labels(dataset, populations)
-        offset = dataset.offset if dataset.offset.any() else None
-        return self._task(dataset, Problem(Codes(self.n_trials, offset), names), covariates=labels, populations=names)
+        offset, curved = (
+            dataset.offset if dataset.offset.any() else None,
+            takes_newton_steps(self.n_components, dataset.shape[1], self.memory_limit),
+        )
+        task = self._task(
+            dataset, Problem(Codes(self.n_trials, offset), names, curved), covariates=labels, populations=names, curved=curved
+        )
+        if task.footprint.note:
+            warnings.warn(task.footprint.note, UserWarning, stacklevel=4)
+        return task
 
     def _labels(self, dataset: Dataset, populations: Any) -> tuple[tuple[str, ...], NDArray[np.float64] | None]:
         """Return the names of the labelled populations, and the number of each person's (n, 1), −1 where unknown."""
@@ -245,26 +257,27 @@ class Admixture(Factorization):
         if self.n_unobserved_:
             text = f"{self.n_unobserved_} of {task.dataset.shape[0]} people have no genotype; their memberships are NaN"
             warnings.warn(text, UserWarning, stacklevel=4)
-        self.frequencies_ = maximum.P[order].astype(task.dtype)
+        P = yield from read_tiles(maximum.frequencies, task.dtype)
+        self.frequencies_ = P[order]
         self.log_likelihood_, self.history_ = maximum.history[-1], np.asarray(maximum.history)
         self.n_iter_, self.converged_, self.populations_ = maximum.n_reads, maximum.converged, list(task.problem.populations)
         rows = yield from state_rows(maximum.state)
         self.memberships_ = task.gather(replace(rows, convert=partial(ordered_columns, order=order, dtype=task.dtype)), len(order))
 
     def maximize(self, task: FitTask[Problem]) -> Solver[tuple[Any, Maximum]]:
-        """Find the maximum; return the counts of the data, too. Nothing is set, and the memberships stay in the state."""
+        """Find the maximum; return the counts of the data, too. Memberships stay in the state, and frequencies with the tiles."""
         codes, dtype, names = task.problem.codes, task.dtype, task.problem.populations
         counts = yield from run(CountPass(codes, dtype), None)
         if counts.fractional:
             raise DataError(f"{locate_noninteger(task.dataset)}, expected whole numbers from 0 to {self.n_trials}")
         if names:
             seed = yield from resolve_seed(self.random_state)
-            P = yield from labelled_start(codes, counts, self.n_components, len(names), seed, dtype)
+            yield from labelled_start(codes, counts, self.n_components, len(names), seed, dtype)
         else:
-            P = yield from spectral_start(codes, counts, self.n_components, dtype)
+            yield from spectral_start(codes, counts, self.n_components, dtype)
         report = Reporter(self.callbacks, self.max_iter)
-        pass_ = StepPass(codes, dtype)
-        maximum = yield from maximize_likelihood(pass_, P, tol=self.tol, max_iter=self.max_iter, report=report.iteration)
+        pass_ = StepPass(codes, self.n_components, dtype, curved=task.problem.curved)
+        maximum = yield from maximize_likelihood(pass_, tol=self.tol, max_iter=self.max_iter, report=report.iteration)
         return counts, maximum
 
     @lazy_of_dask
@@ -286,7 +299,7 @@ class Admixture(Factorization):
             codes, P = Codes(self.n_trials, offset, theirs), P[:, ours]
         pass_ = ProjectionPass(codes, (task := self._task(dataset)).dtype)
         convert = partial(np.asarray, dtype=task.dtype)
-        sums, memberships = task.compute_rows(pass_, P.astype(np.float64), len(P), out, convert)
+        sums, memberships = task.compute_rows(pass_, (P.astype(task.dtype), None), len(P), out, convert)
         if int(sums.silent):
             text = f"{int(sums.silent)} of {dataset.shape[0]} people have no genotype; their memberships are NaN"
             warnings.warn(text, UserWarning, stacklevel=4)
@@ -361,15 +374,7 @@ class Admixture(Factorization):
         )
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
-        k, m = self.n_components, shape[1]
-        sums = m * (2 * k + k * (k + 1) // 2)
-        return Footprint(
-            state_per_row=2 * 8 * k,
-            # The codes and, at the start, the filled counts; arrays of a tile of columns.
-            work_per_row=m * (1 + dtype.itemsize) + 4 * dtype.itemsize * 1024 + 8 * (4 * k + k * (k + 1)),
-            broadcast=8 * max(sums, gram_size(m, k)) + m * k * (8 + 2 * dtype.itemsize),
-            result_per_row=dtype.itemsize * k,
-        )
+        return fit_footprint(self.n_components, shape[1], dtype, self.memory_limit)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -1,5 +1,6 @@
 """Admixture: ADMIXTURE's log-likelihoods, recovery, conditions of optimality, one result on all executors, projection, labels."""
 
+import re
 import warnings
 from itertools import pairwise, permutations
 from pathlib import Path
@@ -15,7 +16,9 @@ from scipy.special import xlog1py, xlogy
 
 import dfact
 from dfact import Admixture, DataError, ParameterError
-from dfact.linalg.binomial.fit import Extrapolation
+from dfact.engine.tiles import Tile
+from dfact.linalg.binomial.fit import ColumnStep, Extrapolate, Products
+from dfact.models.admixture import footprint
 from tests.conftest import REAL_DATA
 from tests.suites.estimator import EstimatorSuite
 
@@ -275,14 +278,39 @@ def test_invalid_labels_are_refused() -> None:
         Admixture(3, supervised=True).fit(X, populations=["-"] * 60)
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_below_a_memory_limit_the_frequencies_take_the_steps_of_the_em(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, X = planted(seed)
+    newton = Admixture(3, memory_limit="8GiB").fit(X)
+    assert "note" not in str(dfact.plan(newton, X))
+    monkeypatch.setattr(footprint, "_LIMIT_SHARE", 1 << 20)
+    model = Admixture(3, memory_limit="8GiB", max_iter=200)
+    plan = dfact.plan(Admixture(3), X, memory_limit="8GiB")
+    assert re.search(r"note +the sums of Newton's steps .* raise memory_limit to 28\.12 GiB", str(plan))
+    with pytest.warns(UserWarning, match="the frequencies take the EM algorithm's steps"):
+        model.fit(X)
+    assert model.log_likelihood_ == pytest.approx(newton.log_likelihood_, rel=1e-5)
+    assert model.n_iter_ > newton.n_iter_
+    assert all(after >= before - 1e-9 * abs(before) for before, after in pairwise(model.history_))
+    expected = Admixture(3).fit(X)  # without a limit
+    np.testing.assert_array_equal(newton.frequencies_, expected.frequencies_)
+
+
 def test_extrapolation_solves_a_linear_iteration() -> None:
     rng = np.random.default_rng(0)
     A, target = 0.9 * np.linalg.qr(rng.standard_normal((3, 3)))[0], np.full((3, 1), 0.5)
-    extrapolation, P = Extrapolation(), np.full((3, 1), 0.4)
-    for _ in range(5):
-        found = extrapolation.add(P, target + A @ (P - target))
-        P = target + A @ (P - target) if found is None else found
-    np.testing.assert_allclose(P, target, atol=1e-6)
+    state = {"P": np.full((3, 1), 0.4)}
+    for number in range(5):
+        P = state["P"]
+        step, window = target + A @ (P - target), min(number, 3)
+        # Sums of which the EM makes this step: p·A / (p·A + (1 − p)·B).
+        sums = {"up": step / P, "down": (1 - step) / (1 - P), "curvature": np.empty((0, 1))}
+        state, products = ColumnStep(window)(Tile(0, slice(0, 1), sums, state, {}))
+        assert isinstance(products, Products)
+        if window:
+            coefficients = np.linalg.lstsq(products.gram, products.right, rcond=1e-10)[0]
+            state, _ = Extrapolate(coefficients)(Tile(0, slice(0, 1), {}, state, {}))
+    np.testing.assert_allclose(state["P"], target, atol=1e-6)
 
 
 class TestEstimator(EstimatorSuite):
