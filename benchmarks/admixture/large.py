@@ -71,7 +71,7 @@ def fit(path: str, k: int, limit: str, threads: int) -> dict[str, Any]:
     data, seconds, cpu = dfact.open_dataset(path), list[float](), list[float]()
     n, m = data.shape
     executor = ThreadsExecutor(threads)
-    callbacks = [lambda step: seconds.append(step.seconds), lambda step: cpu.append(time.process_time())]
+    callbacks = [lambda step: seconds.append(step.seconds), lambda _: cpu.append(time.process_time())]
     model = dfact.Admixture(k, executor=executor, memory_limit=limit, callbacks=callbacks)
     plan = dfact.plan(model, data)
     began = time.perf_counter()
