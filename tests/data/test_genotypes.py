@@ -466,3 +466,22 @@ def test_public_files_that_are_damaged_are_refused(genotypes: Path, tmp_path: Pa
     shutil.copyfile(edge / "small.bim_bad_positions.bim", tmp_path / "small.bim")
     with pytest.raises(dfact.DataError, match=r"line 2 of small.bim: the genetic position is 'X', expected a number"):
         dfact.import_genotypes(tmp_path / "small.bed", tmp_path / "no.zarr")
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"contig_id": (1 << 40, 2)}, "expected at most 4096 and 4194304"),
+        ({"contig_id": (1 << 20, 2)}, "'contig_id' has 524288 chunks of .2,., expected at most 131072"),
+        ({"variant_id": (7, 7)}, "the arrays of the variants differ in length, expected 5"),
+    ],
+)
+def test_damaged_shape_is_refused_before_its_chunks_are_read(tmp_path: Path, change: dict[str, tuple[int, int]], match: str) -> None:
+    path = write_vcf_zarr(tmp_path / "a.vcz", to_calls(draw(0, 4, 5)), np.array([["T", "C"]] * 5), 3)
+    for name, (length, chunk) in change.items():
+        file = path / name / "zarr.json"
+        document = json.loads(file.read_text())
+        document["shape"], document["chunk_grid"]["configuration"]["chunk_shape"] = [length], [chunk]
+        file.write_text(json.dumps(document))
+    with pytest.raises(dfact.DataError, match=match):
+        dfact.import_genotypes(path, tmp_path / "a.zarr")

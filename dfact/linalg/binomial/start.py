@@ -18,6 +18,7 @@ from dfact.linalg.svd import right_singular
 from dfact.linalg.vertex_hunting import successive_projection
 
 _TOLERANCE = 1e-2  # of the singular vectors: the fit that follows moves the start by more
+_FINE = 1e-4, 1 << 24  # the tolerance up to a number of entries: few people may have several maxima, among which the start decides
 _RANGE = (0.005, 0.995)  # of the frequencies of a start
 
 
@@ -47,7 +48,9 @@ def spectral_start(codes: Codes, counts: CodeCounts, k: int, dtype: np.dtype[Any
     """
     fill = means(counts)
     view = FilledCodes(codes, fill, dtype)
-    V, sigma = yield from right_singular(len(fill), k, dtype, view=view, tolerance=_TOLERANCE)
+    fine, limit = _FINE
+    tolerance = fine if counts.observed.sum() <= limit else _TOLERANCE
+    V, sigma = yield from right_singular(len(fill), k, dtype, view=view, tolerance=tolerance)
     if not sigma[-1] > np.sqrt(100 * np.finfo(dtype).eps) * sigma[0] / 10:
         rank = int((sigma > np.sqrt(100 * np.finfo(dtype).eps) * sigma[0] / 10).sum())
         raise DataError(f"the data have rank {rank}, expected at least n_components={k}; fit fewer components")
