@@ -21,7 +21,7 @@ from dfact.report.presenters.admixture import AdmixturePresenter, mean_membershi
 from dfact.report.presenters.base import items_plot, model_text
 from dfact.report.presenters.sections import make_document
 from tests.conftest import REAL_DATA, planted_answers
-from tests.genotypes import planted_genotypes, write_cohort
+from tests.genotypes import planted_genotypes, write_bed
 
 
 def genotypes(n: int, m: int, k: int, seed: int) -> NDArray[np.uint8]:
@@ -33,7 +33,7 @@ def genotypes(n: int, m: int, k: int, seed: int) -> NDArray[np.uint8]:
 
 def store(folder: Path, G: NDArray[np.uint8], populations: Sequence[str] | None = None) -> dfact.Dataset:
     """Import genotypes as a dataset."""
-    write_cohort(folder / "cohort.bed", G, populations)
+    write_bed(folder / "cohort.bed", G, populations=populations)
     return dfact.import_genotypes(folder / "cohort.bed", folder / "cohort.zarr")
 
 
