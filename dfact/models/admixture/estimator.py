@@ -22,6 +22,7 @@ from dfact.linalg.binomial.fit import Maximum, maximize_likelihood
 from dfact.linalg.binomial.passes import CountPass, ProjectionPass, StepPass
 from dfact.linalg.binomial.start import labelled_start, spectral_start
 from dfact.linalg.svd import gram_size
+from dfact.models.admixture.variants import Variants, match_columns
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
@@ -107,6 +108,9 @@ class Admixture(Factorization):
         Names of the labelled populations; empty unless ``supervised``.
     n_unobserved_ : int
         Number of people without any genotype.
+    variants_ : Variants or None
+        ``chromosome``, ``name``, ``position``, ``A1`` and ``A2`` of the SNPs (m,), if the fitted dataset has them; genotypes and
+        frequencies are those of A2.
     column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
         Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
         dataset, else None.
@@ -149,6 +153,7 @@ class Admixture(Factorization):
     converged_: bool
     populations_: Annotated[list[str], OPTIONAL]
     n_unobserved_: int
+    variants_: Variants | None
     traits = ModelTraits(
         Vocabulary("population", "populations", "people", "SNPs", "Frequencies in the populations", "frequency"),
         nonnegative=True,
@@ -205,6 +210,7 @@ class Admixture(Factorization):
     def _prepare(self, X: Any, populations: Any = None) -> FitTask[Problem]:
         self._check_parameters()
         dataset = self._dataset(X, None, reset=True)
+        self.variants_ = Variants.of(dataset.variants)
         self._check_range(dataset)
         if self.n_components > min(dataset.shape):
             n, m = dataset.shape
@@ -272,42 +278,28 @@ class Admixture(Factorization):
         """Return the memberships (n, K) of people X given the frequencies, in one read; NaN for people without any genotype.
 
         Columns of a stored dataset are matched by their labels: they may come in any order, and those that are not in the model
-        are left out, with a warning. Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        are left out, with a warning. If the fitted genotypes and X have alleles, they are compared, too: SNPs whose A1 and A2 are
+        swapped are counted as in the model, those with other alleles are left out, with a warning. Stored data gives a Zarr array, at ``out`` or in a temporary folder.
         A Dask array gives a Dask array, computed on demand, or at once with ``out``.
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
         self._check_range(dataset)
-        ours, theirs = self._match(dataset)
+        fitted, labels = ([str(label) for label in some] for some in (self.column_labels_, dataset.column_labels))
+        match = match_columns(fitted, labels, self.variants_, Variants.of(dataset.variants))
         offset = dataset.offset if dataset.offset.any() else None
-        codes, P = Codes(self.n_trials, offset), self.frequencies_
-        if ours is not None:
-            offset = None if offset is None else offset[theirs]
-            codes, P = Codes(self.n_trials, offset, theirs), P[:, ours]
+        codes, P = Codes(self.n_trials, offset), self.frequencies_.astype(np.float64)
+        if not match.is_trivial or len(match.ours) < max(len(fitted), len(labels)):
+            offset = None if offset is None else offset[match.theirs]
+            codes, P = Codes(self.n_trials, offset, match.theirs), P[:, match.ours]
+            P[:, match.swapped] = 1 - P[:, match.swapped]  # of the allele that X counts
         pass_ = ProjectionPass(codes, (task := self._task(dataset)).dtype)
         convert = partial(np.asarray, dtype=task.dtype)
-        sums, memberships = task.compute_rows(pass_, P.astype(np.float64), len(P), out, convert)
+        sums, memberships = task.compute_rows(pass_, P, len(P), out, convert)
         if int(sums.silent):
             text = f"{int(sums.silent)} of {dataset.shape[0]} people have no genotype; their memberships are NaN"
             warnings.warn(text, UserWarning, stacklevel=4)
         return memberships
-
-    def _match(self, dataset: Dataset) -> tuple[NDArray[np.intp] | None, NDArray[np.intp] | None]:
-        """Return the numbers of the columns that the model and the data share, in both; None if all columns are the same."""
-        fitted, labels = ([str(label) for label in some] for some in (self.column_labels_, dataset.column_labels))
-        unnamed = [str(j) for j in range(len(labels))]
-        if fitted == labels or (len(fitted) == len(labels) and unnamed in (fitted, labels)):
-            return None, None
-        numbers = {label: j for j, label in enumerate(fitted)}
-        pairs = [(numbers[label], j) for j, label in enumerate(labels) if label in numbers]
-        if not pairs:
-            raise DataError(f"X has none of the model's {len(fitted)} SNPs, expected some; its first column is {labels[0]!r}")
-        ours, theirs = (np.array(side, np.intp) for side in zip(*pairs, strict=True))
-        missing, unknown = len(fitted) - len(pairs), len(labels) - len(pairs)
-        if missing or unknown:
-            found = f"{missing} of the model's {len(fitted)} SNPs are not in X, and {unknown} of X are not in the model"
-            warnings.warn(f"{found}; both are left out", UserWarning, stacklevel=4)
-        return ours, theirs
 
     def _check_columns(self, dataset: Dataset, offset: NDArray[np.float64] | None) -> None:
         """Refuse columns that cannot be matched; ``transform`` matches the others by their labels."""
