@@ -81,20 +81,26 @@ def step_columns(P: Floats, sums: StepSums) -> tuple[Floats, Floats]:
 
 
 def maximize_likelihood(
-    pass_: StepPass, P: Floats, *, tol: float, max_iter: int, report: Callable[[Sequence[float]], Any] = lambda _: None
+    pass_: StepPass,
+    P: Floats,
+    *,
+    tol: float,
+    max_iter: int,
+    report: Callable[[Sequence[float]], Any] = lambda _: None,
+    em_reads: int = _EM_READS,
 ) -> Solver[Maximum]:
     """Maximize the likelihood from frequencies P (K, m) and the memberships in the state.
 
     The merit of a point is its log-likelihood after the rows' step. If it falls, the fit returns to the last accepted point's
     Newton step without extrapolation, then to its EM step, which cannot fall. It ends when the merit rises by at most ``tol``,
-    relative, or after ``max_iter`` reads.
+    relative, or after ``max_iter`` reads. The first ``em_reads`` make EM steps; near a maximum there need not be any.
     """
-    point = Point(np.clip(P, EDGE, 1 - EDGE), newton=False)
+    point = Point(np.clip(P, EDGE, 1 - EDGE), newton=em_reads == 0)
     extrapolation, fallbacks = Extrapolation(), list[Floats]()
     accepted, sizes, history = point.P, np.zeros(len(P)), list[float]()
     n_reads, converged, rejected = 0, False, False
     while n_reads < max_iter and not converged:
-        priming = n_reads < _EM_READS
+        priming = n_reads < em_reads
         sums = yield from run(pass_, point)
         n_reads, merit = n_reads + 1, float(sums.log_likelihood)
         rejected = bool(history) and merit < history[-1] - _FALL * abs(history[-1])
@@ -103,7 +109,7 @@ def maximize_likelihood(
                 converged = True  # rounding is all that is left
                 break
             extrapolation.clear()
-            point = Point(fallbacks.pop(), newton=n_reads >= _EM_READS, retry=True)
+            point = Point(fallbacks.pop(), newton=n_reads >= em_reads, retry=True)
             continue
         converged = bool(history) and not priming and merit - history[-1] <= tol * abs(merit)
         history.append(merit)
@@ -112,5 +118,5 @@ def maximize_likelihood(
         newton, em = step_columns(point.P, sums)
         following = None if priming else extrapolation.add(point.P, newton)
         fallbacks = [em] if following is None else [em, newton]
-        point = Point(newton if following is None else following, newton=n_reads >= _EM_READS)
+        point = Point(newton if following is None else following, newton=n_reads >= em_reads)
     return Maximum(accepted, sizes, history, n_reads, converged, "previous" if rejected else "factors")

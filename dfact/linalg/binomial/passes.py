@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -149,9 +150,30 @@ class Point:
     """Whether to begin at the memberships before the last pass, because its P was rejected."""
 
 
+@dataclass(frozen=True, eq=False)
+class ColumnWeights:
+    """Weights of the columns in the likelihood: whole numbers, equal within each run of consecutive columns."""
+
+    edges: NDArray[np.intp]
+    """First column of each run, and the number of columns (runs + 1,)."""
+    weights: NDArray[np.int64]
+    """Weight of the columns of each run (runs,)."""
+
+    def runs(self) -> Iterator[tuple[int, int, int]]:
+        """Yield the first column, that after the last, and the weight of each run; those of weight 0 are left out."""
+        return ((int(a), int(b), int(w)) for (a, b), w in zip(pairwise(self.edges), self.weights, strict=True) if w)
+
+    def count(self, G: NDArray[np.uint8], trials: int) -> Floats:
+        """Return the sum of the weights of the observed entries of each row (rows,)."""
+        total = np.zeros(len(G))
+        for first, last, weight in self.runs():
+            total += weight * (G[:, first:last] <= trials).sum(axis=1)
+        return total
+
+
 @dataclass(frozen=True)
 class Tiles:
-    """The frequencies of a pass in the working precision."""
+    """The frequencies of a pass in the working precision, by tiles of columns."""
 
     P: NDArray[Any]
     """(K, m)."""
@@ -159,14 +181,16 @@ class Tiles:
     """(K, m), less the mean of each column: on the simplex, steps are the same, and rounding errors are smaller."""
     pairs: tuple[NDArray[np.intp], NDArray[np.intp]]
     """Rows and columns of a lower triangle (K(K+1)/2)."""
+    weights: ColumnWeights | None = None
 
     @classmethod
-    def of(cls, P: Floats, dtype: np.dtype[Any]) -> "Tiles":
-        return cls(P.astype(dtype), (P - P.mean(axis=0)).astype(dtype), np.tril_indices(len(P)))
+    def of(cls, P: Floats, dtype: np.dtype[Any], weights: ColumnWeights | None = None) -> "Tiles":
+        return cls(P.astype(dtype), (P - P.mean(axis=0)).astype(dtype), np.tril_indices(len(P)), weights)
 
-    def __iter__(self) -> Iterator[slice]:
-        m = self.P.shape[1]
-        return (slice(first, min(first + _TILE, m)) for first in range(0, m, _TILE))
+    def __iter__(self) -> Iterator[tuple[slice, int]]:
+        """Yield the columns of each tile with their weight."""
+        runs = [(0, self.P.shape[1], 1)] if self.weights is None else self.weights.runs()
+        return ((slice(j, min(j + _TILE, end)), weight) for begin, end, weight in runs for j in range(begin, end, _TILE))
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +204,9 @@ class RowBlock:
 
     @property
     def observed(self) -> Floats:
-        """Number of observed entries of each row (rows,)."""
+        """Number of observed entries of each row (rows,), each as often as its column's weight."""
+        if self.tiles.weights is not None:
+            return self.tiles.weights.count(self.G, self.trials)
         counts = np.empty(len(self.G))
         count_rows(self.G, self.trials, counts)
         return counts
@@ -192,6 +218,12 @@ class RowBlock:
     def array(self, name: str, tile: slice) -> NDArray[Any]:
         return self.work.array(name, (len(self.G), tile.stop - tile.start), self.tiles.P.dtype)
 
+    def log_likelihoods(self, F: NDArray[Any], tile: slice) -> Floats:
+        """Return the log-likelihood of each row in a tile (rows,)."""
+        logs = np.zeros(len(F))
+        add_log_likelihoods(self.G, tile.start, F, self.trials, logs)
+        return logs
+
     def slopes(self, Q: Floats, *, curved: bool) -> tuple[Floats, Floats, Floats]:
         """Return the log-likelihood of each row (rows,), its slope (rows, K) up to a number, and minus its Hessian (rows, K(K+1)/2).
 
@@ -200,14 +232,14 @@ class RowBlock:
         """
         (first, second), narrow = self.tiles.pairs, Q.astype(self.tiles.P.dtype)
         logs, slope, curvature = np.zeros(len(Q)), np.zeros(Q.shape), np.zeros((len(Q), len(first)))
-        for tile in self.tiles:
+        for tile, weight in self.tiles:
             F, C, S, P = self.expected(narrow, tile), self.array("c", tile), self.array("s", tile), self.tiles.centred[:, tile]
             row_slopes(self.G, tile.start, F, self.trials, C, S)
-            add_log_likelihoods(self.G, tile.start, F, self.trials, logs)
-            slope += C @ P.T
+            logs += weight * self.log_likelihoods(F, tile)
+            slope += weight * (C @ P.T)
             if curved:
                 products = self.work.array("products", (len(first), P.shape[1]), P.dtype)
-                curvature += S @ np.multiply(P[first], P[second], out=products).T
+                curvature += weight * (S @ np.multiply(P[first], P[second], out=products).T)
         return logs, slope, curvature
 
     def em(self, Q: Floats, slope: Floats) -> Floats:
@@ -252,18 +284,20 @@ class StepSums(PartialSums, name="binomial_step"):
 class StepPass(Pass[Memberships, Point, StepSums]):
     """One Newton step of every row given P, its log-likelihood after the step, and the sums for the columns' steps.
 
-    A row whose log-likelihood falls takes the EM's step instead, which cannot fall. Labelled rows stay as they are.
+    A row whose log-likelihood falls takes the EM's step instead, which cannot fall. Labelled rows stay as they are. Weights of
+    columns leave out those of the columns' own sums, which cancel in their steps; those of weight 0 are 0.
     """
 
     codes: Codes
     dtype: np.dtype[Any]
+    weights: ColumnWeights | None = None
     state_type = Memberships
 
     def step(self, block: Block, state: Memberships, broadcast: Point) -> tuple[Memberships, StepSums]:
         begin = state.previous if broadcast.retry else state.factors
         K, silent = len(broadcast.P), np.isnan(begin[0])
         Q = np.where(silent[:, None], 1 / K, begin.T)
-        tiles = block.work.once("tiles", broadcast, lambda: Tiles.of(broadcast.P, self.dtype))
+        tiles = block.work.once("tiles", broadcast, lambda: Tiles.of(broadcast.P, self.dtype, self.weights))
         rows = RowBlock(self.codes(block), tiles, self.codes.trials, block.work)
         free = np.ones(len(Q), bool) if block.covariates is None else block.covariates[:, 0] < 0
         free &= ~silent
@@ -276,7 +310,7 @@ class StepPass(Pass[Memberships, Point, StepSums]):
         else:
             Q = em
         shapes = (broadcast.P.shape, broadcast.P.shape, (K * (K + 1) // 2 if broadcast.newton else 0, broadcast.P.shape[1]))
-        sums = [block.work.lasting(shape, self.dtype) for shape in shapes]
+        sums = [block.work.lasting(shape, self.dtype) if self.weights is None else block.work.zeros(shape, self.dtype) for shape in shapes]
         logs = self._sum_columns(rows, Q, *sums)
         worse = logs < before - _FALL * np.abs(before)
         if broadcast.newton and worse.any():
@@ -285,17 +319,17 @@ class StepPass(Pass[Memberships, Point, StepSums]):
         factors = Q.T.copy()
         factors[:, silent] = np.nan
         sizes = Q[~silent].sum(axis=0)
-        return Memberships(factors, begin.copy()), StepSums(np.asarray(logs.sum()), sizes, *sums)
+        return Memberships(factors, begin.copy(), others=state.others), StepSums(np.asarray(logs.sum()), sizes, *sums)
 
     def _sum_columns(self, rows: RowBlock, Q: Floats, up: NDArray[Any], down: NDArray[Any], curvature: NDArray[Any]) -> Floats:
         """Set A and B (K, m), and the curvatures unless they have no rows. Return the log-likelihood of each row."""
         (first, second), narrow = rows.tiles.pairs, Q.astype(self.dtype)
         weights, products = np.ascontiguousarray(narrow.T), np.ascontiguousarray((narrow[:, first] * narrow[:, second]).T)
         logs = np.zeros(len(Q))
-        for tile in rows.tiles:
+        for tile, weight in rows.tiles:
             F, A, B, S = rows.expected(narrow, tile), *(rows.array(name, tile) for name in "abs")
             column_slopes(rows.G, tile.start, F, rows.trials, A, B, S)
-            add_log_likelihoods(rows.G, tile.start, F, rows.trials, logs)
+            logs += weight * rows.log_likelihoods(F, tile)
             np.matmul(weights, A, out=up[:, tile])
             np.matmul(weights, B, out=down[:, tile])
             if len(curvature):
@@ -368,6 +402,6 @@ class DeviancePass(Pass[Memberships, Floats, Deviance]):
         factors = state.arrays()[self.memberships].T
         Q = np.where(np.isnan(factors), 1 / len(broadcast), factors).astype(self.dtype)
         counts = np.zeros(2)
-        for tile in tiles:
+        for tile, _ in tiles:
             add_deviances(rows.G, tile.start, rows.expected(Q, tile), self.codes.trials, counts)
         return state, Deviance(counts[0], counts[1])
