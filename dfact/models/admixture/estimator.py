@@ -52,13 +52,13 @@ class Admixture(Factorization):
 
         g_ij ~ Binomial(M, f_ij),   F = QP,   Q (n, K) ≥ 0 with rows that sum to 1,   0 ≤ P (K, m) ≤ 1,
 
-    with the ancestries Q of the people and the allele's frequencies P in K populations. The fit maximizes
+    with the memberships Q of the people in K populations and the allele's frequencies P in them. The fit maximizes
 
         ℓ(Q, P) = Σ over observed (i, j) of g log f + (M − g) log(1 − f).
 
     Missing genotypes are left out. Q and P stay at least 1e-5 from 0, and P from 1.
 
-    One read of the data makes a Newton step of the ancestries of every person, on the simplex, and one of the
+    One read of the data makes a Newton step of the memberships of every person, on the simplex, and one of the
     frequencies of every SNP. Anderson's method extrapolates P. A point whose likelihood is lower than that of the one before is
     rejected, so the likelihood never falls. The start is spectral. A maximum may be local.
 
@@ -98,6 +98,8 @@ class Admixture(Factorization):
         Q; a Zarr array if the data is stored. NaN for people without any genotype.
     frequencies_ : array (K, m)
         P. Populations are ordered by decreasing size, the sum of their memberships; labelled ones come first, sorted by name.
+    memberships_se_ : array (n, K)
+        Standard errors of Q, if they have been set to the result of :func:`dfact.selection.block_bootstrap`.
     log_likelihood_ : float
         ℓ(Q, P), without the binomial coefficients, as ADMIXTURE reports it.
     history_ : array
@@ -108,6 +110,8 @@ class Admixture(Factorization):
         Names of the labelled populations; empty unless ``supervised``.
     n_unobserved_ : int
         Number of people without any genotype.
+    row_populations_ : array (n,) or None
+        Name of the population that the dataset, or ``populations``, states for each person, "" where unknown; for plots and reports.
     variants_ : Variants or None
         ``chromosome``, ``name``, ``position``, ``A1`` and ``A2`` of the SNPs (m,), if the fitted dataset has them; genotypes and
         frequencies are those of A2.
@@ -138,8 +142,8 @@ class Admixture(Factorization):
     --------
     >>> import dfact, numpy as np
     >>> rng = np.random.default_rng(0)
-    >>> ancestry = np.vstack([np.eye(2)[rng.integers(0, 2, 60)], rng.dirichlet([1, 1], 40)])
-    >>> genotypes = rng.binomial(2, ancestry @ rng.random((2, 200)))
+    >>> memberships = np.vstack([np.eye(2)[rng.integers(0, 2, 60)], rng.dirichlet([1, 1], 40)])
+    >>> genotypes = rng.binomial(2, memberships @ rng.random((2, 200)))
     >>> model = dfact.Admixture(n_components=2).fit(genotypes)
     >>> model.memberships_.shape, model.frequencies_.shape
     ((100, 2), (2, 200))
@@ -154,6 +158,8 @@ class Admixture(Factorization):
     populations_: Annotated[list[str], OPTIONAL]
     n_unobserved_: int
     variants_: Variants | None
+    row_populations_: Annotated[Any, Shape(("n",), "texts", rows=True)] | None
+    memberships_se_: Annotated[Any, Shape(("n", "k"), rows=True), OPTIONAL]
     traits = ModelTraits(
         Vocabulary("population", "populations", "people", "SNPs", "Frequencies in the populations", "frequency"),
         nonnegative=True,
@@ -215,24 +221,32 @@ class Admixture(Factorization):
         if self.n_components > min(dataset.shape):
             n, m = dataset.shape
             raise ParameterError(f"n_components={self.n_components} is larger than the data allows: n_samples={n}, n_features={m}")
-        names, labels = self._labels(dataset, populations)
+        texts = self._population_texts(dataset, populations)
+        self.row_populations_ = None if texts is None else np.array(texts, dtype=object)
+        names, labels = self._labels(texts)
         offset = dataset.offset if dataset.offset.any() else None
         return self._task(dataset, Problem(Codes(self.n_trials, offset), names), covariates=labels, populations=names)
 
-    def _labels(self, dataset: Dataset, populations: Any) -> tuple[tuple[str, ...], NDArray[np.float64] | None]:
-        """Return the names of the labelled populations, and the number of each person's (n, 1), −1 where unknown."""
-        if not self.supervised:
-            if populations is not None:
-                raise ParameterError("populations are given for a fit that is not supervised; pass supervised=True")
-            return (), None
-        populations = getattr(dataset, "population", None) if populations is None else populations
+    def _population_texts(self, dataset: Dataset, populations: Any) -> list[str] | None:
+        """Return the name of each person's population, "" where unknown; None without any."""
+        if populations is not None and not self.supervised:
+            raise ParameterError("populations are given for a fit that is not supervised; pass supervised=True")
+        populations = dataset.population if populations is None else populations
         if populations is None:
-            raise ParameterError("supervised is True, expected populations of the people; pass fit(X, populations=…)")
+            return None
         texts = ["" if pd.isna(name) else str(name).strip() for name in np.asarray(populations, dtype=object).ravel()]
         n = dataset.shape[0]
         if len(texts) != n:
             raise DataError(f"populations has {len(texts)} names, expected one for each of {n} people")
-        names = sorted(set(texts) - set(UNKNOWN))
+        return ["" if text in UNKNOWN else text for text in texts]
+
+    def _labels(self, texts: list[str] | None) -> tuple[tuple[str, ...], NDArray[np.float64] | None]:
+        """Return the names of the labelled populations, and the number of each person's (n, 1), −1 where unknown."""
+        if not self.supervised:
+            return (), None
+        if texts is None:
+            raise ParameterError("supervised is True, expected populations of the people; pass fit(X, populations=…)")
+        names = sorted({*texts} - {""})
         if not names:
             raise DataError("populations has no known population, expected the names of some people's")
         if len(names) > self.n_components:
@@ -279,7 +293,8 @@ class Admixture(Factorization):
 
         Columns of a stored dataset are matched by their labels: they may come in any order, and those that are not in the model
         are left out, with a warning. If the fitted genotypes and X have alleles, they are compared, too: SNPs whose A1 and A2 are
-        swapped are counted as in the model, those with other alleles are left out, with a warning. Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        swapped are counted as in the model, those with other alleles are left out, with a warning. Stored data gives a Zarr array,
+        at ``out`` or in a temporary folder.
         A Dask array gives a Dask array, computed on demand, or at once with ``out``.
         """
         check_is_fitted(self)

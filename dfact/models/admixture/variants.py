@@ -92,10 +92,7 @@ def match_columns(fitted: Sequence[str], labels: Sequence[str], ours: Variants |
         swapped, same = _compare_alleles(ours, theirs, first, second)
         if not (same | swapped).all():
             others = np.flatnonzero(~(same | swapped))
-            texts = [
-                f"{fitted[first[i]]!r} ({theirs.A1[second[i]]}, {theirs.A2[second[i]]}; in the model {ours.A1[first[i]]}, {ours.A2[first[i]]})"
-                for i in others[:_NAMED]
-            ]
+            texts = [_describe(fitted[first[i]], ours, first[i], theirs, second[i]) for i in others[:_NAMED]]
             found = f"{len(others)} of {len(first)} SNPs have other alleles in X than in the model: {', '.join(texts)}"
             found += ", …" if len(others) > _NAMED else ""
             if len(others) == len(first):
@@ -103,6 +100,10 @@ def match_columns(fitted: Sequence[str], labels: Sequence[str], ours: Variants |
             warnings.warn(f"{found}; they are left out", UserWarning, stacklevel=5)
             first, second, swapped = (side[same | swapped] for side in (first, second, swapped))
     return Match(first, second, swapped)
+
+
+def _describe(name: str, ours: Variants, i: int, theirs: Variants, j: int) -> str:
+    return f"{name!r} ({theirs.A1[j]}, {theirs.A2[j]}; in the model {ours.A1[i]}, {ours.A2[i]})"
 
 
 def _compare_alleles(

@@ -346,7 +346,9 @@ def test_projection_matches_snps_by_their_alleles(seed: int, tmp_path: Path) -> 
     other = stored_genotypes(tmp_path, turned, [names[j] for j in order], texts, "other")
     blanked = X.copy()
     blanked[:, order[5:9]] = np.nan
-    with pytest.warns(UserWarning, match=rf"4 of 60 SNPs have other alleles in X than in the model: 'rs{order[5]}' \(T, C; in the model A, G\)"):
+    with pytest.warns(
+        UserWarning, match=rf"4 of 60 SNPs have other alleles in X than in the model: 'rs{order[5]}' \(T, C; in the model A, G\)"
+    ):
         found = np.asarray(model.transform(other))
     np.testing.assert_allclose(found, model.transform(blanked), atol=1e-3)
     none = stored_genotypes(tmp_path, turned, [names[j] for j in order], ["T C"] * 60, "none")
