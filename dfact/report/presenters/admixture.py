@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PURE = 0.9
 """Membership from which a person counts as of one population."""
+_FORMATS = {"share": "{:.1%}", "standard error": "{:.4f}"}
 _TILE = 1 << 16  # SNPs whose frequencies are converted at once
 
 
@@ -93,7 +94,7 @@ class AdmixturePresenter(Presenter[Admixture]):
             make_table(
                 sizes,
                 f"The populations: memberships, and people with a membership of {PURE} or more",
-                formats={"share": "{:.1%}", "standard error": "{:.4f}"},
+                formats=_FORMATS,
             ),
         ]
         if labels is not None:
@@ -160,8 +161,7 @@ def population_distances(P: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _as_texts(table: pd.DataFrame) -> pd.DataFrame:
-    formats = {"share": "{:.1%}", "standard error": "{:.4f}"}
-    return table.assign(**{name: table[name].map(style.format) for name, style in formats.items() if name in table})
+    return table.assign(**{name: table[name].map(style.format) for name, style in _FORMATS.items() if name in table})
 
 
 def _item_text(row: dict[Any, Any]) -> str:
