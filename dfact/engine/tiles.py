@@ -24,12 +24,14 @@ from dfact.engine.reduction import Node, TreeSum
 
 _TILE_COLUMNS = 1 << 12  # the sums of a tile take a few megabytes, and hundreds of workers have a tile each
 _GROUP_ROWS = 512  # minimum number of rows in a group: merging and spilling its sums costs a tenth of the arithmetic of its rows
+_FEW_GROUPS = 16  # few rows have this number of smaller groups, for as many threads
 _MAX_GROUPS = 256
 
 
 def group_partitions(layout: Layout) -> int:
     """Return the number of partitions that a tiled pass adds into one accumulator, one after the other."""
-    return max(-(-_GROUP_ROWS // layout.partition_rows), -(-layout.n_partitions // _MAX_GROUPS))
+    rows = min(_GROUP_ROWS, max(1, layout.n_rows // _FEW_GROUPS))
+    return max(-(-rows // layout.partition_rows), -(-layout.n_partitions // _MAX_GROUPS))
 
 
 def n_groups(layout: Layout) -> int:

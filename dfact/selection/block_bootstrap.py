@@ -13,9 +13,9 @@ from dfact.data.layout import Layout
 from dfact.engine.driver import FusedSolver, drive_together
 from dfact.engine.executors import resolve_executor
 from dfact.engine.passes import Block, Pass
-from dfact.engine.requests import Solver, memo, run, state_rows
+from dfact.engine.requests import Solver, memo, run, state_rows, step_tiles
 from dfact.errors import ParameterError
-from dfact.linalg.binomial.fit import maximize_likelihood
+from dfact.linalg.binomial.fit import begin, maximize_likelihood
 from dfact.linalg.binomial.passes import ColumnWeights, Memberships, StepPass
 from dfact.linalg.points import NoSums
 from dfact.models.admixture.estimator import Admixture, Problem
@@ -217,12 +217,14 @@ class Resamples:
 
     def chain(self, numbers: range, finished: Callable[[], None]) -> Solver[NDArray[np.float64]]:
         """Refit to the resamples with these numbers, one after another; return the sums of memberships and of squares (2, n, K)."""
-        codes, dtype, parameters = self.task.problem.codes, self.task.dtype, self.task.model.get_params()
+        problem, dtype, parameters = self.task.problem, self.task.dtype, self.task.model.get_params()
         moments = MomentPass(dtype)
         yield from run(moments, "")
         for number in numbers:
-            pass_ = StepPass(codes, dtype, draw_weights(self.P.shape[1], self.n_blocks, self.seed, number))
-            maximum = yield from maximize_likelihood(pass_, self.P, tol=parameters["tol"], max_iter=parameters["max_iter"], em_reads=0)
+            weights = draw_weights(self.P.shape[1], self.n_blocks, self.seed, number)
+            pass_ = StepPass(problem.codes, len(self.P), dtype, curved=problem.curved, weights=weights)
+            yield from step_tiles(begin, {"P": self.P})
+            maximum = yield from maximize_likelihood(pass_, tol=parameters["tol"], max_iter=parameters["max_iter"], em_reads=0)
             yield from run(moments, maximum.state)
             finished()
         totals, squares = (yield from state_rows("totals")), (yield from state_rows("squares"))

@@ -14,8 +14,8 @@ from dfact.data import layout
 from dfact.engine.driver import drive
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
-from dfact.engine.requests import run
-from dfact.linalg.binomial.fit import Maximum, maximize_likelihood
+from dfact.engine.requests import read_tiles, run, step_tiles
+from dfact.linalg.binomial.fit import Maximum, begin, maximize_likelihood
 from dfact.linalg.binomial.passes import ColumnWeights, StepPass
 from dfact.selection import block_bootstrap, scheduler
 from dfact.selection.block_bootstrap import MomentPass, draw_weights
@@ -34,20 +34,22 @@ def planted(seed: int, n: int = 60, m: int = 300, k: int = 3) -> tuple[Array, Ar
     return X, Q
 
 
-def maximum_of(X: Array, start: Admixture, columns: Array, weights: ColumnWeights | None) -> Maximum:
-    """The maximum of the likelihood of the columns, from the memberships of a model."""
+def maximum_of(X: Array, start: Admixture, columns: Array, weights: ColumnWeights | None) -> tuple[Maximum, Array]:
+    """The maximum, and the frequencies, of the likelihood of the columns, from the memberships of a model."""
     task = Admixture(3, dtype="float64").prepare(X[:, columns])
     task = task.__class__(**{**vars(task), "covariates": np.hstack([np.full((len(X), 1), -1.0), start.memberships_])})
 
     def solve() -> Any:
         yield from run(MomentPass(task.dtype), "")
-        pass_, P = StepPass(task.problem.codes, task.dtype, weights), start.frequencies_[:, columns]
-        return (yield from maximize_likelihood(pass_, P, tol=1e-13, max_iter=200, em_reads=0))
+        yield from step_tiles(begin, {"P": start.frequencies_[:, columns]})
+        pass_ = StepPass(task.problem.codes, 3, task.dtype, weights=weights)
+        maximum = yield from maximize_likelihood(pass_, tol=1e-13, max_iter=200, em_reads=0)
+        return maximum, (yield from read_tiles(maximum.frequencies, task.dtype))
 
     executor = InlineExecutor()
     plan = make_plan(task.dataset.source, task.dtype, Footprint(0, 0, 0, 0), executor.workers(None))
     with executor.open(task.partitions, plan) as session:
-        found: Maximum = drive(solve(), session)
+        found: tuple[Maximum, Array] = drive(solve(), session)
     return found
 
 
@@ -61,11 +63,11 @@ def test_weights_are_repeated_columns(seed: int) -> None:
     assert weights.edges.tolist() == list(range(0, 301, 15))
     repeats = np.repeat(weights.weights, 15)
     columns = np.repeat(np.arange(300), repeats)
-    found, expected = maximum_of(X, start, np.arange(300), weights), maximum_of(X, start, columns, None)
+    (found, P), (expected, repeated) = maximum_of(X, start, np.arange(300), weights), maximum_of(X, start, columns, None)
     assert found.history[0] == pytest.approx(expected.history[0], rel=1e-12)
     assert found.history[-1] == pytest.approx(expected.history[-1], rel=1e-8)
     np.testing.assert_allclose(found.sizes, expected.sizes, rtol=1e-3)
-    np.testing.assert_allclose(found.P[:, columns], expected.P, atol=0.02)
+    np.testing.assert_allclose(P[:, columns], repeated, atol=0.02)
 
 
 def test_errors_are_the_spread_over_new_snps() -> None:

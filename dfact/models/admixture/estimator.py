@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.data.dataset import Dataset
 from dfact.data.validation import locate_noninteger, locate_outside, require_no_empty_columns
 from dfact.engine.memory_plan import Footprint
-from dfact.engine.requests import Solver, run, state_rows
+from dfact.engine.requests import Solver, read_tiles, run, state_rows
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.binomial.codes import MAX_TRIALS, Codes
 from dfact.linalg.binomial.fit import Maximum, maximize_likelihood
@@ -43,6 +43,8 @@ class Problem:
     codes: Codes
     populations: tuple[str, ...] = ()
     """Names of the labelled populations, which are the first components."""
+    curved: bool = True
+    """Whether the frequencies take Newton's steps; else those of the EM algorithm, whose sums are smaller."""
 
 
 class Admixture(Factorization):
@@ -265,26 +267,27 @@ class Admixture(Factorization):
         if self.n_unobserved_:
             text = f"{self.n_unobserved_} of {task.dataset.shape[0]} people have no genotype; their memberships are NaN"
             warnings.warn(text, UserWarning, stacklevel=4)
-        self.frequencies_ = maximum.P[order].astype(task.dtype)
+        P = yield from read_tiles(maximum.frequencies, task.dtype)
+        self.frequencies_ = P[order]
         self.log_likelihood_, self.history_ = maximum.history[-1], np.asarray(maximum.history)
         self.n_iter_, self.converged_, self.populations_ = maximum.n_reads, maximum.converged, list(task.problem.populations)
         rows = yield from state_rows(maximum.state)
         self.memberships_ = task.gather(replace(rows, convert=partial(ordered_columns, order=order, dtype=task.dtype)), len(order))
 
     def maximize(self, task: FitTask[Problem]) -> Solver[tuple[Any, Maximum]]:
-        """Find the maximum; return the counts of the data, too. Nothing is set, and the memberships stay in the state."""
+        """Find the maximum; return the counts of the data, too. Memberships stay in the state, frequencies with the tiles."""
         codes, dtype, names = task.problem.codes, task.dtype, task.problem.populations
         counts = yield from run(CountPass(codes, dtype), None)
         if counts.fractional:
             raise DataError(f"{locate_noninteger(task.dataset)}, expected whole numbers from 0 to {self.n_trials}")
         if names:
             seed = yield from resolve_seed(self.random_state)
-            P = yield from labelled_start(codes, counts, self.n_components, len(names), seed, dtype)
+            yield from labelled_start(codes, counts, self.n_components, len(names), seed, dtype)
         else:
-            P = yield from spectral_start(codes, counts, self.n_components, dtype)
+            yield from spectral_start(codes, counts, self.n_components, dtype)
         report = Reporter(self.callbacks, self.max_iter)
-        pass_ = StepPass(codes, dtype)
-        maximum = yield from maximize_likelihood(pass_, P, tol=self.tol, max_iter=self.max_iter, report=report.iteration)
+        pass_ = StepPass(codes, self.n_components, dtype, curved=task.problem.curved)
+        maximum = yield from maximize_likelihood(pass_, tol=self.tol, max_iter=self.max_iter, report=report.iteration)
         return counts, maximum
 
     @lazy_of_dask
@@ -310,7 +313,7 @@ class Admixture(Factorization):
             P[:, match.swapped] = 1 - P[:, match.swapped]  # of the allele that X counts
         pass_ = ProjectionPass(codes, (task := self._task(dataset)).dtype)
         convert = partial(np.asarray, dtype=task.dtype)
-        sums, memberships = task.compute_rows(pass_, P, len(P), out, convert)
+        sums, memberships = task.compute_rows(pass_, (P.astype(task.dtype), None), len(P), out, convert)
         if int(sums.silent):
             text = f"{int(sums.silent)} of {dataset.shape[0]} people have no genotype; their memberships are NaN"
             warnings.warn(text, UserWarning, stacklevel=4)

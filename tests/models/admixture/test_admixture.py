@@ -16,7 +16,8 @@ from scipy.special import xlog1py, xlogy
 import dfact
 from dfact import Admixture, DataError, ParameterError
 from dfact.engine.executors import LocalSession
-from dfact.linalg.binomial.fit import Extrapolation
+from dfact.engine.tiles import Tile
+from dfact.linalg.binomial.fit import ColumnStep, Extrapolate, Products
 from tests.conftest import REAL_DATA
 from tests.genotypes import write_bed, write_bim
 from tests.suites.estimator import EstimatorSuite
@@ -278,11 +279,18 @@ def test_invalid_labels_are_refused() -> None:
 def test_extrapolation_solves_a_linear_iteration() -> None:
     rng = np.random.default_rng(0)
     A, target = 0.9 * np.linalg.qr(rng.standard_normal((3, 3)))[0], np.full((3, 1), 0.5)
-    extrapolation, P = Extrapolation(), np.full((3, 1), 0.4)
-    for _ in range(5):
-        found = extrapolation.add(P, target + A @ (P - target))
-        P = target + A @ (P - target) if found is None else found
-    np.testing.assert_allclose(P, target, atol=1e-6)
+    state = {"P": np.full((3, 1), 0.4)}
+    for number in range(5):
+        P = state["P"]
+        step, window = target + A @ (P - target), min(number, 3)
+        # Sums of which the EM makes this step: p·A / (p·A + (1 − p)·B).
+        sums = {"up": step / P, "down": (1 - step) / (1 - P), "curvature": np.empty((0, 1))}
+        state, products = ColumnStep(window)(Tile(0, slice(0, 1), sums, state, {}))
+        assert isinstance(products, Products)
+        if window:
+            coefficients = np.linalg.lstsq(products.gram, products.right, rcond=1e-10)[0]
+            state, _ = Extrapolate(coefficients)(Tile(0, slice(0, 1), {}, state, {}))
+    np.testing.assert_allclose(state["P"], target, atol=1e-6)
 
 
 class TestEstimator(EstimatorSuite):
