@@ -23,6 +23,7 @@ from dfact.kernels.binomial import (
 )
 from dfact.kernels.entries import all_whole
 from dfact.linalg.binomial.codes import Codes, FilledCodes
+from dfact.linalg.points import NoSums
 
 _TILE = 1024  # columns whose arrays in floating point are in the cache together
 _PART = 1 << 12  # columns of the filled counts that are multiplied at once
@@ -139,6 +140,20 @@ class StartPass(TiledPass[BlockState, NDArray[Any], StartSums]):
             total.cross[:, part] += work.matmul(weights, X[:, part], "part")
         total.gram += Q.T @ Q
         return _first(self.view.codes, block, Q)
+
+
+@dataclass(frozen=True)
+class RestartPass(Pass[RowFactors, None, NoSums]):
+    """Memberships that begin at the row factors in the state, at least 1e-3; rows whose factors are NaN begin at equal ones."""
+
+    codes: Codes
+    dtype: np.dtype[Any]
+    state_type = RowFactors
+
+    def step(self, block: Block, state: RowFactors, broadcast: None) -> tuple[Memberships, NoSums]:
+        factors = state.factors.T.astype(np.float64)
+        Q = normalized(np.maximum(np.where(np.isnan(factors), 1.0, factors), _LEAST_START))
+        return _first(self.codes, block, Q), NoSums()
 
 
 def _first(codes: Codes, block: Block, Q: Floats) -> Memberships:

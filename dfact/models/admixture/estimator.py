@@ -272,7 +272,7 @@ class Admixture(Factorization):
         self.log_likelihood_, self.history_ = maximum.history[-1], np.asarray(maximum.history)
         self.n_iter_, self.converged_, self.populations_ = maximum.n_reads, maximum.converged, list(task.problem.populations)
         rows = yield from state_rows(maximum.state)
-        self.memberships_ = task.gather(replace(rows, convert=partial(ordered_columns, order=order, dtype=task.dtype)), len(order))
+        self.memberships_ = task.gather(replace(rows, convert=partial(select_columns, columns=order, dtype=task.dtype)), len(order))
 
     def maximize(self, task: FitTask[Problem]) -> Solver[tuple[Any, Maximum]]:
         """Find the maximum; return the counts of the data, too. Memberships stay in the state, frequencies with the tiles."""
@@ -385,8 +385,3 @@ class Admixture(Factorization):
         tags = super().__sklearn_tags__()
         tags.input_tags.categorical = True
         return tags
-
-
-def ordered_columns(rows: NDArray[Any], order: NDArray[np.intp], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the columns in an order and in a type; a function of its own, since workers unpickle it."""
-    return select_columns(rows, order).astype(dtype)
