@@ -76,7 +76,7 @@ class ModelSpec:
     confounders: bool = False
     """Whether the model uses confounders."""
     plot: str = "the loadings of the items"
-    """What ``--plot`` of ``fit`` plots, for the help."""
+    """Words for the subject of the plot of ``fit``, for its help."""
     each: str | None = None
     """Parameter of which ``fit`` takes several values: the estimator's ``fit_each`` fits a model for each."""
     left_out: Mapping[str, str] = field(default_factory=dict)

@@ -16,7 +16,8 @@ from dfact.engine.passes import Block, Pass
 from dfact.engine.requests import Solver, memo, run, state_rows, step_tiles
 from dfact.errors import ParameterError
 from dfact.linalg.binomial.fit import begin, maximize_likelihood
-from dfact.linalg.binomial.passes import ColumnWeights, Memberships, StepPass
+from dfact.linalg.binomial.passes import Memberships, StepPass
+from dfact.linalg.binomial.row_block import ColumnWeights
 from dfact.linalg.points import NoSums
 from dfact.models.admixture.estimator import Admixture, Problem
 from dfact.models.fit_task import FitTask

@@ -16,7 +16,8 @@ from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.requests import read_tiles, run, step_tiles
 from dfact.linalg.binomial.fit import Maximum, begin, maximize_likelihood
-from dfact.linalg.binomial.passes import ColumnWeights, StepPass
+from dfact.linalg.binomial.passes import StepPass
+from dfact.linalg.binomial.row_block import ColumnWeights
 from dfact.selection import block_bootstrap, scheduler
 from dfact.selection.block_bootstrap import MomentPass, draw_weights
 from tests.models.admixture.test_admixture import GENOTYPES, hapmap3

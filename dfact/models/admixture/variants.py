@@ -14,7 +14,7 @@ from dfact.models.estimator import SAVED_TYPES
 from dfact.models.fitted_schema import Shape
 
 _UNKNOWN_ALLELES = ("0", ".", "")
-"""Texts of PLINK for an allele that nobody has."""
+"""Texts of PLINK for an allele that no person has."""
 _NAMED = 3  # variants in a message
 
 

@@ -1,4 +1,5 @@
-"""Grade of membership: mixed memberships of subjects in latent classes, by spectral methods."""
+"""Grade of membership: mixed memberships of subjects in latent classes, by spectral methods, or by likelihood."""
+# Long because it documents two estimates: the spectral one, and that by likelihood.
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -146,7 +147,7 @@ class GradeOfMembership(Factorization):
     Warns
     -----
     UserWarning
-        Subjects without any response; a class whose only pure subject is the one that defines it.
+        Subjects without any response; a class of the spectral estimate whose only pure subject is the one that defines it.
 
     References
     ----------
@@ -276,7 +277,7 @@ class GradeOfMembership(Factorization):
         self.modularity_ = best.with_score(sums, counts).modularity
         self.highly_pure_share_ = float(sums.highly_pure[0] / n)
         self.highly_mixed_share_ = float(sums.highly_mixed[0] / n)
-        alone = np.flatnonzero(sums.pure <= 1)
+        alone = np.flatnonzero(sums.pure <= 1) if self.likelihood == "none" else np.empty(0, np.intp)
         if alone.size:
             names = self.get_feature_names_out()
             classes = ", ".join(f"{names[k]} ({dataset.row_labels[best.pure_subjects[k]]!r})" for k in alone)
