@@ -1,5 +1,6 @@
 """Standard errors of the memberships of an admixture, by refits to bootstrap resamples of blocks of SNPs."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -110,7 +111,9 @@ def block_bootstrap(
     _check(model, n_resamples, n_blocks)
     dataset, (n, k) = fitted_dataset(model, X), model.memberships_.shape
     inputs = {} if populations is None else {"populations": populations}
-    task = with_parameters(model, callbacks=()).prepare(dataset, **inputs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the fit of the model has warned
+        task = with_parameters(model, callbacks=()).prepare(dataset, **inputs)
     labels = np.full((n, 1), -1.0) if task.covariates is None else task.covariates
     estimate = np.hstack([labels, np.asarray(model.memberships_, np.float64)])
     identity = {"data": None if checkpoint is None else dataset.fingerprint, "seed": resolve_random_state(random_state)}

@@ -21,7 +21,7 @@ from dfact.linalg.binomial.codes import MAX_TRIALS, Codes
 from dfact.linalg.binomial.fit import Maximum, maximize_likelihood
 from dfact.linalg.binomial.passes import CountPass, ProjectionPass, StepPass
 from dfact.linalg.binomial.start import labelled_start, spectral_start
-from dfact.linalg.svd import gram_size
+from dfact.models.admixture.footprint import fit_footprint, takes_newton_steps
 from dfact.models.admixture.variants import Variants, match_columns
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
@@ -82,7 +82,8 @@ class Admixture(Factorization):
         Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
     memory_limit : int or str, optional
         Bytes that a process may use ("4GiB"). The part of the solver's state that exceeds it is spilled to disk, in TMPDIR;
-        ``dfact.plan`` reports it beforehand.
+        ``dfact.plan`` reports it beforehand. If the sums of Newton's steps of the frequencies, 8m(2K + K(K+1)/2) bytes, exceed an
+        eighth of it, frequencies take the steps of the EM algorithm, extrapolated, in some 2 to 4 times as many reads.
     checkpoint : path, optional
         Path or URL of a store for the progress of the fit. After an interruption the same fit resumes from it and
         gives the same bits. See :mod:`dfact.engine.checkpoint`.
@@ -133,7 +134,8 @@ class Admixture(Factorization):
     Warns
     -----
     UserWarning
-        People without any genotype; components of a supervised fit without labelled people.
+        People without any genotype; components of a supervised fit without labelled people; a memory limit that excludes Newton's
+        steps of the frequencies.
 
     References
     ----------
@@ -226,8 +228,16 @@ class Admixture(Factorization):
         texts = self._population_texts(dataset, populations)
         self.row_populations_ = None if texts is None else np.array(texts, dtype=object)
         names, labels = self._labels(texts)
-        offset = dataset.offset if dataset.offset.any() else None
-        return self._task(dataset, Problem(Codes(self.n_trials, offset), names), covariates=labels, populations=names)
+        offset, curved = (
+            dataset.offset if dataset.offset.any() else None,
+            takes_newton_steps(self.n_components, dataset.shape[1], self.memory_limit),
+        )
+        task = self._task(
+            dataset, Problem(Codes(self.n_trials, offset), names, curved), covariates=labels, populations=names, curved=curved
+        )
+        if task.footprint.note:
+            warnings.warn(task.footprint.note, UserWarning, stacklevel=4)
+        return task
 
     def _population_texts(self, dataset: Dataset, populations: Any) -> list[str] | None:
         """Return the name of each person's population, "" where unknown; None without any."""
@@ -275,7 +285,7 @@ class Admixture(Factorization):
         self.memberships_ = task.gather(replace(rows, convert=partial(select_columns, columns=order, dtype=task.dtype)), len(order))
 
     def maximize(self, task: FitTask[Problem]) -> Solver[tuple[Any, Maximum]]:
-        """Find the maximum; return the counts of the data, too. Memberships stay in the state, frequencies with the tiles."""
+        """Find the maximum; return the counts of the data, too. Memberships stay in the state, and frequencies with the tiles."""
         codes, dtype, names = task.problem.codes, task.dtype, task.problem.populations
         counts = yield from run(CountPass(codes, dtype), None)
         if counts.fractional:
@@ -371,15 +381,7 @@ class Admixture(Factorization):
         )
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
-        k, m = self.n_components, shape[1]
-        sums = m * (2 * k + k * (k + 1) // 2)
-        return Footprint(
-            state_per_row=2 * 8 * k,
-            # The codes and, at the start, the filled counts; arrays of a tile of columns.
-            work_per_row=m * (1 + dtype.itemsize) + 4 * dtype.itemsize * 1024 + 8 * (4 * k + k * (k + 1)),
-            broadcast=8 * max(sums, gram_size(m, k)) + m * k * (8 + 2 * dtype.itemsize),
-            result_per_row=dtype.itemsize * k,
-        )
+        return fit_footprint(self.n_components, shape[1], dtype, self.memory_limit)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -1,5 +1,6 @@
 """Admixture: ADMIXTURE's log-likelihoods, recovery, conditions of optimality, one result on all executors, projection, labels."""
 
+import re
 import warnings
 from itertools import pairwise, permutations
 from pathlib import Path
@@ -18,6 +19,7 @@ from dfact import Admixture, DataError, ParameterError
 from dfact.engine.executors import LocalSession
 from dfact.engine.tiles import Tile
 from dfact.linalg.binomial.fit import ColumnStep, Extrapolate, Products
+from dfact.models.admixture import footprint
 from tests.conftest import REAL_DATA
 from tests.genotypes import write_bed, write_bim
 from tests.suites.estimator import EstimatorSuite
@@ -274,6 +276,24 @@ def test_invalid_labels_are_refused() -> None:
         Admixture(3, supervised=True).fit(X, populations=labels[1:])
     with pytest.raises(DataError, match="no known population"):
         Admixture(3, supervised=True).fit(X, populations=["-"] * 60)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_below_a_memory_limit_the_frequencies_take_the_steps_of_the_em(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, X = planted(seed)
+    newton = Admixture(3, memory_limit="8GiB").fit(X)
+    assert "note" not in str(dfact.plan(newton, X))
+    monkeypatch.setattr(footprint, "_LIMIT_SHARE", 1 << 20)
+    model = Admixture(3, memory_limit="8GiB", max_iter=200)
+    plan = dfact.plan(Admixture(3), X, memory_limit="8GiB")
+    assert re.search(r"note +the sums of Newton's steps .* raise memory_limit to 28\.12 GiB", str(plan))
+    with pytest.warns(UserWarning, match="the frequencies take the EM algorithm's steps"):
+        model.fit(X)
+    assert model.log_likelihood_ == pytest.approx(newton.log_likelihood_, rel=1e-5)
+    assert model.n_iter_ > newton.n_iter_
+    assert all(after >= before - 1e-9 * abs(before) for before, after in pairwise(model.history_))
+    expected = Admixture(3).fit(X)  # without a limit
+    np.testing.assert_array_equal(newton.frequencies_, expected.frequencies_)
 
 
 def test_extrapolation_solves_a_linear_iteration() -> None:
