@@ -150,3 +150,15 @@ def test_errors_are_those_of_admixture() -> None:
     se = block_bootstrap(model, X, 25, n_blocks=300, random_state=0)[:, order]
     mixed = (theirs > 0.05) & (theirs < 0.95)
     assert np.median(se[mixed] / expected[mixed]) == pytest.approx(1, abs=0.2)
+
+
+@pytest.mark.slow
+def test_a_cluster_gives_the_same_bits(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in zip(("_BLOCK_ENTRIES", "_CHUNK_ENTRIES", "_PARTITION_ENTRIES"), (1 << 11, 1 << 12, 1 << 13), strict=True):
+        monkeypatch.setattr(layout, name, size)
+    X, _ = planted(1, 200, 120)
+    stored = dfact.import_array(np.where(np.isnan(X), 9, X).astype(np.uint8), tmp_path / "x.zarr", missing=9)
+    model = Admixture(3, tol=1e-5).fit(stored)
+    expected = np.asarray(block_bootstrap(model, stored, 4, n_blocks=12, random_state=3))
+    found = block_bootstrap(model.set_params(executor=client), stored, 4, n_blocks=12, random_state=3)
+    np.testing.assert_array_equal(np.asarray(found), expected)
