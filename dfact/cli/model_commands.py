@@ -75,6 +75,8 @@ class ModelSpec:
     """Whether the model has checkpoints."""
     confounders: bool = False
     """Whether the model uses confounders."""
+    plot: str = "the loadings of the items"
+    """Words for the subject of the plot of ``fit``, for its help."""
     each: str | None = None
     """Parameter of which ``fit`` takes several values: the estimator's ``fit_each`` fits a model for each."""
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -84,7 +86,7 @@ class ModelSpec:
 _confounders_option = click.option("--no-confounders", is_flag=True, help="Ignore the confounders of the dataset.")
 
 
-def _plot_option(subject: str = "the loadings of the items", each: str | None = None) -> Option:
+def _plot_option(subject: str, each: str | None = None) -> Option:
     kind = OutputLocation("dfact.report.plots:FORMATS", each=each)
     return click.option("--plot", metavar="FILE", type=kind, help=f"Plot {subject} to a .png, .pdf or .svg file; needs Matplotlib.")
 
@@ -127,7 +129,7 @@ def fit_command(spec: ModelSpec) -> click.Command:
                 run_fit(estimator, dataset, path, plot, overwrite)
 
     shared = [computing_options, *([checkpoint_options] if spec.checkpoint else ()), *([_confounders_option] if spec.confounders else ())]
-    shared += [plan_option, _plot_option(each=spec.each), overwrite_option]
+    shared += [plan_option, _plot_option(spec.plot, each=spec.each), overwrite_option]
     return _command(spec, spec, run, shared, spec.each)
 
 
@@ -163,7 +165,7 @@ def select_command(spec: ModelSpec, select: SelectSpec) -> click.Command:
         click.echo(f"{selection_text(selection)}\n\n{model_text(selection.model)}")
 
     shared = [results_checkpoint_option, computing_options, *([_confounders_option] if spec.confounders else ())]
-    shared += [_plot_option(*select.plot[1:] if select.plot else ()), overwrite_option]
+    shared += [_plot_option(select.plot[1] if select.plot else spec.plot), overwrite_option]
     return _command(spec, select, run, shared, one_fit=select.one_fit)
 
 

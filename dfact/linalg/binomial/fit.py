@@ -121,18 +121,24 @@ class Return:
 
 
 def maximize_likelihood(
-    pass_: StepPass, *, tol: float, max_iter: int, report: Callable[[Sequence[float]], Any] = lambda _: None
+    pass_: StepPass,
+    *,
+    tol: float,
+    max_iter: int,
+    report: Callable[[Sequence[float]], Any] = lambda _: None,
+    em_reads: int = _EM_READS,
 ) -> Solver[Maximum]:
     """Maximize the likelihood from the memberships in the state and the frequencies in the tiles' array "P"; see :func:`begin`.
 
     The merit of a point is its log-likelihood after the rows' step. If it falls, the fit returns to the last accepted point's
     Newton step without extrapolation, then to its EM step, which cannot fall. It ends when the merit rises by at most ``tol``,
     relative, or after ``max_iter`` reads. Unless the pass sums curvatures, columns take the EM's steps, extrapolated, too.
+    The first ``em_reads`` make EM steps of rows and columns; near a maximum there need not be any.
     """
     sizes, history, fallbacks = np.zeros(pass_.k), list[float](), list[str]()
     n_reads, window, converged, rejected, frequencies = 0, 0, False, False, "P"
     while n_reads < max_iter and not converged:
-        priming = n_reads < _EM_READS
+        priming = n_reads < em_reads
         kind = replace(pass_, newton=False, curved=False) if priming else pass_
         sums = yield from run(kind, TileBroadcast("P", pass_.dtype, rejected))
         n_reads, merit = n_reads + 1, float(sums.log_likelihood)

@@ -1,35 +1,29 @@
 """Passes of memberships by binomial likelihood."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState, RowFactors
-from dfact.engine.passes import Block, PartialSums, Pass, TiledPass, Workspace
+from dfact.engine.passes import Block, PartialSums, Pass, TiledPass
 from dfact.kernels.binomial import (
-    EDGE,
     add_deviances,
-    add_log_likelihoods,
     column_slopes,
     count_columns,
     count_rows,
     newton_rows,
-    row_slopes,
 )
 from dfact.kernels.entries import all_whole
 from dfact.linalg.binomial.codes import Codes, FilledCodes
+from dfact.linalg.binomial.row_block import FALL, ColumnWeights, Floats, RowBlock, normalized
+from dfact.linalg.points import NoSums
 
-_TILE = 1024  # columns whose arrays in floating point are in the cache together
 _PART = 1 << 12  # columns of the filled counts that are multiplied at once
 _LEAST_START = 1e-3  # of the memberships of a start: from 0 the EM's step does not move
 _EXTRA, _MOVED = 4, 1e-3  # rounds of four further steps of a projection, for rows that the last step moved by more
-_FALL = 1e-6  # fall of a row's log-likelihood, relative, from which it takes the EM's step
 
-Floats = NDArray[np.float64]
 Frequencies = tuple[NDArray[Any], None]
 """Broadcast value of a pass with the frequencies P (K, m) in its floating type, as a TileBroadcast gives it."""
 
@@ -140,6 +134,20 @@ class StartPass(TiledPass[BlockState, NDArray[Any], StartSums]):
         return _first(self.view.codes, block, Q)
 
 
+@dataclass(frozen=True)
+class RestartPass(Pass[RowFactors, None, NoSums]):
+    """Memberships that begin at the row factors in the state, at least 1e-3; rows whose factors are NaN begin at equal ones."""
+
+    codes: Codes
+    dtype: np.dtype[Any]
+    state_type = RowFactors
+
+    def step(self, block: Block, state: RowFactors, broadcast: None) -> tuple[Memberships, NoSums]:
+        factors = state.factors.T.astype(np.float64)
+        Q = normalized(np.maximum(np.where(np.isnan(factors), 1.0, factors), _LEAST_START))
+        return _first(self.codes, block, Q), NoSums()
+
+
 def _first(codes: Codes, block: Block, Q: Floats) -> Memberships:
     """Return the state that begins with these memberships."""
     G, counts = codes(block), np.empty(len(Q))
@@ -147,97 +155,6 @@ def _first(codes: Codes, block: Block, Q: Floats) -> Memberships:
     factors = Q.T.copy()
     factors[:, counts == 0] = np.nan
     return Memberships(factors, factors)
-
-
-def normalized(Q: Floats) -> Floats:
-    """Return memberships (rows, K) with each row scaled to sum 1, at least 1e-5."""
-    Q = np.maximum(Q / Q.sum(axis=1, keepdims=True), EDGE)
-    scaled: Floats = Q / Q.sum(axis=1, keepdims=True)
-    return scaled
-
-
-@dataclass(frozen=True, eq=False)
-class RowBlock:
-    """The counts of a block, with the frequencies and the working memory of a pass."""
-
-    G: NDArray[np.uint8]
-    P: NDArray[Any]
-    """Frequencies (K, m)."""
-    trials: int
-    work: Workspace
-
-    @property
-    def tiles(self) -> Iterator[slice]:
-        """The columns whose arrays in floating point are in the cache together."""
-        m = self.P.shape[1]
-        return (slice(first, min(first + _TILE, m)) for first in range(0, m, _TILE))
-
-    @cached_property
-    def pairs(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Rows and columns of a lower triangle (K(K+1)/2)."""
-        return np.tril_indices(len(self.P))
-
-    @property
-    def observed(self) -> Floats:
-        """Number of observed entries of each row (rows,)."""
-        counts = np.empty(len(self.G))
-        count_rows(self.G, self.trials, counts)
-        return counts
-
-    def expected(self, Q: NDArray[Any], tile: slice) -> NDArray[Any]:
-        """Return F = QP (rows, c) of a tile."""
-        return np.matmul(Q, self.P[:, tile], out=self.array("expected", tile))
-
-    def array(self, name: str, tile: slice) -> NDArray[Any]:
-        return self.work.array(name, (len(self.G), tile.stop - tile.start), self.P.dtype)
-
-    def slopes(self, Q: Floats, *, curved: bool) -> tuple[Floats, Floats, Floats]:
-        """Return the log-likelihood of each row (rows,), its slope (rows, K) up to a number, and minus its Hessian (rows, K(K+1)/2).
-
-        Hessians are those on the simplex, 0 unless ``curved``: with Σ_k d_k = 0, dᵀHd = Σ_j (a/f + b/(1 − f)) (Σ_k p_kj d_k)², and
-        the p of a column may be shifted by their mean: steps are the same, and rounding errors are smaller.
-        """
-        (first, second), narrow = self.pairs, Q.astype(self.P.dtype)
-        logs, slope, curvature = np.zeros(len(Q)), np.zeros(Q.shape), np.zeros((len(Q), len(first)))
-        for tile in self.tiles:
-            F, C, S = self.expected(narrow, tile), self.array("c", tile), self.array("s", tile)
-            P = self.P[:, tile] - self.P[:, tile].mean(axis=0)
-            row_slopes(self.G, tile.start, F, self.trials, C, S)
-            add_log_likelihoods(self.G, tile.start, F, self.trials, logs)
-            slope += C @ P.T
-            if curved:
-                products = self.work.array("products", (len(first), P.shape[1]), P.dtype)
-                curvature += S @ np.multiply(P[first], P[second], out=products).T
-        return logs, slope, curvature
-
-    def log_likelihoods(self, Q: Floats) -> Floats:
-        """Return the log-likelihood of each row (rows,)."""
-        logs, narrow = np.zeros(len(Q)), Q.astype(self.P.dtype)
-        for tile in self.tiles:
-            add_log_likelihoods(self.G, tile.start, self.expected(narrow, tile), self.trials, logs)
-        return logs
-
-    def em(self, Q: Floats, slope: Floats) -> Floats:
-        """Return the EM's step of each row, q·T scaled to sum 1: T is the slope with qᵀT = M·(number of observed entries)."""
-        total = self.trials * self.observed
-        T = slope - (Q * slope).sum(axis=1, keepdims=True) + total[:, None]
-        return np.where(total[:, None] > 0, normalized(np.maximum(Q * T, 1e-300)), Q)
-
-    def climb(self, Q: Floats, steps: int) -> tuple[Floats, Floats, Floats]:
-        """Take some Newton steps of every row, and the EM's where one was too long. Return also log-likelihoods and last changes."""
-        logs, slope, curvature = self.slopes(Q, curved=True)
-        last, em = logs, Q
-        for step in range(steps):
-            if step:
-                logs, slope, curvature = self.slopes(Q, curved=True)
-                if (worse := logs < last - _FALL * np.abs(last)).any():
-                    Q = np.where(worse[:, None], em, Q)
-                    logs, slope, curvature = self.slopes(Q, curved=True)
-            last, em, begin = logs, self.em(Q, slope), Q
-            Q = Q.copy()
-            newton_rows(Q, slope, curvature)
-            Q = np.where(self.observed[:, None] > 0, Q, begin)
-        return Q, logs, np.abs(Q - begin).max(axis=1)
 
 
 @dataclass
@@ -270,6 +187,8 @@ class StepPass(TiledPass[Memberships, tuple[NDArray[Any], bool], StepSums]):
     """Whether rows take Newton's steps rather than those of the EM algorithm."""
     curved: bool = True
     """Whether the curvatures are summed, for Newton's steps of the columns."""
+    weights: ColumnWeights | None = None
+    """Weights of the columns. The columns' own sums are without them, as they cancel in their steps, and 0 where the weight is."""
     state_type = Memberships
     tiled = ("up", "down", "curvature")
 
@@ -282,7 +201,7 @@ class StepPass(TiledPass[Memberships, tuple[NDArray[Any], bool], StepSums]):
         begin = state.previous if retry else state.factors
         silent = np.isnan(begin[0])
         Q = np.where(silent[:, None], 1 / self.k, begin.T)
-        rows = RowBlock(self.codes(block), P, self.codes.trials, block.work)
+        rows = RowBlock(self.codes(block), P, self.codes.trials, block.work, self.weights)
         free = np.ones(len(Q), bool) if block.covariates is None else block.covariates[:, 0] < 0
         free &= ~silent
         before, slope, curvature = rows.slopes(Q, curved=self.newton)
@@ -294,7 +213,7 @@ class StepPass(TiledPass[Memberships, tuple[NDArray[Any], bool], StepSums]):
         else:
             Q = em
         logs = rows.log_likelihoods(Q)
-        worse = logs < before - _FALL * np.abs(before)
+        worse = logs < before - FALL * np.abs(before)
         if self.newton and worse.any():
             Q = np.where(worse[:, None], em, Q)
             logs = rows.log_likelihoods(Q)
@@ -303,13 +222,13 @@ class StepPass(TiledPass[Memberships, tuple[NDArray[Any], bool], StepSums]):
         factors[:, silent] = np.nan
         total.log_likelihood += logs.sum()
         total.sizes += Q[~silent].sum(axis=0)
-        return Memberships(factors, begin.copy())
+        return Memberships(factors, begin.copy(), others=state.others)
 
     def _add_columns(self, rows: RowBlock, Q: Floats, total: StepSums) -> None:
         """Add A and B (K, m), and the curvatures if they are summed."""
         (first, second), narrow, work = rows.pairs, Q.astype(self.dtype), rows.work
         weights, products = np.ascontiguousarray(narrow.T), np.ascontiguousarray((narrow[:, first] * narrow[:, second]).T)
-        for tile in rows.tiles:
+        for tile, _ in rows.tiles:
             F, A, B, S = rows.expected(narrow, tile), *(rows.array(name, tile) for name in "abs")
             column_slopes(rows.G, tile.start, F, rows.trials, A, B, S)
             total.up[:, tile] += work.matmul(weights, A, "sums")
@@ -381,6 +300,6 @@ class DeviancePass(Pass[Memberships, Frequencies, Deviance]):
         factors = state.arrays()[self.memberships].T
         Q = np.where(np.isnan(factors), 1 / len(broadcast[0]), factors).astype(self.dtype)
         counts = np.zeros(2)
-        for tile in rows.tiles:
+        for tile, _ in rows.tiles:
             add_deviances(rows.G, tile.start, rows.expected(Q, tile), self.codes.trials, counts)
         return state, Deviance(counts[0], counts[1])
