@@ -3,8 +3,8 @@
     python -m benchmarks.admixture.large [--persons 100000] [--variants 100000] [-k 8] [--limit 4GiB] [--threads 2]
 
 Simulated genotypes are written to TMPDIR, a quarter of a byte each, and stay there for the next run. The fit is a process of its own.
-The time of 500,000 × 800,000 on workers of one thread follows from the arithmetic of a genotype measured here, and the
-messages of benchmarks.engine.cost_model with the costs measured by ``benchmarks.engine.cluster_scaling latency``.
+The time of 500,000 × 800,000 on workers of one thread is predicted from the nanoseconds of a genotype measured here and the bytes that
+a read sends, over the network of benchmarks.engine.cost_model.
 """
 
 import argparse
