@@ -18,7 +18,8 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.correlation import MomentsPass, is_indefinite, smoothed
-from dfact.linalg.minres import LOWEST, explained, minres, ordered, promax, varimax
+from dfact.linalg.minres import LOWEST, minres
+from dfact.linalg.rotation import explained, ordered, promax, varimax
 from dfact.models.estimator import Factorization
 from dfact.models.factor_analysis.passes import ScorePass, Scorer
 from dfact.models.fit_task import FitTask

@@ -17,7 +17,8 @@ from dfact.data.examples import ipip_ascado
 from dfact.data.synthetic import icqf_simulation
 from dfact.linalg.correlation import smoothed
 from dfact.linalg.factor_retention import bic, minimum_average_partial, parallel_analysis
-from dfact.linalg.minres import LOWEST, explained, minres, ordered, principal, promax, residual, varimax
+from dfact.linalg.minres import LOWEST, minres, principal, residual
+from dfact.linalg.rotation import explained, ordered, promax, varimax
 from dfact.report.plots import signed_heatmap
 from dfact.report.presenters.base import model_text, rows_text
 from dfact.report.presenters.factor_analysis import factor_correlations
