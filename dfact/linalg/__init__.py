@@ -10,5 +10,7 @@ session and never see more than one block of rows.
     minres            minimum-residual factor analysis of a correlation matrix
     rotation          varimax, promax and oblimin rotations of its loadings
     correlation       correlations with missing answers
+    item_sums         distributions of single items
+    reliability       reliability of scales, omega, KMO and Bartlett's test, from covariances and correlations
     factor_retention  numbers of factors by parallel analysis, MAP and BIC
 """
