@@ -8,13 +8,15 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from itertools import pairwise
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfact.errors import DataError
 
+Key = Literal[-1, 0, 1]
+"""Direction in which the answers to an item count in its scale; 0 where nothing states it."""
 REVERSED = "reversed"
 """Change of an item whose answers the import reversed."""
 
@@ -61,8 +63,8 @@ class Item:
     """Name and format of the file."""
     scale: str = ""
     """Scale that the item belongs to."""
-    key: int = 0
-    """Direction in which the answers, as they are stored, count in the scale: 1 or −1; 0 where nothing states it."""
+    key: Key = 0
+    """Direction in which the answers, as they are stored, count in the scale."""
 
     @property
     def is_reversed(self) -> bool:

@@ -7,6 +7,7 @@ from functools import cached_property
 from os import PathLike
 from typing import ClassVar, Self
 
+from dfact.data.codebook import Key
 from dfact.data.dictionaries.base import Dictionary, Paths
 from dfact.data.dictionaries.records import Records, as_number
 from dfact.data.readers.base import MissingCodes, Variable
@@ -67,7 +68,7 @@ class CodebookTable(Dictionary):
         keys = self.keys(keying)
         return [column for column in columns if keys.get(column) == -1]
 
-    def keys(self, keying: str) -> dict[str, int]:
+    def keys(self, keying: str) -> Mapping[str, Key]:
         """Return the keys 1 or −1 in a column, by item; raise DataError for a cell that is none."""
         cells = self.column(keying.casefold())
         keys = {item: _key(cell) for item, cell in cells.items()}
@@ -77,7 +78,7 @@ class CodebookTable(Dictionary):
         return keys
 
     @cached_property
-    def item_keys(self) -> dict[str, int]:
+    def item_keys(self) -> Mapping[str, Key]:
         """Keys by item, of the first of the columns that have them."""
         return next((self.keys(name) for name in _KEY if self.column(name)), {})
 
@@ -125,7 +126,7 @@ class CodebookTable(Dictionary):
         return DataError(f"{self.positions[item]}, column 'levels' holds {levels!r}, expected {expected}; correct it")
 
 
-def _key(cell: str) -> int:
+def _key(cell: str) -> Key:
     """Return the key in a cell: −1 for reversed, 1, or 0 for a cell that is none."""
     return -1 if _REVERSED.fullmatch(cell) else 1 if _STRAIGHT.fullmatch(cell) else 0
 
@@ -141,7 +142,7 @@ class ItemTable:
 
     texts: Mapping[str, str]
     scales: Mapping[str, str]
-    keys: Mapping[str, int]
+    keys: Mapping[str, Key]
 
 
 def read_items(path: str | PathLike[str]) -> ItemTable:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dfact.data.codebook import Key
 from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFile, InputFolder
 
@@ -64,8 +65,7 @@ class Variable:
     """Numbers of the texts that stand for numbers in this column, such as TRUE for 1."""
     scale: str = ""
     """Scale that the item belongs to."""
-    key: int = 0
-    """Direction in which answers count in the scale, 1 or −1; 0 where the description does not say."""
+    key: Key = 0
     excluded: str = ""
     """Reason why the column holds no answers, as a predicate: "is marked as an identifier"."""
 
