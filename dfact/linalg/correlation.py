@@ -11,8 +11,6 @@ from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.kernels.entries import filled
 
 _INDEFINITE = 1e-6  # times the number of columns: a more negative eigenvalue is no rounding error of single precision
-SINGULAR = 1e-8
-"""Smallest eigenvalue, or residual variance, of a matrix that counts as regular."""
 _FLOOR = 1e-10  # smoothing raises smaller eigenvalues to this value, as psych's cor.smooth does
 
 

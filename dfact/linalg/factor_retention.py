@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.errors import DataError, ParameterError
-from dfact.linalg.correlation import SINGULAR
+from dfact.linalg.fit_indices import SINGULAR, bartlett_factor, degrees_of_freedom, discrepancy
 from dfact.linalg.minres import LOWEST, minres
 
 Array = NDArray[np.float64]
@@ -93,13 +93,11 @@ def bic(R: Array, n: int, n_components: Sequence[int]) -> FactorCount:
         raise DataError(
             "the correlation matrix is singular, so that BIC is not defined; leave out items that others determine, or add rows"
         )
-    determinant = np.linalg.slogdet(R)[1]
     values = []
     for k in usable:
         found = minres(R, k)
         common = found.loadings @ found.loadings.T
         Sigma = common + np.diag(np.maximum(1 - common.diagonal(), LOWEST))
-        discrepancy = np.linalg.slogdet(Sigma)[1] - determinant + np.trace(np.linalg.solve(Sigma, R)) - m
-        chi_square = (n - 1 - (2 * m + 5) / 6 - 2 * k / 3) * discrepancy
-        values.append(chi_square - ((m - k) ** 2 - m - k) / 2 * np.log(n))
+        chi_square = bartlett_factor(n, m, k) * discrepancy(R, Sigma)
+        values.append(chi_square - degrees_of_freedom(m, k) * np.log(n))
     return FactorCount(usable[int(np.argmin(values))], np.array(usable, float), np.array(values))

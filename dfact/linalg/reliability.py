@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2, f
 
+from dfact.linalg.fit_indices import bartlett_factor, degrees_of_freedom
 from dfact.linalg.minres import minres
 from dfact.linalg.rotation import oblimin
 
@@ -127,7 +128,7 @@ def schmid_leiman(R: Array, k: int) -> GeneralFactor:
 
 def n_group_factors(m: int, most: int) -> int:
     """Return the number of group factors that m items determine, with at least as many correlations as parameters: at most ``most``."""
-    return max((k for k in range(1, most + 1) if (m - k) ** 2 >= m + k and k < m), default=1)
+    return max((k for k in range(1, most + 1) if k < m and degrees_of_freedom(m, k) >= 0), default=1)
 
 
 def sampling_adequacy(R: Array) -> tuple[float, Array]:
@@ -160,5 +161,5 @@ def bartlett(R: Array, n: float) -> SphericityTest:
     χ² = −(n − 1 − (2m + 5)/6)·log|R| with m(m − 1)/2 degrees of freedom.
     """
     m = len(R)
-    chi_square, df = float(-(n - 1 - (2 * m + 5) / 6) * np.linalg.slogdet(R)[1]), m * (m - 1) // 2
+    chi_square, df = float(-bartlett_factor(n, m, 0) * np.linalg.slogdet(R)[1]), m * (m - 1) // 2
     return SphericityTest(chi_square, df, float(chi2.sf(chi_square, df)))

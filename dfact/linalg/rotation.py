@@ -26,12 +26,12 @@ class Rotation:
     """The minimum of the criterion; of rows of length 1 with Kaiser's normalization."""
 
 
-def varimax(loadings: Array) -> tuple[Array, Array]:
-    """Return Λ T (m, k) and the rotation T (k, k) that maximises Σ_r Var_j((ΛT)_jr²), for rows of Λ of length 1 (Kaiser 1958).
+def varimax(loadings: Array, *, kaiser: bool = True) -> tuple[Array, Array]:
+    """Return Λ T (m, k) and the rotation T (k, k) that maximises Σ_r Var_j((ΛT)_jr²), with ``kaiser`` for rows of length 1 (Kaiser 1958).
 
     The iteration alternates between the criterion's linear part and its nearest rotation (the singular value iteration).
     """
-    A, lengths = _normalized(loadings)
+    A, lengths = _normalized(loadings, kaiser=kaiser)
     T, last = np.eye(A.shape[1]), 0.0
     for _ in range(_ROUNDS):
         B = A @ T
@@ -43,15 +43,15 @@ def varimax(loadings: Array) -> tuple[Array, Array]:
     return (A @ T) * lengths, T
 
 
-def promax(loadings: Array, kappa: float = 4.0) -> tuple[Array, Array]:
+def promax(loadings: Array, kappa: float = 4.0, *, kaiser: bool = True) -> tuple[Array, Array]:
     """Return oblique pattern loadings P (m, k) and the correlations Φ (k, k) of their factors: P Φ Pᵀ = ΛΛᵀ.
 
-    The varimax loadings of rows of length 1 are fitted by least squares to their own signed κ-th powers. Factors keep
+    The varimax loadings, with ``kaiser`` of rows of length 1, are fitted by least squares to their own signed κ-th powers. Factors keep
     variance 1, and rows are scaled back to their lengths (Hendrickson & White 1964; the normalization as in SPSS and in
     psych's ``kaiser``).
     """
-    A, lengths = _normalized(loadings)
-    B, _ = varimax(A)
+    A, lengths = _normalized(loadings, kaiser=kaiser)
+    B, _ = varimax(A, kaiser=kaiser)
     U = np.linalg.lstsq(B, B * np.abs(B) ** (kappa - 1), rcond=None)[0]
     U *= np.sqrt(np.linalg.inv(U.T @ U).diagonal())
     inverse = np.linalg.inv(U)
@@ -66,8 +66,8 @@ def oblimin(loadings: Array, *, kaiser: bool = False, n_starts: int = 10, seed: 
     by gradient projection (Jennrich 2002), from the identity and from ``n_starts`` random rotations. The lowest minimum wins;
     of equal ones, the first. The rows of A are not normalized, as in psych and GPArotation, unless ``kaiser``, as in SPSS.
     """
-    m, k = loadings.shape
-    A, lengths = _normalized(loadings) if kaiser else (loadings, np.ones((m, 1)))
+    k = loadings.shape[1]
+    A, lengths = _normalized(loadings, kaiser=kaiser)
     if k == 1:
         return Rotation(loadings, np.ones((1, 1)), 0.0)
     rng = np.random.default_rng(seed)
@@ -78,12 +78,12 @@ def oblimin(loadings: Array, *, kaiser: bool = False, n_starts: int = 10, seed: 
         if value < lowest - _TIE * abs(lowest) or lowest == np.inf:
             best, lowest = T, value
     T, value = _project_gradient(A, best, _FINAL_TOLERANCE, _FINAL_ROUNDS)
-    return Rotation(np.linalg.solve(T, A.T).T * lengths, T.T @ T, value)
+    return Rotation(_pattern(A, T) * lengths, T.T @ T, value)
 
 
 def _project_gradient(A: Array, T: Array, tolerance: float, rounds: int) -> tuple[Array, float]:
     """Return the T (k, k) and the value of the oblimin criterion at its minimum near T, where the projected gradient is small."""
-    pattern = np.linalg.solve(T, A.T).T
+    pattern = _pattern(A, T)
     value, slope = _quartimin(pattern)
     step = 1.0
     for _ in range(rounds):
@@ -96,16 +96,20 @@ def _project_gradient(A: Array, T: Array, tolerance: float, rounds: int) -> tupl
         for _ in range(_HALVINGS):
             moved = T - step * gradient
             moved /= np.linalg.norm(moved, axis=0)
-            pattern = np.linalg.solve(moved, A.T).T
+            pattern = _pattern(A, moved)
             new, slope = _quartimin(pattern)
             if new < value - 0.5 * step * square:
                 break
             step /= 2
         else:
-            pattern = np.linalg.solve(T, A.T).T
             break
         T, value = moved, new
     return T, value
+
+
+def _pattern(A: Array, T: Array) -> Array:
+    """Return A T⁻ᵀ (m, k)."""
+    return np.asarray(np.linalg.solve(T, A.T).T, np.float64)
 
 
 def _quartimin(pattern: Array) -> tuple[float, Array]:
@@ -128,7 +132,9 @@ def explained(pattern: Array, correlations: Array) -> Array:
     return variances
 
 
-def _normalized(loadings: Array) -> tuple[Array, Array]:
-    """Return rows of length 1 and their lengths (m, 1); an item without communality keeps its zeros."""
+def _normalized(loadings: Array, *, kaiser: bool) -> tuple[Array, Array]:
+    """Return rows of length 1 and their lengths (m, 1), without ``kaiser`` the loadings and ones. Rows of zeros stay."""
+    if not kaiser:
+        return loadings, np.ones((len(loadings), 1))
     lengths = np.linalg.norm(loadings, axis=1, keepdims=True)
     return loadings / np.where(lengths > 0, lengths, 1.0), lengths

@@ -10,7 +10,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.data.scales import Scale
-from dfact.linalg.correlation import SINGULAR, Moments, is_indefinite, smoothed
+from dfact.linalg.correlation import Moments, is_indefinite, smoothed
+from dfact.linalg.fit_indices import SINGULAR
 from dfact.linalg.reliability import (
     alpha,
     alpha_if_dropped,
