@@ -28,19 +28,29 @@ class FactorCounts:
 
 
 def number_of_factors(
-    model: FactorAnalysis, X: Any, n_components: Sequence[int] = range(1, 11), *, quantile: float | None = 0.95, seed: int = 0
+    model: FactorAnalysis,
+    X: Any,
+    n_components: Sequence[int] = range(1, 11),
+    *,
+    sample_weight: Any = None,
+    quantile: float | None = 0.95,
+    seed: int = 0,
 ) -> FactorCounts:
     """Estimate the number of factors of the answers X (n, m) from one pass over them.
 
     The criteria are Horn's parallel analysis (``quantile`` and ``seed`` as in
     :func:`dfact.linalg.factor_retention.parallel_analysis`), Velicer's MAP, and the lowest BIC of the factor
-    models with ``n_components``. ``model`` determines the treatment of missing answers and the executor.
+    models with ``n_components``. ``model`` determines the treatment of missing answers and the executor. ``sample_weight`` and
+    its default are those of ``fit``; with weights, n is Kish's effective number of rows.
     """
-    correlation = FactorAnalysis(**model.get_params(deep=False)).correlate(X)  # a copy: the model is not changed
+    correlation = FactorAnalysis(**model.get_params(deep=False)).correlate(
+        X, sample_weight=sample_weight
+    )  # a copy: the model is not changed
+    n = round(correlation.n_effective)
     with single_threaded():
         try:
-            best = bic(correlation.R, correlation.n, n_components)
+            best = bic(correlation.R, n, n_components)
         except DataError:
             best = None
-        random = parallel_analysis(correlation.R, correlation.n, quantile=quantile, seed=seed)
+        random = parallel_analysis(correlation.R, n, quantile=quantile, seed=seed)
         return FactorCounts(random, minimum_average_partial(correlation.R), best)

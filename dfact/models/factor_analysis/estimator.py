@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Annotated, Any, Self
 
@@ -39,6 +39,8 @@ class Correlations:
     """Correlations of the items (m, m)."""
     n: int
     """Number of rows from which they were computed."""
+    n_effective: float
+    """Kish's effective number of these rows, which tests and intervals take for n; without weights their number."""
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
     """Mean and standard deviation of each item's answers (m)."""
@@ -123,7 +125,11 @@ class FactorAnalysis(Factorization):
     correlations_ : array (m, m)
         R, smoothed if ``smoothed_``.
     n_observations_ : int
-        Rows the correlations come from: with any answer, or with all.
+        Rows the correlations come from: with any answer, or with all. Rows of weight 0 do not count.
+    weighted_ : bool
+        Whether the rows have weights.
+    n_effective_ : float
+        Kish's effective number of these rows, (Σw)²/Σw², which takes the place of n in tests and intervals.
     rmsr_ : float
         Root mean square of R − ΛΦΛᵀ off the diagonal.
     mean_, scale_ : array (m,)
@@ -175,6 +181,8 @@ class FactorAnalysis(Factorization):
     scale_: Annotated[NDArray[Any], Shape(("m",))]
     correlations_: Annotated[NDArray[Any], Shape(("m", "m"))]
     n_observations_: int
+    n_effective_: float
+    weighted_: bool
     smoothed_: bool
     rmsr_: float
 
@@ -205,12 +213,24 @@ class FactorAnalysis(Factorization):
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def _prepare(self, X: Any, least: int | None = None) -> FitTask[None]:
+    def fit(self, X: Any, y: None = None, *, sample_weight: Any = None, checkpoint: str | PathLike[str] | None = None) -> Self:
+        """Fit the answers X (n, m): any array, path or Dataset; NaN is missing.
+
+        ``sample_weight`` holds n numbers of at least 0, such as survey weights; a Dataset or path has its own, and
+        ``Dataset.with_weights(None)`` leaves them out. Means, variances and correlations are weighted, and variances have the factor
+        n/(n − 1) with Kish's effective n: only the ratios of the weights matter, and an integer weight does not equal copies of
+        the row. ``checkpoint`` overrides the parameter.
+        """
+        del y
+        return self.fit_prepared(self.prepare(X, sample_weight=sample_weight), checkpoint=checkpoint)
+
+    def _prepare(self, X: Any, sample_weight: Any = None, least: int | None = None) -> FitTask[None]:
         """Check the parameters and the data, which must allow ``least`` factors, by default all components."""
         self._check_parameters()
-        dataset = self._dataset(X, None, reset=True)
+        dataset = self._dataset(X, None, sample_weight, reset=True)
         _check_answers(dataset, self.n_components if least is None else least)
-        return self._task(dataset)
+        weights = self._row_weights(dataset)
+        return self._task(dataset, covariates=None if weights is None else weights[:, None] / weights.max())
 
     def _solve(self, task: FitTask[None]) -> Solver[None]:
         report = Reporter(self.callbacks, _N_STEPS)
@@ -229,20 +249,21 @@ class FactorAnalysis(Factorization):
         self.n_iter_, self.converged_ = factors.n_iter, factors.converged
         self.mean_, self.scale_ = correlations.mean, correlations.scale
         self.correlations_, self.n_observations_, self.smoothed_ = correlations.R, correlations.n, correlations.smoothed
+        self.n_effective_ = correlations.n_effective
         _warn_nonrespondents(int(sums.nonrespondents), task.dataset.shape[0])
         self.factors_ = task.gather((yield from state_rows("factors")), self.n_components)
 
-    def correlate(self, X: Any) -> Correlations:
+    def correlate(self, X: Any, *, sample_weight: Any = None) -> Correlations:
         """Compute the correlations from which ``fit`` extracts factors, by one pass over X (n, m)."""
-        task = self.prepare(X, least=1)
+        task = self.prepare(X, sample_weight=sample_weight, least=1)
         with task.open_session() as session:
             return drive(self._correlate(task), session)
 
     def _correlate(self, task: FitTask[None]) -> Solver[Correlations]:
         dataset = task.dataset
         shift = (dataset.statistics.minimum + dataset.statistics.maximum) / 2
-        moments = yield from run(MomentsPass(task.dtype, self.missing == "listwise"), shift)
-        n = int(moments.rows)
+        moments = yield from run(MomentsPass(task.dtype, self.missing == "listwise", task.covariates is not None), shift)
+        n, n_effective = int(moments.rows), moments.effective_rows
         if n < 2:
             raise DataError(f"{n} of {dataset.shape[0]} rows have all answers, expected at least 2; use missing='pairwise'")
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -253,10 +274,10 @@ class FactorAnalysis(Factorization):
             found = f"item {i!r} does not vary" if i == j else f"items {i!r} and {j!r} do not vary together"
             raise DataError(f"{found} in the {moments.counts[tuple(undefined[0])]:g} rows with answers; leave out one, or add rows")
         if not is_indefinite(R):
-            return Correlations(R, n, mean, scale, smoothed=False)
+            return Correlations(R, n, n_effective, mean, scale, smoothed=False)
         message = "the pairwise correlations have negative eigenvalues and were smoothed; missing='listwise' needs no smoothing"
         warnings.warn(message, UserWarning, stacklevel=3)
-        return Correlations(smoothed(R), n, mean, scale, smoothed=True)
+        return Correlations(smoothed(R), n, n_effective, mean, scale, smoothed=True)
 
     def _extract(self, R: NDArray[np.float64], task: FitTask[None]) -> Factors:
         """Extract and rotate the factors of the correlations R."""
@@ -344,6 +365,15 @@ class FactorAnalysis(Factorization):
             broadcast=8 * (4 * m * m + m * k * k),
             result_per_row=size * k,
         )
+
+    def _task(self, dataset: Dataset, problem: Any = None, **settings: Any) -> FitTask[Any]:
+        """Return the task of a fit, with the arrays in double precision and the two more sums that weights need."""
+        task = super()._task(dataset, problem, **settings)
+        if dataset.weights is None:
+            return task
+        m, footprint = dataset.shape[1], task.footprint
+        more = replace(footprint, work_per_row=footprint.work_per_row + 24 * m, broadcast=footprint.broadcast + 16 * m * m)
+        return replace(task, footprint=more)
 
 
 def _check_answers(dataset: Dataset, k: int) -> None:
