@@ -6,6 +6,7 @@ from copy import copy
 import click
 
 from dfact.cli.options import (
+    choose_weights,
     example,
     executor_for,
     executor_option,
@@ -13,6 +14,7 @@ from dfact.cli.options import (
     read_dataset,
     results_checkpoint_option,
     scheduler_option,
+    weights_option,
 )
 from dfact.jobs.declarations import InputLocation, UpdatedLocation
 from dfact.storage.location import Location
@@ -25,6 +27,7 @@ from dfact.storage.location import Location
 @click.option("--level", type=float, default=0.95, help="Coverage of the intervals, a fraction of the refits.")
 @click.option("--cold-start", is_flag=True, help="Start each refit from the model's own start, not from its loadings; takes longer.")
 @click.option("--seed", "random_state", type=int, help="Seed of the resamples.")
+@weights_option
 @results_checkpoint_option
 @memory_option
 @executor_option
@@ -36,6 +39,7 @@ def stability(
     level: float,
     cold_start: bool,
     random_state: int | None,
+    weighted: bool | None,
     checkpoint: Location | None,
     memory_limit: str | None,
     executor: str | None,
@@ -47,6 +51,7 @@ def stability(
     factors of the refits are matched with the model's. Their similarities and the intervals of the loadings are stored in
     MODEL and appear in its report. The table lists for each factor the median and the 5th percentile of the similarities,
     where 1 is identical and below 0.85 a different factor, and the number of loadings whose interval excludes 0.
+    Weights are used if MODEL was fitted with them.
     """
     from dfact.models.persistence import check_replaceable, load_model, save_model
     from dfact.progress import Progress
@@ -54,7 +59,11 @@ def stability(
 
     estimator = load_model(model)
     check_replaceable(estimator, model)
-    dataset = read_dataset(data)
+    dataset, fitted = read_dataset(data), getattr(estimator, "weighted_", False)
+    if weighted is not None and weighted != fitted:
+        found = f"{'--weights' if weighted else '--no-weights'} is given, and {model} was fitted {'with' if fitted else 'without'} weights"
+        raise click.UsageError(f"{found}; leave it out, or fit the model again.")
+    dataset = choose_weights(dataset, fitted)
     with executor_for(executor, scheduler) as resolved, closing(Progress("refits")) as progress:
         template = copy(estimator).set_params(executor=resolved, memory_limit=memory_limit)
         estimator.stability_ = result = bootstrap(

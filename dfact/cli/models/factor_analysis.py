@@ -30,6 +30,7 @@ SPECS = (
             ),
         ],
         checkpoint=False,
+        weights=True,
         left_out={"method": "minres is the only one", "max_iter": _CONVERGENCE, "tol": _CONVERGENCE},
     ),
 )
