@@ -8,6 +8,9 @@ session and never see more than one block of rows.
     points, kmeans    points spread over the rows; K-means, and the rows nearest to its centres
     vertex_hunting    corners of a simplex or a cone
     minres            minimum-residual factor analysis of a correlation matrix
+    rotation          varimax, promax and oblimin rotations of its loadings
     correlation       correlations with missing answers
+    polychoric        polychoric correlations of ordered answers, by tables of all pairs of items
+    fit_indices       fit of a factor model, and the reliability of its scores
     factor_retention  numbers of factors by parallel analysis, MAP and BIC
 """

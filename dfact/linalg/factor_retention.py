@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.errors import DataError, ParameterError
+from dfact.linalg.fit_indices import SINGULAR, bartlett_factor, degrees_of_freedom, discrepancy
 from dfact.linalg.minres import LOWEST, minres
 
 Array = NDArray[np.float64]
-_SINGULAR = 1e-8  # smallest eigenvalue, or residual variance, of a matrix that counts as regular
 
 
 @dataclass(frozen=True)
@@ -29,21 +29,35 @@ class FactorCount:
     """The eigenvalues of unrelated data, for parallel analysis."""
 
 
-def parallel_analysis(R: Array, n: int, *, quantile: float | None = 0.95, repeats: int = 100, seed: int = 0) -> FactorCount:
+def parallel_analysis(
+    R: Array, n: int, *, quantile: float | None = 0.95, repeats: int = 100, seed: int = 0, information: Array | None = None
+) -> FactorCount:
     """Count the leading eigenvalues of R above those of unrelated normal data of the same size: Horn's parallel analysis (1965).
 
     An eigenvalue is compared with this ``quantile`` of ``repeats`` random eigenvalues of the same rank, by default the 95th
     percentile (Hayton, Allen & Scarpello 2004). None compares with their mean, as Horn did. Random correlation matrices are
     drawn from their distribution (Wishart), so the cost does not depend on n.
+
+    Polychoric correlations of unrelated items vary more than Pearson's. With the ``information`` v (m) that the categories keep
+    (:func:`dfact.linalg.polychoric.grouping_information`), the random correlations are divided by √(v_i v_j), which is their
+    distribution to first order.
     """
     if repeats < 1 or (quantile is not None and not 0 < quantile < 1):
         raise ParameterError(f"repeats={repeats} and quantile={quantile}, expected at least 1, and a number between 0 and 1 or None")
     rng = np.random.default_rng(seed)
-    random = np.array([np.linalg.eigvalsh(_unrelated(n, len(R), rng))[::-1] for _ in range(repeats)])
+    scale = np.ones(len(R)) if information is None else np.sqrt(information)
+    random = np.array([np.linalg.eigvalsh(_inflated(_unrelated(n, len(R), rng), scale))[::-1] for _ in range(repeats)])
     reference = random.mean(axis=0) if quantile is None else np.quantile(random, quantile, axis=0)
     values = np.asarray(np.linalg.eigvalsh(R)[::-1], np.float64)
     below = np.flatnonzero(values <= reference)
     return FactorCount(int(below[0]) if below.size else len(R), np.arange(1, len(R) + 1.0), values, reference)
+
+
+def _inflated(R: Array, scale: Array) -> Array:
+    """Return the matrix divided by the outer product of the scales (m), with ones on its diagonal."""
+    inflated = R / np.outer(scale, scale)
+    np.fill_diagonal(inflated, 1.0)
+    return inflated
 
 
 def _unrelated(n: int, m: int, rng: np.random.Generator) -> Array:
@@ -66,7 +80,7 @@ def minimum_average_partial(R: Array) -> FactorCount:
     C = R.copy()
     for k in range(m):
         scale = C.diagonal()
-        if (scale <= _SINGULAR).any():  # the components explain an item completely, so it has no partial correlations
+        if (scale <= SINGULAR).any():  # the components explain an item completely, so it has no partial correlations
             break
         partial = C**2 / np.outer(scale, scale)
         averages.append((partial.sum() - m) / (m * (m - 1)))
@@ -89,17 +103,15 @@ def bic(R: Array, n: int, n_components: Sequence[int]) -> FactorCount:
     usable = [k for k in n_components if 1 <= k <= m and (m - k) ** 2 >= m + k]
     if not usable:
         raise ParameterError(f"n_components={list(n_components)} leaves no degrees of freedom for {m} items, try fewer factors")
-    if np.linalg.eigvalsh(R)[0] <= _SINGULAR:
+    if np.linalg.eigvalsh(R)[0] <= SINGULAR:
         raise DataError(
             "the correlation matrix is singular, so that BIC is not defined; leave out items that others determine, or add rows"
         )
-    determinant = np.linalg.slogdet(R)[1]
     values = []
     for k in usable:
         found = minres(R, k)
         common = found.loadings @ found.loadings.T
         Sigma = common + np.diag(np.maximum(1 - common.diagonal(), LOWEST))
-        discrepancy = np.linalg.slogdet(Sigma)[1] - determinant + np.trace(np.linalg.solve(Sigma, R)) - m
-        chi_square = (n - 1 - (2 * m + 5) / 6 - 2 * k / 3) * discrepancy
-        values.append(chi_square - ((m - k) ** 2 - m - k) / 2 * np.log(n))
+        chi_square = bartlett_factor(n, m, k) * discrepancy(R, Sigma)
+        values.append(chi_square - degrees_of_freedom(m, k) * np.log(n))
     return FactorCount(usable[int(np.argmin(values))], np.array(usable, float), np.array(values))

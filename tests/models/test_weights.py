@@ -11,6 +11,8 @@ import dfact
 from dfact.data import layout
 from dfact.data.coerce import as_dataset
 from dfact.linalg.correlation import MomentsPass
+from dfact.linalg.fit_indices import fit_indices
+from dfact.linalg.minres import minres
 from dfact.models.fit_task import FitTask
 from dfact.selection.number_of_factors import number_of_factors
 from tests.conftest import planted_answers
@@ -177,6 +179,20 @@ def test_an_item_that_does_not_vary_among_weighted_rows_is_refused() -> None:
     M[1:, 4], w[0] = 2, 0
     with pytest.raises(dfact.DataError, match="'4' do not vary together in the 399 rows"):
         dfact.FactorAnalysis(2).fit(M, sample_weight=w)
+
+
+def test_polychoric_correlations_take_no_weights() -> None:
+    M, w = survey(14)
+    with pytest.raises(dfact.DataError, match="polychoric correlations do not take; use correlation='pearson'"):
+        dfact.FactorAnalysis(2, correlation="polychoric").fit(np.rint(M), sample_weight=w)
+
+
+def test_indices_of_fit_take_the_effective_number() -> None:
+    M, w = survey(15, missing=0)
+    model = dfact.FactorAnalysis(2).fit(M, sample_weight=w)
+    loadings = minres(model.correlations_, 2, 1000, 1e-6).loadings
+    expected = fit_indices(model.correlations_, loadings, model.uniquenesses_, w.sum() ** 2 / (w**2).sum())
+    assert model.fit_["chi_square"] == pytest.approx(expected["chi_square"], rel=1e-4)
 
 
 # Parity.
