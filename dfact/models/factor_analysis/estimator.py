@@ -1,4 +1,5 @@
 """Exploratory factor analysis of items by minimum residuals, with rotation."""
+# Long because the docstring states the method, and all of its parameters and results.
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -17,12 +18,12 @@ from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, ParameterError
-from dfact.linalg.correlation import MomentsPass, is_indefinite, smoothed
 from dfact.linalg.fit_indices import fit_indices, score_reliability
 from dfact.linalg.minres import LOWEST, minres
-from dfact.linalg.polychoric import MAX_LEVELS, Levels, gathered_bytes, level_moments, table_bytes, tabulate
+from dfact.linalg.polychoric import gathered_bytes, table_bytes
 from dfact.linalg.rotation import explained, oblimin, ordered, promax, varimax
 from dfact.models.estimator import Factorization
+from dfact.models.factor_analysis.correlations import Correlations, Tables, answer_levels, correlate
 from dfact.models.factor_analysis.passes import ScorePass, Scorer
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import Length, Shape
@@ -32,36 +33,6 @@ from dfact.models.traits import ModelTraits
 from dfact.progress import Iteration, Reporter
 
 _N_STEPS = 3  # reported to the callbacks
-
-
-@dataclass(frozen=True)
-class Correlations:
-    """Correlations and moments of the items."""
-
-    R: NDArray[np.float64]
-    """Correlations of the items (m, m)."""
-    n: int
-    """Number of rows from which they were computed."""
-    n_effective: float
-    """Kish's effective number of these rows, which tests and intervals take for n; without weights their number."""
-    mean: NDArray[np.float64]
-    scale: NDArray[np.float64]
-    """Mean and standard deviation of each item's answers (m)."""
-    counts: NDArray[np.float64]
-    """Number of rows that answered both of two items (m, m)."""
-    smoothed: bool = False
-    """Whether R had negative eigenvalues and was smoothed."""
-    thresholds: list[list[float]] | None = None
-    """Thresholds of the items, of polychoric correlations."""
-
-
-@dataclass(frozen=True)
-class Tables:
-    """How the tables of a polychoric correlation are computed."""
-
-    levels: Levels
-    tiles: int
-    """Number of passes, each of which counts a part of the pairs."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +135,7 @@ class FactorAnalysis(Factorization):
     score_reliability_ : Series
         Squared correlation of each factor with its scores (determinacy²), for rows with all answers; NaN if R is singular.
     thresholds_ : list of m lists, or None
-        Thresholds between the categories of each item, for polychoric correlations. Levels that nobody took are no category.
+        Thresholds between the categories of each item, for polychoric correlations. Levels without answers are no category.
     mean_, scale_ : array (m,)
         Mean and standard deviation of each item's answers.
     n_iter_, converged_ : int, bool
@@ -276,7 +247,7 @@ class FactorAnalysis(Factorization):
 
     def _solve(self, task: FitTask[Tables | None]) -> Solver[None]:
         report = Reporter(self.callbacks, _N_STEPS)
-        correlations = yield from self._correlate(task)
+        correlations = yield from correlate(task, complete_only=self.missing == "listwise")
         report.step("correlations")
         factors = self._extract(correlations.R, task)
         report.step("factors")
@@ -300,54 +271,7 @@ class FactorAnalysis(Factorization):
         """Compute the correlations from which ``fit`` extracts factors, by one pass over X (n, m)."""
         task = self.prepare(X, sample_weight=sample_weight, least=1)
         with task.open_session() as session:
-            return drive(self._correlate(task), session)
-
-    def _correlate(self, task: FitTask[Tables | None]) -> Solver[Correlations]:
-        n_rows, labels = task.dataset.shape[0], task.dataset.column_labels
-        found = yield from self._pearson(task) if task.problem is None else self._polychoric(task, task.problem)
-        if found.n < 2:
-            raise DataError(f"{found.n} of {n_rows} rows have all answers, expected at least 2; use missing='pairwise'")
-        undefined = np.argwhere(np.isnan(found.R))
-        if undefined.size:
-            i, j = (str(labels[column]) for column in undefined[0])
-            message = f"item {i!r} does not vary" if i == j else f"items {i!r} and {j!r} do not vary together"
-            raise DataError(f"{message} in the {found.counts[tuple(undefined[0])]:g} rows with answers; leave out one, or add rows")
-        if not is_indefinite(found.R):
-            return found
-        remedy = "missing='listwise' needs no smoothing" if task.problem is None else "leave out items, or add rows"
-        message = f"the {'pairwise' if task.problem is None else 'polychoric'} correlations have negative eigenvalues and were smoothed"
-        warnings.warn(f"{message}; {remedy}", UserWarning, stacklevel=3)
-        return replace(found, R=smoothed(found.R), smoothed=True)
-
-    def _pearson(self, task: FitTask[Tables | None]) -> Solver[Correlations]:
-        shift = (task.dataset.statistics.minimum + task.dataset.statistics.maximum) / 2
-        moments = yield from run(MomentsPass(task.dtype, self.missing == "listwise", task.covariates is not None), shift)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            R, mean, scale = moments.correlations(), moments.means() + shift, moments.deviations()
-        return Correlations(R, int(moments.rows), moments.effective_rows, mean, scale, moments.counts)
-
-    def _polychoric(self, task: FitTask[Tables | None], tables: Tables) -> Solver[Correlations]:
-        dataset, levels = task.dataset, tables.levels
-        found = yield from tabulate(
-            levels,
-            tables.tiles,
-            dataset.shape[0],
-            task.dtype,
-            complete_only=self.missing == "listwise",
-            threads=task.plan().workers.threads,
-        )
-        if found.fractions.any():
-            j = int(np.flatnonzero(found.fractions)[0])
-            message = f"item {str(dataset.column_labels[j])!r} has {found.fractions[j]} answers that are no whole numbers"
-            raise DataError(f"{message}, expected ordered categories; use correlation='pearson'")
-        mean, scale = level_moments(levels, found.totals) if found.rows > 1 else (levels.low, levels.low)
-        limit = found.correlations.at_limit
-        if limit.size:
-            pairs = ", ".join(" and ".join(repr(str(dataset.column_labels[j])) for j in pair) for pair in limit[:3])
-            message = f"the polychoric correlation is at its limit for {len(limit)} pairs of items ({pairs}), expected less than 0.9999"
-            warnings.warn(f"{message}; leave out items that repeat others", UserWarning, stacklevel=4)
-        R, counts = found.correlations.R, found.correlations.counts
-        return Correlations(R, found.rows, float(found.rows), mean, scale, counts, thresholds=found.categories.by_item)
+            return drive(correlate(task, complete_only=self.missing == "listwise"), session)
 
     def _extract(self, R: NDArray[np.float64], task: FitTask[Tables | None]) -> Factors:
         """Extract and rotate the factors of the correlations R."""
@@ -457,7 +381,7 @@ class FactorAnalysis(Factorization):
             base = task.footprint  # weighted sums are in double precision, and two more
             more = replace(base, work_per_row=base.work_per_row + 24 * m, broadcast=base.broadcast + 16 * m * m)
             return replace(task, footprint=more)
-        levels, m = _levels(dataset), dataset.shape[1]
+        levels, m = answer_levels(dataset), dataset.shape[1]
         dtype = self._working_dtype(dataset)
         base = self._footprint(dataset.shape, 0, dtype)
         tiles = 1
@@ -494,21 +418,6 @@ def _check_answers(dataset: Dataset, k: int) -> None:
         j = constant[0]
         found = f"item {str(dataset.column_labels[j])!r} holds {low[j]:g} in every row ({constant.size} such items in all)"
         raise DataError(f"{found}, expected items that vary; leave it out")
-
-
-def _levels(dataset: Dataset) -> Levels:
-    """Return the levels of the answers; refuse answers that are no ordered categories."""
-    low, high = dataset.statistics.minimum, dataset.statistics.maximum
-    fractional = np.flatnonzero((low != np.floor(low)) | (high != np.floor(high)))
-    wide = np.flatnonzero(high - low >= MAX_LEVELS)
-    for invalid, found in ((fractional, "which are no whole numbers"), (wide, f"more than {MAX_LEVELS} levels")):
-        if invalid.size:
-            j = invalid[0]
-            message = (
-                f"item {str(dataset.column_labels[j])!r} has answers from {low[j]:g} to {high[j]:g}, {found} ({invalid.size} such items)"
-            )
-            raise DataError(f"{message}, expected at most {MAX_LEVELS} consecutive whole numbers; recode it, or use correlation='pearson'")
-    return Levels.between(low, high)
 
 
 def _warn_nonrespondents(nonrespondents: int, n: int) -> None:
