@@ -45,9 +45,9 @@ def components(default: int | str, help_text: str = "Number of factors.", **sett
     return click.option("-k", "--components", "n_components", default=default, help=help_text, **settings)
 
 
-def component_numbers(help_text: str = "Candidate numbers of factors.") -> Option:
+def component_numbers(help_text: str = "Candidate numbers of factors.", default: str = "2-10") -> Option:
     """Return the option of candidates for the number of components."""
-    return components("2-10", help_text, metavar="NUMBERS", type=Counts())
+    return components(default, help_text, metavar="NUMBERS", type=Counts())
 
 
 def numbers(flag: str, help_text: str, **settings: Any) -> Option:

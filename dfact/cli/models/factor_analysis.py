@@ -55,7 +55,7 @@ SPECS = (
             """,
             example=["dfact select fa survey.zarr survey.model -k 1-10"],
             options=[
-                component_numbers("Candidate numbers of factors."),
+                component_numbers(default="1-10"),
                 choice("--criterion", "PA MAP BIC", "Criterion that chooses the number of factors."),
                 click.option(
                     "--quantile",
