@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from dfact.cli.options import (
+    choose_weights,
     example,
     executor_for,
     executor_option,
@@ -14,6 +15,7 @@ from dfact.cli.options import (
     read_dataset,
     results_checkpoint_option,
     scheduler_option,
+    weights_option,
 )
 from dfact.jobs.declarations import InputLocation, UpdatedLocation
 from dfact.storage.location import Location
@@ -33,6 +35,7 @@ from dfact.storage.location import Location
     "admixture; 100 suit human genotypes.",
 )
 @click.option("--seed", "random_state", type=int, help="Seed of the resamples.")
+@weights_option
 @results_checkpoint_option
 @memory_option
 @executor_option
@@ -45,6 +48,7 @@ def stability(
     cold_start: bool,
     n_blocks: int | None,
     random_state: int | None,
+    weighted: bool | None,
     checkpoint: Location | None,
     memory_limit: str | None,
     executor: str | None,
@@ -56,6 +60,7 @@ def stability(
     factors of the refits are matched with the model's. Their similarities and the intervals of the loadings are stored in
     MODEL and appear in its report. The table lists for each factor the median and the 5th percentile of the similarities,
     where 1 is identical and below 0.85 a different factor, and the number of loadings whose interval excludes 0.
+    Weights are used if MODEL was fitted with them.
 
     With --blocks, refits an admixture to resamples of its SNPs. The standard errors of the memberships are stored in MODEL, and
     the table lists their mean for each population.
@@ -71,7 +76,11 @@ def stability(
         raise click.UsageError("--level and --cold-start concern resampled participants, expected neither with --blocks; remove them.")
     estimator = load_model(model)
     check_replaceable(estimator, model)
-    dataset = read_dataset(data)
+    dataset, fitted = read_dataset(data), getattr(estimator, "weighted_", False)
+    if weighted is not None and weighted != fitted:
+        found = f"{'--weights' if weighted else '--no-weights'} is given, and {model} was fitted {'with' if fitted else 'without'} weights"
+        raise click.UsageError(f"{found}; leave it out, or fit the model again.")
+    dataset = choose_weights(dataset, fitted)
     with executor_for(executor, scheduler) as resolved, closing(Progress("refits")) as progress:
         template = copy(estimator).set_params(executor=resolved, memory_limit=memory_limit)
         shared: dict[str, Any] = {"random_state": random_state, "callbacks": [progress], "checkpoint": checkpoint}

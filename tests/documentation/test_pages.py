@@ -312,7 +312,7 @@ def in_pages(pattern: str) -> list[tuple[str, str]]:
 
 
 def options_of(command: click.Command) -> set[str]:
-    found = {option for parameter in command.params for option in parameter.opts}
+    found = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     return found.union(*map(options_of, command.commands.values())) if isinstance(command, click.Group) else found
 
 

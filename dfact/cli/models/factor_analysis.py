@@ -44,6 +44,7 @@ SPECS = (
         example=["dfact fit fa survey.zarr survey.model -k 6 --correlation polychoric --rotation oblimin"],
         options=[components(3, "Number of factors; dfact select fa chooses it."), *_OPTIONS],
         checkpoint=False,
+        weights=True,
         left_out=_LEFT_OUT,
         select=SelectSpec(
             "dfact.selection.number_of_factors:select_number_of_factors",
@@ -66,7 +67,7 @@ SPECS = (
             ],
             one_fit=True,
             checkpoint=False,
-            left_out=_LEFT_OUT,
+            left_out=_LEFT_OUT | {"sample_weight": "the dataset has its weights"},
         ),
     ),
 )

@@ -21,6 +21,8 @@ class Correlations:
     """Correlations of the items (m, m)."""
     n: int
     """Number of rows from which they were computed."""
+    n_effective: float
+    """Kish's effective number of these rows, which tests and intervals take for n; without weights their number."""
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
     """Mean and standard deviation of each item's answers (m)."""
@@ -62,10 +64,10 @@ def correlate(task: FitTask[Tables | None], *, complete_only: bool) -> Solver[Co
 
 def _pearson(task: FitTask[Tables | None], complete_only: bool) -> Solver[Correlations]:
     shift = (task.dataset.statistics.minimum + task.dataset.statistics.maximum) / 2
-    moments = yield from run(MomentsPass(task.dtype, complete_only), shift)
+    moments = yield from run(MomentsPass(task.dtype, complete_only, task.covariates is not None), shift)
     with np.errstate(invalid="ignore", divide="ignore"):
         R, mean, scale = moments.correlations(), moments.means() + shift, moments.deviations()
-    return Correlations(R, int(moments.rows), mean, scale, moments.counts)
+    return Correlations(R, int(moments.rows), moments.effective_rows, mean, scale, moments.counts)
 
 
 def _polychoric(task: FitTask[Tables | None], tables: Tables, complete_only: bool) -> Solver[Correlations]:
@@ -89,4 +91,4 @@ def _polychoric(task: FitTask[Tables | None], tables: Tables, complete_only: boo
         message = f"the polychoric correlation is at its limit for {len(limit)} pairs of items ({pairs}), expected less than 0.9999"
         warnings.warn(f"{message}; leave out items that repeat others", UserWarning, stacklevel=4)
     R, counts = found.correlations.R, found.correlations.counts
-    return Correlations(R, found.rows, mean, scale, counts, thresholds=found.categories.by_item)
+    return Correlations(R, found.rows, float(found.rows), mean, scale, counts, thresholds=found.categories.by_item)

@@ -1,4 +1,5 @@
 """Exploratory factor analysis of items by minimum residuals, with rotation."""
+# Long because the docstring states the method, and all of its parameters and results.
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -120,7 +121,11 @@ class FactorAnalysis(Factorization):
     correlations_ : array (m, m)
         R, smoothed if ``smoothed_``.
     n_observations_ : int
-        Rows the correlations come from: with any answer, or with all.
+        Rows the correlations come from: with any answer, or with all. Rows of weight 0 do not count.
+    weighted_ : bool
+        Whether the rows have weights.
+    n_effective_ : float
+        Kish's effective number of these rows, (Σw)²/Σw², which takes the place of n in tests and intervals.
     rmsr_ : float
         Root mean square of R − ΛΦΛᵀ off the diagonal.
     fit_ : Series
@@ -181,6 +186,8 @@ class FactorAnalysis(Factorization):
     scale_: Annotated[NDArray[Any], Shape(("m",))]
     correlations_: Annotated[NDArray[Any], Shape(("m", "m"))]
     n_observations_: int
+    n_effective_: float
+    weighted_: bool
     smoothed_: bool
     rmsr_: float
     thresholds_: Annotated[list[list[float]], Length(("m",))] | None
@@ -216,12 +223,27 @@ class FactorAnalysis(Factorization):
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def _prepare(self, X: Any, least: int | None = None) -> FitTask[Tables | None]:
+    def fit(self, X: Any, y: None = None, *, sample_weight: Any = None, checkpoint: str | PathLike[str] | None = None) -> Self:
+        """Fit the answers X (n, m): any array, path or Dataset; NaN is missing.
+
+        ``sample_weight`` holds n numbers of at least 0, such as survey weights; a Dataset or path has its own, and
+        ``Dataset.with_weights(None)`` leaves them out. Means, variances and correlations are weighted, and variances have the factor
+        n/(n − 1) with Kish's effective n: only the ratios of the weights matter, and an integer weight does not equal copies of
+        the row. Polychoric correlations take no weights. ``checkpoint`` overrides the parameter.
+        """
+        del y
+        return self.fit_prepared(self.prepare(X, sample_weight=sample_weight), checkpoint=checkpoint)
+
+    def _prepare(self, X: Any, sample_weight: Any = None, least: int | None = None) -> FitTask[Tables | None]:
         """Check the parameters and the data, which must allow ``least`` factors, by default all components."""
         self._check_parameters()
-        dataset = self._dataset(X, None, reset=True)
+        dataset = self._dataset(X, None, sample_weight, reset=True)
         _check_answers(dataset, self.n_components if least is None else least)
-        return self._task(dataset)
+        weights = self._row_weights(dataset)
+        if weights is not None and self.correlation == "polychoric":
+            remedy = "use correlation='pearson', or leave the weights out: dataset.with_weights(None), --no-weights"
+            raise DataError(f"the rows have weights, which polychoric correlations do not take; {remedy}")
+        return self._task(dataset, covariates=None if weights is None else weights[:, None] / weights.max())
 
     def _solve(self, task: FitTask[Tables | None]) -> Solver[None]:
         report = Reporter(self.callbacks, _N_STEPS)
@@ -240,13 +262,14 @@ class FactorAnalysis(Factorization):
         self.n_iter_, self.converged_ = factors.n_iter, factors.converged
         self.mean_, self.scale_ = correlations.mean, correlations.scale
         self.correlations_, self.n_observations_, self.smoothed_ = correlations.R, correlations.n, correlations.smoothed
+        self.n_effective_ = correlations.n_effective
         self.thresholds_ = correlations.thresholds
         _warn_nonrespondents(int(sums.nonrespondents), task.dataset.shape[0])
         self.factors_ = task.gather((yield from state_rows("factors")), self.n_components)
 
-    def correlate(self, X: Any) -> Correlations:
+    def correlate(self, X: Any, *, sample_weight: Any = None) -> Correlations:
         """Compute the correlations from which ``fit`` extracts factors, by one pass over X (n, m)."""
-        task = self.prepare(X, least=1)
+        task = self.prepare(X, sample_weight=sample_weight, least=1)
         with task.open_session() as session:
             return drive(correlate(task, complete_only=self.missing == "listwise"), session)
 
@@ -318,7 +341,7 @@ class FactorAnalysis(Factorization):
         """Indices of the fit of the model's correlations to R."""
         pattern = self.components_.T.astype(np.float64)
         loadings = pattern @ np.linalg.cholesky(self.factor_correlations_)
-        return fit_indices(self.correlations_, loadings, self.uniquenesses_, self.n_observations_, regular=not self.smoothed_)
+        return fit_indices(self.correlations_, loadings, self.uniquenesses_, self.n_effective_, regular=not self.smoothed_)
 
     @property
     def score_reliability_(self) -> "pd.Series[float]":
@@ -348,9 +371,16 @@ class FactorAnalysis(Factorization):
         )
 
     def _task(self, dataset: Dataset, problem: Any = None, **settings: Any) -> FitTask[Any]:
-        """Return the task, with the fewest passes over tables that keep within the memory limit."""
-        if self.correlation == "pearson" or settings.get("footprint") is not None:
+        """Return the task: with the arrays that weights need, or with the fewest passes over tables that keep within the memory limit."""
+        if settings.get("footprint") is not None:
             return super()._task(dataset, problem, **settings)
+        if self.correlation == "pearson":
+            task, m = super()._task(dataset, problem, **settings), dataset.shape[1]
+            if dataset.weights is None:
+                return task
+            base = task.footprint  # weighted sums are in double precision, and two more
+            more = replace(base, work_per_row=base.work_per_row + 24 * m, broadcast=base.broadcast + 16 * m * m)
+            return replace(task, footprint=more)
         levels, m = answer_levels(dataset.statistics.minimum, dataset.statistics.maximum, dataset.column_labels), dataset.shape[1]
         dtype = self._working_dtype(dataset)
         base = self._footprint(dataset.shape, 0, dtype)
