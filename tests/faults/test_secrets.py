@@ -58,7 +58,7 @@ def web() -> Iterator[str]:
 def objects(url: str) -> Iterator[tuple[str, bytes]]:
     """Yield the key and the content of every object below a URL."""
     store: Any = StrictObjectStore(url)
-    for key in list(store.keys()):  # noqa: SIM118
+    for key in list(store.keys()):
         yield f"{url}/{key}", bytes(store.store.get(key).bytes())
 
 
