@@ -136,10 +136,12 @@ def test_credentials_of_a_store_are_not_written(
     job.write_text(
         f'[job]\nstate = "{bucket}/state"\n'
         f'[[step]]\nrun = "fit icqf"\ndata = "{data}"\nmodel = "{model}"\ncomponents = 2\nmax-iter = 3\ncheckpoint-every = 1\n'
+        f'[[step]]\nrun = "stability"\nmodel = "{model}"\ndata = "{data}"\nresamples = 2\n'
         f'[[step]]\nrun = "transform"\nmodel = "{model}"\ndata = "{data}"\nout = "{bucket}/w.zarr"\n'
     )
     assert main(["run", str(job)]) == 0, capfd.readouterr().err
     assert main(["deploy", str(job), str(tmp_path / "manifests"), "--image", "image:1"]) == 0
+    assert dfact.load_model(model).stability_.n_refits == 2
     assert main(["report", model, str(tmp_path / "r.html"), "--data", data]) == 0
     assert main(["export", model, str(tmp_path / "l.csv")]) == 0
     assert main(["fit", "icqf", f"{bucket}/none.zarr", f"{bucket}/n.model", "-k", "2"]) != 0
