@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dfact.models.gom.estimator import GradeOfMembership
     from dfact.models.persistence import load_model, save_model
     from dfact.progress import Progress
+    from dfact.report.reliability import Description, describe
     from dfact.report.write import write_report
 
 __version__ = "0.1.0"
@@ -38,6 +39,7 @@ __all__ = [
     "Codebook",
     "DataError",
     "Dataset",
+    "Description",
     "DfactError",
     "ElasticCP",
     "ExpectileMF",
@@ -49,6 +51,7 @@ __all__ = [
     "ParameterError",
     "Progress",
     "StoreError",
+    "describe",
     "import_array",
     "import_genotypes",
     "import_table",
@@ -67,9 +70,11 @@ __all__ = [
 _MODULES = {entry.name: entry.module for entry in CATALOGUE} | {
     "Codebook": "dfact.data.codebook",
     "Dataset": "dfact.data.dataset",
+    "Description": "dfact.report.reliability",
     "Item": "dfact.data.codebook",
     "MissingCount": "dfact.data.codebook",
     "Progress": "dfact.progress",
+    "describe": "dfact.report.reliability",
     "import_array": "dfact.data.ingest.array",
     "import_genotypes": "dfact.data.ingest.genotypes",
     "import_table": "dfact.data.ingest.table",

@@ -107,7 +107,7 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
     "--dictionary",
     metavar="FILE",
     type=InputPath(),
-    help="Data dictionary of REDCap or UK Biobank, or a codebook with a column item and columns text, levels, missing, or keying.",
+    help="Data dictionary of REDCap or UK Biobank, or a codebook with a column item and columns text, levels, missing, scale, or key.",
 )
 @click.option(
     "--codings",

@@ -13,6 +13,7 @@ import dfact
 from dfact.cli.data import import_array_command, import_command, import_triplets_command, join
 from dfact.cli.demo import demo
 from dfact.cli.deploy import deploy
+from dfact.cli.describe import describe
 from dfact.cli.export import export
 from dfact.cli.help import help_command
 from dfact.cli.info import info
@@ -67,6 +68,7 @@ for command in (
     import_triplets_command,
     join,
     info,
+    describe,
     fit,
     select,
     stability,

@@ -8,6 +8,10 @@ session and never see more than one block of rows.
     points, kmeans    points spread over the rows; K-means, and the rows nearest to its centres
     vertex_hunting    corners of a simplex or a cone
     minres            minimum-residual factor analysis of a correlation matrix
+    rotation          varimax, promax and oblimin rotations of its loadings
     correlation       correlations with missing answers
+    item_sums         distributions of single items
+    reliability       reliability of scales, omega, KMO and Bartlett's test, from covariances and correlations
+    fit_indices       fit of a factor model, and the reliability of its scores
     factor_retention  numbers of factors by parallel analysis, MAP and BIC
 """

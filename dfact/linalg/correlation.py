@@ -41,6 +41,12 @@ class Moments(PartialSums, name="moments"):
         deviations: NDArray[np.float64] = np.sqrt(np.maximum(variances, 0))
         return deviations
 
+    def covariances(self) -> NDArray[np.float64]:
+        """Return covariances (m, m), each about the means of its own rows, with n − 1 in the denominator; NaN for fewer than two rows."""
+        n = self.counts
+        C: NDArray[np.float64] = (self.cross - self.sums * self.sums.T / n) / np.where(n > 1, n - 1, np.nan)
+        return (C + C.T) / 2
+
     def correlations(self) -> NDArray[np.float64]:
         """Return Pearson correlations (m, m), each with the means and variances of its own rows, as R's ``use="pairwise"``.
 

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.errors import DataError, ParameterError
+from dfact.linalg.fit_indices import SINGULAR, bartlett_factor, degrees_of_freedom, discrepancy
 from dfact.linalg.minres import LOWEST, minres
 
 Array = NDArray[np.float64]
-_SINGULAR = 1e-8  # smallest eigenvalue, or residual variance, of a matrix that counts as regular
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def minimum_average_partial(R: Array) -> FactorCount:
     C = R.copy()
     for k in range(m):
         scale = C.diagonal()
-        if (scale <= _SINGULAR).any():  # the components explain an item completely, so it has no partial correlations
+        if (scale <= SINGULAR).any():  # the components explain an item completely, so it has no partial correlations
             break
         partial = C**2 / np.outer(scale, scale)
         averages.append((partial.sum() - m) / (m * (m - 1)))
@@ -89,17 +89,15 @@ def bic(R: Array, n: int, n_components: Sequence[int]) -> FactorCount:
     usable = [k for k in n_components if 1 <= k <= m and (m - k) ** 2 >= m + k]
     if not usable:
         raise ParameterError(f"n_components={list(n_components)} leaves no degrees of freedom for {m} items, try fewer factors")
-    if np.linalg.eigvalsh(R)[0] <= _SINGULAR:
+    if np.linalg.eigvalsh(R)[0] <= SINGULAR:
         raise DataError(
             "the correlation matrix is singular, so that BIC is not defined; leave out items that others determine, or add rows"
         )
-    determinant = np.linalg.slogdet(R)[1]
     values = []
     for k in usable:
         found = minres(R, k)
         common = found.loadings @ found.loadings.T
         Sigma = common + np.diag(np.maximum(1 - common.diagonal(), LOWEST))
-        discrepancy = np.linalg.slogdet(Sigma)[1] - determinant + np.trace(np.linalg.solve(Sigma, R)) - m
-        chi_square = (n - 1 - (2 * m + 5) / 6 - 2 * k / 3) * discrepancy
-        values.append(chi_square - ((m - k) ** 2 - m - k) / 2 * np.log(n))
+        chi_square = bartlett_factor(n, m, k) * discrepancy(R, Sigma)
+        values.append(chi_square - degrees_of_freedom(m, k) * np.log(n))
     return FactorCount(usable[int(np.argmin(values))], np.array(usable, float), np.array(values))

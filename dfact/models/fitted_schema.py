@@ -202,7 +202,7 @@ def _is_instance(value: Any, kind: Any) -> bool:
     if origin is Annotated:
         return _is_instance(value, args[0])
     if origin is Literal:
-        return isinstance(value, str) and value in args
+        return (isinstance(value, str) or type(value) is int) and value in args
     if origin is tuple:
         return isinstance(value, tuple) and (args[-1] is Ellipsis or len(value) == len(args))
     if origin is list:

@@ -93,16 +93,20 @@ def under_headings(headings: list[str], names: list[str], items: pd.DataFrame, c
 
 
 def table_text(table: pd.DataFrame, *, header: bool = False, decimals: int = 2) -> str:
-    """Align the columns of a table: numbers right with two decimals, text left."""
+    """Align the columns of a table: numbers right with two decimals, a dash for NaN, text left."""
     columns = []
     for name, values in table.items():
         numeric = is_numeric_dtype(values)
-        cells = [escape_control(name)] * header + [
-            f"{value:.{decimals}f}" if isinstance(value, float) else escape_control(value) for value in values
-        ]
+        cells = [escape_control(name)] * header + [_cell(value, decimals) for value in values]
         width = max(map(len, cells), default=0)
         columns.append([cell.rjust(width) if numeric else cell.ljust(width) for cell in cells])
     return "\n".join("  ".join(row).rstrip() for row in zip(*columns, strict=True))
+
+
+def _cell(value: Any, decimals: int) -> str:
+    if not isinstance(value, float):
+        return escape_control(value)
+    return "–" if isnan(value) else f"{value:.{decimals}f}"
 
 
 def align_columns(lines: Lines) -> str:

@@ -163,7 +163,7 @@ class EstimatorSuite:
             inputs = {} if in_store else self.fit_inputs(X.shape[0])
             np.testing.assert_array_equal(np.asarray(loaded.transform(data, **inputs)), np.asarray(model.transform(data, **inputs)))
         for name in self.derived:
-            pd.testing.assert_frame_equal(getattr(loaded, name), getattr(model, name))
+            pd.testing.assert_frame_equal(pd.DataFrame(getattr(loaded, name)), pd.DataFrame(getattr(model, name)))
 
     def test_a_plan_that_does_not_hold_is_refused(self, variant: dict[str, Any], tmp_path: Path) -> None:
         dataset = self.stored(self.data()[:300], tmp_path / "d.zarr")

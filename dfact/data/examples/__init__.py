@@ -24,5 +24,5 @@ def ipip_ascado_items() -> dict[str, str]:
 
 
 def ipip_ascado_items_file() -> Path:
-    """Return the path of these texts as a csv file for ``dfact report --items``."""
+    """Return the path of a csv file with these texts, and the scale and key (1 or −1) of each item."""
     return Path(str(files(__name__) / "ipip_ascado_items.csv"))

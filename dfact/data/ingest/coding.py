@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dfact.data.codebook import REVERSED, Codebook, Item, MissingCount
+from dfact.data.codebook import REVERSED, Codebook, Item, Key, MissingCount
 from dfact.data.dictionaries.base import UntouchedBoxes
 from dfact.data.readers.base import Batch, MissingCodes, TextInNumbersError, is_number
 from dfact.data.validation import invalid_value
@@ -22,6 +22,7 @@ from dfact.kernels.entries import first_invalid, mask_listed
 DEFAULT_MISSING = ("NA", "N/A", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", ".")
 """Texts that stand for no answer; in columns of numbers, so does "None"."""
 
+_OPPOSITE: dict[Key, Key] = {1: -1, 0: 0, -1: 1}
 UNOPENED = "form not opened"
 """Code under which boxes of forms that were not opened are counted."""
 _NO_ANSWER = re.compile(
@@ -48,6 +49,9 @@ class ItemCoding:
 
     name: str
     wording: str = ""
+    scale: str = ""
+    key: Key = 0
+    """Direction in which the answers count in the scale before reversal."""
     texts: Mapping[str, float] | None = None
     """Numbers of the texts, for an item whose cells are read as text; None for one that is read as numbers."""
     accepts_numbers: bool = False
@@ -102,6 +106,8 @@ class ItemCoding:
             n_empty=n_empty,
             changes=(*changes, *([REVERSED] if self.reversed else [])),
             source=source,
+            scale=self.scale,
+            key=_OPPOSITE[self.key] if self.reversed else self.key,
         )
 
 

@@ -156,7 +156,7 @@ def import_table(
     labels : str or path
         File with the value labels of a SAS file.
     dictionary : str or path
-        A data dictionary of REDCap or UK Biobank, or a codebook with the columns item and text, levels, missing or keying;
+        A data dictionary of REDCap or UK Biobank, or a codebook with the columns item and text, levels, missing, scale or key;
         its statements override those of the file.
     codings : path or paths
         Codings of UK Biobank; project information (missing data codes) or the list of events of REDCap.

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dfact.data.codebook import Key
 from dfact.errors import DataError, ParameterError
 from dfact.storage.input_files import InputFile, InputFolder
 
@@ -62,6 +63,9 @@ class Variable:
     """Decimal mark of this column, where it differs from that of the file."""
     texts: Mapping[str, float] = field(default_factory=dict)
     """Numbers of the texts that stand for numbers in this column, such as TRUE for 1."""
+    scale: str = ""
+    """Scale that the item belongs to."""
+    key: Key = 0
     excluded: str = ""
     """Reason why the column holds no answers, as a predicate: "is marked as an identifier"."""
 

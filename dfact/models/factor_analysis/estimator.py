@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Annotated, Any, Self
 
@@ -18,11 +18,14 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.correlation import MomentsPass, is_indefinite, smoothed
-from dfact.linalg.minres import LOWEST, explained, minres, ordered, promax, varimax
+from dfact.linalg.fit_indices import fit_indices, score_reliability
+from dfact.linalg.minres import LOWEST, minres
+from dfact.linalg.polychoric import MAX_LEVELS, Levels, gathered_bytes, level_moments, table_bytes, tabulate
+from dfact.linalg.rotation import explained, oblimin, ordered, promax, varimax
 from dfact.models.estimator import Factorization
 from dfact.models.factor_analysis.passes import ScorePass, Scorer
 from dfact.models.fit_task import FitTask
-from dfact.models.fitted_schema import Shape
+from dfact.models.fitted_schema import Length, Shape
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.parameters import POSITIVE_INTEGER, check, is_count, is_in_range
 from dfact.models.traits import ModelTraits
@@ -42,8 +45,21 @@ class Correlations:
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
     """Mean and standard deviation of each item's answers (m)."""
-    smoothed: bool
+    counts: NDArray[np.float64]
+    """Number of rows that answered both of two items (m, m)."""
+    smoothed: bool = False
     """Whether R had negative eigenvalues and was smoothed."""
+    thresholds: list[list[float]] | None = None
+    """Thresholds of the items, of polychoric correlations."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """How the tables of a polychoric correlation are computed."""
+
+    levels: Levels
+    tiles: int
+    """Number of passes, each of which counts a part of the pairs."""
 
 
 @dataclass(frozen=True)
@@ -76,10 +92,14 @@ class FactorAnalysis(Factorization):
     such a matrix need not be a correlation matrix. If it has a negative eigenvalue, it is smoothed
     (like psych's ``cor.smooth``) with a warning.
 
+    With ``correlation="polychoric"`` R holds the correlations of normal variables of which the answers, whole numbers of at most 10
+    levels, are categories: thresholds from all answers to an item, then the ρ of each pair by maximum likelihood (Olsson 1979). An
+    empty cell of a 2×2 table counts ½. The tables of all pairs are counted in one pass, or in several if they exceed the memory limit.
+
     Scores are Thurstone's, the regression of the factors on the items, with the model's
     correlations: f = ΦΛ_oᵀ(Λ_oΦΛ_oᵀ + Ψ_o)⁻¹z_o. z holds the standardized answers, and o the items that
     the row has answered, so nothing is imputed; a row with fewer answers has scores nearer to 0.
-    Confounders of a dataset are not used.
+    They are scores of the answers as they are, also with polychoric correlations. Confounders of a dataset are not used.
 
     Parameters
     ----------
@@ -87,10 +107,15 @@ class FactorAnalysis(Factorization):
         Number of factors k; :func:`dfact.selection.number_of_factors.number_of_factors` estimates it.
     method : "minres"
         Method of extraction.
-    rotation : "promax", "varimax" or None
-        Oblique, orthogonal (both of rows scaled to length 1, Kaiser's normalization), or none.
+    correlation : "pearson" or "polychoric"
+        Correlations of the answers, or of normal variables behind ordered answers.
+    rotation : "promax", "oblimin", "varimax" or None
+        Oblique (promax, or oblimin with γ = 0), orthogonal, or none.
     kappa : float
         Power of promax.
+    kaiser : bool, optional
+        Rotation of rows scaled to length 1, Kaiser's normalization. By default promax and varimax have it, as in psych, SPSS and
+        factor_analyzer, and oblimin does not, as in psych and GPArotation; SPSS's oblimin has it.
     missing : "pairwise" or "listwise"
         Correlations from the rows that answered both items, or all items.
     max_iter : int
@@ -126,6 +151,14 @@ class FactorAnalysis(Factorization):
         Rows the correlations come from: with any answer, or with all.
     rmsr_ : float
         Root mean square of R − ΛΦΛᵀ off the diagonal.
+    fit_ : Series
+        χ² with its degrees of freedom and p, RMSEA with its 90 % interval, CFI, TLI, SRMR and BIC; see
+        :func:`dfact.linalg.fit_indices.fit_indices`. With polychoric correlations all but SRMR are descriptive, as χ² then has
+        another distribution. NaN, except ``df`` and ``srmr``, if R was smoothed or is singular, as its determinant is then arbitrary.
+    score_reliability_ : Series
+        Squared correlation of each factor with its scores (determinacy²), for rows with all answers; NaN if R is singular.
+    thresholds_ : list of m lists, or None
+        Thresholds between the categories of each item, for polychoric correlations. Levels that nobody took are no category.
     mean_, scale_ : array (m,)
         Mean and standard deviation of each item's answers.
     n_iter_, converged_ : int, bool
@@ -137,21 +170,22 @@ class FactorAnalysis(Factorization):
     Raises
     ------
     DataError
-        Infinite answers, an item that does not vary, a pair of items with too few common rows.
+        Infinite answers, an item that does not vary, a pair of items with too few common rows. For polychoric correlations, answers
+        that are no whole numbers, or of more than 10 levels.
     MemoryPlanError
         The minimum that the fit needs exceeds ``memory_limit``.
 
     Warns
     -----
     UserWarning
-        Correlations that were smoothed; more parameters than correlations; an item whose uniqueness is
-        at its limit (Heywood case); rows without any answer.
+        Correlations that were smoothed; polychoric correlations at their limit ±0.9999; more parameters
+        than correlations; an item whose uniqueness is at its limit (Heywood case); rows without any answer.
 
     References
     ----------
     Harman & Jones (1966), "Factor analysis by minimizing residuals (minres)"; Kaiser (1958);
-    Hendrickson & White (1964); Thomson (1939) and Thurstone (1935) for the scores. Revelle's R package
-    psych, whose conventions are followed.
+    Hendrickson & White (1964); Jennrich (2002) for oblimin; Olsson (1979) for polychoric correlations;
+    Thomson (1939) and Thurstone (1935) for the scores. Revelle's R package psych, whose conventions are followed.
 
     Examples
     --------
@@ -177,14 +211,17 @@ class FactorAnalysis(Factorization):
     n_observations_: int
     smoothed_: bool
     rmsr_: float
+    thresholds_: Annotated[list[list[float]], Length(("m",))] | None
 
     def __init__(
         self,
         n_components: int = 3,
         *,
         method: str = "minres",
+        correlation: str = "pearson",
         rotation: str | None = "promax",
         kappa: float = 4.0,
+        kaiser: bool | None = None,
         missing: str = "pairwise",
         max_iter: int = 1000,
         tol: float = 1e-6,
@@ -195,8 +232,10 @@ class FactorAnalysis(Factorization):
     ) -> None:
         self.n_components = n_components
         self.method = method
+        self.correlation = correlation
         self.rotation = rotation
         self.kappa = kappa
+        self.kaiser = kaiser
         self.missing = missing
         self.max_iter = max_iter
         self.tol = tol
@@ -205,14 +244,14 @@ class FactorAnalysis(Factorization):
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def _prepare(self, X: Any, least: int | None = None) -> FitTask[None]:
+    def _prepare(self, X: Any, least: int | None = None) -> FitTask[Tables | None]:
         """Check the parameters and the data, which must allow ``least`` factors, by default all components."""
         self._check_parameters()
         dataset = self._dataset(X, None, reset=True)
         _check_answers(dataset, self.n_components if least is None else least)
         return self._task(dataset)
 
-    def _solve(self, task: FitTask[None]) -> Solver[None]:
+    def _solve(self, task: FitTask[Tables | None]) -> Solver[None]:
         report = Reporter(self.callbacks, _N_STEPS)
         correlations = yield from self._correlate(task)
         report.step("correlations")
@@ -229,6 +268,7 @@ class FactorAnalysis(Factorization):
         self.n_iter_, self.converged_ = factors.n_iter, factors.converged
         self.mean_, self.scale_ = correlations.mean, correlations.scale
         self.correlations_, self.n_observations_, self.smoothed_ = correlations.R, correlations.n, correlations.smoothed
+        self.thresholds_ = correlations.thresholds
         _warn_nonrespondents(int(sums.nonrespondents), task.dataset.shape[0])
         self.factors_ = task.gather((yield from state_rows("factors")), self.n_components)
 
@@ -238,27 +278,54 @@ class FactorAnalysis(Factorization):
         with task.open_session() as session:
             return drive(self._correlate(task), session)
 
-    def _correlate(self, task: FitTask[None]) -> Solver[Correlations]:
-        dataset = task.dataset
-        shift = (dataset.statistics.minimum + dataset.statistics.maximum) / 2
+    def _correlate(self, task: FitTask[Tables | None]) -> Solver[Correlations]:
+        n_rows, labels = task.dataset.shape[0], task.dataset.column_labels
+        found = yield from self._pearson(task) if task.problem is None else self._polychoric(task, task.problem)
+        if found.n < 2:
+            raise DataError(f"{found.n} of {n_rows} rows have all answers, expected at least 2; use missing='pairwise'")
+        undefined = np.argwhere(np.isnan(found.R))
+        if undefined.size:
+            i, j = (str(labels[column]) for column in undefined[0])
+            message = f"item {i!r} does not vary" if i == j else f"items {i!r} and {j!r} do not vary together"
+            raise DataError(f"{message} in the {found.counts[tuple(undefined[0])]:g} rows with answers; leave out one, or add rows")
+        if not is_indefinite(found.R):
+            return found
+        remedy = "missing='listwise' needs no smoothing" if task.problem is None else "leave out items, or add rows"
+        message = f"the {'pairwise' if task.problem is None else 'polychoric'} correlations have negative eigenvalues and were smoothed"
+        warnings.warn(f"{message}; {remedy}", UserWarning, stacklevel=3)
+        return replace(found, R=smoothed(found.R), smoothed=True)
+
+    def _pearson(self, task: FitTask[Tables | None]) -> Solver[Correlations]:
+        shift = (task.dataset.statistics.minimum + task.dataset.statistics.maximum) / 2
         moments = yield from run(MomentsPass(task.dtype, self.missing == "listwise"), shift)
-        n = int(moments.rows)
-        if n < 2:
-            raise DataError(f"{n} of {dataset.shape[0]} rows have all answers, expected at least 2; use missing='pairwise'")
         with np.errstate(invalid="ignore", divide="ignore"):
             R, mean, scale = moments.correlations(), moments.means() + shift, moments.deviations()
-        undefined = np.argwhere(np.isnan(R))
-        if undefined.size:
-            i, j = (str(dataset.column_labels[column]) for column in undefined[0])
-            found = f"item {i!r} does not vary" if i == j else f"items {i!r} and {j!r} do not vary together"
-            raise DataError(f"{found} in the {moments.counts[tuple(undefined[0])]:g} rows with answers; leave out one, or add rows")
-        if not is_indefinite(R):
-            return Correlations(R, n, mean, scale, smoothed=False)
-        message = "the pairwise correlations have negative eigenvalues and were smoothed; missing='listwise' needs no smoothing"
-        warnings.warn(message, UserWarning, stacklevel=3)
-        return Correlations(smoothed(R), n, mean, scale, smoothed=True)
+        return Correlations(R, int(moments.rows), mean, scale, moments.counts)
 
-    def _extract(self, R: NDArray[np.float64], task: FitTask[None]) -> Factors:
+    def _polychoric(self, task: FitTask[Tables | None], tables: Tables) -> Solver[Correlations]:
+        dataset, levels = task.dataset, tables.levels
+        found = yield from tabulate(
+            levels,
+            tables.tiles,
+            dataset.shape[0],
+            task.dtype,
+            complete_only=self.missing == "listwise",
+            threads=task.plan().workers.threads,
+        )
+        if found.fractions.any():
+            j = int(np.flatnonzero(found.fractions)[0])
+            message = f"item {str(dataset.column_labels[j])!r} has {found.fractions[j]} answers that are no whole numbers"
+            raise DataError(f"{message}, expected ordered categories; use correlation='pearson'")
+        mean, scale = level_moments(levels, found.totals) if found.rows > 1 else (levels.low, levels.low)
+        limit = found.correlations.at_limit
+        if limit.size:
+            pairs = ", ".join(" and ".join(repr(str(dataset.column_labels[j])) for j in pair) for pair in limit[:3])
+            message = f"the polychoric correlation is at its limit for {len(limit)} pairs of items ({pairs}), expected less than 0.9999"
+            warnings.warn(f"{message}; leave out items that repeat others", UserWarning, stacklevel=4)
+        R, counts = found.correlations.R, found.correlations.counts
+        return Correlations(R, found.rows, mean, scale, counts, thresholds=found.categories.by_item)
+
+    def _extract(self, R: NDArray[np.float64], task: FitTask[Tables | None]) -> Factors:
         """Extract and rotate the factors of the correlations R."""
         m, k = len(R), self.n_components
         if (m - k) ** 2 < m + k:
@@ -266,9 +333,12 @@ class FactorAnalysis(Factorization):
         extraction = minres(R, k, self.max_iter, self.tol)
         pattern, Phi = extraction.loadings, np.eye(k)
         if self.rotation == "promax" and k > 1:
-            pattern, Phi = promax(pattern, self.kappa)
+            pattern, Phi = promax(pattern, self.kappa, kaiser=self.kaiser is not False)
         elif self.rotation == "varimax" and k > 1:
-            pattern, _ = varimax(pattern)
+            pattern, _ = varimax(pattern, kaiser=self.kaiser is not False)
+        elif self.rotation == "oblimin":
+            rotated = oblimin(pattern, kaiser=self.kaiser is True)
+            pattern, Phi = rotated.pattern, rotated.correlations
         pattern, Phi = ordered(pattern, Phi)
         communalities = np.einsum("jr,rs,js->j", pattern, Phi, pattern)
         error = R - pattern @ Phi @ pattern.T
@@ -292,7 +362,8 @@ class FactorAnalysis(Factorization):
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
         require_finite(dataset)
-        task = self._task(dataset)
+        dtype = self._working_dtype(dataset)
+        task = self._task(dataset, footprint=self._footprint(dataset.shape, 0, dtype), dtype=dtype)
         scorer = Scorer.from_loadings(self.components_, self.uniquenesses_, self.factor_correlations_, self.mean_, self.scale_)
         sums, scores = task.compute_rows(ScorePass(task.dtype), scorer, len(self.components_), out)
         _warn_nonrespondents(int(sums.nonrespondents), dataset.shape[0])
@@ -317,6 +388,19 @@ class FactorAnalysis(Factorization):
         columns = {"variance": variance, "share": share, "cumulative": share.cumsum()}
         return pd.DataFrame(columns, index=pd.Index(self.get_feature_names_out(), name="factor"))
 
+    @property
+    def fit_(self) -> "pd.Series[float]":
+        """Indices of the fit of the model's correlations to R."""
+        pattern = self.components_.T.astype(np.float64)
+        loadings = pattern @ np.linalg.cholesky(self.factor_correlations_)
+        return fit_indices(self.correlations_, loadings, self.uniquenesses_, self.n_observations_, regular=not self.smoothed_)
+
+    @property
+    def score_reliability_(self) -> "pd.Series[float]":
+        """Squared correlation of each factor with its scores."""
+        values = score_reliability(self.correlations_, self.components_.T.astype(np.float64), self.factor_correlations_)
+        return pd.Series(values, index=pd.Index(self.get_feature_names_out(), name="factor"), name="reliability")
+
     def _check_observed(self, dataset: Dataset, *, reset: bool) -> None:
         """Refuse items without any answer in a fit. Rows without any answer are reported with the scores."""
         if reset:
@@ -328,13 +412,31 @@ class FactorAnalysis(Factorization):
             {
                 "n_components": (is_count(self.n_components), POSITIVE_INTEGER),
                 "method": (self.method == "minres", "'minres'"),
-                "rotation": (self.rotation in ("promax", "varimax", None), "'promax', 'varimax' or None"),
+                "correlation": (self.correlation in ("pearson", "polychoric"), "'pearson' or 'polychoric'"),
+                "rotation": (self.rotation in ("promax", "oblimin", "varimax", None), "'promax', 'oblimin', 'varimax' or None"),
+                "kaiser": (self.kaiser is None or isinstance(self.kaiser, bool), "True, False or None"),
                 "kappa": (is_in_range(self.kappa, 1), "a number of at least 1"),
                 "missing": (self.missing in ("pairwise", "listwise"), "'pairwise' or 'listwise'"),
                 "max_iter": (is_count(self.max_iter), POSITIVE_INTEGER),
                 "tol": (is_in_range(self.tol, 0), "a number of at least 0"),
             },
         )
+
+    def _task(self, dataset: Dataset, problem: Any = None, **settings: Any) -> FitTask[Any]:
+        """Return the task, with the fewest passes over tables that keep within the memory limit."""
+        if self.correlation == "pearson" or settings.get("footprint") is not None:
+            return super()._task(dataset, problem, **settings)
+        levels, m = _levels(dataset), dataset.shape[1]
+        dtype = self._working_dtype(dataset)
+        base = self._footprint(dataset.shape, 0, dtype)
+        tiles = 1
+        while True:
+            tables = table_bytes(levels.n_slots, dataset.shape[0]) / tiles + gathered_bytes(levels.n_slots)
+            footprint = replace(base, work_per_row=base.work_per_row + levels.n_slots, broadcast=base.broadcast + round(tables))
+            task = super()._task(dataset, Tables(levels, tiles), footprint=footprint, **settings)
+            if tiles >= m or task.plan().fits:
+                return task
+            tiles *= 2
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         size, m, k = dtype.itemsize, shape[1], self.n_components
@@ -360,6 +462,21 @@ def _check_answers(dataset: Dataset, k: int) -> None:
         j = constant[0]
         found = f"item {str(dataset.column_labels[j])!r} holds {low[j]:g} in every row ({constant.size} such items in all)"
         raise DataError(f"{found}, expected items that vary; leave it out")
+
+
+def _levels(dataset: Dataset) -> Levels:
+    """Return the levels of the answers; refuse answers that are no ordered categories."""
+    low, high = dataset.statistics.minimum, dataset.statistics.maximum
+    fractional = np.flatnonzero((low != np.floor(low)) | (high != np.floor(high)))
+    wide = np.flatnonzero(high - low >= MAX_LEVELS)
+    for invalid, found in ((fractional, "which are no whole numbers"), (wide, f"more than {MAX_LEVELS} levels")):
+        if invalid.size:
+            j = invalid[0]
+            message = (
+                f"item {str(dataset.column_labels[j])!r} has answers from {low[j]:g} to {high[j]:g}, {found} ({invalid.size} such items)"
+            )
+            raise DataError(f"{message}, expected at most {MAX_LEVELS} consecutive whole numbers; recode it, or use correlation='pearson'")
+    return Levels.between(low, high)
 
 
 def _warn_nonrespondents(nonrespondents: int, n: int) -> None:

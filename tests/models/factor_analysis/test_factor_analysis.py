@@ -17,7 +17,8 @@ from dfact.data.examples import ipip_ascado
 from dfact.data.synthetic import icqf_simulation
 from dfact.linalg.correlation import smoothed
 from dfact.linalg.factor_retention import bic, minimum_average_partial, parallel_analysis
-from dfact.linalg.minres import LOWEST, explained, minres, ordered, principal, promax, residual, varimax
+from dfact.linalg.minres import LOWEST, minres, principal, residual
+from dfact.linalg.rotation import explained, ordered, promax, varimax
 from dfact.report.plots import signed_heatmap
 from dfact.report.presenters.base import model_text, rows_text
 from dfact.report.presenters.factor_analysis import factor_correlations
@@ -341,11 +342,11 @@ def test_bic_needs_a_regular_matrix_and_degrees_of_freedom() -> None:
 class TestEstimator(EstimatorSuite):
     model = dfact.FactorAnalysis
     parameters: ClassVar = {"n_components": 3}
-    derived = ("loadings_", "explained_")
+    derived = ("loadings_", "explained_", "fit_", "score_reliability_")
 
-    @pytest.fixture(params=["promax", "varimax"])
+    @pytest.fixture(params=["promax", "varimax", "polychoric"])
     def variant(self, request: pytest.FixtureRequest) -> dict[str, Any]:
-        return {"rotation": request.param}
+        return {"correlation": "polychoric", "rotation": "oblimin"} if request.param == "polychoric" else {"rotation": request.param}
 
     def data(self) -> Array:
         X = np.clip(np.rint(planted(5_000, 3)[0]), 0, 9)
@@ -430,7 +431,10 @@ def never_together() -> Array:
         (GOOD, {"n_components": 9}, r"n_components=9 is larger.*n_features=8"),
         (GOOD, {"n_components": 0}, r"n_components is 0, expected an integer"),
         (GOOD, {"method": "ml"}, r"method is 'ml', expected 'minres'"),
-        (GOOD, {"rotation": "oblimin"}, r"rotation is 'oblimin'"),
+        (GOOD, {"rotation": "quartimax"}, r"rotation is 'quartimax'"),
+        (GOOD, {"kaiser": 1}, r"kaiser is 1, expected True, False or None"),
+        (GOOD, {"correlation": "spearman"}, r"correlation is 'spearman', expected 'pearson' or 'polychoric'"),
+        (GOOD, {"correlation": "polychoric"}, r"item '0' has answers from .* no whole numbers \(8 such items\), expected at most 10"),
         (GOOD, {"kappa": 0.5}, r"kappa is 0.5"),
         (GOOD, {"missing": "drop"}, r"missing is 'drop'"),
         (GOOD, {"tol": -1}, r"tol is -1"),

@@ -1,0 +1,80 @@
+"""``dfact describe``."""
+
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from dfact.cli.options import (
+    choice,
+    example,
+    executor_for,
+    executor_option,
+    memory_option,
+    overwrite_option,
+    read_dataset,
+    scheduler_option,
+)
+from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
+from dfact.storage.location import Location
+
+
+@click.command(epilog=example("dfact describe survey.zarr items.xlsx --items items.csv"))
+@click.argument("data", type=InputLocation())
+@click.argument("out", type=OutputLocation("dfact.report.reliability_tables:FORMATS"), required=False)
+@click.option(
+    "--items",
+    type=InputPath(),
+    metavar="FILE",
+    help="Csv file with a column item and columns scale, key (-1 reverses an item) and text, in place of those in DATA.",
+)
+@choice("--missing", "pairwise listwise", "Correlations from participants who answered both items (pairwise) or all items (listwise).")
+@click.option("--group-factors", default=3, help="Maximum number of group factors of omega hierarchical.")
+@choice("--table", "items scales", "Table to write, if OUT ends in .csv.")
+@memory_option
+@executor_option
+@scheduler_option
+@overwrite_option
+def describe(
+    data: Location,
+    out: Path | None,
+    items: Location | None,
+    missing: str,
+    group_factors: int,
+    table: str,
+    memory_limit: str | None,
+    executor: str | None,
+    scheduler: str | None,
+    overwrite: bool,
+) -> None:
+    """Describe the items and scales of a questionnaire.
+
+    Prints for each item of the dataset DATA its missing answers, mean, standard deviation, skewness, floor and ceiling, its
+    correlation with the rest of its scale, alpha without it, and its sampling adequacy; for each scale alpha with its 95 %
+    interval, the standardised alpha, lambda 6, omega total and hierarchical; and KMO and Bartlett's test of all items.
+
+    OUT gets the same tables: a .csv one of them, an .xlsx (needs openpyxl) or an .html all.
+
+    Without scales in DATA or FILE, all items are one scale. Items are reversed only where their key is -1.
+    """
+    from dfact.progress import Progress
+    from dfact.report.reliability import describe as describe_data
+    from dfact.report.reliability_tables import check_description_path, write_description
+
+    if out is not None:
+        check_description_path(out, overwrite=overwrite)
+    dataset = read_dataset(data)
+    with executor_for(executor, scheduler) as resolved, closing(Progress("describe")) as progress:
+        description = describe_data(
+            dataset,
+            scales=items,
+            missing=missing,
+            group_factors=group_factors,
+            executor=resolved,
+            memory_limit=memory_limit,
+            callbacks=[progress],
+        )
+    if out is not None:
+        write_description(description, out, table=table, overwrite=overwrite)
+        click.echo(f"{out}: {len(description.items)} items in {len(description.scales)} scale(s)\n")
+    click.echo(description)

@@ -1,0 +1,140 @@
+"""Rotations of factor loadings: varimax, promax and oblimin, and the order and signs of the rotated factors."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+_ROUNDS, _TOLERANCE = 1000, 1e-12  # of the varimax rotation
+_STARTS_TOLERANCE, _START_ROUNDS = 1e-5, 1000  # of the oblimin rotation from each start
+_FINAL_TOLERANCE, _FINAL_ROUNDS = 1e-9, 5000  # from the lowest of them
+_TIE = 1e-7  # relative: starts whose criteria differ by less have found the same minimum
+_HALVINGS = 20  # of a step; a smaller one is within rounding errors
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Oblique factors by a rotation."""
+
+    pattern: Array
+    """Loadings Λ (m, k)."""
+    correlations: Array
+    """Correlations Φ (k, k) of the factors."""
+    criterion: float
+    """The minimum of the criterion; of rows of length 1 with Kaiser's normalization."""
+
+
+def varimax(loadings: Array, *, kaiser: bool = True) -> tuple[Array, Array]:
+    """Return Λ T (m, k) and the rotation T (k, k) that maximises Σ_r Var_j((ΛT)_jr²), with ``kaiser`` for rows of length 1 (Kaiser 1958).
+
+    The iteration alternates between the criterion's linear part and its nearest rotation (the singular value iteration).
+    """
+    A, lengths = _normalized(loadings, kaiser=kaiser)
+    T, last = np.eye(A.shape[1]), 0.0
+    for _ in range(_ROUNDS):
+        B = A @ T
+        U, s, Vt = np.linalg.svd(A.T @ (B**3 - B * (B**2).mean(axis=0)))
+        T = U @ Vt
+        if s.sum() <= last * (1 + _TOLERANCE):
+            break
+        last = s.sum()
+    return (A @ T) * lengths, T
+
+
+def promax(loadings: Array, kappa: float = 4.0, *, kaiser: bool = True) -> tuple[Array, Array]:
+    """Return oblique pattern loadings P (m, k) and the correlations Φ (k, k) of their factors: P Φ Pᵀ = ΛΛᵀ.
+
+    The varimax loadings, with ``kaiser`` of rows of length 1, are fitted by least squares to their own signed κ-th powers. Factors keep
+    variance 1, and rows are scaled back to their lengths (Hendrickson & White 1964; the normalization as in SPSS and in
+    psych's ``kaiser``).
+    """
+    A, lengths = _normalized(loadings, kaiser=kaiser)
+    B, _ = varimax(A, kaiser=kaiser)
+    U = np.linalg.lstsq(B, B * np.abs(B) ** (kappa - 1), rcond=None)[0]
+    U *= np.sqrt(np.linalg.inv(U.T @ U).diagonal())
+    inverse = np.linalg.inv(U)
+    return (B @ U) * lengths, inverse @ inverse.T
+
+
+def oblimin(loadings: Array, *, kaiser: bool = False, n_starts: int = 10, seed: int = 0) -> Rotation:
+    """Rotate loadings A (m, k) of uncorrelated factors by oblimin with γ = 0 (quartimin): minimise
+
+        ¼ Σ_{r≠s} Σ_j λ_jr² λ_js²  over Λ = A T⁻ᵀ with columns of T (k, k) of length 1, and Φ = TᵀT
+
+    by gradient projection (Jennrich 2002), from the identity and from ``n_starts`` random rotations. The lowest minimum wins;
+    of equal ones, the first. The rows of A are not normalized, as in psych and GPArotation, unless ``kaiser``, as in SPSS.
+    """
+    k = loadings.shape[1]
+    A, lengths = _normalized(loadings, kaiser=kaiser)
+    if k == 1:
+        return Rotation(loadings, np.ones((1, 1)), 0.0)
+    rng = np.random.default_rng(seed)
+    starts = [np.eye(k), *(np.linalg.qr(rng.standard_normal((k, k)))[0] for _ in range(n_starts))]
+    best, lowest = starts[0], np.inf
+    for start in starts:
+        T, value = _project_gradient(A, start, _STARTS_TOLERANCE, _START_ROUNDS)
+        if value < lowest - _TIE * abs(lowest) or lowest == np.inf:
+            best, lowest = T, value
+    T, value = _project_gradient(A, best, _FINAL_TOLERANCE, _FINAL_ROUNDS)
+    return Rotation(_pattern(A, T) * lengths, T.T @ T, value)
+
+
+def _project_gradient(A: Array, T: Array, tolerance: float, rounds: int) -> tuple[Array, float]:
+    """Return the T (k, k) and the value of the oblimin criterion at its minimum near T, where the projected gradient is small."""
+    pattern = _pattern(A, T)
+    value, slope = _quartimin(pattern)
+    step = 1.0
+    for _ in range(rounds):
+        gradient = -np.linalg.solve(T.T, slope.T @ pattern)  # by T: −(ΛᵀGT⁻¹)ᵀ
+        gradient -= T * (T * gradient).sum(axis=0)  # along the columns of T, whose lengths are fixed
+        square = float(np.vdot(gradient, gradient))
+        if square <= tolerance**2:
+            break
+        step *= 2
+        for _ in range(_HALVINGS):
+            moved = T - step * gradient
+            moved /= np.linalg.norm(moved, axis=0)
+            pattern = _pattern(A, moved)
+            new, slope = _quartimin(pattern)
+            if new < value - 0.5 * step * square:
+                break
+            step /= 2
+        else:
+            break
+        T, value = moved, new
+    return T, value
+
+
+def _pattern(A: Array, T: Array) -> Array:
+    """Return A T⁻ᵀ (m, k)."""
+    return np.asarray(np.linalg.solve(T, A.T).T, np.float64)
+
+
+def _quartimin(pattern: Array) -> tuple[float, Array]:
+    """Return ¼ Σ_{r≠s} Σ_j λ_jr² λ_js² and its gradient by Λ (m, k)."""
+    squares = pattern**2
+    others = squares.sum(axis=1, keepdims=True) - squares
+    return 0.25 * float(np.vdot(squares, others)), pattern * others
+
+
+def ordered(pattern: Array, correlations: Array) -> tuple[Array, Array]:
+    """Order the factors by the variance they explain, diag(Φ PᵀP), the largest first; flip signs so that loadings sum to above 0."""
+    order = np.argsort(-explained(pattern, correlations), kind="stable")
+    sign = np.where(pattern[:, order].sum(axis=0) < 0, -1.0, 1.0)
+    return pattern[:, order] * sign, correlations[np.ix_(order, order)] * np.outer(sign, sign)
+
+
+def explained(pattern: Array, correlations: Array) -> Array:
+    """Return the variance that each factor explains, in items: diag(Φ PᵀP) (k), which add up to the sum of the communalities."""
+    variances: Array = (correlations @ (pattern.T @ pattern)).diagonal()
+    return variances
+
+
+def _normalized(loadings: Array, *, kaiser: bool) -> tuple[Array, Array]:
+    """Return rows of length 1 and their lengths (m, 1), without ``kaiser`` the loadings and ones. Rows of zeros stay."""
+    if not kaiser:
+        return loadings, np.ones((len(loadings), 1))
+    lengths = np.linalg.norm(loadings, axis=1, keepdims=True)
+    return loadings / np.where(lengths > 0, lengths, 1.0), lengths

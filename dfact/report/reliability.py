@@ -1,0 +1,294 @@
+"""Descriptions of questionnaires: distributions of the items, reliability of the scales, adequacy for a factor analysis."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dfact.data.coerce import as_dataset
+from dfact.data.dataset import Dataset
+from dfact.data.layout import Layout
+from dfact.data.scales import Scales, resolve_scales
+from dfact.data.validation import require_finite
+from dfact.engine.driver import FusedSolver, drive_together
+from dfact.engine.executors import data_client, resolve_executor
+from dfact.engine.memory_plan import Footprint, make_plan
+from dfact.engine.partitions import partitions
+from dfact.engine.passes import Block
+from dfact.engine.requests import Solver, run
+from dfact.engine.threads import single_threaded
+from dfact.errors import DataError, ParameterError
+from dfact.linalg.correlation import Moments, MomentsPass
+from dfact.linalg.item_sums import ItemRange, ItemSums, ItemSumsPass
+from dfact.models.parameters import POSITIVE_INTEGER, is_count
+from dfact.progress import Iteration, Reporter
+from dfact.report.scale_figures import Associations, adequacy, describe_scale, quoted
+from dfact.report.tables import align_columns, table_text
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Description:
+    """Distributions of the items and reliability of the scales; ``print`` shows it as tables.
+
+    A figure that is not defined is NaN, and ``note`` has the reason.
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> answers = np.random.default_rng(0).integers(1, 6, (100, 3))
+    >>> description = dfact.describe(answers, scales={"pair": ["0", "1"], "single": ["2"]})
+    >>> description.scales.loc["single", "note"]
+    'one item'
+    """
+
+    items: pd.DataFrame
+    """By item: its ``scale``, ``key`` (1 or −1), number ``n`` of answers, the share ``missing``, ``mean`` and ``sd``, ``skew``
+    (Σ(x − x̄)³/n / sd³), the shares of answers at the ``floor`` and at the ``ceiling`` of the range, ``r_drop`` (the correlation
+    with the sum of the other items of the scale), ``alpha_if_dropped``, ``msa`` (sampling adequacy), ``note`` and ``text``.
+
+    Reversed items are described as they count in the scale: reversed within their range."""
+    scales: pd.DataFrame
+    """By scale: the number of ``items``, the number ``n`` of participants, the number ``n_lowest`` who answered both items of a pair,
+    at least, Cronbach's ``alpha`` with the ends ``low`` and ``high`` of its 95 % interval, the ``standardised`` alpha, Guttman's
+    ``lambda6``, McDonald's ``omega_total`` of one factor, ``omega_hierarchical`` and ``ecv`` of a general factor, the average
+    correlation ``average_r``, and ``note``."""
+    kmo: float
+    """Kaiser-Meyer-Olkin measure of sampling adequacy of all items."""
+    bartlett: "pd.Series[float]"
+    """Bartlett's test of sphericity of all items: ``chi_square``, ``df`` and ``p``."""
+    n: int
+    """Number of participants with any answer, or with all answers if ``missing="listwise"``."""
+    correlation: str
+    missing: str
+    note: str = ""
+    """Reason why ``kmo`` and ``bartlett`` are NaN."""
+
+    def __str__(self) -> str:
+        chi_square, df, p = self.bartlett
+        level = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+        tests = self.note or f"KMO {self.kmo:.3f}; Bartlett's χ² {chi_square:.1f}, {df:g} df, {level}"
+        lines = [
+            ("answers", f"{self.n} participants × {len(self.items)} items, missing answers {self.missing}"),
+            ("correlations", self.correlation),
+            ("adequacy", tests),
+        ]
+        tables = [_printed(table) for table in (self.scales, self.items)]
+        return "\n\n".join([align_columns(lines), *tables])
+
+
+def describe(
+    data: Any,
+    *,
+    scales: Mapping[str, Sequence[str]] | str | PathLike[str] | None = None,
+    keys: Mapping[str, int] | None = None,
+    correlation: str = "pearson",
+    missing: str = "pairwise",
+    group_factors: int = 3,
+    executor: Any = None,
+    memory_limit: int | str | None = None,
+    callbacks: Sequence[Callable[[Iteration], None]] = (),
+) -> Description:
+    """Describe the items and the scales of a questionnaire, from one pass over the answers.
+
+    Reliability comes from the covariances C of the items of a scale, or from their correlations R:
+
+    - alpha = m/(m − 1)·(1 − tr C/ΣC) with the interval of Feldt, Woodruff & Salih (1987); standardised: the same of R;
+    - λ6 = 1 − Σ 1/(R⁻¹)_ii / ΣR (Guttman 1945);
+    - omega total = (Σλ)²/((Σλ)² + Σψ) of one minres factor (McDonald 1999). Programs that fit the covariances by maximum likelihood
+      give other values;
+    - omega hierarchical, and ECV: shares of a general factor in the variance of the sum, and in the common variance, by the
+      transformation of Schmid & Leiman (1957) of oblimin factors (Zinbarg et al. 2005).
+
+    KMO, MSA and Bartlett's test are of all items, whether they belong to a scale or not.
+
+    Parameters
+    ----------
+    data : array (n, m) of any kind, path or Dataset
+        The answers; NaN is missing.
+    scales : dict from scale to its items, or path, optional
+        A path is that of a csv file with a column item and columns scale, key, text, or some of them. By default the scales of the
+        dataset's codebook; without any, all items are one scale.
+    keys : dict from item to 1 or -1, optional
+        Items with −1 are reversed: x becomes low + high − x, with the item's valid range (for an array, the range of all answers).
+        By default the keys of the csv file or the codebook, else 1. Nothing is reversed unasked.
+    correlation : "pearson"
+        Correlations from which figures other than alpha and r_drop are computed.
+    missing : "pairwise" or "listwise"
+        Correlations from the participants who answered both items, or all items: of the scale for figures of a scale, of the
+        data for KMO, MSA and Bartlett's test. n, mean, sd, skew, floor and ceiling are of all answers to the item.
+    group_factors : int
+        Number of group factors of omega hierarchical; fewer for a scale with too few items to determine them (two for five items,
+        none for four).
+    executor : None, "inline", "threads", "distributed" or distributed.Client
+        Executor of the pass; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
+    memory_limit : int or str, optional
+        Bytes that a process may use ("4GiB").
+    callbacks : sequence of callables
+        Called with an :class:`dfact.progress.Iteration` after each step, such as ``dfact.Progress("describe")``.
+
+    Returns
+    -------
+    Description
+        Tables of the items and of the scales, KMO and Bartlett's test.
+
+    Raises
+    ------
+    DataError
+        Infinite answers; a scale with items that the data does not have; an item in two scales.
+    ParameterError
+        A key other than 1 and −1, or another invalid parameter.
+    MemoryPlanError
+        The minimum that the pass needs exceeds ``memory_limit``.
+
+    Warns
+    -----
+    UserWarning
+        Items that correlate negatively with the rest of their scale; indefinite correlations of a scale, which were smoothed for
+        omega.
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> answers = np.rint(rng.normal(3, 1, (500, 1)) + rng.normal(0, 1, (500, 6)))
+    >>> description = dfact.describe(answers, scales={"calm": ["0", "1", "2"], "open": ["3", "4", "5"]})
+    >>> list(description.scales.index), bool(description.scales.loc["calm", "alpha"] > 0.6)
+    (['calm', 'open'], True)
+    """
+    if correlation != "pearson":
+        raise ParameterError(f"correlation is {correlation!r}, expected 'pearson'")
+    if missing not in ("pairwise", "listwise"):
+        raise ParameterError(f"missing is {missing!r}, expected 'pairwise' or 'listwise'")
+    if not is_count(group_factors):
+        raise ParameterError(f"group_factors is {group_factors!r}, expected {POSITIVE_INTEGER}")
+    dataset = as_dataset(data, client=data_client(data, executor))
+    if len(dataset.shape) != 2:
+        raise DataError(f"X has {len(dataset.shape)} modes, expected rows (participants) and columns (items)")
+    require_finite(dataset)
+    resolved = resolve_scales(dataset, scales, keys)
+    report = Reporter(callbacks, 2)
+    item_range, sums, moments = _collect(dataset, resolved, missing, executor, memory_limit)
+    report.step("answers")
+    with single_threaded(), np.errstate(invalid="ignore", divide="ignore"):
+        result = _summarize(dataset, resolved, item_range, sums, moments, missing, group_factors)
+    report.step("reliability")
+    return result
+
+
+@dataclass(frozen=True)
+class ColumnsView:
+    """A view of some columns of each block."""
+
+    columns: tuple[int, ...]
+
+    def __call__(self, block: Block) -> Block:
+        return replace(block, stored=block.values[:, self.columns], missing_code=None)
+
+
+def _collect(
+    dataset: Dataset, scales: Scales, missing: str, executor: Any, memory_limit: int | str | None
+) -> tuple[ItemRange, ItemSums, list[Moments]]:
+    """Run the passes on one read of the answers: sums of the items; moments of all items and, listwise, of those of each scale."""
+    statistics = dataset.statistics
+    with np.errstate(invalid="ignore"):  # without answers the extremes are infinite
+        shift = np.where(statistics.observed > 0, (statistics.minimum + statistics.maximum) / 2, 0.0)
+    item_range = ItemRange(dataset.valid_range[:, 0], dataset.valid_range[:, 1], shift)
+    dtype = np.dtype("float32" if np.can_cast(dataset.dtype, np.float32) else "float64")
+    listwise, m = missing == "listwise", dataset.shape[1]
+    separate = scales.scales if listwise else ()
+    solvers: list[FusedSolver[Any]] = [
+        FusedSolver(_run(ItemSumsPass(dtype), item_range)),
+        FusedSolver(_run(MomentsPass(dtype, listwise), shift)),
+    ]
+    for scale in separate:
+        view = ColumnsView(tuple(scale.columns.tolist()))
+        solvers.append(FusedSolver(_run(MomentsPass(dtype, complete_only=True), shift[scale.columns]), view))
+    sizes = [m, *(len(scale.columns) for scale in separate)]
+    footprint = Footprint(
+        state_per_row=0,
+        work_per_row=(3 * dtype.itemsize + 2) * m + 18 * m + dtype.itemsize * max(sizes[1:], default=0),
+        broadcast=8 * (sum(4 * size * size for size in sizes) + 9 * m),
+        result_per_row=0,
+    )
+    layout = Layout.of(dataset.shape)
+    resolved = resolve_executor(executor, layout.n_partitions)
+    plan = make_plan(dataset.source, dtype, footprint, resolved.workers(memory_limit))
+    plan.check()
+    with resolved.open(partitions(dataset.source, dataset.missing_code, None), plan) as session:
+        sums, *moments = drive_together(solvers, session, dtype)
+    return item_range, sums, moments
+
+
+def _run(pass_: Any, broadcast: Any) -> Solver[Any]:
+    return (yield from run(pass_, broadcast))
+
+
+def _summarize(
+    dataset: Dataset, scales: Scales, item_range: ItemRange, sums: ItemSums, moments: list[Moments], missing: str, group_factors: int
+) -> Description:
+    names = [str(label) for label in dataset.column_labels]
+    associations = Associations.of(moments[0], scales.keys)
+    figures = {name: np.full(len(names), np.nan) for name in ("r_drop", "alpha_if_dropped", "msa")}
+    rows = []
+    for i, scale in enumerate(scales.scales):
+        own = associations.part(scale.columns) if missing == "pairwise" else Associations.of(moments[1 + i], scales.keys[scale.columns])
+        rows.append(describe_scale(scale, own, names, figures, group_factors))
+    _warn_negative([name for name, correlation in zip(names, figures["r_drop"], strict=True) if correlation < 0])
+    table = pd.DataFrame(rows, index=pd.Index([scale.name for scale in scales.scales], name="scale"))
+    kmo, test, note = adequacy(associations, names, figures["msa"])
+    items = _item_table(names, dataset, scales, item_range, sums, figures)
+    description = Description(items, table, kmo, test, associations.n, "pearson", missing, note)
+    if scales.texts:
+        items["text"] = [scales.texts.get(name, "") for name in names]
+    return description
+
+
+def _item_table(
+    names: list[str], dataset: Dataset, scales: Scales, item_range: ItemRange, sums: ItemSums, figures: Mapping[str, Array]
+) -> pd.DataFrame:
+    """Return the table of the items, given their figures within scales."""
+    n, reversed_ = sums.counts, scales.keys < 0
+    low, high = item_range.low + dataset.offset, item_range.high + dataset.offset
+    mean, deviations = sums.means() + (item_range.shift + dataset.offset), sums.deviations()
+    scale = np.full(len(names), "", object)
+    for each in scales.scales:
+        scale[each.columns] = each.name
+    floor, ceiling = sums.floor / n, sums.ceiling / n
+    columns = {
+        "scale": scale,
+        "key": scales.keys.astype(int),
+        "n": n.astype(int),
+        "missing": 1 - n / dataset.shape[0],
+        "mean": np.where(reversed_, low + high - mean, mean),
+        "sd": deviations,
+        "skew": sums.skews() * scales.keys,
+        "floor": np.where(reversed_, ceiling, floor),
+        "ceiling": np.where(reversed_, floor, ceiling),
+        **figures,
+        "note": np.where(n == 0, "no answers", np.where(n == 1, "one answer", np.where(deviations == 0, "no variance", ""))),
+    }
+    return pd.DataFrame(columns, index=pd.Index(names, name="item"))
+
+
+def _warn_negative(negative: list[str]) -> None:
+    """Warn of items that correlate negatively with the rest of their scale."""
+    if negative:
+        warnings.warn(
+            f"the correlation with the rest of the scale is negative for {quoted(negative)}, expected positive ones; if these items are "
+            "worded in reverse, give them the key -1: keys=, or the column key of the file of items (--items)",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _printed(table: pd.DataFrame) -> str:
+    """Return a table as text, with the labels of its rows first and without columns of notes that are empty."""
+    shown = table.reset_index()
+    return table_text(shown.loc[:, [name != "note" or (shown[name] != "").any() for name in shown]], header=True)

@@ -1,0 +1,132 @@
+"""Figures of the scales of a questionnaire, and of all items together, from the moments of the answers."""
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dfact.data.scales import Scale
+from dfact.linalg.correlation import Moments, is_indefinite, smoothed
+from dfact.linalg.fit_indices import SINGULAR
+from dfact.linalg.reliability import (
+    alpha,
+    alpha_if_dropped,
+    alpha_interval,
+    average_correlation,
+    bartlett,
+    item_rest_correlations,
+    lambda6,
+    n_group_factors,
+    omega_total,
+    sampling_adequacy,
+    schmid_leiman,
+)
+
+Array = NDArray[np.float64]
+_LISTED = 8
+"""Number of items that a message names."""
+_FIGURES = ("alpha", "low", "high", "standardised", "lambda6", "omega_total", "omega_hierarchical", "ecv", "average_r")
+
+
+@dataclass(frozen=True)
+class Associations:
+    """Covariances and correlations of items that are keyed alike."""
+
+    C: Array
+    R: Array
+    n: int
+    """Number of rows that contributed."""
+    n_eff: float
+    """Number of rows by which tests and intervals judge precision."""
+    counts: Array
+    """Number of rows of each pair (m, m)."""
+
+    @classmethod
+    def of(cls, moments: Moments, keys: Array) -> "Associations":
+        """Return those of columns with these keys 1 or −1: a reversed item changes the signs of its row and column."""
+        signs, n = np.outer(keys, keys), int(moments.rows)
+        return cls(moments.covariances() * signs, moments.correlations() * signs, n, float(n), moments.counts)
+
+    def part(self, columns: NDArray[np.intp]) -> "Associations":
+        """Return those of some of the items."""
+        pairs = np.ix_(columns, columns)
+        return replace(self, C=self.C[pairs], R=self.R[pairs], counts=self.counts[pairs])
+
+
+def describe_scale(scale: Scale, own: Associations, names: list[str], figures: Mapping[str, Array], group_factors: int) -> dict[str, Any]:
+    """Return the row of a scale, and set the figures of its items within it."""
+    varying = ~np.isnan(own.R.diagonal())
+    chosen, columns = own.part(np.flatnonzero(varying)), scale.columns[varying]
+    labels = [names[j] for j in columns]
+    notes = [f"without {quoted(np.array(names)[scale.columns[~varying]])}: no variance"] if not varying.all() else []
+    C, R, m = chosen.C, chosen.R, len(columns)
+    lowest = int(chosen.counts.min()) if m else 0
+    row: dict[str, Any] = {"items": m, "n": chosen.n, "n_lowest": lowest} | dict.fromkeys(_FIGURES, np.nan)
+    if m < 2:
+        notes.append("one item" if m else "no item")
+    elif np.isnan(R).any():
+        notes.append(_undefined_pair(R, labels))
+    else:
+        figures["r_drop"][columns] = item_rest_correlations(C)
+        figures["alpha_if_dropped"][columns] = alpha_if_dropped(C)
+        row["alpha"] = alpha(C)
+        row["low"], row["high"] = alpha_interval(row["alpha"], chosen.n_eff, m)
+        row["standardised"], row["average_r"] = alpha(R), average_correlation(R)
+        reason = _irregular(R, labels)
+        if reason:
+            notes.append(f"lambda6: {reason}")
+        else:
+            row["lambda6"] = lambda6(R)
+        if is_indefinite(R):
+            warnings.warn(
+                f"the pairwise correlations of scale {scale.name!r} have negative eigenvalues and were smoothed for omega; "
+                "missing='listwise' needs no smoothing",
+                UserWarning,
+                stacklevel=4,
+            )
+            R = smoothed(R)
+        split = schmid_leiman(R, n_group_factors(m, group_factors))
+        row |= {"omega_total": omega_total(R), "omega_hierarchical": split.omega_hierarchical, "ecv": split.ecv}
+    return row | {"note": "; ".join(notes)}
+
+
+def adequacy(associations: Associations, names: list[str], msa: Array) -> tuple[float, "pd.Series[float]", str]:
+    """Return KMO and Bartlett's test with the reason if they are NaN, and set the sampling adequacy ``msa`` of the items."""
+    columns = np.flatnonzero(~np.isnan(associations.R.diagonal()))
+    R, labels = associations.R[np.ix_(columns, columns)], [names[j] for j in columns]
+    undefined = pd.Series({"chi_square": np.nan, "df": np.nan, "p": np.nan})
+    if len(columns) < 2:
+        return np.nan, undefined, "fewer than two items vary"
+    reason = _undefined_pair(R, labels) if np.isnan(R).any() else _irregular(R, labels)
+    if reason:
+        return np.nan, undefined, f"no KMO and no Bartlett's test: {reason}"
+    kmo, item_adequacy = sampling_adequacy(R)
+    msa[columns] = item_adequacy
+    test = bartlett(R, associations.n_eff)
+    return kmo, pd.Series({"chi_square": test.chi_square, "df": float(test.df), "p": test.p}), ""
+
+
+def _undefined_pair(R: Array, labels: list[str]) -> str:
+    i, j = np.argwhere(np.isnan(R))[0].tolist()
+    return f"{labels[i]!r} and {labels[j]!r} do not vary together in common rows"
+
+
+def _irregular(R: Array, labels: list[str]) -> str:
+    """Return the reason why correlations cannot be inverted; "" if they can be."""
+    values, vectors = np.linalg.eigh(R)
+    if values[0] > SINGULAR:
+        return ""
+    if is_indefinite(R):
+        return "the pairwise correlations have negative eigenvalues"
+    weights = np.abs(vectors[:, 0])
+    return f"{quoted(labels[j] for j in np.flatnonzero(weights > 0.01 * weights.max()))} determine one another"
+
+
+def quoted(labels: Iterable[str]) -> str:
+    """List labels in quotes, at most eight of them."""
+    names = [repr(str(label)) for label in labels]
+    return ", ".join(names[:_LISTED] + [f"and {len(names) - _LISTED} more"] * (len(names) > _LISTED))

@@ -1,0 +1,84 @@
+"""Oblimin: optimality, planted structure, invariances, and the rotated factors of GPArotation."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import ortho_group
+
+from dfact.linalg.minres import minres
+from dfact.linalg.rotation import oblimin, ordered
+from tests.psychometrics import bfi, factors, oracle, psychometrics
+
+Array = NDArray[Any]
+
+
+def quartimin(pattern: Array) -> float:
+    """¼ Σ_{r≠s} Σ_j λ_jr² λ_js², term by term."""
+    k = pattern.shape[1]
+    return sum(float((pattern[:, r] ** 2 * pattern[:, s] ** 2).sum()) for r in range(k) for s in range(k) if r != s) / 4
+
+
+def mixed(seed: int) -> tuple[Array, Array, Array]:
+    """Orthogonally mixed loadings of a simple structure, the structure, and the correlations of its factors."""
+    rng = np.random.default_rng(seed)
+    simple = np.kron(np.eye(3), np.ones((5, 1))) * rng.uniform(0.4, 0.9, (15, 1))
+    Phi = 0.7 * np.eye(3) + 0.3
+    return simple @ np.linalg.cholesky(Phi) @ ortho_group.rvs(3, random_state=seed), simple, Phi
+
+
+@pytest.mark.parametrize("kaiser", [False, True])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_simple_structure_is_found(seed: int, kaiser: bool) -> None:
+    loadings, simple, Phi = mixed(seed)
+    found = oblimin(loadings, kaiser=kaiser)
+    assert found.criterion == pytest.approx(0, abs=1e-12)
+    best = np.abs(found.pattern.T @ simple).argmax(axis=0)
+    sign = np.sign(found.pattern[:, best].sum(axis=0))
+    np.testing.assert_allclose(found.pattern[:, best] * sign, simple, atol=1e-6)
+    np.testing.assert_allclose(found.correlations[np.ix_(best, best)] * np.outer(sign, sign), Phi, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_common_part_is_kept_at_a_minimum(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    loadings = mixed(seed)[0] + 0.1 * rng.normal(size=(15, 3))
+    found = oblimin(loadings)
+    np.testing.assert_allclose(found.pattern @ found.correlations @ found.pattern.T, loadings @ loadings.T, atol=1e-10)
+    np.testing.assert_allclose(found.correlations.diagonal(), 1, atol=1e-12)
+    assert found.criterion == pytest.approx(quartimin(found.pattern))
+    T = np.linalg.lstsq(found.pattern, loadings, rcond=None)[0].T  # loadings = ΛTᵀ
+    for _ in range(20):
+        near = T + 1e-3 * rng.normal(size=T.shape)
+        near /= np.linalg.norm(near, axis=0)
+        assert quartimin(np.linalg.solve(near, loadings.T).T) >= found.criterion - 1e-12
+
+
+def test_the_minimum_does_not_depend_on_the_starts() -> None:
+    loadings = mixed(3)[0] + 0.1 * np.random.default_rng(3).normal(size=(15, 3))
+    values = [oblimin(loadings @ ortho_group.rvs(3, random_state=seed), seed=seed).criterion for seed in range(4)]
+    assert values == pytest.approx([oblimin(loadings).criterion] * 4, rel=1e-9)
+    np.testing.assert_array_equal(oblimin(loadings).pattern, oblimin(loadings).pattern)
+
+
+def test_one_factor_and_items_without_communality_are_kept() -> None:
+    alone = oblimin(np.array([[0.5], [0.7]]))
+    np.testing.assert_array_equal(alone.pattern, [[0.5], [0.7]])
+    np.testing.assert_array_equal(alone.correlations, [[1.0]])
+    loadings = mixed(0)[0]
+    loadings[4] = 0
+    np.testing.assert_array_equal(oblimin(loadings, kaiser=True).pattern[4], 0)
+
+
+@psychometrics
+@pytest.mark.parametrize(("correlation", "criteria"), [("pearson", (0.206568, 1.419051)), ("polychoric", (0.273952, 1.404549))])
+def test_factors_of_gparotation(correlation: str, criteria: tuple[float, float]) -> None:
+    R = bfi().corr().to_numpy() if correlation == "pearson" else oracle("polychoric_bfi.csv")
+    extraction = minres(R, 5, tol=1e-9)
+    for kaiser, criterion in zip((False, True), criteria, strict=True):
+        found, name = oblimin(extraction.loadings, kaiser=kaiser), "oblimin_kaiser" if kaiser else "oblimin"
+        assert found.criterion == pytest.approx(criterion, abs=1e-6)
+        pattern, Phi = ordered(found.pattern, found.correlations)
+        np.testing.assert_allclose(pattern, factors("loadings_bfi.csv", correlation, name), atol=1e-6)
+        np.testing.assert_allclose(Phi, factors("factor_correlations_bfi.csv", correlation, name), atol=1e-6)
