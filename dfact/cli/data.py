@@ -86,6 +86,11 @@ def range_by_name(_: click.Context, __: click.Parameter, values: tuple[tuple[str
     show_default=False,
     help="Lowest and highest plausible value of a continuous confounder, such as age 5 110; values outside count as missing. Repeatable.",
 )
+@click.option(
+    "--weight",
+    metavar="NAME",
+    help="Column with weights of the participants, such as survey weights: numbers of at least 0. Fits use them by default.",
+)
 @click.option("--no-shift", is_flag=True, help="Store the answers unchanged instead of shifting the lowest valid answer to 0.")
 @click.option(
     "--valid-range",

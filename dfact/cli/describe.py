@@ -7,6 +7,7 @@ import click
 
 from dfact.cli.options import (
     choice,
+    choose_weights,
     example,
     executor_for,
     executor_option,
@@ -14,6 +15,7 @@ from dfact.cli.options import (
     overwrite_option,
     read_dataset,
     scheduler_option,
+    weights_option,
 )
 from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
 from dfact.storage.location import Location
@@ -28,9 +30,11 @@ from dfact.storage.location import Location
     metavar="FILE",
     help="Csv file with a column item and columns scale, key (-1 reverses an item) and text, in place of those in DATA.",
 )
+@choice("--correlation", "pearson polychoric", "Correlations of the answers as numbers, or as ordered categories.")
 @choice("--missing", "pairwise listwise", "Correlations from participants who answered both items (pairwise) or all items (listwise).")
 @click.option("--group-factors", default=3, help="Maximum number of group factors of omega hierarchical.")
 @choice("--table", "items scales", "Table to write, if OUT ends in .csv.")
+@weights_option
 @memory_option
 @executor_option
 @scheduler_option
@@ -39,9 +43,11 @@ def describe(
     data: Location,
     out: Path | None,
     items: Location | None,
+    correlation: str,
     missing: str,
     group_factors: int,
     table: str,
+    weighted: bool | None,
     memory_limit: str | None,
     executor: str | None,
     scheduler: str | None,
@@ -63,11 +69,12 @@ def describe(
 
     if out is not None:
         check_description_path(out, overwrite=overwrite)
-    dataset = read_dataset(data)
+    dataset = choose_weights(read_dataset(data), weighted, taken=bool(weighted) or correlation == "pearson")
     with executor_for(executor, scheduler) as resolved, closing(Progress("describe")) as progress:
         description = describe_data(
             dataset,
             scales=items,
+            correlation=correlation,
             missing=missing,
             group_factors=group_factors,
             executor=resolved,

@@ -52,6 +52,7 @@ def info(path: Location, top: int, items: list[str]) -> None:
 
 def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ()) -> str:
     """Describe a dataset with the first ``top`` items of its codebook, or those whose names match a pattern."""
+    from dfact.data.weights import describe_weights
     from dfact.report.tables import align_columns, elided
 
     n, *others = dataset.shape
@@ -80,6 +81,8 @@ def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ())
         lines += _genotype_lines(dataset.variants, dataset)
     for i, values in enumerate([] if dataset.confounders is None else [dataset.confounders[name] for name in dataset.confounders]):
         lines.append(("" if i else "confounders", _confounder(values, dataset.confounder_ranges.get(str(values.name)))))
+    if dataset.weights is not None:
+        lines.append(("weights", describe_weights(dataset.weights)))
     lines += [("fingerprint", dataset.fingerprint), ("storage", _storage(dataset))]
     if dataset.codebook is None and patterns:
         raise DataError(f"{dataset.path} has no codebook, expected one for --items; import it from a file with labels, or a dictionary")

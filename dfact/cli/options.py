@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfact.cli.types import Counts, Numbers
+from dfact.errors import DataError
 from dfact.jobs.declarations import LocationType
 from dfact.storage.location import Location, absolute
 
@@ -181,6 +182,33 @@ def read_dataset(path: Location) -> "Dataset":
     from dfact.data.stored_dataset import open_dataset
 
     return open_dataset(absolute(path))
+
+
+weights_option = click.option(
+    "--weights/--no-weights",
+    "weighted",
+    default=None,
+    help="Use the weights of the participants, or ignore them.",
+    show_default="used if the dataset has any",
+)
+
+
+def choose_weights(dataset: "Dataset", weighted: bool | None, *, taken: bool = True) -> "Dataset":
+    """Return the dataset as ``--weights/--no-weights`` says, by default with the weights that it has, and print whether they are used.
+
+    ``taken`` states whether the computation takes weights at all.
+    """
+    from dfact.data.weights import describe_weights
+
+    if dataset.weights is None and weighted:
+        raise DataError(f"{dataset.path} has no weights, expected some for --weights; import it with --weight NAME")
+    if dataset.weights is None or weighted is False:
+        return dataset.with_weights(None)
+    if not taken:
+        click.echo(f"The weights {str(dataset.weights.name)!r} of the dataset are not used: this model takes none.", err=True)
+        return dataset.with_weights(None)
+    click.echo(f"Weighted by {describe_weights(dataset.weights)}.", err=True)
+    return dataset
 
 
 def split_list(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[str]:

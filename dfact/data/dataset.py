@@ -22,6 +22,7 @@ from dfact.data.sources.dask import DaskRows
 from dfact.data.sources.dense import RowSubset
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.variants import VARIANTS, read_variants
+from dfact.data.weights import check_weights, weight_series
 from dfact.storage.groups import kind_at, open_group, read_labels
 from dfact.storage.location import Location
 
@@ -62,6 +63,7 @@ class Dataset:
     dropped_columns: int = 0  # number of variants that the import of genotypes dropped
     codebook: Codebook | None = field(default=None, repr=False)  # an item for each column
     confounder_ranges: Mapping[str, PlausibleRange] = field(default_factory=dict, repr=False)  # by confounder, where declared
+    weights: "pd.Series[float] | None" = field(default=None, repr=False)  # of the rows, such as survey weights
     labels: NDArray[Any] | None = field(default=None, repr=False)
     mode_labels: tuple[NDArray[Any] | None, ...] = ()  # of the third and further modes, None for a mode without labels
     population: pd.Categorical | None = field(default=None, repr=False)  # of each row, missing where unknown
@@ -123,12 +125,23 @@ class Dataset:
         """Return the dataset with other confounders."""
         return replace(self, confounders=confounders, confounder_ranges={}, stored_fingerprint=None)
 
+    def with_weights(self, weights: Any) -> "Dataset":
+        """Return the dataset with other weights of its rows (n,); None for a dataset without weights.
+
+        Raises DataError for a weight that is missing, infinite or negative, and if none is above 0.
+        """
+        if weights is None:
+            return self if self.weights is None else replace(self, weights=None, stored_fingerprint=None)
+        series = weight_series(weights, self.shape[0])
+        check_weights(series)
+        return replace(self, weights=series, stored_fingerprint=None)
+
     def take_rows(self, numbers: NDArray[np.intp]) -> "Dataset":
         """Return the rows with these numbers, ascending, which become their labels; reads them once for the statistics."""
         source = RowSubset(self.source, numbers)
         statistics = ColumnStatistics.of_source(source, self.missing_code)
-        rows_only: dict[str, Any] = {"confounders": None, "confounder_ranges": {}, "population": None, "stored_fingerprint": None}
-        return replace(self, source=source, statistics=statistics, labels=numbers, **rows_only)
+        rows_only: dict[str, Any] = {"confounders": None, "confounder_ranges": {}, "weights": None, "population": None}
+        return replace(self, source=source, statistics=statistics, labels=numbers, stored_fingerprint=None, **rows_only)
 
     def __repr__(self) -> str:
         size = "×".join(map(str, self.shape))
@@ -173,6 +186,9 @@ class Fingerprint:
                 codes, levels = confounder_codes(values)
                 self._hash.update(json.dumps([str(name), levels]).encode())
                 self._hash.update(np.ascontiguousarray(codes).data)
+        if dataset.weights is not None:
+            self._hash.update(json.dumps(["weights", str(dataset.weights.name)]).encode())
+            self._hash.update(np.ascontiguousarray(dataset.weights, np.float64).data)
         if dataset.population is not None:
             self._hash.update(json.dumps(["population", *map(str, dataset.population.categories)]).encode())
             self._hash.update(dataset.population.codes.astype(np.int32).data)

@@ -18,11 +18,13 @@ from dfact.data.dataset import KIND, Dataset, confounder_codes
 from dfact.data.sources.base import RowSource
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_values import complete_array, open_values
+from dfact.data.weights import check_weights
 from dfact.errors import DfactError, StoreError
 from dfact.storage.groups import attributes, open_group, read_labels, read_numbers, write_array, write_labels
 from dfact.storage.location import Location, parse_location
 
 _POPULATION = "population"
+_WEIGHTS = "weights"
 _PLAIN = re.compile(r"\w[\w .+-]{0,60}(?<![ .])", re.ASCII)
 """Names that are valid after ``confounder_`` as the name of a folder on every operating system."""
 
@@ -52,6 +54,8 @@ def write_metadata(group: zarr.Group, dataset: Dataset) -> None:
         names = confounder_arrays(dataset.confounders.columns)
         for name, (_, values) in zip(names, dataset.confounders.items(), strict=True):
             _write_values_of_rows(group, name, values)
+    if dataset.weights is not None:
+        write_array(group, _WEIGHTS, dataset.weights.to_numpy(), ("row",))
     if dataset.population is not None:
         _write_values_of_rows(group, _POPULATION, pd.Series(dataset.population))
 
@@ -135,6 +139,7 @@ def _read_dataset(group: zarr.Group, path: Location) -> Dataset:
         dropped_columns=info["dropped_columns"],
         codebook=Codebook.from_texts(read_labels(group, "codebook", m), columns) if info["codebook"] else None,
         confounder_ranges={name: PlausibleRange(*values) for name, values in info["confounder_ranges"].items()},
+        weights=None if info["weights"] is None else pd.Series(read_numbers(group, _WEIGHTS, n), name=info["weights"], dtype=np.float64),
         population=_read_values_of_rows(group, _POPULATION, n) if _POPULATION in group else None,
         stored_fingerprint=info["fingerprint"],
         mode_labels=tuple(
@@ -188,6 +193,8 @@ def _check_consistency(dataset: Dataset) -> None:
         "population": dataset.population is None or isinstance(dataset.population, pd.Categorical),
         "fingerprint": isinstance(dataset.stored_fingerprint, str),
     }
+    if dataset.weights is not None:
+        check_weights(dataset.weights)
     invalid = [name for name, valid in checks.items() if not valid]
     if invalid:
         raise StoreError(f"{dataset.path} is damaged: {invalid[0]}: invalid values; import it again")

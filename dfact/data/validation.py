@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
-from dfact.data.statistics import as_float
+from dfact.data.statistics import ColumnStatistics, as_float
 from dfact.errors import DataError, ParameterError
 
 
@@ -104,6 +104,15 @@ def column_limits(valid_range: Any, n_columns: int) -> NDArray[np.float64]:
         raise DataError("valid_range: the lowest and the highest valid value must be finite")
     if not (limits[:, 0] <= limits[:, 1]).all():
         raise DataError("valid_range: the lowest valid value must not exceed the highest one")
+    return limits
+
+
+def fill_limits(declared: NDArray[np.float64], statistics: ColumnStatistics) -> NDArray[np.float64]:
+    """Return the declared limits, and the common range of their answers for all columns without declared limits."""
+    limits = declared.copy()
+    undeclared = np.isinf(declared[:, 0])
+    if undeclared.any():
+        limits[undeclared] = statistics.minimum[undeclared].min(), statistics.maximum[undeclared].max()
     return limits
 
 

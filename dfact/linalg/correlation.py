@@ -11,6 +11,7 @@ from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.kernels.entries import filled
 
 _INDEFINITE = 1e-6  # times the number of columns: a more negative eigenvalue is no rounding error of single precision
+_ONE_ROW = 1e-9  # an effective number of rows that exceeds 1 by less is that of one row
 _FLOOR = 1e-10  # smoothing raises smaller eigenvalues to this value, as psych's cor.smooth does
 
 
@@ -21,7 +22,7 @@ class Moments(PartialSums, name="moments"):
     counts: NDArray[Any]
     """Number of these rows (m, m)."""
     sums: NDArray[Any]
-    """Σ x_i over the rows where column j is observed as well (m, m)."""
+    """Σ x_i over the rows where column j is observed as well (m, m), each row times its weight, as in all sums of x."""
     squares: NDArray[Any]
     """Σ x_i² over the same rows (m, m)."""
     cross: NDArray[Any]
@@ -29,22 +30,42 @@ class Moments(PartialSums, name="moments"):
     rows: NDArray[Any]
     """Number of rows that contributed."""
 
+    @property
+    def total_weights(self) -> NDArray[Any]:
+        """Σ w over the rows of each pair of columns (m, m); without weights their number."""
+        return self.counts
+
+    @property
+    def effective_counts(self) -> NDArray[Any]:
+        """Kish's effective number of the rows of each pair of columns, (Σw)²/Σw² (m, m); without weights their number."""
+        return self.counts
+
+    @property
+    def effective_rows(self) -> float:
+        """Kish's effective number of the rows that contributed; without weights their number."""
+        return float(self.rows)
+
     def means(self) -> NDArray[np.float64]:
         """Return the means of the columns less their shifts (m)."""
-        means: NDArray[np.float64] = self.sums.diagonal() / self.counts.diagonal()
+        means: NDArray[np.float64] = self.sums.diagonal() / self.total_weights.diagonal()
         return means
 
     def deviations(self) -> NDArray[np.float64]:
-        """Return the standard deviations of the columns (m), with n − 1 in the denominator."""
-        n = self.counts.diagonal()
-        variances = (self.squares.diagonal() - self.sums.diagonal() ** 2 / n) / np.maximum(n - 1, 1)
+        """Return the standard deviations of the columns (m): mean square deviations times n/(n − 1), with the effective n."""
+        total, n = self.total_weights.diagonal(), self.effective_counts.diagonal()
+        squares = self.squares.diagonal() - self.sums.diagonal() ** 2 / total
+        variances = squares / np.where(n > 1 + _ONE_ROW, total - total / n, 1)
         deviations: NDArray[np.float64] = np.sqrt(np.maximum(variances, 0))
         return deviations
 
     def covariances(self) -> NDArray[np.float64]:
-        """Return covariances (m, m), each about the means of its own rows, with n − 1 in the denominator; NaN for fewer than two rows."""
-        n = self.counts
-        C: NDArray[np.float64] = (self.cross - self.sums * self.sums.T / n) / np.where(n > 1, n - 1, np.nan)
+        """Return covariances (m, m), each about the means of its own rows: mean products times n/(n − 1), with the effective n.
+
+        NaN for pairs of columns that share fewer than two rows.
+        """
+        total, n = self.total_weights, self.effective_counts
+        products = self.cross - self.sums * self.sums.T / total
+        C: NDArray[np.float64] = products / np.where(n > 1 + _ONE_ROW, total - total / n, np.nan)
         return (C + C.T) / 2
 
     def correlations(self) -> NDArray[np.float64]:
@@ -52,7 +73,7 @@ class Moments(PartialSums, name="moments"):
 
         A correlation is NaN if two columns share fewer than two rows, or one of them is constant in those.
         """
-        n, s = self.counts, self.sums
+        n, s = self.total_weights, self.sums
         covariances = n * self.cross - s * s.T
         spread = n * self.squares - s**2
         # A smaller spread is the cancellation error of a constant column.
@@ -62,6 +83,32 @@ class Moments(PartialSums, name="moments"):
         return (R + R.T) / 2
 
 
+@dataclass
+class WeightedMoments(Moments, name="weighted_moments"):
+    """Moments of rows with weights. Rows of weight 0 do not count."""
+
+    weights: NDArray[Any]
+    """Σ w over the rows where both of two columns are observed (m, m)."""
+    squared_weights: NDArray[Any]
+    """Σ w² over the same rows (m, m)."""
+    row_weights: NDArray[Any]
+    """Σ w and Σ w² of the rows that contributed (2,)."""
+
+    @property
+    def total_weights(self) -> NDArray[Any]:
+        return self.weights
+
+    @property
+    def effective_counts(self) -> NDArray[Any]:
+        effective: NDArray[np.float64] = self.weights**2 / self.squared_weights
+        return effective
+
+    @property
+    def effective_rows(self) -> float:
+        total, squares = self.row_weights
+        return float(total**2 / squares) if squares else 0.0
+
+
 @dataclass(frozen=True)
 class MomentsPass(Pass[BlockState, NDArray[Any], Moments]):
     """The moments of the columns about the broadcast shifts (m), which keep the sums free of cancellation."""
@@ -69,8 +116,12 @@ class MomentsPass(Pass[BlockState, NDArray[Any], Moments]):
     dtype: np.dtype[Any]
     complete_only: bool
     """Whether to leave out rows with missing entries. Otherwise all observed entries contribute."""
+    weighted: bool = False
+    """Whether the last of a block's covariates is the weight of its rows; the sums are then :class:`WeightedMoments`."""
 
     def step(self, block: Block, state: BlockState, broadcast: NDArray[Any]) -> tuple[BlockState, Moments]:
+        if self.weighted:
+            return state, self._weighted_moments(block, broadcast)
         work, shape = block.work, block.values.shape
         M = np.subtract(block.values, broadcast.astype(self.dtype), out=work.array("shifted", shape, self.dtype))
         missing = np.isnan(M, out=work.array("missing", shape, bool))
@@ -89,6 +140,24 @@ class MomentsPass(Pass[BlockState, NDArray[Any], Moments]):
         np.square(filled(M, out=X), out=XX)
         seen = work.converted("observed", np.logical_not(missing, out=missing), self.dtype)
         return state, Moments(work.matmul(seen.T, seen), work.matmul(X.T, seen), work.matmul(XX.T, seen), work.matmul(X.T, X), rows)
+
+    def _weighted_moments(self, block: Block, shifts: NDArray[Any]) -> WeightedMoments:
+        """Return the moments of a block, in double precision, as products with weights round in single precision."""
+        assert block.covariates is not None, "the last covariate holds the weights"
+        work, weights = block.work, block.covariates[:, -1].astype(np.float64)
+        missing = np.isnan(block.values, out=work.array("missing", block.values.shape, bool))
+        contributes = (weights > 0) & ~(missing.any(axis=1) if self.complete_only else missing.all(axis=1))
+        w, missing, values = weights[contributes], missing[contributes], block.values[contributes]
+        X, weighted, seen = (work.array(name, values.shape, np.float64) for name in ("shifted", "weighted", "observed"))
+        filled(np.subtract(values, shifts, out=weighted), out=X)
+        np.logical_not(missing, out=seen, casting="unsafe")
+        counts, cross = work.matmul(seen.T, seen), work.matmul(np.multiply(X, w[:, None], out=weighted).T, X)
+        sums = work.matmul(weighted.T, seen)
+        squares = work.matmul(np.multiply(weighted, X, out=weighted).T, seen)
+        total = work.matmul(np.multiply(seen, w[:, None], out=weighted).T, seen)
+        squared = work.matmul(np.multiply(weighted, w[:, None], out=weighted).T, seen)
+        rows, row_weights = np.asarray(len(w), np.float64), np.array([w.sum(), (w**2).sum()])
+        return WeightedMoments(counts, sums, squares, cross, rows, total, squared, row_weights)
 
 
 def is_indefinite(R: NDArray[np.float64]) -> bool:

@@ -4,6 +4,7 @@ Two steps (Olsson 1979): thresholds τ_jc = Φ⁻¹(share of the answers to item
 maximises Σ n_ab log P_ab(ρ), with P_ab the bivariate normal probabilities of the pair's table n_ab.
 """
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,6 +18,7 @@ from scipy.stats import norm
 from dfact.engine.block_state import BlockState
 from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.engine.requests import Solver, run
+from dfact.errors import DataError
 from dfact.kernels.polychoric import LIMIT, WORD, correlate_tables, count_common, pack_levels
 
 Array = NDArray[np.float64]
@@ -51,6 +53,18 @@ class Levels:
         inner = np.searchsorted(self.starts, share * self.n_slots)
         cuts = sorted({0, *inner.tolist(), len(self.low)})
         return list(pairwise(cuts))
+
+
+def answer_levels(low: Array, high: Array, labels: Sequence[Any] | NDArray[Any]) -> Levels:
+    """Return the levels of items with these lowest and highest answers; raise DataError if they are no ordered categories."""
+    fractional = np.flatnonzero((low != np.floor(low)) | (high != np.floor(high)))
+    wide = np.flatnonzero(high - low >= MAX_LEVELS)
+    for invalid, found in ((fractional, "which are no whole numbers"), (wide, f"more than {MAX_LEVELS} levels")):
+        if invalid.size:
+            j = invalid[0]
+            message = f"item {str(labels[j])!r} has answers from {low[j]:g} to {high[j]:g}, {found} ({invalid.size} such items)"
+            raise DataError(f"{message}, expected at most {MAX_LEVELS} consecutive whole numbers; recode it, or use correlation='pearson'")
+    return Levels.between(low, high)
 
 
 def table_bytes(n_slots: float, n_rows: int) -> float:

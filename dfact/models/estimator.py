@@ -19,6 +19,7 @@ from dfact.data.dataset import Dataset
 from dfact.data.ingest.array import axis_labels
 from dfact.data.sources.base import RowSource
 from dfact.data.validation import require_no_empty_columns, warn_unobserved_rows
+from dfact.data.weights import effective_number
 from dfact.engine.driver import drive
 from dfact.engine.executors import data_client
 from dfact.engine.memory_plan import Footprint, Plan
@@ -63,6 +64,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     n_iter_: Annotated[int, OPTIONAL]
     converged_: Annotated[bool, OPTIONAL]
     explained_share_: Annotated[float, OPTIONAL]
+    n_effective_: Annotated[float, OPTIONAL]
+    weighted_: Annotated[bool, OPTIONAL]
     traits: ClassVar[ModelTraits] = ModelTraits()
     saved_types: ClassVar[tuple[type[Any], ...]] = ()
     """Dataclasses among the fitted attributes."""
@@ -127,8 +130,11 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         items: pd.Index[Any] = pd.Index(self.column_labels_, name=self.traits.vocabulary.items.removesuffix("s"))
         return items
 
-    def _dataset(self, X: Any, confounders: Any, *, reset: bool) -> Dataset:
-        """Return X as a dataset. Set the number and the names of its columns (``reset``), or check them."""
+    def _dataset(self, X: Any, confounders: Any, sample_weight: Any = None, *, reset: bool) -> Dataset:
+        """Return X as a dataset, with these confounders and weights if they are given.
+
+        Set the number and the names of its columns (``reset``), or check them.
+        """
         if isinstance(X, (np.ndarray, pd.DataFrame, list, tuple)) or sp.issparse(X):
             checked = validate_data(
                 self, X, reset=reset, dtype="numeric", accept_sparse="csr", ensure_all_finite="allow-nan", allow_nd=self.traits.tensor
@@ -159,7 +165,14 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         else:
             self._check_columns(dataset, offset)
         self._check_observed(dataset, reset=reset)
-        return dataset
+        return dataset if sample_weight is None else dataset.with_weights(sample_weight)
+
+    def _row_weights(self, dataset: Dataset) -> NDArray[np.float64] | None:
+        """Return the weights of the rows for a fit that takes some, None without; set the attributes that describe them."""
+        weights: NDArray[np.float64] | None = None if dataset.weights is None else np.asarray(dataset.weights, np.float64)
+        self.weighted_ = weights is not None
+        self.n_effective_ = float(dataset.shape[0]) if weights is None else effective_number(weights)
+        return weights
 
     def _client(self, X: Any) -> Any:
         """Return the client of the cluster that computes a Dask array; None for other data, and where passes run in this process."""

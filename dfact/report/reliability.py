@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
@@ -12,21 +12,15 @@ from numpy.typing import NDArray
 
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
-from dfact.data.layout import Layout
 from dfact.data.scales import Scales, resolve_scales
 from dfact.data.validation import require_finite
-from dfact.engine.driver import FusedSolver, drive_together
-from dfact.engine.executors import data_client, resolve_executor
-from dfact.engine.memory_plan import Footprint, make_plan
-from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block
-from dfact.engine.requests import Solver, run
+from dfact.engine.executors import data_client
 from dfact.engine.threads import single_threaded
 from dfact.errors import DataError, ParameterError
-from dfact.linalg.correlation import Moments, MomentsPass
-from dfact.linalg.item_sums import ItemRange, ItemSums, ItemSumsPass
+from dfact.linalg.item_sums import ItemRange, ItemSums
 from dfact.models.parameters import POSITIVE_INTEGER, is_count
 from dfact.progress import Iteration, Reporter
+from dfact.report.answer_sums import AnswerSums, collect
 from dfact.report.scale_figures import Associations, adequacy, describe_scale, quoted
 from dfact.report.tables import align_columns, table_text
 
@@ -89,6 +83,7 @@ def describe(
     scales: Mapping[str, Sequence[str]] | str | PathLike[str] | None = None,
     keys: Mapping[str, int] | None = None,
     correlation: str = "pearson",
+    weights: Any = None,
     missing: str = "pairwise",
     group_factors: int = 3,
     executor: Any = None,
@@ -118,8 +113,14 @@ def describe(
     keys : dict from item to 1 or -1, optional
         Items with −1 are reversed: x becomes low + high − x, with the item's valid range (for an array, the range of all answers).
         By default the keys of the csv file or the codebook, else 1. Nothing is reversed unasked.
-    correlation : "pearson"
-        Correlations from which figures other than alpha and r_drop are computed.
+    correlation : "pearson" or "polychoric"
+        Correlations R. Alpha, its interval, r_drop and alpha if dropped are of the answers' covariances in either case; with
+        polychoric correlations, which take answers for ordered categories, the standardised alpha is the ordinal alpha, and
+        Bartlett's test is descriptive.
+    weights : array (n,), optional
+        Weights of the participants, such as survey weights; by default those of the dataset. Means, shares and covariances are
+        weighted, and Kish's effective number takes the place of n in variances, intervals and tests. ``n`` and ``missing`` count
+        participants.
     missing : "pairwise" or "listwise"
         Correlations from the participants who answered both items, or all items: of the scale for figures of a scale, of the
         data for KMO, MSA and Bartlett's test. n, mean, sd, skew, floor and ceiling are of all answers to the item.
@@ -162,8 +163,8 @@ def describe(
     >>> list(description.scales.index), bool(description.scales.loc["calm", "alpha"] > 0.6)
     (['calm', 'open'], True)
     """
-    if correlation != "pearson":
-        raise ParameterError(f"correlation is {correlation!r}, expected 'pearson'")
+    if correlation not in ("pearson", "polychoric"):
+        raise ParameterError(f"correlation is {correlation!r}, expected 'pearson' or 'polychoric'")
     if missing not in ("pairwise", "listwise"):
         raise ParameterError(f"missing is {missing!r}, expected 'pairwise' or 'listwise'")
     if not is_count(group_factors):
@@ -172,79 +173,40 @@ def describe(
     if len(dataset.shape) != 2:
         raise DataError(f"X has {len(dataset.shape)} modes, expected rows (participants) and columns (items)")
     require_finite(dataset)
+    dataset = dataset if weights is None else dataset.with_weights(weights)
+    polychoric = correlation == "polychoric"
+    if polychoric and dataset.weights is not None:
+        remedy = "use correlation='pearson', or leave the weights out with Dataset.with_weights(None) (--no-weights)"
+        raise ParameterError(f"correlation is 'polychoric' and the answers have weights, expected answers without weights; {remedy}")
     resolved = resolve_scales(dataset, scales, keys)
     report = Reporter(callbacks, 2)
-    item_range, sums, moments = _collect(dataset, resolved, missing, executor, memory_limit)
+    listwise = missing == "listwise"
+    sums = collect(dataset, resolved.scales, listwise=listwise, polychoric=polychoric, executor=executor, memory_limit=memory_limit)
     report.step("answers")
     with single_threaded(), np.errstate(invalid="ignore", divide="ignore"):
-        result = _summarize(dataset, resolved, item_range, sums, moments, missing, group_factors)
+        result = _summarize(dataset, resolved, sums, correlation, missing, group_factors)
     report.step("reliability")
     return result
 
 
-@dataclass(frozen=True)
-class ColumnsView:
-    """A view of some columns of each block."""
-
-    columns: tuple[int, ...]
-
-    def __call__(self, block: Block) -> Block:
-        return replace(block, stored=block.values[:, self.columns], missing_code=None)
-
-
-def _collect(
-    dataset: Dataset, scales: Scales, missing: str, executor: Any, memory_limit: int | str | None
-) -> tuple[ItemRange, ItemSums, list[Moments]]:
-    """Run the passes on one read of the answers: sums of the items; moments of all items and, listwise, of those of each scale."""
-    statistics = dataset.statistics
-    with np.errstate(invalid="ignore"):  # without answers the extremes are infinite
-        shift = np.where(statistics.observed > 0, (statistics.minimum + statistics.maximum) / 2, 0.0)
-    item_range = ItemRange(dataset.valid_range[:, 0], dataset.valid_range[:, 1], shift)
-    dtype = np.dtype("float32" if np.can_cast(dataset.dtype, np.float32) else "float64")
-    listwise, m = missing == "listwise", dataset.shape[1]
-    separate = scales.scales if listwise else ()
-    solvers: list[FusedSolver[Any]] = [
-        FusedSolver(_run(ItemSumsPass(dtype), item_range)),
-        FusedSolver(_run(MomentsPass(dtype, listwise), shift)),
-    ]
-    for scale in separate:
-        view = ColumnsView(tuple(scale.columns.tolist()))
-        solvers.append(FusedSolver(_run(MomentsPass(dtype, complete_only=True), shift[scale.columns]), view))
-    sizes = [m, *(len(scale.columns) for scale in separate)]
-    footprint = Footprint(
-        state_per_row=0,
-        work_per_row=(3 * dtype.itemsize + 2) * m + 18 * m + dtype.itemsize * max(sizes[1:], default=0),
-        broadcast=8 * (sum(4 * size * size for size in sizes) + 9 * m),
-        result_per_row=0,
-    )
-    layout = Layout.of(dataset.shape)
-    resolved = resolve_executor(executor, layout.n_partitions)
-    plan = make_plan(dataset.source, dtype, footprint, resolved.workers(memory_limit))
-    plan.check()
-    with resolved.open(partitions(dataset.source, dataset.missing_code, None), plan) as session:
-        sums, *moments = drive_together(solvers, session, dtype)
-    return item_range, sums, moments
-
-
-def _run(pass_: Any, broadcast: Any) -> Solver[Any]:
-    return (yield from run(pass_, broadcast))
-
-
-def _summarize(
-    dataset: Dataset, scales: Scales, item_range: ItemRange, sums: ItemSums, moments: list[Moments], missing: str, group_factors: int
-) -> Description:
+def _summarize(dataset: Dataset, scales: Scales, sums: AnswerSums, correlation: str, missing: str, group_factors: int) -> Description:
+    """Compute the figures from the sums."""
     names = [str(label) for label in dataset.column_labels]
-    associations = Associations.of(moments[0], scales.keys)
+    polychoric: list[Any] = sums.polychoric or [None] * len(sums.moments)
+    associations = Associations.of(sums.moments[0], scales.keys, polychoric[0])
     figures = {name: np.full(len(names), np.nan) for name in ("r_drop", "alpha_if_dropped", "msa")}
     rows = []
     for i, scale in enumerate(scales.scales):
-        own = associations.part(scale.columns) if missing == "pairwise" else Associations.of(moments[1 + i], scales.keys[scale.columns])
+        if missing == "pairwise":
+            own = associations.part(scale.columns)
+        else:
+            own = Associations.of(sums.moments[1 + i], scales.keys[scale.columns], polychoric[1 + i])
         rows.append(describe_scale(scale, own, names, figures, group_factors))
     _warn_negative([name for name, correlation in zip(names, figures["r_drop"], strict=True) if correlation < 0])
     table = pd.DataFrame(rows, index=pd.Index([scale.name for scale in scales.scales], name="scale"))
     kmo, test, note = adequacy(associations, names, figures["msa"])
-    items = _item_table(names, dataset, scales, item_range, sums, figures)
-    description = Description(items, table, kmo, test, associations.n, "pearson", missing, note)
+    items = _item_table(names, dataset, scales, sums.range, sums.items, figures)
+    description = Description(items, table, kmo, test, associations.n, correlation, missing, note)
     if scales.texts:
         items["text"] = [scales.texts.get(name, "") for name in names]
     return description
@@ -260,7 +222,7 @@ def _item_table(
     scale = np.full(len(names), "", object)
     for each in scales.scales:
         scale[each.columns] = each.name
-    floor, ceiling = sums.floor / n, sums.ceiling / n
+    floor, ceiling = sums.floor / sums.total, sums.ceiling / sums.total
     columns = {
         "scale": scale,
         "key": scales.keys.astype(int),

@@ -41,15 +41,21 @@ class Associations:
     n: int
     """Number of rows that contributed."""
     n_eff: float
-    """Number of rows by which tests and intervals judge precision."""
+    """Kish's effective number of these rows, which tests and intervals take for n; without weights their number."""
     counts: Array
     """Number of rows of each pair (m, m)."""
 
     @classmethod
-    def of(cls, moments: Moments, keys: Array) -> "Associations":
-        """Return those of columns with these keys 1 or −1: a reversed item changes the signs of its row and column."""
-        signs, n = np.outer(keys, keys), int(moments.rows)
-        return cls(moments.covariances() * signs, moments.correlations() * signs, n, float(n), moments.counts)
+    def of(cls, moments: Moments, keys: Array, correlations: Array | None = None) -> "Associations":
+        """Return those of columns with these keys 1 or −1: a reversed item changes the signs of its row and column.
+
+        ``correlations`` (m, m) take the place of Pearson's.
+        """
+        signs = np.outer(keys, keys)
+        R = moments.correlations()
+        if correlations is not None:
+            R = np.where(np.isnan(R.diagonal()[:, None] + R.diagonal()), np.nan, correlations)
+        return cls(moments.covariances() * signs, R * signs, int(moments.rows), moments.effective_rows, moments.counts)
 
     def part(self, columns: NDArray[np.intp]) -> "Associations":
         """Return those of some of the items."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 import dfact
 from dfact.cli.main import main
 from dfact.errors import DataError, MemoryPlanError, ParameterError
+from dfact.linalg.reliability import alpha, alpha_interval, bartlett, lambda6, omega_total, sampling_adequacy
 from tests.conftest import REAL_DATA
 
 FIGURES = ("alpha", "low", "high", "standardised", "lambda6", "omega_total", "omega_hierarchical", "ecv", "average_r")
@@ -153,6 +154,78 @@ def test_listwise_takes_the_complete_rows_of_each_scale() -> None:
     assert description.n == (~np.isnan(X).any(axis=1)).sum()
 
 
+@pytest.mark.parametrize("missing", ["pairwise", "listwise"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_weights_enter_means_covariances_and_the_effective_number(seed: int, missing: str) -> None:
+    rng = np.random.default_rng(seed)
+    X, w = questionnaire(400, 6, seed, missing=0), rng.uniform(0.2, 3, 400)
+    w[:40] = 0
+    description = dfact.describe(X, weights=w, missing=missing)
+    n_effective = w.sum() ** 2 / (w**2).sum()
+    mean = np.average(X, axis=0, weights=w)
+    C = (X - mean).T @ ((X - mean) * w[:, None]) / w.sum() * n_effective / (n_effective - 1)
+    items, row = description.items, description.scales.loc["all"]
+    np.testing.assert_allclose(items["mean"], mean)
+    np.testing.assert_allclose(items["sd"], np.sqrt(C.diagonal()))
+    np.testing.assert_allclose(items["floor"], np.average(X == 1, axis=0, weights=w))
+    np.testing.assert_allclose(items["skew"], np.average((X - mean) ** 3, axis=0, weights=w) / C.diagonal() ** 1.5, atol=1e-12)
+    assert (items["n"] == 360).all()
+    assert row["alpha"] == pytest.approx(alpha(C), abs=1e-10)
+    assert (row["low"], row["high"]) == pytest.approx(alpha_interval(alpha(C), n_effective, 6), abs=1e-10)
+    R = C / np.sqrt(np.outer(C.diagonal(), C.diagonal()))
+    assert description.bartlett["chi_square"] == pytest.approx(bartlett(R, n_effective).chi_square)
+    assert description.kmo == pytest.approx(sampling_adequacy(R)[0])
+
+
+@pytest.mark.parametrize("missing", ["pairwise", "listwise"])
+def test_equal_weights_change_nothing(missing: str) -> None:
+    X = questionnaire(300, 6, 0, missing=0.05)
+    plain = dfact.describe(X, scales=halves(6), missing=missing)
+    equal = dfact.describe(X, scales=halves(6), missing=missing, weights=np.full(300, 2.5))
+    numbers = plain.items.select_dtypes("number").columns
+    np.testing.assert_allclose(equal.items[numbers], plain.items[numbers], atol=1e-12)
+    np.testing.assert_allclose(equal.scales[list(FIGURES)], plain.scales[list(FIGURES)], atol=1e-8)
+
+
+def test_polychoric_figures_are_those_of_the_published_correlations(bfi: pd.DataFrame) -> None:
+    R = pd.read_csv(REAL_DATA / "psychometrics" / "oracles" / "polychoric_bfi.csv", index_col=0).to_numpy()
+    description = dfact.describe(bfi, scales=BFI_ITEMS, correlation="polychoric")
+    pearson = dfact.describe(bfi, scales=BFI_ITEMS)
+    keys = description.items["key"].to_numpy()
+    keyed = R * np.outer(keys, keys)
+    for i, scale in enumerate(description.scales.index):
+        own = keyed[5 * i : 5 * i + 5, 5 * i : 5 * i + 5]
+        row = description.scales.loc[scale]
+        assert row["standardised"] == pytest.approx(alpha(own), abs=1e-6)
+        assert row["lambda6"] == pytest.approx(lambda6(own), abs=1e-6)
+        assert row["omega_total"] == pytest.approx(omega_total(own), abs=1e-6)
+        assert row["alpha"] == pearson.scales.loc[scale, "alpha"]
+    kmo, items = sampling_adequacy(R)
+    assert description.kmo == pytest.approx(kmo, abs=1e-6)
+    np.testing.assert_allclose(description.items["msa"], items, atol=1e-6)
+    np.testing.assert_array_equal(description.items["r_drop"], pearson.items["r_drop"])
+
+
+@pytest.mark.parametrize("missing", ["pairwise", "listwise"])
+def test_polychoric_figures_exclude_constant_items_and_are_the_same_on_threads(missing: str) -> None:
+    X = questionnaire(15_000, 8, 0)
+    X[:, 2] = 3
+    settings: dict[str, Any] = {"scales": halves(8), "correlation": "polychoric", "missing": missing}
+    inline = dfact.describe(X, executor="inline", **settings)
+    assert_same(dfact.describe(X, executor="threads", **settings), inline)
+    assert inline.items.loc["2", "note"] == "no variance"
+    without = dfact.describe(X[:, [0, 1, 3]], correlation="polychoric", missing=missing).scales.loc["all"]
+    assert inline.scales.loc["first", "standardised"] == pytest.approx(without["standardised"], abs=1e-9)
+
+
+def test_polychoric_correlations_need_categories_without_weights() -> None:
+    X = questionnaire(100, 4, 0)
+    with pytest.raises(ParameterError, match=r"correlation is 'polychoric' and the answers have weights"):
+        dfact.describe(X, correlation="polychoric", weights=np.ones(100))
+    with pytest.raises(DataError, match=r"no whole numbers"):
+        dfact.describe(X + 0.5, correlation="polychoric")
+
+
 def stored(X: NDArray[np.float64], path: Path) -> dfact.Dataset:
     return dfact.import_array(X, path)
 
@@ -289,6 +362,7 @@ def test_items_without_answers_and_rows_without_answers() -> None:
         ({"missing": "drop"}, ParameterError, r"missing is 'drop', expected 'pairwise' or 'listwise'"),
         ({"correlation": "rank"}, ParameterError, r"correlation is 'rank', expected"),
         ({"group_factors": 0}, ParameterError, r"group_factors is 0, expected an integer of at least 1"),
+        ({"weights": [1.0]}, DataError, r"sample_weight has shape \(1,\), expected one for each of 50 rows"),
         ({"memory_limit": "1MiB"}, MemoryPlanError, r"needs at least"),
     ],
 )

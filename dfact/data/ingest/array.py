@@ -22,6 +22,7 @@ from dfact.data.sources.dense import ArraySource, LazySource, ZarrSource
 from dfact.data.sources.sparse import CSRSource
 from dfact.data.stored_dataset import open_dataset
 from dfact.data.validation import EmptyRows, check_empty_rows, column_limits, stored_limits
+from dfact.data.weights import check_weights, weight_series
 from dfact.errors import DataError, ParameterError
 from dfact.storage.groups import ensure_not_source
 from dfact.storage.location import parse_location
@@ -109,6 +110,7 @@ def import_array(
     valid_range: tuple[float, float] | ArrayLike | None = None,
     confounders: Any = None,
     confounder_ranges: Mapping[str, tuple[float, float]] | None = None,
+    weights: ArrayLike | None = None,
     codebook: Codebook | None = None,
     empty_rows: EmptyRows = "error",
     implicit: Implicit = "zero",
@@ -137,6 +139,8 @@ def import_array(
     confounder_ranges : dict from name to pair of numbers
         Lowest and highest plausible value of continuous confounders; a value outside is missing. Without a range, values far
         from all others draw a warning.
+    weights : numbers, one for each row of X
+        Weights of the rows, such as survey weights: finite, at least 0, and some above 0. A dropped row needs none.
     codebook : Codebook
         Wording, levels and missing codes of some or all columns, which reports and exports show.
     empty_rows : {"error", "drop"}
@@ -156,7 +160,8 @@ def import_array(
     Raises
     ------
     DataError
-        Text, infinite values, values outside ``valid_range``, an empty row or column, wrong numbers of labels.
+        Text, infinite values, values outside ``valid_range``, an empty row or column, wrong numbers of labels,
+        an invalid weight.
     ParameterError
         An invalid ``empty_rows``, ``implicit`` or ``confounder_ranges``; implicit entries in an array that is not sparse.
     StoreError
@@ -190,6 +195,9 @@ def import_array(
     if frame is not None:
         frame, ranges = apply_ranges(frame, ranges)
         warn_implausible(frame, ranges, RANGE_REMEDY, stacklevel=2)
+    row_weights = None if weights is None else weight_series(weights, n)
+    if row_weights is not None and empty_rows == "error":  # every row is kept
+        check_weights(row_weights)
     modes = _mode_labels(mode_labels, X, source.shape)
     limits = None if valid_range is None else stored_limits(column_limits(valid_range, n_columns), dtype)
     ensure_not_source(path, [location_of(getattr(X, "store", None))])
@@ -212,7 +220,13 @@ def import_array(
             if progress is not None:
                 progress(batch.stop, n)
         writer.finish(
-            valid_range=limits, confounders=frame, row_labels=rows, mode_labels=modes, codebook=codebook, confounder_ranges=ranges
+            valid_range=limits,
+            confounders=frame,
+            row_labels=rows,
+            mode_labels=modes,
+            codebook=codebook,
+            confounder_ranges=ranges,
+            weights=row_weights,
         )
     return open_dataset(path)
 

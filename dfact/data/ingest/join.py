@@ -13,8 +13,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.data.codebook import Codebook, Item, compare_items
-from dfact.data.confounders import Kind, as_levels, normalize
 from dfact.data.dataset import KIND, Dataset
+from dfact.data.ingest.join_participants import join_confounders, join_weights
 from dfact.data.ingest.writer import dataset_writer, missing_code_for, smallest_integer
 from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource
@@ -75,15 +75,15 @@ def join_datasets(
         The joined dataset (n, m_1 + m_2 + …), opened from ``path``. Whole numbers are stored in the smallest of uint8,
         int16 and int32 that holds all valid ranges and a code for missing. If a dataset holds
         floats, or none of these types suffices, all values are stored in the float type that holds them exactly. The
-        confounders and the items of the codebook are those of all datasets, ``dropped_rows`` is the sum of theirs.
+        confounders, the weights and the items of the codebook are those of all datasets, ``dropped_rows`` is the sum of theirs.
 
     Raises
     ------
     DataError
         Row labels that are missing or not unique, a confounder with different values for
-        one participant or of different kinds, items of one name with other levels, another direction or another range in
-        their codebooks (unless ``prefix``), no participant in common (inner), a column without any answer, column labels
-        that are not unique, sparse values, more than two modes.
+        one participant or of different kinds, a participant with two weights or with none where others have one, items of one
+        name with other levels, another direction or another range in their codebooks (unless ``prefix``), no participant in
+        common (inner), a column without any answer, column labels that are not unique, sparse values, more than two modes.
     ParameterError
         Fewer than two datasets, two of the same name, an invalid ``how``.
     StoreError
@@ -108,7 +108,8 @@ def join_datasets(
     ensure_not_source(path, [input_.dataset.path for input_ in inputs])
     labels = _participants(inputs, how)
     positions = [input_.labels.get_indexer(labels) for input_ in inputs]
-    confounders = _join_confounders(inputs, positions, labels)
+    named = [(input_.name, input_.dataset) for input_ in inputs]
+    confounders, weights = join_confounders(named, positions, labels), join_weights(named, positions, labels)
     columns = _column_labels(inputs, prefix=prefix)
     codebook = _join_codebooks(inputs, columns, prefix=prefix)
     dtype = _stored_type(inputs)
@@ -127,6 +128,7 @@ def join_datasets(
             valid_range=np.concatenate([input_.dataset.valid_range for input_ in inputs]),
             offset=np.concatenate([input_.dataset.offset for input_ in inputs]),
             confounders=confounders,
+            weights=weights,
             row_labels=labels.to_numpy(dtype=object),
             dropped_before=sum(input_.dataset.dropped_rows for input_ in inputs),
             codebook=codebook,
@@ -241,56 +243,6 @@ def _stored_type(inputs: list[_Input]) -> np.dtype[Any]:
         return smallest_integer(low, high) or np.dtype(np.float64)
     exact = max(-low, high) <= _EXACT
     return reduce(np.promote_types, [dtype for dtype in dtypes if dtype.kind == "f"], np.dtype(np.float32 if exact else np.float64))
-
-
-def _join_confounders(inputs: list[_Input], positions: list[NDArray[np.intp]], labels: "pd.Index[Any]") -> pd.DataFrame | None:
-    """Join the confounders of all datasets, with one row for each label."""
-    reported: dict[str, list[_Reported]] = {}
-    for input_, rows in zip(inputs, positions, strict=True):
-        if input_.dataset.confounders is None:
-            continue
-        for name, values in input_.dataset.confounders.items():
-            categorical = isinstance(values.dtype, pd.CategoricalDtype)
-            plain = (as_levels(values) if categorical else values).reset_index(drop=True)
-            # reindex gives missing values for −1, the position of participants who are not in the dataset.
-            aligned = plain.reindex(rows).reset_index(drop=True)
-            reported.setdefault(str(name), []).append(_Reported(input_.name, "categorical" if categorical else "continuous", aligned))
-    if not reported:
-        return None
-    columns = {name: _reconciled(name, reports, labels) for name, reports in reported.items()}
-    return normalize(pd.DataFrame(columns), {name: reports[0].kind for name, reports in reported.items()})
-
-
-@dataclass(frozen=True)
-class _Reported:
-    """The values of a confounder in one dataset, one for each row of the result."""
-
-    dataset: str
-    kind: Kind
-    values: "pd.Series[Any]"
-
-
-def _reconciled(name: str, reports: list[_Reported], labels: "pd.Index[Any]") -> "pd.Series[Any]":
-    """Return the first value of each participant; raise DataError if datasets report different ones."""
-    first, *rest = reports
-    values = first.values
-    for report in rest:
-        if report.kind != first.kind:
-            remedy = f"import both with confounders={{{name!r}: …}} (--confounder NAME:KIND) of the same kind"
-            raise DataError(
-                f"confounder {name!r} is {first.kind} in {first.dataset} and {report.kind} in {report.dataset}, expected one kind; {remedy}"
-            )
-        differ = np.flatnonzero(values.notna() & report.values.notna() & (values != report.values))
-        if differ.size:
-            row = differ[0]
-            source = next(earlier.dataset for earlier in reports if earlier.values.notna().iloc[row])
-            texts = [f"{value:g}" if first.kind == "continuous" else repr(value) for value in (values.iloc[row], report.values.iloc[row])]
-            conflict = f"confounder {name!r} of participant {labels[row]!r} is {texts[0]} in {source} and {texts[1]} in {report.dataset}"
-            raise DataError(
-                f"{conflict} ({differ.size} participant(s) differ), expected one value; correct it, or import one dataset without it"
-            )
-        values = values.where(values.notna(), report.values)
-    return values
 
 
 def _join_rows(

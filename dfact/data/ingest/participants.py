@@ -1,4 +1,4 @@
-"""The columns of a table that describe participants: their ids, which are unique, and confounders."""
+"""The columns of a table that describe participants: their ids, which are unique, confounders, and weights."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
@@ -13,6 +13,7 @@ from dfact.data.ingest.coding import DEFAULT_MISSING
 from dfact.data.ingest.items import valid_levels
 from dfact.data.ingest.rules import parse_codes
 from dfact.data.readers.base import Table, Variable
+from dfact.data.weights import check_weights
 from dfact.errors import DataError, ParameterError
 
 
@@ -64,6 +65,44 @@ def confounder_frame(
     return normalize(pd.DataFrame(columns), {name: kind for name, kind in kinds.items() if kind is not None})
 
 
+def row_weights(
+    table: Table,
+    texts: pa.Table,
+    name: str | None,
+    variables: Mapping[str, Variable],
+    dropped: NDArray[np.intp],
+    *,
+    default_missing: bool,
+) -> "pd.Series[float] | None":
+    """Return the weights of all rows, None without a column ``name``; raise DataError for an invalid one that is not of a dropped row."""
+    if name is None:
+        return None
+    text, variable = texts[name].to_pandas().str.strip(), variables.get(name, Variable(name))
+    numbers, is_missing = _parse_numbers(text, variable, (), DEFAULT_MISSING if default_missing else ())
+    kept = np.delete(np.arange(len(text)), dropped)
+    words = kept[(numbers.isna() & ~is_missing).to_numpy()[kept]]
+    if words.size:
+        row = f"{table.name}: {table.row_position(int(words[0]))}, weight {name!r}"
+        raise DataError(f"{row} holds {text.iloc[words[0]]!r}, expected a finite number of at least 0; correct it")
+    weights = numbers.mask(is_missing).rename(name)
+    named = weights.iloc[kept].rename(f"{table.name}: the weight {name!r}")
+    check_weights(named, lambda i: table.row_position(int(kept[i])))
+    return weights
+
+
+def _parse_numbers(
+    text: "pd.Series[Any]", variable: Variable, missing_numbers: Sequence[float], missing_texts: Sequence[str]
+) -> tuple["pd.Series[float]", "pd.Series[bool]"]:
+    """Return the cells as numbers, NaN for texts, and whether each is missing, by the codes of the file and those given."""
+    declared = variable.missing
+    numbers = pd.to_numeric(text, errors="coerce").astype(np.float64)
+    is_missing = text.isna() | (text == "") | (text.str.lower() == "nan") | text.isin([*missing_texts, *map(str, declared.values)])
+    is_missing |= numbers.isin([*missing_numbers, *(code for code in declared.values if not isinstance(code, str))])
+    for low, high in declared.ranges:
+        is_missing |= (numbers >= low) & (numbers <= high)
+    return numbers, is_missing
+
+
 def _confounder(
     table: Table,
     text: "pd.Series[Any]",
@@ -73,13 +112,8 @@ def _confounder(
     missing_texts: Sequence[str],
 ) -> "pd.Series[Any]":
     """Return numbers if all values are, otherwise the text."""
-    name, declared = variable.name, variable.missing
-    text = text.str.strip()
-    numbers = pd.to_numeric(text, errors="coerce").astype(np.float64)
-    is_missing = text.isna() | (text == "") | (text.str.lower() == "nan") | text.isin([*missing_texts, *map(str, declared.values)])
-    is_missing |= numbers.isin([*missing_numbers, *(code for code in declared.values if not isinstance(code, str))])
-    for low, high in declared.ranges:
-        is_missing |= (numbers >= low) & (numbers <= high)
+    name, text = variable.name, text.str.strip()
+    numbers, is_missing = _parse_numbers(text, variable, missing_numbers, missing_texts)
     if is_missing.all():
         raise DataError(f"{table.name}: confounder {name!r} has no value, expected at least one; leave it out")
     numbers = numbers.mask(is_missing)

@@ -18,7 +18,7 @@ from dfact.data.ingest.coding import AnswerCoding
 from dfact.data.ingest.dictionary import default_id, find_dictionary, reversed_by_keying, with_forms
 from dfact.data.ingest.items import battery, check_columns, match_columns
 from dfact.data.ingest.parallel import Progress, Spooled, spool, write
-from dfact.data.ingest.participants import check_ids, confounder_frame, confounder_kinds
+from dfact.data.ingest.participants import check_ids, confounder_frame, confounder_kinds, row_weights
 from dfact.data.ingest.rules import Codes, Levels, Range, Statements, Unlabelled, count_texts, plan_coding, unordered_texts
 from dfact.data.ingest.stack import Stack
 from dfact.data.ingest.tasks import TaskPool, open_pool
@@ -27,7 +27,7 @@ from dfact.data.readers.base import Input, ReadOptions, Table, TextInNumbersErro
 from dfact.data.readers.formats import open_table
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
-from dfact.data.validation import EmptyRows, check_empty_rows, require_observed_columns, stored_limits
+from dfact.data.validation import EmptyRows, check_empty_rows, fill_limits, require_observed_columns, stored_limits
 from dfact.errors import DataError, ParameterError
 from dfact.storage.groups import ensure_absent, scratch_store
 from dfact.storage.input_files import open_input
@@ -58,6 +58,7 @@ def import_table(
     default_missing: bool = True,
     confounder_missing: Codes = (),
     confounder_ranges: Mapping[str, Range] | None = None,
+    weight: str | None = None,
     reverse: str | Sequence[str] = (),
     unlabelled: Unlabelled = "error",
     shift: bool = True,
@@ -125,6 +126,9 @@ def import_table(
     confounder_ranges : dict from name to pair of numbers
         Lowest and highest plausible value of confounders, which are then continuous; a value outside is missing, and
         ``Dataset.confounder_ranges`` counts these values. Without a range, values far from all others draw a warning.
+    weight : name
+        Column with the weights of the participants, such as survey weights, which become ``Dataset.weights``: numbers of at
+        least 0, and some above 0. A participant without any answer, who is dropped, needs none.
     reverse : name or pattern, or several
         Items to reverse: x becomes low + high − x, with the range that the levels or ``valid_range`` declare. "@Keying"
         stands for the items that the column Keying of the dictionary marks as reversed.
@@ -180,7 +184,7 @@ def import_table(
     ------
     DataError
         An unknown column, text in place of a number, a value outside the valid range or infinite, an empty
-        row or column, a row of the wrong length, a missing or duplicate id; with the line in the file
+        row or column, a row of the wrong length, a missing or duplicate id, an invalid weight; with the line in the file
         (the header is line 1), or the row of a parquet file, counted from 0.
     ParameterError
         An invalid argument.
@@ -210,7 +214,7 @@ def import_table(
     description = find_dictionary(opened, dictionary, codings)
     variables = describe(opened.variables, description, opened.columns)
     id_column = default_id(opened, description, kinds) if id_column is None else id_column
-    text_columns = ([] if id_column is None else [id_column]) + list(kinds)
+    text_columns = ([] if id_column is None else [id_column]) + list(kinds) + ([] if weight is None else [weight])
     part = None if instance is None else str(instance)
 
     def arrange_items(names: str | Sequence[str] | None) -> Arrangement:
@@ -239,13 +243,19 @@ def import_table(
             frame, ranges = apply_ranges(frame, ranges)
             warn_implausible(frame, ranges, RANGE_REMEDY, stacklevel=2)
         ids = None if id_column is None else check_ids(table, rows.texts[id_column], id_column)
-        limits = _fill_limits(arranged.items.limits, statistics)
+        weights = row_weights(table, rows.texts, weight, variables, rows.empty, default_missing=default_missing)
+        limits = fill_limits(arranged.items.limits, statistics)
         offset = limits[:, 0] if shift else np.zeros(len(limits))
         dtype = _stored_type(table, statistics, offset, integers=rows.integers)
-        code = missing_code_for(dtype)
-        shape = (rows.n_kept, *arranged.shape)
         with dataset_writer(
-            path, shape, dtype, missing_code=code, column_labels=column_labels, name=table.name, empty=empty_rows, overwrite=overwrite
+            path,
+            (rows.n_kept, *arranged.shape),
+            dtype,
+            missing_code=missing_code_for(dtype),
+            column_labels=column_labels,
+            name=table.name,
+            empty=empty_rows,
+            overwrite=overwrite,
         ) as writer:
             write(rows, writer, arranged.of_columns(offset), dtype, pool, progress, arranged.layout)
             valid = stored_limits(limits - offset[:, None], dtype)
@@ -254,6 +264,7 @@ def import_table(
                 offset=offset,
                 confounders=frame,
                 confounder_ranges=ranges,
+                weights=weights,
                 row_labels=ids,
                 mode_labels=arranged.mode_labels,
                 codebook=arranged.codebook(rows.counts, rows.statistics, f"{table.name}, {table.format}"),
@@ -300,7 +311,7 @@ def _select_items(
     check_columns(table, names)
     duplicate = next((name for name in text_columns if text_columns.count(name) > 1 or name in names), None)
     if duplicate is not None:
-        raise ParameterError(f"column {duplicate!r} is named twice, expected once: as an item, the id or a confounder")
+        raise ParameterError(f"column {duplicate!r} is named twice, expected once: as an item, the id, a confounder or the weight")
     reverse = [said.reverse] if isinstance(said.reverse, str) else said.reverse
     for name in reverse:
         turned += reversed_by_keying(description, name[1:], names) if name.startswith("@") else [name]
@@ -366,15 +377,6 @@ def _text_answers(table: Table, error: TextInNumbersError) -> DataError:
 
 _MAX_LEVELS = 50
 """Largest number of distinct texts in a column of text answers; more are notes or names."""
-
-
-def _fill_limits(declared: NDArray[np.float64], statistics: ColumnStatistics) -> NDArray[np.float64]:
-    """Return the declared limits, and the common range of their answers for all columns without declared limits."""
-    limits = declared.copy()
-    undeclared = np.isinf(declared[:, 0])
-    if undeclared.any():
-        limits[undeclared] = statistics.minimum[undeclared].min(), statistics.maximum[undeclared].max()
-    return limits
 
 
 def _stored_type(table: Table, statistics: ColumnStatistics, offset: NDArray[np.float64], *, integers: bool) -> np.dtype[Any]:

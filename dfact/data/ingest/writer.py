@@ -21,6 +21,7 @@ from dfact.data.stored_dataset import confounder_arrays, write_metadata
 from dfact.data.stored_values import CSRWriter, DenseWriter, ValuesWriter
 from dfact.data.validation import EmptyRows, empty_row, first_outside, invalid_value, require_observed_columns
 from dfact.data.variants import write_variants
+from dfact.data.weights import check_weights
 from dfact.errors import DataError
 from dfact.storage.groups import create_group, update_attributes
 from dfact.storage.location import Location
@@ -141,8 +142,9 @@ class DatasetWriter:
         variants: pd.DataFrame | None = None,
         population: pd.Categorical | None = None,
         dropped_columns: int = 0,
+        weights: "pd.Series[float] | None" = None,
     ) -> None:
-        """Write the last rows and the metadata. Row labels, confounders and the population are those of all received rows.
+        """Write the last rows and the metadata. Row labels, confounders, population and weights are those of all received rows.
 
         ``dropped_before`` counts the rows without any answer that were dropped before, ``dropped_columns`` the columns. The codebook
         describes some or all of the columns, the table of variants describes all.
@@ -174,6 +176,7 @@ class DatasetWriter:
             codebook=None if codebook is None else codebook.for_columns(self._labels),
             mode_labels=mode_labels,
             population=None if population is None else population.take(kept),
+            weights=None if weights is None else _kept_weights(weights, kept),
         )
         write_metadata(self._group, dataset)
         if variants is not None:
@@ -188,6 +191,7 @@ class DatasetWriter:
             confounder_ranges={name: astuple(limits) for name, limits in (confounder_ranges or {}).items()},
             row_labels=row_labels is not None,
             codebook=codebook is not None,
+            weights=None if weights is None else str(weights.name),
             dropped_rows=dropped_before + self._received - self._written,
             dropped_columns=dropped_columns,
             empty_rows=statistics.empty_rows,
@@ -195,6 +199,13 @@ class DatasetWriter:
             numbered_rows=numbered,  # these labels do not identify participants: join_datasets rejects them
             fingerprint=self._fingerprint.finish(dataset),
         )
+
+
+def _kept_weights(weights: "pd.Series[float]", kept: NDArray[np.intp]) -> "pd.Series[float]":
+    """Return the weights of the kept rows; a row that was dropped needs none."""
+    remaining = weights.iloc[kept].reset_index(drop=True)
+    check_weights(remaining, lambda i: f"row {kept[i]}")
+    return remaining
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver
 from dfact.errors import DataError
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart
-from dfact.models.bounded_nmf.problem import INNER, Problem, check_range, check_weights, make_problem
+from dfact.models.bounded_nmf.problem import INNER, Problem, check_range, make_problem
 from dfact.models.bounded_nmf.solvers import ADMM, Splitless, fit_loadings, initial_loadings
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
@@ -116,6 +116,10 @@ class ICQF(Factorization):
     explained_share_ : float
         Share of the answers' variance about their column means that the model explains.
     confounder_encoding_ : ConfounderEncoding or None
+    weighted_ : bool
+        Whether the rows have weights.
+    n_effective_ : float
+        Kish's effective number of rows, (Σw)²/Σw²; n without weights.
     column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
         Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
         dataset, else None.
@@ -208,18 +212,18 @@ class ICQF(Factorization):
     ) -> Self:
         """Fit the answers X (n, m): any array, path or Dataset; NaN is missing.
 
-        ``confounders`` is a table of n rows; a Dataset or path has its own. ``sample_weight`` (n,),
-        such as survey weights, multiplies each row's terms of the objective, its share of the penalty
-        and of n in γ included: an integer weight equals as many copies of the row. ``checkpoint`` overrides the
-        parameter.
+        ``confounders`` is a table of n rows, ``sample_weight`` holds n numbers of at least 0; a Dataset or path has its own,
+        and ``Dataset.with_weights(None)`` leaves them out. A weight, such as a survey weight, multiplies its row's terms of
+        the objective, its share of the penalty and of n in γ included: an integer weight equals as many copies of the row.
+        ``checkpoint`` overrides the parameter.
         """
         del y
         return self.fit_prepared(self.prepare(X, confounders=confounders, sample_weight=sample_weight), checkpoint=checkpoint)
 
     def _prepare(self, X: Any, confounders: Any = None, sample_weight: Any = None) -> FitTask[Problem]:
         self._check_parameters()
-        dataset = self._dataset(X, confounders, reset=True)
-        weights = None if sample_weight is None else check_weights(sample_weight, dataset.shape[0])
+        dataset = self._dataset(X, confounders, sample_weight, reset=True)
+        weights = self._row_weights(dataset)
         problem = make_problem(self, dataset, weights)
         self.confounder_encoding_ = None if dataset.confounders is None else ConfounderEncoding.fit(dataset.confounders)
         C = self._encode(dataset.confounders, dataset.shape[0])

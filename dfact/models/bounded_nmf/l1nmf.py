@@ -1,8 +1,9 @@
 """ℓ1-NMF: non-negative matrix factorization with sparse factors and loadings, the ICQF paper's baseline."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from os import PathLike
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +90,10 @@ class L1NMF(Factorization):
         Estimated distance of the objective from its limit, relative to its value; NaN after fewer than 11 iterations.
     explained_share_ : float
         Share of the answers' variance about their column means that the model explains.
+    weighted_ : bool
+        Whether the rows have weights.
+    n_effective_ : float
+        Kish's effective number of rows, (Σw)²/Σw²; n without weights.
     column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
         Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
         dataset, else None.
@@ -153,14 +158,30 @@ class L1NMF(Factorization):
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def _prepare(self, X: Any) -> FitTask[Problem]:
+    def fit(self, X: Any, y: None = None, *, sample_weight: Any = None, checkpoint: str | PathLike[str] | None = None) -> Self:
+        """Fit the answers X (n, m): any array, path or Dataset; NaN is missing.
+
+        ``sample_weight`` holds n numbers of at least 0, such as survey weights; a Dataset or path has its own, and
+        ``Dataset.with_weights(None)`` leaves them out. A weight, divided by the mean of all weights above 0, multiplies its row's
+        terms of the objective and its share of the penalty, so only their ratios matter. ``checkpoint`` overrides the parameter.
+        """
+        del y
+        return self.fit_prepared(self.prepare(X, sample_weight=sample_weight), checkpoint=checkpoint)
+
+    def _prepare(self, X: Any, sample_weight: Any = None) -> FitTask[Problem]:
         self._check_parameters()
-        dataset = self._dataset(X, None, reset=True)
+        dataset = self._dataset(X, None, sample_weight, reset=True)
         _check_range(dataset)
         check_size(self.n_components, self.init, dataset)
         # The problem of an ICQF without upper bounds, and with γ = 1.
-        problem = Problem(self.n_components, float(self.beta), 1.0, _RHO, np.inf, np.inf, 0.0, np.inf, "l1", "cd", weighted=False)
-        return self._task(dataset, problem)
+        weights = self._row_weights(dataset)
+        problem = Problem(
+            self.n_components, float(self.beta), 1.0, _RHO, np.inf, np.inf, 0.0, np.inf, "l1", "cd", weighted=weights is not None
+        )
+        if weights is None:
+            return self._task(dataset, problem)
+        relative = weights / weights[weights > 0].mean()
+        return self._task(dataset, problem, covariates=relative[:, None].astype(self._working_dtype(dataset)))
 
     def _solve(self, task: FitTask[Problem]) -> Solver[None]:
         report, problem = Reporter(self.callbacks, self.max_iter), task.problem
@@ -181,7 +202,7 @@ class L1NMF(Factorization):
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
         _check_range(dataset)
-        task = self._task(dataset, self.problem_)
+        task = self._task(dataset, replace(self.problem_, weighted=False))
         Q = self.components_.astype(task.dtype)
         return task.compute_rows(RowsPass(task.problem, RowStart.from_loadings(Q), task.dtype), Q, len(Q), out)[1]
 

@@ -147,16 +147,3 @@ def check_range(dataset: Dataset, problem: Problem) -> None:
         uniform = np.ndim(problem.lower) == np.ndim(problem.upper) == 0
         bounds = f"bounds=({problem.lower:g}, {problem.upper:g})" if uniform else "the bounds of its item"
         raise DataError(f"{where}, outside {bounds}; correct the entry or widen the bounds")
-
-
-def check_weights(weights: Any, n: int) -> NDArray[np.float64]:
-    """Return the sample weights (n,) as floats. Refuse invalid ones."""
-    array = np.asarray(weights, np.float64)
-    if array.shape != (n,):
-        raise DataError(f"sample_weight has shape {array.shape}, expected one for each of {n} rows")
-    invalid = np.flatnonzero(~np.isfinite(array) | (array < 0))
-    if invalid.size:
-        raise DataError(f"sample_weight of row {invalid[0]} is {array[invalid[0]]:g}, expected finite weights of at least 0")
-    if not array.any():
-        raise DataError("sample_weight is zero for every row, expected some above zero")
-    return array

@@ -20,7 +20,7 @@ from dfact.errors import DataError, ParameterError
 from dfact.linalg.correlation import MomentsPass, is_indefinite, smoothed
 from dfact.linalg.fit_indices import fit_indices, score_reliability
 from dfact.linalg.minres import LOWEST, minres
-from dfact.linalg.polychoric import MAX_LEVELS, Levels, gathered_bytes, level_moments, table_bytes, tabulate
+from dfact.linalg.polychoric import Levels, answer_levels, gathered_bytes, level_moments, table_bytes, tabulate
 from dfact.linalg.rotation import explained, oblimin, ordered, promax, varimax
 from dfact.models.estimator import Factorization
 from dfact.models.factor_analysis.passes import ScorePass, Scorer
@@ -426,7 +426,7 @@ class FactorAnalysis(Factorization):
         """Return the task, with the fewest passes over tables that keep within the memory limit."""
         if self.correlation == "pearson" or settings.get("footprint") is not None:
             return super()._task(dataset, problem, **settings)
-        levels, m = _levels(dataset), dataset.shape[1]
+        levels, m = answer_levels(dataset.statistics.minimum, dataset.statistics.maximum, dataset.column_labels), dataset.shape[1]
         dtype = self._working_dtype(dataset)
         base = self._footprint(dataset.shape, 0, dtype)
         tiles = 1
@@ -462,21 +462,6 @@ def _check_answers(dataset: Dataset, k: int) -> None:
         j = constant[0]
         found = f"item {str(dataset.column_labels[j])!r} holds {low[j]:g} in every row ({constant.size} such items in all)"
         raise DataError(f"{found}, expected items that vary; leave it out")
-
-
-def _levels(dataset: Dataset) -> Levels:
-    """Return the levels of the answers; refuse answers that are no ordered categories."""
-    low, high = dataset.statistics.minimum, dataset.statistics.maximum
-    fractional = np.flatnonzero((low != np.floor(low)) | (high != np.floor(high)))
-    wide = np.flatnonzero(high - low >= MAX_LEVELS)
-    for invalid, found in ((fractional, "which are no whole numbers"), (wide, f"more than {MAX_LEVELS} levels")):
-        if invalid.size:
-            j = invalid[0]
-            message = (
-                f"item {str(dataset.column_labels[j])!r} has answers from {low[j]:g} to {high[j]:g}, {found} ({invalid.size} such items)"
-            )
-            raise DataError(f"{message}, expected at most {MAX_LEVELS} consecutive whole numbers; recode it, or use correlation='pearson'")
-    return Levels.between(low, high)
 
 
 def _warn_nonrespondents(nonrespondents: int, n: int) -> None:
