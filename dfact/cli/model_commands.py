@@ -55,6 +55,8 @@ class SelectSpec:
     """Parameters that the model gets as well as the search."""
     plot: tuple[str, str] | None = None
     """Function that plots the selection, and what it plots, for the help; by default the items of the chosen model are plotted."""
+    checkpoint: bool = True
+    """Whether the search has checkpoints."""
     one_fit: bool = False
     """Whether all candidates take about as long as the fit of the largest."""
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -162,7 +164,11 @@ def select_command(spec: ModelSpec, select: SelectSpec) -> click.Command:
                 write(selection.model, partial(resolve_name(select.plot[0]), selection) if select.plot else None)
         click.echo(f"{selection_text(selection)}\n\n{model_text(selection.model)}")
 
-    shared = [results_checkpoint_option, computing_options, *([_confounders_option] if spec.confounders else ())]
+    shared = [
+        *([results_checkpoint_option] if select.checkpoint else ()),
+        computing_options,
+        *([_confounders_option] if spec.confounders else ()),
+    ]
     shared += [_plot_option(*select.plot[1:] if select.plot else ()), overwrite_option]
     return _command(spec, select, run, shared, one_fit=select.one_fit)
 

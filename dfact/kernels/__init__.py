@@ -12,6 +12,7 @@ Shape letters used in all kernels:
     cp, samples, adamax             tensors: column updates, samples of slices, and their steps
     kmeans                          assignment of points to centres
     entries                         missing codes, column statistics, filling
+    polychoric                      tables of pairs of items by counting bits, and the correlation of each
     genotypes                       genotypes of two bits: counted, and transposed into rows
     jit                             the decorators that compile all kernels
 """

@@ -29,21 +29,35 @@ class FactorCount:
     """The eigenvalues of unrelated data, for parallel analysis."""
 
 
-def parallel_analysis(R: Array, n: int, *, quantile: float | None = 0.95, repeats: int = 100, seed: int = 0) -> FactorCount:
+def parallel_analysis(
+    R: Array, n: int, *, quantile: float | None = 0.95, repeats: int = 100, seed: int = 0, information: Array | None = None
+) -> FactorCount:
     """Count the leading eigenvalues of R above those of unrelated normal data of the same size: Horn's parallel analysis (1965).
 
     An eigenvalue is compared with this ``quantile`` of ``repeats`` random eigenvalues of the same rank, by default the 95th
     percentile (Hayton, Allen & Scarpello 2004). None compares with their mean, as Horn did. Random correlation matrices are
     drawn from their distribution (Wishart), so the cost does not depend on n.
+
+    Polychoric correlations of unrelated items vary more than Pearson's. With the ``information`` v (m) that the categories keep
+    (:func:`dfact.linalg.polychoric.grouping_information`), the random correlations are divided by √(v_i v_j), which is their
+    distribution to first order.
     """
     if repeats < 1 or (quantile is not None and not 0 < quantile < 1):
         raise ParameterError(f"repeats={repeats} and quantile={quantile}, expected at least 1, and a number between 0 and 1 or None")
     rng = np.random.default_rng(seed)
-    random = np.array([np.linalg.eigvalsh(_unrelated(n, len(R), rng))[::-1] for _ in range(repeats)])
+    scale = np.ones(len(R)) if information is None else np.sqrt(information)
+    random = np.array([np.linalg.eigvalsh(_inflated(_unrelated(n, len(R), rng), scale))[::-1] for _ in range(repeats)])
     reference = random.mean(axis=0) if quantile is None else np.quantile(random, quantile, axis=0)
     values = np.asarray(np.linalg.eigvalsh(R)[::-1], np.float64)
     below = np.flatnonzero(values <= reference)
     return FactorCount(int(below[0]) if below.size else len(R), np.arange(1, len(R) + 1.0), values, reference)
+
+
+def _inflated(R: Array, scale: Array) -> Array:
+    """Return the matrix divided by the outer product of the scales (m), with ones on its diagonal."""
+    inflated = R / np.outer(scale, scale)
+    np.fill_diagonal(inflated, 1.0)
+    return inflated
 
 
 def _unrelated(n: int, m: int, rng: np.random.Generator) -> Array:

@@ -92,10 +92,14 @@ def noncentrality(chi_square: float, df: float, probability: float) -> float:
 def score_reliability(R: Array, pattern: Array, correlations: Array) -> Array:
     """Return the squared correlation (k) of each factor with its scores by regression (determinacy²): diag(ΦΛᵀR⁻¹ΛΦ).
 
+    NaN if R is singular.
+
     References
     ----------
     Grice (2001), "Computing and evaluating factor scores".
     """
+    if np.linalg.eigvalsh(R)[0] <= SINGULAR:
+        return np.full(len(correlations), np.nan)
     structure = pattern @ correlations
     reliability: Array = np.einsum("jr,jr->r", structure, np.linalg.solve(R, structure))
     return reliability

@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 
 MAX_LEVELS = 10
 """Largest number of levels of an item."""
-_GATHERED = 1 << 9  # words of bits that are counted together: adding up their tables then costs little
+_GATHERED = 1 << 7  # words of bits that are counted together: adding up their tables then costs little
 _THREADED = 1 << 12  # minimum number of pairs that are estimated by several threads
 
 

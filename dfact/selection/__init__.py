@@ -22,6 +22,7 @@ from dfact.selection.criteria import select_by_criterion
 from dfact.selection.entry_cross_validation import cross_validate_entries
 from dfact.selection.held_out_entries import select_by_held_out
 from dfact.selection.modularity import select_by_modularity
+from dfact.selection.number_of_factors import select_number_of_factors
 from dfact.selection.result import Selection
 from dfact.selection.solution_path import select_on_path
 
@@ -34,5 +35,6 @@ __all__ = [
     "select_by_criterion",
     "select_by_held_out",
     "select_by_modularity",
+    "select_number_of_factors",
     "select_on_path",
 ]

@@ -1,15 +1,23 @@
 """Number of factors of a factor analysis by parallel analysis, MAP and BIC, from one pass over the data."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from dfact.engine.threads import single_threaded
-from dfact.errors import DataError
+from dfact.errors import DataError, ParameterError
 from dfact.linalg.factor_retention import FactorCount, bic, minimum_average_partial, parallel_analysis
+from dfact.linalg.polychoric import grouping_information
 from dfact.models.factor_analysis.estimator import FactorAnalysis
+from dfact.models.provenance import SelectionRecord
+from dfact.selection.result import Selection
+
+_RULES = {"PA": ("excess", "above chance"), "MAP": ("MAP", "lowest"), "BIC": ("BIC", "lowest")}
+"""Column of the selection's table with the scores of each criterion, and the rule that chooses among them."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,8 @@ def number_of_factors(
 
     The criteria are Horn's parallel analysis (``quantile`` and ``seed`` as in
     :func:`dfact.linalg.factor_retention.parallel_analysis`), Velicer's MAP, and the lowest BIC of the factor
-    models with ``n_components``. ``model`` determines the treatment of missing answers and the executor.
+    models with ``n_components``. ``model`` determines the kind of correlations, the treatment of missing answers and the executor.
+    For polychoric correlations, the random eigenvalues of the parallel analysis are those of unrelated answers in these categories.
     """
     correlation = FactorAnalysis(**model.get_params(deep=False)).correlate(X)  # a copy: the model is not changed
     with single_threaded():
@@ -42,5 +51,92 @@ def number_of_factors(
             best = bic(correlation.R, correlation.n, n_components)
         except DataError:
             best = None
-        random = parallel_analysis(correlation.R, correlation.n, quantile=quantile, seed=seed)
+        information = None if correlation.thresholds is None else grouping_information(correlation.thresholds)
+        random = parallel_analysis(correlation.R, correlation.n, quantile=quantile, seed=seed, information=information)
         return FactorCounts(random, minimum_average_partial(correlation.R), best)
+
+
+def select_number_of_factors(
+    model: FactorAnalysis,
+    X: Any,
+    n_components: Sequence[int] = range(1, 11),
+    *,
+    criterion: str = "PA",
+    quantile: float = 0.95,
+    seed: int = 0,
+) -> Selection:
+    """Choose the number of factors by one of three criteria, and return the factor analysis fitted with it.
+
+    Parameters
+    ----------
+    model : FactorAnalysis
+        The fit uses all of its parameters but ``n_components``. It is not changed.
+    X : array (n, m) of any kind, path or Dataset
+        Answers.
+    n_components : numbers
+        Candidates.
+    criterion : "PA", "MAP" or "BIC"
+        Criterion that chooses: parallel analysis, minimum average partial, or the lowest BIC; see :func:`number_of_factors`.
+    quantile, seed
+        Those of the parallel analysis.
+
+    Returns
+    -------
+    Selection
+        ``table`` with the scores of all criteria for each ``n_components``: ``eigenvalue``, and ``excess`` over that of unrelated
+        answers, of the last factor; ``MAP``, the average squared partial correlation; ``BIC``, if it is defined for the data.
+
+    Raises
+    ------
+    DataError, ParameterError, MemoryPlanError
+        The same conditions as for ``model.fit``; or BIC chooses and the correlations are singular.
+
+    Warns
+    -----
+    UserWarning
+        The number of factors by the criterion is none of the candidates; the nearest of them is chosen.
+
+    Examples
+    --------
+    >>> import dfact, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> answers = rng.normal(size=(500, 2)) @ np.kron(np.eye(2), np.ones(6)) + rng.normal(size=(500, 12))
+    >>> dfact.selection.select_number_of_factors(dfact.FactorAnalysis(), answers, range(1, 6)).best_params
+    {'n_components': 2}
+    """
+    if not isinstance(model, FactorAnalysis):
+        raise ParameterError(f"model is a {type(model).__name__}, expected a FactorAnalysis, as the criteria rate common factors")
+    candidates = sorted(set(n_components))
+    if criterion not in _RULES:
+        raise ParameterError(f"criterion is {criterion!r}, expected one of {', '.join(map(repr, _RULES))}")
+    if not candidates or candidates[0] < 1:
+        raise ParameterError(f"n_components is {list(n_components)}, expected numbers of factors of at least 1")
+    counts = number_of_factors(model, X, candidates, quantile=quantile, seed=seed)
+    chosen = {"PA": counts.parallel_analysis, "MAP": counts.minimum_average_partial, "BIC": counts.bic}[criterion]
+    if chosen is None:
+        raise DataError("the correlation matrix is singular, so that BIC is not defined; use criterion='PA', or leave out items")
+    best = min(candidates, key=lambda k: abs(k - chosen.n_factors))
+    if best != chosen.n_factors:
+        message = f"{criterion} finds {chosen.n_factors} factors, expected one of the candidates {candidates[0]} to {candidates[-1]}"
+        warnings.warn(f"{message}; {best} was chosen, widen n_components", UserWarning, stacklevel=2)
+    table = _scores(counts, candidates)
+    fitted = FactorAnalysis(**model.get_params(deep=False) | {"n_components": best}).fit(X)
+    score, rule = _RULES[criterion]
+    fitted.selection_ = SelectionRecord.from_table(table, candidates.index(best), score, rule)
+    return Selection(table, {"n_components": best}, fitted)
+
+
+def _scores(counts: FactorCounts, candidates: Sequence[int]) -> pd.DataFrame:
+    """Return the criteria for each candidate, NaN where one is not defined."""
+    eigenvalues, reference = counts.parallel_analysis.values, counts.parallel_analysis.reference
+    assert reference is not None, "parallel analysis has one"
+    ranks = counts.parallel_analysis.candidates
+    columns = {
+        "eigenvalue": dict(zip(ranks, eigenvalues, strict=True)),
+        "excess": dict(zip(ranks, eigenvalues - reference, strict=True)),
+        "MAP": dict(zip(counts.minimum_average_partial.candidates, counts.minimum_average_partial.values, strict=True)),
+    }
+    if counts.bic is not None:
+        columns["BIC"] = dict(zip(counts.bic.candidates, counts.bic.values, strict=True))
+    rows = {name: [float(scores.get(float(k), np.nan)) for k in candidates] for name, scores in columns.items()}
+    return pd.DataFrame(rows, index=pd.Index(candidates, name="n_components"))

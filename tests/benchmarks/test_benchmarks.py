@@ -25,6 +25,7 @@ from benchmarks.cp import stochastic as cp_stochastic
 from benchmarks.engine import cluster_scaling, cost_model, dask_arrays, wide_columns
 from benchmarks.expectile import paper as emf_paper
 from benchmarks.expectile import speed as emf_speed
+from benchmarks.factor_analysis import describe as describe_benchmark
 from benchmarks.gom import simulations as gom_simulations
 from benchmarks.gom import speed as gom_speed
 from benchmarks.gom import tables as gom_tables
@@ -47,6 +48,12 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def load(folder: Path, name: str) -> dict[str, Any]:
     result: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
     return result
+
+
+def test_descriptions_stay_within_their_limit(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["describe", "--rows", "3000", "--columns", "40", "--limit", "2GiB", "--variants", "1"])
+    assert describe_benchmark.main() == 0
+    assert 0 < load(results, "describe")["rows"][0]["kmo"] < 1
 
 
 def test_out_of_core_writes_the_same_answers_in_every_form(tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,3 +91,7 @@ def test_figures_of_psych(correlation: str) -> None:
     rotated = oblimin(extraction.loadings)
     pattern, Phi = ordered(rotated.pattern, rotated.correlations)
     assert score_reliability(R, pattern, Phi) == pytest.approx(expected["score_R2"], abs=1e-5)
+
+
+def test_reliability_of_scores_by_a_singular_matrix_is_nan() -> None:
+    assert np.isnan(score_reliability(np.ones((4, 4)), np.full((4, 1), 0.9), np.eye(1))).all()

@@ -421,6 +421,11 @@ def test_command_prints_and_writes_the_tables(survey: Path, capsys: pytest.Captu
     assert main(["describe", str(survey), str(folder / "t.csv"), "--table", "scales", "--overwrite"]) == 0
     assert list(pd.read_csv(folder / "t.csv")["scale"]) == ["calm", "open"]
     assert main(["describe", str(survey), str(folder / "t.pdf")]) != 0
+    capsys.readouterr()
+    assert main(["describe", str(survey), "--correlation", "polychoric", "--missing", "listwise", "--no-weights"]) == 0
+    assert "polychoric" in capsys.readouterr().out
+    assert main(["describe", str(survey), "--weights"]) == 1
+    assert "has no weights, expected some for --weights" in capsys.readouterr().err
     (folder / "other.csv").write_text("item,scale\nQ1,a\nQ2,a\nQ4,a\n")
     capsys.readouterr()
     assert main(["describe", str(survey), "--items", str(folder / "other.csv")]) == 0

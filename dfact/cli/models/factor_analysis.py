@@ -1,12 +1,37 @@
-"""``dfact fit fa``."""
+"""``dfact fit fa`` and ``dfact select fa``."""
 
 import click
 
-from dfact.cli.model_commands import ModelSpec
-from dfact.cli.options import choice, components
+from dfact.cli.model_commands import ModelSpec, SelectSpec
+from dfact.cli.options import choice, component_numbers, components
 from dfact.models.catalogue import BY_COMMAND
 
 _CONVERGENCE = "the extraction reads the correlations alone and converges in seconds"
+_LEFT_OUT = {"method": "minres is the only one", "max_iter": _CONVERGENCE, "tol": _CONVERGENCE}
+_OPTIONS = (
+    choice(
+        "--correlation",
+        "pearson polychoric",
+        "Correlations of the answers (pearson), or of normal variables behind ordered answers of at most 10 levels (polychoric).",
+    ),
+    choice(
+        "--rotation",
+        "promax oblimin varimax none",
+        "Rotation of the factors: promax or oblimin for correlated, varimax for uncorrelated factors.",
+    ),
+    click.option("--kappa", default=4.0, help="Power to which promax raises the loadings."),
+    click.option(
+        "--kaiser/--no-kaiser",
+        default=None,
+        help="Rotate loadings whose rows are scaled to length 1, or as they are.",
+        show_default="scaled for promax and varimax, not for oblimin",
+    ),
+    choice(
+        "--missing",
+        "pairwise listwise",
+        "Correlations from participants who answered both items (pairwise) or all items (listwise).",
+    ),
+)
 
 SPECS = (
     ModelSpec(
@@ -16,20 +41,32 @@ SPECS = (
         A baseline for icqf: factors that explain the correlations of the items, by minimum residuals, with a rotation. Confounders
         are not used.
         """,
-        example=["dfact fit fa survey.zarr survey.model -k 6"],
-        options=[
-            components(3),
-            choice(
-                "--rotation", "promax varimax none", "Rotation of the factors: promax for correlated, varimax for uncorrelated factors."
-            ),
-            click.option("--kappa", default=4.0, help="Power to which promax raises the loadings."),
-            choice(
-                "--missing",
-                "pairwise listwise",
-                "Correlations from participants who answered both items (pairwise) or all items (listwise).",
-            ),
-        ],
+        example=["dfact fit fa survey.zarr survey.model -k 6 --correlation polychoric --rotation oblimin"],
+        options=[components(3, "Number of factors; dfact select fa chooses it."), *_OPTIONS],
         checkpoint=False,
-        left_out={"method": "minres is the only one", "max_iter": _CONVERGENCE, "tol": _CONVERGENCE},
+        left_out=_LEFT_OUT,
+        select=SelectSpec(
+            "dfact.selection.number_of_factors:select_number_of_factors",
+            """Factor analysis: the number of factors.
+
+            Compares parallel analysis (PA), the minimum average partial (MAP) and BIC, and chooses by one of them. The model with that
+            number of factors is written to MODEL, if that is given.
+            """,
+            example=["dfact select fa survey.zarr survey.model -k 1-10"],
+            options=[
+                component_numbers("Candidate numbers of factors."),
+                choice("--criterion", "PA MAP BIC", "Criterion that chooses the number of factors."),
+                click.option(
+                    "--quantile",
+                    default=0.95,
+                    help="Share of the random eigenvalues that an eigenvalue must exceed in the parallel analysis.",
+                ),
+                click.option("--seed", default=0, help="Seed of the random eigenvalues."),
+                *_OPTIONS,
+            ],
+            one_fit=True,
+            checkpoint=False,
+            left_out=_LEFT_OUT,
+        ),
     ),
 )

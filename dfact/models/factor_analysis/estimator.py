@@ -443,7 +443,8 @@ class FactorAnalysis(Factorization):
         return Footprint(
             state_per_row=size * k,
             work_per_row=(3 * size + 2) * m + 16 * m + 8 * (3 * k + 2 * k * k),
-            broadcast=8 * (4 * m * m + m * k * k),
+            # Four sums for Pearson's correlations. Polychoric ones come with two matrices, and with tables that are added by the task.
+            broadcast=8 * ((4 if self.correlation == "pearson" else 1) * m * m + m * k * k),
             result_per_row=size * k,
         )
 

@@ -1,5 +1,6 @@
 """Texts of a factor analysis: its summary, the items and the correlations of the factors."""
 
+import numpy as np
 import pandas as pd
 
 from dfact.models.factor_analysis.estimator import FactorAnalysis
@@ -16,13 +17,15 @@ class FactorAnalysisPresenter(Presenter[FactorAnalysis]):
     def summary(self) -> Lines:
         model = self.model
         rotation = "no rotation" if model.rotation is None else f"{model.rotation} rotation"
+        kind = "polychoric, " if model.correlation == "polychoric" else ""
         smoothed = ", smoothed" if model.smoothed_ else ""
         return [
             self.model_line(),
             ("fit", f"minimum residuals, {convergence_text(model)}; {rotation}"),
-            ("correlations", f"of {model.n_observations_} participants ({model.missing}){smoothed}"),
+            ("correlations", f"{kind}of {model.n_observations_} participants ({model.missing}){smoothed}"),
             ("explained", f"{model.explained_share_:.1%} of the variance of the items"),
             ("residuals", f"{model.rmsr_:.3f} root mean square of the correlations"),
+            ("fit indices", fit_text(model)),
         ]
 
     def component_texts(self, top: int, texts: Texts) -> list[str]:
@@ -35,14 +38,42 @@ class FactorAnalysisPresenter(Presenter[FactorAnalysis]):
         return [f"{text}\ncorrelations of the factors:\n{indented(correlations)}"]
 
     def row_tables(self) -> list[Block]:
-        if not self._correlated:
-            return []
-        caption = "Correlations of the factors as estimated by the rotation (of the factors, not the scores)"
-        return [make_table(factor_correlations(self.model), caption, shaded=self.names)]
+        tables: list[Block] = [make_table(*fit_table(self.model))]
+        if self._correlated:
+            caption = "Correlations of the factors as estimated by the rotation (of the factors, not the scores)"
+            tables.append(make_table(factor_correlations(self.model), caption, shaded=self.names))
+        reliability = self.model.score_reliability_.to_frame().T
+        tables.append(make_table(reliability, "Reliability of the scores: their squared correlations with the factors"))
+        return tables
 
     @property
     def _correlated(self) -> bool:
-        return self.model.rotation == "promax" and len(self.names) > 1
+        return self.model.rotation in ("promax", "oblimin") and len(self.names) > 1
+
+
+def fit_text(model: FactorAnalysis) -> str:
+    """Describe the fit in one line."""
+    fit = model.fit_
+    if np.isnan(fit.chi_square):
+        reason = "were smoothed" if model.smoothed_ else "are singular" if fit.df >= 0 else "are fewer than the parameters"
+        return f"SRMR {fit.srmr:.3f}; others are undefined, as the correlations {reason}"
+    test = f"χ²({fit.df:.0f}) = {fit.chi_square:.1f}, p {_p_text(fit.p)}, RMSEA {fit.rmsea:.3f} [{fit.rmsea_low:.3f}, {fit.rmsea_high:.3f}]"
+    note = "; descriptive but for SRMR" if model.correlation == "polychoric" else ""
+    return f"{test}, CFI {fit.cfi:.3f}, TLI {fit.tli:.3f}, SRMR {fit.srmr:.3f}, BIC {fit.bic:.1f}{note}"
+
+
+def _p_text(p: float) -> str:
+    return "< .001" if p < 0.001 else f"= {p:.3f}"
+
+
+def fit_table(model: FactorAnalysis) -> tuple[pd.DataFrame, str]:
+    """Return the indices of fit as a table of one row, and its caption."""
+    caption = "Fit of the model to the correlations; the interval of RMSEA is that of 90 %"
+    if model.correlation == "polychoric":
+        caption += ". With polychoric correlations, all indices but SRMR are descriptive"
+    if model.smoothed_:
+        caption += ". The correlations were smoothed, so that only df and SRMR are defined"
+    return model.fit_.to_frame().T, caption
 
 
 def factor_correlations(model: FactorAnalysis) -> pd.DataFrame:
