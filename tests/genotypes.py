@@ -18,11 +18,30 @@ def planted_genotypes(n: int, m: int, k: int, seed: int, missing: float = 0.01) 
     return G, planted.Q
 
 
-def write_cohort(path: Path, G: NDArray[np.uint8], populations: Sequence[str] | None = None, first: int = 0) -> None:
-    """Write a .bed file with its .bim and .fam, and a .pop if there are populations; people are numbered from ``first``."""
+def names_of(m: int) -> list[str]:
+    """Return the names of m variants."""
+    return [f"rs{j}" for j in range(m)]
+
+
+def write_bed(
+    path: Path,
+    G: NDArray[np.uint8],
+    names: Sequence[str] | None = None,
+    fam: Sequence[str] | None = None,
+    populations: Sequence[str] | None = None,
+) -> Path:
+    """Write a .bed file with its .bim and .fam, and a .pop if there are populations; A1 is C, A2 is T."""
     n, m = G.shape
     path.write_bytes(b"\x6c\x1b\x01" + pack(np.ascontiguousarray(G.T)).tobytes())
-    path.with_suffix(".bim").write_text("".join(f"{1 + j * 3 // m}\trs{j}\t0\t{1000 * j}\tC\tT\n" for j in range(m)))
-    path.with_suffix(".fam").write_text("".join(f"0 p{first + i} 0 0 0 -9\n" for i in range(n)))
+    write_bim(path.with_suffix(".bim"), names or names_of(m))
+    path.with_suffix(".fam").write_text("\n".join(fam or [f"f{i} p{i} 0 0 0 -9" for i in range(n)]) + "\n")
     if populations is not None:
         path.with_suffix(".pop").write_text("".join(f"{name}\n" for name in populations))
+    return path
+
+
+def write_bim(path: Path, names: Sequence[str], alleles: Sequence[str] | None = None) -> None:
+    """Write a .bim file; ``alleles`` are A1 and A2 of each variant, such as "C T"."""
+    pairs = alleles or ["C T"] * len(names)
+    lines = (f"{1 + j % 3}\t{name}\t{j / 8}\t{1000 + j}\t{pair}\n" for j, (name, pair) in enumerate(zip(names, pairs, strict=True)))
+    path.write_text("".join(lines).replace(" ", "\t"))

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
 
 import dfact
 from dfact.data.ingest.writer import dataset_writer
@@ -34,6 +36,12 @@ def write_dataset(planted: PlantedAdmixture, path: Path, progress: Callable[[int
                 progress(done, planted.n)
         writer.finish(valid_range=np.tile([0.0, 2.0], (planted.m, 1)))
     return dfact.open_dataset(path)
+
+
+def root_mean_square_error(Q: NDArray[np.float64], true: NDArray[np.float64]) -> float:
+    """Return the error of memberships (n, k), whose columns are matched with the true ones."""
+    order = linear_sum_assignment(np.square(Q[:, None, :] - true[:, :, None]).sum(axis=0))[1]
+    return float(np.sqrt(np.square(Q[:, order] - true).mean()))
 
 
 def write_bed(path: Path, n: int, m: int, seed: int = 0, missing: float = 0.003) -> None:

@@ -22,7 +22,7 @@ from dfact.engine.reduction import TreeSum
 
 _ENTRY_SECONDS = 1.5e-9
 """Seconds of a thread per entry of ICQF with 20 factors, read from disk: benchmarks/bounded_nmf/out_of_core."""
-_NETWORK = 1.25e9
+NETWORK = 1.25e9
 """Bytes a second that a machine takes in or gives out: 10 Gbit/s."""
 _SPEED_UPS = [1 << i for i in range(11)]
 
@@ -140,7 +140,7 @@ class Fit:
         """Return the seconds of a pass on one-thread workers, each with its own core and network connection."""
         each = _ENTRY_SECONDS * self.rows * self.columns / self.partitions
         broadcast = self.size / 2  # in single precision
-        given, taken = broadcast * (caller.given + 1 / _NETWORK), self.size * (caller.taken + 1 / _NETWORK)
+        given, taken = broadcast * (caller.given + 1 / NETWORK), self.size * (caller.taken + 1 / NETWORK)
         made = self.size * max(0.0, costs.byte - caller.taken)  # the other end of a connection
 
         def finished(here: Nodes, start: float) -> float:
@@ -156,7 +156,7 @@ class Fit:
             return now
 
         root = counted(workers, self.partitions)
-        return costs.call + finished(root, 0.0) + root[1] * self.size * (costs.byte + 2 / _NETWORK) + broadcast / _NETWORK
+        return costs.call + finished(root, 0.0) + root[1] * self.size * (costs.byte + 2 / NETWORK) + broadcast / NETWORK
 
     def speed_up(self, costs: Costs, caller: Caller, workers: int) -> float:
         return self.seconds(costs, caller, 1) / self.seconds(costs, caller, workers)

@@ -26,7 +26,7 @@ from distributed import Client
 
 from benchmarks.common import exit_code, report
 from benchmarks.faults import cluster_of_hosts, network_faults, storage
-from benchmarks.faults.commands import Stored, StoredBootstrap, StoredFit, reached_by
+from benchmarks.faults.commands import Stored, StoredAdmixture, StoredBootstrap, StoredFit, reached_by
 from benchmarks.faults.fits import (
     SELECTIONS,
     SOLVERS,
@@ -207,6 +207,7 @@ def faults() -> dict[str, Fault]:
         "all workers killed, resumed": partial(cluster_errors, "workers", "the Dask cluster has had no worker"),
         "scheduler killed, resumed": partial(cluster_errors, "scheduler", "the Dask scheduler is lost"),
         "driver SIGKILL, resumed": partial(struck_driver, SIGKILL, -SIGKILL),
+        "driver SIGKILL, admixture, resumed": partial(struck_driver, SIGKILL, -SIGKILL, stored=StoredAdmixture),
         "driver SIGKILL, bootstrap, resumed": partial(struck_driver, SIGKILL, -SIGKILL, stored=StoredBootstrap),
         "driver SIGTERM, resumed": partial(struck_driver, SIGTERM, 128 + SIGTERM),
         "driver SIGINT, resumed": partial(struck_driver, SIGINT, 128 + SIGINT),

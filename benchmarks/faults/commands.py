@@ -139,6 +139,19 @@ class StoredFit(Stored):
         return [*fit, "--checkpoint-every", "4", "--overwrite"]  # the model of a command that was killed after writing it
 
 
+class StoredAdmixture(Stored):
+    """``dfact fit admixture``, whose frequencies lie with the tiles of columns."""
+
+    _MAX_ITER = 20
+
+    def _found(self) -> Any:
+        return dfact.Admixture(3, n_trials=3, max_iter=self._MAX_ITER, tol=0, executor="inline").fit(self.data)
+
+    def _arguments(self) -> list[str | Path]:
+        fit = ["fit", "admixture", self.data, self.model, "-k", "3", "--trials", "3", "--max-iter", str(self._MAX_ITER), "--tol", "0"]
+        return [*fit, "--checkpoint-every", "4", "--overwrite"]
+
+
 class StoredBootstrap(Stored):
     """``dfact stability`` of a model without stability; its checkpoint is not deleted."""
 

@@ -44,14 +44,20 @@ def small_partitions() -> Iterator[None]:
 
 
 def slow(seconds: float) -> None:
-    """Slow down every partition of a pass in this process."""
+    """Slow down every partition of a pass in this process, or every group of partitions of a tiled one."""
     walk: Callable[..., Any] = shard.reduce_blocks
+    accumulate: Callable[..., Any] = shard.Shard._accumulate
 
     def slow_walk(*arguments: Any) -> Any:
         time.sleep(seconds)
         return walk(*arguments)
 
+    def slow_accumulate(*arguments: Any) -> Any:
+        time.sleep(seconds)
+        return accumulate(*arguments)
+
     shard.reduce_blocks = slow_walk
+    shard.Shard._accumulate = slow_accumulate  # type: ignore[method-assign]  # for the whole process
 
 
 def answers(seed: int) -> Array:
@@ -105,6 +111,7 @@ SOLVERS = {
     "ICQF admm": Solver(dfact.ICQF, answers, _RANDOM_START | {"solver": "admm"}),
     "L1NMF": Solver(dfact.L1NMF, answers, _RANDOM_START),
     "GradeOfMembership crsc": Solver(dfact.GradeOfMembership, memberships, {"method": "crsc"}, last=4),
+    "Admixture": Solver(dfact.Admixture, memberships, _ITERATES | {"n_trials": 4}),
     "ExpectileMF exact": Solver(dfact.ExpectileMF, skewed, _EXPECTILE | {"solver": "exact"}),
     "ExpectileMF surrogate": Solver(dfact.ExpectileMF, skewed, _EXPECTILE | {"solver": "surrogate"}),
     "ElasticCP bcd, fill": Solver(dfact.ElasticCP, tensor, _ITERATES | {"lam": 0.5, "missing": "fill"}),

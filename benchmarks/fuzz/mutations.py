@@ -85,11 +85,14 @@ def mutate_json(tree: Any, rng: random.Random) -> Any:
     return rng.choice(STRANGE)(rng)
 
 
+_DOCUMENTS = ("zarr.json", ".zgroup", ".zarray", ".zattrs")  # of Zarr formats 3 and 2
+
+
 def mutate_store(folder: Path, rng: random.Random) -> bool:
     """Change a file of a Zarr store; return whether its values must be unchanged if it can still be read."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    documents = [path for path in files if path.name == "zarr.json"]
-    chunks = [path for path in files if path.name != "zarr.json"]
+    documents = [path for path in files if path.name in _DOCUMENTS]
+    chunks = [path for path in files if path.name not in _DOCUMENTS]
     match rng.randrange(10):
         case 0:
             rng.choice(files).unlink()

@@ -20,6 +20,7 @@ import dfact
 from benchmarks.fuzz.arrays import ARRAY_TARGETS
 from benchmarks.fuzz.datasets import dataset_target, join_target
 from benchmarks.fuzz.dictionaries import DICTIONARY_TARGETS
+from benchmarks.fuzz.genotypes import GENOTYPE_TARGETS
 from benchmarks.fuzz.models import FORGED, forged_target, model_target
 from benchmarks.fuzz.statistical import DESCRIBED_TARGETS
 from benchmarks.fuzz.tables import TABLE_TARGETS
@@ -32,6 +33,7 @@ TARGETS: dict[str, Target] = {
     **DESCRIBED_TARGETS,
     **DICTIONARY_TARGETS,
     **ARRAY_TARGETS,
+    **GENOTYPE_TARGETS,
     "join": join_target(),
     **{f"{kind} dataset": dataset_target(kind) for kind in ("dense", "sparse", "tensor")},
     **{f"{kind} model": model_target(kind) for kind in ("dense", "sparse", "tensor")},

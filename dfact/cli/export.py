@@ -68,7 +68,8 @@ def export(
     from dfact.data.dictionaries.table import read_items
     from dfact.models.persistence import load_model
     from dfact.progress import Progress
-    from dfact.report.apa.write import FORMATS, write_apa_loadings
+    from dfact.report.apa.loadings import write_apa_loadings
+    from dfact.report.apa.write import FORMATS
     from dfact.report.export import (
         ROW_FORMATS,
         TABLE_FORMATS,

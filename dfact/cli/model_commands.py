@@ -18,6 +18,7 @@ import click
 from dfact.cli.options import (
     Option,
     checkpoint_options,
+    choose_weights,
     computing_options,
     example,
     executor_for,
@@ -26,6 +27,7 @@ from dfact.cli.options import (
     plan_option,
     read_dataset,
     results_checkpoint_option,
+    weights_option,
 )
 from dfact.jobs.declarations import FittingCommand, InputLocation, OutputLocation, with_value
 from dfact.models.catalogue import CATALOGUE, Entry
@@ -77,6 +79,10 @@ class ModelSpec:
     """Whether the model has checkpoints."""
     confounders: bool = False
     """Whether the model uses confounders."""
+    plot: str = "the loadings of the items"
+    """Words for the subject of the plot of ``fit``, for its help."""
+    weights: bool = False
+    """Whether the model takes weights of the rows."""
     each: str | None = None
     """Parameter of which ``fit`` takes several values: the estimator's ``fit_each`` fits a model for each."""
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -86,7 +92,7 @@ class ModelSpec:
 _confounders_option = click.option("--no-confounders", is_flag=True, help="Ignore the confounders of the dataset.")
 
 
-def _plot_option(subject: str = "the loadings of the items", each: str | None = None) -> Option:
+def _plot_option(subject: str, each: str | None = None) -> Option:
     kind = OutputLocation("dfact.report.plots:FORMATS", each=each)
     return click.option("--plot", metavar="FILE", type=kind, help=f"Plot {subject} to a .png, .pdf or .svg file; needs Matplotlib.")
 
@@ -109,6 +115,7 @@ def fit_command(spec: ModelSpec) -> click.Command:
         plot: Path | None,
         overwrite: bool,
         no_confounders: bool = False,
+        weighted: bool | None = None,
         **parameters: Any,
     ) -> None:
         if model is None and not plan_only:
@@ -121,15 +128,15 @@ def fit_command(spec: ModelSpec) -> click.Command:
         parameters |= {spec.each: values[0]} if spec.each else {}
         path = None if plan_only else model
         with executor_for(executor, scheduler) as resolved:
-            dataset = _read(data, no_confounders)
+            dataset = _read(data, no_confounders, weighted, spec)
             estimator: Any = spec.entry.load()(**parameters, executor=resolved)
             if len(values) > 1:
                 run_fits(estimator, dataset, values, path, plot, overwrite)
             else:
                 run_fit(estimator, dataset, path, plot, overwrite)
 
-    shared = [computing_options, *([checkpoint_options] if spec.checkpoint else ()), *([_confounders_option] if spec.confounders else ())]
-    shared += [plan_option, _plot_option(each=spec.each), overwrite_option]
+    shared = [computing_options, *([checkpoint_options] if spec.checkpoint else ()), *_row_options(spec)]
+    shared += [plan_option, _plot_option(spec.plot, each=spec.each), overwrite_option]
     return _command(spec, spec, run, shared, spec.each)
 
 
@@ -144,6 +151,7 @@ def select_command(spec: ModelSpec, select: SelectSpec) -> click.Command:
         plot: Path | None,
         overwrite: bool,
         no_confounders: bool = False,
+        weighted: bool | None = None,
         **parameters: Any,
     ) -> None:
         from dfact.progress import Progress
@@ -156,7 +164,7 @@ def select_command(spec: ModelSpec, select: SelectSpec) -> click.Command:
         settings |= {name: parameters.pop(name) for name in list(parameters) if name in accepted}
         parameters |= {name: settings[name] for name in select.for_both}
         with executor_for(executor, scheduler) as resolved:
-            dataset = _read(data, no_confounders)
+            dataset = _read(data, no_confounders, weighted, spec)
             with model_output(model, plot, overwrite=overwrite) as write:
                 with closing(Progress("select")) as progress:
                     (settings if "callbacks" in accepted else parameters)["callbacks"] = [progress]
@@ -164,13 +172,14 @@ def select_command(spec: ModelSpec, select: SelectSpec) -> click.Command:
                 write(selection.model, partial(resolve_name(select.plot[0]), selection) if select.plot else None)
         click.echo(f"{selection_text(selection)}\n\n{model_text(selection.model)}")
 
-    shared = [
-        *([results_checkpoint_option] if select.checkpoint else ()),
-        computing_options,
-        *([_confounders_option] if spec.confounders else ()),
-    ]
-    shared += [_plot_option(*select.plot[1:] if select.plot else ()), overwrite_option]
+    shared = [*([results_checkpoint_option] if select.checkpoint else ()), computing_options, *_row_options(spec)]
+    shared += [_plot_option(select.plot[1] if select.plot else spec.plot), overwrite_option]
     return _command(spec, select, run, shared, one_fit=select.one_fit)
+
+
+def _row_options(spec: ModelSpec) -> list[Option]:
+    """Return the options about what the dataset knows of its rows, as far as the model uses it."""
+    return [*([_confounders_option] if spec.confounders else ()), *([weights_option] if spec.weights else ())]
 
 
 def _command(
@@ -189,8 +198,8 @@ def _command(
     return command(option_group(data, model, *options)(function))
 
 
-def _read(data: Location, no_confounders: bool) -> "Dataset":
-    dataset = read_dataset(data)
+def _read(data: Location, no_confounders: bool, weighted: bool | None, spec: ModelSpec) -> "Dataset":
+    dataset = choose_weights(read_dataset(data), weighted, taken=spec.weights)
     return dataset.with_confounders(None) if no_confounders else dataset
 
 

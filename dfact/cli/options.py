@@ -13,7 +13,6 @@ from dfact.storage.location import Location, absolute
 
 if TYPE_CHECKING:
     from distributed import Client
-    from distributed.security import Security
 
     from dfact.data.dataset import Dataset
 
@@ -51,9 +50,9 @@ def components(default: int | str, help_text: str = "Number of factors.", **sett
     return click.option("-k", "--components", "n_components", default=default, help=help_text, **settings)
 
 
-def component_numbers(help_text: str = "Candidate numbers of factors.") -> Option:
+def component_numbers(help_text: str = "Candidate numbers of factors.", default: str = "2-10") -> Option:
     """Return the option of candidates for the number of components."""
-    return components("2-10", help_text, metavar="NUMBERS", type=Counts())
+    return components(default, help_text, metavar="NUMBERS", type=Counts())
 
 
 def numbers(flag: str, help_text: str, **settings: Any) -> Option:
@@ -155,32 +154,32 @@ def executor_for(executor: str | None, scheduler: str | None) -> Iterator["str |
 @contextmanager
 def cluster(address: str | None) -> Iterator["Client | None"]:
     """Yield a client of the running cluster; None without an address."""
-    security = _security(address)
+    files = _tls_files(address)
     if address is None:
         yield None
         return
+    from distributed.security import Security
+
     from dfact.engine.cluster.connection import connect
 
-    with connect(address, security) as client:
+    with connect(address, Security(require_encryption=True, **files) if files else Security()) as client:
         yield client
 
 
-def _security(address: str | None) -> "Security":
-    """TLS as the options say, else as Dask's configuration does."""
-    from distributed.security import Security
-
+def _tls_files(address: str | None) -> dict[str, Any]:
+    """Return the files of the TLS options by the parameters of Security; none of them, and Dask's configuration applies."""
     context = click.get_current_context(silent=True)
     files = {} if context is None else {name: context.meta.get(f"{__name__}.{name}") for name in _TLS}
     given = {_TLS[name]: file for name, file in files.items() if file is not None}
     if not given:
-        return Security()
+        return {}
     if len(given) < len(_TLS) or address is None:
         raise click.UsageError("--tls-ca-file, --tls-cert and --tls-key go together, and with --scheduler.")
     if not address.startswith("tls://"):
         raise click.UsageError(
             f"--scheduler is {address}, which is not encrypted; with --tls-… expected an address that begins with tls://."
         )
-    return Security(require_encryption=True, **given)
+    return given
 
 
 def read_dataset(path: Location) -> "Dataset":

@@ -2,10 +2,12 @@
 
 from contextlib import closing
 from copy import copy
+from typing import Any
 
 import click
 
 from dfact.cli.options import (
+    choose_weights,
     example,
     executor_for,
     executor_option,
@@ -13,6 +15,7 @@ from dfact.cli.options import (
     read_dataset,
     results_checkpoint_option,
     scheduler_option,
+    weights_option,
 )
 from dfact.jobs.declarations import InputLocation, UpdatedLocation
 from dfact.storage.location import Location
@@ -24,7 +27,15 @@ from dfact.storage.location import Location
 @click.option("--resamples", "n_resamples", type=int, default=100, help="Number of refits.")
 @click.option("--level", type=float, default=0.95, help="Coverage of the intervals, a fraction of the refits.")
 @click.option("--cold-start", is_flag=True, help="Start each refit from the model's own start, not from its loadings; takes longer.")
+@click.option(
+    "--blocks",
+    "n_blocks",
+    type=int,
+    help="Resample this number of blocks of consecutive SNPs instead of participants, for standard errors of the memberships of an "
+    "admixture; 100 suit human genotypes.",
+)
 @click.option("--seed", "random_state", type=int, help="Seed of the resamples.")
+@weights_option
 @results_checkpoint_option
 @memory_option
 @executor_option
@@ -35,7 +46,9 @@ def stability(
     n_resamples: int,
     level: float,
     cold_start: bool,
+    n_blocks: int | None,
     random_state: int | None,
+    weighted: bool | None,
     checkpoint: Location | None,
     memory_limit: str | None,
     executor: str | None,
@@ -47,26 +60,39 @@ def stability(
     factors of the refits are matched with the model's. Their similarities and the intervals of the loadings are stored in
     MODEL and appear in its report. The table lists for each factor the median and the 5th percentile of the similarities,
     where 1 is identical and below 0.85 a different factor, and the number of loadings whose interval excludes 0.
+    Weights are used if MODEL was fitted with them.
+
+    With --blocks, refits an admixture to resamples of its SNPs. The standard errors of the memberships are stored in MODEL, and
+    the table lists their mean for each population.
     """
     from dfact.models.persistence import check_replaceable, load_model, save_model
     from dfact.progress import Progress
+    from dfact.report.presenters.admixture import size_table
+    from dfact.selection.block_bootstrap import block_bootstrap
     from dfact.selection.bootstrap import bootstrap
 
+    given = click.get_current_context().get_parameter_source
+    if n_blocks is not None and click.core.ParameterSource.COMMANDLINE in (given("level"), given("cold_start")):
+        raise click.UsageError("--level and --cold-start concern resampled participants, expected neither with --blocks; remove them.")
     estimator = load_model(model)
     check_replaceable(estimator, model)
-    dataset = read_dataset(data)
+    dataset, fitted = read_dataset(data), getattr(estimator, "weighted_", False)
+    if weighted is not None and weighted != fitted:
+        found = f"{'--weights' if weighted else '--no-weights'} is given, and {model} was fitted {'with' if fitted else 'without'} weights"
+        raise click.UsageError(f"{found}; leave it out, or fit the model again.")
+    dataset = choose_weights(dataset, fitted)
     with executor_for(executor, scheduler) as resolved, closing(Progress("refits")) as progress:
         template = copy(estimator).set_params(executor=resolved, memory_limit=memory_limit)
-        estimator.stability_ = result = bootstrap(
-            template,
-            dataset,
-            n_resamples,
-            level=level,
-            warm_start=not cold_start,
-            random_state=random_state,
-            callbacks=[progress],
-            checkpoint=checkpoint,
-        )
+        shared: dict[str, Any] = {"random_state": random_state, "callbacks": [progress], "checkpoint": checkpoint}
+        if n_blocks is not None:
+            estimator.memberships_se_ = block_bootstrap(template, dataset, n_resamples, n_blocks=n_blocks, **shared)
+        else:
+            estimator.stability_ = bootstrap(template, dataset, n_resamples, level=level, warm_start=not cold_start, **shared)
     save_model(estimator, model, overwrite=True)
+    if n_blocks is not None:
+        table = size_table(estimator)[["size", "standard error"]]
+        click.echo(f"{model}: {n_resamples} refits to resamples of {n_blocks} blocks\n\n{table.to_string(float_format='{:.4f}'.format)}")
+        return
+    result = estimator.stability_
     table = result.summary(estimator.get_feature_names_out())
     click.echo(f"{model}: {result.n_refits} refits, intervals of {100 * level:g}%\n\n{table.to_string(float_format='{:.3f}'.format)}")

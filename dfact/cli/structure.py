@@ -26,7 +26,8 @@ def structure(
     Runs are stacked by their number of components; matching components have one colour. Runs that agree are drawn once.
 
     People are sorted by population, and within it by their leading component. Above 2000 people a bar is the mean of several.
-    Populations are those of --data, or of --population. PLOT ends in .png, .pdf or .svg. Needs Matplotlib.
+    Populations are those of --data or --population, else those that a model has kept from its dataset. PLOT ends in .png, .pdf
+    or .svg. Needs Matplotlib.
     """
     if data is not None and population is not None:
         raise click.UsageError("--data and --population both give the populations; pass one of them.")
@@ -34,11 +35,12 @@ def structure(
     from dfact.report.admixture_files import MEMBERSHIPS, read_memberships
     from dfact.report.plots import save_figure
     from dfact.report.selection import check_plot
-    from dfact.report.structure import dataset_populations, read_populations, run_memberships, structure_figure
+    from dfact.report.structure import dataset_populations, read_populations, run_memberships, stated_populations, structure_figure
 
     check_plot(out, overwrite=overwrite)
-    memberships = [read_memberships(run) if Path(run).suffix in (MEMBERSHIPS, ".gz") else run_memberships(load_model(run)) for run in runs]
-    populations: Any = None if population is None else read_populations(population)
+    loaded = [read_memberships(run) if Path(run).suffix in (MEMBERSHIPS, ".gz") else load_model(run) for run in runs]
+    memberships = [run_memberships(run) for run in loaded]
+    populations: Any = stated_populations(loaded) if population is None else read_populations(population)
     if data is not None:
         populations = dataset_populations(read_dataset(data))
     save_figure(structure_figure(memberships, populations, means=means), out)

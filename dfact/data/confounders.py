@@ -221,6 +221,23 @@ class ConfounderEncoding:
         parts = [c.encode(frame[c.name]) for c in self.confounders]
         return np.hstack([*parts, np.ones((len(frame), 1))])
 
+    def differences(self) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+        """Return the names of the q differences between encoded columns, and the matrix (q, c) that takes them.
+
+        They are each level less the first one of its confounder, and x less 1 − x of a continuous confounder.
+        """
+        names: list[str] = []
+        pairs: list[tuple[int, int]] = []
+        start = 0
+        for c in self.confounders:
+            names += [f"{column} − {c.columns[0]}" for column in c.columns[1:]] if c.levels else [c.name]
+            pairs += [(start + i, start) for i in range(1, len(c.columns))] if c.levels else [(start, start + 1)]
+            start += len(c.columns)
+        matrix = np.zeros((len(pairs), len(self.columns)))
+        for row, (plus, minus) in zip(matrix, pairs, strict=True):
+            row[plus], row[minus] = 1, -1
+        return tuple(names), matrix
+
     def missing_counts(self) -> dict[str, int]:
         """Count the fitted participants without a value, for each confounder that has such participants."""
         return {c.name: c.n_missing for c in self.confounders if c.n_missing}

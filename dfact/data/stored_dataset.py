@@ -18,7 +18,7 @@ from dfact.data.dataset import KIND, Dataset, confounder_codes
 from dfact.data.sources.base import RowSource
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_values import complete_array, open_values
-from dfact.data.weights import check_weights
+from dfact.data.weights import are_valid
 from dfact.errors import DfactError, StoreError
 from dfact.storage.groups import attributes, open_group, read_labels, read_numbers, write_array, write_labels
 from dfact.storage.location import Location, parse_location
@@ -191,10 +191,9 @@ def _check_consistency(dataset: Dataset) -> None:
         "dropped_rows, dropped_columns, n_empty_rows, empty_rows, ranges": all(type(count) is int and count >= 0 for count in counts),
         "empty_rows": statistics.n_empty_rows <= n and all(row < n for row in statistics.empty_rows),
         "population": dataset.population is None or isinstance(dataset.population, pd.Categorical),
+        "weights": dataset.weights is None or are_valid(dataset.weights),
         "fingerprint": isinstance(dataset.stored_fingerprint, str),
     }
-    if dataset.weights is not None:
-        check_weights(dataset.weights)
     invalid = [name for name, valid in checks.items() if not valid]
     if invalid:
         raise StoreError(f"{dataset.path} is damaged: {invalid[0]}: invalid values; import it again")

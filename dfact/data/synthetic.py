@@ -175,7 +175,8 @@ class PlantedAdmixture:
         scale = (1 - drift) / drift
         P = np.clip(rng.beta(ancestral * scale, (1 - ancestral) * scale), 0.001, 0.999)
         pure = self.n // 5
-        Q = np.vstack([np.eye(self.k)[np.arange(pure) % self.k], rng.dirichlet(np.full(self.k, 0.3), self.n - pure)])
+        Q = rng.dirichlet(np.full(self.k, 0.3), self.n)
+        Q[:pure] = np.eye(self.k)[np.arange(pure) % self.k]
         for name, value in (("Q", Q), ("P", P), ("_generator", rng)):
             object.__setattr__(self, name, value)
 

@@ -36,6 +36,11 @@ def check_weights(weights: "pd.Series[float]", position: Callable[[int], str] = 
         raise DataError(f"{weights.name} is zero for every row, expected some above zero")
 
 
+def are_valid(weights: "pd.Series[float]") -> bool:
+    """Return whether all weights are finite and at least 0, and some above 0."""
+    return bool((np.isfinite(weights) & (weights >= 0)).all() and (weights > 0).any())
+
+
 def effective_number(weights: "pd.Series[float] | NDArray[Any]") -> float:
     """Return Kish's effective number of rows, (Σw)²/Σw²: the number of equally weighted rows whose mean varies as much."""
     w = np.asarray(weights, np.float64)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import get_annotations
+from math import prod
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -157,13 +158,16 @@ class SpillFile:
             raise StoreError(f"cannot write the solver's state to {self._path.parent}: {reason}; {remedy}") from error
         return SpilledState(offset, capacity, layout)
 
-    def read(self, state: SpilledState) -> BlockStates:
-        """Read the state of a partition."""
+    def read(self, state: SpilledState, prefix: str = "") -> BlockStates:
+        """Read the state of a partition, the arrays whose names have this prefix."""
         position, blocks = state.offset, []
         try:
             for arrays in state.layout:
                 block = {}
                 for name, dtype, shape, fortran in arrays:
+                    if not name.startswith(prefix):
+                        position += prod(shape) * np.dtype(dtype).itemsize
+                        continue
                     array = np.empty(shape[::-1] if fortran else shape, dtype)
                     position += self._pread(bytes_of(array), position)
                     block[name] = array.T if fortran else array
@@ -237,9 +241,12 @@ class PartitionStates:
             if isinstance(self._states.pop(number, None), list):
                 self._free += 1
 
-    def block_states(self, number: int) -> BlockStates:
-        """Return the states of a partition's blocks, to be read only; none if it has no state."""
-        return self._read(self._states[number]) if number in self._states else []
+    def block_states(self, number: int, prefix: str = "") -> BlockStates:
+        """Return the states of a partition's blocks, to be read only; none if it has no state.
+
+        If they are on disk, only the arrays whose names have the prefix are read.
+        """
+        return self._read(self._states[number], prefix) if number in self._states else []
 
     @property
     def empty(self) -> bool:
@@ -272,10 +279,10 @@ class PartitionStates:
         for number, blocks in enumerate(saved, saved.first):
             self.put(number, blocks)
 
-    def _read(self, state: BlockStates | SpilledState) -> BlockStates:
+    def _read(self, state: BlockStates | SpilledState, prefix: str = "") -> BlockStates:
         if isinstance(state, SpilledState):
             assert self._spill is not None, "the state was spilled to it"
-            return self._spill.read(state)
+            return self._spill.read(state, prefix)
         return list(state)
 
     def close(self) -> None:

@@ -38,6 +38,10 @@ class Footprint:
     """Sums that are combined by tiles of columns, for every thread; those that wait for others are spilled if need be."""
     converts: bool = True
     """Whether passes convert complete blocks to floating point; those that read the codes by tiles of columns do not."""
+    summed: int | None = None
+    """Summed arrays that are not tiled, of which more exist than of the broadcast; None if they are as large as this."""
+    note: str = ""
+    """Sentence on how the memory limit changes the fit, for the plan."""
 
     def scaled(self, count: int) -> "Footprint":
         """Return the footprint of ``count`` fits that share their reads."""
@@ -91,6 +95,8 @@ class Plan:
     """Number of groups of partitions whose tiled sums may wait for others in memory."""
     spilled_sums: int
     """Bytes of tiled sums that wait on disk, at most."""
+    note: str = ""
+    """Sentence on how the memory limit changes the fit; empty if it does not."""
 
     @property
     def peak(self) -> int:
@@ -144,6 +150,8 @@ class Plan:
             )
         if self.spilled_sums:
             rows.append(("sums on disk", f"up to {format_bytes(self.spilled_sums)} in each process"))
+        if self.note:
+            rows.append(("note", self.note))
         return "\n".join(f"{name:<22}{text}" for name, text in rows)
 
 
@@ -164,18 +172,21 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
     per_thread += 2 * partition * footprint.state_per_row
     share = -(-layout.n_partitions // workers.processes)  # partitions of the busiest process
     depth = layout.n_partitions.bit_length()  # sums wait for others at each level of their tree
+    summed = footprint.broadcast if footprint.summed is None else footprint.summed
+    messages = 0
     if workers.kind == "distributed":
         # A worker's own sums, those received from the workers below it, and the combination of both, as arrays and as bytes.
         sums = 2 * share.bit_length() + 4 * min(depth, 2 * workers.processes)
         per_thread += partition * footprint.state_per_row  # a message of states
+        messages = 0 if footprint.summed is None else 2 * footprint.broadcast  # as bytes, received and sent
     else:
         sums = depth + workers.threads
     groups = -(-n_groups(layout) // workers.processes)  # groups of the busiest process, each with tiled sums
     tiled = min(workers.threads, groups) * footprint.tiled
     # Each thread steps a tile of columns, whose sums wait for others at each level of the tree over the groups.
     tiled += 3 * workers.threads * n_groups(layout).bit_length() * footprint.tiled // len(tile_columns(m))
-    working = round(_SLACK * (workers.threads * per_thread + sums * footprint.broadcast + tiled))
-    driver = (4 + (depth if workers.kind == "distributed" else 0)) * footprint.broadcast + n * footprint.result_per_row
+    working = round(_SLACK * (workers.threads * per_thread + sums * summed + messages + tiled))
+    driver = 4 * footprint.broadcast + (depth if workers.kind == "distributed" else 0) * summed + n * footprint.result_per_row
     spare = workers.limit - workers.baseline - working - driver
     state_partition, values_partition = (round(_SLACK * partition * size) for size in (footprint.state_per_row, row_bytes))
     waiting, tiled_group = groups.bit_length(), round(_SLACK * footprint.tiled)
@@ -202,6 +213,7 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
         resident_values=valued + (extra if valued == share else 0),
         resident_sums=summed,
         spilled_sums=(waiting - summed) * footprint.tiled,
+        note=footprint.note,
     )
 
 

@@ -1,5 +1,6 @@
 """The contract of a pass: the step on one block, and the sums that combine the blocks' results."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -266,13 +267,13 @@ class TiledPass(Pass[State, Broadcast_contra, Sums_co]):
             """Names of the sums whose last axis is the data's columns."""
             ...
 
+    @abstractmethod
     def zeros(self, n_columns: int) -> Sums_co:
         """Return an accumulator in double precision, for data with this number of columns."""
-        raise NotImplementedError
 
+    @abstractmethod
     def accumulate(self, block: Block, state: State, broadcast: Broadcast_contra, total: Any) -> State:
         """Process a block, given its state and the broadcast, and add its sums to ``total`` in place. Returns the new state."""
-        raise NotImplementedError
 
     def step(self, block: Block, state: State, broadcast: Broadcast_contra) -> tuple[State, Sums_co]:
         total = self.zeros(prod(block.stored.shape[1:]))

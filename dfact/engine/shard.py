@@ -233,7 +233,8 @@ class Shard:
         """Run a tiled pass on a group of partitions and return its sums. The next chunk is read while the current one is processed."""
         total = pass_.zeros(n_columns(group[0].partitions.source))
         read = pass_.dtype is not None
-        for item in prefetch(self._load(item, sampled=False) if read else item for item in group):
+        items = (self._load(item, sampled=False) if read else item for item in group)
+        for item in prefetch(items) if read and len(group) > 1 else items:
             if read:
                 self._load_resident(item)
             partitions = self._fetch_chunks(item.partitions) if read else item.partitions

@@ -24,12 +24,16 @@ from dfact.engine.reduction import Node, TreeSum
 
 _TILE_COLUMNS = 1 << 12  # the sums of a tile take a few megabytes, and hundreds of workers have a tile each
 _GROUP_ROWS = 512  # minimum number of rows in a group: merging and spilling its sums costs a tenth of the arithmetic of its rows
+_FEW_GROUPS = 16  # few rows have this number of smaller groups, for as many threads
 _MAX_GROUPS = 256
+RESIDENT_COLUMNS = 8 * _TILE_COLUMNS
+"""Number of columns whose tiles keep their state in memory, so that small data needs no file."""
 
 
 def group_partitions(layout: Layout) -> int:
     """Return the number of partitions that a tiled pass adds into one accumulator, one after the other."""
-    return max(-(-_GROUP_ROWS // layout.partition_rows), -(-layout.n_partitions // _MAX_GROUPS))
+    rows = min(_GROUP_ROWS, max(1, layout.n_rows // _FEW_GROUPS))
+    return max(-(-rows // layout.partition_rows), -(-layout.n_partitions // _MAX_GROUPS))
 
 
 def n_groups(layout: Layout) -> int:
@@ -191,21 +195,21 @@ def split_sums(total: PartialSums, names: Sequence[str]) -> tuple[PartialSums, S
 
 
 class TileStates:
-    """The state of all tiles, in a file of the process that drives the session."""
+    """The state of all tiles, in the process that drives the session: a few in memory, the others in a file."""
 
     def __init__(self, columns: int) -> None:
         self.columns = tile_columns(columns)
-        self._states = PartitionStates(0)
+        self._states = PartitionStates(RESIDENT_COLUMNS // _TILE_COLUMNS)
 
     def tile(self, number: int, sums: StateArrays, given: Mapping[str, NDArray[Any]], prefix: str = "") -> Tile:
         """Return a tile of a solver, whose arrays have names with this prefix."""
-        part, arrays = self.columns[number], self._arrays(number)
+        part, arrays = self.columns[number], self._arrays(number, prefix)
         state = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
         return Tile(number, part, sums, state, {name: np.ascontiguousarray(array[..., part]) for name, array in given.items()})
 
     def put(self, number: int, arrays: StateArrays, prefix: str = "") -> None:
         """Set the state of a tile of a solver."""
-        others = {name: array for name, array in self._arrays(number).items() if not name.startswith(prefix)}
+        others = {name: array for name, array in self._arrays(number).items() if not name.startswith(prefix)} if prefix else {}
         self._states.put(number, [others | {prefix + name: np.ascontiguousarray(array) for name, array in arrays.items()}])
 
     def run(
@@ -231,7 +235,7 @@ class TileStates:
     def read(self, name: str) -> Iterator[NDArray[Any]]:
         """Yield a state array tile by tile."""
         for number in range(len(self.columns)):
-            yield self._arrays(number)[name]
+            yield self._arrays(number, name)[name]
 
     def array(self, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return a state array of all columns."""
@@ -261,9 +265,8 @@ class TileStates:
     def close(self) -> None:
         self._states.close()
 
-    def _arrays(self, number: int) -> StateArrays:
-        [arrays] = self._states.take(number, 1)
-        return arrays
+    def _arrays(self, number: int, prefix: str = "") -> StateArrays:
+        return next(iter(self._states.block_states(number, prefix)), {})
 
 
 def tile_total(parts: Iterable[Mapping[Node, StateArrays]], groups: int) -> StateArrays:

@@ -251,7 +251,7 @@ def correlate_tables(
     errors, and the numbers of rows in their tables.
 
     ``counts`` holds rows of the lower triangle of G from ``first`` on. Slot s is the category levels[s] of its item, or none if that is
-    −1: levels that nobody took. The thresholds of item j, and the normal distribution function there, are entries cuts[j] to
+    −1: levels without answers. The thresholds of item j, and the normal distribution function there, are entries cuts[j] to
     cuts[j + 1] − 1; later items than those may lack them.
     """
     most = 0

@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans, kmeans_plusplus
-from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from dfact.engine.block_state import BlockState
@@ -187,6 +185,8 @@ def search(X: NDArray[Any], seed: int, work: Workspace) -> Solutions:
     Lloyd's iteration runs from k-means++ starts, followed by rounds of trials: a centre of a good solution is moved to a point
     that k-means++ draws, far from the other centres (random swap clustering, Fränti 2018).
     """
+    from sklearn.cluster import kmeans_plusplus  # takes long to import, and methods without clusters import this module, too
+
     k, rng = len(X), np.random.default_rng(seed)
     n, X = X.shape[1], _directions(X)
     if X.shape[1] < k:
@@ -275,6 +275,9 @@ def _directions(X: NDArray[Any]) -> NDArray[Any]:
 
 def cluster_centers(X: NDArray[np.float64], k: int, seed: int) -> NDArray[np.float64]:
     """Return the centres (k, d) of the points X (n, d) by scikit-learn, on one thread, as its sums depend on the order of threads."""
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
     with threadpool_limits(1), warnings.catch_warnings():
         # It warns of fewer distinct points than clusters, which the caller detects in the vertices.
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -150,10 +150,10 @@ class TablesPass(Pass[BlockState, Levels, PairTables]):
 
 @dataclass(frozen=True)
 class Categories:
-    """Categories of the items: the levels that somebody took, with their thresholds."""
+    """Categories of the items: the levels with answers, with their thresholds."""
 
     levels: NDArray[np.int64]
-    """Number of each slot among the categories of its item (S); −1 if nobody took the level."""
+    """Number of each slot among the categories of its item (S); −1 for levels without answers."""
     cuts: NDArray[np.int64]
     """First threshold of each item, and their number (m + 1)."""
     thresholds: Array

@@ -1,6 +1,7 @@
 """Base class of all factorizations: scikit-learn's contract, checks of the data, memory plan, executor, row factors."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from os import PathLike
 from typing import Annotated, Any, ClassVar, Self
@@ -325,4 +326,7 @@ def plan(model: Factorization, data: Any, memory_limit: int | str | None = None)
     """
     dataset = as_dataset(data, client=model._client(data))
     n_covariates = 0 if dataset.confounders is None else len(ConfounderEncoding.fit(dataset.confounders).columns)
-    return model._task(dataset, n_covariates=n_covariates).plan(memory_limit)
+    if memory_limit is not None:
+        model = copy(model)
+        model.memory_limit = memory_limit
+    return model._task(dataset, n_covariates=n_covariates).plan()

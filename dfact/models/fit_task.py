@@ -83,9 +83,9 @@ class FitTask(Generic[Q]):
         """The executor of the fit."""
         return resolve_executor(self.model.executor, self.layout.n_partitions)
 
-    def plan(self, memory_limit: int | str | None = None) -> Plan:
-        """Plan memory and disk space; ``memory_limit`` replaces that of the model."""
-        workers = self.executor.workers(self.model.memory_limit if memory_limit is None else memory_limit)
+    def plan(self) -> Plan:
+        """Plan memory and disk space."""
+        workers = self.executor.workers(self.model.memory_limit)
         return make_plan(self.dataset.source, self.dtype, self.footprint, workers)
 
     def open_session(self) -> CheckpointableSession:

@@ -84,6 +84,14 @@ class Stability:
     """Level of the intervals, such as 0.95."""
     selected: Annotated[NDArray[np.float64], Shape(("k", "m"))]
     """(k, m): share of the refits in which the loading is not 0."""
+    confounder_mean: Annotated[NDArray[np.float64], Shape(("q", "m"))] | None = None
+    """(q, m): mean effects of the confounders over the refits, the q columns of the model's ``confounder_effects_``; None without any."""
+    confounder_low: Annotated[NDArray[np.float64], Shape(("q", "m"))] | None = None
+    """(q, m): lower ends of the effects' intervals."""
+    confounder_high: Annotated[NDArray[np.float64], Shape(("q", "m"))] | None = None
+    """(q, m): upper ends of the effects' intervals."""
+    confounder_se: Annotated[NDArray[np.float64], Shape(("q", "m"), low=0)] | None = None
+    """(q, m): standard errors of the effects: their standard deviations over the refits."""
 
     @property
     def n_refits(self) -> int:

@@ -51,9 +51,9 @@ def gather_rows(
     return array
 
 
-def select_columns(rows: NDArray[Any], columns: slice | NDArray[np.intp]) -> NDArray[Any]:
-    """Return some of the columns; a function of its own, since workers unpickle it to convert the rows that they write."""
-    return rows[:, columns]
+def select_columns(rows: NDArray[Any], columns: slice | NDArray[np.intp], dtype: np.dtype[Any] | None = None) -> NDArray[Any]:
+    """Return some of the columns, in a type; a function of its own, since workers unpickle it to convert the rows that they write."""
+    return rows[:, columns] if dtype is None else rows[:, columns].astype(dtype)
 
 
 def _write_rows(parts: Iterable[NDArray[Any]], target: Any) -> None:

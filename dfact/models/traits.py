@@ -31,5 +31,7 @@ class ModelTraits:
     """Meaning of the entries that a sparse matrix does not store."""
     original_units: bool = False
     """Whether ``inverse_transform`` returns answers as they were given, before the import shifted them."""
+    copies_weights: bool = False
+    """Whether an integer weight of a row equals as many copies of the row."""
     centred_matching: bool = False
     """Whether components are matched by their differences from their mean."""

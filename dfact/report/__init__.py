@@ -120,7 +120,8 @@ def plot_structure(
         Fitted models with ``memberships_`` (:class:`dfact.Admixture`, :class:`dfact.GradeOfMembership`), or memberships (n, K),
         such as those that :func:`read_memberships` reads. All are of the same rows.
     populations : array (n,), optional
-        Name of the population of each row; None, NaN, "" or "-" where it is unknown.
+        Name of the population of each row; None, NaN, "" or "-" where it is unknown. By default those that a model has kept
+        (``row_populations_``).
     population_order : sequence of str
         Populations that come first, in this order. The others are sorted by their leading component.
     means : bool
@@ -153,8 +154,9 @@ def plot_structure(
     >>> len(figure.axes)  # the runs differ by the order of their components alone
     1
     """
-    from dfact.report.structure import run_memberships, structure_figure
+    from dfact.report.structure import run_memberships, stated_populations, structure_figure
 
     given = list(runs) if isinstance(runs, (list, tuple)) else [runs]
     memberships = [run_memberships(run) for run in given]
+    populations = stated_populations(given) if populations is None else populations
     return structure_figure(memberships, populations, population_order=population_order, means=means)

@@ -10,17 +10,18 @@ from dfact.errors import ParameterError
 from dfact.report.export import check_destination
 from dfact.report.plots import FORMATS, new_figure
 from dfact.report.tables import indented, table_text
-from dfact.selection.result import Selection
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from dfact.selection.result import Selection
 
 ERROR_LABEL = "mean squared error of held-out answers"
 _FORMATS = {"seconds": "{:.2f}", "passes": "{:d}", "reads": "{:d}", "n": "{:d}", "zeros": "{:d}", "rank": "{:d}"}
 _MARKERS = "osD^vP*X"
 
 
-def selection_text(selection: Selection) -> str:
+def selection_text(selection: "Selection") -> str:
     """List the candidates with their scores, and mark the best."""
     table = selection.table.copy()
     for name in table:
@@ -32,7 +33,7 @@ def selection_text(selection: Selection) -> str:
     return indented(table_text(table.assign(**{"": best.map({True: "best", False: ""})}), header=True))
 
 
-def error_plot(selection: Selection) -> "Figure":
+def error_plot(selection: "Selection") -> "Figure":
     """Plot the cross-validated error over the number of components, with a line for each combination of the other parameters.
 
     Bars show one standard error; a ring marks the chosen candidate. Save the figure with ``figure.savefig("errors.png")``.
@@ -49,7 +50,7 @@ def error_plot(selection: Selection) -> "Figure":
     return score_plot(table, selection.best_params, "error", "se", ERROR_LABEL)
 
 
-def deviance_plot(selection: Selection) -> "Figure":
+def deviance_plot(selection: "Selection") -> "Figure":
     """Plot the deviance of held-out entries over the number of populations; bars show one standard error."""
     return score_plot(selection.table, selection.best_params, "deviance", "se", "mean deviance of held-out entries")
 

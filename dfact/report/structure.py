@@ -100,6 +100,11 @@ def run_memberships(run: Any) -> NDArray[Any]:
     return np.asarray(memberships)
 
 
+def stated_populations(runs: Sequence[Any]) -> Any:
+    """Return the populations of the people that the first model with any has kept; None without one."""
+    return next((kept for run in runs if (kept := getattr(run, "row_populations_", None)) is not None), None)
+
+
 def arrange_bars(
     memberships: NDArray[Any],
     runs: Sequence[NDArray[Any]],

@@ -12,9 +12,11 @@ share (masks, folds, the scheduler of fits, results that survive an interruption
     number_of_factors         parallel analysis, MAP and BIC, for factor analysis
     core_consistency          whether components of a tensor share what is one
     bootstrap                 refits to resampled participants
+    block_bootstrap           refits to resampled blocks of SNPs, for standard errors of memberships
     scheduler                 run many fits: in memory, or in fused passes over stored data
 """
 
+from dfact.selection.block_bootstrap import block_bootstrap
 from dfact.selection.block_cross_validation import block_cross_validate
 from dfact.selection.bootstrap import bootstrap
 from dfact.selection.core_consistency import core_consistency
@@ -28,6 +30,7 @@ from dfact.selection.solution_path import select_on_path
 
 __all__ = [
     "Selection",
+    "block_bootstrap",
     "block_cross_validate",
     "bootstrap",
     "core_consistency",

@@ -16,7 +16,7 @@ from dfact.data.dataset import Dataset
 from dfact.errors import DataError, ParameterError
 from dfact.models.provenance import SelectionRecord
 from dfact.progress import Iteration, Reporter, TimeLeft
-from dfact.selection.estimators import check_estimator
+from dfact.selection.estimators import check_estimator, weighted_dataset
 from dfact.selection.fold_fits import EstimatorFits, FoldTask, GroupResult, WarmStarts
 from dfact.selection.folds import Folds, assign_all_folds, check_blocks, resolve_random_state, resolve_strata
 from dfact.selection.grid import Parameters, best_fit, expand, make_index, most_components, plan_fits
@@ -35,6 +35,7 @@ def block_cross_validate(
     rule: str = "lowest",
     *,
     confounders: Any = None,
+    sample_weight: Any = None,
     stratify: Any = None,
     restarts: int = 0,
     random_state: Any = None,
@@ -73,6 +74,9 @@ def block_cross_validate(
         See :func:`dfact.selection.result.choose`.
     confounders : table of n rows, optional
         The confounders passed to ``model.fit``. If the model takes none, they still stratify the rows.
+    sample_weight : numbers (n,), optional
+        The weights passed to ``model.fit``, if it takes any; a Dataset or path brings its own. The errors of held-out answers are
+        weighted, too.
     stratify : labels (n,) or a table of n rows, optional
         Each row block gets the same share of the rows of each level; by default of the confounders' levels.
         Continuous numbers are cut into quarters.
@@ -123,7 +127,7 @@ def block_cross_validate(
         if not isinstance(value, (int, np.integer)) or value < least:
             raise ParameterError(f"{name} is {value!r}, expected an integer of at least {least}")
     configurations = expand(model, grid)
-    dataset = as_dataset(X, confounders)
+    dataset = weighted_dataset(model, as_dataset(X, confounders), sample_weight)
     if len(dataset.shape) != 2:
         raise DataError(f"X has {len(dataset.shape)} modes, expected rows (participants) and columns (items)")
     shape = (dataset.shape[0], dataset.shape[1])
@@ -139,7 +143,7 @@ def block_cross_validate(
     groups = _run(model, dataset, configurations, folds, store, restarts, callbacks, in_memory)
     table, fold_errors = _tabulate(configurations, groups, store)
     best = choose(table, rule)
-    fitted: Any = best_fit(model, best, X, confounders, restarts, store.seed)
+    fitted: Any = best_fit(model, best, X, confounders, sample_weight, restarts, store.seed)
     fitted.selection_ = SelectionRecord.from_table(table, configurations.index(best), "error", rule, "se")
     return Selection(table, best, fitted, fold_errors)
 

@@ -20,10 +20,10 @@ from dfact.models.estimator import Factorization
 from dfact.models.parameters import describe_value, is_in_range
 from dfact.models.provenance import Stability
 from dfact.progress import Iteration, Reporter, TimeLeft
-from dfact.selection.estimators import takes_weights, with_parameters
+from dfact.selection.estimators import with_parameters
 from dfact.selection.fitted_data import fitted_dataset
-from dfact.selection.folds import resolve_random_state
-from dfact.selection.resamples import ALL_ROWS, Refit, ResampleFits
+from dfact.selection.folds import resolve_random_state, resolve_strata
+from dfact.selection.resamples import ALL_ROWS, Refit, RefittedLoadings, ResampleFits
 from dfact.selection.results_store import ResultsStore, describe_model
 from dfact.selection.scheduler import run_fits
 
@@ -39,14 +39,17 @@ def bootstrap(
     level: float = 0.95,
     warm_start: bool = True,
     confounders: Any = None,
+    sample_weight: Any = None,
+    stratify: Any = None,
     random_state: Any = None,
     callbacks: Sequence[Callable[[Iteration], None]] = (),
     checkpoint: str | PathLike[str] | None = None,
 ) -> Stability:
-    """Estimate how a fitted model varies from sample to sample: similarities of refits, and intervals of the loadings.
+    """Estimate how a fitted model varies from sample to sample: similarities of refits, and intervals of the loadings
+    and of the effects of confounders.
 
-    Each of ``n_resamples`` refits draws n of the n participants with replacement, with their answers and
-    confounders, and fits the model to them with its own parameters. The factors of a refit are matched with the
+    Each of ``n_resamples`` refits draws n of the n participants with replacement, with their answers,
+    confounders and weights, and fits the model to them with its own parameters. The factors of a refit are matched with the
     model's, one to one, so that the sum of their similarities
 
         s = |hᵀh'| / ‖h‖‖h'‖   of the loadings h and h',
@@ -84,6 +87,12 @@ def bootstrap(
         Whether refits start from the model's loadings.
     confounders : table of n rows, optional
         The confounders passed to ``model.fit``. A Dataset or path brings its own.
+    sample_weight : numbers (n,), optional
+        The weights passed to ``model.fit``. A Dataset or path brings its own. A model that was fitted without weights is refitted
+        without.
+    stratify : labels (n,) or a table of n rows, optional
+        Each resample draws from the rows of each level, or combination of levels, as many rows as it has. Continuous numbers are cut
+        into quarters.
     random_state : int, RandomState or None
         Seed of all random numbers. The result does not depend on the executor.
     callbacks : sequence of callables
@@ -101,7 +110,8 @@ def bootstrap(
     ParameterError
         A model of tensors; fewer than 2 resamples; a level outside (0, 1); a checkpoint of another call.
     DataError
-        The data differs from the fitted data in shape, labels or fingerprint; or fewer than 2 resamples could be fitted.
+        The data differs from the fitted data in shape, labels, fingerprint, or in having confounders or weights; or fewer than 2
+        resamples could be fitted.
     MemoryPlanError
         The same conditions as for ``model.fit``.
 
@@ -127,17 +137,19 @@ def bootstrap(
     ((100, 2), True)
     """
     _check(model, n_resamples, level)
-    dataset = fitted_dataset(model, as_dataset(X, confounders))
+    dataset = _fitted_weights(model, fitted_dataset(model, as_dataset(X, confounders)), sample_weight)
+    strata = resolve_strata(stratify, None, dataset.shape[0])
     fingerprint = None if checkpoint is None else dataset.fingerprint
     identity = {"data": fingerprint, "model": _describe(model, warm_start), "seed": resolve_random_state(random_state)}
+    identity |= {"strata": None if strata is None else describe_value(strata)}
     store = ResultsStore(checkpoint, identity)
-    fits, matching = _make_fits(model, dataset, confounders, store.seed), _Matching.of(model)
+    fits, matching = _make_fits(model, dataset, confounders, store.seed, strata), _Matching.of(model)
     refits = _Refits(store, n_resamples, callbacks)
     if refits.pending:
         if warm_start and "init" in model.get_params(deep=False):
             fits = _converged_start(model, fits, matching)
         run_fits(fits, refits.pending, refits.keep, model.executor, model.memory_limit)
-    return _summarize(matching, refits.loadings(), level)
+    return _summarize(model, matching, refits.loadings(), level)
 
 
 def _check(model: Any, n_resamples: Any, level: Any) -> None:
@@ -157,7 +169,18 @@ def _describe(model: Factorization, warm_start: bool) -> str:
     return f"{describe_model(model)}, components {describe_value(np.asarray(model.components_))}, warm_start={bool(warm_start)}"
 
 
-def _make_fits(model: Any, dataset: Dataset, confounders: Any, seed: int) -> ResampleFits:
+def _fitted_weights(model: Any, dataset: Dataset, sample_weight: Any) -> Dataset:
+    """Return the dataset with weights if the model was fitted with any, else without."""
+    weighted = getattr(model, "weighted_", False)
+    if sample_weight is not None and not weighted:
+        raise DataError("the model was fitted without weights; leave out sample_weight")
+    dataset = dataset if sample_weight is None else dataset.with_weights(sample_weight)
+    if weighted and dataset.weights is None:
+        raise DataError(f"the model was fitted with weights; pass those of its {dataset.shape[0]} rows in sample_weight")
+    return dataset if weighted else dataset.with_weights(None)
+
+
+def _make_fits(model: Any, dataset: Dataset, confounders: Any, seed: int, strata: NDArray[Any] | None) -> ResampleFits:
     encoding = getattr(model, "confounder_encoding_", None)
     if encoding is None and confounders is not None:
         raise DataError("the model was fitted without confounders; leave them out")
@@ -171,7 +194,7 @@ def _make_fits(model: Any, dataset: Dataset, confounders: Any, seed: int) -> Res
     refit = with_parameters(model, executor=None, memory_limit=None, callbacks=())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the fit itself has warned
-        return ResampleFits.make(refit, unlabelled, weighted=takes_weights(model), seed=seed)
+        return ResampleFits.make(refit, unlabelled, seed=seed, strata=strata)
 
 
 def _converged_start(model: Any, fits: ResampleFits, matching: "_Matching") -> ResampleFits:
@@ -184,11 +207,11 @@ def _converged_start(model: Any, fits: ResampleFits, matching: "_Matching") -> R
     if isinstance(start, DataError):
         raise start
     nonzero = matching.loadings.any(axis=1)  # a penalty may have left a factor without loadings
-    similarity = np.where(nonzero, matching.match(start)[0], 1.0)
+    similarity = np.where(nonzero, matching.match(start.components)[0], 1.0)
     if similarity.min() < _SAME_FACTOR:
         moved = f"its similarity to the converged {model.get_feature_names_out()[similarity.argmin()]} is {similarity.min():.2f}"
         warnings.warn(f"the model has not converged: {moved}, expected at least {_SAME_FACTOR}; fit it with a smaller tol", stacklevel=3)
-    return replace(fits, model=with_parameters(warm, init=start.astype(np.float64)))
+    return replace(fits, model=with_parameters(warm, init=start.components.astype(np.float64)))
 
 
 class _Refits:
@@ -206,11 +229,12 @@ class _Refits:
             if isinstance(refit, DataError):
                 self._failed[number] = refit
             else:
-                self._store.add((number,), [refit])
+                arrays = [refit.components, refit.confounders]
+                self._store.add((number,), [array for array in arrays if array is not None])
             done = len(self._store.entries) + len(self._failed)
             self._reporter.reached(done, self._left.text(done))
 
-    def loadings(self) -> list[NDArray[Any] | None]:
+    def loadings(self) -> list[RefittedLoadings | None]:
         """Return the loadings of each refit, None for those that failed."""
         first = min(self._failed, default=None)
         if first is not None:
@@ -220,7 +244,12 @@ class _Refits:
             if self._count - len(self._failed) < 2:
                 raise DataError(f"{failed}; expected at least 2 that can be fitted")
             warnings.warn(failed, UserWarning, stacklevel=3)
-        return [None if i in self._failed else self._store.entries[i,][0] for i in range(self._count)]
+        return [None if i in self._failed else self._stored(i) for i in range(self._count)]
+
+    def _stored(self, number: int) -> RefittedLoadings:
+        components, *confounders = self._store.entries[number,]
+        assert components is not None, "every refit has loadings"
+        return RefittedLoadings(components, confounders[0] if confounders else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,17 +279,32 @@ class _Matching:
         return scores[rows, columns], refit[columns] * signs[:, None]
 
 
-def _summarize(matching: _Matching, refits: Sequence[NDArray[Any] | None], level: float) -> Stability:
+def _summarize(model: Any, matching: _Matching, refits: Sequence[RefittedLoadings | None], level: float) -> Stability:
     k, m = matching.loadings.shape
     similarity = np.full((len(refits), k), np.nan)
     matched: list[NDArray[np.float64]] = []
     for number, refit in enumerate(refits):
         if refit is not None:
-            similarity[number], loadings = matching.match(refit)
+            similarity[number], loadings = matching.match(refit.components)
             matched.append(loadings)
     mean, low, high, selected = (np.empty((k, m)) for _ in range(4))
     for factor in range(k):  # one factor at a time bounds the memory of the copies
         samples = np.stack([loadings[factor] for loadings in matched])
         mean[factor], selected[factor] = samples.mean(axis=0), (samples != 0).mean(axis=0)
         low[factor], high[factor] = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return Stability(similarity, mean, low, high, float(level), selected)
+    return Stability(similarity, mean, low, high, float(level), selected, *_summarize_effects(model, refits, level))
+
+
+def _summarize_effects(model: Any, refits: Sequence[RefittedLoadings | None], level: float) -> Sequence[NDArray[np.float64] | None]:
+    """Return the parts of a Stability about the effects of the confounders: their means, interval ends and standard errors."""
+    encoding = getattr(model, "confounder_encoding_", None)
+    differences = np.zeros((0, 0)) if encoding is None else encoding.differences()[1]
+    loadings = [refit.confounders for refit in refits if refit is not None and refit.confounders is not None]
+    if not len(differences) or not loadings:
+        return [None] * 4
+    mean, low, high, se = (np.empty((len(differences), loadings[0].shape[1])) for _ in range(4))
+    for number, difference in enumerate(differences):  # one at a time bounds the memory of the copies
+        samples = np.stack([difference @ confounders for confounders in loadings])
+        mean[number], se[number] = samples.mean(axis=0), samples.std(axis=0, ddof=1)
+        low[number], high[number] = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return mean, low, high, se

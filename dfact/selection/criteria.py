@@ -128,7 +128,8 @@ def select_by_criterion(
 def _bic1(fits: list[Any], dataset: Dataset) -> float:
     lowest = lowest_objective(fits)
     n, m, k = *dataset.shape, len(lowest.components_)
-    squares, count = 0.0, 0
+    squares, count = 0.0, 0.0
+    weights = dataset.weights if getattr(lowest, "weighted_", False) else None
     dtype = np.dtype(lowest.components_.dtype)
     encoding = getattr(lowest, "confounder_encoding_", None)
     C = None if encoding is None else encoding.encode(dataset.confounders)
@@ -138,7 +139,11 @@ def _bic1(fits: list[Any], dataset: Dataset) -> float:
         if C is not None:
             R += C[rows] @ lowest.confounder_components_
         block_squares, block_count = sum_squared_errors(
-            values if isinstance(values, np.ndarray) else to_dense(values, dataset.source.implicit_value), R, -np.inf, np.inf
+            values if isinstance(values, np.ndarray) else to_dense(values, dataset.source.implicit_value),
+            R,
+            -np.inf,
+            np.inf,
+            None if weights is None else weights.to_numpy()[rows],
         )
         squares, count = squares + block_squares, count + block_count
     size = n * m

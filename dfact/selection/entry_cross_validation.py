@@ -14,6 +14,7 @@ from dfact.engine.driver import FusedSolver
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run
+from dfact.engine.tiles import TileBroadcast
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.binomial.codes import Codes
 from dfact.linalg.binomial.passes import DeviancePass
@@ -187,7 +188,8 @@ class FoldsOfEntries:
     def _fit(self, which: FoldFit, keep: Callable[[Results], None]) -> Solver[None]:
         codes, model = Codes(which.task.problem.codes.trials), which.task.model
         assert isinstance(model, Admixture)
-        task = replace(which.task, problem=Problem(codes))  # the mask has added the offset
+        task = replace(which.task, problem=Problem(codes, curved=which.task.problem.curved))  # the mask has added the offset
         _, maximum = yield from model.maximize(task)
-        deviance = yield from run(DeviancePass(codes, task.dtype, maximum.state), maximum.P, self._mask(which, held_out=True))
+        pass_ = DeviancePass(codes, task.dtype, maximum.state)
+        deviance = yield from run(pass_, TileBroadcast(maximum.frequencies, task.dtype), self._mask(which, held_out=True))
         keep([np.array([float(deviance.total), float(deviance.count), float(maximum.n_reads)])])

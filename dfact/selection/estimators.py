@@ -3,6 +3,7 @@
 from inspect import signature
 from typing import Any
 
+from dfact.data.dataset import Dataset
 from dfact.errors import ParameterError
 
 _METHODS = ("fit", "inverse_transform", "get_params", "set_params")
@@ -28,6 +29,15 @@ def with_parameters(model: Any, **parameters: Any) -> Any:
 def takes_confounders(model: Any) -> bool:
     """Whether the model's ``fit`` has the parameter ``confounders``."""
     return "confounders" in signature(model.fit).parameters
+
+
+def weighted_dataset(model: Any, dataset: Dataset, sample_weight: Any) -> Dataset:
+    """Return the dataset with the weights for the model's fits: those given, else its own, and none if the model takes none."""
+    if takes_weights(model):
+        return dataset if sample_weight is None else dataset.with_weights(sample_weight)
+    if sample_weight is not None:
+        raise ParameterError(f"sample_weight is given, and a {type(model).__name__} takes no weights; leave it out")
+    return dataset.with_weights(None)
 
 
 def takes_weights(model: Any) -> bool:

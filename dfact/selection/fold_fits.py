@@ -39,7 +39,8 @@ class Score:
     """The error of a fit on the entries that its fold holds out, and the cost of the fit."""
 
     squares: float
-    count: int
+    count: float
+    """Number of these entries, or the sum of their weights."""
     seconds: float
     passes: int
 
@@ -85,22 +86,26 @@ class FoldFits:
         return np.concatenate([block.values for block in parts.blocks(self.task.dtype)]), parts.covariates
 
 
-Scorer = Callable[[Problem, NDArray[Any]], Solver[tuple[float, int]]]
+Scorer = Callable[[Problem, NDArray[Any]], Solver[tuple[float, float]]]
 """Function that returns a solver of Σ (M − R)² over the entries that a fold holds out, and their number, where R is the model of
-the last pass's factors and Qᵀ (k+c, m)."""
+the last pass's factors and Qᵀ (k+c, m). Both are weighted if the rows have weights."""
 
 
 class InMemoryScorer:
     """The error on held-out entries in memory: products of the rows and columns of the held-out blocks alone."""
 
-    def __init__(self, M: NDArray[Any], folds: Folds, fold: int) -> None:
+    def __init__(self, M: NDArray[Any], folds: Folds, fold: int, weights: NDArray[Any] | None) -> None:
         positions = [(np.flatnonzero(folds.rows == block), np.flatnonzero(columns)) for block, columns in enumerate(folds.held_out(fold))]
         self._held_out = [(rows, columns, M[np.ix_(rows, columns)]) for rows, columns in positions]
+        self._weights = [None if weights is None else weights[rows] for rows, _ in positions]
 
-    def __call__(self, problem: Problem, Q: NDArray[Any]) -> Solver[tuple[float, int]]:
+    def __call__(self, problem: Problem, Q: NDArray[Any]) -> Solver[tuple[float, float]]:
         X = np.concatenate(list((yield from state_rows("factors"))))
         lower, upper = (np.broadcast_to(bound, Q.shape[1]) for bound in (problem.lower, problem.upper))
-        errors = [sum_squared_errors(M, X[rows] @ Q[:, columns], lower[columns], upper[columns]) for rows, columns, M in self._held_out]
+        errors = [
+            sum_squared_errors(M, X[rows] @ Q[:, columns], lower[columns], upper[columns], weights)
+            for (rows, columns, M), weights in zip(self._held_out, self._weights, strict=True)
+        ]
         return sum(squares for squares, _ in errors), sum(count for _, count in errors)
 
 
@@ -111,9 +116,9 @@ class PassScorer:
     held_out: FoldMask
     dtype: np.dtype[Any]
 
-    def __call__(self, problem: Problem, Q: NDArray[Any]) -> Solver[tuple[float, int]]:
+    def __call__(self, problem: Problem, Q: NDArray[Any]) -> Solver[tuple[float, float]]:
         errors = yield from run(SquaredErrorPass(problem, self.dtype), Q, self.held_out)
-        return float(errors.squares), int(errors.count)
+        return float(errors.squares), float(errors.count)
 
 
 @dataclass(frozen=True)
@@ -173,10 +178,11 @@ def _fit_in_memory(
     """Fit to a copy of the data without the entries that a fold holds out, which are scored apart."""
     mask = FoldMask(folds[which.repeat], which.fold, held_out=False)
     training = mask.apply(M)
+    weights = C[:, -1] if groups[0].problems[0].weighted and C is not None else None
     executor, source = InlineExecutor(), ArraySource(training)
     plan = make_plan(source, training.dtype, Footprint(0, 0, 0, 0), executor.workers(None))
     with executor.open(partitions(source, None, C), plan) as session:
-        path = WarmStartPath(groups, settings, InMemoryScorer(M, mask.folds, which.fold), which)
+        path = WarmStartPath(groups, settings, InMemoryScorer(M, mask.folds, which.fold, weights), which)
         while not path.finished:
             yield drive(path.fit_group(), session)
 
@@ -304,11 +310,17 @@ class EstimatorFits(FoldFits):
 
     def prepare_in_memory(self) -> Callable[[FoldTask], Iterator[GroupResult]]:
         """Load the values; return the function that fits the estimator to masked copies of them."""
-        return partial(_fit_estimators, self.load_values()[0], self.folds, self.model, self.configurations)
+        weights = None if self.task.dataset.weights is None else self.task.dataset.weights.to_numpy()
+        return partial(_fit_estimators, self.load_values()[0], weights, self.folds, self.model, self.configurations)
 
 
 def _fit_estimators(
-    M: NDArray[Any], folds: Sequence[Folds], model: Any, configurations: tuple[Mapping[str, Any], ...], which: FoldTask
+    M: NDArray[Any],
+    weights: NDArray[Any] | None,
+    folds: Sequence[Folds],
+    model: Any,
+    configurations: tuple[Mapping[str, Any], ...],
+    which: FoldTask,
 ) -> Iterator[GroupResult]:
     """Fit without the columns of which the fold leaves no answer; their answers are modelled as 0."""
     of_repeat = folds[which.repeat]
@@ -320,10 +332,10 @@ def _fit_estimators(
         began = time.perf_counter()
         inline = {"executor": "inline"} if "executor" in model.get_params(deep=False) else {}
         fitted = with_parameters(model, **configurations[number], **inline)
-        fitted.fit(np.ascontiguousarray(training[:, has_answers]))
+        fitted.fit(np.ascontiguousarray(training[:, has_answers]), **({} if weights is None else {"sample_weight": weights}))
         if not hasattr(fitted, "factors_"):
             raise ParameterError(f"a fitted {type(fitted).__name__} has no factors_, expected an estimator that sets it, such as ICQF()")
         R = np.zeros(M.shape, M.dtype)
         R[:, has_answers] = fitted.inverse_transform(np.asarray(fitted.factors_))
-        squares, count = sum_squared_errors(test, R, -np.inf, np.inf)
+        squares, count = sum_squared_errors(test, R, -np.inf, np.inf, weights)
         yield number, [Score(squares, count, time.perf_counter() - began, getattr(fitted, "n_iter_", 0))], np.empty(0)

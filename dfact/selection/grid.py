@@ -89,7 +89,7 @@ def plan_fits(
         if restarts:
             raise ParameterError(f"restarts is {restarts}, expected 0: a {type(model).__name__} is fitted from its own start alone")
         return EstimatorFits(task, folds, model, tuple(configurations))
-    n_covariates = 0 if task.covariates is None else task.covariates.shape[1]
+    n_covariates = 0 if task.covariates is None else task.covariates.shape[1] - groups[0].problems[0].weighted
     settings = PathSettings(dataset.shape[1], n_covariates, task.dtype, float(model.tol), int(model.max_iter), restarts, seed)
     return WarmStarts(task, folds, tuple(groups), settings)
 
@@ -114,8 +114,8 @@ def _make_groups(numbers: list[int], configurations: list[Parameters], problem: 
     return groups
 
 
-def best_fit(model: Any, parameters: Parameters, X: Any, confounders: Any, restarts: int, seed: int) -> Any:
+def best_fit(model: Any, parameters: Parameters, X: Any, confounders: Any, sample_weight: Any, restarts: int, seed: int) -> Any:
     """Fit the model from its own start and ``restarts`` random ones; return the fit with the lowest objective."""
     key = most_components(model, [parameters])
     seeds = [np.random.SeedSequence(seed, spawn_key=(key, restart)).generate_state(1)[0] for restart in range(restarts)]
-    return lowest_objective(fit_starts(model, parameters, seeds, X, confounders, own=True))
+    return lowest_objective(fit_starts(model, parameters, seeds, X, confounders, sample_weight, own=True))

@@ -36,7 +36,13 @@ class FactorCounts:
 
 
 def number_of_factors(
-    model: FactorAnalysis, X: Any, n_components: Sequence[int] = range(1, 11), *, quantile: float | None = 0.95, seed: int = 0
+    model: FactorAnalysis,
+    X: Any,
+    n_components: Sequence[int] = range(1, 11),
+    *,
+    sample_weight: Any = None,
+    quantile: float | None = 0.95,
+    seed: int = 0,
 ) -> FactorCounts:
     """Estimate the number of factors of the answers X (n, m) from one pass over them.
 
@@ -44,15 +50,18 @@ def number_of_factors(
     :func:`dfact.linalg.factor_retention.parallel_analysis`), Velicer's MAP, and the lowest BIC of the factor
     models with ``n_components``. ``model`` determines the kind of correlations, the treatment of missing answers and the executor.
     For polychoric correlations, the random eigenvalues of the parallel analysis are those of unrelated answers in these categories.
+    ``sample_weight`` and its default are those of ``fit``; with weights, n is Kish's effective number of rows.
     """
-    correlation = FactorAnalysis(**model.get_params(deep=False)).correlate(X)  # a copy: the model is not changed
+    copied = FactorAnalysis(**model.get_params(deep=False))  # the model is not changed
+    correlation = copied.correlate(X, sample_weight=sample_weight)
+    n = round(correlation.n_effective)
     with single_threaded():
         try:
-            best = bic(correlation.R, correlation.n, n_components)
+            best = bic(correlation.R, n, n_components)
         except DataError:
             best = None
         information = None if correlation.thresholds is None else grouping_information(correlation.thresholds)
-        random = parallel_analysis(correlation.R, correlation.n, quantile=quantile, seed=seed, information=information)
+        random = parallel_analysis(correlation.R, n, quantile=quantile, seed=seed, information=information)
         return FactorCounts(random, minimum_average_partial(correlation.R), best)
 
 
@@ -62,6 +71,7 @@ def select_number_of_factors(
     n_components: Sequence[int] = range(1, 11),
     *,
     criterion: str = "PA",
+    sample_weight: Any = None,
     quantile: float = 0.95,
     seed: int = 0,
 ) -> Selection:
@@ -77,6 +87,8 @@ def select_number_of_factors(
         Candidates.
     criterion : "PA", "MAP" or "BIC"
         Criterion that chooses: parallel analysis, minimum average partial, or the lowest BIC; see :func:`number_of_factors`.
+    sample_weight : numbers (n,), optional
+        The weights passed to ``model.fit``; a Dataset or path brings its own.
     quantile, seed
         Those of the parallel analysis.
 
@@ -111,7 +123,7 @@ def select_number_of_factors(
         raise ParameterError(f"criterion is {criterion!r}, expected one of {', '.join(map(repr, _RULES))}")
     if not candidates or candidates[0] < 1:
         raise ParameterError(f"n_components is {list(n_components)}, expected numbers of factors of at least 1")
-    counts = number_of_factors(model, X, candidates, quantile=quantile, seed=seed)
+    counts = number_of_factors(model, X, candidates, sample_weight=sample_weight, quantile=quantile, seed=seed)
     chosen = {"PA": counts.parallel_analysis, "MAP": counts.minimum_average_partial, "BIC": counts.bic}[criterion]
     if chosen is None:
         raise DataError("the correlation matrix is singular, so that BIC is not defined; use criterion='PA', or leave out items")
@@ -120,7 +132,7 @@ def select_number_of_factors(
         message = f"{criterion} finds {chosen.n_factors} factors, expected one of the candidates {candidates[0]} to {candidates[-1]}"
         warnings.warn(f"{message}; {best} was chosen, widen n_components", UserWarning, stacklevel=2)
     table = _scores(counts, candidates)
-    fitted = FactorAnalysis(**model.get_params(deep=False) | {"n_components": best}).fit(X)
+    fitted = FactorAnalysis(**model.get_params(deep=False) | {"n_components": best}).fit(X, sample_weight=sample_weight)
     score, rule = _RULES[criterion]
     fitted.selection_ = SelectionRecord.from_table(table, candidates.index(best), score, rule)
     return Selection(table, {"n_components": best}, fitted)

@@ -20,8 +20,19 @@ from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.selection.estimators import with_parameters
 
-Refit = NDArray[Any] | DataError
-"""The loadings (k, m), or the error of a resample that cannot be fitted."""
+
+@dataclass(frozen=True, eq=False)
+class RefittedLoadings:
+    """The loadings of a model that was fitted to a resample."""
+
+    components: NDArray[Any]
+    """Loadings on the components (k, m)."""
+    confounders: NDArray[Any] | None
+    """Loadings on the encoded confounder columns (c, m); None for a model without."""
+
+
+Refit = RefittedLoadings | DataError
+"""The result of a refit, or the error of a resample that cannot be fitted."""
 Keep = Callable[[int, Refit], None]
 ALL_ROWS = -1
 """The number that stands for all rows, once each, instead of a resample."""
@@ -29,40 +40,54 @@ ALL_ROWS = -1
 
 @dataclass(frozen=True, eq=False)
 class Resample:
-    """A view of blocks with each row as often as it was drawn: n of n rows, with replacement.
+    """A view of blocks with each row as often as it was drawn: n of n rows, with replacement, or as many of each stratum as it has.
 
-    The number of draws from each block is drawn first, then the rows, by a seed of the block. No array has the
-    size of the data, and the rows of a block do not depend on the worker.
+    The number of draws from each block is drawn first, then the rows, by a seed of the block. No array but the strata has a value
+    for each row, and the rows of a block do not depend on the worker.
     """
 
     seed: int
     number: int
     """Number of the resample."""
     counts: NDArray[np.int64]
-    """Number of draws from each block."""
+    """Number of draws of each stratum from each block (strata, blocks); without strata, all rows are one."""
     weighted: bool
     """Whether a drawn row occurs once, with its multiplicity as a factor of the last covariate, rather than repeatedly."""
+    strata: NDArray[Any] | None = None
+    """Number of the stratum of each row (n,)."""
 
     @classmethod
-    def draw(cls, shape: tuple[int, ...], seed: int, number: int, *, weighted: bool) -> "Resample":
-        """Draw the counts of the blocks for data of this shape."""
+    def draw(cls, shape: tuple[int, ...], seed: int, number: int, *, weighted: bool, strata: NDArray[Any] | None = None) -> "Resample":
+        """Draw the counts of the blocks for data of this shape, for ``strata`` numbered from 0 without gaps."""
         n, step = shape[0], Layout.of(shape).block_rows
-        sizes = np.minimum(step, n - np.arange(0, n, step))
+        starts = np.arange(0, n, step)
+        if strata is None:
+            sizes = np.minimum(step, n - starts)[None]
+        else:
+            sizes = np.stack([np.add.reduceat(strata == level, starts, dtype=np.int64) for level in range(int(strata.max()) + 1)])
         generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
-        return cls(seed, number, generator.multinomial(n, sizes / n), weighted)
+        counts = np.stack([generator.multinomial(total, blocks / total) for blocks, total in zip(sizes, sizes.sum(axis=1), strict=True)])
+        return cls(seed, number, counts, weighted, strata)
 
-    def multiplicity(self, index: int, size: int) -> NDArray[np.intp]:
-        """Return the number of times that each of the ``size`` rows of a block is drawn (size,)."""
+    def multiplicity(self, index: int, start: int, size: int) -> NDArray[np.intp]:
+        """Return the number of times that each of the ``size`` rows of a block from row ``start`` on is drawn (size,)."""
         generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(self.number, index)))
-        return np.bincount(generator.integers(size, size=self.counts[index]), minlength=size)
+        if self.strata is None:
+            return np.bincount(generator.integers(size, size=self.counts[0, index]), minlength=size)
+        block, drawn = self.strata[start : start + size], np.zeros(size, np.intp)
+        for stratum, count in enumerate(self.counts[:, index]):
+            rows = np.flatnonzero(block == stratum)
+            if count:
+                np.add.at(drawn, rows[generator.integers(len(rows), size=count)], 1)
+        return drawn
 
     def __call__(self, block: Block) -> Block:
         """Return the block of drawn rows; repeated rows are numbered as those of a dataset that holds them."""
-        multiplicity = self.multiplicity(block.index, block.matrix.shape[0])
+        multiplicity = self.multiplicity(block.index, block.start, block.matrix.shape[0])
         if not self.weighted:
             drawn = np.repeat(np.arange(len(multiplicity)), multiplicity)
             covariates = None if block.covariates is None else block.covariates[drawn]
-            return block.with_matrix(_take_rows(block, drawn), covariates=covariates, start=int(self.counts[: block.index].sum()))
+            return block.with_matrix(_take_rows(block, drawn), covariates=covariates, start=int(self.counts[:, : block.index].sum()))
         assert block.covariates is not None, "the last covariate holds the weights"
         drawn = np.flatnonzero(multiplicity)
         covariates = block.covariates[drawn]
@@ -87,16 +112,18 @@ class ResampleFits:
     model: Factorization
     """Not fitted."""
     task: FitTask[Any]
-    """The fit to all rows, each once; with weights as the last covariate if the fit takes any."""
-    weighted: bool
-    """Whether the model's fit takes weights of rows."""
+    """The fit to all rows, each once; with weights as the last covariate if the rows have any, or draws become weights."""
     seed: int
+    strata: NDArray[Any] | None = None
+    """Number of the stratum of each row (n,), from 0, within which rows are drawn."""
 
     @classmethod
-    def make(cls, model: Factorization, dataset: Dataset, *, weighted: bool, seed: int) -> "ResampleFits":
+    def make(cls, model: Factorization, dataset: Dataset, *, seed: int, strata: NDArray[Any] | None = None) -> "ResampleFits":
         """Prepare the fits, whose row factors are not needed."""
-        task = model.prepare(dataset, **({"sample_weight": np.ones(dataset.shape[0])} if weighted else {}))
-        return cls(model, task.without_rows(), weighted, seed)
+        if model.traits.copies_weights and dataset.weights is None:
+            dataset = dataset.with_weights(np.ones(dataset.shape[0]))
+        small = None if strata is None else strata.astype(np.min_scalar_type(int(strata.max())))  # it travels with each resample
+        return cls(model, model.prepare(dataset).without_rows(), seed, small)
 
     def footprint(self, which: int) -> Footprint:
         """Return what a refit holds in memory."""
@@ -104,8 +131,8 @@ class ResampleFits:
 
     def shared(self, which: int, keep: Callable[[Refit], None]) -> FusedSolver[None]:
         """Return the solver of a resample."""
-        shape = self.task.dataset.shape
-        view = whole if which == ALL_ROWS else Resample.draw(shape, self.seed, which, weighted=self.weighted)
+        shape, weighted = self.task.dataset.shape, self.model.traits.copies_weights
+        view = whole if which == ALL_ROWS else Resample.draw(shape, self.seed, which, weighted=weighted, strata=self.strata)
         changes: dict[str, Any] = {}
         if "random_state" in self.model.get_params(deep=False):
             changes["random_state"] = int(np.random.SeedSequence([self.seed, which + 1]).generate_state(1)[0] >> 1)
@@ -118,7 +145,8 @@ class ResampleFits:
         except DataError as error:
             keep(error)
             return
-        keep(np.asarray(model.components_))
+        confounders = getattr(model, "confounder_components_", None)
+        keep(RefittedLoadings(np.asarray(model.components_), None if confounders is None or not len(confounders) else confounders))
 
     def fits_in_memory(self, count: int, workers: WorkerResources) -> bool:
         """Whether the values, and for each thread the state and the working arrays of a refit, fit within the memory limit."""

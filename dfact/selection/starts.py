@@ -34,11 +34,14 @@ class StartFits:
         keep(model)
 
 
-def fit_starts(model: Any, parameters: dict[str, Any], seeds: Iterable[int], X: Any, confounders: Any, *, own: bool) -> list[Any]:
+def fit_starts(
+    model: Any, parameters: dict[str, Any], seeds: Iterable[int], X: Any, confounders: Any, sample_weight: Any = None, *, own: bool
+) -> list[Any]:
     """Fit the model with these parameters from its ``own`` start, if wanted, and from a random start for each seed, in this order."""
     starts = [with_parameters(model, **parameters)] if own else []
     starts += [with_parameters(model, **parameters, init="random", random_state=int(seed) % 2**31) for seed in seeds]
     arguments = {} if confounders is None or not takes_confounders(model) else {"confounders": confounders}
+    arguments |= {} if sample_weight is None else {"sample_weight": sample_weight}
     if not isinstance(model, Factorization):
         return [start.fit(X, **arguments) for start in starts]
     task = starts[0].prepare(X, **arguments)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -11,7 +12,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import common, readme_figures
-from benchmarks.admixture import import_bed
+from benchmarks.admixture import import_bed, large, wide
 from benchmarks.admixture.simulation import write_dataset
 from benchmarks.bounded_nmf import out_of_core as icqf_out_of_core
 from benchmarks.bounded_nmf import paper as icqf_paper
@@ -333,6 +334,16 @@ def test_imports_of_genotypes_within_any_limit_give_the_same(tmp_path: Path, res
     thresholds = import_bed.measure(101, 700, ["1GiB", "14KB"], tmp_path)
     assert dict(thresholds)["the same dataset within every limit"]
     assert [row["chunk"] for row in load(results, "import_bed")["rows"]] == ["128 × 700", "128 × 256"]
+
+
+@pytest.mark.parametrize("benchmark", [wide, large])
+def test_admixture_fits_stay_within_the_plan(benchmark: Any, tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr("sys.argv", ["admixture", "--persons", "1000", "--variants", "3000", "-k", "3"])
+    assert benchmark.main() == 0
+    for row in load(results, f"admixture_{benchmark.__name__.rsplit('.')[-1]}")["rows"]:
+        assert row["rmse"] < 0.05
 
 
 def test_planted_genotypes_are_written_in_bounded_memory(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from dfact.cli.model_commands import ModelSpec, SelectSpec, fit_command, model_s
 
 SPECS = list(model_specs())
 SELECTIONS = [(spec, spec.select) for spec in SPECS if spec.select]
-NOT_OF_THE_MODEL = {"data", "model", "scheduler", "plan_only", "no_confounders", "plot", "overwrite"}
+NOT_OF_THE_MODEL = {"data", "model", "scheduler", "plan_only", "no_confounders", "weighted", "plot", "overwrite"}
 """Parameters of a command that it keeps to itself."""
 
 

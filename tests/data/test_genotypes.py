@@ -19,8 +19,8 @@ import dfact
 from dfact.cli.main import main
 from dfact.data.ingest import genotypes as ingest
 from dfact.data.layout import Layout
-from dfact.data.readers.genotypes import pack
 from tests.conftest import REAL_DATA
+from tests.genotypes import names_of, write_bed
 
 Genotypes = NDArray[np.uint8]
 
@@ -32,23 +32,6 @@ def draw(seed: int, n: int, m: int, missing: float = 0.1) -> Genotypes:
     G[rng.random(G.shape) < missing] = 9
     G[rng.integers(n, size=m), np.arange(m)] = 1
     return G
-
-
-def names_of(m: int) -> list[str]:
-    return [f"rs{j}" for j in range(m)]
-
-
-def write_bed(path: Path, G: Genotypes, names: Sequence[str] | None = None, fam: Sequence[str] | None = None) -> Path:
-    """Write a .bed file with its .bim and .fam; A1 is C, A2 is T."""
-    n, m = G.shape
-    path.write_bytes(b"\x6c\x1b\x01" + pack(G.T).tobytes())
-    write_bim(path.with_suffix(".bim"), names or names_of(m))
-    path.with_suffix(".fam").write_text("\n".join(fam or [f"f{i} p{i} 0 0 0 -9" for i in range(n)]) + "\n")
-    return path
-
-
-def write_bim(path: Path, names: Sequence[str]) -> None:
-    path.write_text("".join(f"{1 + j % 3}\t{name}\t{j / 8}\t{1000 + j}\tC\tT\n" for j, name in enumerate(names)))
 
 
 def write_pgen(path: Path, G: Genotypes, alts: Sequence[str] | None = None, calls: NDArray[np.int32] | None = None) -> Path:
@@ -466,3 +449,22 @@ def test_public_files_that_are_damaged_are_refused(genotypes: Path, tmp_path: Pa
     shutil.copyfile(edge / "small.bim_bad_positions.bim", tmp_path / "small.bim")
     with pytest.raises(dfact.DataError, match=r"line 2 of small.bim: the genetic position is 'X', expected a number"):
         dfact.import_genotypes(tmp_path / "small.bed", tmp_path / "no.zarr")
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"contig_id": (1 << 40, 2)}, "expected at most 4096 and 4194304"),
+        ({"contig_id": (1 << 20, 2)}, "'contig_id' has 524288 chunks of .2,., expected at most 131072"),
+        ({"variant_id": (7, 7)}, "the arrays of the variants differ in length, expected 5"),
+    ],
+)
+def test_damaged_shape_is_refused_before_its_chunks_are_read(tmp_path: Path, change: dict[str, tuple[int, int]], match: str) -> None:
+    path = write_vcf_zarr(tmp_path / "a.vcz", to_calls(draw(0, 4, 5)), np.array([["T", "C"]] * 5), 3)
+    for name, (length, chunk) in change.items():
+        file = path / name / "zarr.json"
+        document = json.loads(file.read_text())
+        document["shape"], document["chunk_grid"]["configuration"]["chunk_shape"] = [length], [chunk]
+        file.write_text(json.dumps(document))
+    with pytest.raises(dfact.DataError, match=match):
+        dfact.import_genotypes(path, tmp_path / "a.zarr")

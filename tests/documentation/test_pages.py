@@ -25,7 +25,7 @@ from dfact.cli.main import cli, main
 from dfact.data.examples import ipip_ascado
 from dfact.data.readers.formats import formats
 from tests.documentation.pages import ELSEWHERE, PAGES, ROOT, SECTIONS, TEXTS, UNRUN, Block, elsewhere
-from tests.genotypes import planted_genotypes, write_cohort
+from tests.genotypes import planted_genotypes, write_bed
 from tests.object_store.test_object_store import bucket, server  # noqa: F401  # fixtures
 
 EXAMPLE = ["AS", "SC", "AD", "DO"]
@@ -177,7 +177,8 @@ def cohort(path: Path, rows: slice) -> None:
     """Write genotypes with the populations of the people who descend from one."""
     G, Q = planted_genotypes(160, 2000, 3, 0)
     populations = [("south", "west", "north")[q.argmax()] if q.max() > 0.8 else "-" for q in Q[rows]]
-    write_cohort(path, G[rows], populations, rows.start)
+    fam = [f"0 p{i} 0 0 0 -9" for i in range(160)]
+    write_bed(path, G[rows], fam=fam[rows], populations=populations)
 
 
 @cache
@@ -311,7 +312,7 @@ def in_pages(pattern: str) -> list[tuple[str, str]]:
 
 
 def options_of(command: click.Command) -> set[str]:
-    found = {option for parameter in command.params for option in parameter.opts}
+    found = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     return found.union(*map(options_of, command.commands.values())) if isinstance(command, click.Group) else found
 
 

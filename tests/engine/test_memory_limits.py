@@ -46,6 +46,12 @@ def memberships() -> Any:
     return rng.binomial(4, shares @ rng.random((3, 100))).astype(np.uint8)
 
 
+def genotypes() -> Any:
+    rng = np.random.default_rng(0)
+    shares = rng.dirichlet(np.full(4, 0.3), 4_000)
+    return rng.binomial(2, np.minimum(shares @ rng.uniform(0.05, 0.95, (4, 8_000)), 1)).astype(np.uint8)
+
+
 def waves() -> Any:
     rng = np.random.default_rng(0)
     X = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((size, 3), np.float32) for size in (40_000, 40, 5)))
@@ -53,7 +59,7 @@ def waves() -> Any:
     return X
 
 
-MAKERS: dict[str, Callable[[], Any]] = {made.__name__: made for made in (answers, measurements, ratings, memberships, waves)}
+MAKERS: dict[str, Callable[[], Any]] = {made.__name__: made for made in (answers, measurements, ratings, memberships, genotypes, waves)}
 SHORT: dict[str, Any] = {"max_iter": 3, "tol": 0}
 MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
     "ICQF splitless": ("answers", lambda: dfact.ICQF(8, solver="splitless", **SHORT)),
@@ -61,6 +67,7 @@ MODELS: dict[str, tuple[str, Callable[[], Any]]] = {
     "L1NMF": ("answers", lambda: dfact.L1NMF(8, **SHORT)),
     "FactorAnalysis": ("answers", lambda: dfact.FactorAnalysis(3)),
     "GradeOfMembership": ("memberships", lambda: dfact.GradeOfMembership(3)),
+    "Admixture": ("genotypes", lambda: dfact.Admixture(8, **SHORT)),
     "ExpectileMF surrogate": ("measurements", lambda: dfact.ExpectileMF(5, omega=0.2, ridge=0.1, solver="surrogate", **SHORT)),
     "ExpectileMF exact": ("ratings", lambda: dfact.ExpectileMF(5, omega=0.2, ridge=0.1, solver="exact", **SHORT)),
     "ElasticCP fill": ("waves", lambda: dfact.ElasticCP(5, lam=0.5, missing="fill", **SHORT)),

@@ -230,7 +230,7 @@ def large() -> NDArray[np.uint8]:
 @pytest.mark.slow
 def test_two_processes_give_the_bits_of_one_thread(client: Client) -> None:
     source = ArraySource(large())
-    assert n_groups(Layout.of(source.shape)) == 4
+    assert n_groups(Layout.of(source.shape)) == 16
     expected = course(InlineExecutor(), source)
     assert_same(course(DistributedExecutor(client), source), expected)
     assert_same(course(DistributedExecutor(client), source, resident_sums=0), expected)

@@ -17,7 +17,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dfact
-from benchmarks.faults.commands import StoredBootstrap, StoredFit, reached_by
+from benchmarks.faults.commands import Stored, StoredAdmixture, StoredBootstrap, StoredFit, reached_by
 from benchmarks.faults.fits import (
     SELECTIONS,
     SOLVERS,
@@ -141,9 +141,9 @@ def test_a_paused_worker(tmp_path: Path) -> None:
         assert bits(model) == bits(make(executor="inline").fit(X))
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_killed_driver(seed: int, tmp_path: Path) -> None:
-    fit, rng = StoredFit(tmp_path, PAUSE / 2, "--executor", "threads"), np.random.default_rng(seed)
+@pytest.mark.parametrize(("stored", "seed"), [(StoredFit, 0), (StoredFit, 1), (StoredAdmixture, 0)])
+def test_a_killed_driver(stored: type[Stored], seed: int, tmp_path: Path) -> None:
+    fit, rng = stored(tmp_path, PAUSE / 2, "--executor", "threads"), np.random.default_rng(seed)
     reached = []
     for _ in range(3):
         command = fit.run()

@@ -26,7 +26,7 @@ from dfact.data.examples import ipip_ascado, ipip_ascado_items
 from dfact.models.estimator import MODELS
 from dfact.models.provenance import Stability
 from dfact.report import row_statistics
-from dfact.report.apa.write import write_apa_loadings
+from dfact.report.apa.loadings import write_apa_loadings
 from dfact.report.document import make_table, number_format
 from dfact.report.figures import order_by_similarity
 from dfact.report.html.images import COLORS

@@ -21,7 +21,7 @@ from dfact.report.presenters.admixture import AdmixturePresenter, mean_membershi
 from dfact.report.presenters.base import items_plot, model_text
 from dfact.report.presenters.sections import make_document
 from tests.conftest import REAL_DATA, planted_answers
-from tests.genotypes import planted_genotypes, write_cohort
+from tests.genotypes import planted_genotypes, write_bed
 
 
 def genotypes(n: int, m: int, k: int, seed: int) -> NDArray[np.uint8]:
@@ -33,7 +33,7 @@ def genotypes(n: int, m: int, k: int, seed: int) -> NDArray[np.uint8]:
 
 def store(folder: Path, G: NDArray[np.uint8], populations: Sequence[str] | None = None) -> dfact.Dataset:
     """Import genotypes as a dataset."""
-    write_cohort(folder / "cohort.bed", G, populations)
+    write_bed(folder / "cohort.bed", G, populations=populations)
     return dfact.import_genotypes(folder / "cohort.bed", folder / "cohort.zarr")
 
 
@@ -226,3 +226,30 @@ def test_report_shows_populations_of_the_data(model: dfact.Admixture, tmp_path: 
     figure = section.blocks[0].draw()
     assert {text.get_text() for text in figure.axes[0].get_xticklabels()} == {"north", "south", "unknown"}
     assert "convergence" in [found.name for found in make_document(model).sections]
+
+
+def test_a_model_keeps_the_populations_and_their_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["north", "south", "-"]
+    G, _ = planted_genotypes(60, 150, 2, 4)
+    store(tmp_path, G, [names[i % 3] for i in range(60)])
+    data, model = str(tmp_path / "cohort.zarr"), str(tmp_path / "a.model")
+    assert main(["fit", "admixture", data, model, "-k", "2"]) == 0
+    assert main(["stability", model, data, "--blocks", "15", "--resamples", "4", "--seed", "0"]) == 0
+    printed = capsys.readouterr().out
+    assert "4 refits to resamples of 15 blocks" in printed
+    fitted = dfact.load_model(model)
+    assert list(fitted.row_populations_[:3]) == ["north", "south", ""]
+    expected = np.asarray(dfact.selection.block_bootstrap(fitted, data, 4, n_blocks=15, random_state=0))
+    assert_array_equal(np.asarray(fitted.memberships_se_), expected)
+    assert_allclose(size_table(fitted)["standard error"], expected.mean(axis=0), rtol=1e-5)
+    assert f"{expected[:, 0].mean():.4f}" in printed
+    assert f"{expected[:, 0].mean():.4f}" in model_text(fitted)
+    assert main(["structure", str(tmp_path / "a.png"), model]) == 0
+    [axes] = dfact.report.plot_structure(fitted).axes
+    assert {label.get_text() for label in axes.get_xticklabels()} == {"north", "south", "unknown"}
+    dfact.write_report(fitted, tmp_path / "a.html")
+    text = (tmp_path / "a.html").read_text()
+    assert "Mean memberships of the people, by the population that the data states" in text
+    assert "standard error" in text
+    assert main(["stability", model, data, "--blocks", "15", "--cold-start"]) == 2
+    assert "--level and --cold-start concern resampled participants" in capsys.readouterr().err

@@ -53,6 +53,7 @@ def small() -> Any:
     memberships = np.array([[1.0, 0.0], [0.9, 0.1], [0.8, 0.2], [0.5, 0.5], [0.4, 0.6], [0.0, 1.0], [np.nan, np.nan]], np.float32)
     Theta = np.array([[1.0, 3.0], [4.0, 3.5], [2.0, 2.0]])
     return SimpleNamespace(
+        likelihood="none",
         method="srsc",
         memberships_=memberships,
         components_=Theta.T,
@@ -254,7 +255,9 @@ def test_many_subjects_as_a_density(three: dfact.GradeOfMembership, monkeypatch:
     rng = np.random.default_rng(0)
     edges = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0.5, 0.5, 0], [0.5, 0, 0.5], [1 / 3, 1 / 3, 1 / 3]])
     Pi = np.vstack([edges, rng.dirichlet([0.5] * 3, 3000)]).astype(np.float32)
-    model: Any = SimpleNamespace(memberships_=Pi, components_=three.components_, get_feature_names_out=three.get_feature_names_out)
+    model: Any = SimpleNamespace(
+        likelihood="none", memberships_=Pi, components_=three.components_, get_feature_names_out=three.get_feature_names_out
+    )
     figure = membership_plot(model)
     cells = figure.axes[0].collections[0]
     assert cells.get_array().sum() == len(Pi), "each subject lies in one cell"

@@ -21,17 +21,17 @@ from dfact.models.provenance import Stability
 from dfact.progress import Iteration
 from dfact.selection import bootstrap
 from dfact.selection.bootstrap import _Matching
-from dfact.selection.resamples import Refit, Resample, ResampleFits
+from dfact.selection.resamples import Refit, RefittedLoadings, Resample, ResampleFits
 from dfact.selection.scheduler import run_fits
 from tests.conftest import planted_answers
 from tests.models.test_adding_a_factorization import PoissonMF, counts
 
 
-def drawn_rows(shape: tuple[int, ...], seed: int, number: int, *, weighted: bool = False) -> NDArray[np.intp]:
+def drawn_rows(shape: tuple[int, ...], seed: int, number: int, strata: NDArray[Any] | None = None) -> NDArray[np.intp]:
     """Return the number of times that each row of a dataset is drawn."""
-    resample, step = Resample.draw(shape, seed, number, weighted=weighted), Layout.of(shape).block_rows
+    resample, step = Resample.draw(shape, seed, number, weighted=False, strata=strata), Layout.of(shape).block_rows
     starts = range(0, shape[0], step)
-    return np.concatenate([resample.multiplicity(i, min(step, shape[0] - start)) for i, start in enumerate(starts)])
+    return np.concatenate([resample.multiplicity(i, start, min(step, shape[0] - start)) for i, start in enumerate(starts)])
 
 
 def answers(n: int, m: int, seed: int) -> NDArray[np.float64]:
@@ -76,7 +76,7 @@ def test_n_of_n_rows_are_drawn_with_replacement(n: int) -> None:
 def test_block_repeats_its_rows_as_drawn(weighted: bool) -> None:
     M, C = np.arange(20.0).reshape(5, 4), np.column_stack([np.arange(5.0), np.ones(5)])
     resample = Resample.draw((5, 4), 7, 0, weighted=weighted)
-    seen, multiplicity = resample(Block(M, C, 0, 0)), resample.multiplicity(0, 5)
+    seen, multiplicity = resample(Block(M, C, 0, 0)), resample.multiplicity(0, 0, 5)
     assert seen.covariates is not None
     times = seen.covariates[:, -1].astype(int) if weighted else np.ones(5, int)
     assert_array_equal(np.repeat(seen.values, times, axis=0), np.repeat(M, multiplicity, axis=0))
@@ -90,12 +90,12 @@ def test_block_repeats_its_rows_as_drawn(weighted: bool) -> None:
 @pytest.mark.slow
 def test_refit_equals_a_fit_to_the_drawn_rows(name: str, n: int) -> None:
     M = answers(n, 12, n)
-    model, weighted = models()[name].set_params(dtype="float64", executor="inline"), name in ("icqf", "admm")
+    model = models()[name].set_params(dtype="float64", executor="inline")
     found: dict[int, Any] = {}
-    run_fits(ResampleFits.make(model, as_dataset(M), weighted=weighted, seed=5), [0, 1], found.__setitem__, "inline", None)
+    run_fits(ResampleFits.make(model, as_dataset(M), seed=5), [0, 1], found.__setitem__, "inline", None)
     for number in range(2):
         repeated = np.repeat(M, drawn_rows(M.shape, 5, number), axis=0)
-        assert_allclose(found[number], model.fit(repeated).components_, rtol=1e-5, atol=1e-6)
+        assert_allclose(found[number].components, model.fit(repeated).components_, rtol=1e-5, atol=1e-6)
 
 
 def test_confounders_are_resampled_with_their_rows() -> None:
@@ -104,12 +104,16 @@ def test_confounders_are_resampled_with_their_rows() -> None:
     M = np.clip(planted_answers(400, 10, 2, 0) + (groups["group"] == "a").to_numpy()[:, None], 0, 4)
     model = dfact.ICQF(2, bounds=(0, 4), q_max=4, dtype="float64").fit(M, confounders=groups)
     found: list[Refit] = []
-    fits = ResampleFits.make(model, as_dataset(M, groups), weighted=True, seed=0)
+    fits = ResampleFits.make(model, as_dataset(M, groups), seed=0)
     run_fits(fits, [0], lambda _, refit: found.append(refit), "inline", None)
     multiplicity = drawn_rows(M.shape, 0, 0)
     # The ages are scaled by all rows: weights do not change the scale.
     again = dfact.ICQF(2, bounds=(0, 4), q_max=4, dtype="float64").fit(M, confounders=groups, sample_weight=multiplicity)
-    assert_allclose(found[0], again.components_, rtol=1e-5, atol=1e-6)  # type: ignore[arg-type]
+    [refit] = found
+    assert isinstance(refit, RefittedLoadings)
+    assert refit.confounders is not None
+    assert_allclose(refit.components, again.components_, rtol=1e-5, atol=1e-6)
+    assert_allclose(refit.confounders, again.confounder_components_, rtol=1e-5, atol=1e-6)
     assert np.median(bootstrap(model, M, 10, confounders=groups, random_state=0).similarity) > 0.95
 
 

@@ -137,4 +137,5 @@ def cut_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "_CHUNK_ENTRIES", 1 << 13)
     monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 12)
     monkeypatch.setattr(tiles, "_GROUP_ROWS", 400)
+    monkeypatch.setattr(tiles, "_FEW_GROUPS", 1)
     monkeypatch.setattr(tiles, "_TILE_COLUMNS", 11)

@@ -15,15 +15,16 @@ _LIKELIHOOD = (
 SPECS = (
     ModelSpec(
         BY_COMMAND["admixture"],
-        """Admixture: ancestry of people in populations.
+        """Admixture: memberships of people in populations.
 
-        For genotypes, counts of an allele: each person has ancestries in several populations that sum to 1, and each population has
+        For genotypes, counts of an allele: each person has memberships in several populations that sum to 1, and each population has
         frequencies of the alleles, by maximum likelihood. Missing genotypes are left out. Confounders are not used.
         """,
         example=["dfact fit admixture cohort.zarr cohort.model -k 3"],
+        plot="the memberships of the people",
         options=[
             components(3, "Number of populations; dfact select admixture chooses it."),
-            click.option("--supervised", is_flag=True, help="Fix the ancestries of the people whose population the dataset holds."),
+            click.option("--supervised", is_flag=True, help="Fix the memberships of the people whose population the dataset holds."),
             *_LIKELIHOOD,
             seed("Seed of the start of populations without labelled people."),
         ],

@@ -50,6 +50,7 @@ _select_icqf = SelectSpec(
     left_out=dict.fromkeys(("penalty", "inner", "rho", "bounds", "max_iter"), "the default serves every candidate")
     | dict.fromkeys(("solver", "init"), "the fits to the folds have their own")
     | dict.fromkeys(("confounders", "stratify"), "the dataset has its confounders")
+    | {"sample_weight": "the dataset has its weights"}
     | {"in_memory": "the memory limit decides"},
 )
 
@@ -92,6 +93,7 @@ SPECS = (
         ],
         select=_select_icqf,
         confounders=True,
+        weights=True,
     ),
     ModelSpec(
         BY_COMMAND["l1nmf"],
@@ -102,5 +104,6 @@ SPECS = (
         """,
         example=["dfact fit l1nmf survey.zarr survey.model -k 6"],
         options=[components(8), click.option("--beta", default=0.1, help="Weight of the sparsity penalties."), *_DESCENT],
+        weights=True,
     ),
 )

@@ -44,6 +44,7 @@ SPECS = (
         example=["dfact fit fa survey.zarr survey.model -k 6 --correlation polychoric --rotation oblimin"],
         options=[components(3, "Number of factors; dfact select fa chooses it."), *_OPTIONS],
         checkpoint=False,
+        weights=True,
         left_out=_LEFT_OUT,
         select=SelectSpec(
             "dfact.selection.number_of_factors:select_number_of_factors",
@@ -54,7 +55,7 @@ SPECS = (
             """,
             example=["dfact select fa survey.zarr survey.model -k 1-10"],
             options=[
-                component_numbers("Candidate numbers of factors."),
+                component_numbers(default="1-10"),
                 choice("--criterion", "PA MAP BIC", "Criterion that chooses the number of factors."),
                 click.option(
                     "--quantile",
@@ -66,7 +67,7 @@ SPECS = (
             ],
             one_fit=True,
             checkpoint=False,
-            left_out=_LEFT_OUT,
+            left_out=_LEFT_OUT | {"sample_weight": "the dataset has its weights"},
         ),
     ),
 )

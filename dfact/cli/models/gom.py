@@ -18,6 +18,14 @@ _OPTIONS = (
         "--tau", type=float, help="Regularization of crsc and srsc.", show_default="highest response × the longer side of the data"
     ),
     click.option("--levels", "n_levels", type=float, help="Highest possible response.", show_default="highest response in the data"),
+    click.option(
+        "--likelihood",
+        type=click.Choice(["none", "binomial"]),
+        default="none",
+        help="Likelihood to maximize after the spectral estimate, without missing answers; no improvement where most are pure.",
+    ),
+    click.option("--max-iter", default=60, help="With a likelihood: maximum number of reads after the spectral estimate."),
+    click.option("--tol", default=1e-7, help="With a likelihood: stop when its relative rise in a read is at most this value."),
     seed("Seed of the K-means starts."),
 )
 

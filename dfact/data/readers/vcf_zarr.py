@@ -26,6 +26,8 @@ _NO_ALLELE = ("", ".")
 _HAPLOID = -2  # fills the second allele of a haploid call
 _UNSAFE = ("pickle",)  # codecs that run code of the file
 _READ_ENTRIES = 1 << 24
+_MAX_CHUNKS = 1 << 17  # of an array that describes variants or persons: a damaged shape has chunks without end, none of which exist
+_MAX_ALLELES, _MAX_CONTIGS = 1 << 12, 1 << 22
 
 
 class VCFZarr(GenotypeFile):
@@ -41,8 +43,7 @@ class VCFZarr(GenotypeFile):
         if lacking:
             raise DataError(f"{self.name} lacks the array {lacking[0]!r}, expected a VCF Zarr store; convert the VCF file with bio2zarr")
         self._calls = arrays[_GENOTYPES]
-        m, n = arrays["variant_position"].shape[0], arrays["sample_id"].shape[0]
-        shapes = {name: arrays[name].shape for name in _REQUIRED}
+        m, n = ((*arrays[name].shape, 0)[0] for name in ("variant_position", "sample_id"))
         if self._calls.ndim != 3 or self._calls.shape[:2] != (m, n) or self._calls.dtype.kind != "i" or 0 in (m, n):
             raise DataError(
                 f"{self.name}: {_GENOTYPES!r} is {self._calls.dtype} {self._calls.shape}, expected whole numbers of shape "
@@ -50,8 +51,7 @@ class VCFZarr(GenotypeFile):
             )
         if self._calls.shape[2] != 2:
             raise DataError(f"{self.name} holds {self._calls.shape[2]} alleles of a person, expected 2; leave out other variants")
-        if shapes["variant_contig"] != (m,) or len(shapes["variant_allele"]) != 2 or shapes["variant_allele"][0] != m:
-            raise DataError(f"{self.name}: the arrays of the variants differ in length, expected {m}; convert the VCF file again")
+        _check_shapes(self.name, arrays, m)
         self.persons = _texts(arrays["sample_id"])
         self.labels = person_labels(self.name, None, self.persons)
         self._read_variants(arrays, m)
@@ -115,6 +115,22 @@ def _check_codecs(name: str, array: zarr.Array[Any]) -> zarr.Array[Any]:
         if any(unsafe in f"{getattr(codec, 'codec_id', '')} {type(codec).__name__}".lower() for unsafe in _UNSAFE):
             raise DataError(f"{name}: the array {array.name!r} holds pickles, which run code, expected texts; convert the VCF file again")
     return array
+
+
+def _check_shapes(name: str, arrays: dict[str, zarr.Array[Any]], m: int) -> None:
+    """Raise DataError if the arrays that describe the variants differ in length, or if an array is too large to be a description."""
+    described = {key: array for key, array in arrays.items() if key != _GENOTYPES}
+    lengths = {described[key].shape[:1] for key in ("variant_contig", "variant_allele", "variant_id") if key in described}
+    if lengths != {(m,)} or any(array.ndim != 1 + (key == "variant_allele") for key, array in described.items()):
+        raise DataError(f"{name}: the arrays of the variants differ in length, expected {m}; convert the VCF file again")
+    n_alleles, n_contigs = described["variant_allele"].shape[1], described["contig_id"].shape[0]
+    if n_alleles > _MAX_ALLELES or n_contigs > _MAX_CONTIGS:
+        counts = f"{n_alleles} alleles of a variant and {n_contigs} contigs"
+        raise DataError(f"{name} has {counts}, expected at most {_MAX_ALLELES} and {_MAX_CONTIGS}; convert the VCF file again")
+    for key, array in described.items():
+        if array.nchunks > _MAX_CHUNKS:
+            chunks = f"{array.nchunks} chunks of {array.chunks}"
+            raise DataError(f"{name}: {key!r} has {chunks}, expected at most {_MAX_CHUNKS}; convert the VCF file again")
 
 
 def _texts(array: zarr.Array[Any]) -> NDArray[np.object_]:

@@ -1,6 +1,5 @@
 """Passes of memberships by binomial likelihood."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,26 +7,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState, RowFactors
-from dfact.engine.passes import Block, PartialSums, Pass, Workspace
+from dfact.engine.passes import Block, PartialSums, Pass, TiledPass
 from dfact.kernels.binomial import (
-    EDGE,
     add_deviances,
-    add_log_likelihoods,
     column_slopes,
     count_columns,
     count_rows,
     newton_rows,
-    row_slopes,
 )
 from dfact.kernels.entries import all_whole
 from dfact.linalg.binomial.codes import Codes, FilledCodes
+from dfact.linalg.binomial.row_block import FALL, ColumnWeights, Floats, RowBlock, normalized
+from dfact.linalg.points import NoSums
 
-_TILE = 1024  # columns whose arrays in floating point are in the cache together
+_PART = 1 << 12  # columns of the filled counts that are multiplied at once
 _LEAST_START = 1e-3  # of the memberships of a start: from 0 the EM's step does not move
 _EXTRA, _MOVED = 4, 1e-3  # rounds of four further steps of a projection, for rows that the last step moved by more
-_FALL = 1e-6  # fall of a row's log-likelihood, relative, from which it takes the EM's step
 
-Floats = NDArray[np.float64]
+Frequencies = tuple[NDArray[Any], None]
+"""Broadcast value of a pass with the frequencies P (K, m) in its floating type, as a TileBroadcast gives it."""
 
 
 @dataclass
@@ -79,21 +77,28 @@ class LabelCounts(PartialSums, name="binomial_labels"):
 
 
 @dataclass(frozen=True)
-class LabelPass(Pass[BlockState, None, LabelCounts]):
+class LabelPass(TiledPass[BlockState, None, LabelCounts]):
     """Counts of the observed entries of each column, for the rows with each label apart."""
 
     codes: Codes
     n_labels: int
     dtype: np.dtype[Any]
+    tiled = ("totals", "observed")
 
-    def step(self, block: Block, state: BlockState, broadcast: None) -> tuple[BlockState, LabelCounts]:
+    def zeros(self, n_columns: int) -> LabelCounts:
+        return LabelCounts(np.zeros((self.n_labels, n_columns)), np.zeros((self.n_labels, n_columns)))
+
+    def accumulate(self, block: Block, state: BlockState, broadcast: None, total: LabelCounts) -> BlockState:
         assert block.covariates is not None, "the labels go with the rows"
         G, labels = self.codes(block), block.covariates[:, 0]
-        totals, observed = np.zeros((self.n_labels, G.shape[1]), np.int64), np.zeros((self.n_labels, G.shape[1]), np.int64)
+        counts = block.work.array("counts", (2, G.shape[1]), np.int64)
         for label in range(self.n_labels):
             if (rows := labels == label).any():
-                count_columns(G[rows], self.codes.trials, totals[label], observed[label])
-        return state, LabelCounts(totals, observed)
+                counts.fill(0)
+                count_columns(G[rows], self.codes.trials, counts[0], counts[1])
+                total.totals[label] += counts[0]
+                total.observed[label] += counts[1]
+        return state
 
 
 @dataclass
@@ -101,24 +106,46 @@ class StartSums(PartialSums, name="binomial_start"):
     """Normal equations of the columns given the memberships."""
 
     cross: NDArray[Any]
-    """XᵀQ (m, K) of the filled counts X."""
+    """QᵀX (K, m) of the filled counts X."""
     gram: NDArray[Any]
     """QᵀQ (K, K)."""
 
 
 @dataclass(frozen=True, eq=False)
-class StartPass(Pass[BlockState, NDArray[np.float64], StartSums]):
+class StartPass(TiledPass[BlockState, NDArray[Any], StartSums]):
     """Memberships by the broadcast projection (m, K) of the filled counts, at least 1e-3, and the normal equations of the columns."""
 
     view: FilledCodes
     dtype: np.dtype[Any]
+    k: int
+    tiled = ("cross",)
 
-    def step(self, block: Block, state: BlockState, broadcast: Floats) -> tuple[Memberships, StartSums]:
+    def zeros(self, n_columns: int) -> StartSums:
+        return StartSums(np.zeros((self.k, n_columns)), np.zeros((self.k, self.k)))
+
+    def accumulate(self, block: Block, state: BlockState, broadcast: NDArray[Any], total: StartSums) -> Memberships:
         X, work = self.view(block), block.work
-        projection = work.once("projection", broadcast, lambda: broadcast.astype(self.dtype))
-        Q = normalized(np.maximum(work.matmul(X, projection, "product"), _LEAST_START).astype(np.float64))
-        sums = StartSums(work.matmul(X.T, Q.astype(self.dtype)), Q.T @ Q)
-        return _first(self.view.codes, block, Q), sums
+        Q = normalized(np.maximum(work.matmul(X, broadcast, "product"), _LEAST_START).astype(np.float64))
+        weights = Q.T.astype(self.dtype)
+        for start in range(0, X.shape[1], _PART):
+            part = slice(start, start + _PART)
+            total.cross[:, part] += work.matmul(weights, X[:, part], "part")
+        total.gram += Q.T @ Q
+        return _first(self.view.codes, block, Q)
+
+
+@dataclass(frozen=True)
+class RestartPass(Pass[RowFactors, None, NoSums]):
+    """Memberships that begin at the row factors in the state, at least 1e-3; rows whose factors are NaN begin at equal ones."""
+
+    codes: Codes
+    dtype: np.dtype[Any]
+    state_type = RowFactors
+
+    def step(self, block: Block, state: RowFactors, broadcast: None) -> tuple[Memberships, NoSums]:
+        factors = state.factors.T.astype(np.float64)
+        Q = normalized(np.maximum(np.where(np.isnan(factors), 1.0, factors), _LEAST_START))
+        return _first(self.codes, block, Q), NoSums()
 
 
 def _first(codes: Codes, block: Block, Q: Floats) -> Memberships:
@@ -128,109 +155,6 @@ def _first(codes: Codes, block: Block, Q: Floats) -> Memberships:
     factors = Q.T.copy()
     factors[:, counts == 0] = np.nan
     return Memberships(factors, factors)
-
-
-def normalized(Q: Floats) -> Floats:
-    """Return memberships (rows, K) with each row scaled to sum 1, at least 1e-5."""
-    Q = np.maximum(Q / Q.sum(axis=1, keepdims=True), EDGE)
-    scaled: Floats = Q / Q.sum(axis=1, keepdims=True)
-    return scaled
-
-
-@dataclass(frozen=True, eq=False)
-class Point:
-    """Broadcast value of a pass: the frequencies, and the steps to take from there."""
-
-    P: Floats
-    """Frequencies (K, m)."""
-    newton: bool = True
-    """Whether rows and columns take Newton's steps rather than those of the EM algorithm."""
-    retry: bool = False
-    """Whether to begin at the memberships before the last pass, because its P was rejected."""
-
-
-@dataclass(frozen=True)
-class Tiles:
-    """The frequencies of a pass in the working precision."""
-
-    P: NDArray[Any]
-    """(K, m)."""
-    centred: NDArray[Any]
-    """(K, m), less the mean of each column: on the simplex, steps are the same, and rounding errors are smaller."""
-    pairs: tuple[NDArray[np.intp], NDArray[np.intp]]
-    """Rows and columns of a lower triangle (K(K+1)/2)."""
-
-    @classmethod
-    def of(cls, P: Floats, dtype: np.dtype[Any]) -> "Tiles":
-        return cls(P.astype(dtype), (P - P.mean(axis=0)).astype(dtype), np.tril_indices(len(P)))
-
-    def __iter__(self) -> Iterator[slice]:
-        m = self.P.shape[1]
-        return (slice(first, min(first + _TILE, m)) for first in range(0, m, _TILE))
-
-
-@dataclass(frozen=True, eq=False)
-class RowBlock:
-    """The counts of a block, with the frequencies and the working memory of a pass."""
-
-    G: NDArray[np.uint8]
-    tiles: Tiles
-    trials: int
-    work: Workspace
-
-    @property
-    def observed(self) -> Floats:
-        """Number of observed entries of each row (rows,)."""
-        counts = np.empty(len(self.G))
-        count_rows(self.G, self.trials, counts)
-        return counts
-
-    def expected(self, Q: NDArray[Any], tile: slice) -> NDArray[Any]:
-        """Return F = QP (rows, c) of a tile."""
-        return np.matmul(Q, self.tiles.P[:, tile], out=self.array("expected", tile))
-
-    def array(self, name: str, tile: slice) -> NDArray[Any]:
-        return self.work.array(name, (len(self.G), tile.stop - tile.start), self.tiles.P.dtype)
-
-    def slopes(self, Q: Floats, *, curved: bool) -> tuple[Floats, Floats, Floats]:
-        """Return the log-likelihood of each row (rows,), its slope (rows, K) up to a number, and minus its Hessian (rows, K(K+1)/2).
-
-        Hessians are those on the simplex, 0 unless ``curved``: with Σ_k d_k = 0, dᵀHd = Σ_j (a/f + b/(1 − f)) (Σ_k p_kj d_k)², and
-        the p of a column may be shifted by their mean.
-        """
-        (first, second), narrow = self.tiles.pairs, Q.astype(self.tiles.P.dtype)
-        logs, slope, curvature = np.zeros(len(Q)), np.zeros(Q.shape), np.zeros((len(Q), len(first)))
-        for tile in self.tiles:
-            F, C, S, P = self.expected(narrow, tile), self.array("c", tile), self.array("s", tile), self.tiles.centred[:, tile]
-            row_slopes(self.G, tile.start, F, self.trials, C, S)
-            add_log_likelihoods(self.G, tile.start, F, self.trials, logs)
-            slope += C @ P.T
-            if curved:
-                products = self.work.array("products", (len(first), P.shape[1]), P.dtype)
-                curvature += S @ np.multiply(P[first], P[second], out=products).T
-        return logs, slope, curvature
-
-    def em(self, Q: Floats, slope: Floats) -> Floats:
-        """Return the EM's step of each row, q·T scaled to sum 1: T is the slope with qᵀT = M·(number of observed entries)."""
-        total = self.trials * self.observed
-        T = slope - (Q * slope).sum(axis=1, keepdims=True) + total[:, None]
-        return np.where(total[:, None] > 0, normalized(np.maximum(Q * T, 1e-300)), Q)
-
-    def climb(self, Q: Floats, steps: int) -> tuple[Floats, Floats, Floats]:
-        """Take some Newton steps of every row, and the EM's where one was too long. Return also log-likelihoods and last changes."""
-        logs, slope, curvature = self.slopes(Q, curved=True)
-        last, em = logs, Q
-        for step in range(steps):
-            if step:
-                logs, slope, curvature = self.slopes(Q, curved=True)
-                if (worse := logs < last - _FALL * np.abs(last)).any():
-                    Q = np.where(worse[:, None], em, Q)
-                    logs, slope, curvature = self.slopes(Q, curved=True)
-            last, em, begin = logs, self.em(Q, slope), Q
-            Q = Q.copy()
-            newton_rows(Q, slope, curvature)
-            Q = np.where(self.observed[:, None] > 0, Q, begin)
-        return Q, logs, np.abs(Q - begin).max(axis=1)
 
 
 @dataclass
@@ -249,58 +173,68 @@ class StepSums(PartialSums, name="binomial_step"):
 
 
 @dataclass(frozen=True)
-class StepPass(Pass[Memberships, Point, StepSums]):
+class StepPass(TiledPass[Memberships, tuple[NDArray[Any], bool], StepSums]):
     """One Newton step of every row given P, its log-likelihood after the step, and the sums for the columns' steps.
 
-    A row whose log-likelihood falls takes the EM's step instead, which cannot fall. Labelled rows stay as they are.
+    A row whose log-likelihood falls takes the EM's step instead, which cannot fall. Labelled rows stay as they are. The broadcast is
+    the pair of P (K, m) in the floating type, and whether to begin at the memberships before the last pass, whose P was rejected.
     """
 
     codes: Codes
+    k: int
     dtype: np.dtype[Any]
+    newton: bool = True
+    """Whether rows take Newton's steps rather than those of the EM algorithm."""
+    curved: bool = True
+    """Whether the curvatures are summed, for Newton's steps of the columns."""
+    weights: ColumnWeights | None = None
+    """Weights of the columns. The columns' own sums are without them, as they cancel in their steps, and 0 where the weight is."""
     state_type = Memberships
+    tiled = ("up", "down", "curvature")
 
-    def step(self, block: Block, state: Memberships, broadcast: Point) -> tuple[Memberships, StepSums]:
-        begin = state.previous if broadcast.retry else state.factors
-        K, silent = len(broadcast.P), np.isnan(begin[0])
-        Q = np.where(silent[:, None], 1 / K, begin.T)
-        tiles = block.work.once("tiles", broadcast, lambda: Tiles.of(broadcast.P, self.dtype))
-        rows = RowBlock(self.codes(block), tiles, self.codes.trials, block.work)
+    def zeros(self, n_columns: int) -> StepSums:
+        shapes = (self.k, n_columns), (self.k, n_columns), (self.k * (self.k + 1) // 2 if self.curved else 0, n_columns)
+        return StepSums(np.zeros(()), np.zeros(self.k), *(np.zeros(shape) for shape in shapes))
+
+    def accumulate(self, block: Block, state: Memberships, broadcast: tuple[NDArray[Any], bool], total: StepSums) -> Memberships:
+        P, retry = broadcast
+        begin = state.previous if retry else state.factors
+        silent = np.isnan(begin[0])
+        Q = np.where(silent[:, None], 1 / self.k, begin.T)
+        rows = RowBlock(self.codes(block), P, self.codes.trials, block.work, self.weights)
         free = np.ones(len(Q), bool) if block.covariates is None else block.covariates[:, 0] < 0
         free &= ~silent
-        before, slope, curvature = rows.slopes(Q, curved=broadcast.newton)
+        before, slope, curvature = rows.slopes(Q, curved=self.newton)
         em = np.where(free[:, None], rows.em(Q, slope), Q)
-        if broadcast.newton:
+        if self.newton:
             moved = Q.copy()
             newton_rows(moved, slope, curvature)
             Q = np.where(free[:, None], moved, Q)
         else:
             Q = em
-        shapes = (broadcast.P.shape, broadcast.P.shape, (K * (K + 1) // 2 if broadcast.newton else 0, broadcast.P.shape[1]))
-        sums = [block.work.lasting(shape, self.dtype) for shape in shapes]
-        logs = self._sum_columns(rows, Q, *sums)
-        worse = logs < before - _FALL * np.abs(before)
-        if broadcast.newton and worse.any():
+        logs = rows.log_likelihoods(Q)
+        worse = logs < before - FALL * np.abs(before)
+        if self.newton and worse.any():
             Q = np.where(worse[:, None], em, Q)
-            logs = self._sum_columns(rows, Q, *sums)
+            logs = rows.log_likelihoods(Q)
+        self._add_columns(rows, Q, total)
         factors = Q.T.copy()
         factors[:, silent] = np.nan
-        sizes = Q[~silent].sum(axis=0)
-        return Memberships(factors, begin.copy()), StepSums(np.asarray(logs.sum()), sizes, *sums)
+        total.log_likelihood += logs.sum()
+        total.sizes += Q[~silent].sum(axis=0)
+        return Memberships(factors, begin.copy(), others=state.others)
 
-    def _sum_columns(self, rows: RowBlock, Q: Floats, up: NDArray[Any], down: NDArray[Any], curvature: NDArray[Any]) -> Floats:
-        """Set A and B (K, m), and the curvatures unless they have no rows. Return the log-likelihood of each row."""
-        (first, second), narrow = rows.tiles.pairs, Q.astype(self.dtype)
+    def _add_columns(self, rows: RowBlock, Q: Floats, total: StepSums) -> None:
+        """Add A and B (K, m), and the curvatures if they are summed."""
+        (first, second), narrow, work = rows.pairs, Q.astype(self.dtype), rows.work
         weights, products = np.ascontiguousarray(narrow.T), np.ascontiguousarray((narrow[:, first] * narrow[:, second]).T)
-        logs = np.zeros(len(Q))
-        for tile in rows.tiles:
+        for tile, _ in rows.tiles:
             F, A, B, S = rows.expected(narrow, tile), *(rows.array(name, tile) for name in "abs")
             column_slopes(rows.G, tile.start, F, rows.trials, A, B, S)
-            add_log_likelihoods(rows.G, tile.start, F, rows.trials, logs)
-            np.matmul(weights, A, out=up[:, tile])
-            np.matmul(weights, B, out=down[:, tile])
-            if len(curvature):
-                np.matmul(products, S, out=curvature[:, tile])
-        return logs
+            total.up[:, tile] += work.matmul(weights, A, "sums")
+            total.down[:, tile] += work.matmul(weights, B, "sums")
+            if self.curved:
+                total.curvature[:, tile] += work.matmul(products, S, "sums")
 
 
 @dataclass
@@ -312,8 +246,8 @@ class ProjectionSums(PartialSums, name="binomial_projection"):
 
 
 @dataclass(frozen=True)
-class ProjectionPass(Pass[BlockState, Floats, ProjectionSums]):
-    """Memberships given the broadcast frequencies (K, m): Newton steps of every row while its block is in memory.
+class ProjectionPass(Pass[BlockState, Frequencies, ProjectionSums]):
+    """Memberships given the broadcast frequencies: Newton steps of every row while its block is in memory.
 
     Labelled rows belong to their component alone.
     """
@@ -322,10 +256,9 @@ class ProjectionPass(Pass[BlockState, Floats, ProjectionSums]):
     dtype: np.dtype[Any]
     steps: int = 8
 
-    def step(self, block: Block, state: BlockState, broadcast: Floats) -> tuple[Memberships, ProjectionSums]:
-        K, G = len(broadcast), self.codes(block)
-        tiles = block.work.once("tiles", broadcast, lambda: Tiles.of(broadcast, self.dtype))
-        rows = RowBlock(G, tiles, self.codes.trials, block.work)
+    def step(self, block: Block, state: BlockState, broadcast: Frequencies) -> tuple[Memberships, ProjectionSums]:
+        K, G = len(broadcast[0]), self.codes(block)
+        rows = RowBlock(G, broadcast[0], self.codes.trials, block.work)
         Q, labels = np.full((len(G), K), 1 / K), None if block.covariates is None else block.covariates[:, 0].astype(np.intp)
         free = np.ones(len(G), bool)
         if labels is not None:
@@ -353,8 +286,8 @@ class Deviance(PartialSums, name="binomial_deviance"):
 
 
 @dataclass(frozen=True)
-class DeviancePass(Pass[Memberships, Floats, Deviance]):
-    """Σ g log(g/μ) + (M − g) log((M − g)/(M − μ)) over the entries of the view, μ = M QP, with the broadcast P (K, m)."""
+class DeviancePass(Pass[Memberships, Frequencies, Deviance]):
+    """Σ g log(g/μ) + (M − g) log((M − g)/(M − μ)) over the entries of the view, μ = M QP, with the broadcast P."""
 
     codes: Codes
     dtype: np.dtype[Any]
@@ -362,12 +295,11 @@ class DeviancePass(Pass[Memberships, Floats, Deviance]):
     """Name of the state array with the memberships that belong to P."""
     state_type = Memberships
 
-    def step(self, block: Block, state: Memberships, broadcast: Floats) -> tuple[Memberships, Deviance]:
-        tiles = block.work.once("tiles", broadcast, lambda: Tiles.of(broadcast, self.dtype))
-        rows = RowBlock(self.codes(block), tiles, self.codes.trials, block.work)
+    def step(self, block: Block, state: Memberships, broadcast: Frequencies) -> tuple[Memberships, Deviance]:
+        rows = RowBlock(self.codes(block), broadcast[0], self.codes.trials, block.work)
         factors = state.arrays()[self.memberships].T
-        Q = np.where(np.isnan(factors), 1 / len(broadcast), factors).astype(self.dtype)
+        Q = np.where(np.isnan(factors), 1 / len(broadcast[0]), factors).astype(self.dtype)
         counts = np.zeros(2)
-        for tile in tiles:
+        for tile, _ in rows.tiles:
             add_deviances(rows.G, tile.start, rows.expected(Q, tile), self.codes.trials, counts)
         return state, Deviance(counts[0], counts[1])

@@ -1,6 +1,8 @@
 """Admixture: Admixture, the ancestry of people in several populations.
 
     estimator    the steps of a fit, the projection of new people, the checks
+    variants     the SNPs with their alleles, and their match with those of other genotypes
+    footprint    the memory of a fit, and the steps of the frequencies that it allows
 
 The likelihood, its passes and its maximization are in :mod:`dfact.linalg.binomial`, as other models may use them.
 """

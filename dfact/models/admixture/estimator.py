@@ -15,13 +15,14 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.data.dataset import Dataset
 from dfact.data.validation import locate_noninteger, locate_outside, require_no_empty_columns
 from dfact.engine.memory_plan import Footprint
-from dfact.engine.requests import Solver, run, state_rows
+from dfact.engine.requests import Solver, read_tiles, run, state_rows
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.binomial.codes import MAX_TRIALS, Codes
 from dfact.linalg.binomial.fit import Maximum, maximize_likelihood
 from dfact.linalg.binomial.passes import CountPass, ProjectionPass, StepPass
 from dfact.linalg.binomial.start import labelled_start, spectral_start
-from dfact.linalg.svd import gram_size
+from dfact.models.admixture.footprint import fit_footprint, takes_newton_steps
+from dfact.models.admixture.variants import Variants, match_columns
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
@@ -42,6 +43,8 @@ class Problem:
     codes: Codes
     populations: tuple[str, ...] = ()
     """Names of the labelled populations, which are the first components."""
+    curved: bool = True
+    """Whether the frequencies take Newton's steps; else those of the EM algorithm, whose sums are smaller."""
 
 
 class Admixture(Factorization):
@@ -51,13 +54,13 @@ class Admixture(Factorization):
 
         g_ij ~ Binomial(M, f_ij),   F = QP,   Q (n, K) ≥ 0 with rows that sum to 1,   0 ≤ P (K, m) ≤ 1,
 
-    with the ancestries Q of the people and the allele's frequencies P in K populations. The fit maximizes
+    with the memberships Q of the people in K populations and the allele's frequencies P in them. The fit maximizes
 
         ℓ(Q, P) = Σ over observed (i, j) of g log f + (M − g) log(1 − f).
 
     Missing genotypes are left out. Q and P stay at least 1e-5 from 0, and P from 1.
 
-    One read of the data makes a Newton step of the ancestries of every person, on the simplex, and one of the
+    One read of the data makes a Newton step of the memberships of every person, on the simplex, and one of the
     frequencies of every SNP. Anderson's method extrapolates P. A point whose likelihood is lower than that of the one before is
     rejected, so the likelihood never falls. The start is spectral. A maximum may be local.
 
@@ -79,7 +82,8 @@ class Admixture(Factorization):
         Executor of the passes; see :func:`dfact.engine.executors.resolve_executor`. It does not affect the result.
     memory_limit : int or str, optional
         Bytes that a process may use ("4GiB"). The part of the solver's state that exceeds it is spilled to disk, in TMPDIR;
-        ``dfact.plan`` reports it beforehand.
+        ``dfact.plan`` reports it beforehand. If the sums of Newton's steps of the frequencies, 8m(2K + K(K+1)/2) bytes, exceed an
+        eighth of it, frequencies take the steps of the EM algorithm, extrapolated, in some 2 to 4 times as many reads.
     checkpoint : path, optional
         Path or URL of a store for the progress of the fit. After an interruption the same fit resumes from it and
         gives the same bits. See :mod:`dfact.engine.checkpoint`.
@@ -97,6 +101,8 @@ class Admixture(Factorization):
         Q; a Zarr array if the data is stored. NaN for people without any genotype.
     frequencies_ : array (K, m)
         P. Populations are ordered by decreasing size, the sum of their memberships; labelled ones come first, sorted by name.
+    memberships_se_ : array (n, K)
+        Standard errors of Q, if they have been set to the result of :func:`dfact.selection.block_bootstrap`.
     log_likelihood_ : float
         ℓ(Q, P), without the binomial coefficients, as ADMIXTURE reports it.
     history_ : array
@@ -107,6 +113,11 @@ class Admixture(Factorization):
         Names of the labelled populations; empty unless ``supervised``.
     n_unobserved_ : int
         Number of people without any genotype.
+    row_populations_ : array (n,) or None
+        Name of the population that the dataset, or ``populations``, states for each person, "" where unknown; for plots and reports.
+    variants_ : Variants or None
+        ``chromosome``, ``name``, ``position``, ``A1`` and ``A2`` of the SNPs (m,), if the fitted dataset has them; genotypes and
+        frequencies are those of A2.
     column_labels_, row_labels_, offset_, n_features_in_, fingerprint_
         Description of the fitted data. Row labels are those of stored data, or None. The fingerprint is that of a stored
         dataset, else None.
@@ -123,7 +134,8 @@ class Admixture(Factorization):
     Warns
     -----
     UserWarning
-        People without any genotype; components of a supervised fit without labelled people.
+        People without any genotype; components of a supervised fit without labelled people; a memory limit that excludes Newton's
+        steps of the frequencies.
 
     References
     ----------
@@ -134,8 +146,8 @@ class Admixture(Factorization):
     --------
     >>> import dfact, numpy as np
     >>> rng = np.random.default_rng(0)
-    >>> ancestry = np.vstack([np.eye(2)[rng.integers(0, 2, 60)], rng.dirichlet([1, 1], 40)])
-    >>> genotypes = rng.binomial(2, ancestry @ rng.random((2, 200)))
+    >>> memberships = np.vstack([np.eye(2)[rng.integers(0, 2, 60)], rng.dirichlet([1, 1], 40)])
+    >>> genotypes = rng.binomial(2, memberships @ rng.random((2, 200)))
     >>> model = dfact.Admixture(n_components=2).fit(genotypes)
     >>> model.memberships_.shape, model.frequencies_.shape
     ((100, 2), (2, 200))
@@ -149,6 +161,9 @@ class Admixture(Factorization):
     converged_: bool
     populations_: Annotated[list[str], OPTIONAL]
     n_unobserved_: int
+    variants_: Variants | None
+    row_populations_: Annotated[Any, Shape(("n",), "texts", rows=True)] | None
+    memberships_se_: Annotated[Any, Shape(("n", "k"), rows=True), OPTIONAL]
     traits = ModelTraits(
         Vocabulary("population", "populations", "people", "SNPs", "Frequencies in the populations", "frequency"),
         nonnegative=True,
@@ -205,28 +220,45 @@ class Admixture(Factorization):
     def _prepare(self, X: Any, populations: Any = None) -> FitTask[Problem]:
         self._check_parameters()
         dataset = self._dataset(X, None, reset=True)
+        self.variants_ = Variants.of(dataset.variants)
         self._check_range(dataset)
         if self.n_components > min(dataset.shape):
             n, m = dataset.shape
             raise ParameterError(f"n_components={self.n_components} is larger than the data allows: n_samples={n}, n_features={m}")
-        names, labels = self._labels(dataset, populations)
-        offset = dataset.offset if dataset.offset.any() else None
-        return self._task(dataset, Problem(Codes(self.n_trials, offset), names), covariates=labels, populations=names)
+        texts = self._population_texts(dataset, populations)
+        self.row_populations_ = None if texts is None else np.array(texts, dtype=object)
+        names, labels = self._labels(texts)
+        offset, curved = (
+            dataset.offset if dataset.offset.any() else None,
+            takes_newton_steps(self.n_components, dataset.shape[1], self.memory_limit),
+        )
+        task = self._task(
+            dataset, Problem(Codes(self.n_trials, offset), names, curved), covariates=labels, populations=names, curved=curved
+        )
+        if task.footprint.note:
+            warnings.warn(task.footprint.note, UserWarning, stacklevel=4)
+        return task
 
-    def _labels(self, dataset: Dataset, populations: Any) -> tuple[tuple[str, ...], NDArray[np.float64] | None]:
-        """Return the names of the labelled populations, and the number of each person's (n, 1), −1 where unknown."""
-        if not self.supervised:
-            if populations is not None:
-                raise ParameterError("populations are given for a fit that is not supervised; pass supervised=True")
-            return (), None
-        populations = getattr(dataset, "population", None) if populations is None else populations
+    def _population_texts(self, dataset: Dataset, populations: Any) -> list[str] | None:
+        """Return the name of each person's population, "" where unknown; None without any."""
+        if populations is not None and not self.supervised:
+            raise ParameterError("populations are given for a fit that is not supervised; pass supervised=True")
+        populations = dataset.population if populations is None else populations
         if populations is None:
-            raise ParameterError("supervised is True, expected populations of the people; pass fit(X, populations=…)")
+            return None
         texts = ["" if pd.isna(name) else str(name).strip() for name in np.asarray(populations, dtype=object).ravel()]
         n = dataset.shape[0]
         if len(texts) != n:
             raise DataError(f"populations has {len(texts)} names, expected one for each of {n} people")
-        names = sorted(set(texts) - set(UNKNOWN))
+        return ["" if text in UNKNOWN else text for text in texts]
+
+    def _labels(self, texts: list[str] | None) -> tuple[tuple[str, ...], NDArray[np.float64] | None]:
+        """Return the names of the labelled populations, and the number of each person's (n, 1), −1 where unknown."""
+        if not self.supervised:
+            return (), None
+        if texts is None:
+            raise ParameterError("supervised is True, expected populations of the people; pass fit(X, populations=…)")
+        names = sorted({*texts} - {""})
         if not names:
             raise DataError("populations has no known population, expected the names of some people's")
         if len(names) > self.n_components:
@@ -245,26 +277,27 @@ class Admixture(Factorization):
         if self.n_unobserved_:
             text = f"{self.n_unobserved_} of {task.dataset.shape[0]} people have no genotype; their memberships are NaN"
             warnings.warn(text, UserWarning, stacklevel=4)
-        self.frequencies_ = maximum.P[order].astype(task.dtype)
+        P = yield from read_tiles(maximum.frequencies, task.dtype)
+        self.frequencies_ = P[order]
         self.log_likelihood_, self.history_ = maximum.history[-1], np.asarray(maximum.history)
         self.n_iter_, self.converged_, self.populations_ = maximum.n_reads, maximum.converged, list(task.problem.populations)
         rows = yield from state_rows(maximum.state)
-        self.memberships_ = task.gather(replace(rows, convert=partial(ordered_columns, order=order, dtype=task.dtype)), len(order))
+        self.memberships_ = task.gather(replace(rows, convert=partial(select_columns, columns=order, dtype=task.dtype)), len(order))
 
     def maximize(self, task: FitTask[Problem]) -> Solver[tuple[Any, Maximum]]:
-        """Find the maximum; return the counts of the data, too. Nothing is set, and the memberships stay in the state."""
+        """Find the maximum; return the counts of the data, too. Memberships stay in the state, and frequencies with the tiles."""
         codes, dtype, names = task.problem.codes, task.dtype, task.problem.populations
         counts = yield from run(CountPass(codes, dtype), None)
         if counts.fractional:
             raise DataError(f"{locate_noninteger(task.dataset)}, expected whole numbers from 0 to {self.n_trials}")
         if names:
             seed = yield from resolve_seed(self.random_state)
-            P = yield from labelled_start(codes, counts, self.n_components, len(names), seed, dtype)
+            yield from labelled_start(codes, counts, self.n_components, len(names), seed, dtype)
         else:
-            P = yield from spectral_start(codes, counts, self.n_components, dtype)
+            yield from spectral_start(codes, counts, self.n_components, dtype)
         report = Reporter(self.callbacks, self.max_iter)
-        pass_ = StepPass(codes, dtype)
-        maximum = yield from maximize_likelihood(pass_, P, tol=self.tol, max_iter=self.max_iter, report=report.iteration)
+        pass_ = StepPass(codes, self.n_components, dtype, curved=task.problem.curved)
+        maximum = yield from maximize_likelihood(pass_, tol=self.tol, max_iter=self.max_iter, report=report.iteration)
         return counts, maximum
 
     @lazy_of_dask
@@ -272,42 +305,29 @@ class Admixture(Factorization):
         """Return the memberships (n, K) of people X given the frequencies, in one read; NaN for people without any genotype.
 
         Columns of a stored dataset are matched by their labels: they may come in any order, and those that are not in the model
-        are left out, with a warning. Stored data gives a Zarr array, at ``out`` or in a temporary folder.
+        are left out, with a warning. If the fitted genotypes and X have alleles, they are compared, too: SNPs whose A1 and A2 are
+        swapped are counted as in the model, those with other alleles are left out, with a warning. Stored data gives a Zarr array,
+        at ``out`` or in a temporary folder.
         A Dask array gives a Dask array, computed on demand, or at once with ``out``.
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
         self._check_range(dataset)
-        ours, theirs = self._match(dataset)
+        fitted, labels = ([str(label) for label in some] for some in (self.column_labels_, dataset.column_labels))
+        match = match_columns(fitted, labels, self.variants_, Variants.of(dataset.variants))
         offset = dataset.offset if dataset.offset.any() else None
-        codes, P = Codes(self.n_trials, offset), self.frequencies_
-        if ours is not None:
-            offset = None if offset is None else offset[theirs]
-            codes, P = Codes(self.n_trials, offset, theirs), P[:, ours]
+        codes, P = Codes(self.n_trials, offset), self.frequencies_.astype(np.float64)
+        if not match.is_trivial or len(match.ours) < max(len(fitted), len(labels)):
+            offset = None if offset is None else offset[match.theirs]
+            codes, P = Codes(self.n_trials, offset, match.theirs), P[:, match.ours]
+            P[:, match.swapped] = 1 - P[:, match.swapped]  # of the allele that X counts
         pass_ = ProjectionPass(codes, (task := self._task(dataset)).dtype)
         convert = partial(np.asarray, dtype=task.dtype)
-        sums, memberships = task.compute_rows(pass_, P.astype(np.float64), len(P), out, convert)
+        sums, memberships = task.compute_rows(pass_, (P.astype(task.dtype), None), len(P), out, convert)
         if int(sums.silent):
             text = f"{int(sums.silent)} of {dataset.shape[0]} people have no genotype; their memberships are NaN"
             warnings.warn(text, UserWarning, stacklevel=4)
         return memberships
-
-    def _match(self, dataset: Dataset) -> tuple[NDArray[np.intp] | None, NDArray[np.intp] | None]:
-        """Return the numbers of the columns that the model and the data share, in both; None if all columns are the same."""
-        fitted, labels = ([str(label) for label in some] for some in (self.column_labels_, dataset.column_labels))
-        unnamed = [str(j) for j in range(len(labels))]
-        if fitted == labels or (len(fitted) == len(labels) and unnamed in (fitted, labels)):
-            return None, None
-        numbers = {label: j for j, label in enumerate(fitted)}
-        pairs = [(numbers[label], j) for j, label in enumerate(labels) if label in numbers]
-        if not pairs:
-            raise DataError(f"X has none of the model's {len(fitted)} SNPs, expected some; its first column is {labels[0]!r}")
-        ours, theirs = (np.array(side, np.intp) for side in zip(*pairs, strict=True))
-        missing, unknown = len(fitted) - len(pairs), len(labels) - len(pairs)
-        if missing or unknown:
-            found = f"{missing} of the model's {len(fitted)} SNPs are not in X, and {unknown} of X are not in the model"
-            warnings.warn(f"{found}; both are left out", UserWarning, stacklevel=4)
-        return ours, theirs
 
     def _check_columns(self, dataset: Dataset, offset: NDArray[np.float64] | None) -> None:
         """Refuse columns that cannot be matched; ``transform`` matches the others by their labels."""
@@ -361,22 +381,9 @@ class Admixture(Factorization):
         )
 
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
-        k, m = self.n_components, shape[1]
-        sums = m * (2 * k + k * (k + 1) // 2)
-        return Footprint(
-            state_per_row=2 * 8 * k,
-            # The codes and, at the start, the filled counts; arrays of a tile of columns.
-            work_per_row=m * (1 + dtype.itemsize) + 4 * dtype.itemsize * 1024 + 8 * (4 * k + k * (k + 1)),
-            broadcast=8 * max(sums, gram_size(m, k)) + m * k * (8 + 2 * dtype.itemsize),
-            result_per_row=dtype.itemsize * k,
-        )
+        return fit_footprint(self.n_components, shape[1], dtype, self.memory_limit)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.categorical = True
         return tags
-
-
-def ordered_columns(rows: NDArray[Any], order: NDArray[np.intp], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the columns in an order and in a type; a function of its own, since workers unpickle it."""
-    return select_columns(rows, order).astype(dtype)

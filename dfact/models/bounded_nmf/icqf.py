@@ -106,6 +106,9 @@ class ICQF(Factorization):
         W; a Zarr array if the data is stored.
     loadings_, confounder_loadings_ : DataFrame
         Loadings as tables, items × factors and items × confounder columns.
+    confounder_effects_ : DataFrame
+        Differences that the confounders make, in points, items × differences: each level of a confounder less its first one, the
+        highest value of a continuous confounder less the lowest.
     objective_history_ : array
         Objective at the start, after each iteration, and of the model itself (last).
     lagrangian_history_ : array
@@ -155,7 +158,7 @@ class ICQF(Factorization):
     confounder_components_: Annotated[NDArray[Any], Shape(("c", "m"))]
     confounder_encoding_: ConfounderEncoding | None
     problem_: Problem
-    traits = ModelTraits(nonnegative=True)
+    traits = ModelTraits(nonnegative=True, copies_weights=True)
     saved_types = (Problem, ConfounderEncoding, Confounder)
 
     def __init__(
@@ -324,6 +327,18 @@ class ICQF(Factorization):
         """Loadings of the confounders as a table, items × encoded confounder columns."""
         columns = [] if self.confounder_encoding_ is None else list(self.confounder_encoding_.columns)
         return pd.DataFrame(self.confounder_components_.T, index=self._items, columns=columns)
+
+    @property
+    def confounder_effects_(self) -> pd.DataFrame:
+        """Differences that the confounders make to the answers, in points, as a table, items × differences.
+
+        A categorical confounder has a column for each level less the first one, a continuous one a column for its highest value less
+        its lowest: unlike the loadings of single levels, these do not depend on how much of an answer the intercept takes.
+        """
+        if self.confounder_encoding_ is None:
+            return pd.DataFrame(index=self._items)
+        names, differences = self.confounder_encoding_.differences()
+        return pd.DataFrame((differences @ self.confounder_components_).T, index=self._items, columns=list(names))
 
     def _encode(self, frame: pd.DataFrame | None, n_rows: int) -> NDArray[np.float64] | None:
         if self.confounder_encoding_ is None:

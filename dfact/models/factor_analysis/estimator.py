@@ -1,4 +1,5 @@
 """Exploratory factor analysis of items by minimum residuals, with rotation."""
+# Long because the docstring states the method, and all of its parameters and results.
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -17,12 +18,12 @@ from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, ParameterError
-from dfact.linalg.correlation import MomentsPass, is_indefinite, smoothed
 from dfact.linalg.fit_indices import fit_indices, score_reliability
 from dfact.linalg.minres import LOWEST, minres
-from dfact.linalg.polychoric import Levels, answer_levels, gathered_bytes, level_moments, table_bytes, tabulate
+from dfact.linalg.polychoric import answer_levels, gathered_bytes, table_bytes
 from dfact.linalg.rotation import explained, oblimin, ordered, promax, varimax
 from dfact.models.estimator import Factorization
+from dfact.models.factor_analysis.correlations import Correlations, Tables, correlate
 from dfact.models.factor_analysis.passes import ScorePass, Scorer
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import Length, Shape
@@ -32,34 +33,6 @@ from dfact.models.traits import ModelTraits
 from dfact.progress import Iteration, Reporter
 
 _N_STEPS = 3  # reported to the callbacks
-
-
-@dataclass(frozen=True)
-class Correlations:
-    """Correlations and moments of the items."""
-
-    R: NDArray[np.float64]
-    """Correlations of the items (m, m)."""
-    n: int
-    """Number of rows from which they were computed."""
-    mean: NDArray[np.float64]
-    scale: NDArray[np.float64]
-    """Mean and standard deviation of each item's answers (m)."""
-    counts: NDArray[np.float64]
-    """Number of rows that answered both of two items (m, m)."""
-    smoothed: bool = False
-    """Whether R had negative eigenvalues and was smoothed."""
-    thresholds: list[list[float]] | None = None
-    """Thresholds of the items, of polychoric correlations."""
-
-
-@dataclass(frozen=True)
-class Tables:
-    """How the tables of a polychoric correlation are computed."""
-
-    levels: Levels
-    tiles: int
-    """Number of passes, each of which counts a part of the pairs."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +121,11 @@ class FactorAnalysis(Factorization):
     correlations_ : array (m, m)
         R, smoothed if ``smoothed_``.
     n_observations_ : int
-        Rows the correlations come from: with any answer, or with all.
+        Rows the correlations come from: with any answer, or with all. Rows of weight 0 do not count.
+    weighted_ : bool
+        Whether the rows have weights.
+    n_effective_ : float
+        Kish's effective number of these rows, (Σw)²/Σw², which takes the place of n in tests and intervals.
     rmsr_ : float
         Root mean square of R − ΛΦΛᵀ off the diagonal.
     fit_ : Series
@@ -158,7 +135,7 @@ class FactorAnalysis(Factorization):
     score_reliability_ : Series
         Squared correlation of each factor with its scores (determinacy²), for rows with all answers; NaN if R is singular.
     thresholds_ : list of m lists, or None
-        Thresholds between the categories of each item, for polychoric correlations. Levels that nobody took are no category.
+        Thresholds between the categories of each item, for polychoric correlations. Levels without answers are no category.
     mean_, scale_ : array (m,)
         Mean and standard deviation of each item's answers.
     n_iter_, converged_ : int, bool
@@ -209,6 +186,8 @@ class FactorAnalysis(Factorization):
     scale_: Annotated[NDArray[Any], Shape(("m",))]
     correlations_: Annotated[NDArray[Any], Shape(("m", "m"))]
     n_observations_: int
+    n_effective_: float
+    weighted_: bool
     smoothed_: bool
     rmsr_: float
     thresholds_: Annotated[list[list[float]], Length(("m",))] | None
@@ -244,16 +223,31 @@ class FactorAnalysis(Factorization):
         self.callbacks = callbacks
         self.dtype = dtype
 
-    def _prepare(self, X: Any, least: int | None = None) -> FitTask[Tables | None]:
+    def fit(self, X: Any, y: None = None, *, sample_weight: Any = None, checkpoint: str | PathLike[str] | None = None) -> Self:
+        """Fit the answers X (n, m): any array, path or Dataset; NaN is missing.
+
+        ``sample_weight`` holds n numbers of at least 0, such as survey weights; a Dataset or path has its own, and
+        ``Dataset.with_weights(None)`` leaves them out. Means, variances and correlations are weighted, and variances have the factor
+        n/(n − 1) with Kish's effective n: only the ratios of the weights matter, and an integer weight does not equal copies of
+        the row. Polychoric correlations take no weights. ``checkpoint`` overrides the parameter.
+        """
+        del y
+        return self.fit_prepared(self.prepare(X, sample_weight=sample_weight), checkpoint=checkpoint)
+
+    def _prepare(self, X: Any, sample_weight: Any = None, least: int | None = None) -> FitTask[Tables | None]:
         """Check the parameters and the data, which must allow ``least`` factors, by default all components."""
         self._check_parameters()
-        dataset = self._dataset(X, None, reset=True)
+        dataset = self._dataset(X, None, sample_weight, reset=True)
         _check_answers(dataset, self.n_components if least is None else least)
-        return self._task(dataset)
+        weights = self._row_weights(dataset)
+        if weights is not None and self.correlation == "polychoric":
+            remedy = "use correlation='pearson', or leave the weights out: dataset.with_weights(None), --no-weights"
+            raise DataError(f"the rows have weights, which polychoric correlations do not take; {remedy}")
+        return self._task(dataset, covariates=None if weights is None else weights[:, None] / weights.max())
 
     def _solve(self, task: FitTask[Tables | None]) -> Solver[None]:
         report = Reporter(self.callbacks, _N_STEPS)
-        correlations = yield from self._correlate(task)
+        correlations = yield from correlate(task, complete_only=self.missing == "listwise")
         report.step("correlations")
         factors = self._extract(correlations.R, task)
         report.step("factors")
@@ -268,62 +262,16 @@ class FactorAnalysis(Factorization):
         self.n_iter_, self.converged_ = factors.n_iter, factors.converged
         self.mean_, self.scale_ = correlations.mean, correlations.scale
         self.correlations_, self.n_observations_, self.smoothed_ = correlations.R, correlations.n, correlations.smoothed
+        self.n_effective_ = correlations.n_effective
         self.thresholds_ = correlations.thresholds
         _warn_nonrespondents(int(sums.nonrespondents), task.dataset.shape[0])
         self.factors_ = task.gather((yield from state_rows("factors")), self.n_components)
 
-    def correlate(self, X: Any) -> Correlations:
+    def correlate(self, X: Any, *, sample_weight: Any = None) -> Correlations:
         """Compute the correlations from which ``fit`` extracts factors, by one pass over X (n, m)."""
-        task = self.prepare(X, least=1)
+        task = self.prepare(X, sample_weight=sample_weight, least=1)
         with task.open_session() as session:
-            return drive(self._correlate(task), session)
-
-    def _correlate(self, task: FitTask[Tables | None]) -> Solver[Correlations]:
-        n_rows, labels = task.dataset.shape[0], task.dataset.column_labels
-        found = yield from self._pearson(task) if task.problem is None else self._polychoric(task, task.problem)
-        if found.n < 2:
-            raise DataError(f"{found.n} of {n_rows} rows have all answers, expected at least 2; use missing='pairwise'")
-        undefined = np.argwhere(np.isnan(found.R))
-        if undefined.size:
-            i, j = (str(labels[column]) for column in undefined[0])
-            message = f"item {i!r} does not vary" if i == j else f"items {i!r} and {j!r} do not vary together"
-            raise DataError(f"{message} in the {found.counts[tuple(undefined[0])]:g} rows with answers; leave out one, or add rows")
-        if not is_indefinite(found.R):
-            return found
-        remedy = "missing='listwise' needs no smoothing" if task.problem is None else "leave out items, or add rows"
-        message = f"the {'pairwise' if task.problem is None else 'polychoric'} correlations have negative eigenvalues and were smoothed"
-        warnings.warn(f"{message}; {remedy}", UserWarning, stacklevel=3)
-        return replace(found, R=smoothed(found.R), smoothed=True)
-
-    def _pearson(self, task: FitTask[Tables | None]) -> Solver[Correlations]:
-        shift = (task.dataset.statistics.minimum + task.dataset.statistics.maximum) / 2
-        moments = yield from run(MomentsPass(task.dtype, self.missing == "listwise"), shift)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            R, mean, scale = moments.correlations(), moments.means() + shift, moments.deviations()
-        return Correlations(R, int(moments.rows), mean, scale, moments.counts)
-
-    def _polychoric(self, task: FitTask[Tables | None], tables: Tables) -> Solver[Correlations]:
-        dataset, levels = task.dataset, tables.levels
-        found = yield from tabulate(
-            levels,
-            tables.tiles,
-            dataset.shape[0],
-            task.dtype,
-            complete_only=self.missing == "listwise",
-            threads=task.plan().workers.threads,
-        )
-        if found.fractions.any():
-            j = int(np.flatnonzero(found.fractions)[0])
-            message = f"item {str(dataset.column_labels[j])!r} has {found.fractions[j]} answers that are no whole numbers"
-            raise DataError(f"{message}, expected ordered categories; use correlation='pearson'")
-        mean, scale = level_moments(levels, found.totals) if found.rows > 1 else (levels.low, levels.low)
-        limit = found.correlations.at_limit
-        if limit.size:
-            pairs = ", ".join(" and ".join(repr(str(dataset.column_labels[j])) for j in pair) for pair in limit[:3])
-            message = f"the polychoric correlation is at its limit for {len(limit)} pairs of items ({pairs}), expected less than 0.9999"
-            warnings.warn(f"{message}; leave out items that repeat others", UserWarning, stacklevel=4)
-        R, counts = found.correlations.R, found.correlations.counts
-        return Correlations(R, found.rows, mean, scale, counts, thresholds=found.categories.by_item)
+            return drive(correlate(task, complete_only=self.missing == "listwise"), session)
 
     def _extract(self, R: NDArray[np.float64], task: FitTask[Tables | None]) -> Factors:
         """Extract and rotate the factors of the correlations R."""
@@ -393,7 +341,7 @@ class FactorAnalysis(Factorization):
         """Indices of the fit of the model's correlations to R."""
         pattern = self.components_.T.astype(np.float64)
         loadings = pattern @ np.linalg.cholesky(self.factor_correlations_)
-        return fit_indices(self.correlations_, loadings, self.uniquenesses_, self.n_observations_, regular=not self.smoothed_)
+        return fit_indices(self.correlations_, loadings, self.uniquenesses_, self.n_effective_, regular=not self.smoothed_)
 
     @property
     def score_reliability_(self) -> "pd.Series[float]":
@@ -423,9 +371,16 @@ class FactorAnalysis(Factorization):
         )
 
     def _task(self, dataset: Dataset, problem: Any = None, **settings: Any) -> FitTask[Any]:
-        """Return the task, with the fewest passes over tables that keep within the memory limit."""
-        if self.correlation == "pearson" or settings.get("footprint") is not None:
+        """Return the task: with the arrays that weights need, or with the fewest passes over tables that keep within the memory limit."""
+        if settings.get("footprint") is not None:
             return super()._task(dataset, problem, **settings)
+        if self.correlation == "pearson":
+            task, m = super()._task(dataset, problem, **settings), dataset.shape[1]
+            if dataset.weights is None:
+                return task
+            base = task.footprint  # weighted sums are in double precision, and two more
+            more = replace(base, work_per_row=base.work_per_row + 24 * m, broadcast=base.broadcast + 16 * m * m)
+            return replace(task, footprint=more)
         levels, m = answer_levels(dataset.statistics.minimum, dataset.statistics.maximum, dataset.column_labels), dataset.shape[1]
         dtype = self._working_dtype(dataset)
         base = self._footprint(dataset.shape, 0, dtype)

@@ -148,18 +148,36 @@ class MembershipPass(Pass[BlockState, Sequence[NDArray[Any]], MembershipSums]):
             factors = memberships[0].T.copy()
             factors[:, nonrespondents] = np.nan
             state = RowFactors(factors)
-        Pi = np.hstack(memberships)
-        Pi[nonrespondents] = 0
-        highest = np.column_stack([part.max(axis=1) for part in memberships])[~nonrespondents]
-        return state, MembershipSums(
-            cross=block.work.matmul(R.T, Pi),
-            gram=Pi.T @ Pi,
-            sizes=Pi.sum(axis=0, dtype=np.float64),
-            pure=(Pi >= PURE).sum(axis=0),
-            highly_pure=(highest >= PURE).sum(axis=0),
-            highly_mixed=(highest <= MIXED).sum(axis=0),
-            nonrespondents=nonrespondents.sum(),
-        )
+        return state, _summarize(block, R, memberships, nonrespondents)
+
+
+@dataclass(frozen=True)
+class SummaryPass(Pass[BlockState, None, MembershipSums]):
+    """Sums over the memberships in a state array, NaN for subjects without any response."""
+
+    dtype: np.dtype[Any]
+    responses: Responses
+    memberships: str
+    """Name of the array."""
+
+    def step(self, block: Block, state: BlockState, broadcast: None) -> tuple[BlockState, MembershipSums]:
+        Pi = state.arrays()[self.memberships].T.astype(self.dtype)
+        return state, _summarize(block, self.responses(block), [Pi], np.isnan(Pi[:, 0]))
+
+
+def _summarize(block: Block, R: Matrix, memberships: Sequence[NDArray[Any]], nonrespondents: NDArray[np.bool_]) -> MembershipSums:
+    Pi = np.hstack(memberships)
+    Pi[nonrespondents] = 0
+    highest = np.column_stack([part.max(axis=1) for part in memberships])[~nonrespondents]
+    return MembershipSums(
+        cross=block.work.matmul(R.T, Pi),
+        gram=Pi.T @ Pi,
+        sizes=Pi.sum(axis=0, dtype=np.float64),
+        pure=(Pi >= PURE).sum(axis=0),
+        highly_pure=(highest >= PURE).sum(axis=0),
+        highly_mixed=(highest <= MIXED).sum(axis=0),
+        nonrespondents=nonrespondents.sum(),
+    )
 
 
 def _normalized(Z: NDArray[Any]) -> NDArray[Any]:

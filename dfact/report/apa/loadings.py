@@ -1,5 +1,8 @@
 """Loadings of factors as a table in APA style."""
 
+from os import PathLike
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -10,7 +13,9 @@ from dfact.models.estimator import Factorization
 from dfact.models.factor_analysis.estimator import FactorAnalysis
 from dfact.models.traits import Vocabulary
 from dfact.report.apa.table import ANSWERED, UNDEFINED, ApaTable, Cell, Group, described, level_of_significance, number
+from dfact.report.apa.write import FORMATS, write_tables
 from dfact.report.component_order import ComponentOrder
+from dfact.report.export import check_destination
 from dfact.report.tables import Texts, item_texts, require_own_items
 
 SALIENT = 0.40
@@ -42,6 +47,20 @@ def loadings_table(model: Factorization, texts: Texts = None) -> ApaTable:
     cells = [[Cell(number(value), chosen) for value, chosen in zip(*row, strict=True)] for row in zip(values, bold, strict=True)]
     sentences = [f"*N* = {model.row_factors().shape[0]:,}.", *_sentences(model), "The largest loading of each item is in bold."]
     return _table(f"Factor Loadings of {len(table)} Items", values, names, cells, [], " ".join(sentences))
+
+
+def write_apa_loadings(model: Factorization, path: str | PathLike[str], *, texts: Texts = None, overwrite: bool = False) -> None:
+    """Write the loadings of factors as a table in APA style to an .html or .md file; see :func:`loadings_table`.
+
+    Raises
+    ------
+    ParameterError
+        ``path`` has another ending, or the model has no factors of items.
+    StoreError
+        ``path`` exists (unless ``overwrite``), or cannot be written; no partial file remains.
+    """
+    check_destination(Path(path), overwrite=overwrite, formats=FORMATS)
+    write_tables([loadings_table(model, texts)], path, overwrite=overwrite)
 
 
 def _factor_analysis(model: FactorAnalysis, table: pd.DataFrame, names: list[Cell]) -> ApaTable:

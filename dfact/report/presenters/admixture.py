@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PURE = 0.9
 """Membership from which a person counts as of one population."""
+_FORMATS = {"share": "{:.1%}", "standard error": "{:.4f}"}
 _TILE = 1 << 16  # SNPs whose frequencies are converted at once
 
 
@@ -44,7 +45,7 @@ class AdmixturePresenter(Presenter[Admixture]):
         return "model", f"{type(self.model).__name__}, {k} populations of {n} people × {len(self.model.column_labels_)} SNPs"
 
     def component_texts(self, top: int, texts: Texts) -> list[str]:
-        blocks = [table_text(_with_percents(size_table(self.model)).reset_index(), header=True)]
+        blocks = [table_text(_as_texts(size_table(self.model)).reset_index(), header=True)]
         if len(self.names) > 1:
             blocks.append(table_text(self.distances.reset_index(names="F_ST"), header=True, decimals=3))
         about, table = self.top_items(top)
@@ -52,7 +53,7 @@ class AdmixturePresenter(Presenter[Admixture]):
         return [*blocks, "\n".join([about, indented("\n".join(items))])] if items else blocks
 
     def items_plot(self) -> "Figure":
-        return structure_figure([np.asarray(self.model.memberships_)], names=self.names)
+        return structure_figure([np.asarray(self.model.memberships_)], self.labels, names=self.names)
 
     def top_items(self, n: int) -> tuple[str, pd.DataFrame]:
         if len(self.names) == 1:
@@ -70,13 +71,19 @@ class AdmixturePresenter(Presenter[Admixture]):
     def scale_maximum(self) -> float | None:
         return 1.0
 
+    @property
+    def labels(self) -> Any:
+        """Populations that the data states for the people; None without any."""
+        stated = None if self.dataset is None else self.dataset.population
+        return self.model.row_populations_ if stated is None else stated
+
     @cached_property
     def distances(self) -> pd.DataFrame:
         """F_ST between the populations (K, K)."""
         return pd.DataFrame(population_distances(self.model.frequencies_), pd.Index(self.names, name="population"), self.names)
 
     def component_section(self) -> Section:
-        model, labels = self.model, None if self.dataset is None else self.dataset.population
+        model, labels = self.model, self.labels
         sizes = size_table(model)
         shares = "; ".join(f"{name}: {row['share']:.1%} of the memberships" for name, row in sizes.iterrows()) + "."
         memberships = np.asarray(model.memberships_)
@@ -84,7 +91,11 @@ class AdmixturePresenter(Presenter[Admixture]):
         about = f"A bar for each person, or the mean of several; people are sorted {sorting}by their leading membership."
         blocks: list[Block] = [
             Drawing(lambda: structure_figure([memberships], labels, names=self.names), shares, about),
-            make_table(sizes, f"The populations: memberships, and people with a membership of {PURE} or more", formats={"share": "{:.1%}"}),
+            make_table(
+                sizes,
+                f"The populations: memberships, and people with a membership of {PURE} or more",
+                formats=_FORMATS,
+            ),
         ]
         if labels is not None:
             caption = "Mean memberships of the people, by the population that the data states"
@@ -104,13 +115,19 @@ class AdmixturePresenter(Presenter[Admixture]):
 
 
 def size_table(model: Admixture) -> pd.DataFrame:
-    """Return for each population its ``size`` (sum of memberships), its ``share``, and ``people`` with a membership of 0.9 or more."""
+    """Return for each population its ``size`` (sum of memberships), its ``share``, and ``people`` with a membership of 0.9 or more.
+
+    With standard errors of the memberships also their mean, ``standard error``.
+    """
     k = len(model.frequencies_)
     sizes, pure = np.zeros(k), np.zeros(k, np.int64)
     for rows in row_chunks(model.memberships_):
         sizes += np.nansum(rows, axis=0, dtype=np.float64)
         pure += (rows >= PURE).sum(axis=0)
     columns = {"size": sizes, "share": sizes / sizes.sum(), "people": pure}
+    if (errors := getattr(model, "memberships_se_", None)) is not None:
+        known = errors.shape[0] - model.n_unobserved_
+        columns["standard error"] = np.sum([np.nansum(rows, axis=0, dtype=np.float64) for rows in row_chunks(errors)], axis=0) / known
     return pd.DataFrame(columns, index=pd.Index([str(name) for name in model.get_feature_names_out()], name="population"))
 
 
@@ -143,8 +160,8 @@ def population_distances(P: NDArray[Any]) -> NDArray[np.float64]:
     return distances
 
 
-def _with_percents(table: pd.DataFrame) -> pd.DataFrame:
-    return table.assign(share=table["share"].map("{:.1%}".format))
+def _as_texts(table: pd.DataFrame) -> pd.DataFrame:
+    return table.assign(**{name: table[name].map(style.format) for name, style in _FORMATS.items() if name in table})
 
 
 def _item_text(row: dict[Any, Any]) -> str:

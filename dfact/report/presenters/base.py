@@ -137,7 +137,8 @@ class Presenter(Generic[M]):
     def model_line(self) -> tuple[str, str]:
         """Describe the class and the size of the model."""
         n, k = self.model.factors_.shape
-        return "model", f"{type(self.model).__name__}, {k} factors of {n} participants × {len(self.model.column_labels_)} items"
+        weighted = f", weighted (effective n {self.model.n_effective_:.1f})" if getattr(self.model, "weighted_", False) else ""
+        return "model", f"{type(self.model).__name__}, {k} factors of {n} participants × {len(self.model.column_labels_)} items{weighted}"
 
     def size_text(self) -> str:
         """Describe the size of the data."""

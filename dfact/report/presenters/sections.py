@@ -205,8 +205,15 @@ def stability(presenter: _Presenter) -> Section | None:
     mean, low, high = (pd.DataFrame(part[:, order].T, columns=names) for part in (result.mean, result.low, result.high))
     caption = f"Mean {words.loading} of each item over the refits, with its {result.level:.0%} interval"
     table = make_table(presenter.with_texts(mean.set_index(presenter.all_loadings.index[order])), caption, shaded=names)
-    style = number_format(result.mean)
-    return Section("stability", "Stability", [Text(about), drawing, summary, with_intervals(table, low, high, style)])
+    blocks: list[Block] = [Text(about), drawing, summary, with_intervals(table, low, high, number_format(result.mean))]
+    if result.confounder_mean is not None:
+        effects = list(presenter.model.confounder_effects_)
+        parts = (result.confounder_mean, result.confounder_low, result.confounder_high)
+        mean, low, high = (pd.DataFrame(part[:, order].T, columns=effects) for part in parts)
+        caption = f"Mean effect of the confounders on each item over the refits, in points, with its {result.level:.0%} interval"
+        table = make_table(presenter.with_texts(mean.set_index(presenter.all_loadings.index[order])), caption, shaded=effects)
+        blocks.append(with_intervals(table, low, high, number_format(result.confounder_mean)))
+    return Section("stability", "Stability", blocks)
 
 
 def parameters(presenter: _Presenter) -> Section:

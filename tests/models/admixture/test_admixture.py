@@ -1,5 +1,6 @@
 """Admixture: ADMIXTURE's log-likelihoods, recovery, conditions of optimality, one result on all executors, projection, labels."""
 
+import re
 import warnings
 from itertools import pairwise, permutations
 from pathlib import Path
@@ -15,8 +16,12 @@ from scipy.special import xlog1py, xlogy
 
 import dfact
 from dfact import Admixture, DataError, ParameterError
-from dfact.linalg.binomial.fit import Extrapolation
+from dfact.engine.executors import LocalSession
+from dfact.engine.tiles import Tile
+from dfact.linalg.binomial.fit import ColumnStep, Extrapolate, Products
+from dfact.models.admixture import footprint
 from tests.conftest import REAL_DATA
+from tests.genotypes import write_bed, write_bim
 from tests.suites.estimator import EstimatorSuite
 
 Array = NDArray[Any]
@@ -275,14 +280,39 @@ def test_invalid_labels_are_refused() -> None:
         Admixture(3, supervised=True).fit(X, populations=["-"] * 60)
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_below_a_memory_limit_the_frequencies_take_the_steps_of_the_em(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, X = planted(seed)
+    newton = Admixture(3, memory_limit="8GiB").fit(X)
+    assert "note" not in str(dfact.plan(newton, X))
+    monkeypatch.setattr(footprint, "_LIMIT_SHARE", 1 << 20)
+    model = Admixture(3, memory_limit="8GiB", max_iter=200)
+    plan = dfact.plan(Admixture(3), X, memory_limit="8GiB")
+    assert re.search(r"note +the sums of Newton's steps .* raise memory_limit to 28\.12 GiB", str(plan))
+    with pytest.warns(UserWarning, match="the frequencies take the EM algorithm's steps"):
+        model.fit(X)
+    assert model.log_likelihood_ == pytest.approx(newton.log_likelihood_, rel=1e-5)
+    assert model.n_iter_ > newton.n_iter_
+    assert all(after >= before - 1e-9 * abs(before) for before, after in pairwise(model.history_))
+    expected = Admixture(3).fit(X)  # without a limit
+    np.testing.assert_array_equal(newton.frequencies_, expected.frequencies_)
+
+
 def test_extrapolation_solves_a_linear_iteration() -> None:
     rng = np.random.default_rng(0)
     A, target = 0.9 * np.linalg.qr(rng.standard_normal((3, 3)))[0], np.full((3, 1), 0.5)
-    extrapolation, P = Extrapolation(), np.full((3, 1), 0.4)
-    for _ in range(5):
-        found = extrapolation.add(P, target + A @ (P - target))
-        P = target + A @ (P - target) if found is None else found
-    np.testing.assert_allclose(P, target, atol=1e-6)
+    state = {"P": np.full((3, 1), 0.4)}
+    for number in range(5):
+        P = state["P"]
+        step, window = target + A @ (P - target), min(number, 3)
+        # Sums of which the EM makes this step: p·A / (p·A + (1 − p)·B).
+        sums = {"up": step / P, "down": (1 - step) / (1 - P), "curvature": np.empty((0, 1))}
+        state, products = ColumnStep(window)(Tile(0, slice(0, 1), sums, state, {}))
+        assert isinstance(products, Products)
+        if window:
+            coefficients = np.linalg.lstsq(products.gram, products.right, rcond=1e-10)[0]
+            state, _ = Extrapolate(coefficients)(Tile(0, slice(0, 1), {}, state, {}))
+    np.testing.assert_allclose(state["P"], target, atol=1e-6)
 
 
 class TestEstimator(EstimatorSuite):
@@ -318,3 +348,49 @@ def test_a_silent_person_warns() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.transform(X[:5])
+
+
+def stored_genotypes(folder: Path, X: Array, names: list[str], alleles: list[str], kind: str) -> dfact.Dataset:
+    bed = write_bed(folder / f"{kind}.bed", np.where(np.isnan(X), 9, X).astype(np.uint8), names)
+    write_bim(bed.with_suffix(".bim"), names, alleles)
+    return dfact.import_genotypes(bed, folder / f"{kind}.zarr")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_projection_matches_snps_by_their_alleles(seed: int, tmp_path: Path) -> None:
+    _, _, X = planted(seed, 100, 60)
+    rng, names, alleles = np.random.default_rng(seed), [f"rs{j}" for j in range(60)], ["A G"] * 60
+    model = Admixture(2).fit(stored_genotypes(tmp_path, X, names, alleles, "fitted"))
+    dfact.save_model(model, tmp_path / "a.model")
+    model = dfact.load_model(tmp_path / "a.model")
+    assert model.variants_.position[3] == 1003
+    expected = model.transform(X)
+    order, swapped = rng.permutation(60), rng.random(60) < 0.5
+    turned = np.where(swapped, 2 - X, X)[:, order]
+    texts = ["G A" if swapped[j] else "A G" for j in order]
+    texts[0] = "0 A" if swapped[order[0]] else "0 G"  # PLINK's text for an allele that nobody has
+    same = stored_genotypes(tmp_path, turned, [names[j] for j in order], texts, "same")
+    np.testing.assert_allclose(np.asarray(model.transform(same)), expected, atol=1e-3)
+    for i in (5, 6, 7, 8):
+        texts[i] = "T C"  # of the other strand, or other alleles
+    other = stored_genotypes(tmp_path, turned, [names[j] for j in order], texts, "other")
+    blanked = X.copy()
+    blanked[:, order[5:9]] = np.nan
+    with pytest.warns(
+        UserWarning, match=rf"4 of 60 SNPs have other alleles in X than in the model: 'rs{order[5]}' \(T, C; in the model A, G\)"
+    ):
+        found = np.asarray(model.transform(other))
+    np.testing.assert_allclose(found, model.transform(blanked), atol=1e-3)
+    none = stored_genotypes(tmp_path, turned, [names[j] for j in order], ["T C"] * 60, "none")
+    with pytest.raises(DataError, match=r"60 of 60 SNPs have other alleles.*expected the same, of the same strand"):
+        model.transform(none)
+
+
+def test_a_projection_reads_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, X = planted(0, 50, 40)
+    dataset = stored_genotypes(tmp_path, X, [f"rs{j}" for j in range(40)], ["A G"] * 40, "a")
+    model, reads = Admixture(2).fit(dataset), list[Any]()
+    run = LocalSession.run
+    monkeypatch.setattr(LocalSession, "run", lambda *arguments: reads.append(arguments[1]) or run(*arguments))
+    model.transform(dataset)
+    assert [type(pass_).__name__ for pass_ in reads] == ["ProjectionPass"]

@@ -450,7 +450,7 @@ def test_invalid_input_is_refused(X: Any, parameters: dict[str, Any], message: s
     [
         (np.ones(59), r"shape \(59,\), expected one for each of 60 rows"),
         (-np.ones(60), "row 0 is -1"),
-        (np.full(60, np.nan), "row 0 is nan"),
+        (np.full(60, np.nan), "row 0 is missing"),
         (np.zeros(60), "zero for every row"),
     ],
 )

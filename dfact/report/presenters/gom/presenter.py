@@ -11,7 +11,7 @@ from dfact.report.document import Drawing, Section, make_table
 from dfact.report.presenters.base import Presenter
 from dfact.report.presenters.gom.plots import classes_figure, item_heatmap, membership_plot
 from dfact.report.presenters.gom.tables import class_table, classes_text, distinctive_items, highest_items, respondents
-from dfact.report.tables import Lines, Texts
+from dfact.report.tables import Lines, Texts, convergence_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,6 +36,9 @@ class GoMPresenter(Presenter[GradeOfMembership]):
             ("fit", f"method {method}; modularity {model.modularity_:.4g}"),
             ("purity", f"{pure} are highly pure (a membership of {PURE} or more), {mixed} highly mixed (none above {MIXED})"),
         ]
+        if model.likelihood != "none":
+            refined = f"{model.likelihood}, {convergence_text(model, 'reads')}, log-likelihood {model.log_likelihood_:.3f}"
+            lines.insert(2, ("likelihood", refined))
         if model.n_nonrespondents_:
             lines.append(("missing", f"{model.n_nonrespondents_} subjects without any response: their memberships are NaN"))
         return lines

@@ -1,0 +1,94 @@
+"""Correlations of the items of a factor analysis, Pearson's or polychoric, with the checks that both need."""
+
+import warnings
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfact.engine.requests import Solver, run
+from dfact.errors import DataError
+from dfact.linalg.correlation import MomentsPass, is_indefinite, smoothed
+from dfact.linalg.polychoric import Levels, level_moments, tabulate
+from dfact.models.fit_task import FitTask
+
+
+@dataclass(frozen=True)
+class Correlations:
+    """Correlations and moments of the items."""
+
+    R: NDArray[np.float64]
+    """Correlations of the items (m, m)."""
+    n: int
+    """Number of rows from which they were computed."""
+    n_effective: float
+    """Kish's effective number of these rows, which tests and intervals take for n; without weights their number."""
+    mean: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    """Mean and standard deviation of each item's answers (m)."""
+    counts: NDArray[np.float64]
+    """Number of rows that answered both of two items (m, m)."""
+    smoothed: bool = False
+    """Whether R had negative eigenvalues and was smoothed."""
+    thresholds: list[list[float]] | None = None
+    """Thresholds of the items, of polychoric correlations."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Plan of the tables of polychoric correlations."""
+
+    levels: Levels
+    tiles: int
+    """Number of passes, each of which counts a part of the pairs."""
+
+
+def correlate(task: FitTask[Tables | None], *, complete_only: bool) -> Solver[Correlations]:
+    """Compute the correlations of the answers by passes. Without ``problem`` they are Pearson's, else polychoric ones."""
+    n_rows, labels = task.dataset.shape[0], task.dataset.column_labels
+    found = yield from _pearson(task, complete_only) if task.problem is None else _polychoric(task, task.problem, complete_only)
+    if found.n < 2:
+        raise DataError(f"{found.n} of {n_rows} rows have all answers, expected at least 2; use missing='pairwise'")
+    undefined = np.argwhere(np.isnan(found.R))
+    if undefined.size:
+        i, j = (str(labels[column]) for column in undefined[0])
+        message = f"item {i!r} does not vary" if i == j else f"items {i!r} and {j!r} do not vary together"
+        raise DataError(f"{message} in the {found.counts[tuple(undefined[0])]:g} rows with answers; leave out one, or add rows")
+    if not is_indefinite(found.R):
+        return found
+    remedy = "missing='listwise' needs no smoothing" if task.problem is None else "leave out items, or add rows"
+    message = f"the {'pairwise' if task.problem is None else 'polychoric'} correlations have negative eigenvalues and were smoothed"
+    warnings.warn(f"{message}; {remedy}", UserWarning, stacklevel=3)
+    return replace(found, R=smoothed(found.R), smoothed=True)
+
+
+def _pearson(task: FitTask[Tables | None], complete_only: bool) -> Solver[Correlations]:
+    shift = (task.dataset.statistics.minimum + task.dataset.statistics.maximum) / 2
+    moments = yield from run(MomentsPass(task.dtype, complete_only, task.covariates is not None), shift)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        R, mean, scale = moments.correlations(), moments.means() + shift, moments.deviations()
+    return Correlations(R, int(moments.rows), moments.effective_rows, mean, scale, moments.counts)
+
+
+def _polychoric(task: FitTask[Tables | None], tables: Tables, complete_only: bool) -> Solver[Correlations]:
+    dataset, levels = task.dataset, tables.levels
+    found = yield from tabulate(
+        levels,
+        tables.tiles,
+        dataset.shape[0],
+        task.dtype,
+        complete_only=complete_only,
+        threads=task.plan().workers.threads,
+    )
+    if found.fractions.any():
+        j = int(np.flatnonzero(found.fractions)[0])
+        message = f"item {str(dataset.column_labels[j])!r} has {found.fractions[j]} answers that are no whole numbers"
+        raise DataError(f"{message}, expected ordered categories; use correlation='pearson'")
+    mean, scale = level_moments(levels, found.totals) if found.rows > 1 else (levels.low, levels.low)
+    limit = found.correlations.at_limit
+    if limit.size:
+        pairs = ", ".join(" and ".join(repr(str(dataset.column_labels[j])) for j in pair) for pair in limit[:3])
+        message = f"the polychoric correlation is at its limit for {len(limit)} pairs of items ({pairs}), expected less than 0.9999"
+        warnings.warn(f"{message}; leave out items that repeat others", UserWarning, stacklevel=4)
+    R, counts = found.correlations.R, found.correlations.counts
+    return Correlations(R, found.rows, float(found.rows), mean, scale, counts, thresholds=found.categories.by_item)
