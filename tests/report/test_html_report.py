@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 import dfact
 from dfact.cli.main import main
 from dfact.data.coerce import as_dataset
-from dfact.data.examples import ipip_ascado, ipip_ascado_items
+from dfact.data.examples import ipip_ascado, ipip_ascado_items, ipip_ascado_items_file
 from dfact.models.estimator import MODELS
 from dfact.models.provenance import Stability
 from dfact.report import row_statistics
@@ -91,6 +91,15 @@ def eqsq(folder: Path) -> Path:
     return folder / "r.html"
 
 
+def ordinal(folder: Path) -> Path:
+    items = ["AS*", "SC*", "AD*", "DO*"]
+    dictionary = ipip_ascado_items_file()
+    dataset = dfact.import_table(ipip_ascado(), folder / "d.zarr", items=items, missing=[0], empty_rows="drop", dictionary=dictionary)
+    model = dfact.FactorAnalysis(6, correlation="polychoric", rotation="oblimin").fit(dataset)
+    dfact.write_report(model, folder / "r.html", dataset)
+    return folder / "r.html"
+
+
 def npi(folder: Path) -> Path:
     dataset = dfact.import_table(real("questionnaires/npi.csv"), folder / "d.zarr", items="Q*", missing=[0], empty_rows="drop")
     dfact.write_report(dfact.GradeOfMembership(3, method="srsc").fit(dataset), folder / "r.html", dataset)
@@ -128,6 +137,7 @@ def hapmap(folder: Path) -> Path:
 
 REPORTS: dict[str, Callable[[Path], Path]] = {
     "ipip": ipip,
+    "ordinal": ordinal,
     "eqsq": eqsq,
     "npi": npi,
     "hapmap": hapmap,
@@ -136,6 +146,7 @@ REPORTS: dict[str, Callable[[Path], Path]] = {
 }
 SECTIONS = {
     "ipip": {"loadings", "confounders", "errors", "stability", "selection", "convergence"},
+    "ordinal": {"loadings", "items", "errors"},
     "eqsq": {"loadings", "confounders", "errors", "convergence"},
     "npi": {"loadings", "classes", "errors"},
     "hapmap": {"loadings", "populations", "errors", "convergence"},
