@@ -64,7 +64,9 @@ def export(
         if table == "factors" and value is not None:
             raise click.UsageError(f"{name} applies to loadings only; remove it or --table factors.")
     if style is not None and (table == "confounders" or suppress is not None):
-        raise click.UsageError(f"--style applies to complete loadings; remove it or {'--suppress' if suppress else '--table confounders'}.")
+        raise click.UsageError(
+            f"--style applies to complete loadings; remove it or {'--table confounders' if suppress is None else '--suppress'}."
+        )
     from dfact.data.dictionaries.table import read_items
     from dfact.models.persistence import load_model
     from dfact.progress import Progress
