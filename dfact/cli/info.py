@@ -138,6 +138,7 @@ def items_text(codebook: "Codebook", top: int, patterns: Sequence[str] = ()) -> 
             ("levels", "as above" if repeated and item.levels else item.levels_text),
             ("valid", "" if item.valid_range is None or item.valid_range == of_levels else "{:g} to {:g}".format(*item.valid_range)),
             ("missing", item.missing_text),
+            ("scale", item.scale + ", key -1" * (item.key < 0)),
             ("changed", ", ".join(item.changes)),
             ("from", "" if before is not None and before.source == item.source else item.source),
         ]

@@ -17,7 +17,7 @@ from dfact.storage.location import Location
     "--items",
     type=InputPath(),
     metavar="FILE",
-    help="Csv file with a column item and columns text, group or both; the texts replace the wording in MODEL.",
+    help="Csv file with a column item and columns text, scale (or group) or both; the texts replace the wording in MODEL.",
 )
 @overwrite_option
 def report(model: Location, out: Path, data: Location | None, items: Location | None, overwrite: bool) -> None:
@@ -30,7 +30,8 @@ def report(model: Location, out: Path, data: Location | None, items: Location | 
     from dfact.data.dictionaries.table import read_items
     from dfact.report.write import write_report
 
-    texts, groups = ({}, {}) if items is None else read_items(items)
+    table = None if items is None else read_items(items)
+    texts, groups = ({}, {}) if table is None else (table.texts, table.scales)
     dataset = None if data is None else read_dataset(data)
     write_report(model, out, dataset, texts=texts, groups=groups, overwrite=overwrite)
     click.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB, open it in a browser")

@@ -59,6 +59,10 @@ class Item:
     """Changes that the import made to the answers: "reversed", "95 recoded to 0"."""
     source: str = ""
     """Name and format of the file."""
+    scale: str = ""
+    """Scale that the item belongs to."""
+    key: int = 0
+    """Direction in which the answers, as they are stored, count in the scale: 1 or −1; 0 where nothing states it."""
 
     @property
     def is_reversed(self) -> bool:
@@ -198,7 +202,7 @@ def _parse_item(entry: Any) -> Item:
     """Return the item of a JSON object; raise ValueError unless every field has its type."""
     _expect(isinstance(entry, dict) and set(entry) <= {field.name for field in fields(Item)}, "an item", entry)
     json.dumps(entry, ensure_ascii=False).encode()  # JSON may hold lone surrogates, which no output can encode
-    texts = [entry.get(name, "") for name in ("name", "wording", "source")] + _list(entry, "changes")
+    texts = [entry.get(name, "") for name in ("name", "wording", "source", "scale")] + _list(entry, "changes")
     _expect("name" in entry and all(isinstance(text, str) for text in texts), "texts", texts)
     levels = tuple((_number(code), label) for code, label in _list(entry, "levels"))
     _expect(all(isinstance(label, str) for _, label in levels), "labels of levels", levels)
@@ -208,6 +212,7 @@ def _parse_item(entry: Any) -> Item:
     _expect(low_high is None or (len(low_high) == 2 and low_high[0] <= low_high[1]), "a range", limits)
     missing = tuple(MissingCount(**count) for count in _list(entry, "missing"))
     _expect(all(isinstance(count.code, str) and isinstance(count.label, str) for count in missing), "missing codes", missing)
+    _expect(entry.get("key", 0) in (-1, 0, 1), "a key of 1 or -1", entry.get("key"))
     counts = [entry.get("n_empty", 0), *(count.count for count in missing)]
     _expect(all(type(count) is int and count >= 0 for count in counts), "counts", counts)
     changes = tuple(_list(entry, "changes"))

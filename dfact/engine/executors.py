@@ -16,7 +16,9 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from dfact.data.layout import Layout
 from dfact.data.lazy_results import active_client
+from dfact.data.sources.dask import dask_array
 from dfact.engine.block_state import CheckpointedState
 from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.memory_plan import Plan, WorkerResources, local_workers
@@ -209,3 +211,11 @@ def resolve_executor(executor: Any, n_partitions: int, *, tasks: bool = False) -
     if len(missing) < len(methods):
         raise ParameterError(f"executor is {executor!r} without the method {missing[0]!r}, expected one with {', '.join(methods)}; add it")
     raise ParameterError(f"executor is {executor!r}, expected None, 'inline', 'threads', 'distributed' or a distributed.Client")
+
+
+def data_client(X: Any, executor: Any) -> Any:
+    """Return the client of the cluster that computes a Dask array; None for other data, and where passes run in this process."""
+    array = dask_array(X)
+    if array is None or not array.ndim:
+        return None
+    return getattr(resolve_executor(executor, Layout.of(array.shape).n_partitions), "client", None)

@@ -12,5 +12,7 @@ session and never see more than one block of rows.
     correlation       correlations with missing answers
     polychoric        polychoric correlations of ordered answers, by tables of all pairs of items
     fit_indices       fit of a factor model, and the reliability of its scores
+    item_sums         distributions of single items
+    reliability       reliability of scales, omega, KMO and Bartlett's test, from covariances and correlations
     factor_retention  numbers of factors by parallel analysis, MAP and BIC
 """

@@ -12,6 +12,8 @@ from dfact.kernels.entries import filled
 
 _INDEFINITE = 1e-6  # times the number of columns: a more negative eigenvalue is no rounding error of single precision
 _ONE_ROW = 1e-9  # an effective number of rows that exceeds 1 by less is that of one row
+SINGULAR = 1e-8
+"""Smallest eigenvalue, or residual variance, of a matrix that counts as regular."""
 _FLOOR = 1e-10  # smoothing raises smaller eigenvalues to this value, as psych's cor.smooth does
 
 
@@ -57,6 +59,12 @@ class Moments(PartialSums, name="moments"):
         variances = squares / np.where(n > 1 + _ONE_ROW, total - total / n, 1)
         deviations: NDArray[np.float64] = np.sqrt(np.maximum(variances, 0))
         return deviations
+
+    def covariances(self) -> NDArray[np.float64]:
+        """Return covariances (m, m), each about the means of its own rows, with n − 1 in the denominator; NaN for fewer than two rows."""
+        n = self.counts
+        C: NDArray[np.float64] = (self.cross - self.sums * self.sums.T / n) / np.where(n > 1, n - 1, np.nan)
+        return (C + C.T) / 2
 
     def correlations(self) -> NDArray[np.float64]:
         """Return Pearson correlations (m, m), each with the means and variances of its own rows, as R's ``use="pairwise"``.

@@ -17,13 +17,11 @@ from dfact.data.coerce import as_dataset
 from dfact.data.confounders import ConfounderEncoding, warn_implausible
 from dfact.data.dataset import Dataset
 from dfact.data.ingest.array import axis_labels
-from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource
-from dfact.data.sources.dask import dask_array
 from dfact.data.validation import require_no_empty_columns, warn_unobserved_rows
 from dfact.data.weights import effective_number
 from dfact.engine.driver import drive
-from dfact.engine.executors import resolve_executor
+from dfact.engine.executors import data_client
 from dfact.engine.memory_plan import Footprint, Plan
 from dfact.engine.requests import Solver
 from dfact.engine.session import Session
@@ -178,10 +176,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
     def _client(self, X: Any) -> Any:
         """Return the client of the cluster that computes a Dask array; None for other data, and where passes run in this process."""
-        array = dask_array(X)
-        if array is None or not array.ndim:
-            return None
-        return getattr(resolve_executor(self.executor, Layout.of(array.shape).n_partitions), "client", None)
+        return data_client(X, self.executor)
 
     def _check_modes(self, dataset: Dataset) -> None:
         if len(dataset.shape) != 2 and not self.traits.tensor:

@@ -294,16 +294,38 @@ def test_models_show_the_wording_of_their_items(tmp_path: Path, capsys: pytest.C
 
 def test_texts_and_groups_leave_out_empty_cells(tmp_path: Path) -> None:
     (tmp_path / "items.csv").write_text("item,text,group\nQ1,I sleep badly,sleep\nQ2,,mood\nQ3,I worry,\n", encoding="utf-8-sig")
-    texts, groups = read_items(tmp_path / "items.csv")
-    assert texts == {"Q1": "I sleep badly", "Q3": "I worry"}
-    assert groups == {"Q1": "sleep", "Q2": "mood"}
-    assert read_items(ipip_ascado_items_file())[0] == ipip_ascado_items()
+    table = read_items(tmp_path / "items.csv")
+    assert table.texts == {"Q1": "I sleep badly", "Q3": "I worry"}
+    assert (table.scales, table.keys) == ({"Q1": "sleep", "Q2": "mood"}, {})
+    assert read_items(ipip_ascado_items_file()).texts == ipip_ascado_items()
+
+
+def test_items_have_scales_and_keys(tmp_path: Path) -> None:
+    (tmp_path / "items.csv").write_text("item,scale,key\nQ1,sleep,-1\nQ2,mood,1\nQ3,mood,\n")
+    table = read_items(tmp_path / "items.csv")
+    assert (table.scales, table.keys) == ({"Q1": "sleep", "Q2": "mood", "Q3": "mood"}, {"Q1": -1, "Q2": 1})
+    (tmp_path / "items.csv").write_text("item,scale,key\nQ1,sleep,often\n")
+    with pytest.raises(DataError, match=r"items.csv: line 2, column 'key' holds 'often', expected 1 or -1"):
+        _ = read_items(tmp_path / "items.csv").keys
+
+
+def test_datasets_keep_scales_and_the_keys_of_what_they_store(tmp_path: Path) -> None:
+    """An item that the import reverses counts the other way from then on."""
+    (tmp_path / "items.csv").write_text("item,text,scale,key\nQ1,I am calm,fear,-1\nQ2,I worry,fear,1\nQ3,I sing,art,\n")
+    (tmp_path / "a.csv").write_text("Q1,Q2,Q3\n1,3,2\n2,2,1\n3,1,3\n")
+    settings = {"items": "Q*", "dictionary": tmp_path / "items.csv", "valid_range": (1, 3)}
+    plain = dfact.import_table(tmp_path / "a.csv", tmp_path / "plain.zarr", **settings)
+    turned = dfact.import_table(tmp_path / "a.csv", tmp_path / "turned.zarr", reverse="@key", **settings)
+    for dataset, keys in ((plain, [-1, 1, 0]), (dfact.open_dataset(turned.path), [1, 1, 0])):
+        assert dataset.codebook is not None
+        assert [item.key for item in dataset.codebook] == keys
+        assert [item.scale for item in dataset.codebook] == ["fear", "fear", "art"]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"item,label\nQ1,a\n", r"has columns \['item', 'label'\], expected item and text, group or both"),
+        (b"item,label\nQ1,a\n", r"has columns \['item', 'label'\], expected item, and text, scale, group or key"),
         (b"text\na\n", r"has columns \['text'\], expected item"),
         (b"", r"has columns \[\], expected item"),
         ("item,text\nQ1,é\n".encode("latin-1"), r"items.csv: byte 0xe9 at 13 is not UTF-8, expected text; save the file as UTF-8"),

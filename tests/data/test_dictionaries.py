@@ -449,11 +449,12 @@ def test_codebooks_describe_their_items(tmp_path: Path) -> None:
         wording="I worry",
         labels={0: "never", 1: "now, and then", 2: "often", -9: "refused"},
         missing=MissingCodes((-9.0, 99.0)),
+        key=1,
     )
     assert found["q2"] == Variable(
-        "q2", "text", "I sleep", categories=("never", "sometimes", "often"), ordered=True, missing=MissingCodes(("NA", -9.0))
+        "q2", "text", "I sleep", categories=("never", "sometimes", "often"), ordered=True, missing=MissingCodes(("NA", -9.0)), key=-1
     )
-    assert found["q3"] == Variable("q3")
+    assert found["q3"] == Variable("q3", key=-1)
     assert dictionary.reversed_items(["q3", "q2", "q1"], "Keying") == ["q3", "q2"]
     with pytest.raises(ParameterError, match=r"items.csv has no column 'sign' with the keying"):
         dictionary.reversed_items(["q1"], "sign")

@@ -604,7 +604,7 @@ def test_report_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main([*command, "--overwrite"]) == 0
     (tmp_path / "items.csv").write_text("name\na\n")
     assert main([*command, "--overwrite", "--items", str(tmp_path / "items.csv")]) == 1
-    assert "expected item and text, group or both" in capsys.readouterr().err
+    assert "expected item, and text, scale, group or key" in capsys.readouterr().err
 
 
 def luminance(color: str) -> float:

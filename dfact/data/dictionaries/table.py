@@ -1,8 +1,9 @@
-"""Codebooks of one row for each item: wording, levels, missing codes, keying and group."""
+"""Codebooks of one row for each item: wording, levels, missing codes, keying and scale or group."""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from os import PathLike
 from typing import ClassVar, Self
 
@@ -11,7 +12,9 @@ from dfact.data.dictionaries.records import Records, as_number
 from dfact.data.readers.base import MissingCodes, Variable
 from dfact.errors import DataError, ParameterError
 
-_CONTENT = ("text", "group", "levels", "missing", "keying")
+_SCALE, _KEY = ("scale", "group"), ("key", "keying")
+"""Names of the columns with the scale of an item, and with its key."""
+_CONTENT = ("text", "levels", "missing", *_SCALE, *_KEY)
 _ROW_NAMES = ("rownames", "row.names", "row_names", "row names", "")
 """Names of a column with the row names of a data frame of R."""
 _REVERSED, _STRAIGHT = re.compile(r"-.*|r|reversed?", re.IGNORECASE), re.compile(r"|NA|nan|\+.*|[01](\.0)?", re.IGNORECASE)
@@ -61,11 +64,27 @@ class CodebookTable(Dictionary):
     def reversed_items(self, columns: Sequence[str], keying: str) -> list[str]:
         if not any(keying.casefold() in row for row in self.rows.values()):
             return super().reversed_items(columns, keying)
-        signs = self.column(keying.casefold())
-        for item, sign in signs.items():
-            if not (_REVERSED.fullmatch(sign) or _STRAIGHT.fullmatch(sign)):
-                raise DataError(f"{self.positions[item]}, column {keying!r} holds {sign!r}, expected 1 or -1 (reversed); correct it")
-        return [column for column in columns if column in signs and _REVERSED.fullmatch(signs[column])]
+        keys = self.keys(keying)
+        return [column for column in columns if keys.get(column) == -1]
+
+    def keys(self, keying: str) -> dict[str, int]:
+        """Return the keys 1 or −1 in a column, by item; raise DataError for a cell that is none."""
+        cells = self.column(keying.casefold())
+        keys = {item: _key(cell) for item, cell in cells.items()}
+        for item, key in keys.items():
+            if key == 0:
+                raise DataError(f"{self.positions[item]}, column {keying!r} holds {cells[item]!r}, expected 1 or -1 (reversed); correct it")
+        return keys
+
+    @cached_property
+    def item_keys(self) -> dict[str, int]:
+        """Keys by item, of the first of the columns that have them."""
+        return next((self.keys(name) for name in _KEY if self.column(name)), {})
+
+    @cached_property
+    def item_scales(self) -> dict[str, str]:
+        """Scales by item."""
+        return next((found for name in _SCALE if (found := self.column(name))), {})
 
     def _variable(self, item: str, row: Mapping[str, str]) -> Variable:
         levels, missing = row.get("levels", ""), row.get("missing", "")
@@ -85,6 +104,8 @@ class CodebookTable(Dictionary):
             categories=texts,
             ordered=bool(texts),
             missing=MissingCodes(tuple(code if number is None else number for code, number in numbers.items())),
+            scale=self.item_scales.get(item, ""),
+            key=next((_key(cell) for name in _KEY if (cell := row.get(name, ""))), 0),
         )
 
     def _labels(self, item: str, levels: str) -> dict[float, str]:
@@ -104,19 +125,32 @@ class CodebookTable(Dictionary):
         return DataError(f"{self.positions[item]}, column 'levels' holds {levels!r}, expected {expected}; correct it")
 
 
+def _key(cell: str) -> int:
+    """Return the key in a cell: −1 for reversed, 1, or 0 for a cell that is none."""
+    return -1 if _REVERSED.fullmatch(cell) else 1 if _STRAIGHT.fullmatch(cell) else 0
+
+
 def _coded(text: str) -> tuple[str, str]:
     code, _, label = text.partition("=")
     return code.strip(), label.strip()
 
 
-def read_items(path: str | PathLike[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Read the texts and the groups of items, by item, from a codebook; empty cells are left out.
+@dataclass(frozen=True)
+class ItemTable:
+    """Texts, scales and keys (1 or −1) by item, without those that the file leaves empty."""
 
-    Raises DataError unless the file has a column ``item`` and a column ``text`` or ``group``.
+    texts: Mapping[str, str]
+    scales: Mapping[str, str]
+    keys: Mapping[str, int]
+
+
+def read_items(path: str | PathLike[str]) -> ItemTable:
+    """Read the texts, scales (or groups) and keys of items from a codebook.
+
+    Raises DataError unless the file has a column ``item`` and one of the columns ``text``, ``scale``, ``group`` and ``key``.
     """
     records = Records(path)
     codebook = CodebookTable.open(records, ())
-    texts, groups = ({} if codebook is None else codebook.column(name) for name in ("text", "group"))
-    if codebook is None or not {"text", "group"} & {column.casefold() for column in records.columns}:
-        raise DataError(f"{records.name} has columns {records.columns}, expected item and text, group or both; name the columns so")
-    return texts, groups
+    if codebook is None or not {"text", *_SCALE, *_KEY} & {column.casefold() for column in records.columns}:
+        raise DataError(f"{records.name} has columns {records.columns}, expected item, and text, scale, group or key; name the columns so")
+    return ItemTable(codebook.column("text"), codebook.item_scales, codebook.item_keys)

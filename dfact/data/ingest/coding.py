@@ -48,6 +48,9 @@ class ItemCoding:
 
     name: str
     wording: str = ""
+    scale: str = ""
+    key: int = 0
+    """Direction in which answers count in the scale, before reversal: 1 or −1; 0 if not known."""
     texts: Mapping[str, float] | None = None
     """Numbers of the texts, for an item whose cells are read as text; None for one that is read as numbers."""
     accepts_numbers: bool = False
@@ -102,6 +105,8 @@ class ItemCoding:
             n_empty=n_empty,
             changes=(*changes, *([REVERSED] if self.reversed else [])),
             source=source,
+            scale=self.scale,
+            key=-self.key if self.reversed else self.key,
         )
 
 

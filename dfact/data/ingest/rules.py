@@ -93,6 +93,8 @@ def plan_coding(table: Table, variables: Mapping[str, Variable], names: Sequence
         item = _item(table, variable, levels.get(name), said, in_text=not words <= {*common})
         item = replace(
             item,
+            scale=variable.scale,
+            key=variable.key,
             recode=dict(recode.get(name, {})),
             doubtful=_without(item.doubtful, own_answers),
             limits=ranges.get(name, item.limits),

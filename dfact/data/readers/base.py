@@ -62,6 +62,10 @@ class Variable:
     """Decimal mark of this column, where it differs from that of the file."""
     texts: Mapping[str, float] = field(default_factory=dict)
     """Numbers of the texts that stand for numbers in this column, such as TRUE for 1."""
+    scale: str = ""
+    """Scale that the item belongs to."""
+    key: int = 0
+    """Direction in which answers count in the scale, 1 or −1; 0 where the description does not say."""
     excluded: str = ""
     """Reason why the column holds no answers, as a predicate: "is marked as an identifier"."""
 

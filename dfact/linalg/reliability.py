@@ -1,0 +1,164 @@
+"""Reliability of scales and adequacy of correlations for a factor analysis.
+
+C (m, m) are the covariances and R (m, m) the correlations of the items of a scale, all keyed to point the same way.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import chi2, f
+
+from dfact.linalg.minres import minres
+from dfact.linalg.rotation import oblimin
+
+Array = NDArray[np.float64]
+_TOLERANCE = 1e-10  # of the gradient of an extraction, so that figures are right to six digits
+
+
+def alpha(C: Array) -> float:
+    """Return Cronbach's alpha m/(m − 1)·(1 − tr C/ΣC); of R, the standardised alpha. NaN for one item."""
+    m = len(C)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.divide(m, m - 1) * (1 - np.divide(np.trace(C), C.sum()))) if m > 1 else np.nan
+
+
+def alpha_interval(value: float, n: float, m: int, level: float = 0.95) -> tuple[float, float]:
+    """Return the confidence interval of an alpha of m items and n participants (Feldt, Woodruff & Salih 1987):
+
+    1 − (1 − α)·F_p at p = (1 ± level)/2, for F with n − 1 and (n − 1)(m − 1) degrees of freedom.
+    """
+    tail = (1 - level) / 2
+    if m < 2 or n < 2:
+        return np.nan, np.nan
+    upper, lower = (float(f.ppf(p, n - 1, (n - 1) * (m - 1))) for p in (1 - tail, tail))
+    return 1 - (1 - value) * upper, 1 - (1 - value) * lower
+
+
+def lambda6(R: Array) -> float:
+    """Return Guttman's λ6 = 1 − Σ 1/(R⁻¹)_ii / ΣR of regular correlations."""
+    return float(1 - (1 / np.linalg.inv(R).diagonal()).sum() / R.sum())
+
+
+def average_correlation(R: Array) -> float:
+    """Return the mean correlation of two items; NaN for one item."""
+    m = len(R)
+    return float((R.sum() - np.trace(R)) / (m * (m - 1))) if m > 1 else np.nan
+
+
+def item_rest_correlations(C: Array) -> Array:
+    """Return the correlation of each item with the sum of the others: (Σ_j c_ij − c_ii)/√(c_ii·s_{−i}), s_{−i} their variance (m)."""
+    own, sums = C.diagonal(), C.sum(axis=1)
+    rest = C.sum() - 2 * sums + own
+    with np.errstate(divide="ignore", invalid="ignore"):
+        correlations: Array = np.where((rest > 0) & (own > 0), (sums - own) / np.sqrt(own * rest), np.nan)
+    return correlations
+
+
+def alpha_if_dropped(C: Array) -> Array:
+    """Return alpha of the other items, for each item (m); NaN for fewer than three items."""
+    m, own, sums = len(C), C.diagonal(), C.sum(axis=1)
+    if m < 3:
+        return np.full(m, np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        alphas: Array = (m - 1) / (m - 2) * (1 - (np.trace(C) - own) / (C.sum() - 2 * sums + own))
+    return alphas
+
+
+def omega_total(R: Array) -> float:
+    """Return McDonald's omega of one minres factor, (Σλ)²/((Σλ)² + Σψ) (1999); NaN for one item."""
+    if len(R) < 2:
+        return np.nan
+    loadings = minres(R, 1, tol=_TOLERANCE).loadings[:, 0]
+    common = loadings.sum() ** 2
+    return float(common / (common + (1 - loadings**2).sum()))
+
+
+@dataclass(frozen=True)
+class GeneralFactor:
+    """A general factor and group factors of the items, by the transformation of Schmid & Leiman (1957)."""
+
+    loadings: Array
+    """Loadings of the items on the general factor (m), none of which is negative: items count with the sign of theirs."""
+    group_loadings: Array
+    """Loadings on the group factors (m, k), which are not correlated with each other or with the general factor; none for k = 1."""
+    uniquenesses: Array
+    omega_hierarchical: float
+    """Share of the variance of the sum of the items that is due to the general factor, (Σg)²/ΣR."""
+    omega_total: float
+    """Share due to all factors, 1 − Σu²/ΣR."""
+    ecv: float
+    """Share of the general factor in the common variance, Σg²/(Σg² + Σ of the squared loadings on group factors)."""
+
+
+def schmid_leiman(R: Array, k: int) -> GeneralFactor:
+    """Split the common variance of the items into a general factor and k group factors (Zinbarg et al. 2005).
+
+    An oblimin rotation of k minres factors gives Λ and Φ, and one minres factor of Φ the loadings γ of the group factors on the
+    general one; two group factors have γ = √|φ₁₂|, one is the general factor itself. Items load Λγ on the general factor and
+    Λ√(1 − γ²) on the group factors.
+    """
+    extraction = minres(R, k, tol=_TOLERANCE)
+    if k == 1:
+        general, group = extraction.loadings[:, 0], np.empty((len(R), 0))
+        communalities = general**2
+    else:
+        rotated = oblimin(extraction.loadings)
+        pattern, Phi = rotated.pattern, rotated.correlations
+        if k == 2:
+            # The factors' signs are arbitrary, and the second is turned to correlate positively with the first.
+            gamma = np.sqrt(abs(Phi[0, 1])) * np.array([1.0, -1.0 if Phi[0, 1] < 0 else 1.0])
+        else:
+            gamma = minres(Phi, 1, tol=_TOLERANCE).loadings[:, 0]
+        general, group = pattern @ gamma, pattern * np.sqrt(np.maximum(1 - gamma**2, 0))
+        communalities = np.einsum("jr,rs,js->j", pattern, Phi, pattern)
+    sign = np.where(general < 0, -1.0, 1.0)
+    general, group, total = general * sign, group * sign[:, None], float(sign @ R @ sign)
+    uniquenesses, common = 1 - communalities, float((general**2).sum())
+    return GeneralFactor(
+        general,
+        group,
+        uniquenesses,
+        omega_hierarchical=float(general.sum()) ** 2 / total,
+        omega_total=float(1 - uniquenesses.sum() / total),
+        ecv=common / (common + float((group**2).sum())),
+    )
+
+
+def n_group_factors(m: int, most: int) -> int:
+    """Return the number of group factors that m items determine, with at least as many correlations as parameters: at most ``most``."""
+    return max((k for k in range(1, most + 1) if (m - k) ** 2 >= m + k and k < m), default=1)
+
+
+def sampling_adequacy(R: Array) -> tuple[float, Array]:
+    """Return the Kaiser-Meyer-Olkin measure of regular correlations, and that of each item (m) (Kaiser & Rice 1974):
+
+    Σr²/(Σr² + Σp²) over all pairs, or those of an item, with their partial correlations p given all other items.
+    """
+    inverse = np.linalg.inv(R)
+    scale = np.sqrt(inverse.diagonal())
+    partial, simple = (inverse / np.outer(scale, scale)) ** 2, R**2
+    np.fill_diagonal(partial, 0.0)
+    simple = simple - np.diag(simple.diagonal())
+    with np.errstate(invalid="ignore"):  # uncorrelated items have none
+        items: Array = simple.sum(axis=0) / (simple.sum(axis=0) + partial.sum(axis=0))
+        return float(np.divide(simple.sum(), simple.sum() + partial.sum())), items
+
+
+@dataclass(frozen=True)
+class SphericityTest:
+    """Bartlett's test that no two items are correlated."""
+
+    chi_square: float
+    df: int
+    p: float
+
+
+def bartlett(R: Array, n: float) -> SphericityTest:
+    """Test whether regular correlations from n rows are those of unrelated items (Bartlett 1951):
+
+    χ² = −(n − 1 − (2m + 5)/6)·log|R| with m(m − 1)/2 degrees of freedom.
+    """
+    m = len(R)
+    chi_square, df = float(-(n - 1 - (2 * m + 5) / 6) * np.linalg.slogdet(R)[1]), m * (m - 1) // 2
+    return SphericityTest(chi_square, df, float(chi2.sf(chi_square, df)))
