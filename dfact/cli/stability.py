@@ -6,7 +6,7 @@ from copy import copy
 import click
 
 from dfact.cli.options import (
-    choose_weights,
+    choose_fitted_weights,
     example,
     executor_for,
     executor_option,
@@ -59,11 +59,7 @@ def stability(
 
     estimator = load_model(model)
     check_replaceable(estimator, model)
-    dataset, fitted = read_dataset(data), getattr(estimator, "weighted_", False)
-    if weighted is not None and weighted != fitted:
-        found = f"{'--weights' if weighted else '--no-weights'} is given, and {model} was fitted {'with' if fitted else 'without'} weights"
-        raise click.UsageError(f"{found}; leave it out, or fit the model again.")
-    dataset = choose_weights(dataset, fitted)
+    dataset = choose_fitted_weights(read_dataset(data), weighted, estimator, model)
     with executor_for(executor, scheduler) as resolved, closing(Progress("refits")) as progress:
         template = copy(estimator).set_params(executor=resolved, memory_limit=memory_limit)
         estimator.stability_ = result = bootstrap(

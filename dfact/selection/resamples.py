@@ -66,7 +66,9 @@ class Resample:
         else:
             sizes = np.stack([np.add.reduceat(strata == level, starts, dtype=np.int64) for level in range(int(strata.max()) + 1)])
         generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
-        counts = np.stack([generator.multinomial(total, blocks / total) for blocks, total in zip(sizes, sizes.sum(axis=1), strict=True)])
+        counts = np.stack(
+            [generator.multinomial(total, blocks / max(total, 1)) for blocks, total in zip(sizes, sizes.sum(axis=1), strict=True)]
+        )
         return cls(seed, number, counts, weighted, strata)
 
     def multiplicity(self, index: int, start: int, size: int) -> NDArray[np.intp]:
