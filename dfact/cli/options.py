@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from distributed.security import Security
 
     from dfact.data.dataset import Dataset
+    from dfact.models.estimator import Factorization
 
 Option = Callable[[Any], Any]
 """A decorator that adds one or more options to a command."""
