@@ -10,6 +10,7 @@ from dfact.cli.options import (
     example,
     executor_for,
     executor_option,
+    list_option,
     memory_option,
     read_dataset,
     results_checkpoint_option,
@@ -24,6 +25,7 @@ from dfact.storage.location import Location
 @click.argument("model", type=UpdatedLocation())
 @click.argument("data", type=InputLocation())
 @click.option("--by", required=True, metavar="NAME", help="Confounder of DATA with the groups. Its first level is the reference.")
+@list_option("--levels", "Levels of the groups to compare, by default all; participants of others are left out.")
 @click.option("--resamples", "n_resamples", type=int, default=100, help="Number of resamples, at least 30.")
 @click.option("--permutations", "n_permutations", type=int, default=200, help="Number of permutations of the groups; 0 for no test.")
 @click.option("--level", type=float, default=0.95, help="Coverage of the intervals of the congruences.")
@@ -43,6 +45,7 @@ def compare(
     model: Location,
     data: Location,
     by: str,
+    levels: list[str],
     n_resamples: int,
     n_permutations: int,
     level: float,
@@ -80,6 +83,7 @@ def compare(
             template,
             dataset,
             by,
+            levels=levels or None,
             n_resamples=n_resamples,
             n_permutations=n_permutations,
             level=level,

@@ -13,7 +13,7 @@ from scipy.stats import norm
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.coerce import as_dataset
-from dfact.data.confounders import Confounder, as_frame, as_levels
+from dfact.data.confounders import Confounder, as_frame, as_levels, level_name
 from dfact.data.dataset import Dataset
 from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
@@ -43,6 +43,7 @@ def compare_groups(
     X: Any,
     by: Any,
     *,
+    levels: Sequence[Any] | None = None,
     n_resamples: int = 100,
     n_permutations: int = 200,
     level: float = 0.95,
@@ -80,6 +81,8 @@ def compare_groups(
         The data that the model was fitted to. If it does not fit in memory, refits share their reads.
     by : str, or labels (n,)
         Name of a confounder of X, or the group of each row. Rows without a group are left out. The first level is the reference.
+    levels : sequence, optional
+        The groups to compare, by default all. Rows of others are left out of the comparison, and stay in the model.
     n_resamples : int
         Number of resamples, at least 30.
     n_permutations : int
@@ -138,7 +141,10 @@ def compare_groups(
     dataset = fitted_weights(model, fitted_dataset(model, as_dataset(X, confounders)), sample_weight)
     encoded = getattr(model, "confounder_encoding_", None) is not None
     frame = fitted_confounders(model, dataset, confounders if encoded else None)
-    groups = _Groups.of(by, dataset)
+    groups = _Groups.of(by, dataset, levels)
+    in_model = frame is not None and groups.is_confounder and groups.by in frame
+    if frame is not None and in_model and groups.levels[0] != (first := Confounder.fit(frame[groups.by]).levels[0]):
+        raise ParameterError(f"levels leave out {first!r}, the level to which the effects in the model refer; compare that one, too")
     members = groups.datasets(dataset)
     strata = _strata(model, dataset, groups, scales, keys)
     identity = {"data": None if checkpoint is None else dataset.fingerprint, "seed": resolve_random_state(random_state)}
@@ -148,7 +154,7 @@ def compare_groups(
     congruences.fit(dataset, frame, members, store, callbacks)
     scale_names, mantel = _screen(model, dataset, groups, *strata)
     effects: tuple[Array | None, ...] = (None, None, None)
-    if frame is not None and groups.is_confounder and groups.by in frame.columns:
+    if in_model:
         settings: dict[str, Any] = {"random_state": store.seed, "callbacks": callbacks, "checkpoint": store.checkpoint("effects")}
         within = np.where(groups.labels < 0, "", np.asarray([*groups.levels, ""])[groups.labels])
         stability = bootstrap(model, dataset, n_resamples, stratify=within, **settings)
@@ -203,7 +209,7 @@ class _Groups:
     """Whether they are named as a confounder of the dataset."""
 
     @classmethod
-    def of(cls, by: Any, dataset: Dataset) -> "_Groups":
+    def of(cls, by: Any, dataset: Dataset, chosen: Sequence[Any] | None) -> "_Groups":
         named = isinstance(by, str)
         if named:
             frame = pd.DataFrame() if dataset.confounders is None else dataset.confounders
@@ -215,7 +221,12 @@ class _Groups:
         values = frame[by] if named else frame.iloc[:, 0]
         if not isinstance(values.dtype, pd.CategoricalDtype):
             raise ParameterError(f"{str(values.name)!r} is continuous, expected groups; cut it into categories, and pass those as by")
-        levels = Confounder.fit(values).levels
+        existing = Confounder.fit(values).levels
+        wanted = existing if chosen is None else tuple(map(level_name, chosen))
+        unknown = [level for level in wanted if level not in existing]
+        if unknown:
+            raise ParameterError(f"levels hold {unknown[0]!r}, expected some of {str(values.name)!r}: {', '.join(existing)}")
+        levels = tuple(level for level in existing if level in wanted)
         if len(levels) < 2:
             raise DataError(f"{str(values.name)!r} has the level {levels[0]!r} alone, expected at least two groups")
         labels = pd.Categorical(as_levels(values.astype(object)), categories=levels).codes.astype(np.intp)
@@ -226,7 +237,7 @@ class _Groups:
         sizes = np.bincount(self.labels[self.labels >= 0], minlength=len(self.levels))
         small = int(sizes.argmin())
         if sizes[small] < _LEAST_ROWS:
-            remedy = "join it with another group, or leave its rows out"
+            remedy = "compare other levels (levels=, --levels), or join it with another group"
             raise DataError(f"{self.by}={self.levels[small]} has {sizes[small]} rows, expected at least {_LEAST_ROWS}; {remedy}")
         members = []
         for number, level in enumerate(self.levels):
@@ -346,7 +357,8 @@ def _effects(model: Any, dataset: Dataset, groups: _Groups, stability: Stability
     """Return the effects of the groups in the model (g, m), their standard errors, and the unshrunken effects."""
     assert stability.confounder_se is not None, "the model has the groups as confounder"
     names, differences = model.confounder_encoding_.differences()
-    rows = [names.index(f"{groups.by}={level} − {groups.by}={groups.levels[0]}") for level in groups.levels[1:]]
+    reference = f"{groups.by}={groups.levels[0]}"
+    rows = [names.index(f"{groups.by}={level} − {reference}") for level in groups.levels[1:]]
     effect = (differences[rows] @ model.confounder_components_).astype(np.float64)
     weights = np.ones(dataset.shape[0]) if dataset.weights is None else dataset.weights.to_numpy(np.float64)
     covariates = np.column_stack([groups.labels, weights, np.asarray(model.row_factors())])

@@ -44,7 +44,7 @@ def graded(seed: int, n: int = 3000, dif: float = 0.6) -> tuple[NDArray[np.float
 
 
 def test_two_categories_are_mantel_haenszel_without_continuity_correction() -> None:
-   
+
     table = np.array([[[30, 10], [20, 30]], [[20, 20], [10, 20]], [[5, 5], [0, 0]]], float)
     n, chi_square, smd, alpha = mantel_statistics(table)
     expected, variance = 50 / 90 * 40 + 30 / 70 * 40, 40 * 50 * 40 * 50 / (90**2 * 89) + 40 * 30 * 40 * 30 / (70**2 * 69)
@@ -132,7 +132,8 @@ def test_planted_data_as_r() -> None:
     with gzip.open(FOLDER / "dif_planted.csv.gz") as file:
         data = pd.read_csv(file)
     items = [f"i{j:02d}" for j in range(40)]
-    first, test = screen(data[items].to_numpy(float), (data["group"] == "b").to_numpy().astype(int), [np.arange(i, 40, 4) for i in range(4)])
+    labels = (data["group"] == "b").to_numpy().astype(int)
+    first, test = screen(data[items].to_numpy(float), labels, [np.arange(i, 40, 4) for i in range(4)])
     assert_allclose(first.chi_square[0], [oracle[item]["mantel_chi2"] for item in items], atol=1e-5)
     assert_allclose(first.smd[0], [oracle[item]["smd"] for item in items], atol=1e-6)
     assert_array_equal(np.flatnonzero(adjusted(test.p)[0] <= 0.05), [7, 23])
