@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -106,6 +106,11 @@ class Stability:
         return pd.DataFrame({"median": median, "5 %": low, "loadings": off}, index=pd.Index(list(names), name="factor"))
 
 
+MANTEL = ("n", "chi_square", "smd", "alpha", "in_total", "first_chi_square", "first_smd")
+"""Figures of Mantel's test: participants; χ², mean difference and odds ratio with purified totals; whether the item counts in them; χ² and
+mean difference with totals of all items."""
+
+
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """Comparison of groups of participants: the attribute ``comparison_`` of a fitted model.
@@ -151,9 +156,6 @@ class Comparison:
     minimum: float = 0.1
     """Smallest effect, and smallest mean difference, that a screen flags, in points."""
 
-    MANTEL: ClassVar[tuple[str, ...]] = ("n", "chi_square", "smd", "alpha", "in_total", "first_chi_square", "first_smd")
-    """Participants; χ², mean difference and odds ratio of purified totals; whether the item counts in them; those of all items."""
-
     def factors(self, names: Sequence[str]) -> pd.DataFrame:
         """Return the congruences as a table, groups × factors, with their intervals and p values."""
         index = pd.MultiIndex.from_product([self._others, list(names)], names=[self.by, "factor"])
@@ -180,7 +182,7 @@ class Comparison:
         """Mantel's tests within scales as a table, groups × items."""
         if self.mantel is None:
             return None
-        columns = dict(zip(self.MANTEL, self.mantel, strict=True))
+        columns = dict(zip(MANTEL, self.mantel, strict=True))
         p, alpha = chi2.sf(columns["chi_square"], 1), columns["alpha"]
         with np.errstate(divide="ignore", invalid="ignore"):
             delta = -2.35 * np.log(alpha)
