@@ -13,6 +13,7 @@ share (masks, folds, the scheduler of fits, results that survive an interruption
     core_consistency          whether components of a tensor share what is one
     bootstrap                 refits to resampled participants
     groups                    congruence of factors between groups, and items that favour one
+    item_screens              the items' part of it
     scheduler                 run many fits: in memory, or in fused passes over stored data
 """
 

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
@@ -13,28 +12,24 @@ from scipy.stats import norm
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.coerce import as_dataset
-from dfact.data.confounders import Confounder, as_frame, as_levels, level_name
+from dfact.data.confounders import Confounder
 from dfact.data.dataset import Dataset
-from dfact.engine.driver import drive
-from dfact.engine.memory_plan import Footprint
 from dfact.errors import DataError, ParameterError
-from dfact.linalg.group_means import GroupResidualsPass
-from dfact.linalg.mantel import MAX_LEVELS, Strata, mantel_tests
 from dfact.models.estimator import Factorization
 from dfact.models.parameters import describe_value, is_count, is_in_range
-from dfact.models.provenance import Comparison, Stability
+from dfact.models.provenance import Comparison
 from dfact.models.traits import Vocabulary
 from dfact.progress import Iteration
 from dfact.selection.bootstrap import bootstrap
 from dfact.selection.fitted_data import fitted_dataset
 from dfact.selection.folds import resolve_random_state
+from dfact.selection.item_screens import Groups, make_strata, mantel_screen, model_effects
 from dfact.selection.refits import Matching, Refits, converged_start, fitted_confounders, fitted_weights, refit_inputs
 from dfact.selection.resamples import GroupFits, RefittedLoadings
 from dfact.selection.results_store import ResultsStore, describe_model
 from dfact.selection.scheduler import run_fits
 
 Array = NDArray[np.float64]
-_LEAST_ROWS = 50  # of a group
 _LEAST_RESAMPLES = 30  # for a standard error
 
 
@@ -110,8 +105,8 @@ def compare_groups(
     ParameterError
         A model of other data; ``by`` is no categorical confounder; numbers out of range; a checkpoint of another call.
     DataError
-        The data is not the fitted data; fewer than two groups; a group with fewer than 50 rows, or in which nobody answered an item or
-        an item does not vary; or a group that cannot be fitted.
+        The data is not the fitted data; fewer than two groups; a group with fewer than 50 rows, or with an item that
+        has no answers or does not vary there; or a group that cannot be fitted.
     MemoryPlanError
         The same conditions as for ``model.fit``.
 
@@ -141,24 +136,24 @@ def compare_groups(
     dataset = fitted_weights(model, fitted_dataset(model, as_dataset(X, confounders)), sample_weight)
     encoded = getattr(model, "confounder_encoding_", None) is not None
     frame = fitted_confounders(model, dataset, confounders if encoded else None)
-    groups = _Groups.of(by, dataset, levels)
+    groups = Groups.of(by, dataset, levels)
     in_model = frame is not None and groups.is_confounder and groups.by in frame
     if frame is not None and in_model and groups.levels[0] != (first := Confounder.fit(frame[groups.by]).levels[0]):
         raise ParameterError(f"levels leave out {first!r}, the level to which the effects in the model refer; compare that one, too")
     members = groups.datasets(dataset)
-    strata = _strata(model, dataset, groups, scales, keys)
+    strata = make_strata(model, dataset, groups, scales, keys)
     identity = {"data": None if checkpoint is None else dataset.fingerprint, "seed": resolve_random_state(random_state)}
     identity |= {"model": f"{describe_model(model)}, components {describe_value(np.asarray(model.components_))}"}
     store = ResultsStore(checkpoint, identity | {"groups": f"{groups.by}, {describe_value(groups.labels)}"})
     congruences = _Congruences(model, groups, n_resamples, n_permutations)
     congruences.fit(dataset, frame, members, store, callbacks)
-    scale_names, mantel = _screen(model, dataset, groups, *strata)
+    scale_names, mantel = mantel_screen(model, dataset, groups, *strata)
     effects: tuple[Array | None, ...] = (None, None, None)
     if in_model:
         settings: dict[str, Any] = {"random_state": store.seed, "callbacks": callbacks, "checkpoint": store.checkpoint("effects")}
         within = np.where(groups.labels < 0, "", np.asarray([*groups.levels, ""])[groups.labels])
         stability = bootstrap(model, dataset, n_resamples, stratify=within, **settings)
-        effects = _effects(model, dataset, groups, stability)
+        effects = model_effects(model, dataset, groups, stability)
     effect, se, unshrunken = effects
     (congruence, low, high, p), (n_fitted, n_permuted) = congruences.summarize(level), congruences.counts
     return Comparison(
@@ -196,66 +191,10 @@ def _check(model: Any, n_resamples: Any, n_permutations: Any, level: Any) -> Non
         raise ParameterError(f"level is {level!r}, expected a number between 0 and 1, such as 0.95")
 
 
-@dataclass(frozen=True, eq=False)
-class _Groups:
-    """The groups of the rows."""
-
-    by: str
-    levels: tuple[str, ...]
-    """The reference first."""
-    labels: NDArray[np.intp]
-    """Number of the level of each row (n,); −1 for none."""
-    is_confounder: bool
-    """Whether they are named as a confounder of the dataset."""
-
-    @classmethod
-    def of(cls, by: Any, dataset: Dataset, chosen: Sequence[Any] | None) -> "_Groups":
-        named = isinstance(by, str)
-        if named:
-            frame = pd.DataFrame() if dataset.confounders is None else dataset.confounders
-            if by not in frame:
-                raise ParameterError(f"by is {by!r}, expected a confounder of the data, one of {list(frame)}; import it as a confounder")
-        else:
-            name = getattr(by, "name", None)
-            frame = as_frame(pd.Series(np.asarray(by), name="group" if name is None else str(name)), dataset.shape[0])
-        values = frame[by] if named else frame.iloc[:, 0]
-        if not isinstance(values.dtype, pd.CategoricalDtype):
-            raise ParameterError(f"{str(values.name)!r} is continuous, expected groups; cut it into categories, and pass those as by")
-        existing = Confounder.fit(values).levels
-        wanted = existing if chosen is None else tuple(map(level_name, chosen))
-        unknown = [level for level in wanted if level not in existing]
-        if unknown:
-            raise ParameterError(f"levels hold {unknown[0]!r}, expected some of {str(values.name)!r}: {', '.join(existing)}")
-        levels = tuple(level for level in existing if level in wanted)
-        if len(levels) < 2:
-            raise DataError(f"{str(values.name)!r} has the level {levels[0]!r} alone, expected at least two groups")
-        labels = pd.Categorical(as_levels(values.astype(object)), categories=levels).codes.astype(np.intp)
-        return cls(str(values.name), levels, labels, named)
-
-    def datasets(self, dataset: Dataset) -> list[Dataset]:
-        """Return the rows of each group; refuse small groups, and items without answers or variance in one."""
-        sizes = np.bincount(self.labels[self.labels >= 0], minlength=len(self.levels))
-        small = int(sizes.argmin())
-        if sizes[small] < _LEAST_ROWS:
-            remedy = "compare other levels (levels=, --levels), or join it with another group"
-            raise DataError(f"{self.by}={self.levels[small]} has {sizes[small]} rows, expected at least {_LEAST_ROWS}; {remedy}")
-        members = []
-        for number, level in enumerate(self.levels):
-            rows = np.flatnonzero(self.labels == number)
-            member = dataset.take_rows(rows)
-            statistics = member.statistics
-            for found, verb in ((statistics.observed == 0, "has no answers"), (statistics.minimum == statistics.maximum, "does not vary")):
-                if found.any():
-                    item = str(dataset.column_labels[int(np.flatnonzero(found)[0])])
-                    raise DataError(f"item {item!r} {verb} in {self.by}={level}, expected different answers; leave the item out")
-            members.append(member if dataset.weights is None else member.with_weights(dataset.weights.to_numpy()[rows]))
-        return members
-
-
 class _Congruences:
     """Fits to the groups, to resamples within them, and to permuted groups; the congruences of their factors."""
 
-    def __init__(self, model: Any, groups: _Groups, n_resamples: int, n_permutations: int) -> None:
+    def __init__(self, model: Any, groups: Groups, n_resamples: int, n_permutations: int) -> None:
         self._model, self._groups, self._matching = model, groups, Matching.of(model)
         # Numbers of draws: 0 are the groups, odd ones resamples, even ones permutations, so that fewer of them are the first of more.
         self._draws = [0, *range(1, 2 * n_resamples, 2), *range(2, 2 * n_permutations + 1, 2)]
@@ -351,63 +290,3 @@ def holm(p: Array) -> Array:
     adjusted = np.empty_like(flat)
     adjusted[order] = steps
     return adjusted.reshape(p.shape)
-
-
-def _effects(model: Any, dataset: Dataset, groups: _Groups, stability: Stability) -> tuple[Array, Array, Array]:
-    """Return the effects of the groups in the model (g, m), their standard errors, and the unshrunken effects."""
-    assert stability.confounder_se is not None, "the model has the groups as confounder"
-    names, differences = model.confounder_encoding_.differences()
-    reference = f"{groups.by}={groups.levels[0]}"
-    rows = [names.index(f"{groups.by}={level} − {reference}") for level in groups.levels[1:]]
-    effect = (differences[rows] @ model.confounder_components_).astype(np.float64)
-    weights = np.ones(dataset.shape[0]) if dataset.weights is None else dataset.weights.to_numpy(np.float64)
-    covariates = np.column_stack([groups.labels, weights, np.asarray(model.row_factors())])
-    dtype, size = model._working_dtype(dataset), len(groups.levels)
-    footprint = Footprint(0, 16 * dataset.shape[1], 32 * size * dataset.shape[1], 0)
-    with model.open_session(dataset, covariates=covariates, footprint=footprint) as session:
-        means = session.run(GroupResidualsPass(dtype, size), model.components_.astype(np.float64)).means()
-    return effect, stability.confounder_se[rows], means[1:] - means[0]
-
-
-def _strata(
-    model: Any, dataset: Dataset, groups: _Groups, scales: Mapping[str, str] | None, keys: Mapping[str, int] | None
-) -> tuple[list[str], Strata]:
-    """Return the scale of each item and the strata: by the arguments, by the codebook, or by the largest loadings."""
-    names = [str(label) for label in model.column_labels_]
-    codebook = {} if dataset.codebook is None else {item.name: item for item in dataset.codebook}
-    if scales is None and any(item.scale for item in codebook.values()):
-        scales = {name: item.scale for name, item in codebook.items()}
-        keys = {name: item.key for name, item in codebook.items()} if keys is None else keys
-    if scales is None:
-        loadings = np.asarray(model.components_, np.float64)
-        largest, factors = np.abs(loadings).argmax(axis=0), model.get_feature_names_out()
-        scales = {name: str(factors[i]) for name, i, used in zip(names, largest, np.abs(loadings).max(axis=0), strict=True) if used}
-        keys = dict(zip(names, np.sign(loadings[largest, np.arange(len(names))]), strict=True)) if keys is None else keys
-    unknown = [name for name in {**scales, **(keys or {})} if name not in names]
-    if unknown and not set(names) & set(scales):
-        raise ParameterError(f"scales name the items {unknown[:5]}, expected some of the model's, such as {names[:3]}")
-    statistics = dataset.statistics
-    narrow = statistics.maximum - statistics.minimum < MAX_LEVELS
-    of_item = [scales.get(name, "") if usable else "" for name, usable in zip(names, narrow, strict=True)]
-    sizes = pd.Series(of_item).value_counts()
-    of_item = [scale if scale and sizes[scale] > 1 else "" for scale in of_item]
-    items = [np.flatnonzero(np.asarray(of_item, object) == scale) for scale in dict.fromkeys(filter(None, of_item))]
-    reverse = np.asarray([(keys or {}).get(name, 1) < 0 for name in names])
-    return of_item, Strata.of(statistics.minimum, statistics.maximum, reverse, items, len(groups.levels) - 1)
-
-
-def _screen(model: Any, dataset: Dataset, groups: _Groups, scales: list[str], strata: Strata) -> tuple[list[str], Array | None]:
-    """Return the scales of the items, and the figures of Mantel's tests (statistics, g, m)."""
-    if not strata.size or not any(scales):
-        return scales, None
-    dtype = model._working_dtype(dataset)
-    covariates, footprint = groups.labels[:, None].astype(np.float64), Footprint(0, 0, 16 * strata.size, 0)
-    with model.open_session(dataset, covariates=covariates, footprint=footprint) as session:
-        found = drive(mantel_tests(strata, dtype), session)
-    if isinstance(found, np.ndarray):
-        item = str(dataset.column_labels[int(np.flatnonzero(found)[0])])
-        message = f"item {item!r} has {int(found[found > 0][0])} answers that are no whole numbers, expected ordered categories"
-        warnings.warn(f"{message}; Mantel's test is left out", UserWarning, stacklevel=3)
-        return [""] * len(scales), None
-    first, test = found
-    return scales, np.stack([test.n, test.chi_square, test.smd, test.alpha, test.anchors, first.chi_square, first.smd])
