@@ -56,7 +56,7 @@ class Groups:
         levels = tuple(level for level in existing if level in wanted)
         if len(levels) < 2:
             raise DataError(f"{str(values.name)!r} has the level {levels[0]!r} alone, expected at least two groups")
-        labels = pd.Categorical(as_levels(values.astype(object)), categories=levels).codes.astype(np.intp)
+        labels = np.asarray(pd.Index(levels).get_indexer(pd.Index(as_levels(values.astype(object)))), np.intp)
         return cls(str(values.name), levels, labels, named)
 
     def datasets(self, dataset: Dataset) -> list[Dataset]:
