@@ -10,6 +10,7 @@ from typing import Any, TextIO
 import click
 
 import dfact
+from dfact.cli.compare import compare
 from dfact.cli.data import import_array_command, import_command, import_triplets_command, join
 from dfact.cli.demo import demo
 from dfact.cli.deploy import deploy
@@ -72,6 +73,7 @@ for command in (
     fit,
     select,
     stability,
+    compare,
     transform,
     run,
     deploy,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from dfact.data.dataset import Dataset
+    from dfact.models.estimator import Factorization
 
 Option = Callable[[Any], Any]
 """A decorator that adds one or more options to a command."""
@@ -214,6 +215,15 @@ def choose_weights(dataset: "Dataset", weighted: bool | None, *, taken: bool = T
         return dataset.with_weights(None)
     click.echo(f"Weighted by {describe_weights(dataset.weights)}.", err=True)
     return dataset
+
+
+def choose_fitted_weights(dataset: "Dataset", weighted: bool | None, estimator: "Factorization", model: Location) -> "Dataset":
+    """Return the dataset with its weights if the estimator, which is stored in ``model``, was fitted with weights, else without."""
+    fitted = getattr(estimator, "weighted_", False)
+    if weighted is not None and weighted != fitted:
+        found = f"{'--weights' if weighted else '--no-weights'} is given, and {model} was fitted {'with' if fitted else 'without'} weights"
+        raise click.UsageError(f"{found}; leave it out, or fit the model again.")
+    return choose_weights(dataset, fitted)
 
 
 def split_list(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[str]:

@@ -25,7 +25,7 @@ def report(model: Location, out: Path, data: Location | None, items: Location | 
 
     REPORT is one HTML file that loads nothing and opens in any browser. It shows the fit, the items of each factor, all
     loadings as a heat map and a sortable table, and the distributions and correlations of the factors. It adds confounders,
-    convergence, the selection and the stability, if MODEL has them. Needs Matplotlib.
+    convergence, the selection, the stability and the comparison of groups, if MODEL has them. Needs Matplotlib.
     """
     from dfact.data.dictionaries.table import read_items
     from dfact.report.write import write_report

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from dfact.cli.options import (
-    choose_weights,
+    choose_fitted_weights,
     example,
     executor_for,
     executor_option,
@@ -75,11 +75,7 @@ def stability(
     if n_blocks is not None and click.core.ParameterSource.COMMANDLINE in (given("level"), given("cold_start")):
         raise click.UsageError("--level and --cold-start concern resampled participants, expected neither with --blocks; remove them.")
     estimator = load_model(model)
-    dataset, fitted = read_dataset(data), getattr(estimator, "weighted_", False)
-    if weighted is not None and weighted != fitted:
-        found = f"{'--weights' if weighted else '--no-weights'} is given, and {model} was fitted {'with' if fitted else 'without'} weights"
-        raise click.UsageError(f"{found}; leave it out, or fit the model again.")
-    dataset = choose_weights(dataset, fitted)
+    dataset = choose_fitted_weights(read_dataset(data), weighted, estimator, model)
     with executor_for(executor, scheduler) as resolved, closing(Progress("refits")) as progress:
         template = copy(estimator).set_params(executor=resolved, memory_limit=memory_limit)
         shared: dict[str, Any] = {"random_state": random_state, "callbacks": [progress], "checkpoint": checkpoint}

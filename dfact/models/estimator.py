@@ -34,6 +34,7 @@ from dfact.progress import Iteration
 
 MODELS: dict[str, type["Factorization"]] = {}
 """All imported factorizations by name. A saved model names its class; see :func:`dfact.models.persistence.load_model`."""
+_ANNOTATIONS = ("selection_", "stability_", "comparison_")  # attributes that any model may have besides its fitted ones
 SAVED_TYPES: dict[str, type[Any]] = {}
 """Dataclasses by name that fitted attributes may hold."""
 
@@ -153,7 +154,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         # The values that an import subtracted from the answers are not known for arrays.
         offset = dataset.offset if isinstance(X, (str, PathLike, Dataset)) else None
         if reset:
-            for annotation in ("selection_", "stability_"):  # they describe an earlier fit
+            for annotation in _ANNOTATIONS:  # they describe an earlier fit
                 self.__dict__.pop(annotation, None)
             self.column_labels_ = np.asarray(dataset.column_labels, dtype=object)
             self.offset_ = offset
@@ -202,7 +203,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         }
         light = type(self)(**parameters | {"executor": "inline"})
         light.set_output(transform="default")
-        omitted = {"selection_", "stability_", *row_attributes(type(self))}
+        omitted = {*_ANNOTATIONS, *row_attributes(type(self))}
         for name, value in fitted_attributes(self).items():
             if name not in omitted and not name.endswith("_history_"):
                 setattr(light, name, value)

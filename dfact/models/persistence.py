@@ -26,7 +26,7 @@ from dfact.models.catalogue import BY_NAME
 from dfact.models.estimator import MODELS, SAVED_TYPES, Factorization
 from dfact.models.fitted_schema import check_fitted
 from dfact.models.parameters import is_count
-from dfact.models.provenance import SelectionRecord, Stability
+from dfact.models.provenance import Comparison, SelectionRecord, Stability
 from dfact.storage.groups import (
     WRITE_EMPTY_CHUNKS,
     attributes,
@@ -48,7 +48,7 @@ KIND = "model"
 _NOT_SAVED = ("executor", "callbacks", "checkpoint", "checkpoint_every")  # they belong to the process that fitted the model
 _PACKAGES = ("dfact", "dask", "numba", "numpy", "pandas", "scikit-learn", "scipy", "zarr")
 _LABEL_ROWS = 1 << 16
-ANNOTATIONS = {"selection_": SelectionRecord, "stability_": Stability}
+ANNOTATIONS = {"selection_": SelectionRecord, "stability_": Stability, "comparison_": Comparison}
 """Attributes that any model may have besides its fitted ones."""
 
 

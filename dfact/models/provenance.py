@@ -7,6 +7,7 @@ from typing import Annotated, Any, Self
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.stats import chi2, false_discovery_control, norm
 
 from dfact.models.estimator import SAVED_TYPES
 from dfact.models.fitted_schema import Length, LessThan, Shape, UniformColumns
@@ -105,6 +106,121 @@ class Stability:
         return pd.DataFrame({"median": median, "5 %": low, "loadings": off}, index=pd.Index(list(names), name="factor"))
 
 
+MANTEL = ("n", "chi_square", "smd", "alpha", "in_total", "first_chi_square", "first_smd")
+"""Figures of Mantel's test: participants; χ², mean difference and odds ratio with purified totals; whether the item counts in them; χ² and
+mean difference with totals of all items."""
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Comparison of groups of participants: the attribute ``comparison_`` of a fitted model.
+
+    The first level of ``by`` is the reference, with which each of the g others is compared. Factors are those of fits to each
+    group, matched with the k factors of the model.
+    """
+
+    by: str
+    """Name of the variable with the groups."""
+    levels: Annotated[list[str], Length(("levels",))]
+    """Levels of the variable, the reference first."""
+    sizes: Annotated[NDArray[Any], Shape(("levels",), "integers")]
+    """Number of participants of each level."""
+    congruence: Annotated[NDArray[np.float64], Shape(("g", "k"))]
+    """(g, k): Tucker's congruence of each factor of a group with that of the reference."""
+    low: Annotated[NDArray[np.float64], Shape(("g", "k"))]
+    """(g, k): lower ends of their bias-corrected bootstrap intervals."""
+    high: Annotated[NDArray[np.float64], Shape(("g", "k"))]
+    """(g, k): upper ends of the intervals."""
+    p: Annotated[NDArray[np.float64], Shape(("g", "k"), finite=False)]
+    """(g, k): share of permutations of the groups with a congruence as low, adjusted by Holm's procedure; NaN without permutations."""
+    level: float
+    """Level of the intervals, such as 0.95."""
+    n_resamples: int
+    """Number of resamples that could be fitted."""
+    n_permutations: int
+    """Number of permutations that could be fitted."""
+    items: Annotated[list[str], Length(("m",))]
+    """Labels of the items."""
+    scales: Annotated[list[str], Length(("m",))]
+    """Scale of each item, within which Mantel's test matches; empty for an item in none."""
+    effect: Annotated[NDArray[np.float64], Shape(("g", "m"))] | None
+    """(g, m): effect of each group on the answers, less the reference, in points; None if the groups are no confounder of the model."""
+    effect_se: Annotated[NDArray[np.float64], Shape(("g", "m"), low=0)] | None
+    """(g, m): standard errors of the effects over refits to resamples."""
+    unshrunken: Annotated[NDArray[np.float64], Shape(("g", "m"), finite=False)] | None
+    """(g, m): differences of the groups' mean residuals from the factors alone, which no penalty shrinks: a size, no test."""
+    mantel: Annotated[NDArray[np.float64], Shape(("statistics", "g", "m"), finite=False)] | None
+    """Figures of Mantel's test, in the order of ``MANTEL``; None if the answers are no ordered categories."""
+    share: float = 0.05
+    """False discovery rate of both screens, by the procedure of Benjamini and Hochberg over items and groups."""
+    minimum: float = 0.1
+    """Smallest effect, and smallest mean difference, that a screen flags, in points."""
+
+    def factors(self, names: Sequence[str]) -> pd.DataFrame:
+        """Return the congruences as a table, groups × factors, with their intervals and p values."""
+        index = pd.MultiIndex.from_product([self._others, list(names)], names=[self.by, "factor"])
+        columns = {"congruence": self.congruence, "low": self.low, "high": self.high, "p": self.p}
+        return pd.DataFrame({name: values.ravel() for name, values in columns.items()}, index)
+
+    @property
+    def effects(self) -> pd.DataFrame | None:
+        """Effects of the groups in the model as a table, groups × items: effect, standard error, z, p, whether flagged, unshrunken effect.
+
+        An effect of exactly 0 has p = 1, as the penalty sets most effects of no size to 0.
+        """
+        if self.effect is None or self.effect_se is None or self.unshrunken is None:
+            return None
+        with np.errstate(invalid="ignore", divide="ignore"):
+            z = np.where(self.effect == 0, 0.0, self.effect / self.effect_se)
+        p = 2 * norm.sf(np.abs(z))
+        flagged = self._flagged(p, self.effect)
+        columns = {"effect": self.effect, "se": self.effect_se, "z": z, "p": p, "flagged": flagged, "unshrunken": self.unshrunken}
+        return self._table(columns)
+
+    @property
+    def screen(self) -> pd.DataFrame | None:
+        """Mantel's tests within scales as a table, groups × items."""
+        if self.mantel is None:
+            return None
+        columns = dict(zip(MANTEL, self.mantel, strict=True))
+        p, alpha = chi2.sf(columns["chi_square"], 1), columns["alpha"]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            delta = -2.35 * np.log(alpha)
+        scale = np.broadcast_to(np.asarray(self.scales, object), p.shape)
+        table = {"scale": scale, **columns, "p": p, "delta": delta, "flagged": self._flagged(p, columns["smd"])}
+        order = ["scale", "n", "chi_square", "p", "smd", "alpha", "delta", "flagged", "in_total", "first_chi_square", "first_smd"]
+        return self._table({name: table[name] for name in order}).astype({"in_total": bool})
+
+    @property
+    def findings(self) -> pd.DataFrame:
+        """Items that all screens flag as a table, groups × items; none without a screen."""
+        screens = [table for table in (self.effects, self.screen) if table is not None]
+        if not screens:
+            return pd.DataFrame(index=self._index[:0])
+        flagged = np.all([table["flagged"] for table in screens], axis=0)
+        figures = [table[[name for name in ("effect", "unshrunken", "smd", "chi_square") if name in table]] for table in screens]
+        return pd.concat(figures, axis=1)[flagged]
+
+    @property
+    def _others(self) -> list[str]:
+        return [f"{level} − {self.levels[0]}" for level in self.levels[1:]]
+
+    @property
+    def _index(self) -> pd.MultiIndex:
+        return pd.MultiIndex.from_product([self._others, self.items], names=[self.by, "item"])
+
+    def _table(self, columns: "dict[str, NDArray[Any]]") -> pd.DataFrame:
+        return pd.DataFrame({name: values.ravel() for name, values in columns.items()}, self._index)
+
+    def _flagged(self, p: NDArray[Any], size: NDArray[Any]) -> NDArray[np.bool_]:
+        """Flag p values at the false discovery rate, of sizes that are large enough; those that are NaN never."""
+        known, flagged = ~np.isnan(p), np.zeros(p.shape, bool)
+        if known.any():
+            flagged[known] = false_discovery_control(p[known]) <= self.share
+        large: NDArray[np.bool_] = np.abs(size) >= self.minimum
+        return flagged & large
+
+
 def _numbers_or_texts(values: "pd.Series[Any]") -> list[float] | list[str]:
     """Return a parameter's values as numbers if all of them are finite numbers, else as texts."""
     if values.dtype.kind in "iuf" and np.isfinite(values).all():
@@ -113,4 +229,4 @@ def _numbers_or_texts(values: "pd.Series[Any]") -> list[float] | list[str]:
     return [str(value) for value in values]
 
 
-SAVED_TYPES.update({kind.__name__: kind for kind in (SelectionRecord, Stability)})  # any model may have them
+SAVED_TYPES.update({kind.__name__: kind for kind in (SelectionRecord, Stability, Comparison)})  # any model may have them

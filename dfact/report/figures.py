@@ -7,7 +7,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import leaves_list, linkage
 
-from dfact.models.provenance import Stability
+from dfact.models.provenance import Comparison, Stability
 from dfact.report.plots import center_colors, heatmap, new_figure
 from dfact.report.row_statistics import RowStatistics
 
@@ -137,4 +137,25 @@ def stability_figure(stability: Stability, names: list[str]) -> "Figure":
     axes.set_ylim(k - 0.5, -0.5)
     axes.set_xlabel(f"similarity of {stability.n_refits} refits")
     axes.set_xlim(min(0.0, float(np.nanmin(stability.similarity, initial=1))), 1.02)
+    return figure
+
+
+def comparison_figure(comparison: Comparison, names: list[str]) -> "Figure":
+    """Plot the congruence of each factor between groups with its interval, and lines at 0.85 and 0.95."""
+    k, groups = len(names), comparison.levels[1:]
+    figure = new_figure(7, 0.9 + 0.38 * k * max(1, 0.6 * len(groups)))
+    axes = figure.add_subplot()
+    for mark in (0.85, 0.95):
+        axes.axvline(mark, color="gray", linewidth=0.8, linestyle="--")
+    offsets = np.linspace(-0.25, 0.25, len(groups) + 2)[1:-1]
+    for i, (group, offset) in enumerate(zip(groups, offsets, strict=True)):
+        places, values = np.arange(k) + offset, comparison.congruence[i]
+        axes.hlines(places, comparison.low[i], comparison.high[i], color=f"C{i % 8}", linewidth=1.5)
+        axes.plot(values, places, "o", markersize=4, color=f"C{i % 8}", label=f"{group} and {comparison.levels[0]}")
+    axes.set_yticks(range(k), names)
+    axes.set_ylim(k - 0.5, -0.5)
+    axes.set_xlim(min(0.8, float(comparison.low.min()) - 0.02), 1.005)
+    axes.set_xlabel(f"congruence with {comparison.by}={comparison.levels[0]}")
+    if len(groups) > 1:
+        axes.legend(fontsize="small", loc="lower left")
     return figure

@@ -30,9 +30,9 @@ def write_report(
 
     The report shows the model and its data, the items of each factor, all loadings as a heat map with similar items together
     and as a sortable table, the distributions and correlations of the factors, and convergence. It adds confounder loadings,
-    the levels and missing codes of the items (``codebook_``), the selection that set the parameters (``selection_``) and the
-    stability of the loadings (``stability_``) if the model has them. Equal models give equal files. The file loads nothing, and
-    labels are escaped.
+    the levels and missing codes of the items (``codebook_``), the selection that set the parameters (``selection_``), the
+    stability of the loadings (``stability_``) and the comparison of groups (``comparison_``) if the model has them. Equal models
+    give equal files. The file loads nothing, and labels are escaped.
 
     Parameters
     ----------

@@ -13,6 +13,8 @@ share (masks, folds, the scheduler of fits, results that survive an interruption
     core_consistency          whether components of a tensor share what is one
     bootstrap                 refits to resampled participants
     block_bootstrap           refits to resampled blocks of SNPs, for standard errors of memberships
+    groups                    congruence of factors between groups, and items that favour one
+    item_screens              the items' part of it
     scheduler                 run many fits: in memory, or in fused passes over stored data
 """
 
@@ -22,6 +24,7 @@ from dfact.selection.bootstrap import bootstrap
 from dfact.selection.core_consistency import core_consistency
 from dfact.selection.criteria import select_by_criterion
 from dfact.selection.entry_cross_validation import cross_validate_entries
+from dfact.selection.groups import compare_groups
 from dfact.selection.held_out_entries import select_by_held_out
 from dfact.selection.modularity import select_by_modularity
 from dfact.selection.number_of_factors import select_number_of_factors
@@ -33,6 +36,7 @@ __all__ = [
     "block_bootstrap",
     "block_cross_validate",
     "bootstrap",
+    "compare_groups",
     "core_consistency",
     "cross_validate_entries",
     "select_by_criterion",

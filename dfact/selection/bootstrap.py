@@ -1,9 +1,7 @@
 """Stability of a fitted model's loadings over refits to bootstrap resamples of the rows."""
 
-import threading
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
 
@@ -12,23 +10,18 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dfact.data.coerce import as_dataset
-from dfact.data.confounders import ConfounderEncoding
 from dfact.data.dataset import Dataset
-from dfact.errors import DataError, ParameterError
-from dfact.linalg.congruence import congruence, match
+from dfact.errors import ParameterError
 from dfact.models.estimator import Factorization
 from dfact.models.parameters import describe_value, is_in_range
 from dfact.models.provenance import Stability
-from dfact.progress import Iteration, Reporter, TimeLeft
-from dfact.selection.estimators import with_parameters
+from dfact.progress import Iteration
 from dfact.selection.fitted_data import fitted_dataset
 from dfact.selection.folds import resolve_random_state, resolve_strata
-from dfact.selection.resamples import ALL_ROWS, Refit, RefittedLoadings, ResampleFits
+from dfact.selection.refits import Matching, Refits, converged_start, fitted_confounders, fitted_weights, refit_inputs
+from dfact.selection.resamples import RefittedLoadings, ResampleFits
 from dfact.selection.results_store import ResultsStore, describe_model
 from dfact.selection.scheduler import run_fits
-
-_SAME_FACTOR = 0.95  # similarity from which two factors count as the same
-_TOLERANCE = 2e-5  # of warm-started refits; their loadings then have moved 90 to 98 % of the way on eqsq, big5, sd3 and ecr
 
 
 def bootstrap(
@@ -137,17 +130,17 @@ def bootstrap(
     ((100, 2), True)
     """
     _check(model, n_resamples, level)
-    dataset = _fitted_weights(model, fitted_dataset(model, as_dataset(X, confounders)), sample_weight)
+    dataset = fitted_weights(model, fitted_dataset(model, as_dataset(X, confounders)), sample_weight)
     strata = resolve_strata(stratify, None, dataset.shape[0])
     fingerprint = None if checkpoint is None else dataset.fingerprint
     identity = {"data": fingerprint, "model": _describe(model, warm_start), "seed": resolve_random_state(random_state)}
     identity |= {"strata": None if strata is None else describe_value(strata)}
     store = ResultsStore(checkpoint, identity)
-    fits, matching = _make_fits(model, dataset, confounders, store.seed, strata), _Matching.of(model)
-    refits = _Refits(store, n_resamples, callbacks)
+    fits, matching = _make_fits(model, dataset, confounders, store.seed, strata), Matching.of(model)
+    refits = Refits(store, range(n_resamples), callbacks)
     if refits.pending:
         if warm_start and "init" in model.get_params(deep=False):
-            fits = _converged_start(model, fits, matching)
+            fits = converged_start(model, fits, matching)
         run_fits(fits, refits.pending, refits.keep, model.executor, model.memory_limit)
     return _summarize(model, matching, refits.loadings(), level)
 
@@ -169,117 +162,15 @@ def _describe(model: Factorization, warm_start: bool) -> str:
     return f"{describe_model(model)}, components {describe_value(np.asarray(model.components_))}, warm_start={bool(warm_start)}"
 
 
-def _fitted_weights(model: Any, dataset: Dataset, sample_weight: Any) -> Dataset:
-    """Return the dataset with weights if the model was fitted with any, else without."""
-    weighted = getattr(model, "weighted_", False)
-    if sample_weight is not None and not weighted:
-        raise DataError("the model was fitted without weights; leave out sample_weight")
-    dataset = dataset if sample_weight is None else dataset.with_weights(sample_weight)
-    if weighted and dataset.weights is None:
-        raise DataError(f"the model was fitted with weights; pass those of its {dataset.shape[0]} rows in sample_weight")
-    return dataset if weighted else dataset.with_weights(None)
-
-
 def _make_fits(model: Any, dataset: Dataset, confounders: Any, seed: int, strata: NDArray[Any] | None) -> ResampleFits:
-    encoding = getattr(model, "confounder_encoding_", None)
-    if encoding is None and confounders is not None:
-        raise DataError("the model was fitted without confounders; leave them out")
-    if encoding is not None and dataset.confounders is None:
-        raise DataError(f"the model was fitted with confounders {list(encoding.names)}; pass those of its {dataset.shape[0]} rows")
-    frame = None if encoding is None else dataset.confounders
-    if frame is not None and ConfounderEncoding.fit(frame) != encoding:
-        raise DataError(f"the confounders {list(frame.columns)} are not those that the model was fitted with; pass those")
-    # The row factors of refits are discarded, so they need neither labels nor a store.
-    unlabelled = replace(dataset, confounders=frame, path=None, labels=None, stored_fingerprint=None)
-    refit = with_parameters(model, executor=None, memory_limit=None, callbacks=())
+    frame = fitted_confounders(model, dataset, confounders)
+    refit, unlabelled = refit_inputs(model, dataset, frame)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the fit itself has warned
         return ResampleFits.make(refit, unlabelled, seed=seed, strata=strata)
 
 
-def _converged_start(model: Any, fits: ResampleFits, matching: "_Matching") -> ResampleFits:
-    """Fit the model further to all rows, and return the fits with its loadings as their common start."""
-    warm = with_parameters(fits.model, init=np.asarray(model.components_, np.float64), tol=min(_TOLERANCE, model.tol))
-    fits = replace(fits, model=warm)
-    found: list[Refit] = []
-    run_fits(fits, [ALL_ROWS], lambda _, refit: found.append(refit), model.executor, model.memory_limit)
-    [start] = found
-    if isinstance(start, DataError):
-        raise start
-    nonzero = matching.loadings.any(axis=1)  # a penalty may have left a factor without loadings
-    similarity = np.where(nonzero, matching.match(start.components)[0], 1.0)
-    if similarity.min() < _SAME_FACTOR:
-        moved = f"its similarity to the converged {model.get_feature_names_out()[similarity.argmin()]} is {similarity.min():.2f}"
-        warnings.warn(f"the model has not converged: {moved}, expected at least {_SAME_FACTOR}; fit it with a smaller tol", stacklevel=3)
-    return replace(fits, model=with_parameters(warm, init=start.components.astype(np.float64)))
-
-
-class _Refits:
-    """The finished refits; stores them and reports progress. Thread-safe."""
-
-    def __init__(self, store: ResultsStore, count: int, callbacks: Sequence[Callable[[Iteration], None]]) -> None:
-        self._store, self._count = store, count
-        self._failed: dict[int, DataError] = {}
-        self.pending = [number for number in range(count) if (number,) not in store.entries]
-        self._lock, self._left, self._reporter = threading.Lock(), TimeLeft(count), Reporter(callbacks, count)
-
-    def keep(self, number: int, refit: Refit) -> None:
-        """Store a finished refit and report it."""
-        with self._lock:
-            if isinstance(refit, DataError):
-                self._failed[number] = refit
-            else:
-                arrays = [refit.components, refit.confounders]
-                self._store.add((number,), [array for array in arrays if array is not None])
-            done = len(self._store.entries) + len(self._failed)
-            self._reporter.reached(done, self._left.text(done))
-
-    def loadings(self) -> list[RefittedLoadings | None]:
-        """Return the loadings of each refit, None for those that failed."""
-        first = min(self._failed, default=None)
-        if first is not None:
-            failed = (
-                f"{len(self._failed)} of {self._count} resamples could not be fitted, such as number {first + 1}: {self._failed[first]}"
-            )
-            if self._count - len(self._failed) < 2:
-                raise DataError(f"{failed}; expected at least 2 that can be fitted")
-            warnings.warn(failed, UserWarning, stacklevel=3)
-        return [None if i in self._failed else self._stored(i) for i in range(self._count)]
-
-    def _stored(self, number: int) -> RefittedLoadings:
-        components, *confounders = self._store.entries[number,]
-        assert components is not None, "every refit has loadings"
-        return RefittedLoadings(components, confounders[0] if confounders else None)
-
-
-@dataclass(frozen=True, eq=False)
-class _Matching:
-    """Matching of the factors of refits with those of a model."""
-
-    loadings: NDArray[np.float64]
-    """(k, m)."""
-    centre: NDArray[np.float64]
-    """(m,): subtracted before factors are compared."""
-    signed: bool
-    """Whether the sign of a factor may be flipped."""
-
-    @classmethod
-    def of(cls, model: Factorization) -> "_Matching":
-        H = np.asarray(model.components_, np.float64)
-        centred = model.traits.centred_matching and len(H) > 1
-        return cls(H, H.mean(axis=0) if centred else np.zeros(H.shape[1]), not model.traits.nonnegative)
-
-    def match(self, loadings: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the similarities of the matched factors (k,), and their loadings (k, m) in the order of the model's."""
-        refit = loadings.astype(np.float64)
-        cosines = congruence(self.loadings - self.centre, refit - self.centre)
-        scores = np.abs(cosines) if self.signed else cosines
-        rows, columns = match(scores)
-        signs = np.where(self.signed & (cosines[rows, columns] < 0), -1.0, 1.0)
-        return scores[rows, columns], refit[columns] * signs[:, None]
-
-
-def _summarize(model: Any, matching: _Matching, refits: Sequence[RefittedLoadings | None], level: float) -> Stability:
+def _summarize(model: Any, matching: Matching, refits: Sequence[RefittedLoadings | None], level: float) -> Stability:
     k, m = matching.loadings.shape
     similarity = np.full((len(refits), k), np.nan)
     matched: list[NDArray[np.float64]] = []

@@ -1,8 +1,8 @@
 """Refits of a model to bootstrap resamples of the rows, by its own fit in sessions whose blocks hold the drawn rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from dfact.engine.driver import FusedSolver, drive_together, whole
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, WorkerResources, make_plan
 from dfact.engine.passes import Block
-from dfact.engine.requests import Solver
+from dfact.engine.requests import BlockView, Solver
 from dfact.errors import DataError
 from dfact.linalg.svd import Matrix
 from dfact.models.estimator import Factorization
@@ -66,7 +66,9 @@ class Resample:
         else:
             sizes = np.stack([np.add.reduceat(strata == level, starts, dtype=np.int64) for level in range(int(strata.max()) + 1)])
         generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
-        counts = np.stack([generator.multinomial(total, blocks / total) for blocks, total in zip(sizes, sizes.sum(axis=1), strict=True)])
+        counts = np.stack(
+            [generator.multinomial(total, blocks / max(total, 1)) for blocks, total in zip(sizes, sizes.sum(axis=1), strict=True)]
+        )
         return cls(seed, number, counts, weighted, strata)
 
     def multiplicity(self, index: int, start: int, size: int) -> NDArray[np.intp]:
@@ -81,18 +83,61 @@ class Resample:
                 np.add.at(drawn, rows[generator.integers(len(rows), size=count)], 1)
         return drawn
 
+    def _rows_before(self, index: int) -> int:
+        """Return the number of rows that are drawn from the blocks before this one."""
+        return int(self.counts[:, :index].sum())
+
     def __call__(self, block: Block) -> Block:
         """Return the block of drawn rows; repeated rows are numbered as those of a dataset that holds them."""
         multiplicity = self.multiplicity(block.index, block.start, block.matrix.shape[0])
         if not self.weighted:
             drawn = np.repeat(np.arange(len(multiplicity)), multiplicity)
             covariates = None if block.covariates is None else block.covariates[drawn]
-            return block.with_matrix(_take_rows(block, drawn), covariates=covariates, start=int(self.counts[:, : block.index].sum()))
+            return block.with_matrix(_take_rows(block, drawn), covariates=covariates, start=self._rows_before(block.index))
         assert block.covariates is not None, "the last covariate holds the weights"
         drawn = np.flatnonzero(multiplicity)
         covariates = block.covariates[drawn]
         covariates[:, -1] *= multiplicity[drawn]
         return block.with_matrix(_take_rows(block, drawn), covariates=covariates)
+
+
+@dataclass(frozen=True, eq=False)
+class GroupRows(Resample):
+    """A view of the rows of one group, once each: as they are, or after a random permutation of the groups of all rows.
+
+    ``strata`` number the groups from 1 on, and rows of none are 0, which a permutation leaves out. It is drawn as a resample is: the
+    numbers of rows of each group in each block first, then the rows. All groups of a permutation have the same seed and number.
+    """
+
+    group: int = 0
+    permuted: bool = False
+
+    @classmethod
+    def choose(cls, seed: int, number: int, strata: NDArray[Any], group: int, step: int, *, weighted: bool, permuted: bool) -> "GroupRows":
+        """Choose the rows of a group, for blocks of ``step`` rows."""
+        starts = np.arange(0, len(strata), step)
+        counts = np.stack([np.add.reduceat(strata == g, starts, dtype=np.int64) for g in range(1, int(strata.max()) + 1)])
+        if permuted:
+            generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
+            left, sizes = counts.sum(axis=1), counts.sum(axis=0)
+            for block, size in enumerate(sizes):
+                counts[:, block] = generator.multivariate_hypergeometric(left, size)
+                left -= counts[:, block]
+        return cls(seed, number, counts, weighted, strata, group, permuted)
+
+    def multiplicity(self, index: int, start: int, size: int) -> NDArray[np.intp]:
+        assert self.strata is not None, "groups are strata"
+        block = self.strata[start : start + size]
+        if not self.permuted:
+            return np.asarray(block == self.group, np.intp)
+        generator = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(self.number, index)))
+        rows, first = generator.permutation(np.flatnonzero(block)), int(self.counts[: self.group - 1, index].sum())
+        chosen = np.zeros(size, np.intp)
+        chosen[rows[first : first + self.counts[self.group - 1, index]]] = 1
+        return chosen
+
+    def _rows_before(self, index: int) -> int:
+        return int(self.counts[self.group - 1, :index].sum())
 
 
 def _take_rows(block: Block, rows: NDArray[np.intp]) -> Matrix:
@@ -118,7 +163,7 @@ class ResampleFits:
     """Number of the stratum of each row (n,), from 0, within which rows are drawn."""
 
     @classmethod
-    def make(cls, model: Factorization, dataset: Dataset, *, seed: int, strata: NDArray[Any] | None = None) -> "ResampleFits":
+    def make(cls, model: Factorization, dataset: Dataset, *, seed: int, strata: NDArray[Any] | None = None) -> Self:
         """Prepare the fits, whose row factors are not needed."""
         if model.traits.copies_weights and dataset.weights is None:
             dataset = dataset.with_weights(np.ones(dataset.shape[0]))
@@ -131,17 +176,24 @@ class ResampleFits:
 
     def shared(self, which: int, keep: Callable[[Refit], None]) -> FusedSolver[None]:
         """Return the solver of a resample."""
-        shape, weighted = self.task.dataset.shape, self.model.traits.copies_weights
-        view = whole if which == ALL_ROWS else Resample.draw(shape, self.seed, which, weighted=weighted, strata=self.strata)
         changes: dict[str, Any] = {}
         if "random_state" in self.model.get_params(deep=False):
             changes["random_state"] = int(np.random.SeedSequence([self.seed, which + 1]).generate_state(1)[0] >> 1)
-        return FusedSolver(self._refit(with_parameters(self.model, **changes), keep), view)
+        task, view = (self.task, whole) if which == ALL_ROWS else (self._task(which), self._view(which))
+        return FusedSolver(self._refit(with_parameters(self.model, **changes), task, keep), view)
 
-    def _refit(self, model: Factorization, keep: Callable[[Refit], None]) -> Solver[None]:
+    def _view(self, which: int) -> BlockView:
+        """Return the view of the rows of a resample."""
+        return Resample.draw(self.task.dataset.shape, self.seed, which, weighted=self.model.traits.copies_weights, strata=self.strata)
+
+    def _task(self, which: int) -> FitTask[Any]:
+        """Return the task of the fit to a resample."""
+        return self.task
+
+    def _refit(self, model: Factorization, task: FitTask[Any], keep: Callable[[Refit], None]) -> Solver[None]:
         """Keep the loadings of a refit, or its error: an item may be constant or unanswered in a resample."""
         try:
-            yield from model.solve(self.task)
+            yield from model.solve(task)
         except DataError as error:
             keep(error)
             return
@@ -167,6 +219,42 @@ class ResampleFits:
         with executor.open(task.partitions, plan) as session:
             drive_together([self.shared(which, refits.append)], session, task.dtype)
         return refits
+
+
+@dataclass(frozen=True, eq=False)
+class GroupFits(ResampleFits):
+    """Fits to the rows of single groups: all of them, resamples of them, and those of permuted groups.
+
+    A fit is numbered (draw · groups + group); draw 0 are the groups themselves, odd draws resamples, and even ones permutations.
+    ``strata`` number the groups from 1 on, and rows of none are 0.
+    """
+
+    problems: tuple[Any, ...] = ()
+    """The objective for each group, whose constants depend on its number of rows."""
+
+    @classmethod
+    def of_groups(cls, model: Factorization, dataset: Dataset, groups: Sequence[Dataset], labels: NDArray[Any], seed: int) -> "GroupFits":
+        """Prepare the fits to ``groups``, datasets of their rows, which ``labels`` (n,) number from 0 on; −1 is none."""
+        if model.traits.copies_weights:
+            groups = [group if group.weights is not None else group.with_weights(np.ones(group.shape[0])) for group in groups]
+        fits = cls.make(model, dataset, seed=seed, strata=labels + 1)
+        # Levels and ranges are those of all rows, as permuted groups have them.
+        problems = [model.prepare(replace(group, statistics=dataset.statistics)).problem for group in groups]
+        return replace(fits, problems=tuple(problems))
+
+    def _view(self, which: int) -> BlockView:
+        draw, group = divmod(which, len(self.problems))
+        shape, weighted, strata = self.task.dataset.shape, self.model.traits.copies_weights, self.strata
+        assert strata is not None, "groups are strata"
+        if draw % 2:
+            resample = Resample.draw(shape, self.seed, which, weighted=weighted, strata=strata)
+            others = np.arange(len(resample.counts)) != group + 1
+            return replace(resample, counts=np.where(others[:, None], 0, resample.counts))
+        step = Layout.of(shape).block_rows
+        return GroupRows.choose(self.seed, draw, strata, group + 1, step, weighted=weighted, permuted=draw > 0)
+
+    def _task(self, which: int) -> FitTask[Any]:
+        return replace(self.task, problem=self.problems[which % len(self.problems)])
 
 
 def _nbytes(dataset: Dataset) -> int:

@@ -51,6 +51,7 @@ LONG = {
     "selection: Blocks of answers",
     "selection: Criteria on all the data",
     "selection: selection",
+    "questionnaires: Compare groups",
     "stability: stability",
     "tensors: How many components",
     "tensors: tensors",

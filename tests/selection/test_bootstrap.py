@@ -20,7 +20,7 @@ from dfact.errors import DataError, MemoryPlanError, ParameterError, StoreError
 from dfact.models.provenance import Stability
 from dfact.progress import Iteration
 from dfact.selection import bootstrap
-from dfact.selection.bootstrap import _Matching
+from dfact.selection.refits import Matching
 from dfact.selection.resamples import Refit, RefittedLoadings, Resample, ResampleFits
 from dfact.selection.scheduler import run_fits
 from tests.conftest import planted_answers
@@ -201,16 +201,16 @@ def test_matching_undoes_permutations_and_signs(seed: int) -> None:
     rng = np.random.default_rng(seed)
     model = dfact.FactorAnalysis(4).fit(rng.standard_normal((200, 4)) @ rng.standard_normal((4, 10)) + rng.standard_normal((200, 10)))
     H, order, signs = model.components_.astype(np.float64), rng.permutation(4), rng.choice([-1.0, 1.0], 4)
-    similarity, loadings = _Matching.of(model).match((H * signs[:, None])[order])
+    similarity, loadings = Matching.of(model).match((H * signs[:, None])[order])
     assert_allclose(similarity, 1)
     assert_allclose(loadings, H)
     M = planted_answers(200, 10, 4, seed)
     nonnegative = dfact.ICQF(4).fit(M)
     H = nonnegative.components_.astype(np.float64)
-    similarity, loadings = _Matching.of(nonnegative).match(H[order])
+    similarity, loadings = Matching.of(nonnegative).match(H[order])
     assert_allclose(loadings, H)
     H[1] = 0  # the similarity of a vanished factor is 0
-    similarity, loadings = _Matching.of(nonnegative).match(H[order])
+    similarity, loadings = Matching.of(nonnegative).match(H[order])
     assert similarity[1] == 0
     assert_allclose(np.delete(similarity, 1), 1)
 
@@ -219,8 +219,8 @@ def test_classes_are_compared_by_differences_from_their_mean() -> None:
     M = planted_answers(300, 10, 2, 0) + 1
     model = dfact.GradeOfMembership(2, method="srsc").fit(M)
     mixed = np.repeat(model.components_.mean(axis=0, keepdims=True), 2, axis=0)
-    assert_allclose(_Matching.of(model).match(mixed + 0 * mixed)[0], 0, atol=1e-6)
-    assert_allclose(_Matching.of(model).match(model.components_[::-1])[0], 1)
+    assert_allclose(Matching.of(model).match(mixed + 0 * mixed)[0], 0, atol=1e-6)
+    assert_allclose(Matching.of(model).match(model.components_[::-1])[0], 1)
 
 
 # Executors.

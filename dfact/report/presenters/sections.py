@@ -11,8 +11,10 @@ from sklearn.utils.validation import check_is_fitted
 from dfact.models.cp.path import SolutionPath
 from dfact.models.estimator import Factorization
 from dfact.models.persistence import load_model, running_versions, saved_versions
+from dfact.models.provenance import Comparison
+from dfact.report.comparison import FORMATS, describe_groups, describe_screens
 from dfact.report.document import Block, DefinitionList, Document, Drawing, Section, Text, make_table, number_format, with_intervals
-from dfact.report.figures import distributions_figure, errors_figure, stability_figure
+from dfact.report.figures import comparison_figure, distributions_figure, errors_figure, stability_figure
 from dfact.report.plots import with_item_labels
 from dfact.report.presenters.base import MAX_ITEMS, TOP, Presenter, find_presenter
 from dfact.report.presenters.cp.presenter import solutions_section
@@ -52,6 +54,7 @@ def make_document(
         errors(presenter),
         None if dataset is None else presenter.errors_section(dataset),
         stability(presenter),
+        comparison(presenter),
         selection(presenter),
         None if solutions is None else solutions_section(solutions),
         convergence(presenter),
@@ -214,6 +217,50 @@ def stability(presenter: _Presenter) -> Section | None:
         table = make_table(presenter.with_texts(mean.set_index(presenter.all_loadings.index[order])), caption, shaded=effects)
         blocks.append(with_intervals(table, low, high, number_format(result.confounder_mean)))
     return Section("stability", "Stability", blocks)
+
+
+def comparison(presenter: _Presenter) -> Section | None:
+    """Show how the factors and items differ between groups of rows, if that was computed."""
+    result = getattr(presenter.model, "comparison_", None)
+    if result is None:
+        return None
+    names, words = presenter.names, presenter.words
+    about = f"The model was fitted to each group by itself, with its {words.components} matched to the model's: {describe_groups(result)}."
+    congruences = result.factors(names)
+    texts = ", ".join(
+        f"{name} {value:.3f}" for name, value in zip(congruences.index.get_level_values(1), result.congruence.ravel(), strict=True)
+    )
+    drawing = Drawing(
+        lambda: comparison_figure(result, names),
+        f"Points with intervals: {texts}.",
+        "Congruence of the loadings of two groups: from 0.95 on the same, below 0.85 different. Two samples never reach 1.",
+    )
+    table = make_table(_named_by_group(result, congruences), "Congruences, with p values of permutations adjusted by Holm", formats=FORMATS)
+    blocks: list[Block] = [Text(about), drawing, table, Text(describe_screens(result))]
+    findings = result.findings
+    if len(findings):
+        caption = (
+            "Items that every screen flags, in points: effect in the model, the same without the penalty's shrinkage, "
+            "and mean difference (SMD) at equal totals of the scale with Mantel's χ²"
+        )
+        blocks.append(make_table(_named_by_group(result, findings), caption, formats=FORMATS))
+    screened = [screen for screen in (result.effects, result.screen) if screen is not None]
+    if screened:
+        flagged = pd.concat([screen["flagged"] for screen in screened], axis=1).any(axis=1)
+        columns = ("effect", "se", "unshrunken", "scale", "n", "chi_square", "smd", "delta")
+        shown = pd.concat([screen[[name for name in columns if name in screen]] for screen in screened], axis=1)[flagged]
+        if len(shown) > len(findings):
+            caption = f"Items that one screen flags at least, {len(shown)} of {len(flagged)}"
+            blocks.append(make_table(_named_by_group(result, shown[:MAX_ITEMS]), caption, formats=FORMATS))
+    return Section("groups", "Groups", blocks)
+
+
+def _named_by_group(result: Comparison, table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with rows named by their second level, and a column for the group if there are several."""
+    groups, rows = table.index.get_level_values(0), table.set_index(table.index.get_level_values(1))
+    if len(result.levels) > 2:
+        rows.insert(0, result.by, list(groups))
+    return rows
 
 
 def parameters(presenter: _Presenter) -> Section:

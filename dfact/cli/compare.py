@@ -1,0 +1,96 @@
+"""``dfact compare``."""
+
+from contextlib import closing
+from copy import copy
+
+import click
+
+from dfact.cli.options import (
+    choose_fitted_weights,
+    example,
+    executor_for,
+    executor_option,
+    list_option,
+    memory_option,
+    read_dataset,
+    results_checkpoint_option,
+    scheduler_option,
+    weights_option,
+)
+from dfact.jobs.declarations import InputLocation, InputPath, UpdatedLocation
+from dfact.storage.location import Location
+
+
+@click.command(epilog=example("dfact compare survey.model survey.zarr --by gender --seed 0"))
+@click.argument("model", type=UpdatedLocation())
+@click.argument("data", type=InputLocation())
+@click.option("--by", required=True, metavar="NAME", help="Confounder of DATA with the groups. Its first level is the reference.")
+@list_option("--levels", "Levels of the groups to compare, by default all; participants of others are left out.")
+@click.option("--resamples", "n_resamples", type=int, default=100, help="Number of resamples, at least 30.")
+@click.option("--permutations", "n_permutations", type=int, default=200, help="Number of permutations of the groups; 0 for no test.")
+@click.option("--level", type=float, default=0.95, help="Coverage of the intervals of the congruences.")
+@click.option(
+    "--items",
+    type=InputPath(),
+    metavar="FILE",
+    help="Csv file with a column item and columns scale and key (-1 reverses an item), in place of those in DATA.",
+)
+@click.option("--seed", "random_state", type=int, help="Seed of the resamples and permutations.")
+@weights_option
+@results_checkpoint_option
+@memory_option
+@executor_option
+@scheduler_option
+def compare(
+    model: Location,
+    data: Location,
+    by: str,
+    levels: list[str],
+    n_resamples: int,
+    n_permutations: int,
+    level: float,
+    items: Location | None,
+    random_state: int | None,
+    weighted: bool | None,
+    checkpoint: Location | None,
+    memory_limit: str | None,
+    executor: str | None,
+    scheduler: str | None,
+) -> None:
+    """Compare groups of participants.
+
+    Fits MODEL to each group of the dataset DATA by itself. The first table lists for each factor its congruence with that of
+    the reference, where 1 is identical and below 0.85 a different factor, with an interval from resamples and a p value from
+    permutations of the groups, adjusted by Holm.
+
+    The second table lists the items that favour a group, in points: those with an effect of the group in MODEL, if the group is one of
+    its confounders, and in Mantel's test within the scales of the items. The results are stored in MODEL and appear in its report.
+    Weights are used if MODEL was fitted with them.
+    """
+    from dfact.data.dictionaries.table import read_items
+    from dfact.models.persistence import annotate_model, load_model
+    from dfact.progress import Progress
+    from dfact.report.comparison import comparison_text
+    from dfact.selection.groups import compare_groups
+
+    estimator = load_model(model)
+    table = None if items is None else read_items(items)
+    dataset = choose_fitted_weights(read_dataset(data), weighted, estimator, model)
+    with executor_for(executor, scheduler) as resolved, closing(Progress("refits")) as progress:
+        template = copy(estimator).set_params(executor=resolved, memory_limit=memory_limit)
+        estimator.comparison_ = compare_groups(
+            template,
+            dataset,
+            by,
+            levels=levels or None,
+            n_resamples=n_resamples,
+            n_permutations=n_permutations,
+            level=level,
+            scales=None if table is None else table.scales,
+            keys=None if table is None else table.keys,
+            random_state=random_state,
+            callbacks=[progress],
+            checkpoint=checkpoint,
+        )
+    annotate_model(model, estimator, "comparison_")
+    click.echo(f"{model}: {comparison_text(estimator.comparison_, list(estimator.get_feature_names_out()))}")

@@ -1,0 +1,52 @@
+"""Words for a comparison of groups, for the report and the terminal."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from dfact.models.provenance import Comparison
+
+FORMATS = {
+    "congruence": "{:.3f}",
+    "low": "{:.3f}",
+    "high": "{:.3f}",
+    "p": "{:.3f}",
+    "effect": "{:.3f}",
+    "unshrunken": "{:.3f}",
+    "smd": "{:.3f}",
+    "chi_square": "{:.2f}",
+}
+"""Formats of numbers by column."""
+
+
+def describe_groups(comparison: Comparison) -> str:
+    """Return the groups with their sizes, and what the factors' figures come from."""
+    sizes = ", ".join(f"{level} ({size})" for level, size in zip(comparison.levels, comparison.sizes, strict=True))
+    tests = f"p values of {comparison.n_permutations} permutations" if comparison.n_permutations else "no permutations"
+    return f"groups of {comparison.by}: {sizes}; intervals of {comparison.level:.0%} from {comparison.n_resamples} resamples, {tests}"
+
+
+def describe_screens(comparison: Comparison) -> str:
+    """Return which screens looked for items that favour a group, and how many items they flag."""
+    texts = []
+    if comparison.effects is None:
+        texts.append(f"{comparison.by} is no confounder of the model, so that only Mantel's test looks for items")
+    else:
+        texts.append(f"effects in the model flag {int(comparison.effects['flagged'].sum())}")
+    if comparison.screen is None:
+        texts.append("Mantel's test needs ordered answers and scales of at least two items")
+    else:
+        texts.append(f"Mantel's test within scales flags {int(comparison.screen['flagged'].sum())}")
+    return f"Of {len(comparison.items)} items, {len(comparison.findings)} favour a group: {'; '.join(texts)}."
+
+
+def comparison_text(comparison: Comparison, names: Sequence[str]) -> str:
+    """Return the comparison as text with two tables, for factors of these names."""
+    parts = [describe_groups(comparison), _text(comparison.factors(names)), describe_screens(comparison)]
+    if len(comparison.findings):
+        parts.append(_text(comparison.findings))
+    return "\n\n".join(parts)
+
+
+def _text(table: pd.DataFrame) -> str:
+    return table.to_string(formatters={name: style.format for name, style in FORMATS.items() if name in table})

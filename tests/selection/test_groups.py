@@ -1,0 +1,274 @@
+"""Comparison of groups: draws, fits to groups, congruences with their tests, and items that favour a group."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+import dfact
+from dfact.cli.main import main
+from dfact.data.coerce import as_dataset
+from dfact.data.layout import Layout
+from dfact.errors import DataError, ParameterError
+from dfact.linalg.congruence import congruence, match
+from dfact.models.provenance import Comparison
+from dfact.selection import compare_groups
+from dfact.selection.groups import bias_corrected, holm
+from dfact.selection.resamples import GroupFits, GroupRows, RefittedLoadings
+from dfact.selection.scheduler import run_fits
+from tests.conftest import REAL_DATA
+
+DIF = [7, 23]
+
+
+def questionnaire(seed: int, n: int = 4000, dif: float = 0.5, impact: float = 0.2) -> tuple[NDArray[np.float32], pd.DataFrame]:
+    """Return 40 items 0 to 4 of 4 factors; group b has more of factor 0, and answers items 7 and 23 higher by ``dif``."""
+    rng = np.random.default_rng(seed)
+    g = rng.permutation(np.arange(n) % 2)
+    W = np.clip(rng.beta(1.2, 1.8, (n, 4)) * rng.binomial(1, 0.8, (n, 4)), 0, 1)
+    W[:, 0] = np.clip(W[:, 0] + impact * g, 0, 1)
+    Q = np.zeros((40, 4))
+    Q[np.arange(40), np.arange(40) % 4] = rng.uniform(1.5, 3, 40)
+    Q += (rng.random((40, 4)) < 0.15) * rng.uniform(0.3, 1, (40, 4)) * (Q == 0)
+    expected = W @ Q.T + rng.uniform(0.3, 1.2, 40)
+    expected[:, DIF] += dif * g[:, None]
+    answers = np.clip(np.rint(expected + rng.normal(0, 0.7, (n, 40))), 0, 4).astype(np.float32)
+    return answers, pd.DataFrame({"group": np.where(g == 1, "b", "a")})
+
+
+def traits(seed: int, n: int = 300, moved: bool = False) -> tuple[NDArray[np.float64], NDArray[np.str_]]:
+    """Return 12 items of 2 traits and groups; with ``moved`` three items of the first trait are of the second in group b."""
+    rng = np.random.default_rng(seed)
+    groups = rng.choice(["a", "b"], n)
+    loadings = np.kron(np.eye(2), np.ones(6))
+    other = loadings.copy()
+    if moved:
+        other[:, :3] = loadings[::-1, :3]
+    F = rng.normal(size=(n, 2))
+    expected = np.where((groups == "b")[:, None], F @ other, F @ loadings)
+    return np.clip(np.rint(2 + expected + rng.normal(size=(n, 12))), 0, 4), groups
+
+
+def chosen(shape: tuple[int, int], strata: NDArray[np.int64], group: int, number: int, *, permuted: bool) -> NDArray[np.intp]:
+    step = Layout.of(shape).block_rows
+    rows = GroupRows.choose(3, number, strata, group, step, weighted=False, permuted=permuted)
+    starts = range(0, shape[0], step)
+    return np.concatenate([rows.multiplicity(i, start, min(step, shape[0] - start)) for i, start in enumerate(starts)])
+
+
+# Draws.
+@pytest.mark.parametrize("n", [50, 2049, 5000])
+def test_permutation_deals_each_row_to_one_group_of_the_same_size(n: int) -> None:
+    strata = np.random.default_rng(n).integers(0, 4, n)  # 0 is none
+    sizes = np.bincount(strata)[1:]
+    draws = np.zeros((100, 3, n), int)
+    for number in range(100):
+        draws[number] = [chosen((n, 4), strata, group, number, permuted=True) for group in (1, 2, 3)]
+    assert_array_equal(draws.sum(axis=2), np.broadcast_to(sizes, (100, 3)))
+    assert_array_equal(draws.sum(axis=1), np.broadcast_to(strata > 0, (100, n)))
+    # Each row is in a group as often as the group is large, whatever its own group.
+    shares = draws[:, 0].mean(axis=0)
+    for group in (1, 2, 3):
+        expected = sizes[0] / sizes.sum()
+        assert abs(shares[strata == group].mean() - expected) < 5 * np.sqrt(expected / 100 / sizes[group - 1])
+    assert not np.array_equal(draws[0], draws[1])
+    assert_array_equal(chosen((n, 4), strata, 2, 0, permuted=False), strata == 2)
+
+
+MODELS = {"icqf": dfact.ICQF(2, beta=0.01, tol=1e-8), "l1nmf": dfact.L1NMF(2), "fa": dfact.FactorAnalysis(2)}
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_fit_to_a_group_is_that_of_its_rows_alone(name: str) -> None:
+    M, groups = traits(0)
+    model = clone(MODELS[name]).set_params(dtype="float64", executor="inline")
+    M[0] = [0, 4] * 6  # so that both groups have the range of all
+    labels = (groups == "b").astype(int)
+    dataset = as_dataset(M)
+    members = [dataset.take_rows(np.flatnonzero(labels == group)) for group in (0, 1)]
+    fits = GroupFits.of_groups(model, dataset, members, labels, seed=0)
+    found: dict[int, Any] = {}
+    run_fits(fits, [0, 1, 2, 3], found.__setitem__, "inline", None)
+    for group in (0, 1):
+        assert isinstance(found[group], RefittedLoadings)
+        expected = model.fit(M[labels == group]).components_
+        assert_allclose(found[group].components, expected, rtol=1e-3, atol=1e-3)
+    assert not np.allclose(found[2].components, found[0].components)  # a resample
+
+
+# Intervals and tests.
+def test_holm_multiplies_by_the_number_that_remains() -> None:
+    assert_allclose(holm(np.array([[0.01, 0.04], [0.03, 0.5]])), [[0.04, 0.09], [0.09, 0.5]])
+    assert_allclose(holm(np.array([0.6, 0.7])), [1, 1])
+
+
+def test_unbiased_intervals_are_percentiles_and_biased_ones_contain_the_estimate() -> None:
+    samples = np.linspace(-1, 1, 1001)[:, None]
+    low, high = bias_corrected(np.zeros(1), samples, 0.9)
+    assert_allclose([low, high], [[-0.9], [0.9]], atol=0.01)
+    above, _ = bias_corrected(np.full(1, 0.5), samples, 0.9)
+    assert above > low  # the estimate is above most resamples, so the interval moves up
+    assert_allclose(bias_corrected(np.full(1, 3.0), samples, 0.9)[1], 3.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_moved_items_lower_the_congruence_and_equal_factors_are_equal(seed: int) -> None:
+    for moved in (False, True):
+        M, groups = traits(seed, 600, moved)
+        model = dfact.FactorAnalysis(2, executor="inline").fit(M)
+        result = compare_groups(model, M, groups, n_resamples=30, n_permutations=99, random_state=seed)
+        assert ((result.low <= result.congruence) & (result.congruence <= result.high)).all()
+        assert (result.p <= 0.05).any() == moved
+        assert (result.congruence.min() < 0.9) == moved
+
+
+def test_congruence_is_that_of_separate_fits() -> None:
+    M, groups = traits(1)
+    model = dfact.FactorAnalysis(2, executor="inline").fit(M)
+    result = compare_groups(model, M, groups, n_resamples=30, n_permutations=0, random_state=0)
+    first, second = (dfact.FactorAnalysis(2).fit(M[groups == level]).components_.astype(float) for level in "ab")
+    between = np.abs(congruence(first, second))
+    rows, columns = match(between)
+    assert_allclose(np.sort(result.congruence[0]), np.sort(between[rows, columns]), atol=1e-6)
+    assert np.isnan(result.p).all()
+    assert result.n_permutations == 0
+    assert result.effects is None
+
+
+@pytest.mark.slow
+def test_bits_depend_neither_on_executor_nor_on_shared_reads_nor_on_interruption(tmp_path: Path) -> None:
+    M, groups = traits(2)
+    frame = pd.DataFrame({"group": groups})
+    data = dfact.import_array(M, tmp_path / "d.zarr").with_confounders(as_dataset(M, frame).confounders)
+    model = dfact.ICQF(2, tol=1e-3).fit(data)
+    settings: dict[str, Any] = {"n_resamples": 30, "n_permutations": 3, "random_state": 1}
+    first = compare_groups(model.set_params(executor="inline"), data, "group", **settings)
+    threads = compare_groups(model.set_params(executor="threads"), data, "group", checkpoint=tmp_path / "kept", **settings)
+    again = compare_groups(model, data, "group", checkpoint=tmp_path / "kept", **settings)
+    for other in (threads, again):
+        for name in ("congruence", "low", "high", "p", "effect", "effect_se", "unshrunken", "mantel"):
+            assert_array_equal(getattr(other, name), getattr(first, name))
+
+
+def test_men_and_women_have_the_congruences_of_the_oracle() -> None:
+    path = REAL_DATA / "psychometrics" / "bfi.csv"
+    if not path.exists():
+        pytest.skip("needs the shared psychometric data")
+    data = pd.read_csv(path)
+    oracle = json.loads((path.parent / "oracles" / "congruence_bfi_gender.json").read_text())["oblimin"]
+    items = list(pd.read_csv(path.parent / "bfi_items.csv")["item"])
+    dataset, labels = as_dataset(data[items].to_numpy(float)), (data["gender"] == 2).to_numpy().astype(int)
+    members = [dataset.take_rows(np.flatnonzero(labels == group)) for group in (0, 1)]
+    found: dict[int, Any] = {}
+    fits = GroupFits.of_groups(dfact.FactorAnalysis(5, rotation="oblimin"), dataset, members, labels, seed=0)
+    run_fits(fits, [0, 1], found.__setitem__, "inline", None)
+    men, women = (found[group].components.astype(float) for group in (0, 1))
+    assert_allclose(np.sort(np.abs(congruence(men, women)).max(axis=1)), np.sort(np.abs(oracle).max(axis=1)), atol=1e-5)
+
+
+# Items that favour a group.
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "dif"), [(0, 0.5), (1, 0.5), (2, 0.5), (3, 0.0), (4, 0.0), (5, 0.0)])
+def test_command_finds_planted_items_and_nothing_else(seed: int, dif: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answers, groups = questionnaire(seed, dif=dif)
+    pd.DataFrame(answers, columns=[f"i{j:02d}" for j in range(40)]).astype(int).join(groups).to_csv(tmp_path / "t.csv", index=False)
+    data, model = str(tmp_path / "d.zarr"), str(tmp_path / "m.model")
+    assert main(["import", str(tmp_path / "t.csv"), data, "--items", "i*", "--confounder", "group"]) == 0
+    assert main(["fit", "icqf", data, model, "-k", "4"]) == 0
+    capsys.readouterr()
+    arguments = ["--by", "group", "--resamples", "30", "--permutations", "0", "--seed", str(seed)]
+    assert main(["compare", model, data, *arguments]) == 0
+    out = capsys.readouterr().out
+    result = dfact.load_model(model).comparison_
+    expected = [f"i{j:02d}" for j in DIF] if dif else []
+    assert list(result.findings.index.get_level_values("item")) == expected
+    assert f"{len(expected)} favour a group" in out
+    assert all(item in out for item in expected)
+    effects = result.effects
+    assert list(effects.index[effects["flagged"]].get_level_values("item")) == expected  # the model alone finds the same
+    assert (effects["p"][effects["effect"] == 0] == 1).all()
+    if dif:
+        assert_allclose(effects["unshrunken"].to_numpy()[DIF], 0.45, atol=0.12)
+    congruent = result.congruence
+    assert (congruent > 0.95).all()
+
+
+def small(n: int = 240) -> tuple[Any, NDArray[np.float64], pd.DataFrame]:
+    M, _ = traits(4, n)
+    frame = pd.DataFrame({"site": np.resize(["x", "y", "z"], n), "age": np.random.default_rng(0).random(n)})
+    return dfact.ICQF(2, tol=1e-3, executor="inline").fit(M, confounders=frame), M, frame
+
+
+def test_three_groups_are_compared_with_the_first_and_kept_with_the_model(tmp_path: Path) -> None:
+    model, M, frame = small()
+    model.comparison_ = result = compare_groups(model, M, "site", confounders=frame, n_resamples=30, n_permutations=2, random_state=0)
+    assert result.congruence.shape == (2, 2)
+    assert result.levels == ["x", "y", "z"]
+    names = [f"site={level} − site=x" for level in "yz"]
+    assert result.effects is not None
+    assert_allclose(result.effects["effect"], model.confounder_effects_[names].T.to_numpy().ravel(), rtol=1e-6)
+    dfact.save_model(model, tmp_path / "m.model")
+    loaded = dfact.load_model(tmp_path / "m.model").comparison_
+    assert isinstance(loaded, Comparison)
+    for name in ("congruence", "p", "sizes", "mantel", "effect"):
+        assert_array_equal(getattr(loaded, name), getattr(result, name))
+    dfact.write_report(model, tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert "Congruences, with p values" in page
+    assert not hasattr(model.fit(M, confounders=frame), "comparison_")  # that of the earlier fit
+
+
+def test_scales_of_items_are_the_given_ones_or_of_the_largest_loading() -> None:
+    M, groups = traits(5)
+    model = dfact.FactorAnalysis(2, executor="inline").fit(M)
+    settings: dict[str, Any] = {"n_resamples": 30, "n_permutations": 0, "random_state": 0}
+    by_loading = compare_groups(model, M, groups, **settings)
+    assert [len(set(by_loading.scales[part])) for part in (slice(6), slice(6, 12), slice(12))] == [1, 1, 2]
+    given = compare_groups(model, M, groups, scales={str(j): "one" for j in range(4)}, **settings)
+    assert given.scales == ["one"] * 4 + [""] * 8
+    assert given.screen is not None
+    assert_array_equal(given.screen["chi_square"].isna(), [False] * 4 + [True] * 8)
+
+
+def test_fractions_leave_out_mantels_test() -> None:
+    M, groups = traits(6)
+    M[3, 2] += 0.5
+    model = dfact.FactorAnalysis(2, executor="inline").fit(M)
+    with pytest.warns(UserWarning, match="item '2' has 1 answers that are no whole numbers"):
+        result = compare_groups(model, M, groups, n_resamples=30, n_permutations=0, random_state=0)
+    assert result.screen is None
+    assert len(result.findings) == 0
+
+
+def test_groups_that_cannot_be_compared_are_refused_by_name() -> None:
+    M, groups = traits(7)
+    model = dfact.FactorAnalysis(2).fit(M)
+
+    def refused(error: type[Exception], message: str, by: Any = groups, data: Any = M, **settings: Any) -> None:
+        with pytest.raises(error, match=message):
+            compare_groups(settings.pop("model", model), data, by, **settings)
+
+    few = np.where(np.arange(len(M)) < 49, "few", groups)
+    refused(DataError, "group=few has 49 rows, expected at least 50; compare other levels", few)
+    constant = M.copy()
+    constant[groups == "b", 5] = 2
+    refused(DataError, "item '5' does not vary in group=b", data=constant, model=dfact.FactorAnalysis(2).fit(constant))
+    empty = M.copy()
+    empty[groups == "a", 3] = np.nan
+    with np.errstate(all="ignore"):
+        refused(DataError, "item '3' has no answers in group=a", data=empty, model=dfact.FactorAnalysis(2).fit(empty))
+    refused(DataError, "has the level 'a' alone", np.full(len(M), "a"))
+    refused(ParameterError, "by is 'gender', expected a confounder of the data", "gender")
+    refused(ParameterError, "is continuous, expected groups", np.linspace(0, 1, len(M)))
+    refused(ParameterError, "levels hold 'c'", levels=["a", "c"])
+    refused(ParameterError, "n_resamples is 10, expected an integer of at least 30", n_resamples=10)
+    refused(ParameterError, "n_permutations is -1", n_permutations=-1)
+    refused(ParameterError, "expected a fitted ICQF, L1NMF or FactorAnalysis", model=dfact.GradeOfMembership(2).fit(M))
+    assert compare_groups(model, M, few, levels=["a", "b"], n_resamples=30, n_permutations=0).sizes.sum() == (few != "few").sum()
