@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -13,6 +14,7 @@ from dfact.cli.options import (
     executor_option,
     memory_option,
     overwrite_option,
+    plan_option,
     read_dataset,
     scheduler_option,
     weights_option,
@@ -38,6 +40,7 @@ from dfact.storage.location import Location
 @memory_option
 @executor_option
 @scheduler_option
+@plan_option
 @overwrite_option
 def describe(
     data: Location,
@@ -51,6 +54,7 @@ def describe(
     memory_limit: str | None,
     executor: str | None,
     scheduler: str | None,
+    plan_only: bool,
     overwrite: bool,
 ) -> None:
     """Describe the items and scales of a questionnaire.
@@ -64,23 +68,28 @@ def describe(
     Without scales in DATA or FILE, all items are one scale. Items are reversed only where their key is -1.
     """
     from dfact.progress import Progress
-    from dfact.report.reliability import describe as describe_data
+    from dfact.psychometrics.reliability import describe as describe_data
+    from dfact.psychometrics.reliability import plan_description
     from dfact.report.reliability_tables import check_description_path, write_description
 
     if out is not None:
         check_description_path(out, overwrite=overwrite)
-    dataset = choose_weights(read_dataset(data), weighted, taken=bool(weighted) or correlation == "pearson")
-    with executor_for(executor, scheduler) as resolved, closing(Progress("describe")) as progress:
-        description = describe_data(
-            dataset,
-            scales=items,
-            correlation=correlation,
-            missing=missing,
-            group_factors=group_factors,
-            executor=resolved,
-            memory_limit=memory_limit,
-            callbacks=[progress],
-        )
+    dataset = choose_weights(read_dataset(data), weighted)
+    with executor_for(executor, scheduler) as resolved:
+        settings: dict[str, Any] = {
+            "scales": items,
+            "correlation": correlation,
+            "missing": missing,
+            "executor": resolved,
+            "memory_limit": memory_limit,
+        }
+        if plan_only:
+            plan = plan_description(dataset, **settings)
+            click.echo(plan)
+            plan.check()
+            return
+        with closing(Progress("describe")) as progress:
+            description = describe_data(dataset, group_factors=group_factors, callbacks=[progress], **settings)
     if out is not None:
         write_description(description, out, table=table, overwrite=overwrite)
         click.echo(f"{out}: {len(description.items)} items in {len(description.scales)} scale(s)\n")

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from dfact.psychometrics.reliability import Description
 from dfact.report.document import DefinitionList, Document, Section, make_table
 from dfact.report.export import check_destination
 from dfact.report.html.page import render_page
-from dfact.report.reliability import Description
 from dfact.report.workbook import require_openpyxl, write_workbook
 from dfact.storage.files import atomic_file
 

@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 
 from dfact.errors import DfactError
-from dfact.report.tables import escape_control
 from dfact.storage.files import atomic_file
+from dfact.text import escape_control
 
 
 def require_openpyxl() -> Any:

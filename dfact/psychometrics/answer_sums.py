@@ -14,8 +14,9 @@ from dfact.engine.driver import FusedSolver, drive_together, whole
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, Plan, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block
+from dfact.engine.passes import Block, BlockView
 from dfact.engine.requests import Solver, run
+from dfact.engine.session import Executor
 from dfact.errors import DataError
 from dfact.linalg.correlation import Moments, MomentsPass
 from dfact.linalg.item_sums import ItemRange, ItemSums, ItemSumsPass
@@ -57,45 +58,76 @@ class _Group:
     """Levels of the varying columns, for polychoric correlations."""
 
 
-def collect(
-    dataset: Dataset, scales: tuple[Scale, ...], *, listwise: bool, polychoric: bool, executor: Any, memory_limit: int | str | None
-) -> AnswerSums:
-    """Read the answers once, or for polychoric correlations as often as the tables of all pairs need within the memory limit."""
-    statistics, m = dataset.statistics, dataset.shape[1]
-    with np.errstate(invalid="ignore"):  # without answers the extremes are infinite
-        shift = np.where(statistics.observed > 0, (statistics.minimum + statistics.maximum) / 2, 0.0)
-    item_range = ItemRange(dataset.valid_range[:, 0], dataset.valid_range[:, 1], shift)
-    dtype = np.dtype("float32" if np.can_cast(dataset.dtype, np.float32) else "float64")
-    groups = [_group(dataset, columns, polychoric) for columns in (np.arange(m), *(scale.columns for scale in scales if listwise))]
-    weights = None if dataset.weights is None else np.asarray(dataset.weights, np.float64)[:, None]
-    covariates, weighted = (None if weights is None else weights / weights.max()), weights is not None
-    resolved = resolve_executor(executor, Layout.of(dataset.shape).n_partitions)
-    resources = resolved.workers(memory_limit)
+@dataclass(frozen=True)
+class SumsTask:
+    """The passes that collect the sums, with their memory plan."""
 
-    def plan(tiles: int) -> Plan:
-        return make_plan(dataset.source, dtype, _footprint(dataset, groups, tiles, dtype, weighted=weighted), resources)
+    dataset: Dataset
+    groups: list[_Group]
+    """All items; listwise also those of each scale."""
+    listwise: bool
+    dtype: np.dtype[Any]
+    executor: Executor
+    plan: Plan
+    tiles: int
+    """Number of reads: the tables of all pairs of items may need several to stay within the memory limit."""
 
-    tiles = 1
-    while polychoric and tiles < m and not plan(tiles).fits:
-        tiles *= 2
-    chosen = plan(tiles)
-    chosen.check()
-    solvers: list[FusedSolver[Any]] = [FusedSolver(_run(ItemSumsPass(dtype, weighted), item_range))]
-    for group in groups:
-        view = whole if len(group.columns) == m else ColumnsView(tuple(group.columns.tolist()))
-        solvers.append(FusedSolver(_run(MomentsPass(dtype, listwise, weighted), shift[group.columns]), view))
-    tabulated = [i for i, group in enumerate(groups) if group.levels is not None and len(group.varying)]
-    for i in tabulated:
-        group, levels = groups[i], groups[i].levels
-        assert levels is not None
-        view = whole if len(group.varying) == m else ColumnsView(tuple(group.varying.tolist()))
-        settings: dict[str, Any] = {"complete_only": listwise, "threads": resources.threads}
-        solvers.append(FusedSolver(tabulate(levels, tiles if i == 0 else 1, dataset.shape[0], dtype, **settings), view))
-    with resolved.open(partitions(dataset.source, dataset.missing_code, covariates), chosen) as session:
-        items, *found = drive_together(solvers, session, dtype)
-    moments, tables = found[: len(groups)], dict(zip(tabulated, found[len(groups) :], strict=True))
-    correlations = [_filled(dataset, group, tables.get(i)) for i, group in enumerate(groups)] if polychoric else []
-    return AnswerSums(item_range, items, moments, correlations)
+    @classmethod
+    def prepare(
+        cls, dataset: Dataset, scales: tuple[Scale, ...], *, listwise: bool, polychoric: bool, executor: Any, memory_limit: int | str | None
+    ) -> "SumsTask":
+        """Plan the passes; nothing runs."""
+        m = dataset.shape[1]
+        dtype = np.dtype("float32" if np.can_cast(dataset.dtype, np.float32) else "float64")
+        groups = [_group(dataset, columns, polychoric) for columns in (np.arange(m), *(scale.columns for scale in scales if listwise))]
+        resolved = resolve_executor(executor, Layout.of(dataset.shape).n_partitions)
+        resources = resolved.workers(memory_limit)
+
+        def planned(tiles: int) -> Plan:
+            return make_plan(dataset.source, dtype, _footprint(dataset, groups, tiles, dtype), resources)
+
+        tiles = 1
+        while polychoric and tiles < m and not planned(tiles).fits:
+            tiles *= 2
+        return cls(dataset, groups, listwise, dtype, resolved, planned(tiles), tiles)
+
+    def run(self) -> AnswerSums:
+        """Read the answers; raise MemoryPlanError if the plan does not fit."""
+        self.plan.check()
+        dataset, dtype, m = self.dataset, self.dtype, self.dataset.shape[1]
+        statistics, weighted = dataset.statistics, dataset.weights is not None
+        with np.errstate(invalid="ignore"):  # without answers the extremes are infinite
+            shift = np.where(statistics.observed > 0, (statistics.minimum + statistics.maximum) / 2, 0.0)
+        item_range = ItemRange(dataset.valid_range[:, 0], dataset.valid_range[:, 1], shift)
+        moments_pass = MomentsPass(dtype, self.listwise, weighted)
+        solvers: list[FusedSolver[Any]] = [
+            FusedSolver(_run(ItemSumsPass(dtype, weighted), item_range)),
+            *(FusedSolver(_run(moments_pass, shift[group.columns]), _view(group.columns, m)) for group in self.groups),
+        ]
+        tabulated = [i for i, group in enumerate(self.groups) if group.levels is not None and len(group.varying)]
+        for i in tabulated:
+            group = self.groups[i]
+            assert group.levels is not None
+            tiles, threads = self.tiles if i == 0 else 1, self.plan.workers.threads
+            tables = tabulate(group.levels, tiles, dataset.shape[0], dtype, complete_only=self.listwise, threads=threads)
+            solvers.append(FusedSolver(tables, _view(group.varying, m)))
+        with self.executor.open(partitions(dataset.source, dataset.missing_code, _scaled_weights(dataset)), self.plan) as session:
+            items, *found = drive_together(solvers, session, dtype)
+        moments, found_tables = found[: len(self.groups)], dict(zip(tabulated, found[len(self.groups) :], strict=True))
+        correlations = [_filled(dataset, group, found_tables.get(i)) for i, group in enumerate(self.groups) if group.levels is not None]
+        return AnswerSums(item_range, items, moments, correlations)
+
+
+def _scaled_weights(dataset: Dataset) -> Array | None:
+    """Return the weights of the rows as a covariate (n, 1), the largest 1; None without weights."""
+    if dataset.weights is None:
+        return None
+    weights = np.asarray(dataset.weights, np.float64)[:, None]
+    return np.asarray(weights / weights.max())
+
+
+def _view(columns: NDArray[np.intp], m: int) -> BlockView:
+    return whole if len(columns) == m else ColumnsView(tuple(columns.tolist()))
 
 
 def _run(pass_: Any, broadcast: Any) -> Solver[Any]:
@@ -111,9 +143,9 @@ def _group(dataset: Dataset, columns: NDArray[np.intp], polychoric: bool) -> _Gr
     return _Group(columns, varying, levels)
 
 
-def _footprint(dataset: Dataset, groups: list[_Group], tiles: int, dtype: np.dtype[Any], *, weighted: bool) -> Footprint:
+def _footprint(dataset: Dataset, groups: list[_Group], tiles: int, dtype: np.dtype[Any]) -> Footprint:
     """Return the footprint of the passes, whose tables of all items are split into ``tiles``."""
-    size, (n, m) = dtype.itemsize, dataset.shape
+    size, (n, m), weighted = dtype.itemsize, dataset.shape, dataset.weights is not None
     square = sum(len(group.columns) ** 2 for group in groups)
     slots = [group.levels.n_slots for group in groups if group.levels is not None]
     tables = sum(table_bytes(count, n) / (tiles if i == 0 else 1) + gathered_bytes(count) for i, count in enumerate(slots))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 import dfact
 from dfact.cli.main import main
 from dfact.errors import DataError, MemoryPlanError, ParameterError
+from dfact.linalg.correlation import smoothed
 from dfact.linalg.reliability import alpha, alpha_interval, bartlett, lambda6, omega_total, sampling_adequacy
 from tests.conftest import REAL_DATA
 
@@ -170,6 +171,7 @@ def test_weights_enter_means_covariances_and_the_effective_number(seed: int, mis
     np.testing.assert_allclose(items["floor"], np.average(X == 1, axis=0, weights=w))
     np.testing.assert_allclose(items["skew"], np.average((X - mean) ** 3, axis=0, weights=w) / C.diagonal() ** 1.5, atol=1e-12)
     assert (items["n"] == 360).all()
+    assert (items["missing"] == 0).all()  # participants of weight 0 are left out
     assert row["alpha"] == pytest.approx(alpha(C), abs=1e-10)
     assert (row["low"], row["high"]) == pytest.approx(alpha_interval(alpha(C), n_effective, 6), abs=1e-10)
     R = C / np.sqrt(np.outer(C.diagonal(), C.diagonal()))
@@ -325,10 +327,17 @@ def test_indefinite_correlations_are_smoothed_with_a_warning() -> None:
         X[rows, a] = rng.integers(1, 6, 200)
         X[rows, b] = X[rows, a] if sign > 0 else 6 - X[rows, a]
         X[200 * i, b] = 3
-    with pytest.warns(UserWarning, match="scale 'all' have negative eigenvalues and were smoothed"):
+    with (
+        pytest.warns(UserWarning, match=r"pairwise correlations of scale 'all' .* smoothed for omega; missing='listwise'"),
+        pytest.warns(UserWarning, match=r"pairwise correlations of all items .* smoothed for KMO; missing='listwise'"),
+    ):
         description = dfact.describe(X)
-    assert np.isnan(description.kmo)
-    assert "negative eigenvalues" in description.note
+    assert description.kmo == pytest.approx(sampling_adequacy(smoothed(pd.DataFrame(X).corr().to_numpy()))[0], abs=1e-6)
+    assert description.items["msa"].between(0, 1).all()
+    assert description.bartlett.isna().all()
+    assert "KMO of smoothed correlations and no Bartlett's test: the pairwise correlations have 1 negative eig" in description.note
+    assert f"KMO {description.kmo:.3f}; KMO of smoothed correlations" in str(description)
+    assert np.isnan(description.scales.loc["all", "lambda6"])
     assert np.isfinite(description.scales.loc["all", "omega_total"])
 
 
