@@ -14,8 +14,8 @@ from dfact.engine.driver import FusedSolver, drive_together, whole
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, Plan, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.passes import Block, BlockView
-from dfact.engine.requests import Solver, run
+from dfact.engine.passes import Block
+from dfact.engine.requests import BlockView, Solver, run
 from dfact.engine.session import Executor
 from dfact.errors import DataError
 from dfact.linalg.correlation import Moments, MomentsPass
@@ -144,16 +144,21 @@ def _group(dataset: Dataset, columns: NDArray[np.intp], polychoric: bool) -> _Gr
 
 
 def _footprint(dataset: Dataset, groups: list[_Group], tiles: int, dtype: np.dtype[Any]) -> Footprint:
-    """Return the footprint of the passes, whose tables of all items are split into ``tiles``."""
+    """Return the footprint of the passes, whose tables of all items are split into ``tiles``.
+
+    The sums of a block and those that wait for others are squares (m, m) and tables; the driver holds squares besides: covariances,
+    correlations, their eigenvectors and, polychoric, standard errors and counts.
+    """
     size, (n, m), weighted = dtype.itemsize, dataset.shape, dataset.weights is not None
-    square = sum(len(group.columns) ** 2 for group in groups)
+    square = 8 * sum(len(group.columns) ** 2 for group in groups)
     slots = [group.levels.n_slots for group in groups if group.levels is not None]
     tables = sum(table_bytes(count, n) / (tiles if i == 0 else 1) + gathered_bytes(count) for i, count in enumerate(slots))
     return Footprint(
         state_per_row=0,
         work_per_row=(3 * size + 2) * m + (18 + 24 * weighted) * m + size * m * (len(groups) > 1) + sum(slots),
-        broadcast=8 * ((4 + 2 * weighted) * square + 11 * m) + round(tables),
+        broadcast=(3 if slots else 2) * square + 8 * 3 * m,
         result_per_row=0,
+        summed=(4 + 2 * weighted) * square + 8 * 8 * m + round(tables),
     )
 
 
