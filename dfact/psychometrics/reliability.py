@@ -65,19 +65,21 @@ class Description:
     note: str = ""
     """Reason why ``kmo`` or ``bartlett`` is NaN."""
 
-    def __str__(self) -> str:
+    def summary(self) -> list[tuple[str, str]]:
+        """Return what is said of all items together, as named lines."""
         chi_square, df, p = self.bartlett
         level = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-        tests = [] if np.isnan(self.kmo) else [f"KMO {self.kmo:.3f}"]
-        tests += [] if np.isnan(chi_square) else [f"Bartlett's χ² {chi_square:.1f}, {df:g} df, {level}"]
-        tests += [self.note] if self.note else []
         lines = [
-            ("answers", f"{self.n} participants × {len(self.items)} items, missing answers {self.missing}"),
+            ("answers", f"{self.n} participants × {len(self.items)} items"),
+            ("missing answers", self.missing),
             ("correlations", self.correlation),
-            ("adequacy", "; ".join(tests)),
         ]
-        tables = [_printed(table) for table in (self.scales, self.items)]
-        return "\n\n".join([align_columns(lines), *tables])
+        lines += [] if np.isnan(self.kmo) else [("KMO", f"{self.kmo:.3f}")]
+        lines += [] if np.isnan(chi_square) else [("Bartlett's test", f"χ² = {chi_square:.1f}, {df:.0f} df, {level}")]
+        return lines + ([("note", self.note)] if self.note else [])
+
+    def __str__(self) -> str:
+        return "\n\n".join([align_columns(self.summary()), _printed(self.scales), _printed(self.items)])
 
 
 def describe(
