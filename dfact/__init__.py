@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dfact.models.gom.estimator import GradeOfMembership
     from dfact.models.persistence import load_model, save_model
     from dfact.progress import Progress
-    from dfact.report.reliability import Description, describe
+    from dfact.psychometrics.reliability import Description, describe
     from dfact.report.write import write_report
 
 __version__ = "0.1.0"
@@ -70,11 +70,11 @@ __all__ = [
 _MODULES = {entry.name: entry.module for entry in CATALOGUE} | {
     "Codebook": "dfact.data.codebook",
     "Dataset": "dfact.data.dataset",
-    "Description": "dfact.report.reliability",
+    "Description": "dfact.psychometrics.reliability",
     "Item": "dfact.data.codebook",
     "MissingCount": "dfact.data.codebook",
     "Progress": "dfact.progress",
-    "describe": "dfact.report.reliability",
+    "describe": "dfact.psychometrics.reliability",
     "import_array": "dfact.data.ingest.array",
     "import_genotypes": "dfact.data.ingest.genotypes",
     "import_table": "dfact.data.ingest.table",

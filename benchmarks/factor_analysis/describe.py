@@ -2,7 +2,7 @@
 
     python -m benchmarks.factor_analysis.describe [--rows 50000] [--columns 1000] [--limit 1GiB] [--folder DIR]
 
-Scales have 20 items each. A run in a new process reports seconds and peak memory, for each treatment of missing answers and each
+Scales have 20 items each. A run in a new process reports seconds, planned and peak memory, for each treatment of missing answers and each
 kind of correlation.
 """
 
@@ -19,6 +19,7 @@ from benchmarks.bounded_nmf.out_of_core import make
 from benchmarks.common import Peak, call_in_new_process, exit_code, report
 from dfact.data.memory_limit import parse_bytes
 from dfact.data.synthetic import PlantedQuestionnaire
+from dfact.psychometrics.reliability import plan_description
 
 ITEMS = 20
 """Number of items of a scale."""
@@ -31,15 +32,18 @@ def describe(path: str, limit: int, correlation: str, missing: str) -> dict[str,
     dataset = dfact.open_dataset(path)
     labels = [str(label) for label in dataset.column_labels]
     scales = {f"scale {start // ITEMS}": labels[start : start + ITEMS] for start in range(0, len(labels), ITEMS)}
+    settings: dict[str, Any] = {"scales": scales, "correlation": correlation, "missing": missing, "memory_limit": limit}
+    plan = plan_description(dataset, **settings)
     began = time.perf_counter()
     with Peak() as peak, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # planted scales have items of all directions
-        description = dfact.describe(dataset, scales=scales, correlation=correlation, missing=missing, memory_limit=limit)
+        description = dfact.describe(dataset, **settings)
     return {
         "correlation": correlation,
         "missing": missing,
         "limit_GiB": limit / 2**30,
         "seconds": time.perf_counter() - began,
+        "planned_GiB": plan.peak / 2**30,
         "peak_GiB": peak.bytes / 2**30,
         "n": description.n,
         "kmo": description.kmo,
@@ -64,8 +68,8 @@ def main() -> int:
         ]
     thresholds = [
         (
-            f"{row['correlation']}, {row['missing']}: peak {row['peak_GiB']:.2f} GiB (threshold {row['limit_GiB']:g}, the limit)",
-            row["peak_GiB"] <= row["limit_GiB"],
+            f"{row['correlation']}, {row['missing']}: peak {row['peak_GiB']:.2f} GiB (threshold {row['planned_GiB']:.2f}, as planned)",
+            row["peak_GiB"] <= row["planned_GiB"] <= row["limit_GiB"],
         )
         for row in rows
     ]

@@ -73,7 +73,7 @@ def demo(output: Path) -> None:
             f"{output} contains other files, expected an empty folder or that of an earlier demo; choose another with --output"
         )
     click.echo(_BEGIN)
-    from dfact.report.tables import align_columns
+    from dfact.text import align_columns
 
     _run(paths)
     written = align_columns([(f"  {paths[name]}", text) for name, text in _WRITTEN.items()])

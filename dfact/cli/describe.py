@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,6 +15,7 @@ from dfact.cli.options import (
     executor_option,
     memory_option,
     overwrite_option,
+    plan_option,
     read_dataset,
     scheduler_option,
     weights_option,
@@ -44,6 +46,7 @@ def _formats(context: click.Context) -> str:
 @memory_option
 @executor_option
 @scheduler_option
+@plan_option
 @overwrite_option
 def describe(
     data: Location,
@@ -58,6 +61,7 @@ def describe(
     memory_limit: str | None,
     executor: str | None,
     scheduler: str | None,
+    plan_only: bool,
     overwrite: bool,
 ) -> None:
     """Describe the items and scales of a questionnaire.
@@ -72,23 +76,28 @@ def describe(
     Without scales in DATA or FILE, all items are one scale. Items are reversed only where their key is -1.
     """
     from dfact.progress import Progress
-    from dfact.report.reliability import describe as describe_data
+    from dfact.psychometrics.reliability import describe as describe_data
+    from dfact.psychometrics.reliability import plan_description
     from dfact.report.reliability_tables import check_description_path, write_description
 
     if out is not None:
         check_description_path(out, style=style, overwrite=overwrite)
-    dataset = choose_weights(read_dataset(data), weighted, taken=bool(weighted) or correlation == "pearson")
-    with executor_for(executor, scheduler) as resolved, closing(Progress("describe")) as progress:
-        description = describe_data(
-            dataset,
-            scales=items,
-            correlation=correlation,
-            missing=missing,
-            group_factors=group_factors,
-            executor=resolved,
-            memory_limit=memory_limit,
-            callbacks=[progress],
-        )
+    dataset = choose_weights(read_dataset(data), weighted)
+    with executor_for(executor, scheduler) as resolved:
+        settings: dict[str, Any] = {
+            "scales": items,
+            "correlation": correlation,
+            "missing": missing,
+            "executor": resolved,
+            "memory_limit": memory_limit,
+        }
+        if plan_only:
+            plan = plan_description(dataset, **settings)
+            click.echo(plan)
+            plan.check()
+            return
+        with closing(Progress("describe")) as progress:
+            description = describe_data(dataset, group_factors=group_factors, callbacks=[progress], **settings)
     if out is not None:
         write_description(description, out, table=table, style=style, overwrite=overwrite)
         click.echo(f"{out}: {len(description.items)} items in {len(description.scales)} scale(s)\n")

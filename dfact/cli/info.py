@@ -53,7 +53,8 @@ def info(path: Location, top: int, items: list[str]) -> None:
 def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ()) -> str:
     """Describe a dataset with the first ``top`` items of its codebook, or those whose names match a pattern."""
     from dfact.data.weights import describe_weights
-    from dfact.report.tables import align_columns, elided
+    from dfact.report.tables import elided
+    from dfact.text import align_columns
 
     n, *others = dataset.shape
     statistics, labels = dataset.statistics, [str(label) for label in dataset.column_labels]
@@ -118,7 +119,7 @@ def items_text(codebook: "Codebook", top: int, patterns: Sequence[str] = ()) -> 
 
     Levels and files that are those of the item before are not repeated.
     """
-    from dfact.report.tables import align_columns, escape_control
+    from dfact.text import align_columns, escape_control
 
     if patterns:
         shown = items = [item for item in codebook if any(fnmatchcase(item.name, pattern) for pattern in patterns)]

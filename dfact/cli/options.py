@@ -66,7 +66,7 @@ def seed(help_text: str) -> Option:
     return click.option("--seed", "random_state", type=int, help=help_text)
 
 
-plan_option = click.option("--plan", "plan_only", is_flag=True, help="Print the memory plan of the fit and exit.")
+plan_option = click.option("--plan", "plan_only", is_flag=True, help="Print the memory plan and exit.")
 max_iter_option = click.option("--max-iter", default=200, help="Maximum number of iterations.")
 tol_option = click.option(
     "--tol", default=1e-4, help="Stop when the estimated relative distance of the objective from its limit falls below this value."

@@ -5,18 +5,34 @@ from pathlib import Path
 
 import pandas as pd
 
+from dfact.psychometrics.reliability import Description
 from dfact.report.apa.description import description_tables
 from dfact.report.apa.write import FORMATS as APA_FORMATS
 from dfact.report.apa.write import write_tables
-from dfact.report.document import DefinitionList, Document, Section, make_table
+from dfact.report.document import DefinitionList, Document, Section, Table, make_table
 from dfact.report.export import check_destination
 from dfact.report.html.page import render_page
-from dfact.report.reliability import Description
 from dfact.report.spreadsheets import without_formula, write_workbook
 from dfact.storage.files import atomic_file
 
 FORMATS = (".csv", ".xlsx", ".html")
-_COUNTS = ("key", "n", "items", "n_lowest")
+_FORMATS = dict.fromkeys(("key", "n", "items", "n_lowest"), "{:.0f}") | dict.fromkeys(("missing", "floor", "ceiling"), "{:.1%}")
+_HEADINGS = {
+    "text": "wording",
+    "n_lowest": "min. n",
+    "alpha": "α",
+    "standardised": "std. α",
+    "lambda6": "λ6",
+    "omega_total": "ωₜ",
+    "omega_hierarchical": "ωₕ",
+    "ecv": "ECV",
+    "average_r": "r̄",
+    "sd": "SD",
+    "r_drop": "item-rest r",
+    "alpha_if_dropped": "α if dropped",
+    "msa": "MSA",
+}
+"""Headings of columns on the page, where they differ from the names."""
 
 
 def check_description_path(path: str | PathLike[str], *, style: str | None = None, overwrite: bool) -> None:
@@ -60,23 +76,22 @@ def write_description(
 
 def make_description_document(description: Description) -> Document:
     """Return the page of a description."""
-    d = description
-    facts = [
-        ("answers", f"{d.n} participants × {len(d.items)} items"),
-        ("missing answers", d.missing),
-        ("correlations", d.correlation),
-        *((str(name), f"{value:.4g}") for name, value in _adequacy(d)["value"].items()),
-        *([("note", d.note)] if d.note else []),
-    ]
-    formats = {str(name): "{:.0f}" if name in _COUNTS else "{:.2f}" for table in (d.scales, d.items) for name in table}
-    scales = make_table(d.scales, "Reliability of the scales, with 95 % intervals of alpha", formats=formats)
-    items = make_table(d.items, "Items, reversed where their key is -1", formats=formats)
+    scales = _page_table(description.scales, "Reliability of the scales, with 95 % intervals of alpha")
+    items = _page_table(description.items, "Items, reversed where their key is -1")
     sections = [
-        Section("adequacy", "Answers", [DefinitionList(facts)]),
+        Section("adequacy", "Answers", [DefinitionList(description.summary())]),
         Section("scales", "Scales", [scales]),
         Section("items", "Items", [items]),
     ]
     return Document("Questionnaire", "Items and scales", sections)
+
+
+def _page_table(table: pd.DataFrame, caption: str) -> Table:
+    """Return a table of the page: wordings beside the items, short headings, and no column of notes without any."""
+    names = [name for name in table if name not in ("text", "note")]
+    names = [*(["text"] if "text" in table else []), *names, *(["note"] if (table["note"] != "").any() else [])]
+    formats = {_HEADINGS.get(name, name): _FORMATS.get(name, "{:.2f}") for name in names}
+    return make_table(table[names].rename(columns=_HEADINGS), caption, formats=formats)
 
 
 def _adequacy(description: Description) -> pd.DataFrame:

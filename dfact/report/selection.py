@@ -9,7 +9,7 @@ import pandas as pd
 from dfact.errors import ParameterError
 from dfact.report.export import check_destination
 from dfact.report.plots import FORMATS, new_figure
-from dfact.report.tables import indented, table_text
+from dfact.text import indented, table_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""Tables of fitted models, and tables as text, shared by all presenters."""
+"""Tables of fitted models, shared by all presenters."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from pandas.api.types import is_numeric_dtype
 
 from dfact.data.layout import Layout
 from dfact.errors import ParameterError
+from dfact.text import indented, table_text
 
 if TYPE_CHECKING:
     from dfact.models.estimator import Factorization  # its bases take a second to import, which commands on datasets do not need
@@ -110,39 +110,6 @@ def under_headings(headings: list[str], names: list[str], items: pd.DataFrame, c
     return "\n".join(parts)
 
 
-def table_text(table: pd.DataFrame, *, header: bool = False, decimals: int = 2) -> str:
-    """Align the columns of a table: numbers right with two decimals, a dash for NaN, text left."""
-    columns = []
-    for name, values in table.items():
-        numeric = is_numeric_dtype(values)
-        cells = [escape_control(name)] * header + [_cell(value, decimals) for value in values]
-        width = max(map(len, cells), default=0)
-        columns.append([cell.rjust(width) if numeric else cell.ljust(width) for cell in cells])
-    return "\n".join("  ".join(row).rstrip() for row in zip(*columns, strict=True))
-
-
-def _cell(value: Any, decimals: int) -> str:
-    if not isinstance(value, float):
-        return escape_control(value)
-    return "–" if isnan(value) else f"{value:.{decimals}f}"
-
-
-def align_columns(lines: Lines) -> str:
-    """Put names and texts side by side; a line with an empty name continues the one above."""
-    width = max(len(name) for name, _ in lines) + 2
-    return "\n".join(f"{name:<{width}}{escape_control(text)}".rstrip() for name, text in lines)
-
-
 def elided(labels: Sequence[str]) -> str:
     """List labels, without most of them if they are more than eight."""
     return ", ".join(labels if len(labels) <= 8 else [*labels[:4], "…", *labels[-2:]])
-
-
-def escape_control(text: Any) -> str:
-    """Escape characters that control a terminal: a label could move the cursor or change the title."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
-
-
-def indented(text: str) -> str:
-    """Indent each line by two columns."""
-    return "\n".join(f"  {line}" for line in text.splitlines())

@@ -34,6 +34,7 @@ from dfact.report.presenters.base import find_presenter
 from dfact.report.presenters.expectile import BinErrors
 from dfact.report.presenters.sections import selection as selection_section
 from dfact.report.reconstruction import item_errors
+from dfact.report.reliability_tables import write_description
 from dfact.report.row_statistics import RowStatistics
 from dfact.selection.fitted_data import fitted_dataset
 from tests.conftest import REAL_DATA, planted_answers
@@ -372,6 +373,26 @@ def test_skip_link_and_contents_lead_to_their_targets(opened: Callable[[Path], O
     levels = page.eval_on_selector_all("h1, h2, h3", "all => all.map(one => +one.tagName[1])")
     assert levels[0] == 1
     assert (np.diff(levels) <= 1).all()
+
+
+def test_pages_of_items_and_scales_in_a_browser(opened: Callable[[Path], Opened], tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    answers = np.rint(3 + rng.normal(size=(200, 1)) + rng.normal(size=(200, 8)))
+    dataset = dfact.import_array(answers, tmp_path / "d.zarr", column_labels=EVIL[:8])
+    description = dfact.describe(dataset, scales={"social confidence": EVIL[:4], EVIL[5]: EVIL[4:8]})
+    write_description(description, tmp_path / "r.html")
+    page = opened(tmp_path / "r.html").page
+    assert page.eval_on_selector_all("main > section", "all => all.map(one => one.id)") == ["adequacy", "scales", "items"]
+    assert page.locator("#items tbody tr").count() == 8
+    assert page.locator("#scales tbody tr").first.locator("td, th").nth(4).text_content() == f"{description.scales['alpha'].iloc[0]:.2f}"
+    assert page.locator("#adequacy").text_content().count("e+") == 0
+    # The figures of the scales are visible without scrolling.
+    assert page.evaluate("(one => one.scrollWidth <= one.clientWidth)(document.querySelector('#scales table').parentElement)")
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert page.evaluate(WORST_CONTRAST)[0] >= 4.5
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_apa_tables_in_a_browser(opened: Callable[[Path], Opened], tmp_path: Path) -> None:

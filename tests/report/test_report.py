@@ -17,7 +17,7 @@ from dfact.report.export import check_destination, write_factors
 from dfact.report.plots import loadings_heatmap
 from dfact.report.presenters.base import model_text
 from dfact.report.presenters.bounded_nmf import confounder_effects, confounders_text, factors_text, strength_shares, top_items
-from dfact.report.tables import table_text
+from dfact.text import table_text
 from tests.conftest import planted_answers
 
 N, M, K = 300, 24, 3

@@ -27,7 +27,7 @@ from dfact.report.presenters.gom.tables import (
     purity_level,
 )
 from dfact.report.selection import selection_text
-from dfact.report.tables import align_columns
+from dfact.text import align_columns
 from tests.conftest import planted_answers
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from dfact.data.scales import ALL_ITEMS
+from dfact.psychometrics.reliability import Description
 from dfact.report.apa.table import ANSWERED, ApaTable, Cell, Group, described, level_of_significance, number
-from dfact.report.reliability import Description
 
 
 def description_tables(description: Description) -> list[ApaTable]:

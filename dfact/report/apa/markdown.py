@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from dfact.report.apa.table import ApaTable, Cell
-from dfact.report.tables import escape_control
+from dfact.text import escape_control
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|$~&^@])")
 """Characters that Markdown or HTML within it may interpret."""

@@ -13,7 +13,8 @@ from dfact.report.document import Block, Drawing, Section, Text, make_table
 from dfact.report.figures import history_figure
 from dfact.report.presenters.base import MAX_ITEMS, Presenter
 from dfact.report.structure import population_names, structure_figure
-from dfact.report.tables import Lines, Texts, convergence_text, distinctive_items, highest_items, indented, row_chunks, table_text
+from dfact.report.tables import Lines, Texts, convergence_text, distinctive_items, highest_items, row_chunks
+from dfact.text import indented, table_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,7 +20,8 @@ from dfact.report.document import Block, Card, Cards, Drawing, Section
 from dfact.report.figures import Groups, history_figure, items_heatmap, order_by_similarity
 from dfact.report.plots import signed_heatmap, with_item_labels
 from dfact.report.selection import ERROR_LABEL, score_plot
-from dfact.report.tables import Lines, Texts, align_columns, item_texts, largest_items, require_own_items, under_headings
+from dfact.report.tables import Lines, Texts, item_texts, largest_items, require_own_items, under_headings
+from dfact.text import align_columns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

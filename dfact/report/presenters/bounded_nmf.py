@@ -10,7 +10,8 @@ from dfact.models.bounded_nmf.l1nmf import L1NMF
 from dfact.report.document import Block, Section, Text, make_table, number_format
 from dfact.report.plots import loadings_heatmap
 from dfact.report.presenters.base import TOP, Presenter
-from dfact.report.tables import Lines, Texts, align_columns, fit_line, row_chunks, under_headings, with_texts
+from dfact.report.tables import Lines, Texts, fit_line, row_chunks, under_headings, with_texts
+from dfact.text import align_columns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,7 +6,8 @@ import pandas as pd
 from dfact.models.factor_analysis.estimator import FactorAnalysis
 from dfact.report.document import Block, make_table
 from dfact.report.presenters.base import Presenter
-from dfact.report.tables import Lines, Texts, convergence_text, indented, largest_items, table_text, under_headings
+from dfact.report.tables import Lines, Texts, convergence_text, largest_items, under_headings
+from dfact.text import indented, table_text
 
 
 class FactorAnalysisPresenter(Presenter[FactorAnalysis]):

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from dfact.models.gom.estimator import GradeOfMembership
 from dfact.models.gom.passes import MIXED, PURE
 from dfact.report import tables
-from dfact.report.tables import Texts, indented, row_chunks, table_text, with_texts
+from dfact.report.tables import Texts, row_chunks, with_texts
+from dfact.text import indented, table_text
 
 LEVELS = ("highly pure", "moderately pure", "highly mixed")
 """Purity of a subject, by its highest membership: at least 0.9, between 0.7 and 0.9, at most 0.7."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 import dfact
 from dfact.cli.main import main
 from dfact.errors import DataError, MemoryPlanError, ParameterError
+from dfact.linalg.correlation import smoothed
 from dfact.linalg.reliability import alpha, alpha_interval, bartlett, lambda6, omega_total, sampling_adequacy
 from tests.conftest import REAL_DATA
 
@@ -170,6 +171,7 @@ def test_weights_enter_means_covariances_and_the_effective_number(seed: int, mis
     np.testing.assert_allclose(items["floor"], np.average(X == 1, axis=0, weights=w))
     np.testing.assert_allclose(items["skew"], np.average((X - mean) ** 3, axis=0, weights=w) / C.diagonal() ** 1.5, atol=1e-12)
     assert (items["n"] == 360).all()
+    assert (items["missing"] == 0).all()  # participants of weight 0 are left out
     assert row["alpha"] == pytest.approx(alpha(C), abs=1e-10)
     assert (row["low"], row["high"]) == pytest.approx(alpha_interval(alpha(C), n_effective, 6), abs=1e-10)
     R = C / np.sqrt(np.outer(C.diagonal(), C.diagonal()))
@@ -245,12 +247,22 @@ def test_bits_do_not_depend_on_storage_or_threads(n: int, m: int, missing: str, 
     np.testing.assert_array_equal(whole.scales["omega_hierarchical"], first.scales["omega_hierarchical"])
 
 
-@pytest.mark.parametrize("missing", ["pairwise", "listwise"])
-def test_bits_are_those_of_a_cluster(client: Client, missing: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("correlation", "missing"), [("pearson", "pairwise"), ("pearson", "listwise"), ("polychoric", "pairwise")])
+def test_bits_are_those_of_a_cluster(client: Client, correlation: str, missing: str, tmp_path: Path) -> None:
     X = questionnaire(20_000, 12, 1)
     dataset = stored(X, tmp_path / "d.zarr")
-    inline = dfact.describe(dataset, scales=halves(12), missing=missing, executor="inline")
-    assert_same(dfact.describe(dataset, scales=halves(12), missing=missing, executor=client), inline)
+    settings: dict[str, Any] = {"scales": halves(12), "correlation": correlation, "missing": missing}
+    inline = dfact.describe(dataset, executor="inline", **settings)
+    assert_same(dfact.describe(dataset, executor=client, **settings), inline)
+    assert_same(dfact.describe(dataset, executor="threads", **settings), inline)
+
+
+def test_weighted_bits_are_those_of_a_cluster(client: Client, tmp_path: Path) -> None:
+    X, w = questionnaire(20_000, 6, 1), np.random.default_rng(0).gamma(2, 1, 20_000)
+    dataset = dfact.import_array(X, tmp_path / "d.zarr", weights=w)
+    inline = dfact.describe(dataset, scales=halves(6), executor="inline")
+    assert_same(dfact.describe(dataset, scales=halves(6), executor=client), inline)
+    assert_same(dfact.describe(X, scales=halves(6), weights=w, executor="threads"), inline)
 
 
 def test_one_pass_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,10 +337,17 @@ def test_indefinite_correlations_are_smoothed_with_a_warning() -> None:
         X[rows, a] = rng.integers(1, 6, 200)
         X[rows, b] = X[rows, a] if sign > 0 else 6 - X[rows, a]
         X[200 * i, b] = 3
-    with pytest.warns(UserWarning, match="scale 'all' have negative eigenvalues and were smoothed"):
+    with (
+        pytest.warns(UserWarning, match=r"pairwise correlations of scale 'all' .* smoothed for omega; missing='listwise'"),
+        pytest.warns(UserWarning, match=r"pairwise correlations of all items .* smoothed for KMO; missing='listwise'"),
+    ):
         description = dfact.describe(X)
-    assert np.isnan(description.kmo)
-    assert "negative eigenvalues" in description.note
+    assert description.kmo == pytest.approx(sampling_adequacy(smoothed(pd.DataFrame(X).corr().to_numpy()))[0], abs=1e-6)
+    assert description.items["msa"].between(0, 1).all()
+    assert description.bartlett.isna().all()
+    assert "KMO of smoothed correlations and no Bartlett's test: the pairwise correlations have 1 negative eig" in description.note
+    assert f"{description.kmo:.3f}\nnote             KMO of smoothed correlations" in str(description)
+    assert np.isnan(description.scales.loc["all", "lambda6"])
     assert np.isfinite(description.scales.loc["all", "omega_total"])
 
 
@@ -430,3 +449,27 @@ def test_command_prints_and_writes_the_tables(survey: Path, capsys: pytest.Captu
     capsys.readouterr()
     assert main(["describe", str(survey), "--items", str(folder / "other.csv")]) == 0
     assert "\na  " in capsys.readouterr().out
+
+
+def test_command_uses_the_weights_of_the_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    X, w = questionnaire(200, 4, 0), np.random.default_rng(0).gamma(2, 1, 200)
+    dataset, table = dfact.import_array(X, tmp_path / "d.zarr", weights=w), str(tmp_path / "t.csv")
+    for flags, expected in ((["--weights"], dfact.describe(X, weights=w)), ([], dfact.describe(X, weights=w))):
+        assert main(["describe", str(dataset.path), table, "--overwrite", *flags]) == 0
+        assert "Weighted by" in capsys.readouterr().err
+        np.testing.assert_allclose(pd.read_csv(table)[["mean", "r_drop"]], expected.items[["mean", "r_drop"]])
+    assert main(["describe", str(dataset.path), table, "--overwrite", "--no-weights"]) == 0
+    assert "Weighted" not in capsys.readouterr().err
+    np.testing.assert_allclose(pd.read_csv(table)["mean"], dfact.describe(X).items["mean"])
+    assert main(["describe", str(dataset.path), "--correlation", "polychoric"]) == 1
+    assert "expected answers without weights; use correlation='pearson', or leave the weights out" in capsys.readouterr().err
+
+
+def test_command_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dfact.import_array(questionnaire(200, 4, 0), tmp_path / "d.zarr")
+    assert main(["describe", str(tmp_path / "d.zarr"), "--plan", "--memory-limit", "2GiB"]) == 0
+    out = capsys.readouterr().out
+    assert "limit of a process    2.00 GiB" in out
+    assert "scale" not in out
+    assert main(["describe", str(tmp_path / "d.zarr"), "--plan", "--memory-limit", "1MiB"]) == 1
+    assert "needs at least" in capsys.readouterr().err

@@ -44,6 +44,8 @@ class Associations:
     """Kish's effective number of these rows, which tests and intervals take for n; without weights their number."""
     counts: Array
     """Number of rows of each pair (m, m)."""
+    kind: str
+    """Adjective of the correlations, for messages."""
 
     @classmethod
     def of(cls, moments: Moments, keys: Array, correlations: Array | None = None) -> "Associations":
@@ -55,7 +57,8 @@ class Associations:
         R = moments.correlations()
         if correlations is not None:
             R = np.where(np.isnan(R.diagonal()[:, None] + R.diagonal()), np.nan, correlations)
-        return cls(moments.covariances() * signs, R * signs, int(moments.rows), moments.effective_rows, moments.counts)
+        kind = "pairwise" if correlations is None else "polychoric"
+        return cls(moments.covariances() * signs, R * signs, int(moments.rows), moments.effective_rows, moments.counts, kind)
 
     def part(self, columns: NDArray[np.intp]) -> "Associations":
         """Return those of some of the items."""
@@ -82,38 +85,46 @@ def describe_scale(scale: Scale, own: Associations, names: list[str], figures: M
         row["alpha"] = alpha(C)
         row["low"], row["high"] = alpha_interval(row["alpha"], chosen.n_eff, m)
         row["standardised"], row["average_r"] = alpha(R), average_correlation(R)
-        reason = _irregular(R, labels)
+        reason = _irregular(chosen, labels)
         if reason:
             notes.append(f"lambda6: {reason}")
         else:
             row["lambda6"] = lambda6(R)
-        if is_indefinite(R):
-            warnings.warn(
-                f"the pairwise correlations of scale {scale.name!r} have negative eigenvalues and were smoothed for omega; "
-                "missing='listwise' needs no smoothing",
-                UserWarning,
-                stacklevel=4,
-            )
-            R = smoothed(R)
+        R = _smoothed(chosen, f"scale {scale.name!r}", "omega") if is_indefinite(R) else R
         split = schmid_leiman(R, n_group_factors(m, group_factors))
         row |= {"omega_total": omega_total(R), "omega_hierarchical": split.omega_hierarchical, "ecv": split.ecv}
     return row | {"note": "; ".join(notes)}
 
 
 def adequacy(associations: Associations, names: list[str], msa: Array) -> tuple[float, "pd.Series[float]", str]:
-    """Return KMO and Bartlett's test with the reason if they are NaN, and set the sampling adequacy ``msa`` of the items."""
+    """Return KMO and Bartlett's test with the reason if one is NaN, and set the sampling adequacy ``msa`` of the items.
+
+    Indefinite correlations are smoothed for KMO and MSA, as psych does. Bartlett's test has no figure then: the determinant would be
+    that of the smoothing.
+    """
     columns = np.flatnonzero(~np.isnan(associations.R.diagonal()))
-    R, labels = associations.R[np.ix_(columns, columns)], [names[j] for j in columns]
-    undefined = pd.Series({"chi_square": np.nan, "df": np.nan, "p": np.nan})
+    chosen, labels = associations.part(columns), [names[j] for j in columns]
+    R, test = chosen.R, pd.Series({"chi_square": np.nan, "df": np.nan, "p": np.nan})
     if len(columns) < 2:
-        return np.nan, undefined, "fewer than two items vary"
-    reason = _undefined_pair(R, labels) if np.isnan(R).any() else _irregular(R, labels)
-    if reason:
-        return np.nan, undefined, f"no KMO and no Bartlett's test: {reason}"
-    kmo, item_adequacy = sampling_adequacy(R)
-    msa[columns] = item_adequacy
-    test = bartlett(R, associations.n_eff)
-    return kmo, pd.Series({"chi_square": test.chi_square, "df": float(test.df), "p": test.p}), ""
+        return np.nan, test, "fewer than two items vary"
+    note = _undefined_pair(R, labels) if np.isnan(R).any() else _irregular(chosen, labels)
+    if note and (np.isnan(R).any() or not is_indefinite(R)):
+        return np.nan, test, f"no KMO and no Bartlett's test: {note}"
+    if note:
+        R, note = _smoothed(chosen, "all items", "KMO"), f"KMO of smoothed correlations and no Bartlett's test: {note}"
+    else:
+        bartlett_test = bartlett(R, chosen.n_eff)
+        test = pd.Series({"chi_square": bartlett_test.chi_square, "df": float(bartlett_test.df), "p": bartlett_test.p})
+    kmo, msa[columns] = sampling_adequacy(R)
+    return kmo, test, note
+
+
+def _smoothed(associations: Associations, whose: str, figure: str) -> Array:
+    """Return smoothed correlations, with a warning."""
+    remedy = "missing='listwise' needs no smoothing" if associations.kind == "pairwise" else "leave out items, or add rows"
+    found = f"the {associations.kind} correlations of {whose} have negative eigenvalues and were smoothed for {figure}"
+    warnings.warn(f"{found}; {remedy}", UserWarning, stacklevel=5)
+    return smoothed(associations.R)
 
 
 def _undefined_pair(R: Array, labels: list[str]) -> str:
@@ -121,13 +132,13 @@ def _undefined_pair(R: Array, labels: list[str]) -> str:
     return f"{labels[i]!r} and {labels[j]!r} do not vary together in common rows"
 
 
-def _irregular(R: Array, labels: list[str]) -> str:
+def _irregular(associations: Associations, labels: list[str]) -> str:
     """Return the reason why correlations cannot be inverted; "" if they can be."""
-    values, vectors = np.linalg.eigh(R)
+    values, vectors = np.linalg.eigh(associations.R)
     if values[0] > SINGULAR:
         return ""
-    if is_indefinite(R):
-        return "the pairwise correlations have negative eigenvalues"
+    if is_indefinite(associations.R):
+        return f"the {associations.kind} correlations have {(values < 0).sum()} negative eigenvalues, the lowest {values[0]:.2g}"
     weights = np.abs(vectors[:, 0])
     return f"{quoted(labels[j] for j in np.flatnonzero(weights > 0.01 * weights.max()))} determine one another"
 

@@ -15,14 +15,15 @@ from dfact.data.dataset import Dataset
 from dfact.data.scales import Scales, resolve_scales
 from dfact.data.validation import require_finite
 from dfact.engine.executors import data_client
+from dfact.engine.memory_plan import Plan
 from dfact.engine.threads import single_threaded
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.item_sums import ItemRange, ItemSums
 from dfact.models.parameters import POSITIVE_INTEGER, is_count
 from dfact.progress import Iteration, Reporter
-from dfact.report.answer_sums import AnswerSums, collect
-from dfact.report.scale_figures import Associations, adequacy, describe_scale, quoted
-from dfact.report.tables import align_columns, table_text
+from dfact.psychometrics.answer_sums import AnswerSums, SumsTask
+from dfact.psychometrics.scale_figures import Associations, adequacy, describe_scale, quoted
+from dfact.text import align_columns, table_text
 
 Array = NDArray[np.float64]
 
@@ -54,7 +55,7 @@ class Description:
     ``lambda6``, McDonald's ``omega_total`` of one factor, ``omega_hierarchical`` and ``ecv`` of a general factor, the average
     correlation ``average_r``, and ``note``."""
     kmo: float
-    """Kaiser-Meyer-Olkin measure of sampling adequacy of all items."""
+    """Kaiser-Meyer-Olkin measure of sampling adequacy of all items; of smoothed correlations if they are indefinite."""
     bartlett: "pd.Series[float]"
     """Bartlett's test of sphericity of all items: ``chi_square``, ``df`` and ``p``."""
     n: int
@@ -62,19 +63,23 @@ class Description:
     correlation: str
     missing: str
     note: str = ""
-    """Reason why ``kmo`` and ``bartlett`` are NaN."""
+    """Reason why ``kmo`` or ``bartlett`` is NaN."""
 
-    def __str__(self) -> str:
+    def summary(self) -> list[tuple[str, str]]:
+        """Return what is said of all items together, as named lines."""
         chi_square, df, p = self.bartlett
         level = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-        tests = self.note or f"KMO {self.kmo:.3f}; Bartlett's χ² {chi_square:.1f}, {df:g} df, {level}"
         lines = [
-            ("answers", f"{self.n} participants × {len(self.items)} items, missing answers {self.missing}"),
+            ("answers", f"{self.n} participants × {len(self.items)} items"),
+            ("missing answers", self.missing),
             ("correlations", self.correlation),
-            ("adequacy", tests),
         ]
-        tables = [_printed(table) for table in (self.scales, self.items)]
-        return "\n\n".join([align_columns(lines), *tables])
+        lines += [] if np.isnan(self.kmo) else [("KMO", f"{self.kmo:.3f}")]
+        lines += [] if np.isnan(chi_square) else [("Bartlett's test", f"χ² = {chi_square:.1f}, {df:.0f} df, {level}")]
+        return lines + ([("note", self.note)] if self.note else [])
+
+    def __str__(self) -> str:
+        return "\n\n".join([align_columns(self.summary()), _printed(self.scales), _printed(self.items)])
 
 
 def describe(
@@ -120,7 +125,7 @@ def describe(
     weights : array (n,), optional
         Weights of the participants, such as survey weights; by default those of the dataset. Means, shares and covariances are
         weighted, and Kish's effective number takes the place of n in variances, intervals and tests. ``n`` and ``missing`` count
-        participants.
+        participants, without those of weight 0. Polychoric correlations take no weights.
     missing : "pairwise" or "listwise"
         Correlations from the participants who answered both items, or all items: of the scale for figures of a scale, of the
         data for KMO, MSA and Bartlett's test. n, mean, sd, skew, floor and ceiling are of all answers to the item.
@@ -151,8 +156,8 @@ def describe(
     Warns
     -----
     UserWarning
-        Items that correlate negatively with the rest of their scale; indefinite correlations of a scale, which were smoothed for
-        omega.
+        Items that correlate negatively with the rest of their scale; indefinite correlations, which were smoothed for omega, KMO and
+        MSA.
 
     Examples
     --------
@@ -163,30 +168,57 @@ def describe(
     >>> list(description.scales.index), bool(description.scales.loc["calm", "alpha"] > 0.6)
     (['calm', 'open'], True)
     """
-    if correlation not in ("pearson", "polychoric"):
-        raise ParameterError(f"correlation is {correlation!r}, expected 'pearson' or 'polychoric'")
-    if missing not in ("pairwise", "listwise"):
-        raise ParameterError(f"missing is {missing!r}, expected 'pairwise' or 'listwise'")
     if not is_count(group_factors):
         raise ParameterError(f"group_factors is {group_factors!r}, expected {POSITIVE_INTEGER}")
-    dataset = as_dataset(data, client=data_client(data, executor))
-    if len(dataset.shape) != 2:
-        raise DataError(f"X has {len(dataset.shape)} modes, expected rows (participants) and columns (items)")
-    require_finite(dataset)
-    dataset = dataset if weights is None else dataset.with_weights(weights)
-    polychoric = correlation == "polychoric"
-    if polychoric and dataset.weights is not None:
-        remedy = "use correlation='pearson', or leave the weights out with Dataset.with_weights(None) (--no-weights)"
-        raise ParameterError(f"correlation is 'polychoric' and the answers have weights, expected answers without weights; {remedy}")
-    resolved = resolve_scales(dataset, scales, keys)
+    dataset = _answers(data, weights, executor)
+    resolved, task = _prepare(dataset, scales, keys, correlation, missing, executor, memory_limit)
     report = Reporter(callbacks, 2)
-    listwise = missing == "listwise"
-    sums = collect(dataset, resolved.scales, listwise=listwise, polychoric=polychoric, executor=executor, memory_limit=memory_limit)
+    sums = task.run()
     report.step("answers")
     with single_threaded(), np.errstate(invalid="ignore", divide="ignore"):
         result = _summarize(dataset, resolved, sums, correlation, missing, group_factors)
     report.step("reliability")
     return result
+
+
+def plan_description(
+    data: Any,
+    *,
+    scales: Mapping[str, Sequence[str]] | str | PathLike[str] | None = None,
+    correlation: str = "pearson",
+    weights: Any = None,
+    missing: str = "pairwise",
+    executor: Any = None,
+    memory_limit: int | str | None = None,
+) -> Plan:
+    """Return the memory plan of :func:`describe` with these arguments; nothing runs."""
+    return _prepare(_answers(data, weights, executor), scales, None, correlation, missing, executor, memory_limit)[1].plan
+
+
+def _answers(data: Any, weights: Any, executor: Any) -> Dataset:
+    """Return the data as a dataset with its weights."""
+    dataset = as_dataset(data, client=data_client(data, executor))
+    if len(dataset.shape) != 2:
+        raise DataError(f"X has {len(dataset.shape)} modes, expected rows (participants) and columns (items)")
+    require_finite(dataset)
+    return dataset if weights is None else dataset.with_weights(weights)
+
+
+def _prepare(
+    dataset: Dataset, scales: Any, keys: Mapping[str, int] | None, correlation: str, missing: str, executor: Any, memory_limit: Any
+) -> tuple[Scales, SumsTask]:
+    """Return the scales, and the passes that collect the sums of their items."""
+    if correlation not in ("pearson", "polychoric"):
+        raise ParameterError(f"correlation is {correlation!r}, expected 'pearson' or 'polychoric'")
+    if missing not in ("pairwise", "listwise"):
+        raise ParameterError(f"missing is {missing!r}, expected 'pairwise' or 'listwise'")
+    polychoric = correlation == "polychoric"
+    if polychoric and dataset.weights is not None:
+        remedy = "use correlation='pearson', or leave the weights out with Dataset.with_weights(None) (--no-weights)"
+        raise ParameterError(f"correlation is 'polychoric' and the answers have weights, expected answers without weights; {remedy}")
+    found, listwise = resolve_scales(dataset, scales, keys), missing == "listwise"
+    settings: dict[str, Any] = {"polychoric": polychoric, "executor": executor, "memory_limit": memory_limit}
+    return found, SumsTask.prepare(dataset, found.scales, listwise=listwise, **settings)
 
 
 def _summarize(dataset: Dataset, scales: Scales, sums: AnswerSums, correlation: str, missing: str, group_factors: int) -> Description:
@@ -227,7 +259,7 @@ def _item_table(
         "scale": scale,
         "key": scales.keys.astype(int),
         "n": n.astype(int),
-        "missing": 1 - n / dataset.shape[0],
+        "missing": 1 - n / _n_participants(dataset),
         "mean": np.where(reversed_, low + high - mean, mean),
         "sd": deviations,
         "skew": sums.skews() * scales.keys,
@@ -237,6 +269,11 @@ def _item_table(
         "note": np.where(n == 0, "no answers", np.where(n == 1, "one answer", np.where(deviations == 0, "no variance", ""))),
     }
     return pd.DataFrame(columns, index=pd.Index(names, name="item"))
+
+
+def _n_participants(dataset: Dataset) -> int:
+    """Return the number of participants that count: a weight of 0 leaves one out."""
+    return dataset.shape[0] if dataset.weights is None else int(np.count_nonzero(np.asarray(dataset.weights)))
 
 
 def _warn_negative(negative: list[str]) -> None:

@@ -1,0 +1,182 @@
+"""The sums from which a questionnaire is described, collected on one read of the answers."""
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfact.data.dataset import Dataset
+from dfact.data.layout import Layout
+from dfact.data.scales import Scale
+from dfact.engine.driver import FusedSolver, drive_together, whole
+from dfact.engine.executors import resolve_executor
+from dfact.engine.memory_plan import Footprint, Plan, make_plan
+from dfact.engine.partitions import partitions
+from dfact.engine.passes import Block
+from dfact.engine.requests import BlockView, Solver, run
+from dfact.engine.session import Executor
+from dfact.errors import DataError
+from dfact.linalg.correlation import Moments, MomentsPass
+from dfact.linalg.item_sums import ItemRange, ItemSums, ItemSumsPass
+from dfact.linalg.polychoric import Levels, Tabulated, answer_levels, gathered_bytes, table_bytes, tabulate
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class AnswerSums:
+    """The sums of the items, and for each group of items their moments and correlations."""
+
+    range: ItemRange
+    items: ItemSums
+    moments: list[Moments]
+    """Moments of all items; listwise also those of each scale."""
+    polychoric: list[Array]
+    """Polychoric correlations of the same groups (m, m), NaN for items without variance; empty if they were not asked for."""
+
+
+@dataclass(frozen=True)
+class ColumnsView:
+    """A view of some columns of each block."""
+
+    columns: tuple[int, ...]
+
+    def __call__(self, block: Block) -> Block:
+        return replace(block, stored=block.values[:, self.columns], missing_code=None)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Items whose associations are computed from the same rows."""
+
+    columns: NDArray[np.intp]
+    varying: NDArray[np.intp]
+    """Those of the columns whose answers differ."""
+    levels: Levels | None
+    """Levels of the varying columns, for polychoric correlations."""
+
+
+@dataclass(frozen=True)
+class SumsTask:
+    """The passes that collect the sums, with their memory plan."""
+
+    dataset: Dataset
+    groups: list[_Group]
+    """All items; listwise also those of each scale."""
+    listwise: bool
+    dtype: np.dtype[Any]
+    executor: Executor
+    plan: Plan
+    tiles: int
+    """Number of reads: the tables of all pairs of items may need several to stay within the memory limit."""
+
+    @classmethod
+    def prepare(
+        cls, dataset: Dataset, scales: tuple[Scale, ...], *, listwise: bool, polychoric: bool, executor: Any, memory_limit: int | str | None
+    ) -> "SumsTask":
+        """Plan the passes; nothing runs."""
+        m = dataset.shape[1]
+        dtype = np.dtype("float32" if np.can_cast(dataset.dtype, np.float32) else "float64")
+        groups = [_group(dataset, columns, polychoric) for columns in (np.arange(m), *(scale.columns for scale in scales if listwise))]
+        resolved = resolve_executor(executor, Layout.of(dataset.shape).n_partitions)
+        resources = resolved.workers(memory_limit)
+
+        def planned(tiles: int) -> Plan:
+            return make_plan(dataset.source, dtype, _footprint(dataset, groups, tiles, dtype), resources)
+
+        tiles = 1
+        while polychoric and tiles < m and not planned(tiles).fits:
+            tiles *= 2
+        return cls(dataset, groups, listwise, dtype, resolved, planned(tiles), tiles)
+
+    def run(self) -> AnswerSums:
+        """Read the answers; raise MemoryPlanError if the plan does not fit."""
+        self.plan.check()
+        dataset, dtype, m = self.dataset, self.dtype, self.dataset.shape[1]
+        statistics, weighted = dataset.statistics, dataset.weights is not None
+        with np.errstate(invalid="ignore"):  # without answers the extremes are infinite
+            shift = np.where(statistics.observed > 0, (statistics.minimum + statistics.maximum) / 2, 0.0)
+        item_range = ItemRange(dataset.valid_range[:, 0], dataset.valid_range[:, 1], shift)
+        moments_pass = MomentsPass(dtype, self.listwise, weighted)
+        solvers: list[FusedSolver[Any]] = [
+            FusedSolver(_run(ItemSumsPass(dtype, weighted), item_range)),
+            *(FusedSolver(_run(moments_pass, shift[group.columns]), _view(group.columns, m)) for group in self.groups),
+        ]
+        tabulated = [i for i, group in enumerate(self.groups) if group.levels is not None and len(group.varying)]
+        for i in tabulated:
+            group = self.groups[i]
+            assert group.levels is not None
+            tiles, threads = self.tiles if i == 0 else 1, self.plan.workers.threads
+            tables = tabulate(group.levels, tiles, dataset.shape[0], dtype, complete_only=self.listwise, threads=threads)
+            solvers.append(FusedSolver(tables, _view(group.varying, m)))
+        with self.executor.open(partitions(dataset.source, dataset.missing_code, _scaled_weights(dataset)), self.plan) as session:
+            items, *found = drive_together(solvers, session, dtype)
+        moments, found_tables = found[: len(self.groups)], dict(zip(tabulated, found[len(self.groups) :], strict=True))
+        correlations = [_filled(dataset, group, found_tables.get(i)) for i, group in enumerate(self.groups) if group.levels is not None]
+        return AnswerSums(item_range, items, moments, correlations)
+
+
+def _scaled_weights(dataset: Dataset) -> Array | None:
+    """Return the weights of the rows as a covariate (n, 1), the largest 1; None without weights."""
+    if dataset.weights is None:
+        return None
+    weights = np.asarray(dataset.weights, np.float64)[:, None]
+    return np.asarray(weights / weights.max())
+
+
+def _view(columns: NDArray[np.intp], m: int) -> BlockView:
+    return whole if len(columns) == m else ColumnsView(tuple(columns.tolist()))
+
+
+def _run(pass_: Any, broadcast: Any) -> Solver[Any]:
+    return (yield from run(pass_, broadcast))
+
+
+def _group(dataset: Dataset, columns: NDArray[np.intp], polychoric: bool) -> _Group:
+    statistics = dataset.statistics
+    low, high = statistics.minimum[columns], statistics.maximum[columns]
+    kept = np.flatnonzero((statistics.observed[columns] > 0) & (low < high))
+    varying = columns[kept]
+    levels = answer_levels(low[kept], high[kept], dataset.column_labels[varying]) if polychoric else None
+    return _Group(columns, varying, levels)
+
+
+def _footprint(dataset: Dataset, groups: list[_Group], tiles: int, dtype: np.dtype[Any]) -> Footprint:
+    """Return the footprint of the passes, whose tables of all items are split into ``tiles``.
+
+    The sums of a block and those that wait for others are squares (m, m) and tables; the driver holds squares besides: covariances,
+    correlations, their eigenvectors and, polychoric, standard errors and counts.
+    """
+    size, (n, m), weighted = dtype.itemsize, dataset.shape, dataset.weights is not None
+    square = 8 * sum(len(group.columns) ** 2 for group in groups)
+    slots = [group.levels.n_slots for group in groups if group.levels is not None]
+    tables = sum(table_bytes(count, n) / (tiles if i == 0 else 1) + gathered_bytes(count) for i, count in enumerate(slots))
+    return Footprint(
+        state_per_row=0,
+        work_per_row=(3 * size + 2) * m + (18 + 24 * weighted) * m + size * m * (len(groups) > 1) + sum(slots),
+        broadcast=(3 if slots else 2) * square + 8 * 3 * m,
+        result_per_row=0,
+        summed=(4 + 2 * weighted) * square + 8 * 8 * m + round(tables),
+    )
+
+
+def _filled(dataset: Dataset, group: _Group, found: Tabulated | None) -> Array:
+    """Return the polychoric correlations of a group, with NaN for items without variance, and warn of those at their limit."""
+    R = np.full((len(group.columns),) * 2, np.nan)
+    if found is None or found.rows < 2:
+        return R
+    names = [str(dataset.column_labels[j]) for j in group.varying]
+    if found.fractions.any():
+        j = int(np.flatnonzero(found.fractions)[0])
+        message = f"item {names[j]!r} has {found.fractions[j]} answers that are no whole numbers"
+        raise DataError(f"{message}, expected ordered categories; use correlation='pearson'")
+    limit = found.correlations.at_limit
+    if limit.size:
+        pairs = ", ".join(" and ".join(repr(names[j]) for j in pair) for pair in limit[:3])
+        message = f"the polychoric correlation is at its limit for {len(limit)} pairs of items ({pairs}), expected less than 0.9999"
+        warnings.warn(f"{message}; leave out items that repeat others", UserWarning, stacklevel=4)
+    positions = np.flatnonzero(np.isin(group.columns, group.varying))
+    R[np.ix_(positions, positions)] = found.correlations.R
+    return R
