@@ -82,7 +82,7 @@ def test_commands_write_and_refuse_files(model: dfact.Admixture, tmp_path: Path,
     assert main(["structure", str(tmp_path / "s.png"), fitted, str(tmp_path / "m.Q")]) == 0
     assert capsys.readouterr().out.endswith("s.png: 2 runs of 90 people\n")
     refused = {
-        ("m2.Q", "--table", "loadings"): "ends in '.Q', expected one of .csv, .parquet, .P",
+        ("m2.Q", "--table", "loadings"): "ends in '.Q', expected one of .csv, .parquet, .xlsx, .P",
         ("m2.P", "--table", "factors"): "ends in '.P', expected one of .csv, .parquet, .zarr, .Q",
         ("m2.P", "--suppress", "0.1"): "below is 0.1, expected 0",
         ("m.P",): "exists already",

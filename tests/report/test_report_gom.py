@@ -54,6 +54,7 @@ def small() -> Any:
     Theta = np.array([[1.0, 3.0], [4.0, 3.5], [2.0, 2.0]])
     return SimpleNamespace(
         likelihood="none",
+        loadings_=pd.DataFrame(Theta, pd.Index(["a", "b", "c"], name="item"), ["first", "second"]),
         method="srsc",
         memberships_=memberships,
         components_=Theta.T,
