@@ -229,7 +229,8 @@ class FactorAnalysis(Factorization):
         ``sample_weight`` holds n numbers of at least 0, such as survey weights; a Dataset or path has its own, and
         ``Dataset.with_weights(None)`` leaves them out. Means, variances and correlations are weighted, and variances have the factor
         n/(n − 1) with Kish's effective n: only the ratios of the weights matter, and an integer weight does not equal copies of
-        the row. Polychoric correlations take no weights. ``checkpoint`` overrides the parameter.
+        the row. For polychoric correlations, thresholds come from weighted shares, and the table of two items has Kish's effective number
+        of their rows. ``checkpoint`` overrides the parameter.
         """
         del y
         return self.fit_prepared(self.prepare(X, sample_weight=sample_weight), checkpoint=checkpoint)
@@ -240,9 +241,6 @@ class FactorAnalysis(Factorization):
         dataset = self._dataset(X, None, sample_weight, reset=True)
         _check_answers(dataset, self.n_components if least is None else least)
         weights = self._row_weights(dataset)
-        if weights is not None and self.correlation == "polychoric":
-            remedy = "use correlation='pearson', or leave the weights out: dataset.with_weights(None), --no-weights"
-            raise DataError(f"the rows have weights, which polychoric correlations do not take; {remedy}")
         return self._task(dataset, covariates=None if weights is None else weights[:, None] / weights.max())
 
     def _solve(self, task: FitTask[Tables | None]) -> Solver[None]:
@@ -381,13 +379,15 @@ class FactorAnalysis(Factorization):
             base = task.footprint  # weighted sums are in double precision, and two more
             more = replace(base, work_per_row=base.work_per_row + 24 * m, broadcast=base.broadcast + 16 * m * m)
             return replace(task, footprint=more)
-        levels, m = answer_levels(dataset.statistics.minimum, dataset.statistics.maximum, dataset.column_labels), dataset.shape[1]
-        dtype = self._working_dtype(dataset)
+        levels, (n, m) = answer_levels(dataset.statistics.minimum, dataset.statistics.maximum, dataset.column_labels), dataset.shape
+        dtype, weighted = self._working_dtype(dataset), dataset.weights is not None
         base = self._footprint(dataset.shape, 0, dtype)
+        small = base.broadcast + gathered_bytes(levels.n_slots, weighted_items=m * weighted)
         tiles = 1
         while True:
-            tables = table_bytes(levels.n_slots, dataset.shape[0]) / tiles + gathered_bytes(levels.n_slots)
-            footprint = replace(base, work_per_row=base.work_per_row + levels.n_slots, broadcast=base.broadcast + round(tables))
+            tables = small + round(table_bytes(levels.n_slots, n, weighted=weighted) / tiles)
+            work = base.work_per_row + (4 * m if weighted else levels.n_slots)
+            footprint = replace(base, work_per_row=work, broadcast=small, summed=tables)
             task = super()._task(dataset, Tables(levels, tiles), footprint=footprint, **settings)
             if tiles >= m or task.plan().fits:
                 return task
