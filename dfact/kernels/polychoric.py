@@ -3,7 +3,8 @@
 The levels of the items, s_j to s_{j+1} − 1 for item j, are the slots of a bit matrix (S, words): bit i of a slot is set if row i gave
 this answer. The table of two items is a block of the Gram matrix G (S, S) of the slots, a number of common bits for each pair of
 them. Of G, the rows ``first`` to ``last`` − 1 of the lower triangle are stored one after the other, each with its diagonal entry.
-If the rows of the data have weights, the entries of G are sums of them: the slots of a row's answers say to which it contributes.
+If the rows of the data have weights, the entries of G are sums of weights. Then the slots of each row (rows, m) take the place of the
+bits, as a row contributes to m²/2 of the entries alone.
 
 Additional shape letters: S slots, L levels of an item.
 """
@@ -25,10 +26,7 @@ WORD = 64
 """Number of rows in a word."""
 _STRIP = 128  # words of 4 slots, and of the slots they are paired with one after the other, fit in a first-level cache
 _TILE = 64  # slots whose strips fit in a second-level cache
-_ROWS, _ITEMS = (
-    256,
-    128,
-)  # the slots of these rows and items fit in a second-level cache, the rows of G of a pair of items in a first-level one
+_ROWS, _ITEMS = 256, 128  # their slots fit in a second-level cache, and one item's rows of G for all of them in a first-level one
 _STEPS, _TOLERANCE = 60, 1e-9  # of Fisher scoring
 _LEAST = 1e-14  # a smaller probability is a rounding error
 (_X10, _W10), (_X20, _W20) = (np.polynomial.legendre.leggauss(nodes) for nodes in (10, 20))
@@ -52,7 +50,9 @@ def contributes(row: NDArray[np.generic], missing_code: float, complete_only: bo
 
 @subroutine
 def level_of(value: float, missing_code: float, low: float, fractions: Integers, j: int) -> int:
-    """Return the level of an answer to item j, −1 if there is none. Answers that are no whole numbers are added to fractions."""
+    """Return an answer's level above the lowest one, −1 if there is none. An answer to item j that is no whole number is added to
+    fractions (m).
+    """
     if value != value or value == missing_code:
         return -1
     level = int(value - low)
@@ -105,7 +105,7 @@ def find_slots(
 ) -> int:
     """Set slots (n, last) to those of the answers, −1 for none, and count the contributing rows; see :func:`pack_levels`.
 
-    Rows of weight 0 do not contribute. The weights (n) of the other rows that do not are set to 0.
+    Rows of weight 0 do not contribute either. The weights (n) of all rows that do not contribute are set to 0.
     """
     rows = 0
     for i in range(values.shape[0]):
@@ -122,9 +122,9 @@ def find_slots(
 
 @kernel
 def add_weights(slots: NDArray[np.signedinteger], weights: Integers, item: int, first: int, counts: Integers) -> None:
-    """Add the weights (n) of rows with these slots (n, items) to counts, the rows of the lower triangle of G from those of ``item`` on.
+    """Add the weights (n) of rows with these slots (n, items) to counts, the rows of the lower triangle of G from slot ``first`` on.
 
-    ``first`` is the first slot of the item.
+    ``item`` is the item of this slot.
     """
     n, items = slots.shape
     base = first * (first + 1) // 2

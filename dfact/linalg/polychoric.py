@@ -30,7 +30,8 @@ Array = NDArray[np.float64]
 
 MAX_LEVELS = 10
 """Largest number of levels of an item."""
-_GATHERED = 1 << 7  # words of rows that are counted together: adding up their tables then costs little
+GATHERED_ROWS = 1 << 13
+"""Number of rows that are counted together: adding up their tables then costs little."""
 _ROWS = 1 << 10  # rows whose squared weights are added together
 _THREADED = 1 << 12  # minimum number of pairs that are estimated by several threads
 
@@ -81,12 +82,11 @@ def table_bytes(n_slots: float, n_rows: int, *, weighted: bool = False) -> float
 def gathered_bytes(n_slots: int, *, weighted_items: int = 0) -> int:
     """Return the size of the rows that are gathered before they are counted, in two copies while they grow.
 
-    If the rows have weights, it depends on the number of items instead.
+    Rows with weights are gathered by their slots.
     """
     if not weighted_items:
-        return 2 * n_slots * _GATHERED * 8
-    slots, pairs = _GATHERED * WORD * (weighted_items * slot_dtype(n_slots).itemsize + 8), 3 * weighted_items**2
-    return 2 * slots + 8 * (pairs + 2 * _ROWS * weighted_items)
+        return 2 * n_slots * GATHERED_ROWS // 8
+    return 2 * GATHERED_ROWS * (weighted_items * slot_dtype(n_slots).itemsize + 8) + 2 * 8 * _ROWS * weighted_items
 
 
 def count_dtype(n_rows: int, *, weighted: bool) -> np.dtype[Any]:
@@ -169,7 +169,7 @@ class CountedTables(PairTables, name="counted_tables"):
 
     def gather(self, other: Self) -> None:
         self.bits = np.concatenate([self.bits, other.bits], axis=1)
-        if self.bits.shape[1] >= _GATHERED:
+        if self.bits.shape[1] * WORD >= GATHERED_ROWS:
             self.count()
 
     def count(self) -> None:
@@ -203,7 +203,7 @@ class WeightedTables(PairTables, name="weighted_tables"):
             self.pairs += other.pairs
         self.slots = np.concatenate([self.slots, other.slots])
         self.weights = np.concatenate([self.weights, other.weights])
-        if len(self.slots) >= _GATHERED * WORD:
+        if len(self.slots) >= GATHERED_ROWS:
             self.count()
 
     def count(self) -> None:
@@ -399,8 +399,10 @@ def level_moments(levels: Levels, totals: Array) -> tuple[Array, Array]:
     starts = levels.starts[:-1]
     steps = np.arange(levels.n_slots) - np.repeat(starts, np.diff(levels.starts)).astype(np.float64)
     n, first, second = (np.add.reduceat(totals * steps**power, starts) for power in range(3))
-    variance = (second - first**2 / n) / np.where(n > 1 + ONE_ROW, n - 1, 1)
-    return levels.low + first / n, np.sqrt(np.maximum(variance, 0))
+    with np.errstate(invalid="ignore"):  # all answers to an item may have weight 0
+        mean = first / n
+        variance = (second - first * mean) / np.where(n > 1 + ONE_ROW, n - 1, 1)
+    return levels.low + mean, np.sqrt(np.maximum(variance, 0))
 
 
 def grouping_information(thresholds: list[list[float]]) -> Array:

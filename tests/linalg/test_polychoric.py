@@ -75,7 +75,7 @@ def test_neither_tiles_nor_threads_nor_blocks_change_a_bit(seed: int, weighted: 
     monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 9)
     monkeypatch.setattr(layout, "_SMALL_PARTITION_ENTRIES", 1 << 10)
     monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 11)
-    monkeypatch.setattr(polychoric, "_GATHERED", 5)
+    monkeypatch.setattr(polychoric, "GATHERED_ROWS", 320)
     monkeypatch.setattr(polychoric, "_THREADED", 1)
     others += [estimate(X, threads=3, weights=w)[0], estimate(X, tiles=3, weights=w)[0]]
     for other in others:

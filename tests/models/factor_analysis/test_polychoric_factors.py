@@ -88,6 +88,13 @@ def test_weights_of_people_count_in_all_figures() -> None:
     assert few[0] > many[0]
 
 
+def test_items_answered_only_with_weight_0_are_named() -> None:
+    X, w = answers(300, 8), np.ones(300)
+    X[:250, 4], w[250:] = np.nan, 0
+    with pytest.raises(dfact.DataError, match=r"items '0' and '4' do not vary together in the 0 rows"):
+        polychoric().fit(X, sample_weight=w)
+
+
 def test_plan_counts_the_sums_of_weights() -> None:
     X = answers(3000, 7)
     plain, weighted = (polychoric().prepare(X, sample_weight=w).plan() for w in (None, np.ones(len(X))))
