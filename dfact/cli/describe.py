@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from dfact.cli.options import (
+    apa_option,
     choice,
     choose_weights,
     example,
@@ -21,9 +22,13 @@ from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
 from dfact.storage.location import Location
 
 
+def _formats(context: click.Context) -> str:
+    return "dfact.report.apa.write:FORMATS" if context.params.get("style") == "apa" else "dfact.report.reliability_tables:FORMATS"
+
+
 @click.command(epilog=example("dfact describe survey.zarr items.xlsx --items items.csv"))
 @click.argument("data", type=InputLocation())
-@click.argument("out", type=OutputLocation("dfact.report.reliability_tables:FORMATS"), required=False)
+@click.argument("out", type=OutputLocation(_formats), required=False)
 @click.option(
     "--items",
     type=InputPath(),
@@ -34,6 +39,7 @@ from dfact.storage.location import Location
 @choice("--missing", "pairwise listwise", "Correlations from participants who answered both items (pairwise) or all items (listwise).")
 @click.option("--group-factors", default=3, help="Maximum number of group factors of omega hierarchical.")
 @choice("--table", "items scales", "Table to write, if OUT ends in .csv.")
+@apa_option
 @weights_option
 @memory_option
 @executor_option
@@ -47,6 +53,7 @@ def describe(
     missing: str,
     group_factors: int,
     table: str,
+    style: str | None,
     weighted: bool | None,
     memory_limit: str | None,
     executor: str | None,
@@ -59,7 +66,8 @@ def describe(
     correlation with the rest of its scale, alpha without it, and its sampling adequacy; for each scale alpha with its 95 %
     interval, the standardised alpha, lambda 6, omega total and hierarchical; and KMO and Bartlett's test of all items.
 
-    OUT gets the same tables: a .csv one of them, an .xlsx (needs openpyxl) or an .html all.
+    OUT gets the same tables: a .csv one of them, an .xlsx (needs openpyxl) or an .html all. With --style apa, an .html
+    or .md gets tables for a paper.
 
     Without scales in DATA or FILE, all items are one scale. Items are reversed only where their key is -1.
     """
@@ -68,7 +76,7 @@ def describe(
     from dfact.report.reliability_tables import check_description_path, write_description
 
     if out is not None:
-        check_description_path(out, overwrite=overwrite)
+        check_description_path(out, style=style, overwrite=overwrite)
     dataset = choose_weights(read_dataset(data), weighted, taken=bool(weighted) or correlation == "pearson")
     with executor_for(executor, scheduler) as resolved, closing(Progress("describe")) as progress:
         description = describe_data(
@@ -82,6 +90,6 @@ def describe(
             callbacks=[progress],
         )
     if out is not None:
-        write_description(description, out, table=table, overwrite=overwrite)
+        write_description(description, out, table=table, style=style, overwrite=overwrite)
         click.echo(f"{out}: {len(description.items)} items in {len(description.scales)} scale(s)\n")
     click.echo(description)

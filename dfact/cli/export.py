@@ -5,14 +5,16 @@ from pathlib import Path
 
 import click
 
-from dfact.cli.options import example, overwrite_option
-from dfact.jobs.declarations import InputLocation, OutputLocation
+from dfact.cli.options import apa_option, example, overwrite_option
+from dfact.jobs.declarations import InputLocation, InputPath, OutputLocation
 from dfact.storage.location import Location
 
 
 def _formats(context: click.Context) -> str:
-    table = str(context.params.get("table"))  # absent if its own value is invalid
-    names = {"factors": "ROW_FORMATS", "loadings": "ITEM_FORMATS", "confounders": "TABLES"}
+    if context.params.get("style") == "apa":  # absent if its own value is invalid, like table
+        return "dfact.report.apa.write:FORMATS"
+    table = str(context.params.get("table"))
+    names = {"factors": "ROW_FORMATS", "loadings": "ITEM_FORMATS", "confounders": "LABELLED_FORMATS"}
     return f"dfact.report.export:{names.get(table, 'TABLE_FORMATS')}"
 
 
@@ -26,13 +28,26 @@ def _formats(context: click.Context) -> str:
     is_eager=True,  # the endings that OUT may have depend on it
     help="Loadings of the items; factors, memberships or scores of the fitted participants; or loadings of the items on confounders.",
 )
+@click.option(
+    "--items",
+    type=InputPath(),
+    metavar="FILE",
+    help="Csv file with a column item and columns text, scale or both, in place of the wording and the scales in MODEL.",
+)
+@apa_option
 @click.option("--suppress", type=click.FloatRange(0), metavar="NUMBER", help="Leave out loadings with an absolute value below this number.")
 @overwrite_option
-def export(model: Location, out: Location, table: str | None, suppress: float | None, overwrite: bool) -> None:
+def export(
+    model: Location, out: Location, table: str | None, items: Location | None, style: str | None, suppress: float | None, overwrite: bool
+) -> None:
     """Write a table of a model.
 
     Writes the loadings of MODEL, with the labels of the items, or its factors of the fitted participants. OUT ends in .csv or
-    .parquet, for factors also in .zarr. For new participants, use dfact transform.
+    .parquet, for loadings also in .xlsx (needs openpyxl), for factors also in .zarr. For new participants, use dfact transform.
+
+    With --style apa, the loadings become a table for a paper, in .html or .md: items are sorted by the factor on which they load
+    most, and a note describes the sample and the model. Of a factor analysis, the table has communalities, explained variances,
+    and correlations of the factors, and loadings from .40 on are bold.
 
     Memberships are also written to a .Q file, and the frequencies of an admixture to a .P file, both without labels, as other
     admixture programs do: a line for each person or SNP, in the order of the data. Frequencies are of the allele A2.
@@ -41,14 +56,22 @@ def export(model: Location, out: Location, table: str | None, suppress: float | 
     components by singular value or weight, factors of a factor analysis by explained variance. If signs are arbitrary, the
     largest loading of a factor is positive.
 
-    Labels are written to csv files unchanged, and a spreadsheet interprets one that begins with =, +, - or @ as a formula. Do
-    not open tables with untrusted labels in a spreadsheet; R and pandas read them as text.
+    Labels and texts are never formulas. In a .csv, one that begins with =, +, -, @, a tab or a line break, and is no number,
+    gets an apostrophe, since a spreadsheet would interpret it; .parquet, .zarr and .xlsx have it unchanged.
     """
     table = table or ("factors" if Path(out).suffix == ".Q" else "loadings")
-    if table == "factors" and suppress is not None:
-        raise click.UsageError("--suppress applies to loadings only; remove it or --table factors.")
+    for name, value in (("--suppress", suppress), ("--items", items), ("--style", style)):
+        if table == "factors" and value is not None:
+            raise click.UsageError(f"{name} applies to loadings only; remove it or --table factors.")
+    if style is not None and (table == "confounders" or suppress is not None):
+        raise click.UsageError(
+            f"--style applies to complete loadings; remove it or {'--table confounders' if suppress is None else '--suppress'}."
+        )
+    from dfact.data.dictionaries.table import read_items
     from dfact.models.persistence import load_model
     from dfact.progress import Progress
+    from dfact.report.apa.loadings import write_apa_loadings
+    from dfact.report.apa.write import FORMATS
     from dfact.report.export import (
         ROW_FORMATS,
         TABLE_FORMATS,
@@ -58,12 +81,16 @@ def export(model: Location, out: Location, table: str | None, suppress: float | 
         write_model_factors,
     )
 
-    check_destination(out, overwrite=overwrite, formats=(*ROW_FORMATS, *TABLE_FORMATS))
+    check_destination(out, overwrite=overwrite, formats=FORMATS if style else (*ROW_FORMATS, *TABLE_FORMATS))
+    described = None if items is None else read_items(items)
+    texts, scales = ({}, {}) if described is None else (described.texts, described.scales)
     fitted = load_model(model)
-    if table == "factors":
+    if style is not None:
+        write_apa_loadings(fitted, out, texts=texts, overwrite=overwrite)
+    elif table == "factors":
         with closing(Progress("write")) as progress:
             write_model_factors(fitted, out, overwrite=overwrite, progress=progress.update)
     else:
         write = write_loadings if table == "loadings" else write_confounder_loadings
-        write(fitted, out, below=suppress or 0.0, overwrite=overwrite)
+        write(fitted, out, texts=texts, scales=scales, below=suppress or 0.0, overwrite=overwrite)
     click.echo(f"{out}: {table} of {model}")

@@ -13,6 +13,7 @@ from dfact.cli.options import example
 
 _WIDTH = 110
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
+_ITALIC, _ESCAPED = re.compile(r'(?<![\w*`"])\*([^\s*]+)\*'), re.compile(r"\\([\[\]])")
 _IMAGE = re.compile(r'<img[^>]*alt="([^"]*)"[^>]*>')
 
 
@@ -90,7 +91,8 @@ def _kind(line: str) -> str:
 
 
 def _plain(text: str) -> str:
-    return _IMAGE.sub(r"[Picture: \1]", _LINK.sub(_link, text)).replace("**", "")
+    plain = _IMAGE.sub(r"[Picture: \1]", _LINK.sub(_link, text)).replace("**", "")
+    return _ESCAPED.sub(r"\1", _ITALIC.sub(r"\1", plain))
 
 
 def _link(found: re.Match[str]) -> str:

@@ -24,6 +24,12 @@ _TLS = {"ca_file": "tls_ca_file", "cert": "tls_client_cert", "key": "tls_client_
 memory_option = click.option(
     "--memory-limit", metavar="SIZE", help="Memory limit of each process, such as 4GiB.", show_default="most of the free memory"
 )
+apa_option = click.option(
+    "--style",
+    type=click.Choice(["apa"]),
+    is_eager=True,  # the endings that OUT may have depend on it
+    help="Write tables for a paper, in the style of the American Psychological Association, to an .html or .md.",
+)
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace existing outputs.")
 
 

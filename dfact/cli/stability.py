@@ -65,7 +65,7 @@ def stability(
     With --blocks, refits an admixture to resamples of its SNPs. The standard errors of the memberships are stored in MODEL, and
     the table lists their mean for each population.
     """
-    from dfact.models.persistence import check_replaceable, load_model, save_model
+    from dfact.models.persistence import annotate_model, load_model
     from dfact.progress import Progress
     from dfact.report.presenters.admixture import size_table
     from dfact.selection.block_bootstrap import block_bootstrap
@@ -75,7 +75,6 @@ def stability(
     if n_blocks is not None and click.core.ParameterSource.COMMANDLINE in (given("level"), given("cold_start")):
         raise click.UsageError("--level and --cold-start concern resampled participants, expected neither with --blocks; remove them.")
     estimator = load_model(model)
-    check_replaceable(estimator, model)
     dataset, fitted = read_dataset(data), getattr(estimator, "weighted_", False)
     if weighted is not None and weighted != fitted:
         found = f"{'--weights' if weighted else '--no-weights'} is given, and {model} was fitted {'with' if fitted else 'without'} weights"
@@ -88,7 +87,7 @@ def stability(
             estimator.memberships_se_ = block_bootstrap(template, dataset, n_resamples, n_blocks=n_blocks, **shared)
         else:
             estimator.stability_ = bootstrap(template, dataset, n_resamples, level=level, warm_start=not cold_start, **shared)
-    save_model(estimator, model, overwrite=True)
+    annotate_model(model, estimator, "stability_" if n_blocks is None else "memberships_se_")
     if n_blocks is not None:
         table = size_table(estimator)[["size", "standard error"]]
         click.echo(f"{model}: {n_resamples} refits to resamples of {n_blocks} blocks\n\n{table.to_string(float_format='{:.4f}'.format)}")

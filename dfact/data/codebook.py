@@ -158,6 +158,11 @@ class Codebook:
         return {item.name: item.text for item in self.items if item.wording}
 
     @property
+    def scales(self) -> Mapping[str, str]:
+        """Scales by item, of the items that belong to one."""
+        return {item.name: item.scale for item in self.items if item.scale}
+
+    @property
     def fingerprint(self) -> str:
         """Digest of the levels and the wordings; the same from every format."""
         known = [[item.name, item.text, [[float(code), label] for code, label in item.levels]] for item in self.items]

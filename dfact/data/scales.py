@@ -54,7 +54,7 @@ def resolve_scales(
         by_item, signs = dict(table.scales), table.keys or signs
         texts |= table.texts
     elif scales is None:
-        by_item = {item.name: item.scale for item in codebook if item.scale}
+        by_item = {} if dataset.codebook is None else dict(dataset.codebook.scales)
     else:
         by_item = _by_item(scales)
         _require_known(list(by_item), names, "scales=")

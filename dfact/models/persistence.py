@@ -31,11 +31,14 @@ from dfact.storage.groups import (
     WRITE_EMPTY_CHUNKS,
     attributes,
     compressor,
+    consolidate,
     create_group,
     ensure_not_source,
     is_complete,
     kind_at,
     open_group,
+    open_store,
+    reason,
     update_attributes,
 )
 from dfact.storage.location import absolute, parse_location
@@ -73,6 +76,46 @@ def save_model(model: Factorization, path: str | PathLike[str], *, overwrite: bo
     check_replaceable(model, path)
     with create_group(path, KIND, overwrite=overwrite) as group:
         write_model(group, model)
+
+
+def annotate_model(path: str | PathLike[str], model: Factorization, *names: str) -> None:
+    """Add attributes of ``model``, such as ``stability_``, to the saved model at ``path``, or replace them there.
+
+    Nothing else is written again. A process that is killed leaves the model with the earlier attributes or the new ones.
+
+    Raises
+    ------
+    StoreError
+        There is no model at ``path``, or it cannot be written.
+    """
+    check_fitted(model, ANNOTATIONS)
+    location = absolute(parse_location(path))
+    _, document = _open(location)
+    try:
+        group = zarr.open_group(open_store(location), mode="r+", use_consolidated=False)
+        _remove_arrays(group, kept=_array_names(document))  # those of an interrupted process
+        for name in names:
+            used = sorted(group.array_keys())
+            free = next(key for key in (name, f"{name}1", f"{name}2") if not any(other.startswith(key) for other in used))
+            document["fitted"][name] = _encode(group, free, getattr(model, name))
+        update_attributes(group, model=document, digest=_document_digest(document))
+        _remove_arrays(group, kept=_array_names(document))
+        consolidate(group.store)
+    except OSError as error:
+        raise StoreError(f"cannot write {location}: {reason(error)}; the model there has its earlier attributes") from error
+
+
+def _array_names(value: Any) -> set[str]:
+    """Return the names of all arrays to which a document refers."""
+    if isinstance(value, dict):
+        own = {value["array"]} if "array" in value else set()
+        return own.union(*map(_array_names, value.values()))
+    return set().union(*map(_array_names, value)) if isinstance(value, list) else set()
+
+
+def _remove_arrays(group: zarr.Group, kept: set[str]) -> None:
+    for name in set(group.array_keys()) - kept:
+        del group[name]
 
 
 def check_replaceable(model: Factorization, path: str | PathLike[str]) -> None:

@@ -7,7 +7,8 @@ is that family's presenter. Everything else reads the model's traits and works f
     html          one page of a document; knows nothing of models
     export        loadings and factors as csv, parquet and Zarr, and as the files of admixture programs
     reliability   items and scales of a questionnaire: distributions, reliability, adequacy for a factor analysis
-    workbook      tables as Excel workbooks
+    spreadsheets  tables as Excel workbooks, and cells of csv files that are no formulas
+    apa           tables for papers, in the style of the American Psychological Association
     structure     memberships of several runs as stacked bars, with their components aligned
     plots         the canvas: figures in inches, saved completely or not at all
 """

@@ -1,4 +1,4 @@
-"""Row factors and loadings as csv, parquet or Zarr, or as .Q and .P files, written atomically by chunks of rows.
+"""Row factors and loadings as csv, parquet, Zarr, Excel, .Q and .P files, written atomically by chunks of rows.
 
 Components have the order and signs of :mod:`dfact.report.component_order`.
 """
@@ -22,7 +22,9 @@ from dfact.errors import ParameterError, StoreError
 from dfact.models.estimator import Factorization
 from dfact.report.admixture_files import FREQUENCIES, MEMBERSHIPS, number_file, require_memberships, write_frequencies
 from dfact.report.component_order import ComponentOrder
-from dfact.report.tables import item_texts
+from dfact.report.spreadsheets import FORMATS as WORKBOOKS
+from dfact.report.spreadsheets import require_openpyxl, without_formula, write_workbook
+from dfact.report.tables import Texts, item_scales, item_texts, require_own_items
 from dfact.storage.files import atomic_file
 from dfact.storage.groups import WRITE_EMPTY_CHUNKS, compressor, create_group, ensure_absent, write_labels
 from dfact.storage.location import Location, check_ending, parse_location
@@ -31,8 +33,9 @@ KIND = "factors"
 FORMATS = (".csv", ".parquet", ".zarr")
 TABLES = (".csv", ".parquet")
 ROW_FORMATS = (*FORMATS, MEMBERSHIPS)
-ITEM_FORMATS = (*TABLES, FREQUENCIES)
-TABLE_FORMATS = (*TABLES, MEMBERSHIPS, FREQUENCIES)
+LABELLED_FORMATS = (*TABLES, *WORKBOOKS)
+ITEM_FORMATS = (*LABELLED_FORMATS, FREQUENCIES)
+TABLE_FORMATS = (*LABELLED_FORMATS, MEMBERSHIPS, FREQUENCIES)
 """Endings of a table whose kind they tell."""
 _MAX_ROWS = 1 << 18  # whose labels are held in memory
 Write = Callable[[int, NDArray[Any], NDArray[Any]], None]
@@ -51,7 +54,8 @@ def write_factors(
 ) -> None:
     """Write row factors (n, k) with their labels (n,), or row numbers, to a .csv, .parquet or .zarr; memberships also to a .Q.
 
-    A table has a column ``row`` and one for each factor, with empty cells for NaN. A Zarr group has the arrays
+    A table has a column ``row`` and one for each factor, with empty cells for NaN. In a csv file, labels that a spreadsheet would
+    interpret as formulas get an apostrophe. A Zarr group has the arrays
     ``factors``, ``row`` and ``component``, which xarray opens. A .Q file has the numbers alone.
     ``columns`` name the factors as written: in their own
     order, or in the ``order`` given. ``progress`` is called with (rows written, number of rows).
@@ -86,47 +90,86 @@ def write_model_factors(
     write_factors(path, model.row_factors(), order.names(model), labels, order=order, overwrite=overwrite, progress=progress)
 
 
-def write_loadings(model: Factorization, path: str | PathLike[str], *, below: float = 0.0, overwrite: bool = False) -> None:
-    """Write the loadings (the item parameters of a grade of membership) to a .csv or .parquet; those of an admixture also to a .P.
+def write_loadings(
+    model: Factorization,
+    path: str | PathLike[str],
+    *,
+    texts: Texts = None,
+    scales: Texts = None,
+    below: float = 0.0,
+    overwrite: bool = False,
+) -> None:
+    """Write the loadings (the item parameters of a grade of membership) to a .csv, .parquet or .xlsx; those of an admixture also to a .P.
 
-    The table has a column ``item`` with the labels, a column ``text`` if the codebook of the fitted data has the wording, and
-    one for each factor. Loadings with an absolute value less than
+    The table has a column ``item`` with the labels, columns ``text`` and ``scale`` where they are known, and one for each
+    factor. Texts and scales by item replace those in the codebook of the fitted data. Loadings with an absolute value less than
     ``below`` become empty cells. A .P file has all numbers, and nothing else.
+
+    Texts are never formulas: cells of an .xlsx are marked as text, and in a csv file, labels and texts that a spreadsheet would
+    interpret as formulas get an apostrophe.
 
     Raises
     ------
     ParameterError
-        ``path`` has another ending, or ``below`` is negative, or other than 0 for a .P file.
+        ``path`` has another ending; ``texts`` or ``scales`` contain none of the items; ``below`` is negative, or, for a .P file,
+        other than 0.
     StoreError
         ``path`` exists (unless ``overwrite``), or cannot be written; no partial file remains.
+    DfactError
+        ``path`` ends in .xlsx, and openpyxl is not installed.
     """
     if Path(path).suffix != FREQUENCIES:
-        _write_items(path, model, ComponentOrder.of(model).loadings(model), below, overwrite)
+        _write_items(path, model, "loadings", ComponentOrder.of(model).loadings(model), texts, scales, below, overwrite)
         return
-    if below:
-        raise ParameterError(f"below is {below!r}, expected 0, since {path} has all frequencies")
+    if below or texts or scales:
+        given = f"below is {below!r}, expected 0" if below else "texts or scales are given, expected none"
+        raise ParameterError(f"{given}, since {path} has all frequencies and nothing else; write a .csv, .parquet or .xlsx")
     check_destination(Path(path), overwrite=overwrite, formats=ITEM_FORMATS)
     write_frequencies(model, Path(path))
 
 
-def write_confounder_loadings(model: Factorization, path: str | PathLike[str], *, below: float = 0.0, overwrite: bool = False) -> None:
+def write_confounder_loadings(
+    model: Factorization,
+    path: str | PathLike[str],
+    *,
+    texts: Texts = None,
+    scales: Texts = None,
+    below: float = 0.0,
+    overwrite: bool = False,
+) -> None:
     """Write the loadings on the encoded confounder columns, as :func:`write_loadings` does."""
     if getattr(model, "confounder_encoding_", None) is None:
         raise ParameterError(f"the {type(model).__name__} was fitted without confounders, expected a model with loadings on them")
-    _write_items(path, model, model.confounder_loadings_, below, overwrite)
+    _write_items(path, model, "confounders", model.confounder_loadings_, texts, scales, below, overwrite)
 
 
-def _write_items(path: str | PathLike[str], model: Factorization, table: pd.DataFrame, below: float, overwrite: bool) -> None:
-    """Write a table of items, with their texts if the model has any."""
+def _write_items(
+    path: str | PathLike[str],
+    model: Factorization,
+    name: str,
+    table: pd.DataFrame,
+    texts: Texts,
+    scales: Texts,
+    below: float,
+    overwrite: bool,
+) -> None:
+    """Write a table of items, with their texts and scales if there are any."""
     path = Path(path)
-    check_destination(path, overwrite=overwrite, formats=TABLES)
+    check_destination(path, overwrite=overwrite, formats=LABELLED_FORMATS)
     if not below >= 0:
         raise ParameterError(f"below is {below!r}, expected a number of at least 0")
-    values, texts = table.to_numpy(), item_texts(model)
-    items = [(str(item), texts.get(str(item), "")) for item in table.index]
-    names = ("item", "text") if texts else ("item",)
-    with _table(path, [str(name) for name in table], values.dtype, names) as write:
-        write(0, np.array(items, dtype=object)[:, : len(names)], np.where(np.abs(values) < below, np.nan, values))
+    require_own_items(model, texts=texts, scales=scales)
+    items = [str(item) for item in table.index]
+    known = {"text": item_texts(model, texts), "scale": item_scales(model, scales)}
+    labels = {"item": items} | {column: [of_items.get(item, "") for item in items] for column, of_items in known.items() if of_items}
+    values = np.where(np.abs(table.to_numpy()) < below, np.nan, table.to_numpy())
+    columns = [str(column) for column in table]
+    if path.suffix in WORKBOOKS:
+        described = pd.DataFrame(labels).set_index("item")
+        write_workbook(path, {name: pd.concat([described, pd.DataFrame(values, described.index, columns)], axis=1)})
+        return
+    with _table(path, columns, values.dtype, tuple(labels)) as write:
+        write(0, np.array(list(labels.values()), dtype=object).T, values)
 
 
 def check_destination(location: Location, *, overwrite: bool, formats: Sequence[str] = FORMATS) -> None:
@@ -135,9 +178,12 @@ def check_destination(location: Location, *, overwrite: bool, formats: Sequence[
     path = Path(location)
     if path.suffix == ".zarr":
         ensure_absent(location, overwrite=overwrite)
-    elif path.is_dir():
+        return
+    if path.suffix in WORKBOOKS:
+        require_openpyxl()
+    if path.is_dir():
         raise StoreError(f"{path} is a folder, expected a file; choose another path")
-    elif path.exists() and not overwrite:
+    if path.exists() and not overwrite:
         raise StoreError(f"{path} exists already, expected a new path; choose another one or replace it with overwrite=True (--overwrite)")
 
 
@@ -158,12 +204,16 @@ def _numbers(path: Path) -> Iterator[Write]:
 @contextmanager
 def _table(path: Path, columns: Sequence[str], dtype: Any, label_names: Sequence[str] = ("row",)) -> Iterator[Write]:
     """Open a csv or parquet file for writing; its first columns hold the labels."""
+    is_csv = path.suffix == ".csv"
+    if is_csv:
+        columns = list(map(without_formula, columns))
     schema = pa.schema([*((name, pa.string()) for name in label_names), *((name, pa.from_numpy_dtype(dtype)) for name in columns)])
-    open_writer: Any = pa.csv.CSVWriter if path.suffix == ".csv" else pa.parquet.ParquetWriter
+    open_writer: Any = pa.csv.CSVWriter if is_csv else pa.parquet.ParquetWriter
     with atomic_file(path) as partial, open_writer(str(partial), schema) as writer:
 
         def write(_: int, labels: NDArray[Any], factors: NDArray[Any]) -> None:  # rows arrive in order
-            texts = [pa.array(column, pa.string()) for column in labels.reshape(len(labels), -1).T]
+            cells = labels.reshape(len(labels), -1).T
+            texts = [pa.array(map(without_formula, column) if is_csv else column, pa.string()) for column in cells]
             numbers = [pa.array(values, from_pandas=True) for values in factors.T]
             writer.write_table(pa.table([*texts, *numbers], schema=schema))
 

@@ -5,26 +5,31 @@ from pathlib import Path
 
 import pandas as pd
 
+from dfact.report.apa.description import description_tables
+from dfact.report.apa.write import FORMATS as APA_FORMATS
+from dfact.report.apa.write import write_tables
 from dfact.report.document import DefinitionList, Document, Section, make_table
 from dfact.report.export import check_destination
 from dfact.report.html.page import render_page
 from dfact.report.reliability import Description
-from dfact.report.workbook import require_openpyxl, write_workbook
+from dfact.report.spreadsheets import without_formula, write_workbook
 from dfact.storage.files import atomic_file
 
 FORMATS = (".csv", ".xlsx", ".html")
 _COUNTS = ("key", "n", "items", "n_lowest")
 
 
-def check_description_path(path: str | PathLike[str], *, overwrite: bool) -> None:
+def check_description_path(path: str | PathLike[str], *, style: str | None = None, overwrite: bool) -> None:
     """Raise an error before the work if a description cannot be written."""
-    check_destination(Path(path), overwrite=overwrite, formats=FORMATS)
-    if Path(path).suffix == ".xlsx":
-        require_openpyxl()
+    check_destination(Path(path), overwrite=overwrite, formats=FORMATS if style is None else APA_FORMATS)
 
 
-def write_description(description: Description, path: str | PathLike[str], *, table: str = "items", overwrite: bool = False) -> None:
+def write_description(
+    description: Description, path: str | PathLike[str], *, table: str = "items", style: str | None = None, overwrite: bool = False
+) -> None:
     """Write the tables of a description: both to an .xlsx or an .html, or one of them, "items" or "scales", to a .csv.
+
+    With the style "apa", both become tables for a paper, in an .html or an .md.
 
     Raises
     ------
@@ -36,14 +41,19 @@ def write_description(description: Description, path: str | PathLike[str], *, ta
         ``path`` ends in .xlsx, and openpyxl is not installed.
     """
     path = Path(path)
-    check_description_path(path, overwrite=overwrite)
+    check_description_path(path, style=style, overwrite=overwrite)
+    if style is not None:
+        write_tables(description_tables(description), path, overwrite=overwrite)
+        return
     if path.suffix == ".xlsx":
         tables = {"scales": description.scales, "items": description.items, "adequacy": _adequacy(description)}
         write_workbook(path, tables)
         return
     with atomic_file(path) as partial:
         if path.suffix == ".csv":
-            (description.items if table == "items" else description.scales).to_csv(partial)
+            shown = description.items if table == "items" else description.scales
+            inert = shown.rename(without_formula).map(lambda value: without_formula(value) if isinstance(value, str) else value)
+            inert.to_csv(partial)
         else:
             partial.write_bytes(render_page(make_description_document(description)).encode("utf-8", "replace"))
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pandas.api.types import is_numeric_dtype
 
 from dfact.data.layout import Layout
+from dfact.errors import ParameterError
 
 if TYPE_CHECKING:
     from dfact.models.estimator import Factorization  # its bases take a second to import, which commands on datasets do not need
@@ -66,6 +67,21 @@ def item_texts(model: "Factorization", texts: Texts = None) -> Mapping[str, str]
     """Return the texts of the items by their labels: those given, else those of the codebook of the fitted data."""
     codebook = getattr(model, "codebook_", None)
     return {**({} if codebook is None else codebook.texts), **(texts or {})}
+
+
+def item_scales(model: "Factorization", scales: Texts = None) -> Mapping[str, str]:
+    """Return the scales of the items by their labels: those given, else those of the codebook of the fitted data."""
+    codebook = getattr(model, "codebook_", None)
+    return {**({} if codebook is None else codebook.scales), **(scales or {})}
+
+
+def require_own_items(model: "Factorization", **given: Texts) -> None:
+    """Raise ParameterError for texts, scales or groups by item that contain none of the model's items."""
+    items = model.loadings_.index.astype(str)
+    for name, labels in given.items():
+        if labels and not set(items) & set(labels):
+            found, expected = (", ".join(list(some)[:5]) for some in (labels, items))
+            raise ParameterError(f"{name} are for {found}, …, which are not items of the model; expected some of {expected}, …")
 
 
 def with_texts(table: pd.DataFrame, model: "Factorization", texts: Texts) -> pd.DataFrame:

@@ -86,11 +86,14 @@ def create_group(path: str | PathLike[str], kind: str, *, overwrite: bool = Fals
     with _write_errors(parse_location(path), overwrite=overwrite) as store:
         group = zarr.create_group(store, attributes={ATTRIBUTE: _initial_attributes(kind)})
         yield group
-        with warnings.catch_warnings():
-            # Consolidated metadata is an extension that dfact never requires, but xarray looks for it first.
-            warnings.simplefilter("ignore", ZarrUserWarning)
-            consolidated = zarr.consolidate_metadata(store)
-        update_attributes(consolidated, complete=True)
+        update_attributes(consolidate(store), complete=True)
+
+
+def consolidate(store: Store) -> zarr.Group:
+    """Store the metadata of all arrays with those of the group. dfact never requires that, but xarray looks for it first."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ZarrUserWarning)  # an extension of the format
+        return zarr.consolidate_metadata(store)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from dfact.errors import StoreError
 from dfact.storage import remote_files
 from dfact.storage.files import TemporaryFolder
 from dfact.storage.groups import exists
-from dfact.storage.location import Location, is_web, parse_location
+from dfact.storage.location import Location, is_web, parse_location, public_url
 from dfact.storage.remote_files import RangeStream, RangesUnsupportedError, Signature
 
 _COPY_BYTES = 1 << 22
@@ -106,7 +106,7 @@ class InputFile:
             return _write(folder, self.name, self.signature()[0], iter(lambda: stream.read(_COPY_BYTES), b""))
 
     def __str__(self) -> str:
-        return remote_files.public_url(self.location) if isinstance(self.location, str) else str(self.location)
+        return public_url(self.location) if isinstance(self.location, str) else str(self.location)
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def _open_web(url: str) -> InputFile:
         copy = _copy_complete(url, name)
         return InputFile(copy.path, name, copy.signature)
     if signature is None:
-        raise _absent(remote_files.public_url(url))
+        raise _absent(public_url(url))
     return InputFile(url, name, signature)
 
 

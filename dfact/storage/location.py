@@ -17,6 +17,16 @@ WEB_SCHEMES = ("https", "http")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)(.*)", re.DOTALL)  # two letters at least: a single one is a drive
 
 
+def public_url(url: str) -> str:
+    """Return the URL for messages: without a user, a password and, of a web server, a query, which may be a signature."""
+    found = _URL.fullmatch(url)
+    if found is None:
+        return url
+    authority, slash, rest = found[3].partition("/")
+    shown = f"{found[1]}:{found[2]}{authority.rpartition('@')[2]}{slash}{rest}"
+    return shown.partition("?")[0].partition("#")[0] if found[1].lower() in WEB_SCHEMES else shown
+
+
 def parse_location(path: str | PathLike[str], *, web: bool = False) -> Location:
     """Parse a location that a user named; ``web`` accepts URLs of files on web servers, which are only read.
 
@@ -25,37 +35,39 @@ def parse_location(path: str | PathLike[str], *, web: bool = False) -> Location:
     ParameterError
         ``path`` is not a path, or is empty, which would mean the working folder.
     StoreError
-        The URL has an unsupported scheme, lacks a bucket or a prefix, or has lost a slash in a ``Path``.
+        The URL has an unsupported scheme, lacks a bucket or a prefix, names a user, or has lost a slash in a ``Path``.
     """
     if not isinstance(path, (str, PathLike)) or not str(path):
         raise ParameterError(f"the location is {path!r}, expected a path or a URL such as s3://bucket/prefix")
     url = _URL.fullmatch(str(path))
     if url is None:
         return Path(path)
-    scheme, slashes, rest = url[1].lower(), url[2], url[3].rstrip("/")
+    scheme, slashes, rest, shown = url[1].lower(), url[2], url[3].rstrip("/"), public_url(str(path))
     accepted = (*SCHEMES, *WEB_SCHEMES[:1]) if web else SCHEMES
     if web and scheme in WEB_SCHEMES:
         return _parse_web_url(str(path), scheme, slashes, url[3])
     if scheme not in SCHEMES:
         expected = ", ".join(f"{scheme}://" for scheme in accepted)
-        raise StoreError(f"{path} is a URL with the scheme {scheme!r}, expected a path or a URL that begins with {expected}")
+        raise StoreError(f"{shown} is a URL with the scheme {scheme!r}, expected a path or a URL that begins with {expected}")
     if len(slashes) != 2:
-        raise StoreError(f"{path} is not a URL, expected {scheme}://bucket/prefix; pass it as a string: pathlib.Path drops a slash")
+        raise StoreError(f"{shown} is not a URL, expected {scheme}://bucket/prefix; pass it as a string: pathlib.Path drops a slash")
+    if "@" in rest.partition("/")[0]:
+        raise StoreError(f"{shown} is given with a user, expected {scheme}://bucket/prefix; pass credentials in the environment")
     if "/" not in rest or "" in rest.split("/") or {".", ".."} & set(rest.split("/")):
-        raise StoreError(f"{path} does not name a prefix in a bucket, expected {scheme}://bucket/prefix")
+        raise StoreError(f"{shown} does not name a prefix in a bucket, expected {scheme}://bucket/prefix")
     return f"{scheme}://{rest}"
 
 
 def _parse_web_url(url: str, scheme: str, slashes: str, rest: str) -> str:
     if len(slashes) != 2:
-        raise StoreError(f"{url} is not a URL, expected {scheme}://host/file; pass it as a string: pathlib.Path drops a slash")
+        raise StoreError(f"{public_url(url)} is not a URL, expected {scheme}://host/file; pass it as a string: pathlib.Path drops a slash")
     try:
         parts = urlsplit(f"{scheme}://{rest}")
         named = bool(parts.hostname and parts.path.strip("/"))
     except ValueError:  # an address or a port that is none
         named = False
     if not named:
-        raise StoreError(f"{url} does not name a file on a web server, expected {scheme}://host/file")
+        raise StoreError(f"{public_url(url)} does not name a file on a web server, expected {scheme}://host/file")
     return f"{scheme}://{rest}"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from dfact.errors import DataError, StoreError
-from dfact.storage.location import is_web
+from dfact.storage.location import is_web, public_url
 from dfact.storage.zarr_stores import client_errors, object_client, retry_config
 
 Signature = tuple[int, int | str]
@@ -30,12 +30,6 @@ class RangesUnsupportedError(Exception):
 def file_name(url: str) -> str:
     """Return the last part of the path of a URL, without a query, which may hold a password."""
     return unquote(urlsplit(url).path.rpartition("/")[2]) if is_web(url) else url.rpartition("/")[2]
-
-
-def public_url(url: str) -> str:
-    """Return the URL for messages: without a user, a password and a query."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if is_web(url) else url
 
 
 def list_files(url: str) -> dict[str, Signature]:

@@ -28,6 +28,7 @@ from dfact.data.dataset import Fingerprint
 from dfact.data.ingest.writer import dataset_writer
 from dfact.data.run_digests import RunDigests, run_rows
 from dfact.data.stored_dataset import write_metadata
+from dfact.storage import replacement
 from tests.suites.zarr_store import ZarrStoreSuite
 
 SEEDS = [0, 1, 2]
@@ -529,16 +530,18 @@ def write(path, error):
         raise error
 
 
-def test_failed_rename_restores_the_old_dataset(tmp_path, monkeypatch):
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_failed_rename_restores_the_old_dataset(exchanges, tmp_path, monkeypatch):
     first = import_array(answers(0), tmp_path / "d.zarr")
     rename = type(tmp_path).rename
 
     def fail(self, target):
-        if self.name.endswith(".incomplete"):
+        if exchanges or self.name.endswith(".incomplete"):
             raise PermissionError(errno.EACCES, "Permission denied")
         return rename(self, target)
 
-    monkeypatch.setattr(type(tmp_path), "rename", fail)
+    monkeypatch.setattr(replacement, "_exchange", fail if exchanges else lambda *_: False)
+    monkeypatch.setattr(type(tmp_path), "rename", rename if exchanges else fail)
     with pytest.raises(StoreError, match="Permission denied"):
         import_array(answers(1), tmp_path / "d.zarr", overwrite=True)
     assert open_dataset(tmp_path / "d.zarr").fingerprint == first.fingerprint

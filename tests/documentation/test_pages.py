@@ -22,7 +22,7 @@ import pytest
 
 import dfact
 from dfact.cli.main import cli, main
-from dfact.data.examples import ipip_ascado
+from dfact.data.examples import ipip_ascado, ipip_ascado_items, ipip_ascado_items_file
 from dfact.data.readers.formats import formats
 from tests.documentation.pages import ELSEWHERE, PAGES, ROOT, SECTIONS, TEXTS, UNRUN, Block, elsewhere
 from tests.genotypes import planted_genotypes, write_bed
@@ -47,6 +47,7 @@ LONG = {
     "import: A table of answers",
     "import: SPSS, Stata and SAS",
     "jobs: jobs",
+    "psychometrics: Write the tables",
     "selection: Blocks of answers",
     "selection: Criteria on all the data",
     "selection: selection",
@@ -72,15 +73,31 @@ def survey(path: Path, rows: slice, letter: str = "Q", scales: int = 4) -> None:
     frame.to_csv(path, index=False)
 
 
-def imported(table: str) -> Callable[[Path], None]:
-    """Import the table as README does."""
+def imported(table: str, *others: str) -> Callable[[Path], None]:
+    """Import the table as the pages do, with the other files that the command reads."""
 
     def make(path: Path) -> None:
-        READERS_FILES[table](path.with_name(table))
-        command = next(line for block in ALL_BLOCKS for line in block.commands() if f"dfact import {table}" in line)
-        run(command.replace(table, str(path.with_name(table))).replace(path.name, str(path)))
+        for name in (table, *others):
+            READERS_FILES[name](path.with_name(name))
+        run_of_pages(f"dfact import {table}", path.parent, table, path.name, *others)
 
     return make
+
+
+def factored(path: Path) -> None:
+    """Fit the factor analysis of the guide on psychometrics."""
+    data = path.with_name("study.zarr")
+    if not data.exists():
+        EARLIER["study.zarr"][1](data)
+    run_of_pages("dfact fit fa study.zarr", path.parent, data.name, path.name)
+
+
+def run_of_pages(beginning: str, folder: Path, *names: str) -> None:
+    """Run the first command of the pages with this beginning, with files of these names in a folder."""
+    command = next(line for block in ALL_BLOCKS for line in block.commands() if beginning in line)
+    for name in names:
+        command = command.replace(name, str(folder / name))
+    run(command)
 
 
 def wellbeing(path: Path) -> None:
@@ -104,6 +121,30 @@ def wellbeing(path: Path) -> None:
         missing_ranges={f"mood{j}": [9] for j in range(1, 6)},
         variable_measure={f"mood{j}": "ordinal" for j in range(1, 6)} | {"sex": "nominal"},
     )
+
+
+def study(path: Path) -> None:
+    """Write the example as a file of SPSS."""
+    pyreadstat = pytest.importorskip("pyreadstat")
+    frame = pd.read_csv(ipip_ascado())
+    texts = ipip_ascado_items()
+    frame = frame[[*texts, "age", "gender"]]
+    frame = frame[(frame[list(texts)] != 0).any(axis=1)]
+    frame.insert(0, "person", [f"p{i:04}" for i in range(len(frame))])
+    levels = {0: "no answer", 1: "strongly disagree", 2: "disagree", 3: "neither", 4: "agree", 5: "strongly agree"}
+    pyreadstat.write_sav(
+        frame,
+        path,
+        column_labels=["", *texts.values(), "Age in years", "Gender"],
+        variable_value_labels=dict.fromkeys(texts, levels) | {"gender": {0: "no answer", 1: "male", 2: "female", 3: "other"}},
+        missing_ranges={name: [0] for name in (*texts, "age", "gender")},
+        variable_measure=dict.fromkeys(texts, "ordinal") | {"gender": "nominal"},
+    )
+
+
+def scales(path: Path) -> None:
+    """Write the scales and the keys of the example."""
+    pd.read_csv(ipip_ascado_items_file())[["item", "scale", "key"]].to_csv(path, index=False)
 
 
 def diary(path: Path) -> None:
@@ -201,6 +242,8 @@ READERS_FILES: dict[str, Callable[[Path], None]] = {
     "phq9.csv": lambda path: survey(path, slice(0, 80), "P", 1),
     "gad7.csv": lambda path: survey(path, slice(40, 120), "G", 2),
     "wellbeing.sav": wellbeing,
+    "study.sav": study,
+    "scales.csv": scales,
     "diary.csv": diary,
     "records.csv": records,
     "dictionary.csv": redcap_dictionary,
@@ -214,6 +257,8 @@ EARLIER: dict[str, tuple[str, Callable[[Path], None]]] = {
     "cohort.zarr": (r"import \S+ cohort.zarr", imported("survey.csv")),
     "genotypes.zarr": (r"import \S+ genotypes.zarr", imported("cohort.bed")),
     "new_people.zarr": (r"import \S+ new_people.zarr", imported("new_people.csv")),
+    "study.zarr": (r"import \S+ study.zarr", imported("study.sav", "scales.csv")),
+    "study.model": (r"fit fa \S+ study.model", factored),
 }
 """Results of other sections: the command by which a section makes its own, and how to make it otherwise."""
 
@@ -283,6 +328,22 @@ def test_section(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, req
             pytest.fail(f"{block.where}: a block of {block.kind!r}, expected sh, python, toml or text")
         printed = capsys.readouterr().out
     assert "Traceback" not in printed
+
+
+@pytest.mark.slow
+def test_tables_for_papers_are_those_of_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """README has the same answers in another format."""
+    monkeypatch.chdir(tmp_path)
+    blocks = SECTIONS["psychometrics: Write the tables"]
+    lay_out(tmp_path, blocks)
+    for block in blocks:
+        for command in block.commands():
+            if "apa" in command:
+                run(command)
+    rows = {line for file in tmp_path.glob("*.md") for line in file.read_text().splitlines()}
+    shown = [line for page in ("README", "psychometrics") for line in TEXTS[page].splitlines() if re.search(r"\| [−.\d]+ \|", line)]
+    assert len(shown) >= 10
+    assert [line for line in shown if line not in rows] == []
 
 
 def test_no_block_is_left_out_without_a_reason() -> None:

@@ -171,8 +171,8 @@ def test_a_checkpoint_of_another_fit_is_refused(tmp_path: Path) -> None:
         "max_iter is 9, expected 10": lambda: kept(path, max_iter=10).fit(X, sample_weight=weights),
         "bounds is None, expected": lambda: kept(path, bounds=(0, np.full(30, 3.0))).fit(X, sample_weight=weights),
         "data is": lambda: kept(path).fit(other, sample_weight=weights),
-        "covariates is": lambda: kept(path).fit(X, sample_weight=weights + np.eye(200)[3]),
-        "covariates is float64 200×1": lambda: kept(path).fit(X),
+        "expected ": lambda: kept(path).fit(X, sample_weight=weights + np.eye(200)[3]),  # weights belong to the data
+        "; choose another path": lambda: kept(path).fit(X),
         "dtype is 'float64', expected 'float32'": lambda: kept(path, dtype="float32").fit(X, sample_weight=weights),
         "model is 'ICQF', expected 'L1NMF'": lambda: dfact.L1NMF(3, checkpoint=path).fit(X),
     }

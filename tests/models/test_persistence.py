@@ -7,6 +7,8 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,15 @@ from sklearn.exceptions import NotFittedError
 import dfact
 from dfact.models import persistence
 from dfact.models.catalogue import CATALOGUE
-from dfact.models.persistence import saved_versions
+from dfact.models.persistence import annotate_model, saved_versions
+from dfact.models.provenance import Stability
 from tests.conftest import planted_answers
 
 N, M, K = 300, 24, 3
+
+
+class Interrupted(BaseException):
+    """A process that is killed."""
 
 
 def confounders() -> pd.DataFrame:
@@ -314,3 +321,57 @@ def test_a_new_process_loads_models_by_the_names_of_their_classes(tmp_path: Path
     paths = [str(tmp_path / entry.name) for entry in CATALOGUE]
     loaded = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, check=True).stdout.split()
     assert loaded == [entry.name for entry in CATALOGUE]
+
+
+def stability(value: float) -> Stability:
+    loadings = np.full((K, M), value)
+    return Stability(np.ones((2, K)), loadings, loadings, loadings, 0.95, np.ones((K, M)))
+
+
+def test_annotations_are_added_and_replaced(model: dfact.ICQF, saved: Path) -> None:
+    annotated = copy(model)
+    for value in (1.0, 2.0, 3.0):
+        annotated.stability_ = stability(value)
+        annotate_model(saved, annotated, "stability_")
+        loaded = dfact.load_model(saved)
+        np.testing.assert_array_equal(loaded.stability_.mean, annotated.stability_.mean)
+        np.testing.assert_array_equal(np.asarray(loaded.factors_), np.asarray(model.factors_))
+    group: Any = zarr.open_group(saved, mode="r", use_consolidated=True)
+    assert len(list(group.array_keys())) == len(group.metadata.consolidated_metadata.metadata)
+    assert sum(name.startswith("stability_") for name in group.array_keys()) == 5  # those of the last one
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_interrupted_annotation_leaves_the_earlier_or_the_new_one(
+    seed: int, model: dfact.ICQF, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    annotated = copy(model)
+    annotated.stability_ = stability(1.0)
+    annotate_model(saved, annotated, "stability_")
+    annotated.stability_ = stability(2.0)
+    names = ("_write_array", "update_attributes", "_remove_arrays", "consolidate")
+    functions = {name: getattr(persistence, name) for name in names}
+    outcomes = set()
+    for stop in range(seed, 30, 3):
+        calls = 0
+
+        def counted(name: str, *arguments: Any, stop: int = stop, **more: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls > stop // 2 + 1 or (calls == stop // 2 + 1 and stop % 2):
+                raise Interrupted
+            result = functions[name](*arguments, **more)
+            if calls == stop // 2 + 1:
+                raise Interrupted
+            return result
+
+        for name in names:
+            monkeypatch.setattr(persistence, name, partial(counted, name))
+        with suppress(Interrupted):
+            annotate_model(saved, annotated, "stability_")
+        for name, function in functions.items():
+            monkeypatch.setattr(persistence, name, function)
+        outcomes.add(float(dfact.load_model(saved).stability_.mean[0, 0]))
+    assert outcomes == {1.0, 2.0}
+    annotate_model(saved, annotated, "stability_")
+    assert float(dfact.load_model(saved).stability_.mean[0, 0]) == 2.0

@@ -1,5 +1,7 @@
 """Exported tables of loadings and factors: labels, order, signs, suppressed entries, atomic writes."""
 
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,10 +131,62 @@ def test_transform_writes_in_the_same_order(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(read(tmp_path / "new.csv"), read(tmp_path / "own.csv"))
 
 
-def test_csv_labels_are_unchanged_and_the_help_warns_of_spreadsheets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = ["=1+1", "+Q2", "-Q3", "@SUM(A1)", "Q5", "Q6"]
-    model = dfact.ICQF(2).fit(pd.DataFrame(planted_answers(100, 6, 2, 0), columns=names))
-    write_loadings(model, tmp_path / "t.csv")
-    assert list(read(tmp_path / "t.csv").index) == names
-    assert main(["export", "--help"]) == 0
-    assert "not open tables with untrusted labels in a spreadsheet" in " ".join(capsys.readouterr().out.split())
+NAMES = ["=1+1", "+Q2", "-Q3", "@SUM(A1)", "\tQ5", "-7", "+1.5e3", "Q8"]
+"""Labels of which a spreadsheet would interpret the first five."""
+
+
+def test_cells_are_no_formulas(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    model: Any = dfact.ICQF(2).fit(pd.DataFrame(planted_answers(100, 8, 2, 0), columns=NAMES), confounders={"=age": np.arange(100) % 7})
+    given = {"texts": {"Q8": "=cmd|' /C calc'!A0", "-7": "plain \x08"}, "scales": {"Q8": "@s"}}
+    for ending in (".csv", ".parquet", ".xlsx"):
+        write_loadings(model, tmp_path / f"t{ending}", **given)
+        write_confounder_loadings(model, tmp_path / f"c{ending}", **given)
+    inert = [f"'{name}" for name in NAMES[:5]] + NAMES[5:]
+    table = pd.read_csv(tmp_path / "t.csv", dtype={"item": str}, keep_default_na=False)
+    assert list(table["item"]) == inert
+    assert list(table.columns[:3]) == ["item", "text", "scale"]
+    assert list(table.iloc[-1, 1:3]) == ["'=cmd|' /C calc'!A0", "'@s"]
+    assert "'=age=0" in pd.read_csv(tmp_path / "c.csv")
+    table = pd.read_parquet(tmp_path / "t.parquet")
+    assert list(table["item"]) == NAMES
+    assert table["text"].iloc[-1] == "=cmd|' /C calc'!A0"
+    for name, sheet in (("t", "loadings"), ("c", "confounders")):
+        rows = list(openpyxl.load_workbook(tmp_path / f"{name}.xlsx")[sheet].iter_rows())
+        assert [row[0].value for row in rows[1:]] == NAMES
+        assert rows[-1][1].value == "=cmd|' /C calc'!A0"
+        texts = [cell for row in rows for cell in row if isinstance(cell.value, str)]
+        assert {(cell.data_type, cell.number_format) for cell in texts} == {("s", "@")}
+        assert rows[6][1].value == "plain \ufffd"
+    loadings = [[cell.value for cell in row[3:]] for row in openpyxl.load_workbook(tmp_path / "t.xlsx")["loadings"].iter_rows(min_row=2)]
+    assert_allclose(loadings, table.iloc[:, 3:], rtol=1e-6)
+
+
+def test_texts_and_scales_come_from_the_codebook_or_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    items = tuple(dfact.Item(f"Q{j}", f"Statement {j}", scale="calm" if j < 3 else "") for j in range(6))
+    labels = [item.name for item in items]
+    dataset = dfact.import_array(planted_answers(80, 6, 2, 0), tmp_path / "d.zarr", column_labels=labels, codebook=dfact.Codebook(items))
+    dfact.save_model(dfact.ICQF(2).fit(dataset), tmp_path / "m")
+    (tmp_path / "items.csv").write_text("item,text,scale\nQ0,Other words,\nQ5,,open\n")
+    (tmp_path / "foreign.csv").write_text("item,text\nX1,Foreign\n")
+    pytest.importorskip("openpyxl")
+    for ending, read_table in ((".csv", pd.read_csv), (".parquet", pd.read_parquet), (".xlsx", partial(pd.read_excel, engine="openpyxl"))):
+        out = str(tmp_path / f"t{ending}")
+        assert main(["export", str(tmp_path / "m"), out]) == 0
+        table: Any = read_table(out)
+        assert list(table["text"]) == [f"Statement {j}" for j in range(6)]
+        assert list(table["scale"].fillna("")) == ["calm"] * 3 + [""] * 3
+        assert main(["export", str(tmp_path / "m"), out, "--items", str(tmp_path / "items.csv"), "--overwrite"]) == 0
+        table = read_table(out)
+        assert list(table["text"]) == ["Other words"] + [f"Statement {j}" for j in range(1, 6)]
+        assert list(table["scale"].fillna("")) == ["calm"] * 3 + ["", "", "open"]
+    assert main(["export", str(tmp_path / "m"), out, "--items", str(tmp_path / "foreign.csv"), "--overwrite"]) == 1
+    assert "texts are for X1" in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "m"), str(tmp_path / "f.csv"), "--table", "factors", "--items", str(tmp_path / "items.csv")]) == 2
+
+
+def test_workbooks_need_openpyxl_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(dfact.DfactError, match=r"need openpyxl.*pip install 'dfact\[tables\]'"):
+        write_loadings(fitted(0)[0], tmp_path / "t.xlsx")
+    assert not (tmp_path / "t.xlsx").exists()

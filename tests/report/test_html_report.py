@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 import dfact
 from dfact.cli.main import main
 from dfact.data.coerce import as_dataset
-from dfact.data.examples import ipip_ascado, ipip_ascado_items
+from dfact.data.examples import ipip_ascado, ipip_ascado_items, ipip_ascado_items_file
 from dfact.models.estimator import MODELS
 from dfact.models.provenance import Stability
 from dfact.report import row_statistics
+from dfact.report.apa.loadings import write_apa_loadings
 from dfact.report.document import make_table, number_format
 from dfact.report.figures import order_by_similarity
 from dfact.report.html.images import COLORS
@@ -90,6 +91,15 @@ def eqsq(folder: Path) -> Path:
     return folder / "r.html"
 
 
+def ordinal(folder: Path) -> Path:
+    items = ["AS*", "SC*", "AD*", "DO*"]
+    dictionary = ipip_ascado_items_file()
+    dataset = dfact.import_table(ipip_ascado(), folder / "d.zarr", items=items, missing=[0], empty_rows="drop", dictionary=dictionary)
+    model = dfact.FactorAnalysis(6, correlation="polychoric", rotation="oblimin").fit(dataset)
+    dfact.write_report(model, folder / "r.html", dataset)
+    return folder / "r.html"
+
+
 def npi(folder: Path) -> Path:
     dataset = dfact.import_table(real("questionnaires/npi.csv"), folder / "d.zarr", items="Q*", missing=[0], empty_rows="drop")
     dfact.write_report(dfact.GradeOfMembership(3, method="srsc").fit(dataset), folder / "r.html", dataset)
@@ -127,6 +137,7 @@ def hapmap(folder: Path) -> Path:
 
 REPORTS: dict[str, Callable[[Path], Path]] = {
     "ipip": ipip,
+    "ordinal": ordinal,
     "eqsq": eqsq,
     "npi": npi,
     "hapmap": hapmap,
@@ -135,6 +146,7 @@ REPORTS: dict[str, Callable[[Path], Path]] = {
 }
 SECTIONS = {
     "ipip": {"loadings", "confounders", "errors", "stability", "selection", "convergence"},
+    "ordinal": {"loadings", "items", "errors"},
     "eqsq": {"loadings", "confounders", "errors", "convergence"},
     "npi": {"loadings", "classes", "errors"},
     "hapmap": {"loadings", "populations", "errors", "convergence"},
@@ -360,6 +372,32 @@ def test_skip_link_and_contents_lead_to_their_targets(opened: Callable[[Path], O
     levels = page.eval_on_selector_all("h1, h2, h3", "all => all.map(one => +one.tagName[1])")
     assert levels[0] == 1
     assert (np.diff(levels) <= 1).all()
+
+
+def test_apa_tables_in_a_browser(opened: Callable[[Path], Opened], tmp_path: Path) -> None:
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(300, len(EVIL))) + np.linspace(-1, 1, 300)[:, None], columns=EVIL)
+    model = dfact.FactorAnalysis(2, rotation="oblimin").fit(X)
+    write_apa_loadings(model, tmp_path / "t.html", texts=dict(zip(EVIL, EVIL[::-1], strict=True)))
+    page = opened(tmp_path / "t.html").page
+    assert page.locator("script, img").count() == 0
+    names = page.eval_on_selector_all("tbody th[scope=row]", "all => all.map(one => one.textContent)")
+    assert {f"{label}. {text}" for label, text in zip(EVIL, EVIL[::-1], strict=True) if (label + text).isprintable()} <= set(names)
+    # Every row has the columns of the header, bold cells are bold, and rules are horizontal.
+    spans = "row => [...row.cells].reduce((sum, cell) => sum + cell.colSpan, 0)"
+    assert set(page.eval_on_selector_all("tbody tr", f"all => all.map({spans})")) == {4}
+    weights = page.eval_on_selector_all("tbody td", "all => all.map(one => +getComputedStyle(one.firstElementChild || one).fontWeight)")
+    marked = [weight > 400 for weight in weights]
+    assert any(marked)
+    assert not all(marked)
+    borders = "one => ['Left', 'Right'].map(side => parseFloat(getComputedStyle(one)['border' + side + 'Width']))"
+    assert not np.any(page.eval_on_selector_all("table, th, td", f"all => all.map({borders})"))
+    assert page.evaluate("parseFloat(getComputedStyle(document.querySelector('table')).borderTopWidth)") > 0
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"  # as on paper
+    assert page.evaluate(WORST_CONTRAST)[0] >= 4.5
+    page.set_viewport_size({"width": 390, "height": 800})
+    wait(page, "innerWidth === 390")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 # Tests without a browser

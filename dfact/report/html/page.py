@@ -6,7 +6,7 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from dfact.report.document import Document, Drawing, Section
@@ -15,19 +15,19 @@ from dfact.report.html.images import render
 
 def render_page(document: Document) -> str:
     """Render the page. Its policy allows only its own style and script, by their digests, and images as data URIs."""
-    page = files("dfact.report.html.assets")
-    style, script = ((page / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    template, assets = load_template("report.html", style="report.css", script="report.js")
+    sections = [_with_images(section) for section in document.sections]
+    return template.render(title=document.title, kind=document.kind, version=version("dfact"), sections=sections, **assets)
+
+
+def load_template(name: str, **assets: str) -> tuple[Template, dict[str, Any]]:
+    """Load a template, which escapes what it shows, and the texts and digests of its assets, which are dfact's own files."""
+    folder = files("dfact.report.html.assets")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string((page / "report.html").read_text(encoding="utf-8")).render(
-        title=document.title,
-        kind=document.kind,
-        version=version("dfact"),
-        style=Markup(style),  # style and script are dfact's own files
-        style_hash=_digest(style),
-        script=Markup(script),
-        script_hash=_digest(script),
-        sections=[_with_images(section) for section in document.sections],
-    )
+    texts = {kind: (folder / asset).read_text(encoding="utf-8") for kind, asset in assets.items()}
+    digests = {f"{kind}_hash": _digest(text) for kind, text in texts.items()}
+    template = environment.from_string((folder / name).read_text(encoding="utf-8"))
+    return template, {kind: Markup(text) for kind, text in texts.items()} | digests
 
 
 def _with_images(section: Section) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from dfact.report.document import Block, Card, Cards, Drawing, Section
 from dfact.report.figures import Groups, history_figure, items_heatmap, order_by_similarity
 from dfact.report.plots import signed_heatmap, with_item_labels
 from dfact.report.selection import ERROR_LABEL, score_plot
-from dfact.report.tables import Lines, Texts, align_columns, item_texts, largest_items, under_headings
+from dfact.report.tables import Lines, Texts, align_columns, item_texts, largest_items, require_own_items, under_headings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,10 +62,7 @@ class Presenter(Generic[M]):
     """Words for one item."""
 
     def __post_init__(self) -> None:
-        for name, labels in (("texts", self.texts), ("groups", self.groups)):
-            if labels and not set(items := self.model.loadings_.index.astype(str)) & set(labels):
-                found, expected = (", ".join(list(some)[:5]) for some in (labels, items))
-                raise ParameterError(f"{name} are for {found}, …, which are not items of the model; expected some of {expected}, …")
+        require_own_items(self.model, texts=self.texts, groups=self.groups)
 
     @property
     def words(self) -> Vocabulary:

@@ -1,0 +1,1 @@
+"""Tables for papers in the style of the American Psychological Association, as HTML and Markdown."""
