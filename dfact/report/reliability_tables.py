@@ -88,7 +88,7 @@ def make_description_document(description: Description) -> Document:
 
 def _page_table(table: pd.DataFrame, caption: str) -> Table:
     """Return a table of the page: wordings beside the items, short headings, and no column of notes without any."""
-    names = [name for name in table if name not in ("text", "note")]
+    names = [str(name) for name in table if name not in ("text", "note")]
     names = [*(["text"] if "text" in table else []), *names, *(["note"] if (table["note"] != "").any() else [])]
     formats = {_HEADINGS.get(name, name): _FORMATS.get(name, "{:.2f}") for name in names}
     return make_table(table[names].rename(columns=_HEADINGS), caption, formats=formats)
