@@ -40,6 +40,8 @@ class Footprint:
     """Whether passes convert complete blocks to floating point; those that read the codes by tiles of columns do not."""
     summed: int | None = None
     """Summed arrays that are not tiled, of which more exist than of the broadcast; None if they are as large as this."""
+    gathered_rows: int = 0
+    """Number of rows whose sums are formed at once: sums of fewer rows, which have no summed arrays yet, count as broadcast."""
     note: str = ""
     """Sentence on how the memory limit changes the fit, for the plan."""
 
@@ -50,7 +52,7 @@ class Footprint:
     @property
     def fused_broadcast(self) -> int:
         """Broadcast and summed arrays of a fit that shares its reads: tiled sums travel with the others."""
-        return self.broadcast + self.tiled
+        return max(self.broadcast, self.summed or 0) + self.tiled
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,8 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
         per_thread += partition * footprint.state_per_row  # a message of states
         messages = 0 if footprint.summed is None else 2 * footprint.broadcast  # as bytes, received and sent
     else:
-        sums = depth + workers.threads
+        gathering = (footprint.gathered_rows // partition).bit_length()  # levels of the tree whose sums have too few rows
+        sums = depth - min(depth, max(0, gathering - 1)) + workers.threads
     groups = -(-n_groups(layout) // workers.processes)  # groups of the busiest process, each with tiled sums
     tiled = min(workers.threads, groups) * footprint.tiled
     # Each thread steps a tile of columns, whose sums wait for others at each level of the tree over the groups.

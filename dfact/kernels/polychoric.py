@@ -1,8 +1,10 @@
-"""Polychoric correlations: the tables of all pairs of items by counting bits, and the correlation of each table.
+"""Polychoric correlations: the tables of all pairs of items, and the correlation of each table.
 
 The levels of the items, s_j to s_{j+1} − 1 for item j, are the slots of a bit matrix (S, words): bit i of a slot is set if row i gave
 this answer. The table of two items is a block of the Gram matrix G (S, S) of the slots, a number of common bits for each pair of
 them. Of G, the rows ``first`` to ``last`` − 1 of the lower triangle are stored one after the other, each with its diagonal entry.
+If the rows of the data have weights, the entries of G are sums of weights. Then the slots of each row (rows, m) take the place of the
+bits, as a row contributes to m²/2 of the entries alone.
 
 Additional shape letters: S slots, L levels of an item.
 """
@@ -24,6 +26,7 @@ WORD = 64
 """Number of rows in a word."""
 _STRIP = 128  # words of 4 slots, and of the slots they are paired with one after the other, fit in a first-level cache
 _TILE = 64  # slots whose strips fit in a second-level cache
+_ROWS, _ITEMS = 256, 128  # their slots fit in a second-level cache, and one item's rows of G for all of them in a first-level one
 _STEPS, _TOLERANCE = 60, 1e-9  # of Fisher scoring
 _LEAST = 1e-14  # a smaller probability is a rounding error
 (_X10, _W10), (_X20, _W20) = (np.polynomial.legendre.leggauss(nodes) for nodes in (10, 20))
@@ -33,6 +36,30 @@ _LEAST = 1e-14  # a smaller probability is a rounding error
 def popcount(_context, _word):  # type: ignore[no-untyped-def]  # types of Numba, not of Python
     """Count the bits of a word by the processor's instruction; Numba has none."""
     return types.uint64(types.uint64), lambda _, builder, _signature, arguments: builder.ctpop(arguments[0])
+
+
+@subroutine
+def contributes(row: NDArray[np.generic], missing_code: float, complete_only: bool) -> bool:
+    """Return whether a row (m) has any answer, or with ``complete_only`` all."""
+    answered = 0
+    for j in range(row.size):
+        value = np.float64(row[j])
+        answered += value == value and value != missing_code
+    return answered == row.size if complete_only else answered > 0
+
+
+@subroutine
+def level_of(value: float, missing_code: float, low: float, fractions: Integers, j: int) -> int:
+    """Return an answer's level above the lowest one, −1 if there is none. An answer to item j that is no whole number is added to
+    fractions (m).
+    """
+    if value != value or value == missing_code:
+        return -1
+    level = int(value - low)
+    if value - low != level:
+        fractions[j] += 1
+        return -1
+    return level
 
 
 @kernel
@@ -52,26 +79,67 @@ def pack_levels(
     numbers are added to fractions (m), and have no bit. Rows without answers, and with ``complete_only`` those with missing ones, do
     not contribute.
     """
-    n, m = values.shape
     rows = 0
-    for i in range(n):
-        answered = 0
-        for j in range(m):
-            value = np.float64(values[i, j])
-            answered += value == value and value != missing_code
-        if answered == 0 or (complete_only and answered < m):
-            continue
-        rows += 1
-        word, bit = i // WORD, np.uint64(1) << np.uint64(i % WORD)
-        for j in range(last):
-            value = np.float64(values[i, j])
-            if value == value and value != missing_code:
-                level = np.int64(value - low[j])
-                if value - low[j] != level:
-                    fractions[j] += 1
-                else:
+    for i in range(values.shape[0]):
+        if contributes(values[i], missing_code, complete_only):
+            rows += 1
+            word, bit = i // WORD, np.uint64(1) << np.uint64(i % WORD)
+            for j in range(last):
+                level = level_of(np.float64(values[i, j]), missing_code, low[j], fractions, j)
+                if level >= 0:
                     bits[starts[j] + level, word] |= bit
     return rows
+
+
+@kernel
+def find_slots(
+    values: NDArray[np.generic],
+    missing_code: float,
+    low: Floats,
+    starts: Integers,
+    last: int,
+    complete_only: bool,
+    weights: Integers,
+    slots: NDArray[np.signedinteger],
+    fractions: Integers,
+) -> int:
+    """Set slots (n, last) to those of the answers, −1 for none, and count the contributing rows; see :func:`pack_levels`.
+
+    Rows of weight 0 do not contribute either. The weights (n) of all rows that do not contribute are set to 0.
+    """
+    rows = 0
+    for i in range(values.shape[0]):
+        if weights[i] > 0 and contributes(values[i], missing_code, complete_only):
+            rows += 1
+            for j in range(last):
+                level = level_of(np.float64(values[i, j]), missing_code, low[j], fractions, j)
+                slots[i, j] = starts[j] + level if level >= 0 else -1
+        else:
+            weights[i] = 0
+            slots[i] = -1
+    return rows
+
+
+@kernel
+def add_weights(slots: NDArray[np.signedinteger], weights: Integers, item: int, first: int, counts: Integers) -> None:
+    """Add the weights (n) of rows with these slots (n, items) to counts, the rows of the lower triangle of G from slot ``first`` on.
+
+    ``item`` is the item of this slot.
+    """
+    n, items = slots.shape
+    base = first * (first + 1) // 2
+    for t0 in range(0, n, _ROWS):
+        for j0 in range(0, items, _ITEMS):
+            for i in range(max(item, j0), items):
+                j1 = min(j0 + _ITEMS, i + 1)
+                for t in range(t0, min(t0 + _ROWS, n)):
+                    r, weight = np.int64(slots[t, i]), weights[t]
+                    if r >= 0:
+                        row, out = slots[t, j0:j1], counts[r * (r + 1) // 2 - base : (r + 1) * (r + 2) // 2 - base]
+                        for j in range(row.size):
+                            c = np.uint64(np.int64(row[j]))  # an index without a sign saves a third of the time; −1 is then no slot
+                            if c < out.size:
+                                out[c] += weight
 
 
 @kernel
@@ -246,9 +314,13 @@ def correlate_tables(
     R: Floats,
     errors: Floats,
     common: Floats,
+    squares: Floats,
 ) -> None:
     """Set R, errors and common (m, m) to the polychoric correlations of the ``items`` with all items before them, their standard
     errors, and the numbers of rows in their tables.
+
+    If counts are sums of weights, squares (m, m) holds Σw² over the rows of each pair. Its table is then multiplied by Σw/Σw², so that
+    it has Kish's effective number of rows, (Σw)²/Σw². Otherwise squares is empty.
 
     ``counts`` holds rows of the lower triangle of G from ``first`` on. Slot s is the category levels[s] of its item, or none if that is
     −1: levels without answers. The thresholds of item j, and the normal distribution function there, are entries cuts[j] to
@@ -272,6 +344,12 @@ def correlate_tables(
                             count = np.float64(counts[offset + c])
                             table[levels[r], levels[c]] = count
                             n += count
+            if squares.size and squares[i, j] > 0:
+                scale = n / squares[i, j]
+                n *= scale
+                for r in range(a.size + 1):
+                    for c in range(b.size + 1):
+                        table[r, c] *= scale
             if a.size == 1 and b.size == 1:
                 fill_empty_cell(table)
             rho, error = maximize_likelihood(table, a, b, pa, pb, F, D)

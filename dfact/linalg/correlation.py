@@ -11,8 +11,9 @@ from dfact.engine.passes import Block, PartialSums, Pass
 from dfact.kernels.entries import filled
 
 _INDEFINITE = 1e-6  # times the number of columns: a more negative eigenvalue is no rounding error of single precision
-_ONE_ROW = 1e-9  # an effective number of rows that exceeds 1 by less is that of one row
 _FLOOR = 1e-10  # smoothing raises smaller eigenvalues to this value, as psych's cor.smooth does
+ONE_ROW = 1e-9
+"""Excess over 1 up to which an effective number of rows is that of one row."""
 
 
 @dataclass
@@ -54,7 +55,7 @@ class Moments(PartialSums, name="moments"):
         """Return the standard deviations of the columns (m): mean square deviations times n/(n − 1), with the effective n."""
         total, n = self.total_weights.diagonal(), self.effective_counts.diagonal()
         squares = self.squares.diagonal() - self.sums.diagonal() ** 2 / total
-        variances = squares / np.where(n > 1 + _ONE_ROW, total - total / n, 1)
+        variances = squares / np.where(n > 1 + ONE_ROW, total - total / n, 1)
         deviations: NDArray[np.float64] = np.sqrt(np.maximum(variances, 0))
         return deviations
 
@@ -65,7 +66,7 @@ class Moments(PartialSums, name="moments"):
         """
         total, n = self.total_weights, self.effective_counts
         products = self.cross - self.sums * self.sums.T / total
-        C: NDArray[np.float64] = products / np.where(n > 1 + _ONE_ROW, total - total / n, np.nan)
+        C: NDArray[np.float64] = products / np.where(n > 1 + ONE_ROW, total - total / n, np.nan)
         return (C + C.T) / 2
 
     def correlations(self) -> NDArray[np.float64]:

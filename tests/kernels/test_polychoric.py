@@ -9,7 +9,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import ndtri
 from scipy.stats import multivariate_normal
 
-from dfact.kernels.polychoric import LIMIT, WORD, correlate_tables, count_common, pack_levels
+from dfact.kernels.polychoric import LIMIT, WORD, add_weights, correlate_tables, count_common, find_slots, pack_levels
 
 Array = NDArray[Any]
 MISSING = 255
@@ -59,8 +59,48 @@ def test_missing_answers_and_fractions_have_no_bit() -> None:
     assert rows == 2
 
 
-def correlate(table: Array, a: Array | None = None, b: Array | None = None) -> tuple[float, float]:
-    """ρ and its standard error for a table, with thresholds of its margins by default."""
+@pytest.mark.parametrize(("n", "n_levels"), [(1, [2, 3]), (1000, [4] * 9), (700, [2, 6, 3, 5]), (300, [3] * 150)])
+@pytest.mark.parametrize("complete_only", [False, True])
+def test_weighted_counts_are_the_gram_matrix_of_the_weighted_indicators(n: int, n_levels: list[int], complete_only: bool) -> None:
+    X, starts = answers(n, n_levels, n, missing=0.02), np.concatenate([[0], np.cumsum(n_levels)])
+    rng = np.random.default_rng(n)
+    drawn = rng.integers(1, 1 << 40, n) * (rng.random(n) < 0.9)
+    contributing = (drawn > 0) & ((X != MISSING).all(axis=1) if complete_only else (X != MISSING).any(axis=1))
+    weights, slots, fractions = drawn.copy(), np.empty(X.shape, np.int16), np.zeros(X.shape[1], np.int64)
+    rows = find_slots(X, MISSING, np.zeros(X.shape[1]), starts, X.shape[1], complete_only, weights, slots, fractions)
+    assert rows == contributing.sum()
+    np.testing.assert_array_equal(weights, drawn * contributing)
+    expected_slots = np.where((X != MISSING) & contributing[:, None], X + starts[:-1], -1)
+    np.testing.assert_array_equal(slots, expected_slots)
+    D = indicators(X, n_levels)
+    G = (D * weights[:, None]).T @ D
+    for item in (0, 1):
+        first = starts[item]
+        counts = np.zeros((starts[-1] * (starts[-1] + 1) - first * (first + 1)) // 2, np.int64)
+        add_weights(slots, weights, item, first, counts)
+        np.testing.assert_array_equal(counts, np.concatenate([G[r, : r + 1] for r in range(first, starts[-1])]))
+
+
+def test_slots_leave_out_fractions() -> None:
+    X, starts = np.array([[0.0, 1], [0.5, 1], [2, np.nan]]), np.array([0, 3, 5])
+    weights, slots, fractions = np.ones(3, np.int64), np.empty((3, 2), np.int32), np.zeros(2, np.int64)
+    assert find_slots(X, np.nan, np.zeros(2), starts, 2, False, weights, slots, fractions) == 3
+    np.testing.assert_array_equal(slots, [[0, 4], [-1, 4], [2, -1]])
+    np.testing.assert_array_equal(fractions, [1, 0])
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_weighted_tables_have_kishs_effective_number_of_rows(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    table, squares = rng.integers(1, 1000, (3, 4)).astype(float), 5000.0
+    effective = table.sum() ** 2 / squares
+    a, b = (ndtri(table.sum(axis=axis).cumsum()[:-1] / table.sum()) for axis in (1, 0))
+    plain, weighted = correlate(table * effective / table.sum(), a, b), correlate(table, a, b, squares)
+    assert weighted == pytest.approx(plain, abs=1e-12)
+
+
+def correlate(table: Array, a: Array | None = None, b: Array | None = None, squares: float | None = None) -> tuple[float, float]:
+    """ρ and its standard error for a table, with thresholds of its margins by default, and with a sum of squared weights if given."""
     table = np.asarray(table, np.float64)
     A, B = table.shape
     a = ndtri(table.sum(axis=1).cumsum()[:-1] / table.sum()) if a is None else a
@@ -72,8 +112,9 @@ def correlate(table: Array, a: Array | None = None, b: Array | None = None) -> t
     R, errors, common = np.eye(2), np.zeros((2, 2)), np.zeros((2, 2))
     cuts, levels = np.array([0, B - 1, A + B - 2]), np.concatenate([np.arange(B), np.arange(A)])
     shares = multivariate_normal.cdf(thresholds[:, None])
-    correlate_tables(counts, 0, np.array([0, B, A + B]), np.array([1]), cuts, thresholds, shares, levels, R, errors, common)
-    assert common[1, 0] == pytest.approx(table.sum())
+    sums = np.empty((0, 0)) if squares is None else np.full((2, 2), squares)
+    correlate_tables(counts, 0, np.array([0, B, A + B]), np.array([1]), cuts, thresholds, shares, levels, R, errors, common, sums)
+    assert common[1, 0] == pytest.approx(table.sum() if squares is None else table.sum() ** 2 / squares)
     assert (R[0, 1], errors[0, 1]) == pytest.approx((R[1, 0], errors[1, 0]), nan_ok=True)
     return float(R[1, 0]), float(errors[1, 0])
 

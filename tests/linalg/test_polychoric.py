@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 from scipy.special import ndtri
+from scipy.stats import multivariate_normal
 
 from dfact.data import layout
 from dfact.data.coerce import as_dataset
@@ -31,12 +32,15 @@ def lsat7() -> Array:
     return (patterns[:, None] >> np.arange(4, -1, -1) & 1).astype(np.uint8)
 
 
-def estimate(X: Array, tiles: int = 1, threads: int = 1, complete_only: bool = False) -> tuple[Tabulated, Levels]:
+def estimate(
+    X: Array, tiles: int = 1, threads: int = 1, complete_only: bool = False, weights: Array | None = None
+) -> tuple[Tabulated, Levels]:
     source = as_dataset(X).source
     plan = make_plan(source, FLOAT64, Footprint(1000, 1000, 1000, 0), InlineExecutor().workers(None))
     levels = Levels.between(np.nanmin(X, axis=0).astype(float), np.nanmax(X, axis=0).astype(float))
-    with InlineExecutor().open(partitions(source, None, None), plan) as session:
-        return drive(tabulate(levels, tiles, len(X), FLOAT64, complete_only=complete_only, threads=threads), session), levels
+    settings: dict[str, Any] = {"complete_only": complete_only, "threads": threads, "weighted": weights is not None}
+    with InlineExecutor().open(partitions(source, None, None if weights is None else weights[:, None] / weights.max()), plan) as session:
+        return drive(tabulate(levels, tiles, len(X), FLOAT64, **settings), session), levels
 
 
 def graded(n: int, R: Array, n_levels: int, seed: int, missing: float = 0.0, cuts: Array | None = None) -> Array:
@@ -62,30 +66,85 @@ def test_published_tetrachoric_correlations() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_neither_tiles_nor_threads_nor_blocks_change_a_bit(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("weighted", [False, True])
+def test_neither_tiles_nor_threads_nor_blocks_change_a_bit(seed: int, weighted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     X = graded(3000, one_factor(9), 4, seed, missing=0.1)
-    first, levels = estimate(X)
-    others = [estimate(X, tiles=tiles, threads=2)[0] for tiles in (2, 4, 9, 64)]
+    w = np.random.default_rng(seed).gamma(2, 1, len(X)) if weighted else None
+    first, levels = estimate(X, weights=w)
+    others = [estimate(X, tiles=tiles, threads=2, weights=w)[0] for tiles in (2, 4, 9, 64)]
     monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 9)
     monkeypatch.setattr(layout, "_SMALL_PARTITION_ENTRIES", 1 << 10)
     monkeypatch.setattr(layout, "_PARTITION_ENTRIES", 1 << 11)
-    monkeypatch.setattr(polychoric, "_GATHERED", 5)
+    monkeypatch.setattr(polychoric, "GATHERED_ROWS", 320)
     monkeypatch.setattr(polychoric, "_THREADED", 1)
-    others += [estimate(X, threads=3)[0], estimate(X, tiles=3)[0]]
+    others += [estimate(X, threads=3, weights=w)[0], estimate(X, tiles=3, weights=w)[0]]
     for other in others:
         np.testing.assert_array_equal(other.correlations.R, first.correlations.R)
         np.testing.assert_array_equal(other.correlations.errors, first.correlations.errors)
         np.testing.assert_array_equal(other.totals, first.totals)
         assert other.categories.by_item == first.categories.by_item
-        assert other.rows == first.rows
+        assert (other.rows, other.effective_rows) == (first.rows, first.effective_rows)
     mean, scale = level_moments(levels, first.totals)
-    np.testing.assert_allclose(mean, np.nanmean(X, axis=0))
-    np.testing.assert_allclose(scale, np.nanstd(X, axis=0, ddof=1))
+    expected = [weighted_mean_and_deviation(x, np.ones(len(X)) if w is None else w) for x in X.T]
+    np.testing.assert_allclose(np.transpose([mean, scale]), expected, rtol=1e-9)
     seen = (~np.isnan(X)).astype(float)
     off = ~np.eye(9, dtype=bool)
     np.testing.assert_array_equal(first.correlations.counts[off], (seen.T @ seen)[off])
-    complete = estimate(X, complete_only=True)[0]
-    np.testing.assert_array_equal(complete.correlations.R, estimate(X[~np.isnan(X).any(axis=1)])[0].correlations.R)
+    rows = ~np.isnan(X).any(axis=1)
+    complete, alone = estimate(X, complete_only=True, weights=w)[0], estimate(X[rows], weights=None if w is None else w[rows])[0]
+    np.testing.assert_allclose(complete.correlations.R, alone.correlations.R, rtol=0, atol=0 if w is None else 1e-9)
+    assert complete.effective_rows == pytest.approx(alone.effective_rows, rel=1e-9)
+
+
+def weighted_mean_and_deviation(x: Array, w: Array) -> tuple[float, float]:
+    """Weighted mean of the answers, and the deviation with the factor n/(n − 1) of Kish's n."""
+    x, p = x[~np.isnan(x)], w[~np.isnan(x)] / w[~np.isnan(x)].sum()
+    return float(p @ x), float(np.sqrt(p @ (x - p @ x) ** 2 / (1 - p @ p)))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_weighted_correlations_maximise_the_weighted_likelihood(seed: int) -> None:
+    X = graded(400, one_factor(3), 3, seed, missing=0.1)
+    w = np.random.default_rng(seed).gamma(1, 1, len(X))
+    w[::9] = 0
+    found = estimate(X, weights=w)[0]
+    answered = ~np.isnan(X).all(axis=1) & (w > 0)
+    assert found.rows == answered.sum()
+    assert found.effective_rows == pytest.approx(w[answered].sum() ** 2 / (w[answered] ** 2).sum(), rel=1e-9)
+    thresholds = []
+    for x, item in zip(X.T, found.categories.by_item, strict=True):
+        total = w[~np.isnan(x)].sum()
+        thresholds.append(ndtri([w[x <= level].sum() / total for level in (1, 2)]))
+        assert item == pytest.approx(thresholds[-1], abs=1e-9)
+    for i, j in ((1, 0), (2, 0), (2, 1)):
+        both = ~np.isnan(X[:, [i, j]]).any(axis=1) & (w > 0)
+        effective = w[both].sum() ** 2 / (w[both] ** 2).sum()
+        table = np.array([[w[(X[:, i] == a) & (X[:, j] == b)].sum() for b in (1, 2, 3)] for a in (1, 2, 3)])
+        corners = [np.concatenate([[-9], thresholds[item], [9]]) for item in (i, j)]
+
+        def probabilities(rho: float, corners: list[Array] = corners) -> Array:
+            F = multivariate_normal.cdf(np.stack(np.meshgrid(*corners, indexing="ij"), axis=-1), cov=[[1, rho], [rho, 1]])
+            return np.diff(np.diff(F, axis=0), axis=1)
+
+        rho, step = found.correlations.R[i, j], 1e-4
+        slopes = (probabilities(rho + step) - probabilities(rho - step)) / (2 * step)
+        score = float((table / table.sum() * slopes / probabilities(rho)).sum())
+        information = float((slopes**2 / probabilities(rho)).sum())
+        assert abs(score / information) < 1e-6
+        assert found.correlations.errors[i, j] == pytest.approx((effective * information) ** -0.5, rel=1e-5)
+        assert found.correlations.counts[i, j] == found.correlations.counts[j, i] == both.sum()
+
+
+@pytest.mark.parametrize("n_levels", [2, 4])
+@pytest.mark.parametrize("weight", [1.0, 0.7])
+def test_equal_weights_have_the_bits_of_none(n_levels: int, weight: float) -> None:
+    X = graded(300, one_factor(5), n_levels, 3, missing=0.2)
+    X[:2, 0] = [1, 2]
+    plain, weighted = estimate(X)[0], estimate(X, weights=np.full(len(X), weight))[0]
+    for name in ("R", "errors"):
+        np.testing.assert_array_equal(getattr(weighted.correlations, name), getattr(plain.correlations, name))
+    np.testing.assert_array_equal(weighted.totals, plain.totals)
+    assert (weighted.categories.by_item, weighted.effective_rows) == (plain.categories.by_item, plain.rows)
 
 
 def test_tiles_cover_all_items() -> None:

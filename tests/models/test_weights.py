@@ -181,12 +181,6 @@ def test_an_item_that_does_not_vary_among_weighted_rows_is_refused() -> None:
         dfact.FactorAnalysis(2).fit(M, sample_weight=w)
 
 
-def test_polychoric_correlations_take_no_weights() -> None:
-    M, w = survey(14)
-    with pytest.raises(dfact.DataError, match="polychoric correlations do not take; use correlation='pearson'"):
-        dfact.FactorAnalysis(2, correlation="polychoric").fit(np.rint(M), sample_weight=w)
-
-
 def test_indices_of_fit_take_the_effective_number() -> None:
     M, w = survey(15, missing=0)
     model = dfact.FactorAnalysis(2).fit(M, sample_weight=w)

@@ -78,6 +78,7 @@ def _polychoric(task: FitTask[Tables | None], tables: Tables, complete_only: boo
         dataset.shape[0],
         task.dtype,
         complete_only=complete_only,
+        weighted=task.covariates is not None,
         threads=task.plan().workers.threads,
     )
     if found.fractions.any():
@@ -91,4 +92,4 @@ def _polychoric(task: FitTask[Tables | None], tables: Tables, complete_only: boo
         message = f"the polychoric correlation is at its limit for {len(limit)} pairs of items ({pairs}), expected less than 0.9999"
         warnings.warn(f"{message}; leave out items that repeat others", UserWarning, stacklevel=4)
     R, counts = found.correlations.R, found.correlations.counts
-    return Correlations(R, found.rows, float(found.rows), mean, scale, counts, thresholds=found.categories.by_item)
+    return Correlations(R, found.rows, found.effective_rows, mean, scale, counts, thresholds=found.categories.by_item)

@@ -20,7 +20,7 @@ from dfact.engine.requests import Solver, run, state_rows
 from dfact.errors import DataError, ParameterError
 from dfact.linalg.fit_indices import fit_indices, score_reliability
 from dfact.linalg.minres import LOWEST, minres
-from dfact.linalg.polychoric import answer_levels, gathered_bytes, table_bytes
+from dfact.linalg.polychoric import GATHERED_ROWS, answer_levels, gathered_bytes, table_bytes
 from dfact.linalg.rotation import explained, oblimin, ordered, promax, varimax
 from dfact.models.estimator import Factorization
 from dfact.models.factor_analysis.correlations import Correlations, Tables, correlate
@@ -68,6 +68,7 @@ class FactorAnalysis(Factorization):
     With ``correlation="polychoric"`` R holds the correlations of normal variables of which the answers, whole numbers of at most 10
     levels, are categories: thresholds from all answers to an item, then the ρ of each pair by maximum likelihood (Olsson 1979). An
     empty cell of a 2×2 table counts ½. The tables of all pairs are counted in one pass, or in several if they exceed the memory limit.
+    With weights of the rows, a table holds sums of weights and is scaled to Kish's effective number of its rows.
 
     Scores are Thurstone's, the regression of the factors on the items, with the model's
     correlations: f = ΦΛ_oᵀ(Λ_oΦΛ_oᵀ + Ψ_o)⁻¹z_o. z holds the standardized answers, and o the items that
@@ -229,7 +230,7 @@ class FactorAnalysis(Factorization):
         ``sample_weight`` holds n numbers of at least 0, such as survey weights; a Dataset or path has its own, and
         ``Dataset.with_weights(None)`` leaves them out. Means, variances and correlations are weighted, and variances have the factor
         n/(n − 1) with Kish's effective n: only the ratios of the weights matter, and an integer weight does not equal copies of
-        the row. Polychoric correlations take no weights. ``checkpoint`` overrides the parameter.
+        the row. ``checkpoint`` overrides the parameter.
         """
         del y
         return self.fit_prepared(self.prepare(X, sample_weight=sample_weight), checkpoint=checkpoint)
@@ -240,9 +241,6 @@ class FactorAnalysis(Factorization):
         dataset = self._dataset(X, None, sample_weight, reset=True)
         _check_answers(dataset, self.n_components if least is None else least)
         weights = self._row_weights(dataset)
-        if weights is not None and self.correlation == "polychoric":
-            remedy = "use correlation='pearson', or leave the weights out: dataset.with_weights(None), --no-weights"
-            raise DataError(f"the rows have weights, which polychoric correlations do not take; {remedy}")
         return self._task(dataset, covariates=None if weights is None else weights[:, None] / weights.max())
 
     def _solve(self, task: FitTask[Tables | None]) -> Solver[None]:
@@ -381,13 +379,16 @@ class FactorAnalysis(Factorization):
             base = task.footprint  # weighted sums are in double precision, and two more
             more = replace(base, work_per_row=base.work_per_row + 24 * m, broadcast=base.broadcast + 16 * m * m)
             return replace(task, footprint=more)
-        levels, m = answer_levels(dataset.statistics.minimum, dataset.statistics.maximum, dataset.column_labels), dataset.shape[1]
-        dtype = self._working_dtype(dataset)
+        levels, (n, m) = answer_levels(dataset.statistics.minimum, dataset.statistics.maximum, dataset.column_labels), dataset.shape
+        dtype, weighted = self._working_dtype(dataset), dataset.weights is not None
         base = self._footprint(dataset.shape, 0, dtype)
+        gathered, pairs = gathered_bytes(levels.n_slots, weighted_items=m * weighted) // 2, 16 * m * m * weighted
         tiles = 1
         while True:
-            tables = table_bytes(levels.n_slots, dataset.shape[0]) / tiles + gathered_bytes(levels.n_slots)
-            footprint = replace(base, work_per_row=base.work_per_row + levels.n_slots, broadcast=base.broadcast + round(tables))
+            tables = round(table_bytes(levels.n_slots, n, weighted=weighted) / tiles)
+            work = base.work_per_row + (4 * m if weighted else levels.n_slots)
+            broadcast, summed = base.broadcast + gathered, tables + pairs + gathered
+            footprint = replace(base, work_per_row=work, broadcast=broadcast, summed=summed, gathered_rows=GATHERED_ROWS)
             task = super()._task(dataset, Tables(levels, tiles), footprint=footprint, **settings)
             if tiles >= m or task.plan().fits:
                 return task

@@ -6,9 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 import dfact
+from dfact.data import layout
+from dfact.linalg.fit_indices import fit_indices
+from dfact.linalg.minres import minres
 from dfact.report.presenters.base import model_text
+from dfact.selection.number_of_factors import number_of_factors
 from tests.psychometrics import bfi, factors, oracle, psychometrics
 
 Array = NDArray[Any]
@@ -39,6 +44,61 @@ def test_stored_and_tiled_answers_give_the_same_bits(limit: str | None, tmp_path
         for name in ("correlations_", "components_", "factors_", "mean_", "scale_"):
             np.testing.assert_array_equal(np.asarray(getattr(found, name)), np.asarray(getattr(expected, name)), err_msg=name)
         assert found.thresholds_ == expected.thresholds_
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("weighted", [False, True])
+def test_neither_executors_nor_partitions_change_a_bit(
+    weighted: bool, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = answers(2000, 4)
+    X[np.random.default_rng(4).random(X.shape) < 0.1] = np.nan
+    w = np.random.default_rng(5).gamma(2, 1, len(X)) if weighted else None
+    expected, counts = None, set()
+    monkeypatch.setattr(layout, "_BLOCK_ENTRIES", 1 << 10)
+    for entries in (1 << 10, 10 << 10, 1 << 20):
+        monkeypatch.setattr(layout, "_PARTITION_ENTRIES", entries)
+        monkeypatch.setattr(layout, "_SMALL_PARTITION_ENTRIES", entries)
+        dataset = dfact.import_array(X, tmp_path / f"{entries}.zarr", weights=w)
+        counts.add(dfact.plan(polychoric(), dataset).n_partitions)
+        for executor in ("inline", "threads", client):
+            found = polychoric(executor=executor).fit(dataset)
+            expected = expected or found
+            for name in ("correlations_", "components_", "factors_", "mean_", "scale_", "n_effective_", "thresholds_"):
+                np.testing.assert_array_equal(np.asarray(getattr(found, name)), np.asarray(getattr(expected, name)), err_msg=name)
+    assert {1, 2} < counts
+    assert max(counts) > 8
+
+
+def test_weights_of_people_count_in_all_figures() -> None:
+    X, w = answers(3000, 6), np.random.default_rng(6).gamma(1, 1, 3000)
+    w[:1000] = 0
+    model = polychoric().fit(X, sample_weight=w)
+    assert model.n_observations_ == 2000
+    assert model.n_effective_ == pytest.approx(w.sum() ** 2 / (w**2).sum(), rel=1e-9)
+    np.testing.assert_allclose(model.correlations_, polychoric().fit(X[1000:], sample_weight=w[1000:]).correlations_, atol=1e-9)
+    shares = [w[X[:, 0] <= level].sum() / w.sum() for level in (1, 2, 3)]
+    assert model.thresholds_[0] == pytest.approx(ndtri(shares), abs=1e-9)
+    loadings = minres(model.correlations_, 2).loadings
+    expected = fit_indices(model.correlations_, loadings, model.uniquenesses_, model.n_effective_)
+    assert model.fit_["chi_square"] == pytest.approx(expected["chi_square"], rel=1e-4)
+    few, many = (number_of_factors(polychoric(), X, [1, 2], sample_weight=v).parallel_analysis.reference for v in (w, None))
+    assert few is not None
+    assert many is not None
+    assert few[0] > many[0]
+
+
+def test_items_answered_only_with_weight_0_are_named() -> None:
+    X, w = answers(300, 8), np.ones(300)
+    X[:250, 4], w[250:] = np.nan, 0
+    with pytest.raises(dfact.DataError, match=r"items '0' and '4' do not vary together in the 0 rows"):
+        polychoric().fit(X, sample_weight=w)
+
+
+def test_plan_counts_the_sums_of_weights() -> None:
+    X = answers(3000, 7)
+    plain, weighted = (polychoric().prepare(X, sample_weight=w).plan() for w in (None, np.ones(len(X))))
+    assert weighted.working > plain.working
 
 
 def test_repeated_items_and_invalid_answers_are_named() -> None:
