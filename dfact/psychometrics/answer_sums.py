@@ -109,7 +109,8 @@ class SumsTask:
             group = self.groups[i]
             assert group.levels is not None
             tiles, threads = self.tiles if i == 0 else 1, self.plan.workers.threads
-            tables = tabulate(group.levels, tiles, dataset.shape[0], dtype, complete_only=self.listwise, threads=threads)
+            settings: dict[str, Any] = {"complete_only": self.listwise, "weighted": weighted, "threads": threads}
+            tables = tabulate(group.levels, tiles, dataset.shape[0], dtype, **settings)
             solvers.append(FusedSolver(tables, _view(group.varying, m)))
         with self.executor.open(partitions(dataset.source, dataset.missing_code, _scaled_weights(dataset)), self.plan) as session:
             items, *found = drive_together(solvers, session, dtype)
@@ -151,14 +152,16 @@ def _footprint(dataset: Dataset, groups: list[_Group], tiles: int, dtype: np.dty
     """
     size, (n, m), weighted = dtype.itemsize, dataset.shape, dataset.weights is not None
     square = 8 * sum(len(group.columns) ** 2 for group in groups)
-    slots = [group.levels.n_slots for group in groups if group.levels is not None]
-    tables = sum(table_bytes(count, n) / (tiles if i == 0 else 1) + gathered_bytes(count) for i, count in enumerate(slots))
+    slots = [(len(group.varying), group.levels.n_slots) for group in groups if group.levels is not None]
+    gathered = sum(gathered_bytes(count, weighted_items=items * weighted) for items, count in slots)
+    tables = sum(table_bytes(count, n, weighted=weighted) / (tiles if i == 0 else 1) for i, (_, count) in enumerate(slots))
+    packed = sum(4 * items if weighted else count for items, count in slots)
     return Footprint(
         state_per_row=0,
-        work_per_row=(3 * size + 2) * m + (18 + 24 * weighted) * m + size * m * (len(groups) > 1) + sum(slots),
+        work_per_row=(3 * size + 2) * m + (18 + 24 * weighted) * m + size * m * (len(groups) > 1) + packed,
         broadcast=(3 if slots else 2) * square + 8 * 3 * m,
         result_per_row=0,
-        summed=(4 + 2 * weighted) * square + 8 * 8 * m + round(tables),
+        summed=(4 + (4 if slots else 2) * weighted) * square + 8 * 8 * m + round(tables) + gathered,
     )
 
 

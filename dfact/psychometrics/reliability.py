@@ -125,7 +125,7 @@ def describe(
     weights : array (n,), optional
         Weights of the participants, such as survey weights; by default those of the dataset. Means, shares and covariances are
         weighted, and Kish's effective number takes the place of n in variances, intervals and tests. ``n`` and ``missing`` count
-        participants, without those of weight 0. Polychoric correlations take no weights.
+        participants, without those of weight 0.
     missing : "pairwise" or "listwise"
         Correlations from the participants who answered both items, or all items: of the scale for figures of a scale, of the
         data for KMO, MSA and Bartlett's test. n, mean, sd, skew, floor and ceiling are of all answers to the item.
@@ -212,12 +212,8 @@ def _prepare(
         raise ParameterError(f"correlation is {correlation!r}, expected 'pearson' or 'polychoric'")
     if missing not in ("pairwise", "listwise"):
         raise ParameterError(f"missing is {missing!r}, expected 'pairwise' or 'listwise'")
-    polychoric = correlation == "polychoric"
-    if polychoric and dataset.weights is not None:
-        remedy = "use correlation='pearson', or leave the weights out with Dataset.with_weights(None) (--no-weights)"
-        raise ParameterError(f"correlation is 'polychoric' and the answers have weights, expected answers without weights; {remedy}")
     found, listwise = resolve_scales(dataset, scales, keys), missing == "listwise"
-    settings: dict[str, Any] = {"polychoric": polychoric, "executor": executor, "memory_limit": memory_limit}
+    settings: dict[str, Any] = {"polychoric": correlation == "polychoric", "executor": executor, "memory_limit": memory_limit}
     return found, SumsTask.prepare(dataset, found.scales, listwise=listwise, **settings)
 
 

@@ -220,10 +220,8 @@ def test_polychoric_figures_exclude_constant_items_and_are_the_same_on_threads(m
     assert inline.scales.loc["first", "standardised"] == pytest.approx(without["standardised"], abs=1e-9)
 
 
-def test_polychoric_correlations_need_categories_without_weights() -> None:
+def test_polychoric_correlations_need_categories() -> None:
     X = questionnaire(100, 4, 0)
-    with pytest.raises(ParameterError, match=r"correlation is 'polychoric' and the answers have weights"):
-        dfact.describe(X, correlation="polychoric", weights=np.ones(100))
     with pytest.raises(DataError, match=r"no whole numbers"):
         dfact.describe(X + 0.5, correlation="polychoric")
 
@@ -257,12 +255,24 @@ def test_bits_are_those_of_a_cluster(client: Client, correlation: str, missing: 
     assert_same(dfact.describe(dataset, executor="threads", **settings), inline)
 
 
-def test_weighted_bits_are_those_of_a_cluster(client: Client, tmp_path: Path) -> None:
+@pytest.mark.parametrize("correlation", ["pearson", "polychoric"])
+def test_weighted_bits_are_those_of_a_cluster(client: Client, correlation: str, tmp_path: Path) -> None:
     X, w = questionnaire(20_000, 6, 1), np.random.default_rng(0).gamma(2, 1, 20_000)
     dataset = dfact.import_array(X, tmp_path / "d.zarr", weights=w)
-    inline = dfact.describe(dataset, scales=halves(6), executor="inline")
-    assert_same(dfact.describe(dataset, scales=halves(6), executor=client), inline)
-    assert_same(dfact.describe(X, scales=halves(6), weights=w, executor="threads"), inline)
+    settings: dict[str, Any] = {"scales": halves(6), "correlation": correlation}
+    inline = dfact.describe(dataset, executor="inline", **settings)
+    assert_same(dfact.describe(dataset, executor=client, **settings), inline)
+    assert_same(dfact.describe(X, weights=w, executor="threads", **settings), inline)
+
+
+@pytest.mark.parametrize("missing", ["pairwise", "listwise"])
+def test_weighted_polychoric_figures_are_those_of_the_factor_analysis(missing: str) -> None:
+    X, w = questionnaire(500, 6, 1, missing=0.02), np.random.default_rng(1).gamma(2, 1, 500)
+    model = dfact.FactorAnalysis(1, correlation="polychoric", missing=missing).fit(X, sample_weight=w)
+    description = dfact.describe(X, correlation="polychoric", missing=missing, weights=w)
+    assert description.kmo == pytest.approx(sampling_adequacy(model.correlations_)[0], abs=1e-9)
+    test = bartlett(model.correlations_, model.n_effective_)
+    assert description.bartlett["chi_square"] == pytest.approx(test.chi_square)
 
 
 def test_one_pass_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -461,8 +471,10 @@ def test_command_uses_the_weights_of_the_dataset(tmp_path: Path, capsys: pytest.
     assert main(["describe", str(dataset.path), table, "--overwrite", "--no-weights"]) == 0
     assert "Weighted" not in capsys.readouterr().err
     np.testing.assert_allclose(pd.read_csv(table)["mean"], dfact.describe(X).items["mean"])
-    assert main(["describe", str(dataset.path), "--correlation", "polychoric"]) == 1
-    assert "expected answers without weights; use correlation='pearson', or leave the weights out" in capsys.readouterr().err
+    assert main(["describe", str(dataset.path), table, "--overwrite", "--correlation", "polychoric"]) == 0
+    weighted = dfact.describe(X, weights=w, correlation="polychoric")
+    np.testing.assert_allclose(pd.read_csv(table)["msa"], weighted.items["msa"])
+    assert not np.allclose(weighted.items["msa"], dfact.describe(X, correlation="polychoric").items["msa"], atol=1e-4)
 
 
 def test_command_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
