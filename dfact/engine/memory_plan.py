@@ -1,9 +1,11 @@
 """The memory plan: the memory that a fit will use in each process, computed before anything runs."""
 
 import ctypes
+import math
 from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -19,6 +21,7 @@ _WORKER_BASELINE = 464 << 20  # of a Dask worker that has imported dfact and com
 _LOCAL_GROWTH = 96 << 20  # of this process, by imports and compilation once passes run
 _DASK_TARGET = 0.6  # fraction of its limit at which a Dask worker starts to spill
 _SLACK = 1.1  # allocators keep a part of the freed memory
+_CGROUP_LIMITS = ("memory.max", "memory.high", "memory/memory.limit_in_bytes", "memory/memory.soft_limit_in_bytes")  # versions 2 and 1
 _DISK_RATE = 1e9  # bytes per second, read or written through the page cache of an ordinary disk
 
 
@@ -241,10 +244,16 @@ def _return_free_memory() -> None:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-def _cgroup_limit() -> int:
-    from distributed.system import MEMORY_LIMIT
+def _cgroup_limit() -> float:
+    """Return the bytes that the control group of this process allows; infinity without a limit.
 
-    return int(MEMORY_LIMIT)
+    A container sees its own group at the root. ``distributed`` reads the same files, but its import takes longer than a small fit.
+    """
+    limits = [math.inf]
+    for name in _CGROUP_LIMITS:
+        with suppress(OSError, ValueError):  # the file of the other version is missing, and "max" is no number
+            limits.append(int(Path("/sys/fs/cgroup", name).read_text()))
+    return min(limits)
 
 
 def format_bytes(size: float) -> str:
