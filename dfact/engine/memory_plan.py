@@ -14,7 +14,8 @@ from dfact.data.layout import Layout
 from dfact.data.memory_limit import parse_bytes
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import DaskRows
-from dfact.engine.tiles import n_groups, tile_columns
+from dfact.engine.passes import has_small_codes
+from dfact.engine.tiles import RESIDENT_COLUMNS, n_groups, tile_columns
 from dfact.errors import MemoryPlanError
 
 _WORKER_BASELINE = 464 << 20  # of a Dask worker that has imported dfact and compiled its kernels itself, those of stochastic CP at most
@@ -40,15 +41,24 @@ class Footprint:
     tiled: int = 0
     """Sums that are combined by tiles of columns, for every thread; those that wait for others are spilled if need be."""
     converts: bool = True
-    """Whether passes convert complete blocks to floating point; those that read the codes by tiles of columns do not."""
+    """Whether passes convert complete blocks of small integers to floating point; those that read the codes do not."""
     summed: int | None = None
     """Summed arrays that are not tiled, of which more exist than of the broadcast; None if they are as large as this."""
+    tile_state: int = 0
+    """State of all tiles of columns, on the driver; that of the first tiles, which stays in memory, is also part of the broadcast."""
     note: str = ""
     """Sentence on how the memory limit changes the fit, for the plan."""
 
     def scaled(self, count: int) -> "Footprint":
         """Return the footprint of ``count`` fits that share their reads."""
-        return Footprint(count * self.state_per_row, self.work_per_row, count * self.fused_broadcast, count * self.result_per_row)
+        return Footprint(
+            count * self.state_per_row,
+            self.work_per_row,
+            count * self.fused_broadcast,
+            count * self.result_per_row,
+            converts=self.converts,
+            tile_state=count * self.tile_state,
+        )
 
     @property
     def fused_broadcast(self) -> int:
@@ -98,6 +108,8 @@ class Plan:
     """Number of groups of partitions whose tiled sums may wait for others in memory."""
     spilled_sums: int
     """Bytes of tiled sums that wait on disk, at most."""
+    spilled_tiles: int
+    """Bytes of the tiles' state on the driver's disk."""
     note: str = ""
     """Sentence on how the memory limit changes the fit; empty if it does not."""
 
@@ -153,6 +165,8 @@ class Plan:
             )
         if self.spilled_sums:
             rows.append(("sums on disk", f"up to {format_bytes(self.spilled_sums)} in each process"))
+        if self.spilled_tiles:
+            rows.append(("columns on disk", f"state of {format_bytes(self.spilled_tiles)} on the driver"))
         if self.note:
             rows.append(("note", self.note))
         return "\n".join(f"{name:<22}{text}" for name, text in rows)
@@ -166,7 +180,8 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
     block, partition = min(layout.block_rows, n), min(layout.partition_rows, n)
     chunk = 0 if source.chunk_rows is None else min(source.chunk_rows, n) * row_bytes
     # A pass may convert a CSR block to a dense one.
-    converted = m * dtype.itemsize if footprint.converts and (source.dtype != dtype or source.is_sparse) else 0
+    converts = source.is_sparse or (source.dtype != dtype and (footprint.converts or not has_small_codes(source.dtype)))
+    converted = m * dtype.itemsize if converts else 0
     # Two decoded chunks (one is prefetched) and the compressed bytes of one. Workers hold the chunks of a dask array already, or
     # get them once.
     per_thread = (1 if isinstance(source, DaskRows) else 3) * chunk
@@ -216,6 +231,7 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
         resident_values=valued + (extra if valued == share else 0),
         resident_sums=summed,
         spilled_sums=(waiting - summed) * footprint.tiled,
+        spilled_tiles=footprint.tile_state * max(0, m - RESIDENT_COLUMNS) // m,
         note=footprint.note,
     )
 
