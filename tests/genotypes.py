@@ -41,7 +41,8 @@ def write_bed(
 
 
 def write_bim(path: Path, names: Sequence[str], alleles: Sequence[str] | None = None) -> None:
-    """Write a .bim file; ``alleles`` are A1 and A2 of each variant, such as "C T"."""
+    """Write a .bim file of three chromosomes; ``alleles`` are A1 and A2 of each variant, such as "C T"."""
     pairs = alleles or ["C T"] * len(names)
-    lines = (f"{1 + j % 3}\t{name}\t{j / 8}\t{1000 + j}\t{pair}\n" for j, (name, pair) in enumerate(zip(names, pairs, strict=True)))
+    m = len(names)
+    lines = (f"{1 + 3 * j // m}\t{name}\t{j / 8}\t{1000 + j}\t{pair}\n" for j, (name, pair) in enumerate(zip(names, pairs, strict=True)))
     path.write_text("".join(lines).replace(" ", "\t"))

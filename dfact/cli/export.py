@@ -14,7 +14,7 @@ def _formats(context: click.Context) -> str:
     if context.params.get("style") == "apa":  # absent if its own value is invalid, like table
         return "dfact.report.apa.write:FORMATS"
     table = str(context.params.get("table"))
-    names = {"factors": "ROW_FORMATS", "loadings": "ITEM_FORMATS", "confounders": "LABELLED_FORMATS"}
+    names = {"factors": "FITTED_ROW_FORMATS", "loadings": "ITEM_FORMATS", "confounders": "LABELLED_FORMATS"}
     return f"dfact.report.export:{names.get(table, 'TABLE_FORMATS')}"
 
 
@@ -24,7 +24,7 @@ def _formats(context: click.Context) -> str:
 @click.option(
     "--table",
     type=click.Choice(["loadings", "factors", "confounders"]),
-    show_default="factors for .Q, else loadings",
+    show_default="factors for .Q and .Q_se, else loadings",
     is_eager=True,  # the endings that OUT may have depend on it
     help="Loadings of the items; factors, memberships or scores of the fitted participants; or loadings of the items on confounders.",
 )
@@ -50,7 +50,9 @@ def export(
     and correlations of the factors, and loadings from .40 on are bold.
 
     Memberships are also written to a .Q file, and the frequencies of an admixture to a .P file, both without labels, as other
-    admixture programs do: a line for each person or SNP, in the order of the data. Frequencies are of the allele A2.
+    admixture programs do: a line for each person or SNP, in the order of the data. Frequencies are of the allele A2. Standard
+    errors of the memberships, which dfact stability stores in MODEL, are written alone to a .Q_se file, and as further columns
+    of a table of factors.
 
     Factors are sorted by their contribution to the answers, largest first, or have the model's own order: classes by size,
     components by singular value or weight, factors of a factor analysis by explained variance. If signs are arbitrary, the
@@ -59,7 +61,7 @@ def export(
     Labels and texts are never formulas. In a .csv, one that begins with =, +, -, @, a tab or a line break, and is no number,
     gets an apostrophe, since a spreadsheet would interpret it; .parquet, .zarr and .xlsx have it unchanged.
     """
-    table = table or ("factors" if Path(out).suffix == ".Q" else "loadings")
+    table = table or ("factors" if Path(out).suffix in (".Q", ".Q_se") else "loadings")
     for name, value in (("--suppress", suppress), ("--items", items), ("--style", style)):
         if table == "factors" and value is not None:
             raise click.UsageError(f"{name} applies to loadings only; remove it or --table factors.")
@@ -73,7 +75,7 @@ def export(
     from dfact.report.apa.loadings import write_apa_loadings
     from dfact.report.apa.write import FORMATS
     from dfact.report.export import (
-        ROW_FORMATS,
+        FITTED_ROW_FORMATS,
         TABLE_FORMATS,
         check_destination,
         write_confounder_loadings,
@@ -81,7 +83,7 @@ def export(
         write_model_factors,
     )
 
-    check_destination(out, overwrite=overwrite, formats=FORMATS if style else (*ROW_FORMATS, *TABLE_FORMATS))
+    check_destination(out, overwrite=overwrite, formats=FORMATS if style else (*FITTED_ROW_FORMATS, *TABLE_FORMATS))
     described = None if items is None else read_items(items)
     texts, scales = ({}, {}) if described is None else (described.texts, described.scales)
     fitted = load_model(model)

@@ -1,9 +1,11 @@
 """The memory plan: the memory that a fit will use in each process, computed before anything runs."""
 
 import ctypes
+import math
 from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -12,13 +14,15 @@ from dfact.data.layout import Layout
 from dfact.data.memory_limit import parse_bytes
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.dask import DaskRows
-from dfact.engine.tiles import n_groups, tile_columns
+from dfact.engine.passes import has_small_codes
+from dfact.engine.tiles import RESIDENT_COLUMNS, n_groups, tile_columns
 from dfact.errors import MemoryPlanError
 
 _WORKER_BASELINE = 464 << 20  # of a Dask worker that has imported dfact and compiled its kernels itself, those of stochastic CP at most
 _LOCAL_GROWTH = 96 << 20  # of this process, by imports and compilation once passes run
 _DASK_TARGET = 0.6  # fraction of its limit at which a Dask worker starts to spill
 _SLACK = 1.1  # allocators keep a part of the freed memory
+_CGROUP_LIMITS = ("memory.max", "memory.high", "memory/memory.limit_in_bytes", "memory/memory.soft_limit_in_bytes")  # versions 2 and 1
 _DISK_RATE = 1e9  # bytes per second, read or written through the page cache of an ordinary disk
 
 
@@ -37,17 +41,26 @@ class Footprint:
     tiled: int = 0
     """Sums that are combined by tiles of columns, for every thread; those that wait for others are spilled if need be."""
     converts: bool = True
-    """Whether passes convert complete blocks to floating point; those that read the codes by tiles of columns do not."""
+    """Whether passes convert complete blocks of small integers to floating point; those that read the codes do not."""
     summed: int | None = None
     """Summed arrays that are not tiled, of which more exist than of the broadcast; None if they are as large as this."""
     gathered_rows: int = 0
     """Number of rows whose sums are formed at once: sums of fewer rows, which have no summed arrays yet, count as broadcast."""
+    tile_state: int = 0
+    """State of all tiles of columns, on the driver; that of the first tiles, which stays in memory, is also part of the broadcast."""
     note: str = ""
     """Sentence on how the memory limit changes the fit, for the plan."""
 
     def scaled(self, count: int) -> "Footprint":
         """Return the footprint of ``count`` fits that share their reads."""
-        return Footprint(count * self.state_per_row, self.work_per_row, count * self.fused_broadcast, count * self.result_per_row)
+        return Footprint(
+            count * self.state_per_row,
+            self.work_per_row,
+            count * self.fused_broadcast,
+            count * self.result_per_row,
+            converts=self.converts,
+            tile_state=count * self.tile_state,
+        )
 
     @property
     def fused_broadcast(self) -> int:
@@ -97,6 +110,8 @@ class Plan:
     """Number of groups of partitions whose tiled sums may wait for others in memory."""
     spilled_sums: int
     """Bytes of tiled sums that wait on disk, at most."""
+    spilled_tiles: int
+    """Bytes of the tiles' state on the driver's disk."""
     note: str = ""
     """Sentence on how the memory limit changes the fit; empty if it does not."""
 
@@ -152,6 +167,8 @@ class Plan:
             )
         if self.spilled_sums:
             rows.append(("sums on disk", f"up to {format_bytes(self.spilled_sums)} in each process"))
+        if self.spilled_tiles:
+            rows.append(("columns on disk", f"state of {format_bytes(self.spilled_tiles)} on the driver"))
         if self.note:
             rows.append(("note", self.note))
         return "\n".join(f"{name:<22}{text}" for name, text in rows)
@@ -165,7 +182,8 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
     block, partition = min(layout.block_rows, n), min(layout.partition_rows, n)
     chunk = 0 if source.chunk_rows is None else min(source.chunk_rows, n) * row_bytes
     # A pass may convert a CSR block to a dense one.
-    converted = m * dtype.itemsize if footprint.converts and (source.dtype != dtype or source.is_sparse) else 0
+    converts = source.is_sparse or (source.dtype != dtype and (footprint.converts or not has_small_codes(source.dtype)))
+    converted = m * dtype.itemsize if converts else 0
     # Two decoded chunks (one is prefetched) and the compressed bytes of one. Workers hold the chunks of a dask array already, or
     # get them once.
     per_thread = (1 if isinstance(source, DaskRows) else 3) * chunk
@@ -216,6 +234,7 @@ def make_plan(source: RowSource, dtype: "np.dtype[np.floating]", footprint: Foot
         resident_values=valued + (extra if valued == share else 0),
         resident_sums=summed,
         spilled_sums=(waiting - summed) * footprint.tiled,
+        spilled_tiles=footprint.tile_state * max(0, m - RESIDENT_COLUMNS) // m,
         note=footprint.note,
     )
 
@@ -244,10 +263,16 @@ def _return_free_memory() -> None:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-def _cgroup_limit() -> int:
-    from distributed.system import MEMORY_LIMIT
+def _cgroup_limit() -> float:
+    """Return the bytes that the control group of this process allows; infinity without a limit.
 
-    return int(MEMORY_LIMIT)
+    A container sees its own group at the root. ``distributed`` reads the same files, but its import takes longer than a small fit.
+    """
+    limits = [math.inf]
+    for name in _CGROUP_LIMITS:
+        with suppress(OSError, ValueError):  # the file of the other version is missing, and "max" is no number
+            limits.append(int(Path("/sys/fs/cgroup", name).read_text()))
+    return min(limits)
 
 
 def format_bytes(size: float) -> str:

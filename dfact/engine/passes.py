@@ -89,6 +89,11 @@ class Workspace:
         return out
 
 
+def has_small_codes(dtype: np.dtype[Any]) -> bool:
+    """Return whether dense entries of this type are codes of blocks as they are, without a conversion."""
+    return dtype.kind in "iu" and dtype.itemsize <= _SMALL_CODES
+
+
 @dataclass(frozen=True, eq=False)
 class Block:
     """A run of consecutive rows, the unit of a pass.
@@ -134,7 +139,7 @@ class Block:
     def codes(self) -> tuple[NDArray[Any], float]:
         """All entries in their smallest type, and the value of missing ones: small integers are not decoded."""
         stored = self.stored
-        if isinstance(stored, np.ndarray) and stored.dtype.kind in "iu" and stored.dtype.itemsize <= _SMALL_CODES:
+        if isinstance(stored, np.ndarray) and has_small_codes(stored.dtype):
             return stored, np.nan if self.missing_code is None else float(self.missing_code)
         return self.values, np.nan
 

@@ -1,6 +1,7 @@
 """Files of admixture programs: memberships as .Q and frequencies as .P, numbers without labels, separated by blanks.
 
 A .Q file has a line of K memberships for each person, a .P file a line of K frequencies for each SNP, in the order of the data.
+A .Q_se file has the standard errors of the numbers of a .Q file.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from dfact.storage.input_files import open_input_file
 if TYPE_CHECKING:
     from dfact.models.estimator import Factorization
 
-MEMBERSHIPS, FREQUENCIES = ".Q", ".P"
+MEMBERSHIPS, STANDARD_ERRORS, FREQUENCIES = ".Q", ".Q_se", ".P"
 _ROUNDING = 1e-3  # of the sum of a row of a .Q file; programs print 5 or more decimals
 _MAX_ROWS = 1 << 16  # formatted at once
 
@@ -49,9 +50,13 @@ def write_frequencies(model: "Factorization", path: Path) -> None:
 
 
 def require_memberships(model: "Factorization", path: Any) -> None:
-    """Raise an error if a .Q file is to be written of a model without memberships."""
-    if Path(path).suffix == MEMBERSHIPS and not hasattr(model, "memberships_"):
-        raise ParameterError(f"{path} ends in {MEMBERSHIPS!r}, expected a model with memberships; the model is a {type(model).__name__}")
+    """Raise an error if a .Q file is to be written of a model without memberships, or a .Q_se file of one without their errors."""
+    ending, kind = Path(path).suffix, type(model).__name__
+    if ending == MEMBERSHIPS and not hasattr(model, "memberships_"):
+        raise ParameterError(f"{path} ends in {ending!r}, expected a model with memberships; the model is a {kind}")
+    if ending == STANDARD_ERRORS and getattr(model, "memberships_se_", None) is None:
+        found = f"{path} ends in {ending!r}, expected a model with standard errors of the memberships"
+        raise ParameterError(f"{found}; this {kind} has none: compute those of an admixture with dfact stability --blocks")
 
 
 def read_memberships(path: str | PathLike[str]) -> NDArray[np.float64]:

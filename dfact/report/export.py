@@ -1,4 +1,4 @@
-"""Row factors and loadings as csv, parquet, Zarr, Excel, .Q and .P files, written atomically by chunks of rows.
+"""Row factors and loadings as csv, parquet, Zarr, Excel, .Q, .Q_se and .P files, written atomically by chunks of rows.
 
 Components have the order and signs of :mod:`dfact.report.component_order`.
 """
@@ -20,7 +20,14 @@ from numpy.typing import NDArray
 from dfact.data.layout import Layout
 from dfact.errors import ParameterError, StoreError
 from dfact.models.estimator import Factorization
-from dfact.report.admixture_files import FREQUENCIES, MEMBERSHIPS, number_file, require_memberships, write_frequencies
+from dfact.report.admixture_files import (
+    FREQUENCIES,
+    MEMBERSHIPS,
+    STANDARD_ERRORS,
+    number_file,
+    require_memberships,
+    write_frequencies,
+)
 from dfact.report.component_order import ComponentOrder
 from dfact.report.spreadsheets import FORMATS as WORKBOOKS
 from dfact.report.spreadsheets import require_openpyxl, without_formula, write_workbook
@@ -33,9 +40,10 @@ KIND = "factors"
 FORMATS = (".csv", ".parquet", ".zarr")
 TABLES = (".csv", ".parquet")
 ROW_FORMATS = (*FORMATS, MEMBERSHIPS)
+FITTED_ROW_FORMATS = (*ROW_FORMATS, STANDARD_ERRORS)
 LABELLED_FORMATS = (*TABLES, *WORKBOOKS)
 ITEM_FORMATS = (*LABELLED_FORMATS, FREQUENCIES)
-TABLE_FORMATS = (*LABELLED_FORMATS, MEMBERSHIPS, FREQUENCIES)
+TABLE_FORMATS = (*LABELLED_FORMATS, MEMBERSHIPS, STANDARD_ERRORS, FREQUENCIES)
 """Endings of a table whose kind they tell."""
 _MAX_ROWS = 1 << 18  # whose labels are held in memory
 Write = Callable[[int, NDArray[Any], NDArray[Any]], None]
@@ -48,6 +56,7 @@ def write_factors(
     columns: Sequence[str],
     labels: NDArray[Any] | zarr.Array[Any] | None = None,
     *,
+    errors: NDArray[Any] | zarr.Array[Any] | None = None,
     order: ComponentOrder | None = None,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
@@ -57,8 +66,9 @@ def write_factors(
     A table has a column ``row`` and one for each factor, with empty cells for NaN. In a csv file, labels that a spreadsheet would
     interpret as formulas get an apostrophe. A Zarr group has the arrays
     ``factors``, ``row`` and ``component``, which xarray opens. A .Q file has the numbers alone.
-    ``columns`` name the factors as written: in their own
-    order, or in the ``order`` given. ``progress`` is called with (rows written, number of rows).
+    ``columns`` name the factors as written: in their own order, or in the ``order`` given. Standard ``errors`` (n, k) of the
+    factors are further columns of a table, such as ``population1_se``, and the array ``standard_errors`` of a Zarr group.
+    ``progress`` is called with (rows written, number of rows).
 
     Raises
     ------
@@ -68,15 +78,17 @@ def write_factors(
         ``path`` exists (unless ``overwrite``), or cannot be written; no partial file remains.
     """
     path = parse_location(path)
-    check_destination(path, overwrite=overwrite, formats=ROW_FORMATS)
+    check_destination(path, overwrite=overwrite, formats=FITTED_ROW_FORMATS)
     n, k = factors.shape
     step = min(Layout.of((n, k)).chunk_rows, _MAX_ROWS, n)
-    with _open_rows(path, n, columns, factors.dtype, step, overwrite) as write:
+    with _open_rows(path, n, columns, factors.dtype, step, overwrite, errors is not None) as write:
         for start in range(0, n, step):
             stop = min(start + step, n)
             names = np.arange(start, stop).astype(str) if labels is None else labels[start:stop]
-            rows = np.asarray(factors[start:stop])
-            write(start, np.asarray(names, dtype=object), rows if order is None else order.rows(rows))
+            rows = [np.asarray(array[start:stop]) for array in (factors, errors) if array is not None]
+            ordered = rows if order is None else [order.rows(some) for some in rows]
+            # An error has no sign.
+            write(start, np.asarray(names, dtype=object), np.hstack([ordered[0], *map(np.abs, ordered[1:])]))
             if progress is not None:
                 progress(stop, n)
 
@@ -84,10 +96,16 @@ def write_factors(
 def write_model_factors(
     model: Factorization, path: str | PathLike[str], *, overwrite: bool = False, progress: Callable[[int, int], None] | None = None
 ) -> None:
-    """Write the factors, memberships or scores of the fitted rows with :func:`write_factors`."""
+    """Write the factors, memberships or scores of the fitted rows with :func:`write_factors`, and standard errors if there are any.
+
+    A .Q_se file has the standard errors of the memberships, and a .Q file the memberships alone.
+    """
     require_memberships(model, path)
-    order, labels = ComponentOrder.of(model), model.row_labels_
-    write_factors(path, model.row_factors(), order.names(model), labels, order=order, overwrite=overwrite, progress=progress)
+    order, labels, factors = ComponentOrder.of(model), model.row_labels_, model.row_factors()
+    errors = getattr(model, "memberships_se_", None)
+    if (ending := Path(path).suffix) in (MEMBERSHIPS, STANDARD_ERRORS):
+        factors, errors = (errors if ending == STANDARD_ERRORS else factors), None
+    write_factors(path, factors, order.names(model), labels, errors=errors, order=order, overwrite=overwrite, progress=progress)
 
 
 def write_loadings(
@@ -187,16 +205,20 @@ def check_destination(location: Location, *, overwrite: bool, formats: Sequence[
         raise StoreError(f"{path} exists already, expected a new path; choose another one or replace it with overwrite=True (--overwrite)")
 
 
-def _open_rows(path: Location, n: int, columns: Sequence[str], dtype: Any, step: int, overwrite: bool) -> AbstractContextManager[Write]:
-    """Open a location for rows in the format of its ending."""
+def _open_rows(
+    path: Location, n: int, columns: Sequence[str], dtype: Any, step: int, overwrite: bool, errors: bool
+) -> AbstractContextManager[Write]:
+    """Open a location for rows in the format of its ending; if there are standard errors, they follow the factors in each row."""
     if not isinstance(path, Path) or path.suffix == ".zarr":
-        return _group(path, n, columns, dtype, step, overwrite)
-    return _numbers(path) if path.suffix == MEMBERSHIPS else _table(path, columns, dtype)
+        return _group(path, n, columns, dtype, step, overwrite, errors)
+    if path.suffix in (MEMBERSHIPS, STANDARD_ERRORS):
+        return _numbers(path)
+    return _table(path, [*columns, *(f"{name}_se" for name in columns if errors)], dtype)
 
 
 @contextmanager
 def _numbers(path: Path) -> Iterator[Write]:
-    """Open a .Q file for writing; it has no labels."""
+    """Open a .Q or .Q_se file for writing; it has no labels."""
     with number_file(path) as write:
         yield lambda _, __, factors: write(factors)
 
@@ -221,23 +243,28 @@ def _table(path: Path, columns: Sequence[str], dtype: Any, label_names: Sequence
 
 
 @contextmanager
-def _group(path: Location, n: int, columns: Sequence[str], dtype: Any, step: int, overwrite: bool) -> Iterator[Write]:
+def _group(path: Location, n: int, columns: Sequence[str], dtype: Any, step: int, overwrite: bool, errors: bool) -> Iterator[Write]:
     """Create a Zarr group for writing, in chunks of ``step`` rows."""
+    k = len(columns)
     with create_group(path, KIND, overwrite=overwrite) as group:
-        array = group.create_array(
-            KIND,
-            shape=(n, len(columns)),
-            chunks=(step, len(columns)),
-            dtype=dtype,
-            compressors=compressor(dtype),
-            dimension_names=("row", "component"),
-            config=WRITE_EMPTY_CHUNKS,
-        )
+        arrays = [
+            group.create_array(
+                name,
+                shape=(n, k),
+                chunks=(step, k),
+                dtype=dtype,
+                compressors=compressor(dtype),
+                dimension_names=("row", "component"),
+                config=WRITE_EMPTY_CHUNKS,
+            )
+            for name in (KIND, *(["standard_errors"] if errors else []))
+        ]
         rows = group.create_array("row", shape=(n,), chunks=(step,), dtype="string", dimension_names=("row",), config=WRITE_EMPTY_CHUNKS)
         write_labels(group, "component", np.asarray(columns, dtype=object), "component")
 
         def write(start: int, labels: NDArray[Any], factors: NDArray[Any]) -> None:
-            array[start : start + len(factors)] = factors
+            for number, array in enumerate(arrays):
+                array[start : start + len(factors)] = factors[:, number * k : (number + 1) * k]
             rows[start : start + len(factors)] = labels
 
         yield write

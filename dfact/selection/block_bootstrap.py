@@ -1,8 +1,10 @@
 """Standard errors of the memberships of an admixture, by refits to bootstrap resamples of blocks of SNPs."""
 
+import heapq
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from os import PathLike
 from typing import Any
 
@@ -21,6 +23,7 @@ from dfact.linalg.binomial.passes import Memberships, StepPass
 from dfact.linalg.binomial.row_block import ColumnWeights
 from dfact.linalg.points import NoSums
 from dfact.models.admixture.estimator import Admixture, Problem
+from dfact.models.admixture.variants import Variants
 from dfact.models.fit_task import FitTask
 from dfact.models.parameters import describe_value, is_count
 from dfact.models.row_factors import gather_rows
@@ -65,9 +68,9 @@ def block_bootstrap(
     n_resamples : int
         Number of resamples, from 2 to 8192; the relative error of a standard error is about 1/√(2·n_resamples).
     n_blocks : int
-        Number of blocks of consecutive SNPs, of equal size but for one SNP, in the order of the data, which in genotypes of PLINK is
-        that of the chromosomes. Blocks should be longer than linkage, else the errors are too small, and many enough to tell how
-        they vary; a hundred do both in a human genome.
+        Number of blocks of consecutive SNPs, in the order of the data. No block crosses the border of two chromosomes, where the
+        fitted data states them; each chromosome has blocks in proportion to its SNPs, and at least one. Blocks should be longer
+        than linkage, else the errors are too small, and many enough to tell how they vary; a hundred do both in a human genome.
     populations : array (n,), optional
         Those passed to ``fit`` of a supervised model, by default those of the dataset.
     random_state : int, RandomState or None
@@ -108,7 +111,7 @@ def block_bootstrap(
     >>> model.memberships_se_.shape
     (60, 2)
     """
-    _check(model, n_resamples, n_blocks)
+    edges = _check(model, n_resamples, n_blocks)
     dataset, (n, k) = fitted_dataset(model, X), model.memberships_.shape
     inputs = {} if populations is None else {"populations": populations}
     with warnings.catch_warnings():
@@ -118,7 +121,7 @@ def block_bootstrap(
     estimate = np.hstack([labels, np.asarray(model.memberships_, np.float64)])
     identity = {"data": None if checkpoint is None else dataset.fingerprint, "seed": resolve_random_state(random_state)}
     identity |= {"model": f"{describe_model(model)}, frequencies {describe_value(np.asarray(model.frequencies_))}"}
-    identity |= {"labels": describe_value(labels), "n_resamples": int(n_resamples), "n_blocks": int(n_blocks)}
+    identity |= {"labels": describe_value(labels), "n_resamples": int(n_resamples), "blocks": describe_value(edges)}
     store = ResultsStore(checkpoint, identity)
     reporter, left = Reporter(callbacks, n_resamples), TimeLeft(n_resamples)
     # Each refit has two states, that of the maximization and the sums; the driver adds up the sums.
@@ -127,7 +130,7 @@ def block_bootstrap(
     executor = resolve_executor(model.executor, len(task.partitions))
     fits = [largest, *[footprint] * (n_resamples - 1)]
     count, plan = largest_batch(dataset.source, task.dtype, fits, executor.workers(model.memory_limit))
-    resamples = Resamples(replace(task, covariates=estimate), int(n_blocks), store.seed, model.frequencies_.astype(np.float64))
+    resamples = Resamples(replace(task, covariates=estimate), edges, store.seed, model.frequencies_.astype(np.float64))
     sums, done = np.zeros((2, n, k)), [0]
 
     def finished() -> None:
@@ -146,7 +149,8 @@ def block_bootstrap(
     return gather_rows(rows, (n, k), task.dtype, stored=dataset.path is not None)
 
 
-def _check(model: Any, n_resamples: Any, n_blocks: Any) -> None:
+def _check(model: Any, n_resamples: Any, n_blocks: Any) -> NDArray[np.intp]:
+    """Check the arguments, and return the edges of the blocks."""
     if not isinstance(model, Admixture):
         raise ParameterError(f"model is a {type(model).__name__}, expected an Admixture; for other models use bootstrap")
     check_is_fitted(model)
@@ -155,6 +159,11 @@ def _check(model: Any, n_resamples: Any, n_blocks: Any) -> None:
     m = len(model.column_labels_)
     if not is_count(n_blocks) or not 2 <= n_blocks <= m:
         raise ParameterError(f"n_blocks is {n_blocks!r}, expected an integer from 2 to {m}, the number of SNPs")
+    borders = chromosome_borders(m, model.variants_)
+    if n_blocks < (n_runs := len(borders) - 1):
+        found = f"n_blocks is {n_blocks}, expected at least {n_runs}, the number of runs of SNPs with one chromosome, which no block leaves"
+        raise ParameterError(f"{found}; pass more blocks, or sort the genotypes by chromosome before the import")
+    return block_edges(borders, int(n_blocks))
 
 
 def _standard_errors(sums: NDArray[np.float64], count: int, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
@@ -165,11 +174,33 @@ def _standard_errors(sums: NDArray[np.float64], count: int, dtype: np.dtype[Any]
         yield np.sqrt(np.maximum(squares - totals * totals / count, 0) / (count - 1)).astype(dtype)
 
 
-def draw_weights(m: int, n_blocks: int, seed: int, number: int) -> ColumnWeights:
-    """Draw as many blocks of consecutive columns as there are, with replacement; the weights are how often each was drawn."""
-    generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
-    drawn = generator.integers(n_blocks, size=n_blocks)
-    return ColumnWeights(np.arange(n_blocks + 1) * m // n_blocks, np.bincount(drawn, minlength=n_blocks))
+def chromosome_borders(m: int, variants: Variants | None) -> NDArray[np.intp]:
+    """Return the first SNP of each run of SNPs with one chromosome, and the number of SNPs m (runs + 1,)."""
+    changes = np.empty(0, np.intp) if variants is None else np.flatnonzero(variants.chromosome[1:] != variants.chromosome[:-1]) + 1
+    return np.concatenate([[0], changes, [m]]).astype(np.intp)
+
+
+def block_edges(borders: NDArray[np.intp], n_blocks: int) -> NDArray[np.intp]:
+    """Return the first column of each of ``n_blocks`` blocks, and the number of columns (blocks + 1,).
+
+    Each run between two borders is divided into blocks whose sizes differ by at most one. One after the other, further blocks go
+    to the run whose blocks are the longest.
+    """
+    sizes, counts = np.diff(borders), np.ones(len(borders) - 1, np.intp)
+    longest = [(-float(size), run) for run, size in enumerate(sizes)]
+    heapq.heapify(longest)
+    for _ in range(n_blocks - len(counts)):
+        run = longest[0][1]
+        counts[run] += 1
+        heapq.heapreplace(longest, (-sizes[run] / counts[run], run))
+    starts = [first + np.arange(count) * (last - first) // count for (first, last), count in zip(pairwise(borders), counts, strict=True)]
+    return np.concatenate([*starts, borders[-1:]])
+
+
+def draw_weights(edges: NDArray[np.intp], seed: int, number: int) -> ColumnWeights:
+    """Draw as many blocks as there are, with replacement, given their edges; the weights are how often each was drawn."""
+    n_blocks, generator = len(edges) - 1, np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
+    return ColumnWeights(edges, np.bincount(generator.integers(n_blocks, size=n_blocks), minlength=n_blocks))
 
 
 @dataclass
@@ -214,7 +245,8 @@ class Resamples:
 
     task: FitTask[Problem]
     """The fit, with labels and memberships of the model as covariates."""
-    n_blocks: int
+    edges: NDArray[np.intp]
+    """First SNP of each block, and the number of SNPs."""
     seed: int
     P: NDArray[np.float64]
     """Frequencies of the model (K, m)."""
@@ -225,7 +257,7 @@ class Resamples:
         moments = MomentPass(dtype)
         yield from run(moments, "")
         for number in numbers:
-            weights = draw_weights(self.P.shape[1], self.n_blocks, self.seed, number)
+            weights = draw_weights(self.edges, self.seed, number)
             pass_ = StepPass(problem.codes, len(self.P), dtype, curved=problem.curved, weights=weights)
             yield from step_tiles(begin, {"P": self.P})
             maximum = yield from maximize_likelihood(pass_, tol=parameters["tol"], max_iter=parameters["max_iter"], em_reads=0)

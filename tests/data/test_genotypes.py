@@ -47,7 +47,7 @@ def write_pgen(path: Path, G: Genotypes, alts: Sequence[str] | None = None, call
             else:
                 writer.append_alleles(calls[j], allele_ct=2 + alts[j].count(","))
     path.with_suffix(".psam").write_text("#FID\tIID\tSEX\n" + "".join(f"f{i}\tp{i}\tNA\n" for i in range(n)))
-    lines = [f"{1 + j % 3}\t{1000 + j}\trs{j}\tT\t{alts[j]}\tDP=3\t{j / 8}\n" for j in range(m)]
+    lines = [f"{1 + 3 * j // m}\t{1000 + j}\trs{j}\tT\t{alts[j]}\tDP=3\t{j / 8}\n" for j in range(m)]
     path.with_suffix(".pvar").write_text("##source=test\n#CHROM\tPOS\tID\tREF\tALT\tINFO\tCM\n" + "".join(lines))
     return path
 
@@ -60,7 +60,7 @@ def write_vcf_zarr(path: Path, calls: NDArray[np.int8], alleles: NDArray[Any], z
         "call_genotype": calls,
         "sample_id": np.array([f"p{i}" for i in range(n)]),
         "contig_id": np.array(["1", "2", "3"]),
-        "variant_contig": (np.arange(m) % 3).astype(np.int8),
+        "variant_contig": (3 * np.arange(m) // m).astype(np.int8),
         "variant_position": (1000 + np.arange(m)).astype(np.int32),
         "variant_id": np.array(names_of(m)),
         "variant_allele": alleles,
@@ -104,7 +104,7 @@ def test_import_is_that_of_the_matrix(seed: int, tmp_path: Path) -> None:
     variants = found.variants
     assert variants is not None
     assert list(variants) == ["chromosome", "name", "cM", "position", "A1", "A2"]
-    assert [*variants.iloc[-1]] == [str(1 + (G.shape[1] - 1) % 3), f"rs{G.shape[1] - 1}", (G.shape[1] - 1) / 8, 999 + G.shape[1], "C", "T"]
+    assert [*variants.iloc[-1]] == ["3", f"rs{G.shape[1] - 1}", (G.shape[1] - 1) / 8, 999 + G.shape[1], "C", "T"]
     assert expected.variants is None
 
 
@@ -162,7 +162,7 @@ def test_labels_are_unique(tmp_path: Path) -> None:
     fam = ["f1 p1 0 0 0 -9", "f2\tp1\t0\t0\t0\t-9", "f2 p2 0 0 0 -9"]
     dataset = dfact.import_genotypes(write_bed(tmp_path / "a.bed", G, [".", "rs1", ".", "rs3"], fam), tmp_path / "a.zarr")
     assert list(dataset.row_labels) == ["f1_p1", "f2_p1", "f2_p2"]
-    assert list(dataset.column_labels) == ["1:1000:C:T", "rs1", "3:1002:C:T", "rs3"]
+    assert list(dataset.column_labels) == ["1:1000:C:T", "rs1", "2:1002:C:T", "rs3"]
     with pytest.raises(dfact.DataError, match=r"a.fam holds the person 'f1_p1' twice, expected distinct persons"):
         dfact.import_genotypes(write_bed(tmp_path / "a.bed", G, None, [fam[0], *fam[:2]]), tmp_path / "b.zarr")
     write_bed(tmp_path / "a.bed", G)

@@ -87,10 +87,10 @@ def imported(table: str, *others: str) -> Callable[[Path], None]:
 
 def factored(path: Path) -> None:
     """Fit the factor analysis of the guide on psychometrics."""
-    data = path.with_name("study.zarr")
+    data = path.with_name("thesis.zarr")
     if not data.exists():
-        EARLIER["study.zarr"][1](data)
-    run_of_pages("dfact fit fa study.zarr", path.parent, data.name, path.name)
+        EARLIER["thesis.zarr"][1](data)
+    run_of_pages("dfact fit fa thesis.zarr", path.parent, data.name, path.name)
 
 
 def run_of_pages(beginning: str, folder: Path, *names: str) -> None:
@@ -243,7 +243,7 @@ READERS_FILES: dict[str, Callable[[Path], None]] = {
     "phq9.csv": lambda path: survey(path, slice(0, 80), "P", 1),
     "gad7.csv": lambda path: survey(path, slice(40, 120), "G", 2),
     "wellbeing.sav": wellbeing,
-    "study.sav": study,
+    "thesis.sav": study,
     "scales.csv": scales,
     "diary.csv": diary,
     "records.csv": records,
@@ -258,8 +258,8 @@ EARLIER: dict[str, tuple[str, Callable[[Path], None]]] = {
     "cohort.zarr": (r"import \S+ cohort.zarr", imported("survey.csv")),
     "genotypes.zarr": (r"import \S+ genotypes.zarr", imported("cohort.bed")),
     "new_people.zarr": (r"import \S+ new_people.zarr", imported("new_people.csv")),
-    "study.zarr": (r"import \S+ study.zarr", imported("study.sav", "scales.csv")),
-    "study.model": (r"fit fa \S+ study.model", factored),
+    "thesis.zarr": (r"import \S+ thesis.zarr", imported("thesis.sav", "scales.csv")),
+    "thesis.model": (r"fit fa \S+ thesis.model", factored),
 }
 """Results of other sections: the command by which a section makes its own, and how to make it otherwise."""
 

@@ -32,7 +32,7 @@ from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, Pass
 from dfact.engine.requests import Solver, memo
 from dfact.engine.session import Executor
-from dfact.engine.tiles import group_partitions, n_groups
+from dfact.engine.tiles import RESIDENT_COLUMNS, group_partitions, n_groups
 from tests.suites.tiles import FLOAT32, ColumnSums, NewtonStep, WeightedPass, cut_small, fit, reference
 
 FOOTPRINT = Footprint(state_per_row=8, work_per_row=8 * 25, broadcast=8 * 25, result_per_row=0, tiled=16 * 25)
@@ -217,6 +217,24 @@ def test_the_plan_counts_an_accumulator_for_each_thread_and_spills_what_waits() 
     assert "sums on disk" in str(plans[1, 2])
     assert plans[2, 64].working - plans[1, 64].working > 520 * 10**6
     assert plans[1, 2].fits
+
+
+def test_the_plan_counts_conversions_and_the_state_of_tiles_on_disk() -> None:
+    workers = replace(ThreadsExecutor(1).workers("64GiB"), baseline=0)
+    sources = {dtype: np.lib.stride_tricks.as_strided(np.zeros(1, dtype), (256, 10**6), (0, 0)) for dtype in (np.uint8, np.int32)}
+    footprints = {converts: Footprint(0, 0, 0, 0, converts=converts, tile_state=640 * 10**6) for converts in (False, True)}
+    plans = {
+        (dtype, converts): make_plan(ArraySource(source), FLOAT32, footprint, workers)
+        for dtype, source in sources.items()
+        for converts, footprint in footprints.items()
+    }
+    assert plans[np.uint8, True].working - plans[np.uint8, False].working >= 4 * 10**6 * plans[np.uint8, True].block_rows
+    assert plans[np.int32, True].working == plans[np.int32, False].working  # they are no codes
+    assert plans[np.uint8, False].spilled_tiles == 640 * (10**6 - RESIDENT_COLUMNS)
+    assert "columns on disk       state of 0.58 GiB on the driver" in str(plans[np.uint8, False])
+    few = make_plan(ArraySource(np.zeros((256, 300))), FLOAT32, footprints[False], workers)
+    assert few.spilled_tiles == 0
+    assert "columns on disk" not in str(few)
 
 
 # On workers

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import zarr
 from numpy.testing import assert_allclose, assert_array_equal
@@ -83,7 +84,8 @@ def test_commands_write_and_refuse_files(model: dfact.Admixture, tmp_path: Path,
     assert capsys.readouterr().out.endswith("s.png: 2 runs of 90 people\n")
     refused = {
         ("m2.Q", "--table", "loadings"): "ends in '.Q', expected one of .csv, .parquet, .xlsx, .P",
-        ("m2.P", "--table", "factors"): "ends in '.P', expected one of .csv, .parquet, .zarr, .Q",
+        ("m2.P", "--table", "factors"): "ends in '.P', expected one of .csv, .parquet, .zarr, .Q, .Q_se",
+        ("m2.Q_se",): "expected a model with standard errors of the memberships; this Admixture has none: compute",
         ("m2.P", "--suppress", "0.1"): "below is 0.1, expected 0",
         ("m.P",): "exists already",
     }
@@ -244,6 +246,17 @@ def test_a_model_keeps_the_populations_and_their_errors(tmp_path: Path, capsys: 
     assert_allclose(size_table(fitted)["standard error"], expected.mean(axis=0), rtol=1e-5)
     assert f"{expected[:, 0].mean():.4f}" in printed
     assert f"{expected[:, 0].mean():.4f}" in model_text(fitted)
+    for name in ("a.2.Q", "a.2.Q_se", "a.csv", "a.zarr"):
+        options = [] if "Q" in name else ["--table", "factors"]
+        assert main(["export", model, str(tmp_path / name), *options]) == 0
+    assert_allclose(np.loadtxt(tmp_path / "a.2.Q_se"), expected, atol=5.1e-7)
+    assert_allclose(dfact.report.read_memberships(tmp_path / "a.2.Q"), fitted.memberships_, atol=5.1e-7)
+    table = pd.read_csv(tmp_path / "a.csv")
+    assert list(table) == ["row", "population1", "population2", "population1_se", "population2_se"]
+    assert_allclose(table.iloc[:, 1:], np.hstack([np.asarray(fitted.memberships_), expected]), rtol=1e-5)
+    group: Any = zarr.open_group(tmp_path / "a.zarr")
+    assert_array_equal(group["factors"][:], np.asarray(fitted.memberships_))
+    assert_array_equal(group["standard_errors"][:], expected)
     assert main(["structure", str(tmp_path / "a.png"), model]) == 0
     [axes] = dfact.report.plot_structure(fitted).axes
     assert {label.get_text() for label in axes.get_xticklabels()} == {"north", "south", "unknown"}

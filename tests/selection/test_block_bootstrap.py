@@ -1,6 +1,7 @@
 """Standard errors of memberships: weights are repeated columns, and the errors are the spread over new SNPs."""
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from dfact.linalg.binomial.fit import Maximum, begin, maximize_likelihood
 from dfact.linalg.binomial.passes import StepPass
 from dfact.linalg.binomial.row_block import ColumnWeights
 from dfact.selection import block_bootstrap, scheduler
-from dfact.selection.block_bootstrap import MomentPass, draw_weights
+from dfact.selection.block_bootstrap import MomentPass, block_edges, chromosome_borders, draw_weights
+from tests.genotypes import write_bed
 from tests.models.admixture.test_admixture import GENOTYPES, hapmap3
 
 Array = NDArray[Any]
@@ -58,7 +60,7 @@ def maximum_of(X: Array, start: Admixture, columns: Array, weights: ColumnWeight
 def test_weights_are_repeated_columns(seed: int) -> None:
     X, _ = planted(seed)
     start = Admixture(3, dtype="float64").fit(X)
-    weights = draw_weights(300, 20, seed, 0)
+    weights = draw_weights(block_edges(chromosome_borders(300, None), 20), seed, 0)
     assert weights.weights.sum() == 20
     assert weights.weights.max() > 1
     assert weights.edges.tolist() == list(range(0, 301, 15))
@@ -69,6 +71,32 @@ def test_weights_are_repeated_columns(seed: int) -> None:
     assert found.history[-1] == pytest.approx(expected.history[-1], rel=1e-8)
     np.testing.assert_allclose(found.sizes, expected.sizes, rtol=1e-3)
     np.testing.assert_allclose(P[:, columns], repeated, atol=0.02)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_blocks_do_not_cross_chromosomes(seed: int) -> None:
+    sizes = np.random.default_rng(seed).integers(1, 400, 5)
+    borders = np.concatenate([[0], np.cumsum(sizes)])
+    edges = block_edges(borders, 60)
+    assert len(edges) == 61
+    assert set(borders) <= set(edges)
+    lengths = [np.diff(edges[(edges >= first) & (edges <= last)]) for first, last in pairwise(borders)]
+    assert all(np.ptp(of_one) <= 1 for of_one in lengths)
+    # No chromosome would have shorter blocks than another, had it a block less.
+    assert max(size / len(of_one) for size, of_one in zip(sizes, lengths, strict=True)) <= min(
+        size / (len(of_one) - 1) for size, of_one in zip(sizes, lengths, strict=True) if len(of_one) > 1
+    )
+    assert block_edges(borders, int(sizes.sum())).tolist() == list(range(sizes.sum() + 1))
+
+
+def test_more_chromosomes_than_blocks_are_refused(tmp_path: Path) -> None:
+    X, _ = planted(0, 30, 60)
+    write_bed(tmp_path / "a.bed", np.where(np.isnan(X), 9, X).astype(np.uint8))
+    dataset = dfact.import_genotypes(tmp_path / "a.bed", tmp_path / "a.zarr")
+    model = Admixture(2, tol=1e-4).fit(dataset)
+    assert chromosome_borders(60, model.variants_).tolist() == [0, 20, 40, 60]
+    with pytest.raises(ParameterError, match="n_blocks is 2, expected at least 3, the number of runs of SNPs with one chromosome"):
+        block_bootstrap(model, dataset, 2, n_blocks=2)
 
 
 def test_errors_are_the_spread_over_new_snps() -> None:

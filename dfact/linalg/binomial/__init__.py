@@ -5,4 +5,5 @@ row_block the likelihood of a block of rows, by tiles of columns
 passes    the passes over the rows: counts, start, one Newton step of all rows, projection, held-out deviance
 start     the spectral start, and that from labelled rows
 fit       the steps of the columns, with Anderson's extrapolation and its safeguards
+footprint the memory of a fit
 """

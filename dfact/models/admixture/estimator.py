@@ -306,9 +306,9 @@ class Admixture(Factorization):
 
         Columns of a stored dataset are matched by their labels: they may come in any order, and those that are not in the model
         are left out, with a warning. If the fitted genotypes and X have alleles, they are compared, too: SNPs whose A1 and A2 are
-        swapped are counted as in the model, those with other alleles are left out, with a warning. Stored data gives a Zarr array,
-        at ``out`` or in a temporary folder.
-        A Dask array gives a Dask array, computed on demand, or at once with ``out``.
+        swapped are counted as in the model, those with other alleles are left out, with a warning. SNPs whose labels do not match,
+        such as "." and chromosome:position:A1:A2, are then matched by chromosome, position and alleles. Stored data gives a Zarr
+        array, at ``out`` or in a temporary folder. A Dask array gives a Dask array, computed on demand, or at once with ``out``.
         """
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)

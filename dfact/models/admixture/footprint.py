@@ -6,11 +6,10 @@ import numpy as np
 
 from dfact.data.memory_limit import parse_bytes
 from dfact.engine.memory_plan import Footprint, format_bytes
-from dfact.engine.tiles import RESIDENT_COLUMNS
+from dfact.linalg.binomial.footprint import slopes_bytes, state_bytes, step_sums_bytes, tile_state_bytes
 from dfact.linalg.svd import gram_size, tiled_gram_size
 
 _LIMIT_SHARE = 8  # part of the memory limit that the sums of one thread may take, as others wait for it
-_TILE_STATE = 10  # arrays (K, m) of 8 bytes in the tiles' state: points, and Anderson's window
 
 
 def takes_newton_steps(k: int, m: int, memory_limit: int | str | None) -> bool:
@@ -18,33 +17,31 @@ def takes_newton_steps(k: int, m: int, memory_limit: int | str | None) -> bool:
 
     It depends on the model and the shape alone, as the steps determine the result.
     """
-    return memory_limit is None or _LIMIT_SHARE * _sums_bytes(k, m, newton=True) <= parse_bytes(memory_limit)
+    return memory_limit is None or _LIMIT_SHARE * step_sums_bytes(k, m) <= parse_bytes(memory_limit)
 
 
 def fit_footprint(k: int, m: int, dtype: np.dtype[Any], memory_limit: int | str | None) -> Footprint:
     """Return the memory of a fit of K populations to m SNPs."""
     newton, note = takes_newton_steps(k, m, memory_limit), ""
     if not newton:
-        size = _sums_bytes(k, m, newton=True)
+        size = step_sums_bytes(k, m)
         note = (
             f"the sums of Newton's steps of the frequencies take {format_bytes(size)}, expected at most an eighth of memory_limit; the "
             "frequencies take the EM algorithm's steps, in some 2 to 4 times as many reads: raise memory_limit to "
             f"{format_bytes(_LIMIT_SHARE * size)}"
         )
     vectors = max(k, tiled_gram_size(m, k) // m)  # of the start or the frequencies
+    resident, tile_state = tile_state_bytes(k, m)
     return Footprint(
-        state_per_row=2 * 8 * k,
+        state_per_row=state_bytes(k),
         # The codes and, at the start, the filled counts; arrays of a tile of columns.
-        work_per_row=m * (1 + dtype.itemsize) + 4 * dtype.itemsize * 1024 + 8 * (4 * k + k * (k + 1)),
+        work_per_row=m * (1 + dtype.itemsize) + 4 * dtype.itemsize * 1024 + slopes_bytes(k),
         # Also the means of the columns, and the state of the first tiles.
-        broadcast=8 * (m + gram_size(m, k)) + dtype.itemsize * m * vectors + 8 * _TILE_STATE * k * min(m, RESIDENT_COLUMNS),
+        broadcast=8 * (m + gram_size(m, k)) + dtype.itemsize * m * vectors + resident,
         result_per_row=dtype.itemsize * k,
-        tiled=max(_sums_bytes(k, m, newton=newton), 8 * tiled_gram_size(m, k)),
+        tiled=max(step_sums_bytes(k, m, curved=newton), 8 * tiled_gram_size(m, k)),
+        converts=False,
         summed=8 * max(2 * m, gram_size(m, k)),
+        tile_state=tile_state,
         note=note,
     )
-
-
-def _sums_bytes(k: int, m: int, *, newton: bool) -> int:
-    """Return the bytes of the sums for the steps of the frequencies."""
-    return 8 * m * (2 * k + (k * (k + 1) // 2 if newton else 0))

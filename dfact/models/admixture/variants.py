@@ -1,8 +1,9 @@
-"""The variants of a fitted admixture, and their match with those of other genotypes by name and alleles."""
+"""The variants of a fitted admixture, and their match with those of other genotypes by name or position, and alleles."""
 
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Annotated, Any
 
 import numpy as np
@@ -15,6 +16,10 @@ from dfact.models.fitted_schema import Shape
 
 _UNKNOWN_ALLELES = ("0", ".", "")
 """Texts of PLINK for an allele that no person has."""
+_NO_NAME = "."
+_NO_CHROMOSOME = ("0", ".", "")
+_CHROMOSOMES = {"23": "X", "24": "Y", "25": "XY", "26": "MT", "M": "MT"}
+"""Names of chromosomes to which programs give numbers or other names."""
 _NAMED = 3  # variants in a message
 
 
@@ -62,7 +67,7 @@ def match_columns(fitted: Sequence[str], labels: Sequence[str], ours: Variants |
     """Match columns by their labels or, if one side has none, by their numbers; and by the alleles, if both sides have them.
 
     A variant with the two alleles in the other order is swapped. One with other alleles is left out: whether it is of
-    the other strand is not guessed.
+    the other strand is not guessed. Variants whose labels do not match are matched by chromosome, position and alleles.
 
     Raises
     ------
@@ -74,32 +79,57 @@ def match_columns(fitted: Sequence[str], labels: Sequence[str], ours: Variants |
     UserWarning
         Variants are left out.
     """
-    unnamed = [str(j) for j in range(len(labels))]
+    unnamed, by_position = [str(j) for j in range(len(labels))], 0
     if len(fitted) == len(labels) and unnamed in (fitted, labels):
         pairs = [(j, j) for j in range(len(labels))]
     else:
-        numbers = {label: j for j, label in enumerate(fitted)}
+        numbers = {label: j for j, label in enumerate(fitted) if label != _NO_NAME}
         pairs = [(numbers[label], j) for j, label in enumerate(labels) if label in numbers]
+        if ours is not None and theirs is not None and len(pairs) < len(labels):
+            renamed = _match_positions(ours, theirs, pairs)
+            pairs, by_position = sorted([*pairs, *renamed], key=itemgetter(1)), len(renamed)
     if not pairs:
-        raise DataError(f"X has none of the model's {len(fitted)} SNPs, expected some; its first column is {labels[0]!r}")
+        found = f"X has none of the model's {len(fitted)} SNPs, expected some; its first column is {labels[0]!r}, the model's {fitted[0]!r}"
+        raise DataError(found)
     first, second = np.array(pairs, np.intp).T
     missing, unknown = len(fitted) - len(pairs), len(labels) - len(pairs)
     if missing or unknown:
         found = f"{missing} of the model's {len(fitted)} SNPs are not in X, and {unknown} of X are not in the model"
-        warnings.warn(f"{found}; both are left out", UserWarning, stacklevel=5)
+        matched = f"{len(pairs)} are matched" + (f", {by_position} of them by position and alleles" if by_position else "")
+        warnings.warn(f"{found}; these are left out, {matched}", UserWarning, stacklevel=5)
     swapped = np.zeros(len(first), bool)
     if ours is not None and theirs is not None:
         swapped, same = _compare_alleles(ours, theirs, first, second)
         if not (same | swapped).all():
             others = np.flatnonzero(~(same | swapped))
             texts = [_describe(fitted[first[i]], ours, first[i], theirs, second[i]) for i in others[:_NAMED]]
-            found = f"{len(others)} of {len(first)} SNPs have other alleles in X than in the model: {', '.join(texts)}"
+            found = f"{len(others)} of {len(first)} matched SNPs have other alleles in X than in the model: {', '.join(texts)}"
             found += ", …" if len(others) > _NAMED else ""
             if len(others) == len(first):
                 raise DataError(f"{found}; expected the same, of the same strand")
-            warnings.warn(f"{found}; they are left out", UserWarning, stacklevel=5)
+            used = len(first) - len(others)
+            warnings.warn(f"{found}; they are left out, {used} SNPs are used", UserWarning, stacklevel=5)
             first, second, swapped = (side[same | swapped] for side in (first, second, swapped))
     return Match(first, second, swapped)
+
+
+def _match_positions(ours: Variants, theirs: Variants, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the pairs of variants beside the given ones with the same chromosome, position and alleles, in any order.
+
+    A variant that has several counterparts, as other variants of its position have unknown alleles, is left out.
+    """
+    used, tables = np.array(pairs, np.intp).reshape(-1, 2).T, []
+    for variants, numbers, name in zip((ours, theirs), used, ("first", "second"), strict=True):
+        free = np.ones(len(variants.name), bool)
+        free[numbers] = False
+        chromosomes = pd.Series(variants.chromosome[free].astype(str)).str.removeprefix("chr").replace(_CHROMOSOMES)
+        table = pd.DataFrame({"chromosome": chromosomes, "position": variants.position[free], name: np.flatnonzero(free)})
+        tables.append(table[~chromosomes.isin(_NO_CHROMOSOME) & (table["position"] > 0)])
+    shared = tables[0].merge(tables[1], on=["chromosome", "position"])
+    swapped, same = _compare_alleles(ours, theirs, shared["first"].to_numpy(np.intp), shared["second"].to_numpy(np.intp))
+    found = shared[swapped | same]
+    found = found[~found["first"].duplicated(keep=False) & ~found["second"].duplicated(keep=False)]
+    return list(zip(found["first"].tolist(), found["second"].tolist(), strict=True))
 
 
 def _describe(name: str, ours: Variants, i: int, theirs: Variants, j: int) -> str:

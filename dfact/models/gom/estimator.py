@@ -23,6 +23,7 @@ from dfact.errors import DataError, ParameterError
 from dfact.kernels.binomial import EDGE
 from dfact.linalg.binomial.codes import MAX_TRIALS, Codes
 from dfact.linalg.binomial.fit import begin, maximize_likelihood
+from dfact.linalg.binomial.footprint import slopes_bytes, state_bytes, step_sums_bytes, tile_state_bytes
 from dfact.linalg.binomial.passes import ProjectionPass, RestartPass, StepPass
 from dfact.linalg.kmeans import search_bytes
 from dfact.linalg.svd import gram_size, tiled_gram_size
@@ -414,17 +415,18 @@ class GradeOfMembership(Factorization):
     def _footprint_for(self, shape: tuple[int, ...], n_components: Sequence[int], dtype: np.dtype[Any]) -> Footprint:
         size, m, largest, width = dtype.itemsize, shape[1], max(n_components), sum(n_components)
         refined = self.likelihood != "none"
-        sums = m * (2 * largest + largest * (largest + 1) // 2) if refined else 0
+        resident, tile_state = tile_state_bytes(largest, m) if refined else (0, 0)
         return Footprint(
             # With a likelihood: memberships in double precision and those before; codes, slopes and curvatures of the rows.
-            state_per_row=2 * 8 * largest if refined else size * largest,
-            work_per_row=size * (3 * m + 5 * width) + refined * (m + 8 * (4 * largest + largest * (largest + 1))),
+            state_per_row=state_bytes(largest) if refined else size * largest,
+            work_per_row=size * (3 * m + 5 * width) + refined * (m + slopes_bytes(largest)),
             broadcast=size * tiled_gram_size(m, largest)
             + 8 * (gram_size(m, largest) + 2 * m * width + 8 * largest * width)
             + search_bytes(shape[0], largest)
-            + refined * 8 * 10 * m * largest,
+            + resident,
             result_per_row=size * largest,
-            tiled=8 * max(tiled_gram_size(m, largest), sums),
+            tiled=max(8 * tiled_gram_size(m, largest), refined * step_sums_bytes(largest, m)),
+            tile_state=tile_state,
         )
 
     def __sklearn_tags__(self) -> Any:

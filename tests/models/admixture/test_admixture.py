@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from dataclasses import replace
 from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +21,7 @@ from dfact.engine.executors import LocalSession
 from dfact.engine.tiles import Tile
 from dfact.linalg.binomial.fit import ColumnStep, Extrapolate, Products
 from dfact.models.admixture import footprint
+from dfact.models.admixture.variants import Variants, match_columns
 from tests.conftest import REAL_DATA
 from tests.genotypes import write_bed, write_bim
 from tests.suites.estimator import EstimatorSuite
@@ -241,7 +243,7 @@ def test_projection_matches_snps_by_their_labels(tmp_path: Path) -> None:
     some = dfact.import_array(shuffled, tmp_path / "c.zarr", missing=9, column_labels=extra)
     blanked = X.copy()
     blanked[:, order[40:]] = np.nan
-    with pytest.warns(UserWarning, match="20 of the model's 60 SNPs are not in X, and 20 of X are not in the model"):
+    with pytest.warns(UserWarning, match="20 of the model's 60 SNPs are not in X, and 20 of X are not in the model; .* 40 are matched$"):
         found = np.asarray(model.transform(some))
     np.testing.assert_allclose(found, model.transform(blanked), atol=1e-5)
     none = dfact.import_array(shuffled, tmp_path / "d.zarr", missing=9, column_labels=[f"x{j}" for j in range(60)])
@@ -377,13 +379,50 @@ def test_projection_matches_snps_by_their_alleles(seed: int, tmp_path: Path) -> 
     blanked = X.copy()
     blanked[:, order[5:9]] = np.nan
     with pytest.warns(
-        UserWarning, match=rf"4 of 60 SNPs have other alleles in X than in the model: 'rs{order[5]}' \(T, C; in the model A, G\)"
+        UserWarning, match=rf"4 of 60 matched SNPs have other alleles in X than in the model: 'rs{order[5]}' \(T, C; in the model A, G\)"
     ):
         found = np.asarray(model.transform(other))
     np.testing.assert_allclose(found, model.transform(blanked), atol=1e-3)
     none = stored_genotypes(tmp_path, turned, [names[j] for j in order], ["T C"] * 60, "none")
-    with pytest.raises(DataError, match=r"60 of 60 SNPs have other alleles.*expected the same, of the same strand"):
+    with pytest.raises(DataError, match=r"60 of 60 matched SNPs have other alleles.*expected the same, of the same strand"):
         model.transform(none)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_projection_matches_snps_without_names_by_position(seed: int, tmp_path: Path) -> None:
+    _, _, X = planted(seed, 100, 60)
+    rng, pairs = np.random.default_rng(seed), np.array(["A G", "C T", "A T"], dtype=object)[np.arange(60) % 3]
+    names = [f"{1 + j // 20}:{1000 + j}:{pair.replace(' ', ':')}" for j, pair in enumerate(pairs)]
+    model = Admixture(2).fit(stored_genotypes(tmp_path, X, names, list(pairs), "fitted"))
+    expected, swapped = model.transform(X), rng.random(60) < 0.5
+    texts = [" ".join(reversed(pair.split())) if turn else pair for pair, turn in zip(pairs, swapped, strict=True)]
+    turned, swapped_names = (
+        np.where(swapped, 2 - X, X),
+        [f"{1 + j // 20}:{1000 + j}:{pair.replace(' ', ':')}" for j, pair in enumerate(texts)],
+    )
+    assert swapped_names != names
+    for kind, others in {
+        "swapped": swapped_names,
+        "dots": ["."] * 60,
+        "one": [*names[:-1], "."],
+        "rs": [f"rs{j}" for j in range(60)],
+    }.items():
+        same = stored_genotypes(tmp_path, turned, others, texts, kind)
+        np.testing.assert_allclose(np.asarray(model.transform(same)), expected, atol=1e-3)
+    # One of another position, one of other alleles, one without a position, and two of one position, alike but for an unknown allele
+    table = same.variants.copy()
+    for name, j, value in (("position", 0, 9), ("A1", 1, "G"), ("chromosome", 2, "0"), ("chromosome", 6, table.chromosome[3])):
+        table.loc[j, name] = value
+    table.loc[6, ["position", "A1", "A2"]] = [table.position[3], "0", table.A2[3]]
+    with pytest.warns(UserWarning, match="5 of the model's 60 SNPs are not in X, and 5 of X .* 55 are matched, 55 of them by position and"):
+        found = match_columns(names, [f"rs{j}" for j in range(60)], model.variants_, Variants.of(table))
+    assert found.theirs.tolist() == found.ours.tolist() == [4, 5, *range(7, 60)]
+    np.testing.assert_array_equal(found.swapped, swapped[found.theirs])
+    chromosomes = model.variants_.chromosome
+    assert {*chromosomes} == {"1", "2", "3"}
+    table = same.variants.assign(chromosome=[{"1": "chr1", "2": "chrX", "3": "MT"}[name] for name in chromosomes])
+    ours = replace(model.variants_, chromosome=np.array([{"1": "1", "2": "23", "3": "M"}[name] for name in chromosomes], dtype=object))
+    assert len(match_columns(names, ["."] * 60, ours, Variants.of(table)).ours) == 60
 
 
 def test_a_projection_reads_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

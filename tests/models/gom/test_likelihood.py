@@ -75,6 +75,28 @@ def test_held_out_answers_are_predicted_better_where_few_are_pure(seed: int) -> 
     assert refined < 1.2 * truth
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings(ALONE, "ignore:.*have no response")
+@pytest.mark.parametrize(
+    ("name", "items", "k", "expected"), [("ipip_ascado", 40, 2, 0.607), ("ipip_ascado", 40, 4, 0.549), ("kims", 39, 4, 0.570)]
+)
+def test_held_out_answers_of_questionnaires_are_predicted(name: str, items: int, k: int, expected: float, questionnaires: Path) -> None:
+    """The deviance varies by some 0.01 between draws of the held-out answers."""
+    answers = pd.read_csv(questionnaires / f"{name}.csv").filter(regex=r"^(AS|SC|AD|DO|Q)\d+$").to_numpy(np.float32) - 1
+    assert answers.shape[1] == items
+    X, found = np.where(answers < 0, np.nan, answers), []
+    for seed in range(3):
+        held_out = (np.random.default_rng(seed).random(X.shape) < 0.2) & ~np.isnan(X)
+        train = np.where(held_out, np.nan, X)
+        spectral, refined = (
+            GradeOfMembership(k, n_levels=4, likelihood=likelihood, random_state=0).fit(train) for likelihood in ("none", "binomial")
+        )
+        responding = held_out & ~np.isnan(spectral.memberships_[:, :1])  # lowest answers alone are no response to the spectral method
+        assert deviance(refined, X, responding) < 0.9 * deviance(spectral, X, responding)
+        found.append(deviance(refined, X, held_out))
+    assert np.mean(found) == pytest.approx(expected, abs=0.02)
+
+
 @pytest.mark.filterwarnings("ignore:.*have no response")
 def test_missing_answers_are_left_out_and_zeros_are_answers() -> None:
     """Half of the subjects lack half of the answers: taken as 0, these would lower the classes' expected responses."""
