@@ -96,6 +96,12 @@ class Peak:
         self._thread.join()
 
 
+def peak_bytes() -> int:
+    """Return the peak of this process's resident memory since it began; Linux only."""
+    status = Path("/proc/self/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) << 10
+
+
 @contextmanager
 def lone_pure_subjects() -> Iterator[None]:
     """Ignore warnings about classes with a single pure subject, which the measured fits of grade of membership may find."""

@@ -6,7 +6,6 @@ Each import runs in a process of its own, after a small one that compiles the ke
 """
 
 import argparse
-import re
 import sys
 import tempfile
 import time
@@ -16,7 +15,7 @@ from typing import Any
 
 import dfact
 from benchmarks.admixture.simulation import write_bed
-from benchmarks.common import call_in_new_process, exit_code, report
+from benchmarks.common import call_in_new_process, exit_code, peak_bytes, report
 from dfact.data.memory_limit import parse_bytes
 from dfact.storage.groups import stored_size
 
@@ -32,7 +31,6 @@ def run(small: str, source: str, target: str, limit: str) -> dict[str, Any]:
     dataset = dfact.import_genotypes(source, target, memory_limit=limit, overwrite=True)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     entries = dataset.shape[0] * dataset.shape[1]
-    status = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     array: Any = dataset.source
     return {
         "limit": limit,
@@ -40,7 +38,7 @@ def run(small: str, source: str, target: str, limit: str) -> dict[str, Any]:
         "wall_ns": 1e9 * wall / entries,
         "cpu_ns": 1e9 * cpu / entries,
         "bytes": stored_size(Path(target)) / entries,
-        "peak_mib": int(status[1]) / 1024 if status else float("nan"),
+        "peak_mib": peak_bytes() / 2**20,
         "fingerprint": dataset.fingerprint,
     }
 

@@ -28,9 +28,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 import dfact
+from benchmarks.admixture.simulation import root_mean_square_error, write_lists
 from benchmarks.common import REAL_DATA, exit_code, report
 from dfact.data.readers.genotypes import pack
 from dfact.data.synthetic import PlantedAdmixture
@@ -63,8 +63,7 @@ class Cohort:
         n, m = self.G.shape
         path = folder / "cohort.bed"
         path.write_bytes(b"\x6c\x1b\x01" + pack(np.ascontiguousarray(self.G.T)).tobytes())
-        path.with_suffix(".bim").write_text("".join(f"{1 + j * 22 // m}\trs{j}\t0\t{1000 * j + 1}\tA\tG\n" for j in range(m)))
-        path.with_suffix(".fam").write_text("".join(f"f{i} p{i} 0 0 0 -9\n" for i in range(n)))
+        write_lists(path, n, m)
         return path
 
     def log_likelihood(self, Q: Floats, P: Floats) -> float:
@@ -75,12 +74,6 @@ class Cohort:
             F = np.clip(Q[start : start + 100] @ P, _FLOOR, 1 - _FLOOR)
             total += float(np.where(G == MISSING, 0.0, G * np.log(F) + (2.0 - G) * np.log1p(-F)).sum())
         return total
-
-    def error(self, Q: Floats) -> float:
-        """Return the root mean square error of the memberships, components matched one to one."""
-        distances = ((Q[:, :, None] - self.Q[:, None, :]) ** 2).mean(axis=0)
-        pairs = linear_sum_assignment(distances)
-        return float(np.sqrt(distances[pairs].mean()))
 
 
 @dataclass(frozen=True)
@@ -230,7 +223,7 @@ def compare(cohort: Cohort, programs: dict[str, str], repeats: int, folder: Path
                 continue
             Q, P = PROGRAMS[name].read(work)
             logs = max(cohort.log_likelihood(Q, P), cohort.log_likelihood(Q, 1 - P))  # frequencies may be of either allele
-            rows[name] |= {"log_likelihood": logs, "rmse": cohort.error(Q)}
+            rows[name] |= {"log_likelihood": logs, "rmse": root_mean_square_error(Q, cohort.Q)}
     for name, values in runs.items():
         if values:
             seconds, peaks = zip(*values, strict=True)

@@ -56,7 +56,12 @@ def write_bed(path: Path, n: int, m: int, seed: int = 0, missing: float = 0.003)
             genotypes = (uniform < frequency**2).astype(np.uint8) + (uniform < 1 - (1 - frequency) ** 2)
             genotypes[rng.random(shape, np.float32) < missing] = MISSING
             file.write(pack(genotypes).tobytes())
+    write_lists(path, n, m)
+
+
+def write_lists(path: Path, n: int, m: int) -> None:
+    """Write the .fam and the .bim of a .bed file with n people and m variants on 22 chromosomes."""
     with path.with_suffix(".fam").open("w") as file:
         file.writelines(f"f{i} p{i} 0 0 0 -9\n" for i in range(n))
     with path.with_suffix(".bim").open("w") as file:
-        file.writelines(f"{1 + j * 22 // m} rs{j} 0 {j + 1} A G\n" for j in range(m))
+        file.writelines(f"{1 + j * 22 // m}\trs{j}\t0\t{1000 * j + 1}\tA\tG\n" for j in range(m))

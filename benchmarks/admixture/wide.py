@@ -6,7 +6,6 @@ Simulated genotypes are written to disk, a quarter of a byte each. The driver an
 """
 
 import argparse
-import re
 import sys
 import tempfile
 import time
@@ -18,16 +17,10 @@ from distributed import Client, LocalCluster
 
 import dfact
 from benchmarks.admixture.simulation import root_mean_square_error, write_dataset
-from benchmarks.common import call_in_new_process, exit_code, report
+from benchmarks.common import call_in_new_process, exit_code, peak_bytes, report
 from dfact.data.synthetic import PlantedAdmixture
 
 WORKERS = 2
-
-
-def peak_bytes() -> int:
-    """Return the peak of this process's resident memory since it began."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return int(found[1]) << 10 if found else 0
 
 
 def write(path: str, n: int, m: int, k: int) -> None:

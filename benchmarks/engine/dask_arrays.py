@@ -8,13 +8,12 @@ import argparse
 import sys
 import time
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import call_in_new_process, exit_code, report
+from benchmarks.common import call_in_new_process, exit_code, peak_bytes, report
 
 COLUMNS = 1024
 CHUNK = 16_384
@@ -39,12 +38,6 @@ def generated(n: int) -> Any:
     edges = [*range(0, n, CHUNK), n]
     parts = [da.from_delayed(chunk((a, b)), (b - a, COLUMNS), np.float32) for a, b in pairwise(edges)]
     return da.concatenate(parts)
-
-
-def peak_bytes() -> int:
-    """Return the peak resident memory of this process in bytes."""
-    status = Path("/proc/self/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) << 10
 
 
 def fit(n: int) -> dict[str, Any]:
