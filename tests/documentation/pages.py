@@ -13,6 +13,7 @@ UNRUN = {name: ROOT / name / "README.md" for name in ("deploy", "benchmarks")}
 
 ELSEWHERE = {
     "pip install": ".ci/run installs in a fresh environment",
+    "python -m pytest": ".ci/run",
     "openssl": "tests/tls/test_tls.py",
     "dask scheduler": "tests/tls/test_tls.py",
     "dask worker": "tests/tls/test_tls.py",

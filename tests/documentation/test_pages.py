@@ -31,6 +31,7 @@ from tests.object_store.test_object_store import bucket, server  # noqa: F401  #
 EXAMPLE = ["AS", "SC", "AD", "DO"]
 ALL_BLOCKS = [block for blocks in SECTIONS.values() for block in blocks]
 LONG = {
+    "psychometrics: Compare groups",
     "admixture: Large cohorts",
     "admixture: New people and known populations",
     "admixture: Other programs",
