@@ -20,7 +20,7 @@ from dfact.linalg.congruence import congruence, match
 from dfact.models.provenance import Comparison
 from dfact.selection import compare_groups
 from dfact.selection.groups import bias_corrected, holm
-from dfact.selection.resamples import GroupFits, GroupRows, RefittedLoadings
+from dfact.selection.resamples import GroupFits, GroupRows, RefittedLoadings, ResampleFits
 from dfact.selection.scheduler import run_fits
 from tests.conftest import REAL_DATA
 
@@ -142,19 +142,72 @@ def test_congruence_is_that_of_separate_fits() -> None:
     assert result.effects is None
 
 
-@pytest.mark.slow
-def test_bits_depend_neither_on_executor_nor_on_shared_reads_nor_on_interruption(tmp_path: Path) -> None:
+def assert_same(found: Comparison, expected: Comparison) -> None:
+    for name in ("congruence", "low", "high", "p", "effect", "effect_se", "unshrunken", "mantel"):
+        assert_array_equal(getattr(found, name), getattr(expected, name))
+
+
+SETTINGS: dict[str, Any] = {"n_resamples": 30, "n_permutations": 3, "random_state": 1}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dfact.Dataset:
     M, groups = traits(2)
     frame = pd.DataFrame({"group": groups})
-    data = dfact.import_array(M, tmp_path / "d.zarr").with_confounders(as_dataset(M, frame).confounders)
-    model = dfact.ICQF(2, tol=1e-3).fit(data)
-    settings: dict[str, Any] = {"n_resamples": 30, "n_permutations": 3, "random_state": 1}
-    first = compare_groups(model.set_params(executor="inline"), data, "group", **settings)
-    threads = compare_groups(model.set_params(executor="threads"), data, "group", checkpoint=tmp_path / "kept", **settings)
-    again = compare_groups(model, data, "group", checkpoint=tmp_path / "kept", **settings)
-    for other in (threads, again):
-        for name in ("congruence", "low", "high", "p", "effect", "effect_se", "unshrunken", "mantel"):
-            assert_array_equal(getattr(other, name), getattr(first, name))
+    return dfact.import_array(M, tmp_path_factory.mktemp("groups") / "d.zarr", confounders=frame)
+
+
+@pytest.fixture(scope="module")
+def model(data: dfact.Dataset) -> dfact.ICQF:
+    return dfact.ICQF(2, tol=1e-3, executor="inline").fit(data)
+
+
+@pytest.fixture(scope="module")
+def expected(data: dfact.Dataset, model: dfact.ICQF) -> Comparison:
+    return compare_groups(model, data, "group", **SETTINGS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["threads", "distributed"])
+def test_every_executor_gives_the_same_bits(
+    executor: str, data: dfact.Dataset, expected: Comparison, request: pytest.FixtureRequest
+) -> None:
+    client = request.getfixturevalue("client") if executor == "distributed" else executor
+    model = dfact.ICQF(2, tol=1e-3, executor=client).fit(data)
+    assert_same(compare_groups(model, data, "group", **SETTINGS), expected)
+
+
+@pytest.mark.slow
+def test_an_interrupted_comparison_resumes_with_the_same_bits(
+    data: dfact.Dataset, model: dfact.ICQF, expected: Comparison, tmp_path: Path
+) -> None:
+    interrupted: list[Any] = []
+    resumed: list[Any] = []
+    complete: list[Any] = []
+
+    def interrupt(step: Any) -> None:
+        interrupted.append(step)
+        if len(interrupted) == 12:
+            raise KeyboardInterrupt
+
+    checkpoint = tmp_path / "kept"
+    with pytest.raises(KeyboardInterrupt):
+        compare_groups(model, data, "group", checkpoint=checkpoint, callbacks=[interrupt], **SETTINGS)
+    assert_same(compare_groups(model, data, "group", checkpoint=checkpoint, callbacks=[resumed.append], **SETTINGS), expected)
+    assert_same(compare_groups(model, data, "group", callbacks=[complete.append], **SETTINGS), expected)
+    assert len(resumed) < len(complete)
+
+
+@pytest.mark.slow
+def test_shared_reads_give_the_same_comparison(
+    data: dfact.Dataset, model: dfact.ICQF, expected: Comparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ResampleFits, "fits_in_memory", lambda *_: False)
+    monkeypatch.setattr(GroupFits, "fits_in_memory", lambda *_: False)
+    shared = compare_groups(model, data, "group", **SETTINGS)
+    assert_allclose(shared.congruence, expected.congruence, atol=2e-3)
+    assert_array_equal(shared.mantel, expected.mantel)
+    assert_allclose(shared.effect, expected.effect, atol=0.02)
 
 
 def test_men_and_women_have_the_congruences_of_the_oracle() -> None:
