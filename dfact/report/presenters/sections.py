@@ -219,6 +219,10 @@ def stability(presenter: _Presenter) -> Section | None:
     return Section("stability", "Stability", blocks)
 
 
+_HEADINGS = {"unshrunken": "without shrinkage", "chi_square": "χ²", "smd": "SMD", "delta": "Δ", "se": "standard error"}
+_FORMATS = {_HEADINGS.get(name, name): style for name, style in FORMATS.items()}
+
+
 def comparison(presenter: _Presenter) -> Section | None:
     """Show how the factors and items differ between groups of rows, if that was computed."""
     result = getattr(presenter.model, "comparison_", None)
@@ -235,7 +239,9 @@ def comparison(presenter: _Presenter) -> Section | None:
         f"Points with intervals: {texts}.",
         "Congruence of the loadings of two groups: from 0.95 on the same, below 0.85 different. Two samples never reach 1.",
     )
-    table = make_table(_named_by_group(result, congruences), "Congruences, with p values of permutations adjusted by Holm", formats=FORMATS)
+    table = make_table(
+        _named_by_group(result, congruences), "Congruences, with p values of permutations adjusted by Holm", formats=_FORMATS
+    )
     blocks: list[Block] = [Text(about), drawing, table, Text(describe_screens(result))]
     findings = result.findings
     if len(findings):
@@ -243,7 +249,7 @@ def comparison(presenter: _Presenter) -> Section | None:
             "Items that every screen flags, in points: effect in the model, the same without the penalty's shrinkage, "
             "and mean difference (SMD) at equal totals of the scale with Mantel's χ²"
         )
-        blocks.append(make_table(_named_by_group(result, findings), caption, formats=FORMATS))
+        blocks.append(make_table(_named_by_group(result, findings), caption, formats=_FORMATS))
     screened = [screen for screen in (result.effects, result.screen) if screen is not None]
     if screened:
         flagged = pd.concat([screen["flagged"] for screen in screened], axis=1).any(axis=1)
@@ -251,13 +257,14 @@ def comparison(presenter: _Presenter) -> Section | None:
         shown = pd.concat([screen[[name for name in columns if name in screen]] for screen in screened], axis=1)[flagged]
         if len(shown) > len(findings):
             caption = f"Items that one screen flags at least, {len(shown)} of {len(flagged)}"
-            blocks.append(make_table(_named_by_group(result, shown[:MAX_ITEMS]), caption, formats=FORMATS))
+            blocks.append(make_table(_named_by_group(result, shown[:MAX_ITEMS]), caption, formats=_FORMATS))
     return Section("groups", "Groups", blocks)
 
 
 def _named_by_group(result: Comparison, table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with rows named by their second level, and a column for the group if there are several."""
+    """Return the table with short headings, rows named by their second level, and a column for the group if there are several."""
     groups, rows = table.index.get_level_values(0), table.set_index(table.index.get_level_values(1))
+    rows = rows.dropna(axis=1, how="all").rename(columns=_HEADINGS)
     if len(result.levels) > 2:
         rows.insert(0, result.by, list(groups))
     return rows
