@@ -291,6 +291,7 @@ class Rows:
     dtype: "np.dtype[Any]" = field(default_factory=lambda: np.dtype(np.uint8))
     chunk_rows: int = 16384
     row_bytes: int = 60
+    is_sparse: bool = False
 
 
 def test_pods_get_the_memory_of_the_plan(job: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
