@@ -493,6 +493,11 @@ def test_state_is_restored_on_other_executors(tmp_path: Path) -> None:
 class TestLosses:
     """Workers that are killed at a certain moment; all others keep what they have."""
 
+    @pytest.fixture(autouse=True)
+    def _no_balance(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Keep partitions where they are, however other load on the machine slows the workers."""
+        monkeypatch.setattr("dfact.engine.cluster.session._MIN_PASSES", sys.maxsize)
+
     def test_before_the_first_pass(self, processes: Processes, tmp_path: Path) -> None:
         with workers(processes, 3) as client, on(client) as session:
             processes.kill(processes.workers[0])
