@@ -595,6 +595,7 @@ def test_small_files_of_matlab(inputs: Path, tmp_path: Path) -> None:
         open_array(inputs / "mat/testmulti_7.4_GLNX86.mat")
 
 
+@pytest.mark.slow
 def test_matrices_of_cells(inputs: Path, tmp_path: Path) -> None:
     found = imported(inputs / "mtx/10x/matrix.mtx.gz", tmp_path)
     values: Any = found.source.read_native(0, 507)
@@ -606,6 +607,7 @@ def test_matrices_of_cells(inputs: Path, tmp_path: Path) -> None:
     assert (small.shape, small.source.read_native(0, 6).sum(), small.row_labels[0]) == ((6, 5), 8, "574405")
 
 
+@pytest.mark.slow
 def test_annotated_data(inputs: Path, tmp_path: Path) -> None:
     path = inputs / "h5ad/adata_v0.7.8.h5ad"
     found = imported(path, tmp_path)

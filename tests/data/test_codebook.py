@@ -134,6 +134,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @every(case=DAMAGE)
+@pytest.mark.slow
 def test_a_damaged_codebook_is_refused(template: Path, case: str) -> None:
     group = zarr.open_group(open_store(template))
     del group["codebook"]

@@ -131,6 +131,7 @@ def test_panels_and_threads_change_nothing_but_the_chunks(tmp_path: Path, monkey
 
 
 @pytest.mark.filterwarnings("ignore:only the subject")
+@pytest.mark.slow
 def test_fit_of_a_dataset_in_narrow_chunks_has_the_same_bits(tmp_path: Path) -> None:
     source, memberships = write_bed(tmp_path / "a.bed", draw(1, 333, 700, missing=0.0)), []
     for limit in ("1GiB", 2 * 300 * 84):

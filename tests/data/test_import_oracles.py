@@ -34,6 +34,7 @@ def alpha(X: np.ndarray) -> float:
     return k / (k - 1) * (1 - X.var(axis=0, ddof=1).sum() / X.sum(axis=1).var(ddof=1))
 
 
+@pytest.mark.slow
 def test_the_same_answers_in_all_formats(tmp_path: Path) -> None:
     datasets = {name: imported(name, tmp_path, **options) for name, options in HOTEL.items()}
     assert len({dataset.fingerprint for dataset in datasets.values()}) == 1

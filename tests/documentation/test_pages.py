@@ -31,6 +31,11 @@ from tests.object_store.test_object_store import bucket, server  # noqa: F401  #
 EXAMPLE = ["AS", "SC", "AD", "DO"]
 ALL_BLOCKS = [block for blocks in SECTIONS.values() for block in blocks]
 LONG = {
+    "admixture: How certain are the memberships?",
+    "classes: By likelihood",
+    "import: A folder in a bucket",
+    "import: REDCap",
+    "questionnaires: Compare with the usual methods",
     "psychometrics: Compare groups",
     "admixture: Large cohorts",
     "admixture: New people and known populations",

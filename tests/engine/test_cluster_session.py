@@ -479,6 +479,7 @@ def sessions_in_turn(executors: Sequence[Executor], path: Path) -> tuple[list[by
     return sums, rows
 
 
+@pytest.mark.slow
 def test_state_is_restored_on_other_executors(tmp_path: Path) -> None:
     with inside(3) as three, inside(5, 2) as five:
         of_three, of_five = DistributedExecutor(three), DistributedExecutor(five)
@@ -828,6 +829,7 @@ def test_a_second_loss_while_partitions_are_taken_over(monkeypatch: pytest.Monke
         assert (sums, rows_of(session)) == inline(3)
 
 
+@pytest.mark.slow
 def test_partitions_of_a_lost_worker_are_divided_among_old_and_new_workers() -> None:
     with inside(3) as client, on(client) as session:
         take(session, Walk(), [1, 2])

@@ -249,6 +249,7 @@ def repeated(passes: Sequence[Any], lost: set[int]) -> Counter[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.slow
 def test_passes_that_change_no_state_are_not_repeated(seed: int, tmp_path: Path) -> None:
     """And a checkpoint in the middle saves what comes before it."""
     rng, passes, sums, saved = np.random.default_rng(seed), mixed(seed, Walk(str(tmp_path)), 10), list[bytes](), 0

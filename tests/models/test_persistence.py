@@ -342,6 +342,7 @@ def test_annotations_are_added_and_replaced(model: dfact.ICQF, saved: Path) -> N
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_an_interrupted_annotation_leaves_the_earlier_or_the_new_one(
     seed: int, model: dfact.ICQF, saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

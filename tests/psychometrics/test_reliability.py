@@ -232,6 +232,7 @@ def stored(X: NDArray[np.float64], path: Path) -> dfact.Dataset:
 
 @pytest.mark.parametrize("missing", ["pairwise", "listwise"])
 @pytest.mark.parametrize(("n", "m"), [(200, 8), (20_000, 8), (15_000, 40)])
+@pytest.mark.slow
 def test_bits_do_not_depend_on_storage_or_threads(n: int, m: int, missing: str, tmp_path: Path) -> None:
     """For 1, 2 and many partitions."""
     X = questionnaire(n, m, 0)
@@ -425,6 +426,7 @@ def test_codebooks_give_scales_keys_and_wordings(survey: Path) -> None:
         assert list(dfact.describe(survey, keys={}).items["key"]) == [1] * 6
 
 
+@pytest.mark.slow
 def test_command_prints_and_writes_the_tables(survey: Path, capsys: pytest.CaptureFixture[str]) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     folder = survey.parent

@@ -230,6 +230,7 @@ def test_report_shows_populations_of_the_data(model: dfact.Admixture, tmp_path: 
     assert "convergence" in [found.name for found in make_document(model).sections]
 
 
+@pytest.mark.slow
 def test_a_model_keeps_the_populations_and_their_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ["north", "south", "-"]
     G, _ = planted_genotypes(60, 150, 2, 4)

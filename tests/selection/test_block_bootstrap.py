@@ -99,6 +99,7 @@ def test_more_chromosomes_than_blocks_are_refused(tmp_path: Path) -> None:
         block_bootstrap(model, dataset, 2, n_blocks=2)
 
 
+@pytest.mark.slow
 def test_errors_are_the_spread_over_new_snps() -> None:
     """People of known ancestries, with SNPs drawn anew: the standard deviation of their memberships."""
     rng, k, n, m = np.random.default_rng(5), 2, 80, 300
@@ -115,6 +116,7 @@ def test_errors_are_the_spread_over_new_snps() -> None:
     assert np.sqrt(np.square(se).mean() / np.square(spread).mean()) == pytest.approx(1, abs=0.2)
 
 
+@pytest.mark.slow
 def test_number_of_shared_fits_partitions_and_executor_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, size in zip(("_BLOCK_ENTRIES", "_CHUNK_ENTRIES", "_PARTITION_ENTRIES"), (1 << 11, 1 << 12, 1 << 13), strict=True):
         monkeypatch.setattr(layout, name, size)

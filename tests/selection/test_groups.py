@@ -129,6 +129,7 @@ def test_moved_items_lower_the_congruence_and_equal_factors_are_equal(seed: int)
         assert (result.congruence.min() < 0.9) == moved
 
 
+@pytest.mark.slow
 def test_congruence_is_that_of_separate_fits() -> None:
     M, groups = traits(1)
     model = dfact.FactorAnalysis(2, executor="inline").fit(M)
@@ -259,6 +260,7 @@ def small(n: int = 240) -> tuple[Any, NDArray[np.float64], pd.DataFrame]:
     return dfact.ICQF(2, tol=1e-3, executor="inline").fit(M, confounders=frame), M, frame
 
 
+@pytest.mark.slow
 def test_three_groups_are_compared_with_the_first_and_kept_with_the_model(tmp_path: Path) -> None:
     model, M, frame = small()
     model.comparison_ = result = compare_groups(model, M, "site", confounders=frame, n_resamples=30, n_permutations=2, random_state=0)
@@ -278,6 +280,7 @@ def test_three_groups_are_compared_with_the_first_and_kept_with_the_model(tmp_pa
     assert not hasattr(model.fit(M, confounders=frame), "comparison_")  # that of the earlier fit
 
 
+@pytest.mark.slow
 def test_scales_of_items_are_the_given_ones_or_of_the_largest_loading() -> None:
     M, groups = traits(5)
     model = dfact.FactorAnalysis(2, executor="inline").fit(M)
@@ -290,6 +293,7 @@ def test_scales_of_items_are_the_given_ones_or_of_the_largest_loading() -> None:
     assert_array_equal(given.screen["chi_square"].isna(), [False] * 4 + [True] * 8)
 
 
+@pytest.mark.slow
 def test_fractions_leave_out_mantels_test() -> None:
     M, groups = traits(6)
     M[3, 2] += 0.5
@@ -300,6 +304,7 @@ def test_fractions_leave_out_mantels_test() -> None:
     assert len(result.findings) == 0
 
 
+@pytest.mark.slow
 def test_groups_that_cannot_be_compared_are_refused_by_name() -> None:
     M, groups = traits(7)
     model = dfact.FactorAnalysis(2).fit(M)

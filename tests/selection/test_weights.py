@@ -106,6 +106,7 @@ def planted_effect(seed: int) -> tuple[np.ndarray, pd.DataFrame]:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.slow
 def test_effects_of_confounders_have_intervals(seed: int, tmp_path: Path) -> None:
     M, groups = planted_effect(seed)
     model = dfact.ICQF(2, bounds=(0, 4), q_max=4).fit(M, confounders=groups)
@@ -170,6 +171,7 @@ def test_held_out_errors_are_weighted_by_row() -> None:
 
 
 @pytest.mark.parametrize("name", models())
+@pytest.mark.slow
 def test_cross_validation_weights_fits_and_errors(name: str) -> None:
     M, w = survey(7)
     settings: dict[str, Any] = {"grid": {"n_components": [1, 2]}, "n_blocks": (5, 5), "n_folds": 5, "random_state": 0}

@@ -359,6 +359,7 @@ def stored_genotypes(folder: Path, X: Array, names: list[str], alleles: list[str
 
 
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.slow
 def test_projection_matches_snps_by_their_alleles(seed: int, tmp_path: Path) -> None:
     _, _, X = planted(seed, 100, 60)
     rng, names, alleles = np.random.default_rng(seed), [f"rs{j}" for j in range(60)], ["A G"] * 60
@@ -389,6 +390,7 @@ def test_projection_matches_snps_by_their_alleles(seed: int, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.slow
 def test_projection_matches_snps_without_names_by_position(seed: int, tmp_path: Path) -> None:
     _, _, X = planted(seed, 100, 60)
     rng, pairs = np.random.default_rng(seed), np.array(["A G", "C T", "A T"], dtype=object)[np.arange(60) % 3]

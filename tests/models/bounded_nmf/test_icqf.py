@@ -133,6 +133,7 @@ def test_the_solution_is_stationary(missing: float, solver: str) -> None:
         assert gradient[top - 1e-6 <= X].max(initial=0) <= 2e-3 * scale
 
 
+@pytest.mark.slow
 def test_splitless_reaches_the_objective_of_the_admm_in_fewer_passes_with_little_state(monkeypatch: pytest.MonkeyPatch) -> None:
     M = packaged()
     admm = dfact.ICQF(4, solver="admm", max_iter=1500, tol=1e-8).fit(M)

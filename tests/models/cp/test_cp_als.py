@@ -128,6 +128,7 @@ def test_products_of_loadings_lie_by_rows_however_the_factors_do() -> None:
             np.testing.assert_allclose(H, expected)
 
 
+@pytest.mark.slow
 def test_model_is_saved_and_reported(tmp_path: Path) -> None:
     Z = planted((20, 8, 5), 2, seed=1)
     heard: list[Any] = []

@@ -510,6 +510,7 @@ def test_report_of_a_model() -> None:
 
 
 @pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.slow
 def test_a_model_keeps_the_labels_of_further_modes(stored: bool, tmp_path: Path) -> None:
     Z, visits = planted((20, 5, 4, 2), 2, seed=2), ["baseline", "week 6", "week 12", "end"]
     if stored:
