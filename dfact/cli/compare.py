@@ -10,12 +10,12 @@ from dfact.cli.options import (
     example,
     executor_for,
     executor_option,
+    fitted_weights_option,
     list_option,
     memory_option,
     read_dataset,
     results_checkpoint_option,
     scheduler_option,
-    weights_option,
 )
 from dfact.jobs.declarations import InputLocation, InputPath, UpdatedLocation
 from dfact.storage.location import Location
@@ -36,7 +36,7 @@ from dfact.storage.location import Location
     help="Csv file with a column item and columns scale and key (-1 reverses an item), in place of those in DATA.",
 )
 @click.option("--seed", "random_state", type=int, help="Seed of the resamples and permutations.")
-@weights_option
+@fitted_weights_option
 @results_checkpoint_option
 @memory_option
 @executor_option
@@ -59,7 +59,7 @@ def compare(
 ) -> None:
     """Compare groups of participants.
 
-    Fits MODEL to each group of the dataset DATA by itself. The first table lists for each factor its congruence with that of
+    Fits MODEL separately to each group of the dataset DATA. The first table lists for each factor its congruence with that of
     the reference, where 1 is identical and below 0.85 a different factor, with an interval from resamples and a p value from
     permutations of the groups, adjusted by Holm.
 

@@ -190,13 +190,13 @@ def read_dataset(path: Location) -> "Dataset":
     return open_dataset(absolute(path))
 
 
-weights_option = click.option(
-    "--weights/--no-weights",
-    "weighted",
-    default=None,
-    help="Use the weights of the participants, or ignore them.",
-    show_default="used if the dataset has any",
-)
+def _weights_option(default: str) -> Option:
+    text = "Use the weights of the participants, or ignore them."
+    return click.option("--weights/--no-weights", "weighted", default=None, help=text, show_default=default)
+
+
+weights_option = _weights_option("used if the dataset has any")
+fitted_weights_option = _weights_option("as in the fit of MODEL")
 
 
 def choose_weights(dataset: "Dataset", weighted: bool | None, *, taken: bool = True) -> "Dataset":

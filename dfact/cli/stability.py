@@ -11,11 +11,11 @@ from dfact.cli.options import (
     example,
     executor_for,
     executor_option,
+    fitted_weights_option,
     memory_option,
     read_dataset,
     results_checkpoint_option,
     scheduler_option,
-    weights_option,
 )
 from dfact.jobs.declarations import InputLocation, UpdatedLocation
 from dfact.storage.location import Location
@@ -35,7 +35,7 @@ from dfact.storage.location import Location
     "admixture; 100 suit human genotypes.",
 )
 @click.option("--seed", "random_state", type=int, help="Seed of the resamples.")
-@weights_option
+@fitted_weights_option
 @results_checkpoint_option
 @memory_option
 @executor_option

@@ -1,4 +1,4 @@
-"""Comparison of groups of participants: the factors of each by itself, and items that favour one of them."""
+"""Comparison of groups of participants: whether their factors agree, and which items favour one of them."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +52,7 @@ def compare_groups(
 ) -> Comparison:
     """Compare groups of participants: whether they have the same factors, and which items favour one of them.
 
-    **Factors.** The model is fitted to each group by itself, with its own parameters and from its loadings, in which only the group
+    **Factors.** The model is fitted to each group separately, with its own parameters and from its loadings, in which only the group
     is no confounder. The factors are matched with the model's, one to one, as :func:`dfact.selection.bootstrap` does, and each
     group is compared with the first one, the reference, by Tucker's congruence of each factor. From 0.95 on factors count as the
     same, below 0.85 as different. As two samples never have a congruence of 1, the test is by permutation: the p value of a factor is

@@ -229,7 +229,8 @@ def comparison(presenter: _Presenter) -> Section | None:
     if result is None:
         return None
     names, words = presenter.names, presenter.words
-    about = f"The model was fitted to each group by itself, with its {words.components} matched to the model's: {describe_groups(result)}."
+    matched = f"its {words.components} were matched with the model's"
+    about = f"The model was fitted to each group separately, and {matched}: {describe_groups(result)}."
     congruences = result.factors(names)
     texts = ", ".join(
         f"{name} {value:.3f}" for name, value in zip(congruences.index.get_level_values(1), result.congruence.ravel(), strict=True)
