@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyreadstat
 import pytest
 import zarr
 
@@ -40,6 +41,23 @@ def test_a_column_of_weights_is_imported_from_every_format(tmp_path: Path, name:
     assert plain.weights is None
     assert plain.fingerprint == dataset.with_weights(None).fingerprint != dataset.fingerprint
     assert plain.with_weights(dataset.weights).fingerprint == dataset.fingerprint
+
+
+STATISTICAL = {"t.sav": pyreadstat.write_sav, "t.dta": pyreadstat.write_dta, "t.xpt": pyreadstat.write_xport}
+
+
+@pytest.mark.parametrize("name", STATISTICAL)
+def test_a_column_of_weights_is_imported_from_statistical_files(tmp_path: Path, name: str) -> None:
+    frame = weighted_survey(3).drop(columns=["age", "sex"])
+    STATISTICAL[name](frame, tmp_path / name)
+    dataset = dfact.import_table(tmp_path / name, tmp_path / "d.zarr", items="Q*", id_column="id", weight="weight")
+    assert dataset.weights is not None
+    np.testing.assert_array_equal(dataset.weights, frame["weight"])
+    assert dataset.weights.name == "weight"
+    frame.loc[5, "weight"] = np.nan
+    STATISTICAL[name](frame, tmp_path / name)
+    with pytest.raises(DataError, match=r"weight 'weight' of row 5 \(counted from 0\) is missing"):
+        dfact.import_table(tmp_path / name, tmp_path / "e.zarr", items="Q*", id_column="id", weight="weight")
 
 
 def test_parallel_and_inline_imports_give_the_same_weights(tmp_path: Path) -> None:

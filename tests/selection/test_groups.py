@@ -294,6 +294,43 @@ def test_scales_of_items_are_the_given_ones_or_of_the_largest_loading() -> None:
 
 
 @pytest.mark.slow
+def test_command_reads_scales_and_keys_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    M, groups = traits(5)
+    labels, model, items = [f"i{j}" for j in range(12)], str(tmp_path / "m.model"), tmp_path / "items.csv"
+    data = dfact.import_array(M, tmp_path / "d.zarr", column_labels=labels, confounders=pd.DataFrame({"group": groups}))
+    dfact.save_model(dfact.FactorAnalysis(2, executor="inline").fit(data), model)
+    pd.DataFrame({"item": labels[:4], "scale": "one", "key": [1, 1, 1, -1]}).to_csv(items, index=False)
+    arguments = [model, str(data.path), "--by", "group", "--resamples", "30", "--permutations", "0", "--seed", "0"]
+    assert main(["compare", *arguments, "--items", str(items)]) == 0
+    found = dfact.load_model(model).comparison_
+    scales = dict.fromkeys(labels[:4], "one")
+    settings: dict[str, Any] = {"n_resamples": 30, "n_permutations": 0, "random_state": 0}
+    keys = dict(zip(labels, [1, 1, 1, -1], strict=False))
+    assert_same(found, compare_groups(dfact.load_model(model), data, "group", scales=scales, keys=keys, **settings))
+    assert found.scales == ["one"] * 4 + [""] * 8
+    plain = compare_groups(dfact.load_model(model), data, "group", scales=scales, **settings)
+    assert not np.array_equal(found.mantel, plain.mantel, equal_nan=True)  # the reversed item changes the totals
+    items.write_text("item,scale\nabsent,one\n")
+    assert main(["compare", *arguments, "--items", str(items)]) == 1
+    assert "absent" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_weights_of_two_are_rows_twice(seed: int) -> None:
+    M, groups = traits(seed, 300, moved=True)
+    twice = np.random.default_rng(seed + 10).integers(1, 3, len(M))
+    settings: dict[str, Any] = {"n_resamples": 30, "n_permutations": 0, "random_state": 0}
+    model = dfact.FactorAnalysis(2, executor="inline", dtype="float64").fit(M, sample_weight=twice)
+    weighted = compare_groups(model, M, groups, sample_weight=twice, **settings)
+    rows = np.repeat(np.arange(len(M)), twice)
+    repeated = compare_groups(model.fit(M[rows]), M[rows], groups[rows], **settings)
+    assert_allclose(weighted.congruence, repeated.congruence, atol=1e-5)
+    plain = compare_groups(model.fit(M), M, groups, **settings)
+    assert not np.allclose(weighted.congruence, plain.congruence, atol=1e-3)
+
+
+@pytest.mark.slow
 def test_fractions_leave_out_mantels_test() -> None:
     M, groups = traits(6)
     M[3, 2] += 0.5
