@@ -191,6 +191,9 @@ def load_model(path: str | PathLike[str]) -> Any:
             if not key.isidentifier() or not key.endswith("_") or key.startswith("_"):
                 raise KeyError(key)
             setattr(model, key, _decode(group, value))
+        for key, value in model._added_attributes().items():
+            if key not in document["fitted"] and key not in group:  # an array without its attribute: the attribute has been lost
+                setattr(model, key, value)
         texts: Any = model.codebook_
         model.codebook_ = None if texts is None else Codebook.from_texts(texts, model.column_labels_)
         _check(model)
