@@ -34,8 +34,7 @@ from dfact.storage.groups import (
     consolidate,
     create_group,
     ensure_not_source,
-    is_complete,
-    kind_at,
+    is_current,
     open_group,
     open_store,
     reason,
@@ -151,7 +150,7 @@ def record_fit(group: zarr.Group, identity: Mapping[str, str]) -> None:
 def is_result_of(path: str | PathLike[str], identity: Mapping[str, str]) -> bool:
     """Check whether there is a complete model at ``path`` that is recorded as the result of this fit."""
     location = parse_location(path)
-    if kind_at(location) != KIND or not is_complete(location):
+    if not is_current(location, KIND):
         return False
     return bool(attributes(open_group(location, KIND)).get("fit") == _document_digest(dict(identity)))
 

@@ -27,11 +27,7 @@ FORMAT_VERSION = 2
 _INCOMPLETE, _SCRATCH = ".incomplete", ".scratch"
 _MAX_REASON = 500  # characters of a library's message: some quote all of the input that they reject
 _MAX_RATIO = 0.75  # compressed to original size, above which compression is not worth its time in every read
-_REMEDIES = {
-    "dataset": "import it again",
-    "model": "fit it again",
-    "job": "delete it to run all steps of the job again",
-}
+_REMEDIES = {"dataset": "import it again", "model": "fit it again", "job": "delete it to run all steps of the job again"}
 """What to do with a store of an earlier format version, by kind."""
 WRITE_EMPTY_CHUNKS: Any = {"write_empty_chunks": True}  # with it, every missing chunk is a lost one
 
@@ -299,6 +295,12 @@ def kind_at(path: str | PathLike[str]) -> str | None:
     """Return the kind of the dfact store at ``path``, complete or not; None if there is none."""
     stored = _dfact_attributes(parse_location(path))
     return None if stored is None else str(stored.get("kind"))
+
+
+def is_current(location: Location, kind: str) -> bool:
+    """Check whether a complete store of this kind, which this version of dfact reads, is at the location."""
+    stored = _dfact_attributes(location) or {}
+    return [stored.get(name) for name in ("kind", "version", "complete")] == [kind, FORMAT_VERSION, True]
 
 
 def is_complete(location: Location) -> bool:
