@@ -25,6 +25,8 @@ from dfact.storage.location import Location, parse_location
 
 _POPULATION = "population"
 _WEIGHTS = "weights"
+_ADDED: dict[str, Any] = {"codebook": False, "confounder_ranges": {}, "dropped_columns": 0, "weights": None}
+"""Attributes that the first datasets of format version 2 lack, with the values that these stand for."""
 _PLAIN = re.compile(r"\w[\w .+-]{0,60}(?<![ .])", re.ASCII)
 """Names that are valid after ``confounder_`` as the name of a folder on every operating system."""
 
@@ -112,7 +114,7 @@ def open_dataset(path: str | PathLike[str]) -> Dataset:
 
 
 def _read_dataset(group: zarr.Group, path: Location) -> Dataset:
-    info = attributes(group)
+    info = _with_added(group)
     source = open_values(group, path)
     _check_values(source, info, path)
     n, m = source.shape[:2]
@@ -151,6 +153,15 @@ def _read_dataset(group: zarr.Group, path: Location) -> Dataset:
         raise StoreError(f"{path}: the row labels do not match its {n} rows; import it again")
     _check_consistency(dataset)
     return dataset
+
+
+def _with_added(group: zarr.Group) -> dict[str, Any]:
+    """Return the attributes with those that were added later; raise KeyError for one that has been lost."""
+    stored = attributes(group)
+    added = {name: value for name, value in _ADDED.items() if name not in stored}
+    for name in added.keys() & set(group.array_keys() if added else ()):
+        raise KeyError(name)  # the dataset has a codebook or weights
+    return added | stored
 
 
 def _read_confounders(group: zarr.Group, info: dict[str, Any], n: int) -> pd.DataFrame | None:

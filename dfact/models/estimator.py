@@ -280,6 +280,10 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     def _check_parameters(self) -> None:
         """Refuse parameters that are invalid for any data."""
 
+    def _added_attributes(self) -> dict[str, Any]:
+        """Return fitted attributes that the first models of format version 2 lack, with the values that these stand for."""
+        return {"codebook_": None}
+
     def _check_loaded(self) -> None:
         """Refuse a loaded model whose attributes contradict one another. Their types have been checked."""
         self._check_parameters()

@@ -34,8 +34,7 @@ from dfact.storage.groups import (
     consolidate,
     create_group,
     ensure_not_source,
-    is_complete,
-    kind_at,
+    is_current,
     open_group,
     open_store,
     reason,
@@ -151,7 +150,7 @@ def record_fit(group: zarr.Group, identity: Mapping[str, str]) -> None:
 def is_result_of(path: str | PathLike[str], identity: Mapping[str, str]) -> bool:
     """Check whether there is a complete model at ``path`` that is recorded as the result of this fit."""
     location = parse_location(path)
-    if kind_at(location) != KIND or not is_complete(location):
+    if not is_current(location, KIND):
         return False
     return bool(attributes(open_group(location, KIND)).get("fit") == _document_digest(dict(identity)))
 
@@ -191,6 +190,9 @@ def load_model(path: str | PathLike[str]) -> Any:
             if not key.isidentifier() or not key.endswith("_") or key.startswith("_"):
                 raise KeyError(key)
             setattr(model, key, _decode(group, value))
+        for key, value in model._added_attributes().items():
+            if key not in document["fitted"] and key not in group:  # an array without its attribute: the attribute has been lost
+                setattr(model, key, value)
         texts: Any = model.codebook_
         model.codebook_ = None if texts is None else Codebook.from_texts(texts, model.column_labels_)
         _check(model)

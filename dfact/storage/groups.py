@@ -27,6 +27,8 @@ FORMAT_VERSION = 2
 _INCOMPLETE, _SCRATCH = ".incomplete", ".scratch"
 _MAX_REASON = 500  # characters of a library's message: some quote all of the input that they reject
 _MAX_RATIO = 0.75  # compressed to original size, above which compression is not worth its time in every read
+_REMEDIES = {"dataset": "import it again", "model": "fit it again", "job": "delete it to run all steps of the job again"}
+"""What to do with a store of an earlier format version, by kind."""
 WRITE_EMPTY_CHUNKS: Any = {"write_empty_chunks": True}  # with it, every missing chunk is a lost one
 
 
@@ -270,20 +272,35 @@ def open_group(path: str | PathLike[str], kind: str) -> zarr.Group:
     stored = group.attrs.get(ATTRIBUTE)
     if not isinstance(stored, Mapping):
         raise StoreError(f"{location} is a Zarr group, expected a dfact {kind}; write one with dfact.import_array or dfact.import_table")
+    if stored.get("version") != FORMAT_VERSION:  # kinds may have had other names
+        raise StoreError(f"{location} has format version {stored.get('version')}, expected {FORMAT_VERSION}; {_remedy(kind, stored)}")
     if stored.get("kind") != kind:
         raise StoreError(f"{location} holds a dfact {stored.get('kind')}, expected a {kind}")
-    if stored.get("version") != FORMAT_VERSION:
-        remedy = "import it again" if kind == "dataset" else "write it again with this version of dfact"
-        raise StoreError(f"{location} has format version {stored.get('version')}, expected {FORMAT_VERSION}; {remedy}")
     if stored.get("complete") is not True:
         raise StoreError(f"{location} is incomplete: its writer was interrupted; write it again")
     return group
+
+
+def _remedy(kind: str, stored: Mapping[str, Any]) -> str:
+    """Return what to do with a store of this kind and of another format version."""
+    version = stored.get("version")
+    if type(version) is int and version > FORMAT_VERSION:
+        return "a later version of dfact wrote it: upgrade dfact (pip install --upgrade dfact)"
+    if kind.startswith("checkpoint"):
+        return "delete it to start over, or end the computation with the version that wrote it"
+    return _REMEDIES.get(kind, "write it again with this version of dfact")
 
 
 def kind_at(path: str | PathLike[str]) -> str | None:
     """Return the kind of the dfact store at ``path``, complete or not; None if there is none."""
     stored = _dfact_attributes(parse_location(path))
     return None if stored is None else str(stored.get("kind"))
+
+
+def is_current(location: Location, kind: str) -> bool:
+    """Check whether a complete store of this kind, which this version of dfact reads, is at the location."""
+    stored = _dfact_attributes(location) or {}
+    return [stored.get(name) for name in ("kind", "version", "complete")] == [kind, FORMAT_VERSION, True]
 
 
 def is_complete(location: Location) -> bool:

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from importlib.metadata import version
 from os import PathLike
 from typing import Any
 from uuid import uuid4
@@ -20,6 +21,7 @@ from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, open_group, open_sto
 from dfact.storage.location import Location, absolute, parse_location
 
 _STREAM = "arrays"
+_WRITER = "written_by"  # attribute with the version of dfact
 _PARTIAL = ".partial"  # Zarr's suffix of a file that is being written
 
 
@@ -27,7 +29,8 @@ class Records:
     """A Zarr group at ``path`` with the records of some ``work``, each a group whose attributes are written last.
 
     ``work`` is the kind of computation, such as "fit", for messages. ``identity`` names everything that determines the records: a
-    store with another identity is refused. ``seed`` is stored with a new store; ``recorded_seed`` is the one that the store has.
+    store with another identity is refused, and so is one of another version of dfact. ``seed`` is stored with a new store;
+    ``recorded_seed`` is the one that the store has.
 
     The process that opened the records last is their owner. An earlier one notices that when it completes a record, and stops.
     """
@@ -40,6 +43,7 @@ class Records:
             store = open_store(self.location)
             if any(not name.endswith(_PARTIAL) for name in _names(store)):
                 stored = attributes_of(open_group(self.location, kind))
+                self._check_writer(stored.get(_WRITER))
                 for name in [*identity, *stored["identity"]]:
                     recorded, current = (values.get(name, "absent") for values in (stored["identity"], identity))
                     if recorded != current:
@@ -50,13 +54,20 @@ class Records:
                 seed = stored["seed"]
             self.recorded_seed = seed
             description: dict[str, Any] = {"kind": kind, "version": FORMAT_VERSION, "complete": True}
-            description |= {"identity": identity, "seed": seed, "owner": self.owner}
+            description |= {"identity": identity, "seed": seed, "owner": self.owner, _WRITER: version("dfact")}
             # Creation and description are one write: a process killed here leaves no group without a description.
             try:
                 self.group = zarr.open_group(store, mode="a", attributes={ATTRIBUTE: description})
             except ContainsGroupError as error:  # created by another process since the check above
                 raise self._lost_ownership() from error
             _describe(self.group, **description)
+
+    def _check_writer(self, writer: Any) -> None:
+        """Refuse the records of another version of dfact: its solvers may take other steps, which would end with other bits."""
+        if writer != (current := version("dfact")):
+            found = "an unreleased version of dfact" if writer is None else f"dfact {writer}"
+            remedy = "delete it to start over, or end the computation with the version that wrote it"
+            raise StoreError(f"the checkpoint {self.location} was written by {found}, expected dfact {current}; {remedy}")
 
     def names(self, prefix: str = "") -> list[str]:
         """Return the sorted names of the complete records."""

@@ -283,7 +283,7 @@ def stored(tmp_path):
         (lambda a: a.update(complete=False), "incomplete"),
         (lambda a: a.pop("complete"), "incomplete"),
         (lambda a: a.update(kind="model"), "holds a dfact model, expected a dataset"),
-        (lambda a: a.update(version=99), "has format version 99, expected 2; import it again"),
+        (lambda a: a.update(version=99), "has format version 99, expected 2; a later version of dfact wrote it"),
         (lambda a: a.update(version=1), "has format version 1, expected 2; import it again"),
     ],
 )

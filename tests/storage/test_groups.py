@@ -21,7 +21,13 @@ def attributes(path: Path, **changes: Any) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "remedy"),
-    [("dataset", "import it again"), ("model", "write it again with this version of dfact"), ("checkpoint of a fit", "")],
+    [
+        ("dataset", "import it again"),
+        ("model", "fit it again"),
+        ("checkpoint of a fit", "delete it to start over"),
+        ("job", "delete it to run all steps of the job again"),
+        ("factors", "write it again with this version of dfact"),
+    ],
 )
 @pytest.mark.parametrize("version", [1, FORMAT_VERSION + 1, None])
 def test_other_format_version_is_refused_with_the_remedy(tmp_path: Path, kind: str, remedy: str, version: int | None) -> None:
@@ -29,6 +35,8 @@ def test_other_format_version_is_refused_with_the_remedy(tmp_path: Path, kind: s
         write_array(group, "a", np.arange(3), ("a",))
     assert open_group(tmp_path / "x", kind)["a"].shape == (3,)
     attributes(tmp_path / "x", version=version)
+    if version == FORMAT_VERSION + 1:
+        remedy = "a later version of dfact wrote it: upgrade dfact"
     message = f"x has format version {version}, expected {FORMAT_VERSION}; {remedy}"
     with pytest.raises(StoreError, match=re.escape(message)):
         open_group(tmp_path / "x", kind)

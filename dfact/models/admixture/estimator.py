@@ -380,6 +380,9 @@ class Admixture(Factorization):
             },
         )
 
+    def _added_attributes(self) -> dict[str, Any]:
+        return super()._added_attributes() | {"variants_": None, "row_populations_": None}
+
     def _footprint(self, shape: tuple[int, ...], n_covariates: int, dtype: np.dtype[Any]) -> Footprint:
         return fit_footprint(self.n_components, shape[1], dtype, self.memory_limit)
 

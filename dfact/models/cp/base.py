@@ -44,6 +44,9 @@ class CPModel(Factorization):
     mode_labels_: list[Annotated[NDArray[Any], Shape((None,), "texts")] | None]
     """Labels of modes 3 to N, None for a mode without labels."""
 
+    def _added_attributes(self) -> dict[str, Any]:
+        return super()._added_attributes() | {"mode_labels_": [None] * (len(self.factors_) - 2)}
+
     def _check_loaded(self) -> None:
         super()._check_loaded()
         first, *others = self.factors_ or [np.empty((0, 0))]

@@ -321,6 +321,10 @@ class FactorAnalysis(Factorization):
         answers: NDArray[Any] = (self.mean_ + F @ self.components_ * self.scale_).astype(F.dtype)
         return answers
 
+    def _added_attributes(self) -> dict[str, Any]:
+        unweighted = {"weighted_": False, "n_effective_": float(self.n_observations_), "thresholds_": None}
+        return super()._added_attributes() | unweighted
+
     def _copy_for_transform(self) -> Self:
         light = super()._copy_for_transform()
         del light.correlations_  # (m, m), not needed for scores

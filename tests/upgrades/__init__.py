@@ -1,0 +1,1 @@
+"""Files of earlier versions of dfact are read, or refused with a clear message."""

@@ -1,0 +1,227 @@
+"""What each version of dfact stored is read with its values, or refused with the version found, that expected, and what to do.
+
+``stores`` holds a file for each format version, and for each change of what is stored within one; ``write.py`` adds today's.
+"""
+
+import json
+import shutil
+import tarfile
+from contextlib import redirect_stderr
+from dataclasses import dataclass
+from functools import cached_property
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+
+import dfact
+from dfact.cli.info import dataset_text
+from dfact.cli.main import main
+from dfact.data.statistics import as_float
+from dfact.engine.checkpoint import resume_point
+from dfact.models.persistence import is_result_of
+from dfact.report.presenters.base import model_text
+from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, is_current
+from tests.upgrades.recipes import FITS, LEVELS, RECIPES, SELECTIONS, Arrays, figures
+from tests.upgrades.write import STORES
+
+OLDEST_READ = 2
+"""Format version from which on datasets and models are read."""
+TO_DO = {
+    ".zarr": "import it again",
+    ".model": "fit it again",
+    ".checkpoint": "delete it to start over, or end the computation with the version that wrote it",
+    ".toml": "delete it to run all steps of the job again",
+}
+pytestmark = pytest.mark.filterwarnings("ignore")  # of fits of few rows
+
+
+@dataclass(frozen=True)
+class Stores:
+    """What one version stored."""
+
+    archive: Path
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        with tarfile.open(self.archive) as archive:
+            return dict(json.load(archive.extractfile("about.json")))  # type: ignore[arg-type]  # a file
+
+    def unpack(self, folder: Path) -> Path:
+        with tarfile.open(self.archive) as archive:
+            archive.extractall(folder, filter="data")
+        return folder
+
+
+ALL = sorted((Stores(path) for path in STORES.iterdir()), key=lambda stores: (stores.about["format"], stores.about["date"]))
+TODAY = ALL[-1]
+
+
+def cases(*suffixes: str, read: bool, today: bool = True) -> list[Any]:
+    """Return the stores of all versions with these suffixes, of formats that are read or of earlier ones."""
+    return [
+        pytest.param(stores, name, id=f"{stores.archive.name.split('.')[0]}-{name}")
+        for stores in ALL
+        for name in stores.about["recipes"]
+        if name.endswith(suffixes) and (stores.about["format"] >= OLDEST_READ) is read and (today or stores != TODAY)
+    ]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Stores, Path]:
+    return {stores: stores.unpack(tmp_path_factory.mktemp("stores")) for stores in ALL}
+
+
+def expected(folder: Path, name: str) -> Arrays:
+    with np.load(folder / "expected.npz") as figures:
+        return {key.removeprefix(f"{name}/"): figures[key] for key in figures if key.startswith(f"{name}/")}
+
+
+def assert_equal(found: Arrays, wanted: Arrays) -> None:
+    assert found.keys() == wanted.keys()
+    for name, values in found.items():
+        np.testing.assert_allclose(values, wanted[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(("stores", "name"), cases(".zarr", read=True))
+def test_datasets_have_their_values(folders: dict[Stores, Path], stores: Stores, name: str) -> None:
+    dataset, wanted = dfact.open_dataset(folders[stores] / name), expected(folders[stores], name)
+    rows = dataset.source.read(0, dataset.shape[0])
+    values = as_float(rows.toarray() if sp.issparse(rows) else rows, dataset.missing_code, np.dtype(np.float64))
+    offset = dataset.offset.reshape(-1, *[1] * (len(dataset.shape) - 2))
+    np.testing.assert_allclose(values + offset, wanted.pop("values"), rtol=1e-6)
+    columns = {} if dataset.confounders is None else dict(dataset.confounders.items())
+    columns |= {} if dataset.weights is None else {"weights": dataset.weights}
+    assert {key: list(column) for key, column in columns.items()} == {key: list(column) for key, column in wanted.items()}
+    items = [] if dataset.codebook is None else [*dataset.codebook]
+    assert [item.name for item in items] in ([], [str(label) for label in dataset.column_labels])
+    assert name != "levels.zarr" or [label for _, label in items[0].levels] == LEVELS
+    assert dataset.fingerprint in dataset_text(dataset)
+
+
+@pytest.mark.parametrize(("stores", "name"), cases(".model", read=True))
+def test_models_have_their_factors(folders: dict[Stores, Path], tmp_path: Path, stores: Stores, name: str) -> None:
+    model = dfact.load_model(folders[stores] / name)
+    data = folders[stores] / FITS[name.removesuffix(".model")].dataset
+    assert_equal(figures(model, data), expected(folders[stores], name))
+    assert model_text(model)
+    dfact.save_model(model, tmp_path / name)
+    assert dfact.load_model(tmp_path / name).loadings_.equals(model.loadings_)
+
+
+def test_the_first_models_and_data_of_a_format_are_reported_and_described(folders: dict[Stores, Path], tmp_path: Path) -> None:
+    first = next(stores for stores in ALL if stores.about["format"] >= OLDEST_READ)
+    for name in ("icqf", "cp"):
+        dfact.write_report(folders[first] / f"{name}.model", tmp_path / f"{name}.html", folders[first] / FITS[name].dataset)
+        assert "<h1" in (tmp_path / f"{name}.html").read_text()
+    ours, theirs = (dfact.describe(folders[stores] / "answers.zarr") for stores in (first, TODAY))
+    assert ours.items.equals(theirs.items)
+
+
+@pytest.mark.parametrize(("stores", "name"), cases(".zarr", ".model", ".checkpoint", ".toml", read=False))
+def test_earlier_formats_are_refused(folders: dict[Stores, Path], stores: Stores, name: str) -> None:
+    message = use(folders[stores], name, folders[TODAY])
+    assert f"has format version {stores.about['format']}, expected {FORMAT_VERSION}; {TO_DO[Path(name).suffix]}" in message
+
+
+@pytest.mark.parametrize("name", ["answers.zarr", "icqf.model", "icqf.checkpoint", "bootstrap.checkpoint", "job.toml"])
+def test_later_formats_ask_for_an_upgrade(folders: dict[Stores, Path], tmp_path: Path, name: str) -> None:
+    stored = "job.toml.state" if name == "job.toml" else name
+    shutil.copytree(folders[TODAY] / stored, tmp_path / stored)
+    shutil.copyfile(folders[TODAY] / "job.toml", tmp_path / "job.toml")
+    change(tmp_path / stored, version=FORMAT_VERSION + 1)
+    found = f"has format version {FORMAT_VERSION + 1}, expected {FORMAT_VERSION}; a later version of dfact wrote it: upgrade dfact"
+    assert found in use(tmp_path, name, folders[TODAY])
+
+
+def change(path: Path, **attributes: Any) -> None:
+    group = zarr.open_group(path, mode="r+")
+    stored: Any = group.attrs[ATTRIBUTE]
+    group.attrs[ATTRIBUTE] = {**stored, **attributes}
+
+
+def use(folder: Path, name: str, data: Path) -> str:
+    """Return the message with which a store is refused where it is used."""
+    path = folder / name
+    if name == "job.toml":
+        output = StringIO()
+        with redirect_stderr(output):
+            assert main(["run", str(path)]) == 1
+        return " ".join(output.getvalue().split())
+    with pytest.raises(dfact.StoreError) as refusal:
+        {".zarr": dfact.open_dataset, ".model": dfact.load_model, ".checkpoint": lambda path: resume(path, data)}[path.suffix](path)
+    return str(refusal.value)
+
+
+def resume(checkpoint: Path, data: Path) -> Any:
+    """Resume a selection, which returns its figures, or a fit, which returns the model."""
+    name = checkpoint.stem
+    return SELECTIONS[name](data, checkpoint=checkpoint) if name in SELECTIONS else FITS[name].fit(data, checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize(("stores", "name"), cases(".checkpoint", ".toml", read=True, today=False))
+def test_checkpoints_belong_to_the_version_that_wrote_them(folders: dict[Stores, Path], stores: Stores, name: str) -> None:
+    message = use(folders[stores], name, folders[TODAY])
+    found = "an unreleased version of dfact"
+    assert f"was written by {found}, expected dfact {dfact.__version__}; {TO_DO['.checkpoint']}" in message
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.endswith(".checkpoint") and name.split(".")[0] in SELECTIONS])
+def test_selections_resume_with_the_same_result(folders: dict[Stores, Path], name: str) -> None:
+    found, wanted = resume(folders[TODAY] / name, folders[TODAY]), expected(folders[TODAY], name)
+    assert_equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_fits_resume_with_the_same_result_and_store_what_they_did(folders: dict[Stores, Path], tmp_path: Path, name: str) -> None:
+    """A change of what is stored needs stores of its own here, or a format version of its own: write them, and keep the earlier ones."""
+    fit, folder, checkpoint = FITS[name], folders[TODAY], folders[TODAY] / f"{name}.checkpoint"
+    assert (resume_point(checkpoint) > 0) == (fit.passes > 0)
+    model = resume(checkpoint, folder) if fit.passes else fit.fit(folder)
+    assert_equal(figures(model, folder / fit.dataset), expected(folder, f"{name}.model"))
+    dfact.save_model(model, tmp_path / "model")
+    assert layout(tmp_path / "model") == layout(folder / f"{name}.model"), "the layout of models has changed"
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.endswith(".zarr")])
+def test_datasets_store_what_they_did(folders: dict[Stores, Path], tmp_path: Path, name: str) -> None:
+    RECIPES[name](tmp_path)
+    assert layout(tmp_path / name) == layout(folders[TODAY] / name), "the layout of datasets has changed"
+
+
+def layout(path: Path) -> dict[str, Any]:
+    """Return the arrays of a store with their types and dimensions, and the names of all attributes."""
+    found = {}
+    for file in path.rglob("zarr.json"):
+        metadata = json.loads(file.read_text())
+        kind = [metadata.get("data_type"), len(metadata.get("shape", []))]
+        found[str(file.parent.relative_to(path))] = [kind, names(metadata["attributes"])]
+    return found
+
+
+def names(value: Any) -> Any:
+    return {key: names(inner) for key, inner in value.items()} if isinstance(value, dict) else None
+
+
+def test_an_interrupted_job_is_finished(folders: dict[Stores, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    folder = folders[TODAY]
+    written = (folder / "two.model" / "zarr.json").stat().st_mtime_ns
+    assert main(["run", str(folder / "job.toml")]) == 0, capsys.readouterr().err
+    assert (folder / "two.model" / "zarr.json").stat().st_mtime_ns == written, "the first step was done"
+    loadings = dfact.load_model(folder / "three.model").loadings_.to_numpy()
+    assert_equal({"loadings": loadings}, expected(folder, "job.toml"))
+
+
+def test_a_fit_may_replace_a_model_of_an_earlier_format(folders: dict[Stores, Path]) -> None:
+    assert is_current(folders[TODAY] / "icqf.model", "model")
+    assert not is_result_of(folders[ALL[0]] / "icqf.model", {})
+
+
+def test_every_format_has_its_stores() -> None:
+    missing = {*range(1, FORMAT_VERSION + 1)} - {stores.about["format"] for stores in ALL}
+    assert not missing, "write those of today: python -m tests.upgrades.write"
+    assert TODAY.about["recipes"] == [*RECIPES]
